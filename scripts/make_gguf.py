@@ -3,6 +3,7 @@
 
     make_gguf.py models/demo demo.gguf --type Q8_0
     make_gguf.py DIR FILE --type Q4_0 --dequantized DIR2     DIR2: the float values of the file
+    make_gguf.py DIR FILE --type Q4_K --type-of v_proj=Q6_K  matrices of several types, as in Q4_K_M
     make_gguf.py DIR FILE --vocab-only                       the tokenizer alone
 
 For tests and small models: all weights are in memory at once. Vectors stay F32, and so do matrices
@@ -207,12 +208,14 @@ def main():
     parser.add_argument("directory")
     parser.add_argument("file")
     parser.add_argument("--type", choices=TYPES, default="F16", help="of the matrices")
+    parser.add_argument("--type-of", nargs="*", default=(), metavar="MODULE=TYPE", help="of these")
     parser.add_argument("--pre", default="qwen2", help="tokenizer.ggml.pre (default qwen2)")
     parser.add_argument("--dequantized", metavar="DIR", help="also write the values, as a checkpoint")
     parser.add_argument("--float-embedding", action="store_true",
                         help="embedding and LM head stay F32")
     parser.add_argument("--vocab-only", action="store_true")
     args = parser.parse_args()
+    types = dict(pair.split("=") for pair in args.type_of)
     config = read_json(args.directory, "config.json")
     kind = ARCHITECTURES[config["architectures"][0]] if config else "llama"
     os.makedirs(os.path.dirname(os.path.abspath(args.file)), exist_ok=True)
@@ -226,7 +229,8 @@ def main():
             if heads:
                 values = interleaved(values, config[heads])
             keep = args.float_embedding and not name.startswith("model.layers.")
-            quant, data, floats = encode(name, values, "F32" if keep else args.type)
+            of_module = types.get(name.split(".")[-2], args.type)
+            quant, data, floats = encode(name, values, "F32" if keep else of_module)
             writer.add_tensor(gguf_name(name), data, raw_dtype=quant)
             decoded.append((name, in_halves(floats, config[heads]) if heads else floats))
     add_tokenizer(writer, args.directory, args.pre, config.get("vocab_size"))

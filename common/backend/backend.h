@@ -271,6 +271,13 @@ class Backend {
   // UNIMPLEMENTED (UNSUPPORTED_MODEL) if the device has no product for them.
   virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> PackQuantized(
       absl::Span<const QuantizedHostMatrix> stacked) = 0;
+  // The same for matrices of several forms, of which super-blocks keep their values. REQUIRES:
+  // packs_any().
+  virtual bool packs_any() const { return false; }
+  virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> PackAny(
+      absl::Span<const AnyHostMatrix> stacked) {
+    return absl::UnimplementedError("this device has no product with super-blocks");
+  }
   // inverse_frequencies: [rotary_dim / 2]; pairs are (i, i + rotary_dim / 2), as in Hugging Face;
   // cos and sin are multiplied by `factor`. Positions [0, max_positions).
   virtual absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(

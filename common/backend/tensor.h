@@ -5,6 +5,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <variant>
 
 #include "absl/types/span.h"
 
@@ -51,6 +53,28 @@ struct QuantizedHostMatrix {
   int64_t groups() const { return (cols + group_size - 1) / group_size; }
   int64_t row_bytes() const { return cols * bits / 8; }
 };
+
+// Weights in blocks of 32 columns with factors of few bits, whose super-blocks have the scales, as
+// GGUF's K-quants are. Of super-block s, block b and its half h:
+//   bits 4, 5: W[r, c] = scales[s] * factors[b, 0] * values[c] - leasts[s] * factors[b, 1]
+//   bits 6:    W[r, c] = scales[s] * factors[b, h] * (values[c] - 32)
+// These products and differences need at most 24 bits.
+struct SuperBlockRow {
+  uint8_t* values = nullptr;   // [cols], below 2^bits
+  int8_t* factors = nullptr;   // [cols / 32, 2]
+  uint16_t* scales = nullptr;  // [cols / super_columns], float16, finite
+  uint16_t* leasts = nullptr;  // the same; of 6 bits not used
+};
+struct SuperBlockHostMatrix {
+  int bits = 4;  // 4, 5 or 6
+  int64_t rows = 0;
+  int64_t cols = 0;           // whole super-blocks
+  int64_t super_columns = 0;  // a multiple of 32
+  // Writes row `row`. Thread-safe.
+  std::function<void(int64_t row, const SuperBlockRow& out)> read;
+};
+
+using AnyHostMatrix = std::variant<HostMatrix, QuantizedHostMatrix, SuperBlockHostMatrix>;
 
 // Device memory, freed with the object. The backend outlives its buffers.
 class Buffer {

@@ -81,6 +81,8 @@ absl::StatusOr<EngineShape> ShapeOf(const model::ModelConfig& config, const Engi
   layout.dtype = options.kv_dtype.value_or(ToKvDtype(activation));
   layout.computed = ToKvDtype(activation);
   layout.weight_bits = config.load_bits;
+  layout.dequantized = options.backend.dequantize_weights &&
+                       (config.quantization || config.has_blocks || config.load_bits > 0);
   layout.format_version = 1;
   BATON_RETURN_IF_ERROR(layout.Validate());
   backend::StepLimits& limits = shape.limits;

@@ -107,11 +107,15 @@ absl::Status KvLayout::CheckCaller(uint64_t fingerprint) const {
   for (const DtypeFacts& facts : kDtypes) {
     for (const KvDtype source : {KvDtype::kF32, KvDtype::kBF16, KvDtype::kF16}) {
       for (const int bits : {0, 4, 8}) {
-        KvLayout other = *this;
-        other.dtype = facts.dtype;
-        other.computed = source;
-        other.weight_bits = bits;
-        if (other.Fingerprint() == fingerprint) callers = absl::StrCat("KV of ", other.DtypeText());
+        for (const bool dequantized : {false, true}) {
+          KvLayout other = *this;
+          other.dtype = facts.dtype;
+          other.computed = source;
+          other.weight_bits = bits;
+          other.dequantized = dequantized;
+          if (other.Fingerprint() != fingerprint) continue;
+          callers = absl::StrCat("KV of ", other.DtypeText());
+        }
       }
     }
   }
@@ -129,7 +133,10 @@ uint64_t KvLayout::Fingerprint() const {
   if (const DtypeFacts* facts = Find(dtype); facts != nullptr && facts->quantized) {
     AppendLittleEndian(static_cast<uint32_t>(computed), &bytes);
   }
-  if (weight_bits != 0) AppendLittleEndian(static_cast<uint32_t>(weight_bits), &bytes);
+  if (weight_bits != 0 || dequantized) {
+    AppendLittleEndian(static_cast<uint32_t>(weight_bits), &bytes);
+  }
+  if (dequantized) AppendLittleEndian(uint32_t{1}, &bytes);
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
@@ -139,7 +146,10 @@ std::string KvLayout::DtypeText() const {
   if (facts == nullptr) return absl::StrCat("dtype ", static_cast<int>(dtype));
   std::string text(facts->name);
   if (facts->quantized && source != nullptr) absl::StrAppend(&text, " of ", source->name);
-  if (weight_bits != 0) absl::StrAppend(&text, " with weights of ", weight_bits, " bits");
+  if (dequantized) absl::StrAppend(&text, " with dequantised weights");
+  if (weight_bits != 0) {
+    absl::StrAppend(&text, dequantized ? "" : " with weights", " of ", weight_bits, " bits");
+  }
   return text;
 }
 

@@ -39,6 +39,8 @@ struct KvLayout {
   // Of the weights that it was computed with, if they were rounded when they were loaded (4 or 8);
   // 0: the checkpoint's.
   int weight_bits = 0;
+  // Whether weights of few bits were dequantised where a CPU would multiply them as they are.
+  bool dequantized = false;
 
   // INVALID_ARGUMENT, naming the field, its value and its range. Layouts from files and peers pass
   // through here first; a valid one overflows in none of the sums below.
@@ -53,9 +55,11 @@ struct KvLayout {
   // known, is this worker's. Names the caller's dtype if nothing else differs.
   absl::Status CheckCaller(uint64_t fingerprint) const;
   // XXH3-64 over the fields as little-endian int32, in the order above, `computed` only if the
-  // dtype is quantised, `weight_bits` only if it is not 0: the same on every machine.
+  // dtype is quantised, `weight_bits` and `dequantized` (with which both are there) only if they
+  // are not 0: the same on every machine.
   uint64_t Fingerprint() const;
-  // E.g. "bfloat16", "int8 of bfloat16", "bfloat16 with weights of 4 bits".
+  // E.g. "bfloat16", "int8 of bfloat16", "bfloat16 with weights of 4 bits",
+  // "bfloat16 with dequantised weights".
   std::string DtypeText() const;
   // For messages, e.g. "24 layers, 2 kv heads of 64, 16-token blocks, bfloat16, format 1".
   std::string ToString() const;

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
+#include "common/backend/tensor.h"
 
 namespace baton::model {
 
@@ -16,6 +17,10 @@ struct BlockFormat {
   int elements;  // of a block
   int bytes;
   void (*dequantize)(const uint8_t* block, float* out);
+  // As the one super-block of a SuperBlockRow, of so many bits; null if it cannot be one.
+  int split_bits = 0;
+  void (*split)(const uint8_t* block, const backend::SuperBlockRow& out) = nullptr;
+  int scale_places[2] = {};  // of float16 values in a block, the same one twice if there is one
 };
 
 // Null for a type that Baton does not read. FindBlockFormat("Q4_K")
@@ -23,6 +28,9 @@ const BlockFormat* FindBlockFormat(absl::string_view name);
 
 // For messages.
 inline constexpr char kBlockFormatNames[] = "Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K or Q6_K";
+
+// Whether the scales of a block are finite numbers. REQUIRES: format.split.
+bool HasFiniteScales(const BlockFormat& format, const uint8_t* block);
 
 // Writes `elements` values, whole blocks, from bytes at any alignment. False if one of them is not
 // finite, as in a damaged file.

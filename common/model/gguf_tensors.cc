@@ -97,6 +97,11 @@ void CountOverflows(const std::vector<float>& values, DType target, RoundingLoss
   loss->inexact += row.overflows;
 }
 
+absl::Status BadScale(const TensorFile& file, const TensorEntry& entry, uint64_t row) {
+  return absl::InvalidArgumentError(absl::StrCat(file.path(), ": ", entry.name, ": row ", row,
+                                                 ": found a scale that is no finite number"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TensorFile>> OpenGgufTensors(const std::string& path) {
@@ -145,12 +150,44 @@ absl::StatusOr<ConvertedMatrix> ConvertMatrix(const TensorFile& file, const Tens
       continue;
     }
     if (!Dequantize(*entry.blocks, source, static_cast<int64_t>(cols), floats.data())) {
-      return absl::InvalidArgumentError(absl::StrCat(file.path(), ": ", entry.name, ": row ", row,
-                                                     ": found a scale that is no finite number"));
+      return BadScale(file, entry, row);
     }
     backend::ConvertElements(floats.data(), DType::kF32, static_cast<int64_t>(cols), target, out);
     if (target == DType::kF16) CountOverflows(floats, target, loss);
   }
+  return matrix;
+}
+
+absl::StatusOr<backend::SuperBlockHostMatrix> SuperBlocksOf(const TensorFile& file,
+                                                            const TensorEntry& entry) {
+  const BlockFormat& format = *entry.blocks;
+  BATON_CHECK(format.split != nullptr && entry.shape.size() == 2) << entry.name;
+  backend::SuperBlockHostMatrix matrix;
+  matrix.bits = format.split_bits;
+  matrix.rows = static_cast<int64_t>(entry.shape[0]);
+  matrix.cols = static_cast<int64_t>(entry.shape[1]);
+  matrix.super_columns = format.elements;
+  const int64_t row_blocks = matrix.cols / format.elements;
+  const auto* stored = reinterpret_cast<const uint8_t*>(file.Bytes(entry).data());
+  const auto row_at = [stored, row_blocks, &format, &entry](int64_t row) {
+    const auto from = static_cast<int64_t>(StoredRow(entry, static_cast<uint64_t>(row)));
+    return stored + from * row_blocks * format.bytes;
+  };
+  for (int64_t row = 0; row < matrix.rows; ++row) {
+    const uint8_t* blocks = row_at(row);
+    for (int64_t i = 0; i < row_blocks; ++i) {
+      if (HasFiniteScales(format, blocks + i * format.bytes)) continue;
+      return BadScale(file, entry, static_cast<uint64_t>(row));
+    }
+  }
+  matrix.read = [row_at, row_blocks, &format](int64_t row, const backend::SuperBlockRow& out) {
+    const uint8_t* blocks = row_at(row);
+    for (int64_t i = 0; i < row_blocks; ++i) {
+      format.split(blocks + i * format.bytes,
+                   {out.values + i * format.elements, out.factors + i * (format.elements / 16),
+                    out.scales + i, out.leasts + i});
+    }
+  };
   return matrix;
 }
 

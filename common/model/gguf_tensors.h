@@ -33,6 +33,12 @@ inline bool NeedsConversion(const TensorEntry& entry) {
 absl::StatusOr<ConvertedMatrix> ConvertMatrix(const TensorFile& file, const TensorEntry& entry,
                                               backend::DType target, RoundingLoss* loss);
 
+// The matrix as super-blocks, which it reads from the file: `file` and `entry` outlive it.
+// INVALID_ARGUMENT, naming the tensor, for scales that are no finite numbers.
+// REQUIRES: entry.blocks->split; it is a matrix.
+absl::StatusOr<backend::SuperBlockHostMatrix> SuperBlocksOf(const TensorFile& file,
+                                                            const TensorEntry& entry);
+
 }  // namespace baton::model
 
 #endif  // BATON_COMMON_MODEL_GGUF_TENSORS_H_

@@ -62,6 +62,7 @@ struct ModelConfig {
   backend::DType weight_dtype = backend::DType::kF32;  // as config.json states it
   std::optional<WeightQuantization> quantization;
   bool lm_head_quantized = false;
+  bool has_blocks = false;  // some tensor is in GGUF's blocks
   // Of matrices that the file does not have in few bits, when they are loaded: 4 or 8 (the LM head
   // 8 in any case); 0: the activations' type.
   int load_bits = 0;

@@ -148,6 +148,9 @@ absl::StatusOr<std::optional<WeightQuantization>> ParseQuantization(const JsonFi
 }
 
 absl::Status FindQuantizedMatrices(const Checkpoint& checkpoint, ModelConfig* model) {
+  for (const auto& [name, stored] : checkpoint.tensors()) {
+    model->has_blocks |= stored.entry->blocks != nullptr;
+  }
   if (!model->quantization) return absl::OkStatus();
   const bool gguf = model->quantization->format == WeightQuantization::Format::kGguf;
   if (gguf && !checkpoint.is_gguf()) {

@@ -31,7 +31,7 @@ absl::StatusOr<std::optional<WeightQuantization>> ParseQuantization(const JsonFi
 // Marks the matrices of the model that are quantised: those with a qweight in the checkpoint.
 // UNIMPLEMENTED if only some of the matrices that are multiplied as one (q, k and v; gate and up)
 // are quantised. In a GGUF file, those whose blocks have the model's bits, if all that are
-// multiplied as one do; others are dequantised at load.
+// multiplied as one do; other blocks are the device's to keep or to have dequantised at load.
 absl::Status FindQuantizedMatrices(const Checkpoint& checkpoint, ModelConfig* model);
 
 // True if `name` is a zero bias, which some quantisers write for modules without a bias.

@@ -58,5 +58,17 @@ TEST_F(WorkerPairTest, WorkersWithOtherWeightsRefuseEachOther) {
   EXPECT_THAT(std::string(result.status.message()), HasSubstr("with weights of 8 bits"));
 }
 
+TEST_F(WorkerPairTest, WorkersOfWhichOneDequantisesRefuseEachOther) {
+  worker::WorkerOptions packed = Options();
+  packed.weights = "int8";
+  worker::WorkerOptions dequantized = packed;
+  dequantized.dequantize_weights = true;
+  StartPair(dequantized, packed);
+  const DecodeResult result = Decode(channel_, Request({1, 2, 3}, Greedy(), 4));
+  EXPECT_EQ(ErrorReason(result.status), "KV_LAYOUT");
+  EXPECT_THAT(std::string(result.status.message()),
+              HasSubstr("with dequantised weights of 8 bits"));
+}
+
 }  // namespace
 }  // namespace baton

@@ -14,6 +14,7 @@
 #include "common/chat/tool_calls.h"
 #include "common/gguf/documents.h"
 #include "common/json/json.h"
+#include "common/model/gguf_blocks.h"
 #include "common/model/gguf_tensors.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
@@ -64,6 +65,20 @@ void FuzzSafetensors(absl::string_view data) {
   BATON_CHECK(bytes <= 2 * data.size());
 }
 
+// Of a matrix that can be super-blocks.
+void ReadLastRow(const model::TensorFile& file, const model::TensorEntry& entry) {
+  if (entry.blocks == nullptr || entry.blocks->split == nullptr || entry.shape.size() != 2) return;
+  const auto matrix = model::SuperBlocksOf(file, entry);
+  if (!matrix.ok()) return;
+  const auto cols = static_cast<size_t>(matrix->cols);
+  std::vector<uint8_t> values(cols);
+  std::vector<int8_t> factors(cols / 16);
+  std::vector<uint16_t> scales(cols / static_cast<size_t>(matrix->super_columns));
+  std::vector<uint16_t> leasts(scales.size());
+  matrix->read(matrix->rows - 1, {values.data(), factors.data(), scales.data(), leasts.data()});
+  for (const uint8_t value : values) BATON_CHECK(value < 1 << matrix->bits);
+}
+
 // The container, its tensors, and what it has for each document, which the JSON reader must accept.
 void FuzzGguf(absl::string_view data) {
   const MemoryFile memory(data);
@@ -73,6 +88,7 @@ void FuzzGguf(absl::string_view data) {
     for (const model::TensorEntry& entry : (*file)->tensors()) {
       const absl::string_view tensor = (*file)->Bytes(entry);
       bytes += tensor.size() + (static_cast<unsigned char>(tensor.front() ^ tensor.back()) & 1);
+      ReadLastRow(**file, entry);
     }
     BATON_CHECK(bytes <= 2 * data.size());
   }
@@ -201,7 +217,8 @@ std::vector<FuzzTarget> FileTargets() {
             .Add("tokenizer.ggml.merges", std::vector<std::string>{"a b"})
             .Add("tokenizer.chat_template", "{{ messages[0].content }}")
             .Add("general.sampling.temp", 0.5f)
-            .Bytes()}},
+            .Bytes(),
+        testing::TinyGguf(/*Q4_K*/ 12, std::string(size_t{8} * 144, '\1')).Bytes()}},
       {"tokenizer",
        FuzzTokenizer,
        {absl::StrCat(testing::TinyTokenizerJson({"word"}), "\xff", "some words <|end|>")}},

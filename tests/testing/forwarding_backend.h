@@ -42,6 +42,11 @@ class ForwardingBackend : public backend::Backend {
       absl::Span<const backend::QuantizedHostMatrix> stacked) override {
     return inner_->PackQuantized(stacked);
   }
+  bool packs_any() const override { return inner_->packs_any(); }
+  absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> PackAny(
+      absl::Span<const backend::AnyHostMatrix> stacked) override {
+    return inner_->PackAny(stacked);
+  }
   absl::StatusOr<std::unique_ptr<backend::RopeTable>> MakeRopeTable(
       absl::Span<const double> inverse_frequencies, int max_positions, float factor) override {
     return inner_->MakeRopeTable(inverse_frequencies, max_positions, factor);

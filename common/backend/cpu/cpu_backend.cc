@@ -110,6 +110,9 @@ class CpuBackend final : public Backend {
     }
     return PackedWeights::Pack(stacked, activation_dtype_, pool_);
   }
+  bool packs_any() const override { return !dequantize_; }
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> PackAny(
+      absl::Span<const AnyHostMatrix> stacked) override;
   absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(
       absl::Span<const double> inverse_frequencies, int max_positions, float factor) override;
   std::unique_ptr<DeviceBatch> Upload(const RaggedBatch& batch) override {
@@ -164,6 +167,47 @@ absl::StatusOr<std::unique_ptr<Buffer>> CpuBackend::Allocate(size_t size_bytes) 
 absl::StatusOr<std::unique_ptr<Buffer>> CpuBackend::AllocateShared(size_t size_bytes) {
   BATON_ASSIGN_OR_RETURN(MappedMemory memory, MappedMemory::MapShared(size_bytes));
   return std::make_unique<CpuBuffer>(std::move(memory), size_bytes);
+}
+
+// Whether panels can hold both.
+bool SameForm(const AnyHostMatrix& a, const AnyHostMatrix& b) {
+  if (a.index() != b.index()) return false;
+  if (const auto* quantized = std::get_if<QuantizedHostMatrix>(&a)) {
+    const auto& other = std::get<QuantizedHostMatrix>(b);
+    return quantized->bits == other.bits && quantized->group_size == other.group_size &&
+           quantized->scale_dtype == other.scale_dtype;
+  }
+  if (const auto* blocks = std::get_if<SuperBlockHostMatrix>(&a)) {
+    const auto& other = std::get<SuperBlockHostMatrix>(b);
+    return blocks->bits == other.bits && blocks->super_columns == other.super_columns;
+  }
+  return true;
+}
+
+absl::StatusOr<std::unique_ptr<PackedMatrix>> CpuBackend::PackAny(
+    absl::Span<const AnyHostMatrix> stacked) {
+  BATON_CHECK(packs_any());
+  std::vector<std::unique_ptr<PanelMatrix>> parts;
+  for (size_t begin = 0, end; begin < stacked.size(); begin = end) {
+    for (end = begin + 1; end < stacked.size() && SameForm(stacked[begin], stacked[end]);) ++end;
+    const auto pack = [&]<class Matrix>(const Matrix&) -> absl::Status {
+      std::vector<Matrix> same;
+      for (size_t i = begin; i < end; ++i) same.push_back(std::get<Matrix>(stacked[i]));
+      if constexpr (std::is_same_v<Matrix, SuperBlockHostMatrix>) {
+        BATON_ASSIGN_OR_RETURN(parts.emplace_back(), QuantizedPanels::Pack(same, pool_));
+      } else if constexpr (std::is_same_v<Matrix, QuantizedHostMatrix>) {
+        BATON_CHECK(QuantizedPanels::CanHold(same));
+        BATON_ASSIGN_OR_RETURN(parts.emplace_back(), QuantizedPanels::Pack(same, pool_));
+      } else {
+        BATON_ASSIGN_OR_RETURN(parts.emplace_back(),
+                               PackedWeights::Pack(same, activation_dtype_, pool_));
+      }
+      return absl::OkStatus();
+    };
+    BATON_RETURN_IF_ERROR(std::visit(pack, stacked[begin]));
+  }
+  if (parts.size() == 1) return std::move(parts.front());
+  return std::make_unique<StackedMatrix>(std::move(parts));
 }
 
 absl::StatusOr<std::unique_ptr<RopeTable>> CpuBackend::MakeRopeTable(

@@ -42,7 +42,9 @@ struct MatMulSlice {
 constexpr int kQuantizedBlock = 32;
 struct ActivationBlock {
   float scale;
-  int32_t sum;  // of the values
+  float scaled_sum;   // scale * sum, rounded once
+  int16_t sum;        // of the values
+  int16_t first_sum;  // of the first 16 of them
   int8_t values[kQuantizedBlock];
 };
 
@@ -52,16 +54,27 @@ struct ActivationBlock {
 // bytes 4 of `in`, the high halves the 4 after them; the zero is 8 where it is not stored.
 constexpr int kQuantizedScaleBytes = 2 * kPanelColumns;
 
+// A panel of super-blocks (SuperBlockHostMatrix) is one of groups, too: 32 scales in float16, with
+// 4 and 5 bits 32 least values in float16, negated; then blocks of 32 of `in`. A block is the first
+// factors of 32 columns, a signed byte each, then the second ones; the low halves of the values as
+// a block of 4 bits; then their high bits, as bytes of [32 columns][4]: of 6 bits two such, whose
+// byte has those of `in` i, i + 4, i + 8 and i + 12, two bits each, the first lowest; of 5 bits
+// one, with one bit of each of i, i + 4, ..., i + 28.
+constexpr int kSuperBlockFactors = 2;  // of a column and block
+
 // out[r, c] (+= bias[c]) = the sum over blocks b, in ascending order, of
 //   (sum over the block of x.value * (value - zero)) * x.scale * scale
-// The inner sum is exact.
+// The inner sum is exact. Of super-blocks, with 4 and 5 bits
+//   (sum of x.value * value) * x.scale * (scale * factor) + x.scaled_sum * -(least * factor),
+// with 6 bits the two halves of a block one after the other, each with its factor; the zero is 32.
 struct QuantizedSlice {
   const ActivationBlock* x = nullptr;  // [rows, blocks]
   int64_t rows = 0;
   int64_t blocks = 0;        // of a row
   int64_t group_blocks = 0;  // the last group may have fewer
-  int bits = 0;              // 4 or 8
+  int bits = 0;              // 4 or 8; of super-blocks 4, 5 or 6
   bool zeros = false;        // they differ; only with 4 bits
+  bool super_blocks = false;
   Element scale_element = Element::kF16;
   const uint8_t* panels = nullptr;  // the first of the slice's panels
   int64_t panel_bytes = 0;

@@ -25,7 +25,7 @@ struct Cut {
 
 int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-Cut CutFor(const CpuMatrix& weights, int64_t rows, int threads) {
+Cut CutFor(const PanelMatrix& weights, int64_t rows, int threads) {
   const int64_t panels = weights.panel_count();
   Cut cut = {panels, 1, rows, 1};
   if (threads == 1) return cut;
@@ -42,7 +42,7 @@ Cut CutFor(const CpuMatrix& weights, int64_t rows, int threads) {
 // Runs `multiply` on slices of the product, on all threads. from(panel, row): the slice that begins
 // there, but for its extent, bias and out.
 template <class From, class Slice>
-void MultiplySlices(ThreadPool& pool, const CpuMatrix& weights, int64_t rows, const float* bias,
+void MultiplySlices(ThreadPool& pool, const PanelMatrix& weights, int64_t rows, const float* bias,
                     const Tensor& out, From from, void (*multiply)(const Slice&)) {
   const Cut cut = CutFor(weights, rows, pool.thread_count());
   pool.Run(static_cast<int>(cut.panel_tasks * cut.row_tasks), [&](int task, int thread) {
@@ -122,22 +122,44 @@ const ActivationBlock* MatMulRunner::RoundRows(const Tensor& x, absl::Span<const
 void MatMulRunner::Run(const Tensor& x, const CpuMatrix& weights, const float* bias,
                        const Tensor& out) {
   if (x.rows == 0) return;
-  if (weights.quantized()) {
-    RunQuantized(x, static_cast<const QuantizedPanels&>(weights), bias, out);
-  } else {
-    RunPacked(x, static_cast<const PackedWeights&>(weights), bias, out);
+  switch (weights.form()) {
+    case CpuMatrix::Form::kFloat:
+      return RunPacked(x, static_cast<const PackedWeights&>(weights), bias, out);
+    case CpuMatrix::Form::kQuantized: {
+      const auto& panels = static_cast<const QuantizedPanels&>(weights);
+      return RunQuantized(x.rows, RoundRows(x, panels.order()), panels, bias, out);
+    }
+    case CpuMatrix::Form::kStacked:
+      return RunStacked(x, static_cast<const StackedMatrix&>(weights), bias, out);
   }
 }
 
-void MatMulRunner::RunQuantized(const Tensor& x, const QuantizedPanels& weights, const float* bias,
+void MatMulRunner::RunStacked(const Tensor& x, const StackedMatrix& weights, const float* bias,
+                              const Tensor& out) {
+  const ActivationBlock* rounded = nullptr;
+  Tensor columns = out;
+  for (const auto& part : weights.parts()) {
+    columns.cols = part->out_features();
+    if (part->form() == CpuMatrix::Form::kFloat) {
+      RunPacked(x, static_cast<const PackedWeights&>(*part), bias, columns);
+    } else {
+      if (rounded == nullptr) rounded = RoundRows(x, {});
+      RunQuantized(x.rows, rounded, static_cast<const QuantizedPanels&>(*part), bias, columns);
+    }
+    columns.data = static_cast<float*>(columns.data) + part->out_features();
+    if (bias != nullptr) bias += part->out_features();
+  }
+}
+
+void MatMulRunner::RunQuantized(int64_t rows, const ActivationBlock* rounded,
+                                const QuantizedPanels& weights, const float* bias,
                                 const Tensor& out) {
-  const ActivationBlock* rounded = RoundRows(x, weights.order());
   const auto from = [&](int64_t panel, int64_t row) {
     QuantizedSlice slice = weights.SliceFrom(panel);
     slice.x = rounded + row * slice.blocks;
     return slice;
   };
-  MultiplySlices(pool_, weights, x.rows, bias, out, from, kernels_.matmul_quantized);
+  MultiplySlices(pool_, weights, rows, bias, out, from, kernels_.matmul_quantized);
 }
 
 void MatMulRunner::RunPacked(const Tensor& x, const PackedWeights& weights, const float* bias,

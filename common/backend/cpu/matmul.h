@@ -25,8 +25,11 @@ class MatMulRunner {
  private:
   void RunPacked(const Tensor& x, const PackedWeights& weights, const float* bias,
                  const Tensor& out);
-  void RunQuantized(const Tensor& x, const QuantizedPanels& weights, const float* bias,
-                    const Tensor& out);
+  // rounded: x, as RoundRows left it.
+  void RunQuantized(int64_t rows, const ActivationBlock* rounded, const QuantizedPanels& weights,
+                    const float* bias, const Tensor& out);
+  void RunStacked(const Tensor& x, const StackedMatrix& weights, const float* bias,
+                  const Tensor& out);
   // x for the bf16 kernels: padded with zeros to the width of the panels.
   const uint16_t* PadRows(const Tensor& x, int64_t padded_in);
   const uint16_t* PackRows(const Tensor& x, int64_t padded_in);

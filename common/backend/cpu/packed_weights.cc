@@ -43,7 +43,7 @@ void CopyRow(const QuantizedHostMatrix& matrix, int64_t row, DType dtype, void* 
 }  // namespace
 
 PackedWeights::PackedWeights(int64_t out_features, int64_t in_features, DType dtype)
-    : CpuMatrix(out_features, in_features),
+    : PanelMatrix(Form::kFloat, out_features, in_features),
       dtype_(dtype),
       padded_in_(dtype == DType::kBF16
                      ? (in_features + kBF16InMultiple - 1) / kBF16InMultiple * kBF16InMultiple

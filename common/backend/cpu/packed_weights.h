@@ -12,7 +12,7 @@
 
 namespace baton::backend {
 
-class PackedWeights final : public CpuMatrix {
+class PackedWeights final : public PanelMatrix {
  public:
   // Packs the matrices one below the other, as one whose output features are those of all in turn
   // (query, key and value; gate and up). REQUIRES: all have the same number of input features.
@@ -23,7 +23,6 @@ class PackedWeights final : public CpuMatrix {
       absl::Span<const QuantizedHostMatrix> stacked, DType dtype, ThreadPool& pool);
 
   int64_t size_bytes() const override { return panel_count() * panel_bytes(); }
-  bool quantized() const override { return false; }
   DType dtype() const { return dtype_; }
   // Input features of a panel. For bfloat16 padded with zeros to a multiple of kBF16InMultiple.
   int64_t padded_in() const { return padded_in_; }

@@ -25,6 +25,12 @@ bool SameOrder(const QuantizedHostMatrix& a, const QuantizedHostMatrix& b) {
   return std::equal(a.order, a.order + a.cols, b.order);
 }
 
+// Value `k` of a column, in its place among the blocks of 4 bits at `blocks`.
+void PutNibble(int value, int64_t k, int column, uint8_t* blocks) {
+  uint8_t& both = blocks[k / 8 * kPanelColumns * 4 + column * 4 + k % 4];
+  both = static_cast<uint8_t>(both | value << (k / 4 % 2 * 4));
+}
+
 }  // namespace
 
 bool QuantizedPanels::CanHold(absl::Span<const QuantizedHostMatrix> stacked) {
@@ -35,88 +41,151 @@ bool QuantizedPanels::CanHold(absl::Span<const QuantizedHostMatrix> stacked) {
   });
 }
 
+int64_t QuantizedPanels::header_bytes() const {
+  const bool two = slice_.super_blocks ? slice_.bits != 6 : slice_.zeros;
+  return two ? 2 * kQuantizedScaleBytes : kQuantizedScaleBytes;
+}
+
 QuantizedPanels::QuantizedPanels(absl::Span<const QuantizedHostMatrix> stacked)
-    : CpuMatrix(0, stacked[0].cols),
-      bits_(stacked[0].bits),
-      zeros_(false),
-      scale_element_(static_cast<Element>(stacked[0].scale_dtype)),
-      blocks_((stacked[0].cols + kQuantizedBlock - 1) / kQuantizedBlock),
-      group_blocks_(std::min(blocks_, stacked[0].group_size / kQuantizedBlock)) {
-  if (stacked[0].groups() == 1) group_blocks_ = blocks_;
+    : PanelMatrix(Form::kQuantized, 0, stacked[0].cols) {
+  slice_.bits = stacked[0].bits;
+  slice_.scale_element = static_cast<Element>(stacked[0].scale_dtype);
+  slice_.blocks = (stacked[0].cols + kQuantizedBlock - 1) / kQuantizedBlock;
+  slice_.group_blocks = std::min(slice_.blocks, stacked[0].group_size / kQuantizedBlock);
+  if (stacked[0].groups() == 1) slice_.group_blocks = slice_.blocks;
   for (const QuantizedHostMatrix& part : stacked) {
     BATON_CHECK_EQ(part.cols, in_features_);
-    BATON_CHECK_EQ(part.bits, bits_);
+    BATON_CHECK_EQ(part.bits, slice_.bits);
     BATON_CHECK_EQ(part.groups(), stacked[0].groups());
     BATON_CHECK(part.scale_dtype == stacked[0].scale_dtype);
     out_features_ += part.rows;
-    if (bits_ == 4 && !AllAre(ZerosOf(part), kZeroOf4Bits)) zeros_ = true;
+    if (slice_.bits == 4 && !AllAre(ZerosOf(part), kZeroOf4Bits)) slice_.zeros = true;
   }
-  panel_bytes_ =
-      stacked[0].groups() * header_bytes() + blocks_ * kQuantizedBlock * kPanelColumns * bits_ / 8;
+  slice_.panel_bytes = stacked[0].groups() * header_bytes() +
+                       slice_.blocks * kQuantizedBlock * kPanelColumns * slice_.bits / 8;
   if (stacked[0].order != nullptr) order_.assign(stacked[0].order, stacked[0].order + in_features_);
+}
+
+QuantizedPanels::QuantizedPanels(absl::Span<const SuperBlockHostMatrix> stacked)
+    : PanelMatrix(Form::kQuantized, 0, stacked[0].cols) {
+  slice_.super_blocks = true;
+  slice_.bits = stacked[0].bits;
+  slice_.blocks = stacked[0].cols / kQuantizedBlock;
+  slice_.group_blocks = stacked[0].super_columns / kQuantizedBlock;
+  for (const SuperBlockHostMatrix& part : stacked) {
+    BATON_CHECK_EQ(part.cols, in_features_);
+    BATON_CHECK_EQ(part.bits, slice_.bits);
+    BATON_CHECK_EQ(part.super_columns, stacked[0].super_columns);
+    out_features_ += part.rows;
+  }
+  BATON_CHECK(slice_.bits >= 4 && slice_.bits <= 6) << slice_.bits << " bits";
+  BATON_CHECK_EQ(in_features_ % stacked[0].super_columns, 0);
+  BATON_CHECK_EQ(stacked[0].super_columns % kQuantizedBlock, 0);
+  slice_.panel_bytes =
+      slice_.blocks / slice_.group_blocks * header_bytes() +
+      slice_.blocks * kPanelColumns * (kSuperBlockFactors + kQuantizedBlock * slice_.bits / 8);
 }
 
 absl::StatusOr<std::unique_ptr<QuantizedPanels>> QuantizedPanels::Pack(
     absl::Span<const QuantizedHostMatrix> stacked, ThreadPool& pool) {
   BATON_CHECK(!stacked.empty() && CanHold(stacked));
   std::unique_ptr<QuantizedPanels> packed(new QuantizedPanels(stacked));
-  const auto size_bytes = static_cast<size_t>(packed->panel_count() * packed->panel_bytes_);
-  BATON_ASSIGN_OR_RETURN(packed->memory_, MappedMemory::Map(size_bytes));
-  pool.Run(static_cast<int>(packed->panel_count()),
-           [&](int panel, int thread) { packed->FillPanel(stacked, panel); });
+  BATON_RETURN_IF_ERROR(packed->Fill(stacked, pool));
   return packed;
 }
 
-void QuantizedPanels::FillPanel(absl::Span<const QuantizedHostMatrix> stacked, int64_t index) {
-  uint8_t* panel = static_cast<uint8_t*>(memory_.data()) + index * panel_bytes_;
-  int64_t row = index * kPanelColumns;
-  int column = 0;
-  for (const QuantizedHostMatrix& part : stacked) {
-    for (; row < part.rows && column < kPanelColumns; ++row, ++column) {
-      FillColumn(part, row, column, panel);
+absl::StatusOr<std::unique_ptr<QuantizedPanels>> QuantizedPanels::Pack(
+    absl::Span<const SuperBlockHostMatrix> stacked, ThreadPool& pool) {
+  BATON_CHECK(!stacked.empty());
+  std::unique_ptr<QuantizedPanels> packed(new QuantizedPanels(stacked));
+  BATON_RETURN_IF_ERROR(packed->Fill(stacked, pool));
+  return packed;
+}
+
+template <class Matrix>
+absl::Status QuantizedPanels::Fill(absl::Span<const Matrix> stacked, ThreadPool& pool) {
+  BATON_ASSIGN_OR_RETURN(memory_,
+                         MappedMemory::Map(static_cast<size_t>(panel_count() * panel_bytes())));
+  pool.Run(static_cast<int>(panel_count()), [&](int index, int thread) {
+    uint8_t* panel = static_cast<uint8_t*>(memory_.data()) + index * panel_bytes();
+    int64_t row = int64_t{index} * kPanelColumns;
+    int column = 0;
+    for (const Matrix& part : stacked) {
+      for (; row < part.rows && column < kPanelColumns; ++row, ++column) {
+        FillColumn(part, row, column, panel);
+      }
+      row -= part.rows;
     }
-    row -= part.rows;
-  }
-  // Columns behind the matrix have the scale 0, as mapped.
+    // Columns behind the matrix have the scale 0, as mapped.
+  });
+  return absl::OkStatus();
 }
 
 // Columns behind `in` meet activations that are 0: their values do not count.
 void QuantizedPanels::FillColumn(const QuantizedHostMatrix& matrix, int64_t row, int column,
-                                 uint8_t* panel) {
+                                 uint8_t* panel) const {
   const int64_t groups = matrix.groups();
   const uint8_t* values = matrix.values + row * matrix.row_bytes();
   for (int64_t group = 0; group < groups; ++group) {
     std::memcpy(panel + column * 2, matrix.scales + row * groups + group, 2);
-    if (zeros_) {
+    if (slice_.zeros) {
       const int zero = matrix.zeros[row * groups + group];
       panel[kQuantizedScaleBytes + column] = static_cast<uint8_t>(16 - zero);
     }
     panel += header_bytes();
-    const int64_t end = std::min(blocks_, (group + 1) * group_blocks_);
-    for (int64_t k = group * group_blocks_ * kQuantizedBlock; k < end * kQuantizedBlock; ++k) {
-      if (k >= matrix.cols) continue;
-      const int64_t in_group = k - group * group_blocks_ * kQuantizedBlock;
-      if (bits_ == 8) {
+    const int64_t first = group * slice_.group_blocks * kQuantizedBlock;
+    const int64_t end =
+        std::min(slice_.blocks, (group + 1) * slice_.group_blocks) * kQuantizedBlock;
+    for (int64_t k = first; k < std::min(end, matrix.cols); ++k) {
+      const int64_t in_group = k - first;
+      if (slice_.bits == 8) {
         panel[in_group / 4 * kPanelColumns * 4 + column * 4 + in_group % 4] = values[k];
       } else {
-        const uint8_t value = values[k / 2] >> (k % 2 * 4) & 15;
-        uint8_t& both = panel[in_group / 8 * kPanelColumns * 4 + column * 4 + in_group % 4];
-        both = static_cast<uint8_t>(both | value << (in_group / 4 % 2 * 4));
+        PutNibble(values[k / 2] >> (k % 2 * 4) & 15, in_group, column, panel);
       }
     }
-    panel += (end - group * group_blocks_) * kQuantizedBlock * kPanelColumns * bits_ / 8;
+    panel += (end - first) * kPanelColumns * slice_.bits / 8;
+  }
+}
+
+void QuantizedPanels::FillColumn(const SuperBlockHostMatrix& matrix, int64_t row, int column,
+                                 uint8_t* panel) const {
+  const auto blocks = static_cast<size_t>(slice_.blocks);
+  const size_t supers = blocks / static_cast<size_t>(slice_.group_blocks);
+  std::vector<uint8_t> values(blocks * kQuantizedBlock);
+  std::vector<int8_t> factors(blocks * kSuperBlockFactors);
+  std::vector<uint16_t> scales(supers), leasts(supers);
+  matrix.read(row, {values.data(), factors.data(), scales.data(), leasts.data()});
+  const int high_bits = slice_.bits - 4, steps = high_bits == 0 ? 8 : 8 / high_bits;
+  for (size_t block = 0; block < blocks; ++block) {
+    if (block % static_cast<size_t>(slice_.group_blocks) == 0) {
+      const size_t super = block / static_cast<size_t>(slice_.group_blocks);
+      std::memcpy(panel + column * 2, &scales[super], 2);
+      if (slice_.bits != 6) {
+        const auto negated = static_cast<uint16_t>(leasts[super] ^ 0x8000);
+        std::memcpy(panel + kQuantizedScaleBytes + column * 2, &negated, 2);
+      }
+      panel += header_bytes();
+    }
+    for (int i = 0; i < kSuperBlockFactors; ++i, panel += kPanelColumns) {
+      panel[column] = static_cast<uint8_t>(factors[block * kSuperBlockFactors + i]);
+    }
+    uint8_t* high = panel + kQuantizedBlock * kPanelColumns / 2;
+    for (int k = 0; k < kQuantizedBlock; ++k) {
+      const int value = values[block * kQuantizedBlock + k];
+      PutNibble(value & 15, k, column, panel);
+      if (high_bits == 0) continue;
+      const int step = k / 4;
+      uint8_t& byte = high[step / steps * kPanelColumns * 4 + column * 4 + k % 4];
+      byte = static_cast<uint8_t>(byte | value >> 4 << step % steps * high_bits);
+    }
+    panel += kQuantizedBlock * kPanelColumns * slice_.bits / 8;
   }
 }
 
 QuantizedSlice QuantizedPanels::SliceFrom(int64_t panel) const {
-  QuantizedSlice slice;
-  slice.blocks = blocks_;
-  slice.group_blocks = group_blocks_;
-  slice.bits = bits_;
-  slice.zeros = zeros_;
-  slice.scale_element = scale_element_;
-  slice.panels = static_cast<const uint8_t*>(memory_.data()) + panel * panel_bytes_;
-  slice.panel_bytes = panel_bytes_;
+  QuantizedSlice slice = slice_;
+  slice.panels = static_cast<const uint8_t*>(memory_.data()) + panel * panel_bytes();
   return slice;
 }
 

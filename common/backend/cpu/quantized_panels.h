@@ -1,4 +1,4 @@
-// Weights of 4 or 8 bits in the panel layout of common/backend/cpu/kernels.h.
+// Weights of few bits in the panel layout of common/backend/cpu/kernels.h.
 #ifndef BATON_COMMON_BACKEND_CPU_QUANTIZED_PANELS_H_
 #define BATON_COMMON_BACKEND_CPU_QUANTIZED_PANELS_H_
 
@@ -14,7 +14,7 @@
 
 namespace baton::backend {
 
-class QuantizedPanels final : public CpuMatrix {
+class QuantizedPanels final : public PanelMatrix {
  public:
   // Whether panels can hold the matrices: groups of whole blocks of 32 columns, one order of
   // columns, and with 8 bits the zero 128.
@@ -23,10 +23,13 @@ class QuantizedPanels final : public CpuMatrix {
   static absl::StatusOr<std::unique_ptr<QuantizedPanels>> Pack(
       absl::Span<const QuantizedHostMatrix> stacked, ThreadPool& pool);
 
-  bool quantized() const override { return true; }
-  int64_t panel_bytes() const override { return panel_bytes_; }
+  // The same of super-blocks. REQUIRES: all have the same bits, columns and columns a super-block.
+  static absl::StatusOr<std::unique_ptr<QuantizedPanels>> Pack(
+      absl::Span<const SuperBlockHostMatrix> stacked, ThreadPool& pool);
+
+  int64_t panel_bytes() const override { return slice_.panel_bytes; }
   int64_t size_bytes() const override {
-    return panel_count() * panel_bytes_ + static_cast<int64_t>(order_.size() * sizeof(int32_t));
+    return panel_count() * panel_bytes() + static_cast<int64_t>(order_.size() * sizeof(int32_t));
   }
   // What the matrix says of a slice: everything but x, columns, bias and out.
   QuantizedSlice SliceFrom(int64_t panel) const;
@@ -35,16 +38,15 @@ class QuantizedPanels final : public CpuMatrix {
 
  private:
   explicit QuantizedPanels(absl::Span<const QuantizedHostMatrix> stacked);
-  int64_t header_bytes() const { return zeros_ ? 2 * kQuantizedScaleBytes : kQuantizedScaleBytes; }
-  void FillPanel(absl::Span<const QuantizedHostMatrix> stacked, int64_t index);
-  void FillColumn(const QuantizedHostMatrix& matrix, int64_t row, int column, uint8_t* panel);
+  explicit QuantizedPanels(absl::Span<const SuperBlockHostMatrix> stacked);
+  template <class Matrix>
+  absl::Status Fill(absl::Span<const Matrix> stacked, ThreadPool& pool);
+  int64_t header_bytes() const;
+  void FillColumn(const QuantizedHostMatrix& matrix, int64_t row, int column, uint8_t* panel) const;
+  void FillColumn(const SuperBlockHostMatrix& matrix, int64_t row, int column,
+                  uint8_t* panel) const;
 
-  int bits_;
-  bool zeros_;  // they differ
-  Element scale_element_;
-  int64_t blocks_;
-  int64_t group_blocks_;
-  int64_t panel_bytes_ = 0;
+  QuantizedSlice slice_;  // as of SliceFrom, without panels
   std::vector<int32_t> order_;
   MappedMemory memory_;
 };

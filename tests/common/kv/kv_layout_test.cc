@@ -152,7 +152,13 @@ TEST(KvLayoutTest, KvOfRoundedWeightsIsNotMixed) {
   EXPECT_NE(layout.Fingerprint(), other.Fingerprint());
   EXPECT_THAT(std::string(layout.CheckCaller(other.Fingerprint()).message()),
               HasSubstr("the caller has KV of bfloat16 with weights of 4 bits"));
+  other.dequantized = true;
+  EXPECT_THAT(std::string(layout.CheckCaller(other.Fingerprint()).message()),
+              HasSubstr("the caller has KV of bfloat16 with dequantised weights of 4 bits"));
   other.weight_bits = 0;
+  EXPECT_THAT(std::string(layout.CheckCaller(other.Fingerprint()).message()),
+              HasSubstr("the caller has KV of bfloat16 with dequantised weights, this"));
+  other.dequantized = false;
   EXPECT_TRUE(layout.CheckCaller(other.Fingerprint()).ok());
 }
 

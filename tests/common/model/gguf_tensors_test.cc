@@ -1,7 +1,9 @@
 #include "common/model/gguf_tensors.h"
 
 #include <cstring>
+#include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "common/backend/cpu/cpu_backend.h"
@@ -20,7 +22,8 @@ using ::baton::testing::TinyGguf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr uint32_t kTypeF32 = 0, kTypeQ2K = 10, kTypeQ8 = 8;
+constexpr uint32_t kTypeF32 = 0, kTypeQ2K = 10, kTypeQ4K = 12, kTypeQ6K = 14, kTypeQ8 = 8;
+constexpr uint32_t kTypeQ5_1 = 7;
 
 std::string Floats(const std::vector<float>& values) {
   std::string bytes;
@@ -127,6 +130,54 @@ TEST_F(GgufTensorsTest, ReportsWhatFloat16CannotHold) {
   EXPECT_EQ(loss.values, 32);
 }
 
+// The rows of a matrix in super-blocks are those that ConvertMatrix makes, in Transformers' order.
+TEST_F(GgufTensorsTest, SuperBlocksAreTheValuesOfBlocks) {
+  std::mt19937 random(1);
+  for (const auto& [type, block_bytes, columns] :
+       {std::tuple(kTypeQ4K, 144, 512), {kTypeQ6K, 210, 512}, {kTypeQ5_1, 24, 64}}) {
+    const int blocks = 2, rows = 8;
+    std::string data(static_cast<size_t>(rows * blocks * block_bytes), '\0');
+    for (char& byte : data) byte = static_cast<char>(random() & 0x3f);  // finite scales
+    GgufBytes bytes;
+    bytes.Add("general.architecture", "llama")
+        .Add("llama.attention.head_count", 2u)
+        .AddTensor("blk.0.attn_q.weight", {static_cast<uint64_t>(columns), 8}, type, data);
+    const auto file = Open(bytes);
+    ASSERT_TRUE(file.ok()) << file.status();
+    const TensorEntry& entry = (*file)->tensors()[0];
+    RoundingLoss loss;
+    const auto expected = ConvertMatrix(**file, entry, backend::DType::kF32, &loss);
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    std::vector<float> floats(expected->values.size() / 4);
+    std::memcpy(floats.data(), expected->values.data(), expected->values.size());
+    const auto matrix = SuperBlocksOf(**file, entry);
+    ASSERT_TRUE(matrix.ok()) << matrix.status();
+    ASSERT_EQ(matrix->cols, columns);
+    const auto cols = static_cast<size_t>(columns);
+    for (int64_t row = 0; row < rows; ++row) {
+      std::vector<uint8_t> values(cols);
+      std::vector<int8_t> factors(cols / 16);
+      std::vector<uint16_t> scales(static_cast<size_t>(blocks)), leasts(scales.size());
+      matrix->read(row, {values.data(), factors.data(), scales.data(), leasts.data()});
+      std::vector<float> scale(scales.size()), least(scales.size());
+      ToF32(scales.data(), backend::DType::kF16, scales.size(), scale.data());
+      ToF32(leasts.data(), backend::DType::kF16, scales.size(), least.data());
+      for (size_t i = 0; i < cols; ++i) {
+        const size_t super = i / static_cast<size_t>(matrix->super_columns);
+        const auto factor = [&](size_t half) {
+          return static_cast<float>(factors[i / 32 * 2 + half]);
+        };
+        const float value =
+            matrix->bits == 6
+                ? scale[super] * factor(i / 16 % 2) * static_cast<float>(values[i] - 32)
+                : scale[super] * factor(0) * static_cast<float>(values[i]) -
+                      least[super] * factor(1);
+        ASSERT_EQ(value, floats[static_cast<size_t>(row) * cols + i]) << row << " " << i;
+      }
+    }
+  }
+}
+
 TEST_F(GgufTensorsTest, LoadsAModel) {
   EXPECT_TRUE(Load(TinyGguf()).ok()) << Load(TinyGguf());
   const std::string zeros(size_t{8} * 256 / 32 * 34, '\0');
@@ -145,6 +196,14 @@ TEST_F(GgufTensorsTest, RefusesByName) {
   blocks[35] = '\x7c';  // the second scale is infinite; 0 times it is NaN
   ExpectError(Load(TinyGguf(kTypeQ8, blocks)), invalid,
               "model.layers.0.mlp.down_proj.weight: row 0: found a scale that is no finite number");
+  for (const auto& [type, size, place] :
+       {std::tuple(kTypeQ4K, 144, 0), {kTypeQ4K, 144, 2}, {kTypeQ6K, 210, 208}}) {
+    std::string supers(static_cast<size_t>(8 * size), '\0');
+    EXPECT_TRUE(Load(TinyGguf(type, supers)).ok()) << Load(TinyGguf(type, supers));
+    supers[static_cast<size_t>(size + place + 1)] = '\x7e';  // NaN
+    ExpectError(Load(TinyGguf(type, supers)), invalid,
+                "mlp.down_proj.weight: row 1: found a scale that is no finite number");
+  }
   ExpectError(
       Load(TinyGguf().AddTensor("blk.0.attn_q_norm.weight", {4}, kTypeF32, Floats({1, 1, 1, 1}))),
       unsupported, "found \"model.layers.0.self_attn.q_norm.weight\"");

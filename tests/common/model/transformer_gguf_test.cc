@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/common/model/model_runner.h"
 #include "tests/testing/devices.h"
+#include "tests/testing/forwarding_backend.h"
 #include "tests/testing/model_dir.h"
 
 namespace baton::model {
@@ -45,7 +47,7 @@ TEST_P(GgufModelTest, LogitsAreThoseOfTheDirectory) {
   ASSERT_EQ(logits.size(), expected.size());
   const double worst = LargestDifference(logits, expected);
   const bool in_16_bits = device.make().value()->activation_dtype() != backend::DType::kF32;
-  const bool rounds_activations = model.config().quantization && device.rounds_activations;
+  const bool rounds_activations = model.config().has_blocks && device.rounds_activations;
   if ((one.rounds_embedding && in_16_bits) || one.rounds_rope || rounds_activations) {
     const double tolerance = device.logit_tolerance * (rounds_activations ? 5 : 2);
     EXPECT_LE(worst, in_16_bits ? tolerance : 1e-4);
@@ -69,6 +71,8 @@ INSTANTIATE_TEST_SUITE_P(
                           GgufCase{"tiny-mistral-same", "tiny-mistral"},
                           GgufCase{"tiny-llama-same", "tiny-llama", false, true},
                           GgufCase{"tiny-llama-q8_0", "tiny-llama-q8_0-float", true, true},
+                          GgufCase{"tiny-llama-q5_1", "tiny-llama-q5_1-float", true, true},
+                          GgufCase{"tiny-qwen2-mixed", "tiny-qwen2-mixed-float", true},
                           GgufCase{"tiny-qwen2-q8_0", "tiny-qwen2-q8_0-float", true},
                           GgufCase{"tiny-qwen2-q4_0", "tiny-qwen2-q4_0-float", true},
                           GgufCase{"tiny-qwen2-q8_0-layers", "tiny-qwen2-q8_0-layers-float"},
@@ -84,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(
       return GgufTestName(std::get<0>(info.param).file) + "_" + std::get<1>(info.param).name;
     });
 
-// What a device keeps in few bits: matrices in Q4_0 or Q8_0.
+// What every device keeps in few bits: matrices in Q4_0 or Q8_0.
 TEST(GgufModelFilesTest, MarksTheMatricesOfFewBits) {
   const auto load = [](const char* name) { return *LoadModelConfig(PathOf(name)); };
   for (const auto& [name, bits] :
@@ -103,6 +107,70 @@ TEST(GgufModelFilesTest, MarksTheMatricesOfFewBits) {
   EXPECT_TRUE(load("tiny-llama-q8_0.gguf").lm_head_quantized) << "it is the embedding";
   EXPECT_FALSE(load("tiny-qwen2-q4_k.gguf").quantization);
   EXPECT_FALSE(load("tiny-qwen2-q5_0.gguf").quantization);
+}
+
+// Notes what is packed: "S4 Q8 F" is a stack of super-blocks of 4 bits, 8 bits and floats.
+class NotingBackend final : public testing::ForwardingBackend {
+ public:
+  explicit NotingBackend(std::multiset<std::string>* packed)
+      : ForwardingBackend(
+            backend::MakeCpuBackend({.compute = backend::BackendOptions::Compute::kF32}).value()),
+        packed_(packed) {}
+  absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> Pack(
+      absl::Span<const backend::HostMatrix> stacked) override {
+    packed_->insert("floats");
+    return ForwardingBackend::Pack(stacked);
+  }
+  absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> PackQuantized(
+      absl::Span<const backend::QuantizedHostMatrix> stacked) override {
+    packed_->insert("quantized " + std::to_string(stacked[0].bits));
+    return ForwardingBackend::PackQuantized(stacked);
+  }
+  absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> PackAny(
+      absl::Span<const backend::AnyHostMatrix> stacked) override {
+    std::string text;
+    for (const backend::AnyHostMatrix& matrix : stacked) {
+      text += text.empty() ? "" : " ";
+      if (const auto* of_blocks = std::get_if<backend::SuperBlockHostMatrix>(&matrix)) {
+        text += "S" + std::to_string(of_blocks->bits);
+      } else if (const auto* of_few = std::get_if<backend::QuantizedHostMatrix>(&matrix)) {
+        text += "Q" + std::to_string(of_few->bits);
+      } else {
+        text += "F";
+      }
+    }
+    packed_->insert(text);
+    return ForwardingBackend::PackAny(stacked);
+  }
+
+ private:
+  std::multiset<std::string>* packed_;
+};
+
+// What a CPU keeps in few bits: all matrices in blocks, stacked with whatever they are stacked
+// with.
+TEST(GgufModelFilesTest, ACpuKeepsBlocksOfEveryType) {
+  const auto packed = [](const char* name, int load_bits) {
+    std::multiset<std::string> notes;
+    ModelRunner model(PathOf(name), std::make_unique<NotingBackend>(&notes), load_bits);
+    EXPECT_TRUE(model.ok()) << name;
+    return notes;
+  };
+  const auto thrice = [](std::multiset<std::string> of_a_layer, const std::string& lm_head) {
+    std::multiset<std::string> all = {lm_head};
+    for (int layer = 0; layer < 3; ++layer) all.insert(of_a_layer.begin(), of_a_layer.end());
+    return all;
+  };
+  // The model's bits are those of the Q8_0 of k.
+  EXPECT_EQ(packed("tiny-qwen2-mixed.gguf", 0), thrice({"S4 Q8 F", "Q4", "S4 S5", "S6"}, "S4"));
+  EXPECT_EQ(packed("tiny-llama-q5_1.gguf", 0), thrice({"S5 S5 S5", "S5", "S5 S5", "S5"}, "S5"));
+  EXPECT_EQ(packed("tiny-qwen2-q4_k.gguf", 0),
+            thrice({"floats", "floats", "floats", "S4"}, "floats"));
+  EXPECT_EQ(packed("tiny-qwen2-q4_0.gguf", 0),
+            thrice({"quantized 4", "quantized 4", "quantized 4", "quantized 4"}, "quantized 4"));
+  // Asked for: rounded again.
+  EXPECT_EQ(packed("tiny-qwen2-q4_k.gguf", 4),
+            thrice({"quantized 4", "quantized 4", "quantized 4", "quantized 4"}, "quantized 8"));
 }
 
 // Workers on other machines may have the file under another name.

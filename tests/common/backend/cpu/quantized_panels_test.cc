@@ -1,5 +1,6 @@
-// Products of weights of 4 and 8 bits with activations of 8 bits.
+// Products of weights of few bits with activations of 8 bits.
 #include <algorithm>
+#include <optional>
 
 #include "common/backend/quantized.h"
 #include "tests/common/backend/cpu/test_backend.h"
@@ -49,6 +50,92 @@ struct Weights {
   QuantizedHostMatrix matrix;
 };
 
+// A SuperBlockHostMatrix and its values.
+struct SuperBlocks {
+  SuperBlocks(Random& random, int bits, int rows, int cols, int super_columns) : cols(cols) {
+    matrix.bits = bits;
+    matrix.rows = rows;
+    matrix.cols = cols;
+    matrix.super_columns = super_columns;
+    const auto bytes = [&](size_t count, int low, int high) {
+      std::vector<int8_t> values(count);
+      for (int8_t& value : values) value = static_cast<int8_t>(random.Int(low, high));
+      return values;
+    };
+    const auto halves = [&](size_t count) {
+      std::vector<uint16_t> values(count);
+      const std::vector<float> floats = random.Floats(count, 1e-3f);
+      ConvertElements(floats.data(), DType::kF32, static_cast<int64_t>(count), DType::kF16,
+                      values.data());
+      return values;
+    };
+    const auto all = static_cast<size_t>(rows) * static_cast<size_t>(cols);
+    const size_t supers = all / static_cast<size_t>(super_columns);
+    values = bytes(all, 0, (1 << bits) - 1);
+    factors = bits == 6 ? bytes(all / 16, -128, 127) : bytes(all / 16, 0, 63);
+    // The largest sums of a block are there, too.
+    for (size_t i = 0; i < values.size() && random.Int(0, 3) == 0; ++i) values[i] = 0;
+    scales = halves(supers);
+    leasts = halves(supers);
+    matrix.read = [this](int64_t row, const SuperBlockRow& out) {
+      const int64_t in_row = this->cols, supers = in_row / matrix.super_columns;
+      std::copy_n(values.begin() + row * in_row, in_row, out.values);
+      std::copy_n(factors.begin() + row * in_row / 16, in_row / 16, out.factors);
+      std::copy_n(scales.begin() + row * supers, supers, out.scales);
+      std::copy_n(leasts.begin() + row * supers, supers, out.leasts);
+    };
+  }
+  SuperBlocks(const SuperBlocks&) = delete;
+
+  // As SuperBlockHostMatrix says; float32 holds all of it.
+  std::vector<float> Dequantized() const {
+    std::vector<float> floats(values.size()), scale(scales.size()), least(leasts.size());
+    const auto supers = static_cast<int64_t>(scales.size());
+    ConvertElements(scales.data(), DType::kF16, supers, DType::kF32, scale.data());
+    ConvertElements(leasts.data(), DType::kF16, supers, DType::kF32, least.data());
+    for (size_t i = 0; i < values.size(); ++i) {
+      const size_t super = i / static_cast<size_t>(matrix.super_columns);
+      const auto factor = [&](size_t half) {
+        return static_cast<float>(factors[i / 32 * 2 + half]);
+      };
+      floats[i] =
+          matrix.bits == 6
+              ? scale[super] * factor(i / 16 % 2) * static_cast<float>(values[i] - 32)
+              : scale[super] * factor(0) * static_cast<float>(values[i]) - least[super] * factor(1);
+    }
+    return floats;
+  }
+
+  int64_t cols;
+  SuperBlockHostMatrix matrix;
+  std::vector<int8_t> values, factors;
+  std::vector<uint16_t> scales, leasts;
+};
+
+// Weights of a random form. `cols` is rounded up to what it needs.
+struct AnyWeights {
+  AnyWeights(Random& random, int rows, int* cols) {
+    const int bits = random.Of({4, 5, 6, 8});
+    const bool in_super_blocks = bits < 8 && random.Int(0, bits == 4 ? 1 : 3) > 0;
+    if (!in_super_blocks) {
+      const DType scales = random.Of({DType::kF16, DType::kBF16});
+      few.emplace(random, bits == 8 ? 8 : 4, rows, *cols, 32 * random.Int(1, 4), scales,
+                  bits < 8 && random.Int(0, 1) == 0);
+      host = few->matrix;
+      return;
+    }
+    const int super_columns = random.Of({32, 64, 256});
+    *cols = (*cols + super_columns - 1) / super_columns * super_columns;
+    super.emplace(random, bits, rows, *cols, super_columns);
+    host = super->matrix;
+  }
+  std::vector<float> Dequantized() const { return few ? few->Dequantized() : super->Dequantized(); }
+
+  std::optional<Weights> few;
+  std::optional<SuperBlocks> super;
+  AnyHostMatrix host;
+};
+
 std::vector<int32_t> Shuffled(Random& random, int count) {
   std::vector<int32_t> order(static_cast<size_t>(count));
   std::iota(order.begin(), order.end(), 0);
@@ -78,6 +165,30 @@ class QuantizedMatMulTest : public testing::TestWithParam<Variant> {
 
   std::unique_ptr<PackedMatrix> Pack(const std::vector<QuantizedHostMatrix>& stacked) {
     return std::move(backend_->PackQuantized(stacked)).value();
+  }
+  std::unique_ptr<PackedMatrix> PackAny(const std::vector<AnyHostMatrix>& stacked) {
+    return std::move(backend_->PackAny(stacked)).value();
+  }
+  // Whether every element is the sum that the header states, taken in float64. w: [out, in].
+  void ExpectProduct(const std::vector<float>& got, const std::vector<float>& xs, int k,
+                     const std::vector<int32_t>& order, const std::vector<float>& w,
+                     const std::vector<float>& bias) {
+    const size_t in = static_cast<size_t>(k), out = w.size() / in, rows = xs.size() / in;
+    ASSERT_EQ(got.size(), rows * out);
+    for (size_t r = 0; r < rows; ++r) {
+      const std::vector<double> rounded = RoundedTo8Bits(&xs[r * in], k, order);
+      for (size_t c = 0; c < out; ++c) {
+        double sum = 0, size = 1e-3;
+        for (size_t i = 0; i < in; ++i) {
+          const auto column = order.empty() ? i : static_cast<size_t>(order[i]);
+          const double product = rounded[i] * w[c * in + column];
+          sum += product;
+          size += std::abs(product);
+        }
+        if (!bias.empty()) sum += bias[c];
+        ASSERT_NEAR(got[r * out + c], sum, 1e-6 * size + 1e-6) << r << " " << c << " k " << k;
+      }
+    }
   }
   std::vector<float> Multiply(const Tensor& x, const PackedMatrix& weight, const Buffer* bias) {
     Owned out(DType::kF32, x.rows, weight.out_features());
@@ -112,33 +223,88 @@ TEST_P(QuantizedMatMulTest, IsTheProductOfRoundedActivations) {
     w.insert(w.end(), w2.begin(), w2.end());
     const bool biased = seed % 3 != 0;
     const std::vector<float> got = Multiply(x, *packed, biased ? bias.get() : nullptr);
-    for (int r = 0; r < rows; ++r) {
-      const std::vector<double> rounded = RoundedTo8Bits(&xs[r * k], k, order);
-      for (int c = 0; c < n + n2; ++c) {
-        double sum = 0, size = 1e-3;
-        for (int i = 0; i < k; ++i) {
-          const double product = rounded[i] * w[c * k + (order.empty() ? i : order[i])];
-          sum += product;
-          size += std::abs(product);
+    SCOPED_TRACE(testing::Message() << "bits " << bits << " group " << group);
+    ExpectProduct(got, xs, k, order, w, biased ? bias_values : std::vector<float>{});
+  }
+}
+
+TEST_P(QuantizedMatMulTest, IsTheProductWithSuperBlocks) {
+  for (uint32_t seed = 1; seed <= Seeds(GetParam(), 24); ++seed) {
+    Random random(seed);
+    const int bits = random.Of({4, 5, 6}), rows = random.Int(1, 40), n = random.Int(1, 100);
+    const int n2 = random.Int(1, 40), super_columns = random.Of({32, 256});
+    const int k = super_columns * random.Int(1, super_columns == 256 ? 3 : 12);
+    const SuperBlocks a(random, bits, n, k, super_columns), b(random, bits, n2, k, super_columns);
+    Owned x(dtype_, rows, k, random.Floats(rows * k));
+    const std::vector<float> bias_values = random.Floats(n + n2);
+    auto bias = BufferOf(*backend_, bias_values);
+    auto packed = PackAny({a.matrix, b.matrix});
+    const int64_t panels = (n + n2 + 31) / 32;
+    // Two bytes a block, four a super-block, or two.
+    EXPECT_EQ(packed->size_bytes(),
+              panels * 32 * (k * bits / 8 + k / 32 * 2 + k / super_columns * (bits == 6 ? 2 : 4)));
+    std::vector<float> w = a.Dequantized();
+    const std::vector<float> w2 = b.Dequantized();
+    w.insert(w.end(), w2.begin(), w2.end());
+    SCOPED_TRACE(testing::Message() << "bits " << bits << " super-blocks of " << super_columns);
+    ExpectProduct(Multiply(x, *packed, bias.get()), x.Values(), k, {}, w, bias_values);
+  }
+}
+
+// As of a file whose q, k and v are of three types.
+TEST_P(QuantizedMatMulTest, AStackOfSeveralFormsIsTheProductsOfEach) {
+  for (uint32_t seed = 1; seed <= Seeds(GetParam(), 12); ++seed) {
+    Random random(seed);
+    const int parts = random.Int(2, 4), rows = random.Int(1, 40), k = 512;
+    Owned x(dtype_, rows, k, random.Floats(rows * k));
+    std::vector<std::unique_ptr<AnyWeights>> weights;
+    std::vector<AnyHostMatrix> stacked;
+    std::vector<int> widths;
+    int width = 0;
+    const std::vector<float> floats = random.Floats(33 * k);
+    for (int i = 0; i < parts; ++i) {
+      widths.push_back(i == 1 ? 33 : random.Int(1, 100));
+      width += widths.back();
+      int cols = k;
+      weights.push_back(std::make_unique<AnyWeights>(random, widths.back(), &cols));
+      stacked.push_back(weights.back()->host);
+      if (i == 1) stacked[1] = HostMatrix{floats.data(), DType::kF32, 33, k};
+    }
+    const std::vector<float> bias_values = random.Floats(width);
+    auto bias = BufferOf(*backend_, bias_values);
+    // The columns of `out` go on behind the matrix.
+    Owned out(DType::kF32, rows, width, width + 5);
+    auto packed = PackAny(stacked);
+    EXPECT_EQ(packed->out_features(), width);
+    backend_->MatMul(x, *packed, bias.get(), out);
+    const std::vector<float> got = out.Values();
+    int first = 0;
+    int64_t size_bytes = 0;
+    for (int i = 0; i < parts; first += widths[i++]) {
+      auto alone = PackAny({stacked[i]});
+      size_bytes += alone->size_bytes();
+      auto its_bias = BufferOf(
+          *backend_, {bias_values.begin() + first, bias_values.begin() + first + widths[i]});
+      const std::vector<float> expected = Multiply(x, *alone, its_bias.get());
+      for (int r = 0; r < rows; ++r) {
+        for (int c = 0; c < widths[i]; ++c) {
+          ASSERT_EQ(got[r * width + first + c], expected[r * widths[i] + c]) << "part " << i;
         }
-        if (biased) sum += bias_values[c];
-        ASSERT_NEAR(got[r * (n + n2) + c], sum, 1e-6 * size + 1e-6)
-            << r << " " << c << " k " << k << " bits " << bits << " group " << group;
       }
     }
+    EXPECT_LE(packed->size_bytes(), size_bytes);  // two of one form may share a panel
   }
 }
 
 TEST_P(QuantizedMatMulTest, EveryRowIsTheSameInEveryBatch) {
-  for (uint32_t seed = 1; seed <= Seeds(GetParam(), 6); ++seed) {
+  for (uint32_t seed = 1; seed <= Seeds(GetParam(), 12); ++seed) {
     Random random(seed);
-    const int bits = random.Of({4, 8}), n = random.Of({17, 64, 130, 320, 448});
-    const int k = random.Of({48, 96, 500, 896, 1600}), most = 260;
-    const Weights w(random, bits, n, k, random.Of({32, 64, 128}), DType::kF16,
-                    bits == 4 && seed % 2 == 0);
+    const int n = random.Of({17, 64, 130, 320, 448}), most = 260;
+    int k = random.Of({48, 96, 500, 896, 1600});
+    const AnyWeights w(random, n, &k);
     Owned x(dtype_, most, k, random.Floats(most * k));
     auto bias = BufferOf(*backend_, random.Floats(n));
-    auto packed = Pack({w.matrix});
+    auto packed = PackAny({w.host});
     std::vector<float> alone;
     for (int r = 0; r < most; ++r) {
       const std::vector<float> row = Multiply(x.Rows(r, 1), *packed, bias.get());
@@ -159,17 +325,16 @@ TEST_P(QuantizedMatMulTest, InstructionSetAndThreadsDoNotShow) {
   // The portable kernels multiply and add apart: only threads may differ.
   const bool fused = GetParam().isa != Isa::kPortable;
   auto other = Make({fused ? Isa::kAvx2 : Isa::kPortable, Compute::kF32, 1});
-  for (uint32_t seed = 1; seed <= 8; ++seed) {
+  for (uint32_t seed = 1; seed <= 24; ++seed) {
     Random random(seed);
-    const int bits = random.Of({4, 8}), n = random.Int(1, 300), k = 2 * random.Int(1, 500);
-    const int rows = random.Int(1, 90);
-    const Weights w(random, bits, n, k, 32 * random.Int(1, 4), DType::kBF16,
-                    bits == 4 && seed % 2 == 0);
+    const int n = random.Int(1, 300), rows = random.Int(1, 90);
+    int k = 2 * random.Int(1, 500);
+    const AnyWeights w(random, n, &k);
     // bfloat16 values, which both activation types hold.
     const std::vector<float> values = Rounded(random.Floats(rows * k), DType::kBF16);
     Owned x(dtype_, rows, k, values), other_x(DType::kF32, rows, k, values);
-    auto packed = Pack({w.matrix});
-    auto other_packed = std::move(other->PackQuantized({w.matrix})).value();
+    auto packed = PackAny({w.host});
+    auto other_packed = std::move(other->PackAny({w.host})).value();
     Owned out(DType::kF32, rows, n);
     other->MatMul(other_x, *other_packed, nullptr, out);
     ExpectSame(Multiply(x, *packed, nullptr), out.Values(), "instruction set");
@@ -179,9 +344,12 @@ TEST_P(QuantizedMatMulTest, InstructionSetAndThreadsDoNotShow) {
 TEST_P(QuantizedMatMulTest, ActivationsThatAreNotFiniteGiveNaN) {
   Random random(1);
   const int n = 40, k = 96;
-  for (const int bits : {4, 8}) {
-    const Weights w(random, bits, n, k, 32, DType::kF16, false);
-    auto packed = Pack({w.matrix});
+  const Weights of_4(random, 4, n, k, 32, DType::kF16, false);
+  const Weights of_8(random, 8, n, k, 32, DType::kF16, false);
+  const SuperBlocks super_4(random, 4, n, k, 96), super_6(random, 6, n, k, 32);
+  for (const AnyHostMatrix& w :
+       std::vector<AnyHostMatrix>{of_4.matrix, of_8.matrix, super_4.matrix, super_6.matrix}) {
+    auto packed = PackAny({w});
     for (const float bad : {NAN, INFINITY, -INFINITY}) {
       std::vector<float> values = random.Floats(3 * k);
       values[k + 50] = bad;

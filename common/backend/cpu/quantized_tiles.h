@@ -1,0 +1,368 @@
+// The products of one tile: a few rows of 8-bit activations and 16 or 32 columns of a panel. For
+// kernels_*.cc only; see quantized_kernels.h.
+#ifndef BATON_COMMON_BACKEND_CPU_QUANTIZED_TILES_H_
+#define BATON_COMMON_BACKEND_CPU_QUANTIZED_TILES_H_
+
+#include "common/backend/cpu/kernels.h"
+#include "common/backend/cpu/matmul_kernels.h"
+#include "common/backend/cpu/quantized_simd.h"
+#include "common/backend/cpu/vector_kernels.h"
+
+namespace baton::backend {
+namespace {
+
+// What a tile reads: the forms of panels in kernels.h, and what Unpack makes of nibbles for the
+// rows of several tiles. kUnpacked: bytes, less their zeros, with a header of scales alone.
+// kUnpackedSuper: no header; a block is 32 floats, each a scale and its factor multiplied, 32 more
+// of the least values (of 6 bits: of the second factor), then bytes.
+enum class Packing {
+  kBytes,
+  kNibbles,
+  kNibblesAndZeros,
+  kUnpacked,
+  kSuper4,
+  kSuper5,
+  kSuper6,
+  kUnpackedSuper,
+  kUnpackedSuper6,
+};
+
+constexpr bool IsSuper(Packing packing) { return packing >= Packing::kSuper4; }
+constexpr bool IsOf6Bits(Packing packing) {
+  return packing == Packing::kSuper6 || packing == Packing::kUnpackedSuper6;
+}
+constexpr Packing UnpackedOf(Packing packing) {
+  if (IsSuper(packing)) {
+    return IsOf6Bits(packing) ? Packing::kUnpackedSuper6 : Packing::kUnpackedSuper;
+  }
+  return packing == Packing::kBytes ? Packing::kBytes : Packing::kUnpacked;
+}
+// Bits of a value beside its nibble.
+constexpr int HighBits(Packing packing) {
+  return packing == Packing::kSuper6 ? 2 : packing == Packing::kSuper5 ? 1 : 0;
+}
+// The factors of super-blocks take registers from the sums.
+constexpr int TileRows(Packing packing) {
+  constexpr int kSuperRows = kQuantizedTileRows < 4 ? kQuantizedTileRows : 4;
+  return IsSuper(packing) ? kSuperRows : kQuantizedTileRows;
+}
+constexpr int64_t HeaderBytes(Packing packing) {
+  if (IsSuper(packing) && UnpackedOf(packing) == packing) return 0;
+  const bool two = packing == Packing::kNibblesAndZeros || packing == Packing::kSuper4 ||
+                   packing == Packing::kSuper5;
+  return two ? 2 * kQuantizedScaleBytes : kQuantizedScaleBytes;
+}
+// Before the values of a block.
+constexpr int64_t FactorBytes(Packing packing) {
+  if (!IsSuper(packing)) return 0;
+  return 2 * kPanelColumns * (UnpackedOf(packing) == packing ? int64_t{sizeof(float)} : 1);
+}
+constexpr int64_t BlockBytes(Packing packing) {
+  const int bits = UnpackedOf(packing) == packing ? 8 : 4 + HighBits(packing);
+  return FactorBytes(packing) + kQuantizedBlock * kPanelColumns * bits / 8;
+}
+constexpr int ZeroOf(Packing packing) {
+  if (IsSuper(packing)) return IsOf6Bits(packing) ? 32 : 0;
+  if (packing == Packing::kBytes) return 128 - kByteOffset;
+  return packing == Packing::kNibblesAndZeros ? 16 : 8;
+}
+
+// Of a tile: blocks [begin, end) of the panel, begin and end on borders of groups.
+struct QuantizedRange {
+  int64_t begin, end;
+  int64_t group_blocks;
+  int64_t block_count;  // of a row
+  Element scale_element;
+  int columns;       // of this tile
+  int first_vector;  // of this tile in the panel
+  int zero;
+};
+
+// How far ahead of the product weights are asked for.
+constexpr int64_t kPrefetchBytes = 4096;
+// Rows that stay in the second-level cache beside a panel's pass.
+constexpr int64_t kQuantizedRowBlock = 240;
+
+template <int kRows, int kVectors>
+BATON_INLINE void LoadTotals(const float* out, int64_t out_stride, const QuantizedRange& range,
+                             F32x16 (&total)[kRows][kVectors]) {
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) {
+      total[r][v] =
+          range.begin == 0 ? Zero() : LoadColumns(out + r * out_stride, v * 16, range.columns);
+    }
+  }
+}
+
+template <int kRows, int kVectors>
+BATON_INLINE void StoreTotals(F32x16 (&total)[kRows][kVectors], const float* bias, float* out,
+                              int64_t out_stride, const QuantizedRange& range) {
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) {
+      if (range.end == range.block_count && bias != nullptr) {
+        total[r][v] = Add(total[r][v], LoadColumns(bias, v * 16, range.columns));
+      }
+      StoreColumns(total[r][v], out + r * out_stride, v * 16, range.columns);
+    }
+  }
+}
+
+template <Packing kPacking, int kRows, int kVectors>
+void MulQuantizedTile(const ActivationBlock* x, int64_t x_stride, const uint8_t* w,
+                      const float* bias, float* out, int64_t out_stride,
+                      const QuantizedRange& range) {
+  constexpr bool kZeros = kPacking == Packing::kNibblesAndZeros;
+  constexpr bool kHalves = kZeros || kPacking == Packing::kNibbles;
+  constexpr int kSteps = BlockBytes(kPacking) / 128;
+  F32x16 total[kRows][kVectors];
+  LoadTotals(out, out_stride, range, total);
+  x += range.begin;
+  for (int64_t group = range.begin; group < range.end; group += range.group_blocks) {
+    F32x16 scale[kVectors];
+    U8x64 zero[kVectors];
+    for (int v = 0; v < kVectors; ++v) {
+      const int at = (range.first_vector + v) * 16;
+      scale[v] = LoadElements(w, range.scale_element, at);
+      if constexpr (kZeros) zero[v] = SpreadBytes(w + kQuantizedScaleBytes + at);
+    }
+    w += HeaderBytes(kPacking);
+    const int64_t end =
+        group + range.group_blocks < range.end ? group + range.group_blocks : range.end;
+    for (int64_t block = group; block < end; ++block, ++x) {
+      I32x16 sum[kRows][kVectors];
+      for (int r = 0; r < kRows; ++r) {
+        for (int v = 0; v < kVectors; ++v) sum[r][v] = Fill(-range.zero * x[r * x_stride].sum);
+      }
+      for (int step = 0; step < kSteps; ++step, w += 128) {
+        for (int v = 0; v < kVectors; ++v) {
+          const uint8_t* at = w + (range.first_vector + v) * 64;
+          if constexpr (kPacking != Packing::kUnpacked) __builtin_prefetch(at + kPrefetchBytes);
+          const U8x64 bytes = LoadBytes(at);
+          if constexpr (!kHalves) {
+            for (int r = 0; r < kRows; ++r) {
+              int32_t four;
+              std::memcpy(&four, x[r * x_stride].values + 4 * step, sizeof(four));
+              sum[r][v] = kPacking == Packing::kBytes ? DotBytes(sum[r][v], bytes, four)
+                                                      : Dot(sum[r][v], bytes, four);
+            }
+          } else {
+            U8x64 low = LowNibbles(bytes), high = HighNibbles(bytes);
+            if constexpr (kZeros) {
+              low = AddBytes(low, zero[v]);
+              high = AddBytes(high, zero[v]);
+            }
+            for (int r = 0; r < kRows; ++r) {
+              int32_t four[2];
+              std::memcpy(four, x[r * x_stride].values + 8 * step, sizeof(four));
+              sum[r][v] = Dot(Dot(sum[r][v], low, four[0]), high, four[1]);
+            }
+          }
+        }
+      }
+      for (int r = 0; r < kRows; ++r) {
+        const F32x16 x_scale = Set1(x[r * x_stride].scale);
+        for (int v = 0; v < kVectors; ++v) {
+          total[r][v] = Fma(Mul(ToFloat(sum[r][v]), x_scale), scale[v], total[r][v]);
+        }
+      }
+    }
+  }
+  StoreTotals(total, bias, out, out_stride, range);
+}
+
+// What a block's values (of 6 bits: those of its first 16 columns of `in`) and its least values (of
+// 6 bits: the last 16) are multiplied by, of the columns [at, at + 16) of a panel: exact products.
+template <Packing kPacking>
+BATON_INLINE void LoadFactors(const uint8_t* header, const uint8_t* w, int at, F32x16& a,
+                              F32x16& b) {
+  if constexpr (UnpackedOf(kPacking) == kPacking) {
+    a = Load((const float*)w + at);
+    b = Load((const float*)w + kPanelColumns + at);
+  } else {
+    __builtin_prefetch(w + kPrefetchBytes);
+    const F32x16 scale = LoadF16((const uint16_t*)header + at);
+    a = Mul(scale, LoadI8(w + at));
+    const F32x16 other =
+        IsOf6Bits(kPacking) ? scale : LoadF16((const uint16_t*)header + kPanelColumns + at);
+    b = Mul(other, LoadI8(w + kPanelColumns + at));
+  }
+}
+
+template <Packing kPacking, int kStep>
+BATON_INLINE U8x64 WithHighBits(U8x64 nibbles, const uint8_t* high, int vector) {
+  constexpr int kBits = HighBits(kPacking);
+  if constexpr (kBits == 0) {
+    return nibbles;
+  } else {
+    // A byte has those of 8 / kBits steps.
+    constexpr int kSteps = 8 / kBits;
+    const uint8_t* at = high + kStep / kSteps * 128 + vector * 64;
+    if constexpr (kStep % kSteps == 0) __builtin_prefetch(at + kPrefetchBytes);
+    const U8x64 plane = LoadBytes(at);
+    return OrShifted<4 - kBits*(kStep % kSteps)>(nibbles, plane, ((1 << kBits) - 1) << 4);
+  }
+}
+
+// Values of columns [8 * kPair, 8 * kPair + 8) of a block at w: four of them in each of two
+// vectors.
+template <Packing kPacking, int kPair>
+BATON_INLINE void LoadPair(const uint8_t* w, int vector, U8x64& first, U8x64& second) {
+  if constexpr (UnpackedOf(kPacking) == kPacking) {
+    first = LoadBytes(w + kPair * 256 + vector * 64);
+    second = LoadBytes(w + kPair * 256 + 128 + vector * 64);
+  } else {
+    constexpr int64_t kNibbleBytes = kQuantizedBlock * kPanelColumns / 2;
+    const uint8_t* at = w + kPair * 128 + vector * 64;
+    __builtin_prefetch(at + kPrefetchBytes);
+    const U8x64 bytes = LoadBytes(at);
+    first = WithHighBits<kPacking, 2 * kPair>(LowNibbles(bytes), w + kNibbleBytes, vector);
+    second = WithHighBits<kPacking, 2 * kPair + 1>(HighNibbles(bytes), w + kNibbleBytes, vector);
+  }
+}
+
+template <Packing kPacking, int kPair, int kRows, int kVectors>
+BATON_INLINE void AddPair(const ActivationBlock* x, int64_t x_stride, const uint8_t* w,
+                          int first_vector, I32x16 (&sum)[kRows][kVectors]) {
+  for (int v = 0; v < kVectors; ++v) {
+    U8x64 first, second;
+    LoadPair<kPacking, kPair>(w, first_vector + v, first, second);
+    for (int r = 0; r < kRows; ++r) {
+      int32_t four[2];
+      std::memcpy(four, x[r * x_stride].values + 8 * kPair, sizeof(four));
+      sum[r][v] = Dot(Dot(sum[r][v], first, four[0]), second, four[1]);
+    }
+  }
+}
+
+// total += (sum * x_scale) * factor
+template <int kRows, int kVectors>
+BATON_INLINE void FoldSums(const ActivationBlock* x, int64_t x_stride,
+                           const I32x16 (&sum)[kRows][kVectors], const F32x16 (&factor)[kVectors],
+                           F32x16 (&total)[kRows][kVectors]) {
+  for (int r = 0; r < kRows; ++r) {
+    const F32x16 x_scale = Set1(x[r * x_stride].scale);
+    for (int v = 0; v < kVectors; ++v) {
+      total[r][v] = Fma(Mul(ToFloat(sum[r][v]), x_scale), factor[v], total[r][v]);
+    }
+  }
+}
+
+template <Packing kPacking, int kRows, int kVectors>
+void MulSuperTile(const ActivationBlock* x, int64_t x_stride, const uint8_t* w, const float* bias,
+                  float* out, int64_t out_stride, const QuantizedRange& range) {
+  F32x16 total[kRows][kVectors];
+  LoadTotals(out, out_stride, range, total);
+  x += range.begin;
+  for (int64_t group = range.begin; group < range.end; group += range.group_blocks) {
+    const uint8_t* header = w;
+    w += HeaderBytes(kPacking);
+    const int64_t end =
+        group + range.group_blocks < range.end ? group + range.group_blocks : range.end;
+    for (int64_t block = group; block < end; ++block, ++x) {
+      F32x16 a[kVectors], b[kVectors];
+      for (int v = 0; v < kVectors; ++v) {
+        LoadFactors<kPacking>(header, w, (range.first_vector + v) * 16, a[v], b[v]);
+      }
+      w += FactorBytes(kPacking);
+      I32x16 sum[kRows][kVectors];
+      for (int r = 0; r < kRows; ++r) {
+        const int32_t of_zeros = IsOf6Bits(kPacking) ? -32 * x[r * x_stride].first_sum : 0;
+        for (int v = 0; v < kVectors; ++v) sum[r][v] = Fill(of_zeros);
+      }
+      AddPair<kPacking, 0>(x, x_stride, w, range.first_vector, sum);
+      AddPair<kPacking, 1>(x, x_stride, w, range.first_vector, sum);
+      if constexpr (IsOf6Bits(kPacking)) {
+        FoldSums(x, x_stride, sum, a, total);
+        for (int r = 0; r < kRows; ++r) {
+          const ActivationBlock& of_row = x[r * x_stride];
+          const int32_t of_zeros = -32 * (of_row.sum - of_row.first_sum);
+          for (int v = 0; v < kVectors; ++v) sum[r][v] = Fill(of_zeros);
+        }
+      }
+      AddPair<kPacking, 2>(x, x_stride, w, range.first_vector, sum);
+      AddPair<kPacking, 3>(x, x_stride, w, range.first_vector, sum);
+      w += BlockBytes(kPacking) - FactorBytes(kPacking);
+      if constexpr (IsOf6Bits(kPacking)) {
+        FoldSums(x, x_stride, sum, b, total);
+        continue;
+      }
+      FoldSums(x, x_stride, sum, a, total);
+      for (int r = 0; r < kRows; ++r) {
+        const F32x16 scaled_sum = Set1(x[r * x_stride].scaled_sum);
+        for (int v = 0; v < kVectors; ++v) total[r][v] = Fma(scaled_sum, b[v], total[r][v]);
+      }
+    }
+  }
+  StoreTotals(total, bias, out, out_stride, range);
+}
+
+// What stays in the first-level cache while all rows pass by.
+constexpr int64_t kPassBlocks = 8;
+
+// A pass as one of UnpackedOf(kPacking).
+template <Packing kPacking>
+void Unpack(const uint8_t* w, const QuantizedRange& range, uint8_t* out) {
+  for (int64_t group = range.begin; group < range.end; group += range.group_blocks) {
+    std::memcpy(out, w, kQuantizedScaleBytes);
+    U8x64 zero[2];
+    if constexpr (kPacking == Packing::kNibblesAndZeros) {
+      for (int v = 0; v < 2; ++v) zero[v] = SpreadBytes(w + kQuantizedScaleBytes + v * 16);
+    }
+    w += HeaderBytes(kPacking);
+    out += HeaderBytes(Packing::kUnpacked);
+    const int64_t end =
+        group + range.group_blocks < range.end ? group + range.group_blocks : range.end;
+    for (int64_t pair = 0; pair < (end - group) * 4; ++pair, w += 128, out += 256) {
+      for (int v = 0; v < 2; ++v) {
+        __builtin_prefetch(w + kPrefetchBytes + v * 64);
+        const U8x64 bytes = LoadBytes(w + v * 64);
+        U8x64 low = LowNibbles(bytes), high = HighNibbles(bytes);
+        if constexpr (kPacking == Packing::kNibblesAndZeros) {
+          low = AddBytes(low, zero[v]);
+          high = AddBytes(high, zero[v]);
+        }
+        StoreBytes(low, out + v * 64);
+        StoreBytes(high, out + 128 + v * 64);
+      }
+    }
+  }
+}
+
+template <Packing kPacking, int kPair>
+BATON_INLINE void UnpackPair(const uint8_t* values, int vector, uint8_t* out) {
+  U8x64 first, second;
+  LoadPair<kPacking, kPair>(values, vector, first, second);
+  StoreBytes(first, out + kPair * 256);
+  StoreBytes(second, out + kPair * 256 + 128);
+}
+
+template <Packing kPacking>
+void UnpackSuper(const uint8_t* w, const QuantizedRange& range, uint8_t* out) {
+  constexpr Packing kTo = UnpackedOf(kPacking);
+  const uint8_t* header = w;
+  for (int64_t block = range.begin; block < range.end; ++block) {
+    if ((block - range.begin) % range.group_blocks == 0) {
+      header = w;
+      w += HeaderBytes(kPacking);
+    }
+    const uint8_t* values = w + FactorBytes(kPacking);
+    for (int v = 0; v < 2; ++v) {
+      F32x16 a, b;
+      LoadFactors<kPacking>(header, w, v * 16, a, b);
+      Store(a, (float*)out + v * 16);
+      Store(b, (float*)out + kPanelColumns + v * 16);
+      uint8_t* to = out + FactorBytes(kTo) + v * 64;
+      UnpackPair<kPacking, 0>(values, v, to);
+      UnpackPair<kPacking, 1>(values, v, to);
+      UnpackPair<kPacking, 2>(values, v, to);
+      UnpackPair<kPacking, 3>(values, v, to);
+    }
+    w += BlockBytes(kPacking);
+    out += BlockBytes(kTo);
+  }
+}
+
+}  // namespace
+}  // namespace baton::backend
+
+#endif  // BATON_COMMON_BACKEND_CPU_QUANTIZED_TILES_H_

@@ -1,0 +1,114 @@
+// Takes the tensors of a checkpoint one after the other and packs them for a device.
+#ifndef BATON_COMMON_MODEL_WEIGHT_LOADER_H_
+#define BATON_COMMON_MODEL_WEIGHT_LOADER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/backend/backend.h"
+#include "common/model/checkpoint.h"
+#include "common/model/convert.h"
+#include "common/model/model_config.h"
+#include "common/model/quantization.h"
+#include "common/model/weights.h"
+
+namespace baton::model {
+
+// A tensor in the form that backends take: in the file, or converted.
+struct TakenMatrix {
+  TakenMatrix() = default;
+  TakenMatrix(TakenMatrix&&) = default;  // keeps what `matrix` points to, as a copy would not
+  backend::HostMatrix matrix;
+  uint64_t file_bytes = 0;
+  std::vector<char> converted;  // what `matrix` points to, if it is not in the file
+};
+
+// The errors are those of LoadWeights. Thread: owned by one.
+class WeightLoader {
+ public:
+  // `bytes_total`: those of all that will be asked for.
+  WeightLoader(const Checkpoint& checkpoint, const ModelConfig& config,
+               const std::function<void(double)>& progress, uint64_t bytes_total,
+               backend::Backend& backend)
+      : checkpoint_(checkpoint),
+        quantization_(config.quantization),
+        load_bits_(config.load_bits),
+        progress_(progress),
+        backend_(backend),
+        bytes_total_(bytes_total) {}
+
+  // Matrices of `cols` columns, given by name and rows, stacked into one.
+  struct Part {
+    std::string name;
+    int64_t rows;
+  };
+  // Quantised: names are those of float matrices, "….weight", all the same.
+  absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> Matrix(absl::Span<const Part> parts,
+                                                                int64_t cols, bool quantized) {
+    return Matrix(parts, cols, quantized, load_bits_);
+  }
+  absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> LmHead(const Part& part, int64_t cols,
+                                                                bool quantized) {
+    return Matrix({part}, cols, quantized, load_bits_ == 0 ? 0 : kLmHeadLoadBits);
+  }
+  // Vectors one behind the other, as f32.
+  absl::StatusOr<std::unique_ptr<backend::Buffer>> Vector(absl::Span<const Part> parts);
+  absl::Status Embedding(const std::string& name, int64_t rows, int64_t cols, Weights* weights);
+
+  // After the last tensor: what is left over, and what was lost.
+  absl::Status CheckLeftOver(const ModelConfig& config) const;
+  void LogLoss() const;
+
+ private:
+  // The tensor, if it has this shape.
+  absl::StatusOr<const StoredTensor*> Find(const std::string& name,
+                                           absl::Span<const uint64_t> shape);
+  absl::StatusOr<TakenMatrix> Take(const std::string& name, absl::Span<const uint64_t> shape);
+  absl::StatusOr<absl::string_view> TakeWords(const std::string& name,
+                                              absl::Span<const uint64_t> shape);
+  absl::StatusOr<QuantizedWeights> TakeQuantized(const Part& part, int64_t cols);
+  absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> Matrix(absl::Span<const Part> parts,
+                                                                int64_t cols, bool quantized,
+                                                                int load_bits);
+  absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> Quantized(absl::Span<const Part> parts,
+                                                                   int64_t cols);
+  absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> Rounded(
+      absl::Span<const backend::HostMatrix> stacked, absl::Span<const Part> parts, int bits);
+  // Matrices of which a file in GGUF has some in blocks, on a device that keeps them.
+  bool KeepsBlocks(absl::Span<const Part> parts) const;
+  absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> InBlocks(absl::Span<const Part> parts,
+                                                                  int64_t cols);
+  void AddLoss(const backend::HostMatrix& matrix);
+  void CountOverflows(const backend::QuantizedHostMatrix& matrix);
+  void Report(uint64_t size_bytes);
+
+  const Checkpoint& checkpoint_;
+  const std::optional<WeightQuantization>& quantization_;
+  const int load_bits_;
+  const std::function<void(double)>& progress_;
+  backend::Backend& backend_;
+  const uint64_t bytes_total_;
+  absl::flat_hash_set<std::string> taken_;
+  RoundingLoss loss_;
+  backend::DType loss_from_ = backend::DType::kF32;
+  uint64_t bytes_done_ = 0;
+  uint64_t quantized_file_bytes_ = 0;
+  int64_t quantized_device_bytes_ = 0;
+  uint64_t kept_file_bytes_ = 0;
+  int64_t kept_bytes_ = 0;
+  uint64_t block_file_bytes_ = 0;
+  uint64_t block_memory_bytes_ = 0;
+  int64_t rounded_from_bytes_ = 0;
+  int64_t rounded_bytes_ = 0;
+};
+
+}  // namespace baton::model
+
+#endif  // BATON_COMMON_MODEL_WEIGHT_LOADER_H_
