@@ -66,9 +66,10 @@ BATON_INLINE void MulQuantizedRows(int64_t rows, const ActivationBlock* x, int64
 }
 
 // One pass of a panel, whose first column is `column` of the slice, for rows [first, first + rows).
+// `next`: the weights that follow it.
 template <Packing kPacking>
 void MulQuantizedPass(const QuantizedSlice& s, const uint8_t* w, int64_t column, int64_t first,
-                      int64_t rows, QuantizedRange range) {
+                      int64_t rows, QuantizedRange range, const uint8_t* next) {
   // Tiles of nearly equal heights: 8 rows are 4 and 4, not 6 and 2.
   constexpr int kRows = TileRows(kPacking);
   const int64_t tiles = (rows + kRows - 1) / kRows;
@@ -81,6 +82,8 @@ void MulQuantizedPass(const QuantizedSlice& s, const uint8_t* w, int64_t column,
     range.columns = columns < kMost ? static_cast<int>(columns) : kMost;
     range.first_vector = v;
     for (int64_t row = 0; row < rows; row += height) {
+      // The first tiles share the lines; those of the others are in the cache by then.
+      range.ahead = next + row / height % (kBlockLines / kAheadLines) * kAheadLines * kLineBytes;
       MulQuantizedRows<kPacking, kRows>(
           rows - row < height ? rows - row : height, s.x + (first + row) * s.blocks, s.blocks, w,
           s.bias == nullptr ? nullptr : s.bias + at, s.out + (first + row) * s.out_stride + at,
@@ -114,7 +117,11 @@ void MulQuantizedSlice(const QuantizedSlice& s) {
                                       .scale_element = s.scale_element,
                                       .columns = 0,
                                       .first_vector = 0,
-                                      .zero = ZeroOf(kPacking)};
+                                      .zero = ZeroOf(kPacking),
+                                      .ahead = nullptr};
+        const uint8_t* next =
+            w + (range.end - range.begin) *
+                    (BlockBytes(kPacking) + HeaderBytes(kPacking) / s.group_blocks);
         if constexpr (kPacking != Packing::kBytes) {
           // Once for all tiles of rows. For a few tiles it gains nothing.
           constexpr int kFewTiles = kPacking == Packing::kSuper4 ? 4 : 2;
@@ -126,11 +133,11 @@ void MulQuantizedSlice(const QuantizedSlice& s) {
             } else {
               Unpack<kPacking>(w, range, unpacked);
             }
-            MulQuantizedPass<kTo>(s, unpacked, column, first, rows, range);
+            MulQuantizedPass<kTo>(s, unpacked, column, first, rows, range, next);
             continue;
           }
         }
-        MulQuantizedPass<kPacking>(s, w, column, first, rows, range);
+        MulQuantizedPass<kPacking>(s, w, column, first, rows, range, next);
       }
     }
   }

@@ -76,10 +76,16 @@ struct QuantizedRange {
   int columns;       // of this tile
   int first_vector;  // of this tile in the panel
   int zero;
+  // Of kUnpacked: what to ask memory for meanwhile, kAheadLines of every kBlockLines, one for each
+  // block.
+  const uint8_t* ahead;
 };
 
 // How far ahead of the product weights are asked for.
 constexpr int64_t kPrefetchBytes = 4096;
+// A block of nibbles with its scales. Tiles of an unpacked pass ask for the next pass: all at once,
+// when it is unpacked, would wait for memory, which idles while the tiles multiply.
+constexpr int64_t kBlockLines = 9, kAheadLines = 3, kLineBytes = 64;
 // Rows that stay in the second-level cache beside a panel's pass.
 constexpr int64_t kQuantizedRowBlock = 240;
 
@@ -117,6 +123,7 @@ void MulQuantizedTile(const ActivationBlock* x, int64_t x_stride, const uint8_t*
   F32x16 total[kRows][kVectors];
   LoadTotals(out, out_stride, range, total);
   x += range.begin;
+  [[maybe_unused]] const uint8_t* ahead = range.ahead;
   for (int64_t group = range.begin; group < range.end; group += range.group_blocks) {
     F32x16 scale[kVectors];
     U8x64 zero[kVectors];
@@ -129,6 +136,10 @@ void MulQuantizedTile(const ActivationBlock* x, int64_t x_stride, const uint8_t*
     const int64_t end =
         group + range.group_blocks < range.end ? group + range.group_blocks : range.end;
     for (int64_t block = group; block < end; ++block, ++x) {
+      if constexpr (kPacking == Packing::kUnpacked) {
+        for (int i = 0; i < kAheadLines; ++i) __builtin_prefetch(ahead + i * kLineBytes);
+        ahead += kBlockLines * kLineBytes;
+      }
       I32x16 sum[kRows][kVectors];
       for (int r = 0; r < kRows; ++r) {
         for (int v = 0; v < kVectors; ++v) sum[r][v] = Fill(-range.zero * x[r * x_stride].sum);
@@ -314,7 +325,6 @@ void Unpack(const uint8_t* w, const QuantizedRange& range, uint8_t* out) {
         group + range.group_blocks < range.end ? group + range.group_blocks : range.end;
     for (int64_t pair = 0; pair < (end - group) * 4; ++pair, w += 128, out += 256) {
       for (int v = 0; v < 2; ++v) {
-        __builtin_prefetch(w + kPrefetchBytes + v * 64);
         const U8x64 bytes = LoadBytes(w + v * 64);
         U8x64 low = LowNibbles(bytes), high = HighNibbles(bytes);
         if constexpr (kPacking == Packing::kNibblesAndZeros) {
