@@ -90,10 +90,9 @@ std::vector<std::unique_ptr<PackedMatrix>> Copies(int64_t bits, int64_t n, int64
                                          .zeros = zeros.data()};
   std::vector<std::unique_ptr<PackedMatrix>> copies;
   for (int64_t bytes = 0; bytes < int64_t{768} << 20; bytes += copies.back()->size_bytes()) {
-    copies.push_back(
-        std::move(bits == 16 ? backend.Pack({{values.data(), DType::kBF16, n, k}})
-                             : backend.PackQuantized({quantized}))
-            .value());
+    copies.push_back(std::move(bits == 16 ? backend.Pack({{values.data(), DType::kBF16, n, k}})
+                                          : backend.PackQuantized({quantized}))
+                         .value());
   }
   return copies;
 }

@@ -18,7 +18,7 @@ int RunMain(int argc, char** argv, const std::string& description, const std::st
             const StartWorker& start, const std::function<void(CLI::App&)>& add_flags) {
   KeepFreedMemory();
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // as router/main.cc
-  ShutdownSignal signals;  // before any thread
+  ShutdownSignal signals;                                               // before any thread
   CLI::App app(description);
   WorkerOptions options;
   app.set_version_flag("--version", VersionLine(absl::StrCat("baton-", component, "-worker")));
