@@ -17,8 +17,9 @@ namespace baton::worker {
 int RunMain(int argc, char** argv, const std::string& description, const std::string& component,
             const StartWorker& start, const std::function<void(CLI::App&)>& add_flags) {
   KeepFreedMemory();
-  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // as router/main.cc
-  ShutdownSignal signals;                                               // before any thread
+  ShutdownSignal signals;  // before any thread
+  // As router/main.cc.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   CLI::App app(description);
   WorkerOptions options;
   app.set_version_flag("--version", VersionLine(absl::StrCat("baton-", component, "-worker")));
