@@ -39,7 +39,9 @@ double MedianOrUnknown(std::vector<double> values) {
 }
 
 // Milliseconds.
-std::string ThreeDigits(double ms) { return absl::StrFormat(ms >= 100 ? "%.0f" : "%.3g", ms); }
+std::string ThreeDigits(double ms) {
+  return ms >= 100 ? absl::StrFormat("%.0f", ms) : absl::StrFormat("%.3g", ms);
+}
 
 std::string TimesText(const AnswerTimes& times) {
   if (times.answers == 0) return "no answer in time";
