@@ -199,7 +199,7 @@ BATON_INLINE void StoreWhole(F32x16 a, F32x16 b, int8_t* values, int32_t sums[2]
 
 #else
 
-constexpr int kQuantizedTileRows = 4;
+constexpr int kQuantizedTileRows = 2;
 constexpr int kQuantizedTileVectors = 1;
 
 struct I32x16 {
