@@ -54,7 +54,7 @@ ClusterOptions MeasuredCluster(ClusterOptions options, int prefill_workers) {
   options.prefill_workers = prefill_workers;
   options.listen = options.metrics_listen = "127.0.0.1:0";
   options.http_listen.clear();
-  // Nobody else calls it, and the prompts must not get into KV tiers.
+  // No client needs its address, and its prompts must not get into KV tiers.
   options.router_flags.clear();
   options.prefill_flags.clear();
   options.decode_flags.clear();

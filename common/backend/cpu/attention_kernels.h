@@ -147,9 +147,11 @@ BATON_INLINE Seen SeenBy(const AttentionTile& tile) {
   return seen;
 }
 
-// The largest score of 16 / kTokens columns, from `column` on, over tokens [begin, end); scores
-// that a column does not see become -inf. A vector is kTokens tokens, each of these columns, and so
-// is what is returned. begin is a multiple of 4 kTokens, and so is end unless kTokens is 1.
+// The largest scores of 16 / kTokens columns, from `column` on, over tokens [begin, end); scores
+// that a column does not see become -inf. Lane i of each vector of scores, and of the result, is
+// column i % (16 / kTokens) of token i / (16 / kTokens): with two tokens a vector, the result has
+// the largest score of the even tokens and of the odd ones. begin is a multiple of 4, begin and end
+// are multiples of kTokens.
 template <int kTokens>
 BATON_INLINE F32x16 MaskAndMax(const AttentionTile& tile, int column, Seen seen, int begin, int end,
                                float* scores) {
@@ -183,7 +185,7 @@ BATON_INLINE F32x16 MaskAndMax(const AttentionTile& tile, int column, Seen seen,
     max2 = Max(max2, Load(s + 32));
     max3 = Max(max3, Load(s + 48));
   }
-  for (; t < end; ++t) max0 = Max(max0, Load(scores + t * kColumns));
+  for (; t < end; t += kTokens) max0 = Max(max0, Load(scores + t * kColumns));
   return Max(Max(max0, max1), Max(max2, max3));
 }
 

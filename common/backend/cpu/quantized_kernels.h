@@ -82,7 +82,8 @@ void MulQuantizedPass(const QuantizedSlice& s, const uint8_t* w, int64_t column,
     range.columns = columns < kMost ? static_cast<int>(columns) : kMost;
     range.first_vector = v;
     for (int64_t row = 0; row < rows; row += height) {
-      // The first tiles share the lines; those of the others are in the cache by then.
+      // The first three tiles prefetch a third of the lines each; the others find them in the
+      // cache.
       range.ahead = next + row / height % (kBlockLines / kAheadLines) * kAheadLines * kLineBytes;
       MulQuantizedRows<kPacking, kRows>(
           rows - row < height ? rows - row : height, s.x + (first + row) * s.blocks, s.blocks, w,

@@ -76,15 +76,16 @@ struct QuantizedRange {
   int columns;       // of this tile
   int first_vector;  // of this tile in the panel
   int zero;
-  // Of kUnpacked: what to ask memory for meanwhile, kAheadLines of every kBlockLines, one for each
-  // block.
+  // Of kUnpacked: the packed weights of the next pass. With each block, the tile prefetches
+  // kAheadLines lines from there, then skips to the next block, kBlockLines further.
   const uint8_t* ahead;
 };
 
 // How far ahead of the product weights are asked for.
 constexpr int64_t kPrefetchBytes = 4096;
-// A block of nibbles with its scales. Tiles of an unpacked pass ask for the next pass: all at once,
-// when it is unpacked, would wait for memory, which idles while the tiles multiply.
+// Lines of a block of nibbles with its scales. The tiles of an unpacked pass prefetch the next pass
+// while they multiply. If Unpack prefetched all of it, it would wait for memory, and memory would
+// idle while the tiles multiply.
 constexpr int64_t kBlockLines = 9, kAheadLines = 3, kLineBytes = 64;
 // Rows that stay in the second-level cache beside a panel's pass.
 constexpr int64_t kQuantizedRowBlock = 240;
