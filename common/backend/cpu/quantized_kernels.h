@@ -82,9 +82,8 @@ void MulQuantizedPass(const QuantizedSlice& s, const uint8_t* w, int64_t column,
     range.columns = columns < kMost ? static_cast<int>(columns) : kMost;
     range.first_vector = v;
     for (int64_t row = 0; row < rows; row += height) {
-      // The first three tiles prefetch a third of the lines each; the others find them in the
-      // cache.
-      range.ahead = next + row / height % (kBlockLines / kAheadLines) * kAheadLines * kLineBytes;
+      // The tiles after the first kAheadTiles find the lines in the cache.
+      range.ahead = next + row / height % kAheadTiles * AheadLines(kPacking) * kLineBytes;
       MulQuantizedRows<kPacking, kRows>(
           rows - row < height ? rows - row : height, s.x + (first + row) * s.blocks, s.blocks, w,
           s.bias == nullptr ? nullptr : s.bias + at, s.out + (first + row) * s.out_stride + at,
@@ -144,15 +143,21 @@ void MulQuantizedSlice(const QuantizedSlice& s) {
   }
 }
 
-void MatMulQuantized(const QuantizedSlice& slice) {
+// Calls f.template operator()<Packing>() with that of the slice.
+template <class F>
+BATON_INLINE void WithPacking(const QuantizedSlice& slice, F f) {
   if (slice.super_blocks) {
-    if (slice.bits == 4) return MulQuantizedSlice<Packing::kSuper4>(slice);
-    if (slice.bits == 5) return MulQuantizedSlice<Packing::kSuper5>(slice);
-    return MulQuantizedSlice<Packing::kSuper6>(slice);
+    if (slice.bits == 4) return f.template operator()<Packing::kSuper4>();
+    if (slice.bits == 5) return f.template operator()<Packing::kSuper5>();
+    return f.template operator()<Packing::kSuper6>();
   }
-  if (slice.bits == 8) return MulQuantizedSlice<Packing::kBytes>(slice);
-  if (slice.zeros) return MulQuantizedSlice<Packing::kNibblesAndZeros>(slice);
-  return MulQuantizedSlice<Packing::kNibbles>(slice);
+  if (slice.bits == 8) return f.template operator()<Packing::kBytes>();
+  if (slice.zeros) return f.template operator()<Packing::kNibblesAndZeros>();
+  return f.template operator()<Packing::kNibbles>();
+}
+
+void MatMulQuantized(const QuantizedSlice& slice) {
+  WithPacking(slice, [&]<Packing kPacking>() { MulQuantizedSlice<kPacking>(slice); });
 }
 
 }  // namespace

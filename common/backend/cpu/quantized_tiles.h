@@ -76,19 +76,31 @@ struct QuantizedRange {
   int columns;       // of this tile
   int first_vector;  // of this tile in the panel
   int zero;
-  // Of kUnpacked: the packed weights of the next pass. With each block, the tile prefetches
-  // kAheadLines lines from there, then skips to the next block, kBlockLines further.
+  // Of unpacked weights: the packed ones of the next pass. With each block, the tile prefetches
+  // AheadLines from there, then skips the lines of kAheadTiles - 1 other tiles.
   const uint8_t* ahead;
 };
 
 // How far ahead of the product weights are asked for.
 constexpr int64_t kPrefetchBytes = 4096;
-// Lines of a block of nibbles with its scales. The tiles of an unpacked pass prefetch the next pass
-// while they multiply. If Unpack prefetched all of it, it would wait for memory, and memory would
-// idle while the tiles multiply.
-constexpr int64_t kBlockLines = 9, kAheadLines = 3, kLineBytes = 64;
+// The first tiles of an unpacked pass prefetch the next pass while they multiply, each a third of
+// its lines. If Unpack prefetched all of it, it would wait for memory, and memory would idle while
+// the tiles multiply.
+constexpr int kAheadTiles = 3;
+constexpr int64_t kLineBytes = 64;
 // Rows that stay in the second-level cache beside a panel's pass.
 constexpr int64_t kQuantizedRowBlock = 240;
+
+// A tile's share of a packed block with its header, at least a third of it.
+constexpr int AheadLines(Packing unpacked) {
+  return unpacked == Packing::kUnpackedSuper6 ? 5 : unpacked == Packing::kUnpackedSuper ? 4 : 3;
+}
+
+template <Packing kPacking>
+BATON_INLINE void PrefetchAhead(const uint8_t*& ahead) {
+  for (int i = 0; i < AheadLines(kPacking); ++i) __builtin_prefetch(ahead + i * kLineBytes);
+  ahead += kAheadTiles * AheadLines(kPacking) * kLineBytes;
+}
 
 template <int kRows, int kVectors>
 BATON_INLINE void LoadTotals(const float* out, int64_t out_stride, const QuantizedRange& range,
@@ -137,10 +149,7 @@ void MulQuantizedTile(const ActivationBlock* x, int64_t x_stride, const uint8_t*
     const int64_t end =
         group + range.group_blocks < range.end ? group + range.group_blocks : range.end;
     for (int64_t block = group; block < end; ++block, ++x) {
-      if constexpr (kPacking == Packing::kUnpacked) {
-        for (int i = 0; i < kAheadLines; ++i) __builtin_prefetch(ahead + i * kLineBytes);
-        ahead += kBlockLines * kLineBytes;
-      }
+      if constexpr (kPacking == Packing::kUnpacked) PrefetchAhead<kPacking>(ahead);
       I32x16 sum[kRows][kVectors];
       for (int r = 0; r < kRows; ++r) {
         for (int v = 0; v < kVectors; ++v) sum[r][v] = Fill(-range.zero * x[r * x_stride].sum);
@@ -191,7 +200,6 @@ BATON_INLINE void LoadFactors(const uint8_t* header, const uint8_t* w, int at, F
     a = Load((const float*)w + at);
     b = Load((const float*)w + kPanelColumns + at);
   } else {
-    __builtin_prefetch(w + kPrefetchBytes);
     const F32x16 scale = LoadF16((const uint16_t*)header + at);
     a = Mul(scale, LoadI8(w + at));
     const F32x16 other =
@@ -208,12 +216,12 @@ BATON_INLINE U8x64 WithHighBits(U8x64 nibbles, const uint8_t* high, int vector) 
   } else {
     // A byte has those of 8 / kBits steps.
     constexpr int kSteps = 8 / kBits;
-    const uint8_t* at = high + kStep / kSteps * 128 + vector * 64;
-    if constexpr (kStep % kSteps == 0) __builtin_prefetch(at + kPrefetchBytes);
-    const U8x64 plane = LoadBytes(at);
+    const U8x64 plane = LoadBytes(high + kStep / kSteps * 128 + vector * 64);
     return OrShifted<4 - kBits*(kStep % kSteps)>(nibbles, plane, ((1 << kBits) - 1) << 4);
   }
 }
+
+constexpr int64_t kNibbleBytes = kQuantizedBlock * kPanelColumns / 2;  // of a block
 
 // Values of columns [8 * kPair, 8 * kPair + 8) of a block at w: four of them in each of two
 // vectors.
@@ -223,10 +231,7 @@ BATON_INLINE void LoadPair(const uint8_t* w, int vector, U8x64& first, U8x64& se
     first = LoadBytes(w + kPair * 256 + vector * 64);
     second = LoadBytes(w + kPair * 256 + 128 + vector * 64);
   } else {
-    constexpr int64_t kNibbleBytes = kQuantizedBlock * kPanelColumns / 2;
-    const uint8_t* at = w + kPair * 128 + vector * 64;
-    __builtin_prefetch(at + kPrefetchBytes);
-    const U8x64 bytes = LoadBytes(at);
+    const U8x64 bytes = LoadBytes(w + kPair * 128 + vector * 64);
     first = WithHighBits<kPacking, 2 * kPair>(LowNibbles(bytes), w + kNibbleBytes, vector);
     second = WithHighBits<kPacking, 2 * kPair + 1>(HighNibbles(bytes), w + kNibbleBytes, vector);
   }
@@ -235,6 +240,12 @@ BATON_INLINE void LoadPair(const uint8_t* w, int vector, U8x64& first, U8x64& se
 template <Packing kPacking, int kPair, int kRows, int kVectors>
 BATON_INLINE void AddPair(const ActivationBlock* x, int64_t x_stride, const uint8_t* w,
                           int first_vector, I32x16 (&sum)[kRows][kVectors]) {
+  if constexpr (UnpackedOf(kPacking) != kPacking) {
+    constexpr int64_t kLines = BlockBytes(kPacking) / kLineBytes;
+    for (int64_t i = kPair * kLines / 4; i < (kPair + 1) * kLines / 4; ++i) {
+      __builtin_prefetch(w + kPrefetchBytes + i * kLineBytes);
+    }
+  }
   for (int v = 0; v < kVectors; ++v) {
     U8x64 first, second;
     LoadPair<kPacking, kPair>(w, first_vector + v, first, second);
@@ -265,6 +276,7 @@ void MulSuperTile(const ActivationBlock* x, int64_t x_stride, const uint8_t* w, 
   F32x16 total[kRows][kVectors];
   LoadTotals(out, out_stride, range, total);
   x += range.begin;
+  [[maybe_unused]] const uint8_t* ahead = range.ahead;
   for (int64_t group = range.begin; group < range.end; group += range.group_blocks) {
     const uint8_t* header = w;
     w += HeaderBytes(kPacking);
@@ -276,6 +288,7 @@ void MulSuperTile(const ActivationBlock* x, int64_t x_stride, const uint8_t* w, 
         LoadFactors<kPacking>(header, w, (range.first_vector + v) * 16, a[v], b[v]);
       }
       w += FactorBytes(kPacking);
+      if constexpr (UnpackedOf(kPacking) == kPacking) PrefetchAhead<kPacking>(ahead);
       I32x16 sum[kRows][kVectors];
       for (int r = 0; r < kRows; ++r) {
         const int32_t of_zeros = IsOf6Bits(kPacking) ? -32 * x[r * x_stride].first_sum : 0;
@@ -309,7 +322,7 @@ void MulSuperTile(const ActivationBlock* x, int64_t x_stride, const uint8_t* w, 
 }
 
 // What stays in the first-level cache while all rows pass by.
-constexpr int64_t kPassBlocks = 8;
+constexpr int64_t kPassBlocks = 16;
 
 // A pass as one of UnpackedOf(kPacking).
 template <Packing kPacking>
