@@ -16,6 +16,10 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
+// Makes the compiler write what `p` points into, and all other memory, before this point: GCC 12's
+// tile loads do not say that they read memory.
+BATON_INLINE void TilesReadMemory(const void* p) { asm volatile("" : : "r"(p) : "memory"); }
+
 // Sums in tiles 0-3, left operands in 4 and 5, right operands, 16 pairs of k x 16 columns, in 6
 // and 7.
 class TileSession {
@@ -32,8 +36,26 @@ class TileSession {
       config.rows[i] = static_cast<uint8_t>(rows[i]);
       config.row_bytes[i] = rows[i] > 0 ? 64 : 0;
     }
-    // GCC 12's intrinsic claims to read 8 of the 64 bytes, so the rest must be made to be written.
-    asm volatile("" : : "r"(&config) : "memory");
+    Load(config);
+  }
+
+  // Of 8-bit operands: sums in 0 and 1, of 16 rows; left operands of as many, `in` columns each, in
+  // 4 and 5.
+  void ConfigureForBytes(int in) {
+    TileConfig config;
+    for (int i = 0; i < 2; ++i) {
+      config.rows[i] = config.rows[4 + i] = 16;
+      config.rows[6 + i] = static_cast<uint8_t>(in / 4);
+      config.row_bytes[i] = config.row_bytes[6 + i] = 64;
+      config.row_bytes[4 + i] = static_cast<uint16_t>(in);
+    }
+    Load(config);
+  }
+
+ private:
+  static void Load(const TileConfig& config) {
+    // GCC 12's intrinsic claims to read 8 of the 64 bytes.
+    TilesReadMemory(&config);
     _tile_loadconfig(&config);
   }
 };

@@ -76,9 +76,8 @@ const CpuBatch& Cpu(const DeviceBatch& batch) { return static_cast<const CpuBatc
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(Isa isa, DType activation_dtype, bool dequantize, int thread_count)
-      : isa_(isa),
-        kernels_(KernelsOf(isa)),
+  CpuBackend(const Kernels& kernels, DType activation_dtype, bool dequantize, int thread_count)
+      : kernels_(kernels),
         activation_dtype_(activation_dtype),
         dequantize_(dequantize),
         pool_(thread_count),
@@ -86,7 +85,7 @@ class CpuBackend final : public Backend {
         attention_(kernels_, activation_dtype == DType::kBF16, pool_) {}
 
   std::string Description() const override {
-    return absl::StrCat("cpu (", Name(isa_), "), ", pool_.thread_count(), " threads, ",
+    return absl::StrCat("cpu (", kernels_.name, "), ", pool_.thread_count(), " threads, ",
                         backend::Name(activation_dtype_));
   }
   DType activation_dtype() const override { return activation_dtype_; }
@@ -139,7 +138,6 @@ class CpuBackend final : public Backend {
   void ForRows(int64_t rows, int64_t cols, absl::FunctionRef<void(int64_t row)> body);
   void RopeRow(const CpuBatch& batch, const KvPool& pool, const RopeWriteArgs& args, int64_t row);
 
-  const Isa isa_;
   const Kernels& kernels_;
   const DType activation_dtype_;
   const bool dequantize_;
@@ -382,27 +380,26 @@ void CpuBackend::CopyBlocks(const KvPool& pool, absl::Span<const int32_t> source
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(const BackendOptions& options) {
-  return MakeCpuBackend(options, BestIsa());
+  return MakeCpuBackend(options, KernelsOf(BestIsa()));
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(const BackendOptions& options,
-                                                        Isa highest) {
-  const Isa isa = std::min(highest, BestIsa());
+                                                        const Kernels& kernels) {
   if (options.thread_count < 0) {
     return InvalidField("BAD_OPTION", "thread_count", "thread_count is below 0");
   }
   if (options.compute == BackendOptions::Compute::kF16) {
     return InvalidField("BAD_OPTION", "compute", "float16 needs a GPU: no CPU here multiplies it");
   }
-  const bool multiplies_bf16 = KernelsOf(isa).matmul_bf16 != nullptr;
+  const bool multiplies_bf16 = kernels.matmul_bf16 != nullptr;
   if (options.compute == BackendOptions::Compute::kBF16 && !multiplies_bf16) {
     return InvalidField(
         "BAD_OPTION", "compute",
-        absl::StrCat("bfloat16 needs avx512_bf16 or amx; this CPU has ", Name(isa)));
+        absl::StrCat("bfloat16 needs avx512_bf16 or amx; this CPU has ", kernels.name));
   }
   const bool bf16 = multiplies_bf16 && options.compute != BackendOptions::Compute::kF32;
   return std::make_unique<CpuBackend>(
-      isa, bf16 ? DType::kBF16 : DType::kF32, options.dequantize_weights,
+      kernels, bf16 ? DType::kBF16 : DType::kF32, options.dequantize_weights,
       options.thread_count > 0 ? options.thread_count : UsableCores());
 }
 

@@ -14,8 +14,9 @@ namespace {
 bool HasAmx() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
-  constexpr unsigned kAmxBF16 = 1u << 22, kAmxTile = 1u << 24;
-  if ((edx & kAmxBF16) == 0 || (edx & kAmxTile) == 0) return false;
+  // BF16, TILE, INT8.
+  constexpr unsigned kAmx = 1u << 22 | 1u << 24 | 1u << 25;
+  if ((edx & kAmx) != kAmx) return false;
   // Linux gives the 8 KiB of tile registers only to a process that asks.
   constexpr int kRequestPermission = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
@@ -53,24 +54,6 @@ Isa IsaOfCpu() { return Isa::kPortable; }
 #endif
 
 }  // namespace
-
-const char* Name(Isa isa) {
-  switch (isa) {
-    case Isa::kPortable:
-      return "portable";
-    case Isa::kAvx2:
-      return "avx2";
-    case Isa::kAvx512:
-      return "avx512";
-    case Isa::kAvx512Vnni:
-      return "avx512_vnni";
-    case Isa::kAvx512BF16:
-      return "avx512_bf16";
-    case Isa::kAmx:
-      return "amx";
-  }
-  return "";
-}
 
 const Kernels& KernelsOf(Isa isa) {
   switch (isa) {

@@ -9,8 +9,6 @@ namespace baton::backend {
 // Ascending: each can do what those before it can.
 enum class Isa { kPortable, kAvx2, kAvx512, kAvx512Vnni, kAvx512BF16, kAmx };
 
-const char* Name(Isa isa);
-
 // The best that CPU, kernel and build allow. Asks the kernel for AMX's tile registers.
 Isa BestIsa();
 

@@ -179,7 +179,8 @@ extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
 extern const Kernels kAvx512VnniKernels;  // kAvx512Kernels and another matmul_quantized
 extern const Kernels kAvx512BF16Kernels;  // kAvx512VnniKernels, matmul_bf16 and attention_bf16
-// kAvx512VnniKernels with other functions for matmul_bf16, pack_rows and attention_bf16.
+// kAvx512VnniKernels with other functions for products of bfloat16 and of few bits, pack_rows and
+// attention_bf16.
 extern const Kernels kAmxKernels;
 
 }  // namespace baton::backend

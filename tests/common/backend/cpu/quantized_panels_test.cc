@@ -323,8 +323,8 @@ TEST_P(QuantizedMatMulTest, EveryRowIsTheSameInEveryBatch) {
 // Whole numbers are exact everywhere, and the rest is the same chain of fused operations.
 TEST_P(QuantizedMatMulTest, InstructionSetAndThreadsDoNotShow) {
   // The portable kernels multiply and add apart: only threads may differ.
-  const bool fused = GetParam().isa != Isa::kPortable;
-  auto other = Make({fused ? Isa::kAvx2 : Isa::kPortable, Compute::kF32, 1});
+  const bool fused = GetParam().kernels != &kPortableKernels;
+  auto other = Make({fused ? &kAvx2Kernels : &kPortableKernels, Compute::kF32, 1});
   for (uint32_t seed = 1; seed <= 24; ++seed) {
     Random random(seed);
     const int n = random.Int(1, 300), rows = random.Int(1, 90);

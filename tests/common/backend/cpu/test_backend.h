@@ -15,7 +15,9 @@
 
 #include "common/backend/cpu/convert.h"
 #include "common/backend/cpu/cpu_backend.h"
+#include "common/backend/cpu/isa.h"
 #include "gtest/gtest.h"
+#include "tests/common/backend/cpu/emulated_amx.h"
 
 namespace baton::backend {
 
@@ -23,38 +25,42 @@ using Compute = BackendOptions::Compute;
 
 // Every way this machine can compute: each instruction set with each type it multiplies.
 struct Variant {
-  Isa isa;
+  const Kernels* kernels;
   Compute compute;
   int threads;
 };
 
 inline std::string NameOf(const Variant& v) {
-  return std::string(Name(v.isa)) + (v.compute == Compute::kBF16 ? "_bf16_" : "_f32_") +
+  return std::string(v.kernels->name) + (v.compute == Compute::kBF16 ? "_bf16_" : "_f32_") +
          std::to_string(v.threads);
 }
 inline void PrintTo(const Variant& v, std::ostream* out) { *out << NameOf(v); }
 
 inline std::vector<Variant> AllVariants(int threads = 2) {
   std::vector<Variant> variants;
+  const auto add = [&](const Kernels& kernels) {
+    if (kernels.name == nullptr) return;  // the compiler cannot make them
+    variants.push_back({&kernels, Compute::kF32, threads});
+    if (kernels.matmul_bf16 != nullptr) variants.push_back({&kernels, Compute::kBF16, threads});
+  };
   for (Isa isa :
        {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni, Isa::kAvx512BF16, Isa::kAmx}) {
-    if (isa > BestIsa()) break;
-    variants.push_back({isa, Compute::kF32, threads});
-    if (KernelsOf(isa).matmul_bf16 != nullptr) variants.push_back({isa, Compute::kBF16, threads});
+    if (isa <= BestIsa()) add(KernelsOf(isa));
   }
+  if (BestIsa() >= Isa::kAvx512BF16) add(kEmulatedAmxKernels);
   return variants;
 }
 
 // Seeds to try: the portable kernels have no vectors to be quick with.
 inline uint32_t Seeds(const Variant& v, uint32_t count) {
-  return v.isa == Isa::kPortable ? (count + 3) / 4 : count;
+  return v.kernels == &kPortableKernels ? (count + 3) / 4 : count;
 }
 
 inline std::unique_ptr<Backend> Make(const Variant& v) {
   BackendOptions options;
   options.compute = v.compute;
   options.thread_count = v.threads;
-  return std::move(MakeCpuBackend(options, v.isa)).value();
+  return std::move(MakeCpuBackend(options, *v.kernels)).value();
 }
 
 // Prints its seed when a test fails.

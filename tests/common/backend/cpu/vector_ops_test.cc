@@ -290,7 +290,7 @@ TEST(ConversionTest, AllHalvesAndTheirNeighboursAgree) {
   std::iota(halves.begin(), halves.end(), 0);
   for (Element element : {Element::kF16, Element::kBF16}) {
     std::vector<float> portable(65536), best(65536);
-    KernelsOf(Isa::kPortable).to_f32(halves.data(), element, 65536, portable.data());
+    kPortableKernels.to_f32(halves.data(), element, 65536, portable.data());
     KernelsOf(BestIsa()).to_f32(halves.data(), element, 65536, best.data());
     for (int i = 0; i < 65536; ++i) {
       if (std::isnan(best[i])) {
@@ -308,14 +308,14 @@ TEST(ConversionTest, AllHalvesAndTheirNeighboursAgree) {
     }
     const int64_t count = static_cast<int64_t>(values.size());
     std::vector<uint16_t> a(values.size()), b(values.size());
-    KernelsOf(Isa::kPortable).from_f32(values.data(), element, count, a.data());
+    kPortableKernels.from_f32(values.data(), element, count, a.data());
     KernelsOf(BestIsa()).from_f32(values.data(), element, count, b.data());
     for (int64_t i = 0; i < count; ++i) ASSERT_EQ(a[i], b[i]) << values[i];
   }
 }
 
 TEST(MemoryTest, TooMuchIsRefusedWithItsSize) {
-  auto backend = Make({BestIsa(), Compute::kF32, 1});
+  auto backend = Make({&KernelsOf(BestIsa()), Compute::kF32, 1});
   const auto result = backend->Allocate(size_t{1} << 50);
   EXPECT_EQ(result.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_NE(std::string(result.status().message()).find("1125899906842624"), std::string::npos)
@@ -323,7 +323,7 @@ TEST(MemoryTest, TooMuchIsRefusedWithItsSize) {
 }
 
 TEST(MemoryTest, IsZeroedAndAligned) {
-  auto backend = Make({BestIsa(), Compute::kF32, 1});
+  auto backend = Make({&KernelsOf(BestIsa()), Compute::kF32, 1});
   for (size_t size : {size_t{0}, size_t{1}, size_t{5000}, size_t{3} << 20}) {
     auto buffer = std::move(backend->Allocate(size)).value();
     EXPECT_EQ(buffer->size_bytes(), size);
@@ -335,10 +335,10 @@ TEST(MemoryTest, IsZeroedAndAligned) {
 TEST(OptionsTest, BF16IsRefusedWhereItIsNotMultiplied) {
   BackendOptions options;
   options.compute = Compute::kBF16;
-  EXPECT_EQ(MakeCpuBackend(options, Isa::kPortable).status().code(),
+  EXPECT_EQ(MakeCpuBackend(options, kPortableKernels).status().code(),
             absl::StatusCode::kInvalidArgument);
   options.compute = Compute::kAuto;
-  EXPECT_EQ(Make({Isa::kPortable, Compute::kAuto, 1})->activation_dtype(), DType::kF32);
+  EXPECT_EQ(Make({&kPortableKernels, Compute::kAuto, 1})->activation_dtype(), DType::kF32);
 }
 
 TEST(OptionsTest, F16IsRefused) {
@@ -351,7 +351,7 @@ TEST(OptionsTest, F16IsRefused) {
 
 // What the engine reads from it: nothing to prepare, no arena, no copier, tokens drawn by the host.
 TEST(DeviceTest, TheHostsMemoryNeedsNoArenaAndNoCopier) {
-  auto backend = Make({BestIsa(), Compute::kF32, 1});
+  auto backend = Make({&KernelsOf(BestIsa()), Compute::kF32, 1});
   EXPECT_TRUE(backend->Prepare(StepLimits()).ok());
   EXPECT_EQ(backend->FreeBytes(), std::nullopt);
   EXPECT_EQ(backend->MakeKvCopier(KvPool()), nullptr);
