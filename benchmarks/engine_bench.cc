@@ -23,7 +23,8 @@
 // of a prompt costs beside the whole: the floor of a prompt whose first three quarters are cached.
 //
 // The same quantities as llama.cpp's llama-bench (-p 512,2048 -n 128 -d 0,4096) and
-// llama-batched-bench (-npp 512 -ntg 64 -npl 1,4,8,16). Prints medians of --repeat runs.
+// llama-batched-bench (-npp 512 -ntg 64 -npl 1,4,8,16). Prints medians of --repeat runs. Each form
+// takes --isa avx2, say, too: as on a CPU with that instruction set at most.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -42,8 +43,8 @@
 #include "absl/strings/str_cat.h"
 #include "benchmarks/timed_backend.h"
 #include "common/backend/cpu/cpu_backend.h"
+#include "common/backend/cpu/isa.h"
 #include "common/backend/cpu/thread_pool.h"
-#include "common/backend/make_backend.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/base/usable_cores.h"
@@ -378,15 +379,20 @@ int Main(int argc, char** argv) {
   app.add_option("--only", only, "Of the first form, the rows whose name contains this");
   bool stages = false;
   app.add_flag("--stages", stages);
+  std::map<std::string, const backend::Kernels*> kernels_by_name;
+  for (const backend::Kernels* each : backend::UsableKernels()) kernels_by_name[each->name] = each;
+  std::string isa = backend::KernelsOf(backend::BestIsa()).name;
+  app.add_option("--isa", isa, "As on a CPU with this instruction set at most")
+      ->check(CLI::IsMember(kernels_by_name));
   CLI11_PARSE(app, argc, argv);
   benchmarks::StageTimes times;
-  if (stages) {
-    options.make_backend = [&](const backend::BackendOptions& of)
-        -> absl::StatusOr<std::unique_ptr<backend::Backend>> {
-      BATON_ASSIGN_OR_RETURN(std::unique_ptr<backend::Backend> inner, backend::MakeBackend(of));
-      return std::make_unique<benchmarks::TimedBackend>(std::move(inner), &times);
-    };
-  }
+  options.make_backend = [&](const backend::BackendOptions& of)
+      -> absl::StatusOr<std::unique_ptr<backend::Backend>> {
+    BATON_ASSIGN_OR_RETURN(std::unique_ptr<backend::Backend> inner,
+                           backend::MakeCpuBackend(of, *kernels_by_name.at(isa)));
+    if (!stages) return inner;
+    return std::make_unique<benchmarks::TimedBackend>(std::move(inner), &times);
+  };
   if (dtype == "float32") options.backend.compute = backend::BackendOptions::Compute::kF32;
   if (dtype == "bfloat16") options.backend.compute = backend::BackendOptions::Compute::kBF16;
   if (prompts.empty()) options.max_model_len = 8192;

@@ -85,4 +85,13 @@ Isa BestIsa() {
   return best;
 }
 
+std::vector<const Kernels*> UsableKernels() {
+  std::vector<const Kernels*> usable;
+  for (int isa = 0; isa <= static_cast<int>(BestIsa()); ++isa) {
+    const Kernels& kernels = KernelsOf(static_cast<Isa>(isa));
+    if (kernels.name != nullptr) usable.push_back(&kernels);
+  }
+  return usable;
+}
+
 }  // namespace baton::backend

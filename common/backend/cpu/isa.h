@@ -2,6 +2,8 @@
 #ifndef BATON_COMMON_BACKEND_CPU_ISA_H_
 #define BATON_COMMON_BACKEND_CPU_ISA_H_
 
+#include <vector>
+
 #include "common/backend/cpu/kernels.h"
 
 namespace baton::backend {
@@ -14,6 +16,9 @@ Isa BestIsa();
 
 // REQUIRES: isa <= BestIsa().
 const Kernels& KernelsOf(Isa isa);
+
+// All that this process can run, ascending.
+std::vector<const Kernels*> UsableKernels();
 
 }  // namespace baton::backend
 

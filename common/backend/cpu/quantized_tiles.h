@@ -14,15 +14,18 @@ namespace {
 // What a tile reads: the forms of panels in kernels.h, and what Unpack makes of nibbles for the
 // rows of several tiles. kUnpacked: bytes, less their zeros, with a header of scales alone.
 // kUnpackedSuper: no header; a block is 32 floats, each a scale and its factor multiplied, 32 more
-// of the least values (of 6 bits: of the second factor), then bytes.
+// of the least values (of 6 bits: of the second factor), then bytes. kUnpacked4 and kUnpackedSuper4
+// are the same with bytes of 4 bits, where that makes a difference.
 enum class Packing {
   kBytes,
   kNibbles,
   kNibblesAndZeros,
+  kUnpacked4,
   kUnpacked,
   kSuper4,
   kSuper5,
   kSuper6,
+  kUnpackedSuper4,
   kUnpackedSuper,
   kUnpackedSuper6,
 };
@@ -31,23 +34,35 @@ constexpr bool IsSuper(Packing packing) { return packing >= Packing::kSuper4; }
 constexpr bool IsOf6Bits(Packing packing) {
   return packing == Packing::kSuper6 || packing == Packing::kUnpackedSuper6;
 }
-constexpr Packing UnpackedOf(Packing packing) {
-  if (IsSuper(packing)) {
-    return IsOf6Bits(packing) ? Packing::kUnpackedSuper6 : Packing::kUnpackedSuper;
-  }
-  return packing == Packing::kBytes ? Packing::kBytes : Packing::kUnpacked;
+// Of a value as tiles multiply it; bytes apart. Nibbles with zeros have 16 - zero added.
+constexpr int DotBits(Packing packing) {
+  if (IsOf6Bits(packing)) return 6;
+  const bool four = packing == Packing::kNibbles || packing == Packing::kUnpacked4 ||
+                    packing == Packing::kSuper4 || packing == Packing::kUnpackedSuper4;
+  return four ? 4 : 5;
 }
+constexpr Packing UnpackedOf(Packing packing) {
+  if (packing == Packing::kBytes) return packing;
+  if (IsOf6Bits(packing)) return Packing::kUnpackedSuper6;
+  if (kFourBitTiles && DotBits(packing) == 4) {
+    return IsSuper(packing) ? Packing::kUnpackedSuper4 : Packing::kUnpacked4;
+  }
+  return IsSuper(packing) ? Packing::kUnpackedSuper : Packing::kUnpacked;
+}
+constexpr bool IsUnpacked(Packing packing) { return UnpackedOf(packing) == packing; }
 // Bits of a value beside its nibble.
 constexpr int HighBits(Packing packing) {
   return packing == Packing::kSuper6 ? 2 : packing == Packing::kSuper5 ? 1 : 0;
 }
-// The factors of super-blocks take registers from the sums.
 constexpr int TileRows(Packing packing) {
+  if (packing == Packing::kBytes) return kBytesTileRows;
+  if (!IsSuper(packing)) return kQuantizedTileRows;
+  // The factors of super-blocks take registers from the sums.
   constexpr int kSuperRows = kQuantizedTileRows < 4 ? kQuantizedTileRows : 4;
-  return IsSuper(packing) ? kSuperRows : kQuantizedTileRows;
+  return IsOf6Bits(packing) && kBytesTileRows < kSuperRows ? kBytesTileRows : kSuperRows;
 }
 constexpr int64_t HeaderBytes(Packing packing) {
-  if (IsSuper(packing) && UnpackedOf(packing) == packing) return 0;
+  if (IsSuper(packing) && IsUnpacked(packing)) return 0;
   const bool two = packing == Packing::kNibblesAndZeros || packing == Packing::kSuper4 ||
                    packing == Packing::kSuper5;
   return two ? 2 * kQuantizedScaleBytes : kQuantizedScaleBytes;
@@ -55,10 +70,10 @@ constexpr int64_t HeaderBytes(Packing packing) {
 // Before the values of a block.
 constexpr int64_t FactorBytes(Packing packing) {
   if (!IsSuper(packing)) return 0;
-  return 2 * kPanelColumns * (UnpackedOf(packing) == packing ? int64_t{sizeof(float)} : 1);
+  return 2 * kPanelColumns * (IsUnpacked(packing) ? int64_t{sizeof(float)} : 1);
 }
 constexpr int64_t BlockBytes(Packing packing) {
-  const int bits = UnpackedOf(packing) == packing ? 8 : 4 + HighBits(packing);
+  const int bits = IsUnpacked(packing) ? 8 : 4 + HighBits(packing);
   return FactorBytes(packing) + kQuantizedBlock * kPanelColumns * bits / 8;
 }
 constexpr int ZeroOf(Packing packing) {
@@ -93,7 +108,7 @@ constexpr int64_t kQuantizedRowBlock = 240;
 
 // A tile's share of a packed block with its header, at least a third of it.
 constexpr int AheadLines(Packing unpacked) {
-  return unpacked == Packing::kUnpackedSuper6 ? 5 : unpacked == Packing::kUnpackedSuper ? 4 : 3;
+  return IsOf6Bits(unpacked) ? 5 : IsSuper(unpacked) ? 4 : 3;
 }
 
 template <Packing kPacking>
@@ -126,88 +141,6 @@ BATON_INLINE void StoreTotals(F32x16 (&total)[kRows][kVectors], const float* bia
   }
 }
 
-template <Packing kPacking, int kRows, int kVectors>
-void MulQuantizedTile(const ActivationBlock* x, int64_t x_stride, const uint8_t* w,
-                      const float* bias, float* out, int64_t out_stride,
-                      const QuantizedRange& range) {
-  constexpr bool kZeros = kPacking == Packing::kNibblesAndZeros;
-  constexpr bool kHalves = kZeros || kPacking == Packing::kNibbles;
-  constexpr int kSteps = BlockBytes(kPacking) / 128;
-  F32x16 total[kRows][kVectors];
-  LoadTotals(out, out_stride, range, total);
-  x += range.begin;
-  [[maybe_unused]] const uint8_t* ahead = range.ahead;
-  for (int64_t group = range.begin; group < range.end; group += range.group_blocks) {
-    F32x16 scale[kVectors];
-    U8x64 zero[kVectors];
-    for (int v = 0; v < kVectors; ++v) {
-      const int at = (range.first_vector + v) * 16;
-      scale[v] = LoadElements(w, range.scale_element, at);
-      if constexpr (kZeros) zero[v] = SpreadBytes(w + kQuantizedScaleBytes + at);
-    }
-    w += HeaderBytes(kPacking);
-    const int64_t end =
-        group + range.group_blocks < range.end ? group + range.group_blocks : range.end;
-    for (int64_t block = group; block < end; ++block, ++x) {
-      if constexpr (kPacking == Packing::kUnpacked) PrefetchAhead<kPacking>(ahead);
-      I32x16 sum[kRows][kVectors];
-      for (int r = 0; r < kRows; ++r) {
-        for (int v = 0; v < kVectors; ++v) sum[r][v] = Fill(-range.zero * x[r * x_stride].sum);
-      }
-      for (int step = 0; step < kSteps; ++step, w += 128) {
-        for (int v = 0; v < kVectors; ++v) {
-          const uint8_t* at = w + (range.first_vector + v) * 64;
-          if constexpr (kPacking != Packing::kUnpacked) __builtin_prefetch(at + kPrefetchBytes);
-          const U8x64 bytes = LoadBytes(at);
-          if constexpr (!kHalves) {
-            for (int r = 0; r < kRows; ++r) {
-              int32_t four;
-              std::memcpy(&four, x[r * x_stride].values + 4 * step, sizeof(four));
-              sum[r][v] = kPacking == Packing::kBytes ? DotBytes(sum[r][v], bytes, four)
-                                                      : Dot(sum[r][v], bytes, four);
-            }
-          } else {
-            U8x64 low = LowNibbles(bytes), high = HighNibbles(bytes);
-            if constexpr (kZeros) {
-              low = AddBytes(low, zero[v]);
-              high = AddBytes(high, zero[v]);
-            }
-            for (int r = 0; r < kRows; ++r) {
-              int32_t four[2];
-              std::memcpy(four, x[r * x_stride].values + 8 * step, sizeof(four));
-              sum[r][v] = Dot(Dot(sum[r][v], low, four[0]), high, four[1]);
-            }
-          }
-        }
-      }
-      for (int r = 0; r < kRows; ++r) {
-        const F32x16 x_scale = Set1(x[r * x_stride].scale);
-        for (int v = 0; v < kVectors; ++v) {
-          total[r][v] = Fma(Mul(ToFloat(sum[r][v]), x_scale), scale[v], total[r][v]);
-        }
-      }
-    }
-  }
-  StoreTotals(total, bias, out, out_stride, range);
-}
-
-// What a block's values (of 6 bits: those of its first 16 columns of `in`) and its least values (of
-// 6 bits: the last 16) are multiplied by, of the columns [at, at + 16) of a panel: exact products.
-template <Packing kPacking>
-BATON_INLINE void LoadFactors(const uint8_t* header, const uint8_t* w, int at, F32x16& a,
-                              F32x16& b) {
-  if constexpr (UnpackedOf(kPacking) == kPacking) {
-    a = Load((const float*)w + at);
-    b = Load((const float*)w + kPanelColumns + at);
-  } else {
-    const F32x16 scale = LoadF16((const uint16_t*)header + at);
-    a = Mul(scale, LoadI8(w + at));
-    const F32x16 other =
-        IsOf6Bits(kPacking) ? scale : LoadF16((const uint16_t*)header + kPanelColumns + at);
-    b = Mul(other, LoadI8(w + kPanelColumns + at));
-  }
-}
-
 template <Packing kPacking, int kStep>
 BATON_INLINE U8x64 WithHighBits(U8x64 nibbles, const uint8_t* high, int vector) {
   constexpr int kBits = HighBits(kPacking);
@@ -227,7 +160,7 @@ constexpr int64_t kNibbleBytes = kQuantizedBlock * kPanelColumns / 2;  // of a b
 // vectors.
 template <Packing kPacking, int kPair>
 BATON_INLINE void LoadPair(const uint8_t* w, int vector, U8x64& first, U8x64& second) {
-  if constexpr (UnpackedOf(kPacking) == kPacking) {
+  if constexpr (IsUnpacked(kPacking)) {
     first = LoadBytes(w + kPair * 256 + vector * 64);
     second = LoadBytes(w + kPair * 256 + 128 + vector * 64);
   } else {
@@ -237,22 +170,73 @@ BATON_INLINE void LoadPair(const uint8_t* w, int vector, U8x64& first, U8x64& se
   }
 }
 
+// Additions before Widen, of the 8 of a block.
+template <Packing kPacking>
+constexpr int kAtOnce = kDotsAtOnce<DotBits(kPacking)> < 8 ? kDotsAtOnce<DotBits(kPacking)> : 8;
+
+// Adds the products of columns [4 * step, 4 * step + 4) of a block of bytes.
+template <Packing kPacking, int kRows, int kVectors>
+BATON_INLINE void AddStep(int step, const ActivationBlock* x, int64_t x_stride, const uint8_t* w,
+                          int first_vector, DotSum (&sum)[kRows][kVectors]) {
+  for (int v = 0; v < kVectors; ++v) {
+    const uint8_t* at = w + step * 128 + (first_vector + v) * 64;
+    if constexpr (kPacking == Packing::kBytes) __builtin_prefetch(at + kPrefetchBytes);
+    const U8x64 bytes = LoadBytes(at);
+    for (int r = 0; r < kRows; ++r) {
+      int32_t four;
+      std::memcpy(&four, x[r * x_stride].values + 4 * step, sizeof(four));
+      if constexpr (kPacking == Packing::kBytes) {
+        sum[r][v].AddBytes(bytes, four);
+      } else {
+        sum[r][v].Add(bytes, four);
+        if ((step + 1) % kAtOnce<kPacking> == 0) sum[r][v].Widen();
+      }
+    }
+  }
+}
+
+// Adds the products of the columns of LoadPair. zero: of kNibblesAndZeros.
 template <Packing kPacking, int kPair, int kRows, int kVectors>
 BATON_INLINE void AddPair(const ActivationBlock* x, int64_t x_stride, const uint8_t* w,
-                          int first_vector, I32x16 (&sum)[kRows][kVectors]) {
-  if constexpr (UnpackedOf(kPacking) != kPacking) {
-    constexpr int64_t kLines = BlockBytes(kPacking) / kLineBytes;
-    for (int64_t i = kPair * kLines / 4; i < (kPair + 1) * kLines / 4; ++i) {
-      __builtin_prefetch(w + kPrefetchBytes + i * kLineBytes);
-    }
+                          int first_vector, const U8x64 (&zero)[kVectors],
+                          DotSum (&sum)[kRows][kVectors]) {
+  constexpr int64_t kLines = BlockBytes(kPacking) / kLineBytes;
+  for (int64_t i = kPair * kLines / 4; i < (kPair + 1) * kLines / 4; ++i) {
+    __builtin_prefetch(w + kPrefetchBytes + i * kLineBytes);
   }
   for (int v = 0; v < kVectors; ++v) {
     U8x64 first, second;
     LoadPair<kPacking, kPair>(w, first_vector + v, first, second);
+    if constexpr (kPacking == Packing::kNibblesAndZeros) {
+      first = AddBytes(first, zero[v]);
+      second = AddBytes(second, zero[v]);
+    }
     for (int r = 0; r < kRows; ++r) {
       int32_t four[2];
       std::memcpy(four, x[r * x_stride].values + 8 * kPair, sizeof(four));
-      sum[r][v] = Dot(Dot(sum[r][v], first, four[0]), second, four[1]);
+      sum[r][v].Add(first, four[0]);
+      sum[r][v].Add(second, four[1]);
+      if constexpr (2 * (kPair + 1) % kAtOnce<kPacking> == 0) sum[r][v].Widen();
+    }
+  }
+}
+
+// Adds the products of a half of a block, 16 columns.
+template <Packing kPacking, int kHalf, int kRows, int kVectors>
+BATON_INLINE void AddHalf(const ActivationBlock* x, int64_t x_stride, const uint8_t* w,
+                          int first_vector, const U8x64 (&zero)[kVectors],
+                          DotSum (&sum)[kRows][kVectors]) {
+  if constexpr (!IsUnpacked(kPacking)) {
+    AddPair<kPacking, 2 * kHalf>(x, x_stride, w, first_vector, zero, sum);
+    AddPair<kPacking, 2 * kHalf + 1>(x, x_stride, w, first_vector, zero, sum);
+  } else if constexpr (kPacking == Packing::kBytes ? kUnrollBytes : kUnrollSteps) {
+    AddStep<kPacking>(4 * kHalf, x, x_stride, w, first_vector, sum);
+    AddStep<kPacking>(4 * kHalf + 1, x, x_stride, w, first_vector, sum);
+    AddStep<kPacking>(4 * kHalf + 2, x, x_stride, w, first_vector, sum);
+    AddStep<kPacking>(4 * kHalf + 3, x, x_stride, w, first_vector, sum);
+  } else {
+    for (int step = 4 * kHalf; step < 4 * kHalf + 4; ++step) {
+      AddStep<kPacking>(step, x, x_stride, w, first_vector, sum);
     }
   }
 }
@@ -260,13 +244,67 @@ BATON_INLINE void AddPair(const ActivationBlock* x, int64_t x_stride, const uint
 // total += (sum * x_scale) * factor
 template <int kRows, int kVectors>
 BATON_INLINE void FoldSums(const ActivationBlock* x, int64_t x_stride,
-                           const I32x16 (&sum)[kRows][kVectors], const F32x16 (&factor)[kVectors],
+                           const DotSum (&sum)[kRows][kVectors], const F32x16 (&factor)[kVectors],
                            F32x16 (&total)[kRows][kVectors]) {
   for (int r = 0; r < kRows; ++r) {
     const F32x16 x_scale = Set1(x[r * x_stride].scale);
     for (int v = 0; v < kVectors; ++v) {
-      total[r][v] = Fma(Mul(ToFloat(sum[r][v]), x_scale), factor[v], total[r][v]);
+      total[r][v] = Fma(Mul(ToFloat(sum[r][v].sum), x_scale), factor[v], total[r][v]);
     }
+  }
+}
+
+template <Packing kPacking, int kRows, int kVectors>
+void MulQuantizedTile(const ActivationBlock* x, int64_t x_stride, const uint8_t* w,
+                      const float* bias, float* out, int64_t out_stride,
+                      const QuantizedRange& range) {
+  constexpr bool kZeros = kPacking == Packing::kNibblesAndZeros;
+  F32x16 total[kRows][kVectors];
+  LoadTotals(out, out_stride, range, total);
+  x += range.begin;
+  [[maybe_unused]] const uint8_t* ahead = range.ahead;
+  for (int64_t group = range.begin; group < range.end; group += range.group_blocks) {
+    F32x16 scale[kVectors];
+    U8x64 zero[kVectors];
+    for (int v = 0; v < kVectors; ++v) {
+      const int at = (range.first_vector + v) * 16;
+      scale[v] = LoadElements(w, range.scale_element, at);
+      if constexpr (kZeros) zero[v] = SpreadBytes(w + kQuantizedScaleBytes + at);
+    }
+    w += HeaderBytes(kPacking);
+    const int64_t end =
+        group + range.group_blocks < range.end ? group + range.group_blocks : range.end;
+    for (int64_t block = group; block < end; ++block, ++x) {
+      if constexpr (IsUnpacked(kPacking) && kPacking != Packing::kBytes) {
+        PrefetchAhead<kPacking>(ahead);
+      }
+      DotSum sum[kRows][kVectors];
+      for (int r = 0; r < kRows; ++r) {
+        for (int v = 0; v < kVectors; ++v) sum[r][v].Start(-range.zero * x[r * x_stride].sum);
+      }
+      AddHalf<kPacking, 0>(x, x_stride, w, range.first_vector, zero, sum);
+      AddHalf<kPacking, 1>(x, x_stride, w, range.first_vector, zero, sum);
+      w += BlockBytes(kPacking);
+      FoldSums(x, x_stride, sum, scale, total);
+    }
+  }
+  StoreTotals(total, bias, out, out_stride, range);
+}
+
+// What a block's values (of 6 bits: those of its first 16 columns of `in`) and its least values (of
+// 6 bits: the last 16) are multiplied by, of the columns [at, at + 16) of a panel: exact products.
+template <Packing kPacking>
+BATON_INLINE void LoadFactors(const uint8_t* header, const uint8_t* w, int at, F32x16& a,
+                              F32x16& b) {
+  if constexpr (IsUnpacked(kPacking)) {
+    a = Load((const float*)w + at);
+    b = Load((const float*)w + kPanelColumns + at);
+  } else {
+    const F32x16 scale = LoadF16((const uint16_t*)header + at);
+    a = Mul(scale, LoadI8(w + at));
+    const F32x16 other =
+        IsOf6Bits(kPacking) ? scale : LoadF16((const uint16_t*)header + kPanelColumns + at);
+    b = Mul(other, LoadI8(w + kPanelColumns + at));
   }
 }
 
@@ -277,6 +315,7 @@ void MulSuperTile(const ActivationBlock* x, int64_t x_stride, const uint8_t* w, 
   LoadTotals(out, out_stride, range, total);
   x += range.begin;
   [[maybe_unused]] const uint8_t* ahead = range.ahead;
+  const U8x64 no_zero[kVectors] = {};
   for (int64_t group = range.begin; group < range.end; group += range.group_blocks) {
     const uint8_t* header = w;
     w += HeaderBytes(kPacking);
@@ -288,24 +327,22 @@ void MulSuperTile(const ActivationBlock* x, int64_t x_stride, const uint8_t* w, 
         LoadFactors<kPacking>(header, w, (range.first_vector + v) * 16, a[v], b[v]);
       }
       w += FactorBytes(kPacking);
-      if constexpr (UnpackedOf(kPacking) == kPacking) PrefetchAhead<kPacking>(ahead);
-      I32x16 sum[kRows][kVectors];
+      if constexpr (IsUnpacked(kPacking)) PrefetchAhead<kPacking>(ahead);
+      DotSum sum[kRows][kVectors];
       for (int r = 0; r < kRows; ++r) {
         const int32_t of_zeros = IsOf6Bits(kPacking) ? -32 * x[r * x_stride].first_sum : 0;
-        for (int v = 0; v < kVectors; ++v) sum[r][v] = Fill(of_zeros);
+        for (int v = 0; v < kVectors; ++v) sum[r][v].Start(of_zeros);
       }
-      AddPair<kPacking, 0>(x, x_stride, w, range.first_vector, sum);
-      AddPair<kPacking, 1>(x, x_stride, w, range.first_vector, sum);
+      AddHalf<kPacking, 0>(x, x_stride, w, range.first_vector, no_zero, sum);
       if constexpr (IsOf6Bits(kPacking)) {
         FoldSums(x, x_stride, sum, a, total);
         for (int r = 0; r < kRows; ++r) {
           const ActivationBlock& of_row = x[r * x_stride];
           const int32_t of_zeros = -32 * (of_row.sum - of_row.first_sum);
-          for (int v = 0; v < kVectors; ++v) sum[r][v] = Fill(of_zeros);
+          for (int v = 0; v < kVectors; ++v) sum[r][v].Start(of_zeros);
         }
       }
-      AddPair<kPacking, 2>(x, x_stride, w, range.first_vector, sum);
-      AddPair<kPacking, 3>(x, x_stride, w, range.first_vector, sum);
+      AddHalf<kPacking, 1>(x, x_stride, w, range.first_vector, no_zero, sum);
       w += BlockBytes(kPacking) - FactorBytes(kPacking);
       if constexpr (IsOf6Bits(kPacking)) {
         FoldSums(x, x_stride, sum, b, total);

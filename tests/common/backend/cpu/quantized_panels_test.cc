@@ -251,6 +251,37 @@ TEST_P(QuantizedMatMulTest, IsTheProductWithSuperBlocks) {
   }
 }
 
+// All products of a block at their largest, of one sign: no partial sum may overflow.
+TEST_P(QuantizedMatMulTest, TheLargestSumsFit) {
+  Random random(1);
+  const int n = 40, k = 256;
+  for (const int rows : {1, 5, 30}) {
+    for (const float sign : {1.0f, -1.0f}) {
+      Owned x(dtype_, rows, k, std::vector<float>(static_cast<size_t>(rows * k), sign));
+      for (const bool most : {true, false}) {
+        for (const int bits : {4, 8}) {
+          for (const bool zeros : {false, true}) {
+            if (bits == 8 && zeros) continue;
+            Weights w(random, bits, n, k, 32, DType::kF16, zeros);
+            std::fill(w.values.begin(), w.values.end(), static_cast<uint8_t>(most ? 255 : 0));
+            if (zeros) std::fill(w.zeros.begin(), w.zeros.end(), most ? 0 : 16);
+            ExpectProduct(Multiply(x, *PackAny({w.matrix}), nullptr), x.Values(), k, {},
+                          w.Dequantized(), {});
+          }
+        }
+        for (const int bits : {4, 5, 6}) {
+          SuperBlocks w(random, bits, n, k, 256);
+          std::fill(w.values.begin(), w.values.end(),
+                    static_cast<int8_t>(most ? (1 << bits) - 1 : 0));
+          std::fill(w.factors.begin(), w.factors.end(), static_cast<int8_t>(bits == 6 ? -128 : 63));
+          ExpectProduct(Multiply(x, *PackAny({w.matrix}), nullptr), x.Values(), k, {},
+                        w.Dequantized(), {});
+        }
+      }
+    }
+  }
+}
+
 // As of a file whose q, k and v are of three types.
 TEST_P(QuantizedMatMulTest, AStackOfSeveralFormsIsTheProductsOfEach) {
   for (uint32_t seed = 1; seed <= Seeds(GetParam(), 12); ++seed) {

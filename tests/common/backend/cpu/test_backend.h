@@ -37,17 +37,13 @@ inline std::string NameOf(const Variant& v) {
 inline void PrintTo(const Variant& v, std::ostream* out) { *out << NameOf(v); }
 
 inline std::vector<Variant> AllVariants(int threads = 2) {
+  std::vector<const Kernels*> usable = UsableKernels();
+  if (BestIsa() >= Isa::kAvx512BF16) usable.push_back(&kEmulatedAmxKernels);
   std::vector<Variant> variants;
-  const auto add = [&](const Kernels& kernels) {
-    if (kernels.name == nullptr) return;  // the compiler cannot make them
-    variants.push_back({&kernels, Compute::kF32, threads});
-    if (kernels.matmul_bf16 != nullptr) variants.push_back({&kernels, Compute::kBF16, threads});
-  };
-  for (Isa isa :
-       {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni, Isa::kAvx512BF16, Isa::kAmx}) {
-    if (isa <= BestIsa()) add(KernelsOf(isa));
+  for (const Kernels* kernels : usable) {
+    variants.push_back({kernels, Compute::kF32, threads});
+    if (kernels->matmul_bf16 != nullptr) variants.push_back({kernels, Compute::kBF16, threads});
   }
-  if (BestIsa() >= Isa::kAvx512BF16) add(kEmulatedAmxKernels);
   return variants;
 }
 
