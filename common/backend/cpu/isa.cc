@@ -22,16 +22,10 @@ bool HasAmx() {
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-bool HasAvx512() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-}
-
-bool HasVnni() { return __builtin_cpu_supports("avx512vnni"); }
-
-bool HasAvx512BF16() {
+// Of the first register of leaf 7, subleaf 1.
+bool HasBit(unsigned bit) {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax & (1u << 5)) != 0;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax & (1u << bit)) != 0;
 }
 
 bool HasF16C() {
@@ -39,19 +33,41 @@ bool HasF16C() {
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & (1u << 29)) != 0;
 }
 
-Isa IsaOfCpu() {
-  __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !HasF16C()) {
-    return Isa::kPortable;
+bool HasAvx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16C();
+}
+
+bool HasAvx512() {
+  return HasAvx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
+bool CpuHas(Isa isa) {
+  constexpr unsigned kAvxVnniBit = 4, kAvx512BF16Bit = 5;
+  switch (isa) {
+    case Isa::kPortable:
+      return true;
+    case Isa::kAvx2:
+      return HasAvx2();
+    case Isa::kAvxVnni:
+      return HasAvx2() && HasBit(kAvxVnniBit);
+    case Isa::kAvx512:
+      return HasAvx512();
+    case Isa::kAvx512Vnni:
+      return HasAvx512() && __builtin_cpu_supports("avx512vnni");
+    case Isa::kAvx512BF16:
+      return CpuHas(Isa::kAvx512Vnni) && HasBit(kAvx512BF16Bit);
+    case Isa::kAmx:
+      return CpuHas(Isa::kAvx512BF16) && HasAmx();
   }
-  if (!HasAvx512()) return Isa::kAvx2;
-  if (!HasVnni()) return Isa::kAvx512;
-  if (!HasAvx512BF16()) return Isa::kAvx512Vnni;
-  return HasAmx() ? Isa::kAmx : Isa::kAvx512BF16;
+  return false;
 }
 #else
-Isa IsaOfCpu() { return Isa::kPortable; }
+bool CpuHas(Isa isa) { return isa == Isa::kPortable; }
 #endif
+
+// A compiler may not know what the CPU does.
+bool IsUsable(Isa isa) { return KernelsOf(isa).name != nullptr && CpuHas(isa); }
 
 }  // namespace
 
@@ -65,6 +81,8 @@ const Kernels& KernelsOf(Isa isa) {
       return kAvx512VnniKernels;
     case Isa::kAvx512:
       return kAvx512Kernels;
+    case Isa::kAvxVnni:
+      return kAvxVnniKernels;
     case Isa::kAvx2:
       return kAvx2Kernels;
     case Isa::kPortable:
@@ -75,11 +93,11 @@ const Kernels& KernelsOf(Isa isa) {
 
 Isa BestIsa() {
   static const Isa best = [] {
-    Isa isa = IsaOfCpu();
-    // A compiler may not know what the CPU does.
-    while (isa != Isa::kPortable && KernelsOf(isa).name == nullptr) {
-      isa = static_cast<Isa>(static_cast<int>(isa) - 1);
-    }
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+#endif
+    Isa isa = Isa::kAmx;
+    while (!IsUsable(isa)) isa = static_cast<Isa>(static_cast<int>(isa) - 1);
     return isa;
   }();
   return best;
@@ -88,8 +106,7 @@ Isa BestIsa() {
 std::vector<const Kernels*> UsableKernels() {
   std::vector<const Kernels*> usable;
   for (int isa = 0; isa <= static_cast<int>(BestIsa()); ++isa) {
-    const Kernels& kernels = KernelsOf(static_cast<Isa>(isa));
-    if (kernels.name != nullptr) usable.push_back(&kernels);
+    if (IsUsable(static_cast<Isa>(isa))) usable.push_back(&KernelsOf(static_cast<Isa>(isa)));
   }
   return usable;
 }

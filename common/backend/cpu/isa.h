@@ -8,13 +8,13 @@
 
 namespace baton::backend {
 
-// Ascending: each can do what those before it can.
-enum class Isa { kPortable, kAvx2, kAvx512, kAvx512Vnni, kAvx512BF16, kAmx };
+// Ascending: each is faster than those before it, and can do what they can, but for kAvxVnni, which
+// CPUs with AVX-512 may lack.
+enum class Isa { kPortable, kAvx2, kAvxVnni, kAvx512, kAvx512Vnni, kAvx512BF16, kAmx };
 
 // The best that CPU, kernel and build allow. Asks the kernel for AMX's tile registers.
 Isa BestIsa();
 
-// REQUIRES: isa <= BestIsa().
 const Kernels& KernelsOf(Isa isa);
 
 // All that this process can run, ascending.

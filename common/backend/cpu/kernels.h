@@ -176,6 +176,7 @@ struct Kernels {
 // Each is empty (no name) where the compiler does not target that instruction set.
 extern const Kernels kPortableKernels;
 extern const Kernels kAvx2Kernels;
+extern const Kernels kAvxVnniKernels;  // kAvx2Kernels and another matmul_quantized
 extern const Kernels kAvx512Kernels;
 extern const Kernels kAvx512VnniKernels;  // kAvx512Kernels and another matmul_quantized
 extern const Kernels kAvx512BF16Kernels;  // kAvx512VnniKernels, matmul_bf16 and attention_bf16

@@ -123,8 +123,11 @@ void MulQuantizedSlice(const QuantizedSlice& s) {
             w + (range.end - range.begin) *
                     (BlockBytes(kPacking) + HeaderBytes(kPacking) / s.group_blocks);
         if constexpr (kPacking != Packing::kBytes) {
-          // Once for all tiles of rows. For a few tiles it gains nothing.
-          constexpr int kFewTiles = kPacking == Packing::kSuper4 ? 4 : 2;
+          // Once for all tiles of rows. For a few tiles it gains nothing; small ones are few
+          // sooner.
+          constexpr int kFewTiles = kQuantizedTileVectors == 1     ? 1
+                                    : kPacking == Packing::kSuper4 ? 4
+                                                                   : 2;
           if (s.rows > kFewTiles * kRows && small_groups) {
             constexpr Packing kTo = UnpackedOf(kPacking);
             alignas(64) uint8_t unpacked[kPassBlocks * (BlockBytes(kTo) + HeaderBytes(kTo))];

@@ -101,8 +101,13 @@ BATON_INLINE void StoreWhole(F32x16 a, F32x16 b, int8_t* values, int32_t sums[2]
 
 #elif defined(__AVX2__)
 
+#if defined(__AVXVNNI__)
+constexpr bool kFourBitTiles = false, kUnrollSteps = false, kUnrollBytes = true;
+constexpr int kQuantizedTileRows = 4, kBytesTileRows = 4;
+#else
 constexpr bool kFourBitTiles = true, kUnrollSteps = false, kUnrollBytes = false;
 constexpr int kQuantizedTileRows = 4, kBytesTileRows = 2;
+#endif
 constexpr int kQuantizedTileVectors = 1;
 
 struct I32x16 {
@@ -158,6 +163,13 @@ BATON_INLINE U8x64 SpreadBytes(const uint8_t* p) {
   const __m128i bytes = _mm_loadu_si128((const __m128i*)p);
   return {SpreadEight(bytes), SpreadEight(_mm_srli_si128(bytes, 8))};
 }
+#if defined(__AVXVNNI__)
+constexpr int kByteOffset = 0;
+BATON_INLINE I32x16 DotBytes(I32x16 sum, U8x64 w, int32_t x) {
+  const __m256i all = _mm256_set1_epi32(x);
+  return {_mm256_dpbusd_avx_epi32(sum.lo, w.lo, all), _mm256_dpbusd_avx_epi32(sum.hi, w.hi, all)};
+}
+#else
 BATON_INLINE __m256i AddPairs(__m256i sum, __m256i pairs) {
   return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
@@ -182,6 +194,7 @@ BATON_INLINE I32x16 DotBytes(I32x16 sum, U8x64 w, int32_t x) {
   const __m256i all = _mm256_set1_epi32(x);
   return {DotBytes(sum.lo, w.lo, all), DotBytes(sum.hi, w.hi, all)};
 }
+#endif
 
 BATON_INLINE uint32_t LargestBits(F32x16 a, F32x16 b) {
   const __m256i rest = _mm256_set1_epi32(0x7fffffff);

@@ -1,5 +1,5 @@
 // Compiled for AVX-512 with BF16: the intrinsics of AMX are replaced, then their kernels compiled.
-#include "tests/common/backend/cpu/emulated_amx.h"
+#include "tests/common/backend/cpu/emulated_kernels.h"
 
 #if defined(__AVX512BF16__)
 #include <immintrin.h>

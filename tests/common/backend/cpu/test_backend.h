@@ -17,7 +17,7 @@
 #include "common/backend/cpu/cpu_backend.h"
 #include "common/backend/cpu/isa.h"
 #include "gtest/gtest.h"
-#include "tests/common/backend/cpu/emulated_amx.h"
+#include "tests/common/backend/cpu/emulated_kernels.h"
 
 namespace baton::backend {
 
@@ -38,7 +38,9 @@ inline void PrintTo(const Variant& v, std::ostream* out) { *out << NameOf(v); }
 
 inline std::vector<Variant> AllVariants(int threads = 2) {
   std::vector<const Kernels*> usable = UsableKernels();
-  if (BestIsa() >= Isa::kAvx512BF16) usable.push_back(&kEmulatedAmxKernels);
+  if (BestIsa() >= Isa::kAvx512BF16) {
+    usable.insert(usable.end(), {&kEmulatedAvxVnniKernels, &kEmulatedAmxKernels});
+  }
   std::vector<Variant> variants;
   for (const Kernels* kernels : usable) {
     variants.push_back({kernels, Compute::kF32, threads});
