@@ -110,8 +110,43 @@ BATON_INLINE void ScoreRows(Rows keys, int tokens, int d, const float* q, float*
   }
 }
 
-BATON_INLINE void ScoreBlock(Rows keys, int tokens, int d, const float* q, int vectors,
+#if defined(__AVX2__)
+// ScoreTile for up to 8 columns, as of a decode step: half of a vector, or the other half of each
+// product would be wasted.
+template <int kTokens>
+BATON_INLINE void ScoreTileOf8(Rows keys, int d, const float* q, float* scores) {
+  __m256 sum[kTokens];
+  for (int t = 0; t < kTokens; ++t) sum[t] = _mm256_setzero_ps();
+  for (int i = 0; i < d; ++i) {
+    const __m256 column = _mm256_loadu_ps(q + i * kTileColumns);
+    for (int t = 0; t < kTokens; ++t) {
+      const __m256 key = _mm256_broadcast_ss(keys.data + t * keys.stride + i);
+      sum[t] = _mm256_fmadd_ps(key, column, sum[t]);
+    }
+  }
+  for (int t = 0; t < kTokens; ++t) {
+    _mm256_storeu_ps(scores + t * 16, sum[t]);
+    _mm256_storeu_ps(scores + t * 16 + 8, _mm256_setzero_ps());
+  }
+}
+
+BATON_INLINE void ScoreRowsOf8(Rows keys, int tokens, int d, const float* q, float* scores) {
+  int t = 0;
+  for (; t + 8 <= tokens; t += 8) {
+    ScoreTileOf8<8>({keys.data + t * keys.stride, keys.stride}, d, q, scores + t * 16);
+  }
+  for (; t < tokens; ++t) {
+    ScoreTileOf8<1>({keys.data + t * keys.stride, keys.stride}, d, q, scores + t * 16);
+  }
+}
+#endif
+
+BATON_INLINE void ScoreBlock(Rows keys, int tokens, int d, const float* q, int columns,
                              float* scores) {
+  const int vectors = (columns + 15) / 16;
+#if defined(__AVX2__)
+  if (columns <= 8) return ScoreRowsOf8(keys, tokens, d, q, scores);
+#endif
 #if defined(__AVX512F__)
   switch (vectors) {
     case 4:
@@ -244,8 +279,17 @@ BATON_INLINE void ValueVectors(Rows values, int tokens, const float* weights, in
   for (; c + 4 <= columns; c += 4) {
     ValueTile<4, kVectors>(values, tokens, weights_of(c), out + c * out_stride, out_stride);
   }
-  for (; c < columns; ++c) {
-    ValueTile<1, kVectors>(values, tokens, weights_of(c), out + c * out_stride, out_stride);
+  const float* rest = weights_of(c);
+  out += c * out_stride;
+  switch (columns - c) {
+    case 3:
+      return ValueTile<3, kVectors>(values, tokens, rest, out, out_stride);
+    case 2:
+      return ValueTile<2, kVectors>(values, tokens, rest, out, out_stride);
+    case 1:
+      return ValueTile<1, kVectors>(values, tokens, rest, out, out_stride);
+    default:
+      return;
   }
 }
 
@@ -264,7 +308,21 @@ BATON_INLINE void ValueBlock(Rows values, int tokens, int64_t d, const float* we
   }
 }
 
+// Prefetches K or V of a block. Blocks lie apart, so the hardware's prefetch stops at the end of
+// each; it needs no help within a large one. kLocality: as of __builtin_prefetch.
+template <int kLocality>
+BATON_INLINE void PrefetchBlock(const AttentionTile& tile, const void* block) {
+  constexpr int64_t kMostBytes = 16 << 10;
+  const int64_t scale_bytes = tile.codes == Codes::kPlain ? 0 : 4;
+  const int64_t bytes = tile.block_tokens * (tile.row_bytes + scale_bytes);
+  if (bytes > kMostBytes) return;
+  for (int64_t i = 0; i < bytes; i += 64) {
+    __builtin_prefetch(static_cast<const char*>(block) + i, 0, kLocality);
+  }
+}
+
 void AttendF32(const AttentionTile& tile) {
+  constexpr int kFirstLevel = 3, kSecondLevel = 2;
   float* scores = static_cast<float*>(tile.scratch);
   float* rows = scores + kSplitTokens * kTileColumns;
   const Seen seen = SeenBy(tile);
@@ -275,8 +333,10 @@ void AttendF32(const AttentionTile& tile) {
   const int end = seen.end_any < tile.tokens ? seen.end_any : tile.tokens;
   for (int t = begin; t < end; t += step) {
     const int count = end - t < step ? end - t : step;
+    if (t + step < end) PrefetchBlock<kFirstLevel>(tile, tile.k_blocks[t / step + 1]);
+    PrefetchBlock<kSecondLevel>(tile, tile.v_blocks[t / step]);
     const Rows keys = RowsOf(tile, tile.k_blocks[t / step], count, false, rows);
-    ScoreBlock(keys, count, tile.head_dim, static_cast<const float*>(tile.query), vectors,
+    ScoreBlock(keys, count, tile.head_dim, static_cast<const float*>(tile.query), tile.columns,
                scores + t * 16);
   }
   for (int v = 0; v < vectors; ++v) {
@@ -289,6 +349,10 @@ void AttendF32(const AttentionTile& tile) {
   }
   for (int t = begin; t < end; t += step) {
     const int count = end - t < step ? end - t : step;
+    if (t + step < end) PrefetchBlock<kFirstLevel>(tile, tile.v_blocks[t / step + 1]);
+    if (t / step < tile.next_block_count) {
+      PrefetchBlock<kSecondLevel>(tile, tile.next_k_blocks[t / step]);
+    }
     const Rows values = RowsOf(tile, tile.v_blocks[t / step], count, true, rows);
     ValueBlock(values, count, d, scores + t * 16, tile.columns, tile.result.value,
                tile.result.stride);
