@@ -18,6 +18,8 @@ namespace {
 
 // Floats of the scores of sixteen columns.
 constexpr int kScoreVector = kSplitTokens * 16;
+// Up to so many columns may have scores of their own layout.
+constexpr int kFewColumns = 8;
 
 BATON_INLINE int64_t RoundUp16(int64_t n) { return (n + 15) & ~int64_t{15}; }
 
@@ -112,7 +114,7 @@ BATON_INLINE void ScoreRows(Rows keys, int tokens, int d, const float* q, float*
 
 #if defined(__AVX2__)
 // ScoreTile for up to 8 columns, as of a decode step: half of a vector, or the other half of each
-// product would be wasted.
+// product would be wasted. Scores are [token][8].
 template <int kTokens>
 BATON_INLINE void ScoreTileOf8(Rows keys, int d, const float* q, float* scores) {
   __m256 sum[kTokens];
@@ -124,28 +126,33 @@ BATON_INLINE void ScoreTileOf8(Rows keys, int d, const float* q, float* scores) 
       sum[t] = _mm256_fmadd_ps(key, column, sum[t]);
     }
   }
-  for (int t = 0; t < kTokens; ++t) {
-    _mm256_storeu_ps(scores + t * 16, sum[t]);
-    _mm256_storeu_ps(scores + t * 16 + 8, _mm256_setzero_ps());
-  }
+  for (int t = 0; t < kTokens; ++t) _mm256_storeu_ps(scores + t * kFewColumns, sum[t]);
 }
 
 BATON_INLINE void ScoreRowsOf8(Rows keys, int tokens, int d, const float* q, float* scores) {
   int t = 0;
   for (; t + 8 <= tokens; t += 8) {
-    ScoreTileOf8<8>({keys.data + t * keys.stride, keys.stride}, d, q, scores + t * 16);
+    ScoreTileOf8<8>({keys.data + t * keys.stride, keys.stride}, d, q, scores + t * kFewColumns);
   }
   for (; t < tokens; ++t) {
-    ScoreTileOf8<1>({keys.data + t * keys.stride, keys.stride}, d, q, scores + t * 16);
+    ScoreTileOf8<1>({keys.data + t * keys.stride, keys.stride}, d, q, scores + t * kFewColumns);
   }
 }
 #endif
+
+// Scores from one token to the next.
+BATON_INLINE int ScoreStride(int columns) {
+#if defined(__AVX2__)
+  if (columns <= kFewColumns) return kFewColumns;
+#endif
+  return 16;
+}
 
 BATON_INLINE void ScoreBlock(Rows keys, int tokens, int d, const float* q, int columns,
                              float* scores) {
   const int vectors = (columns + 15) / 16;
 #if defined(__AVX2__)
-  if (columns <= 8) return ScoreRowsOf8(keys, tokens, d, q, scores);
+  if (columns <= kFewColumns) return ScoreRowsOf8(keys, tokens, d, q, scores);
 #endif
 #if defined(__AVX512F__)
   switch (vectors) {
@@ -231,29 +238,34 @@ BATON_INLINE F32x16 AddWeight(F32x16 max, F32x16 sum, float* score) {
   return Add(sum, e);
 }
 
-// Turns the scores of tokens [begin, end) into e^(score - max), for 16 columns from `column` on.
-// The sum has a chain for every remainder of the position by 4: an order that no chunk changes.
+// Turns the scores of tokens [begin, end) into e^(score - max), for 16 / kTokens columns from
+// `column` on. The sum has a chain for every remainder of the position by 4: an order that no chunk
+// changes.
+template <int kTokens>
 BATON_INLINE void SoftmaxColumns(const AttentionTile& tile, int column, Seen seen, int begin,
                                  int end, float* scores) {
-  const F32x16 max = MaskAndMax<1>(tile, column, seen, begin, end, scores);
-  F32x16 sum0 = Zero(), sum1 = Zero(), sum2 = Zero(), sum3 = Zero();
+  constexpr int kChains = 4 / kTokens;  // in a vector: kTokens
+  const auto add_tokens = [](F32x16 a) { return kTokens == 2 ? Add(a, SwapHalves(a)) : a; };
+  F32x16 max = MaskAndMax<kTokens>(tile, column, seen, begin, end, scores);
+  if (kTokens == 2) max = Max(max, SwapHalves(max));
+  F32x16 sum[4] = {Zero(), Zero(), Zero(), Zero()};
   int t = begin;
   for (; t + 4 <= end; t += 4) {
-    sum0 = AddWeight(max, sum0, scores + t * 16);
-    sum1 = AddWeight(max, sum1, scores + (t + 1) * 16);
-    sum2 = AddWeight(max, sum2, scores + (t + 2) * 16);
-    sum3 = AddWeight(max, sum3, scores + (t + 3) * 16);
+    for (int i = 0; i < kChains; ++i)
+      sum[i] = AddWeight(max, sum[i], scores + t * 16 / kTokens + i * 16);
   }
-  if (t < end) sum0 = AddWeight(max, sum0, scores + t * 16);
-  if (t + 1 < end) sum1 = AddWeight(max, sum1, scores + (t + 1) * 16);
-  if (t + 2 < end) sum2 = AddWeight(max, sum2, scores + (t + 2) * 16);
+  for (int i = 0; t < end; t += kTokens, ++i) {
+    sum[i] = AddWeight(max, sum[i], scores + t * 16 / kTokens);
+  }
+  F32x16 total = Add(add_tokens(sum[0]), add_tokens(sum[1]));
+  if (kTokens == 1) total = Add(total, Add(sum[2], sum[3]));
   Store(max, tile.result.max + column);
-  Store(Add(Add(sum0, sum1), Add(sum2, sum3)), tile.result.sum + column);
+  Store(total, tile.result.sum + column);
 }
 
 template <int kColumns, int kVectors>
-BATON_INLINE void ValueTile(Rows values, int tokens, const float* weights, float* out,
-                            int64_t out_stride) {
+BATON_INLINE void ValueTile(Rows values, int tokens, const float* weights, int weight_stride,
+                            float* out, int64_t out_stride) {
   F32x16 sum[kColumns][kVectors];
   for (int c = 0; c < kColumns; ++c) {
     for (int v = 0; v < kVectors; ++v) sum[c][v] = Load(out + c * out_stride + v * 16);
@@ -262,7 +274,7 @@ BATON_INLINE void ValueTile(Rows values, int tokens, const float* weights, float
     for (int v = 0; v < kVectors; ++v) {
       const F32x16 value = Load(values.data + t * values.stride + v * 16);
       for (int c = 0; c < kColumns; ++c) {
-        sum[c][v] = Fma(Set1(weights[t * 16 + c]), value, sum[c][v]);
+        sum[c][v] = Fma(Set1(weights[t * weight_stride + c]), value, sum[c][v]);
       }
     }
   }
@@ -274,20 +286,21 @@ BATON_INLINE void ValueTile(Rows values, int tokens, const float* weights, float
 template <int kVectors>
 BATON_INLINE void ValueVectors(Rows values, int tokens, const float* weights, int columns,
                                float* out, int64_t out_stride) {
+  const int stride = ScoreStride(columns);
   const auto weights_of = [&](int c) { return weights + c / 16 * kScoreVector + c % 16; };
   int c = 0;
   for (; c + 4 <= columns; c += 4) {
-    ValueTile<4, kVectors>(values, tokens, weights_of(c), out + c * out_stride, out_stride);
+    ValueTile<4, kVectors>(values, tokens, weights_of(c), stride, out + c * out_stride, out_stride);
   }
   const float* rest = weights_of(c);
   out += c * out_stride;
   switch (columns - c) {
     case 3:
-      return ValueTile<3, kVectors>(values, tokens, rest, out, out_stride);
+      return ValueTile<3, kVectors>(values, tokens, rest, stride, out, out_stride);
     case 2:
-      return ValueTile<2, kVectors>(values, tokens, rest, out, out_stride);
+      return ValueTile<2, kVectors>(values, tokens, rest, stride, out, out_stride);
     case 1:
-      return ValueTile<1, kVectors>(values, tokens, rest, out, out_stride);
+      return ValueTile<1, kVectors>(values, tokens, rest, stride, out, out_stride);
     default:
       return;
   }
@@ -327,6 +340,7 @@ void AttendF32(const AttentionTile& tile) {
   float* rows = scores + kSplitTokens * kTileColumns;
   const Seen seen = SeenBy(tile);
   const int vectors = (tile.columns + 15) / 16;
+  const int stride = ScoreStride(tile.columns);
   const int step = tile.block_tokens;
   const int first_block = seen.first_any / step;
   const int begin = first_block * step;
@@ -337,10 +351,16 @@ void AttendF32(const AttentionTile& tile) {
     PrefetchBlock<kSecondLevel>(tile, tile.v_blocks[t / step]);
     const Rows keys = RowsOf(tile, tile.k_blocks[t / step], count, false, rows);
     ScoreBlock(keys, count, tile.head_dim, static_cast<const float*>(tile.query), tile.columns,
-               scores + t * 16);
+               scores + t * stride);
   }
-  for (int v = 0; v < vectors; ++v) {
-    SoftmaxColumns(tile, v * 16, seen, begin, end, scores + v * kScoreVector);
+  if (stride == kFewColumns) {
+    // The last token may be alone in its vector. The other is masked.
+    if (end % 2 == 1) std::memset(scores + end * stride, 0, sizeof(float) * kFewColumns);
+    SoftmaxColumns<2>(tile, 0, seen, begin, end + end % 2, scores);
+  } else {
+    for (int v = 0; v < vectors; ++v) {
+      SoftmaxColumns<1>(tile, v * 16, seen, begin, end, scores + v * kScoreVector);
+    }
   }
   const int64_t d = RoundUp16(tile.head_dim);
   for (int c = 0; c < tile.columns; ++c) {
@@ -354,7 +374,7 @@ void AttendF32(const AttentionTile& tile) {
       PrefetchBlock<kSecondLevel>(tile, tile.next_k_blocks[t / step]);
     }
     const Rows values = RowsOf(tile, tile.v_blocks[t / step], count, true, rows);
-    ValueBlock(values, count, d, scores + t * 16, tile.columns, tile.result.value,
+    ValueBlock(values, count, d, scores + t * stride, tile.columns, tile.result.value,
                tile.result.stride);
   }
 }

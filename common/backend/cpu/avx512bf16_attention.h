@@ -130,8 +130,6 @@ BATON_INLINE void ScoresBF16(const AttentionTile& tile, int groups, int begin, i
   }
 }
 
-BATON_INLINE F32x16 SwapHalves(F32x16 a) { return {_mm512_shuffle_f32x4(a.v, a.v, 0x4e)}; }
-
 // Masks the scores of a group of columns, from `column` on, and turns them into bfloat16 weights.
 // Adds the weights up in the same order as SoftmaxColumns.
 template <Codes kCodes>

@@ -60,6 +60,7 @@ BATON_INLINE F32x16 PowerOfTwo(F32x16 n) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(e, 23))};
 }
 // a < b ? x : y
+BATON_INLINE F32x16 SwapHalves(F32x16 a) { return {_mm512_shuffle_f32x4(a.v, a.v, 0x4e)}; }
 BATON_INLINE F32x16 IfLess(F32x16 a, F32x16 b, F32x16 x, F32x16 y) {
   return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), y.v, x.v)};
 }
@@ -126,6 +127,7 @@ BATON_INLINE __m256 PowerOfTwo(__m256 n) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(e, 23));
 }
 BATON_INLINE F32x16 PowerOfTwo(F32x16 n) { return {PowerOfTwo(n.lo), PowerOfTwo(n.hi)}; }
+BATON_INLINE F32x16 SwapHalves(F32x16 a) { return {a.hi, a.lo}; }
 BATON_INLINE F32x16 IfLess(F32x16 a, F32x16 b, F32x16 x, F32x16 y) {
   return {_mm256_blendv_ps(y.lo, x.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)),
           _mm256_blendv_ps(y.hi, x.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ))};
@@ -218,6 +220,11 @@ BATON_INLINE F32x16 Round(F32x16 a) {
 BATON_INLINE F32x16 PowerOfTwo(F32x16 n) {
   BATON_EACH_LANE n.v[i] = BitsToFloat(static_cast<uint32_t>(static_cast<int>(n.v[i]) + 127) << 23);
   return n;
+}
+BATON_INLINE F32x16 SwapHalves(F32x16 a) {
+  F32x16 r;
+  BATON_EACH_LANE r.v[i] = a.v[i ^ 8];
+  return r;
 }
 BATON_INLINE F32x16 IfLess(F32x16 a, F32x16 b, F32x16 x, F32x16 y) {
   BATON_EACH_LANE y.v[i] = a.v[i] < b.v[i] ? x.v[i] : y.v[i];
