@@ -1,6 +1,11 @@
 #include "router/prefix_index/dispatched_prefixes.h"
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
+#include <utility>
+
+#include "common/base/brief_lock.h"
 
 namespace baton::router {
 namespace {
@@ -22,42 +27,69 @@ std::vector<kv::PrefixKey> KeptKeys(absl::Span<const kv::PrefixKey> chain) {
   return kept;
 }
 
+// Of two chains, from their start. Equal keys stand for equal beginnings, so it is bisected.
+size_t CommonKeys(absl::Span<const kv::PrefixKey> a, absl::Span<const kv::PrefixKey> b) {
+  size_t common = 0, end = std::min(a.size(), b.size());
+  while (common < end) {
+    const size_t middle = (common + end) / 2;
+    if (a[middle] == b[middle]) {
+      common = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  return common;
+}
+
 }  // namespace
+
+bool DispatchedPrefixes::ByChain::operator()(const Dispatch* a, const Dispatch* b) const {
+  const size_t common = CommonKeys(a->keys, b->keys);
+  if (common < std::min(a->keys.size(), b->keys.size())) return a->keys[common] < b->keys[common];
+  if (a->keys.size() != b->keys.size()) return a->keys.size() < b->keys.size();
+  return std::less<>()(a, b);
+}
+
+size_t DispatchedPrefixes::SharedKeys(const OfWorker& all, OfWorker::iterator dispatch) {
+  size_t shared = 0;
+  if (dispatch != all.begin()) shared = CommonKeys((*dispatch)->keys, (*std::prev(dispatch))->keys);
+  const auto next = std::next(dispatch);
+  if (next != all.end()) shared = std::max(shared, CommonKeys((*dispatch)->keys, (*next)->keys));
+  return shared;
+}
 
 void DispatchedPrefixes::Grow(int worker_count) {
   absl::MutexLock lock(&mutex_);
   index_.Grow(worker_count);
-  for (; worker_count_ < worker_count; ++worker_count_) {
-    index_.SetCapacity(worker_count_, kMaxKeys);
+  while (static_cast<int>(of_worker_.size()) < worker_count) {
+    index_.SetCapacity(static_cast<int>(of_worker_.size()), kMaxKeys);
+    of_worker_.emplace_back();
   }
 }
 
 void DispatchedPrefixes::Add(int worker, absl::Span<const kv::PrefixKey> chain,
                              absl::Duration expires) {
   if (chain.empty()) return;
-  absl::MutexLock lock(&mutex_);
-  Dispatch dispatch = {worker, KeptKeys(chain)};
-  std::vector<kv::PrefixKey> fresh;
-  for (const kv::PrefixKey key : dispatch.keys) {
-    if (++counts_[{worker, key}] == 1) fresh.push_back(key);
-  }
-  index_.Add(worker, fresh);
+  Dispatch kept = {worker, KeptKeys(chain)};
+  BriefLock lock(&mutex_);
+  // Mostly the last to expire.
+  const Dispatch& dispatch =
+      dispatches_.emplace_hint(dispatches_.end(), expires, std::move(kept))->second;
+  OfWorker& all = of_worker_[static_cast<size_t>(worker)];
+  const size_t shared = SharedKeys(all, all.insert(&dispatch).first);
+  index_.Add(worker, absl::MakeConstSpan(dispatch.keys).subspan(shared));
   key_count_ += static_cast<int64_t>(dispatch.keys.size());
-  dispatches_.emplace(expires, std::move(dispatch));
   while (key_count_ > kMaxKeys) ExpireFirst();
 }
 
 // A key stays for as long as any dispatch has it, so that what a worker has of a chain is always a
 // beginning of it.
 void DispatchedPrefixes::Forget(const Dispatch& dispatch) {
-  std::vector<kv::PrefixKey> gone;
-  for (const kv::PrefixKey key : dispatch.keys) {
-    const auto found = counts_.find({dispatch.worker, key});
-    if (--found->second > 0) continue;
-    counts_.erase(found);
-    gone.push_back(key);
-  }
-  index_.Remove(dispatch.worker, gone);
+  OfWorker& all = of_worker_[static_cast<size_t>(dispatch.worker)];
+  const auto found = all.find(&dispatch);
+  index_.Remove(dispatch.worker,
+                absl::MakeConstSpan(dispatch.keys).subspan(SharedKeys(all, found)));
+  all.erase(found);
   key_count_ -= static_cast<int64_t>(dispatch.keys.size());
 }
 

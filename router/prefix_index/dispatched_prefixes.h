@@ -6,11 +6,10 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
-#include <utility>
+#include <set>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -42,18 +41,25 @@ class DispatchedPrefixes {
  private:
   struct Dispatch {
     int worker;
-    std::vector<kv::PrefixKey> keys;
+    std::vector<kv::PrefixKey> keys;  // the kept ones
   };
+  // In order of their first different keys, so that those with the longest common beginnings are
+  // neighbours; equal ones in any order.
+  struct ByChain {
+    bool operator()(const Dispatch* a, const Dispatch* b) const;
+  };
+  using OfWorker = std::set<const Dispatch*, ByChain>;
+
+  // How many keys of the dispatch, from its start, other dispatches of the worker have.
+  static size_t SharedKeys(const OfWorker& all, OfWorker::iterator dispatch);
   void Forget(const Dispatch& dispatch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ExpireFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   PrefixIndex index_;
   mutable absl::Mutex mutex_;
   std::multimap<absl::Duration, Dispatch> dispatches_ ABSL_GUARDED_BY(mutex_);
-  // How many dispatches have a key on a worker.
-  absl::flat_hash_map<std::pair<int, kv::PrefixKey>, int> counts_ ABSL_GUARDED_BY(mutex_);
+  std::vector<OfWorker> of_worker_ ABSL_GUARDED_BY(mutex_);
   std::atomic<int64_t> key_count_{0};  // written under mutex_
-  int worker_count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace baton::router

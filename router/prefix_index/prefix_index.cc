@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
+#include "common/base/brief_lock.h"
 #include "common/base/check.h"
 
 namespace baton::router {
@@ -35,7 +36,7 @@ void PrefixIndex::SetCapacity(int worker, int64_t key_count) {
 bool PrefixIndex::Add(int worker, absl::Span<const uint64_t> keys, std::vector<uint64_t>* fresh) {
   if (!HasRoom(worker, keys)) return false;
   for (size_t begin = 0; begin < keys.size(); begin += kKeysPerHold) {
-    absl::MutexLock lock(&mutex_);
+    BriefLock lock(&mutex_);
     AddSome(worker, keys.subspan(begin, kKeysPerHold), fresh);
     SweepSome(1);
   }
@@ -43,7 +44,7 @@ bool PrefixIndex::Add(int worker, absl::Span<const uint64_t> keys, std::vector<u
 }
 
 bool PrefixIndex::HasRoom(int worker, absl::Span<const uint64_t> keys) {
-  absl::ReaderMutexLock lock(&mutex_);
+  BriefReaderLock lock(&mutex_);
   BATON_CHECK(worker >= 0 && static_cast<size_t>(worker) < workers_.size()) << worker;
   const Worker& w = workers_[worker];
   const int64_t room = w.capacity - w.keys;
@@ -77,7 +78,7 @@ void PrefixIndex::AddSome(int worker, absl::Span<const uint64_t> keys,
 
 void PrefixIndex::Remove(int worker, absl::Span<const uint64_t> keys) {
   for (size_t begin = 0; begin < keys.size(); begin += kKeysPerHold) {
-    absl::MutexLock lock(&mutex_);
+    BriefLock lock(&mutex_);
     RemoveSome(worker, keys.subspan(begin, kKeysPerHold));
     SweepSome(1);
   }
@@ -217,7 +218,7 @@ void PrefixIndex::Look(absl::Span<const kv::PrefixKey> chain, absl::Span<Probe> 
 
 void PrefixIndex::Match(absl::Span<const kv::PrefixKey> chain, std::vector<int>* depths,
                         int (*depth_of)(int)) const {
-  absl::ReaderMutexLock lock(&mutex_);
+  BriefReaderLock lock(&mutex_);
   if (depths->size() < workers_.size()) depths->resize(workers_.size());
   if (chain.empty()) return;
   const HolderSets* sets = &sets_;

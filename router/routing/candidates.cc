@@ -2,6 +2,9 @@
 
 #include <limits>
 
+#include "absl/container/inlined_vector.h"
+#include "router/routing/wide_loops.h"
+
 namespace baton::router {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -13,6 +16,49 @@ inline double CandidateTable::PromptCost::Seconds(int prompt_tokens, int matched
   return cost.Prefill(prompt_tokens - cached, cached);
 }
 
+// Plain pointers: the checks of vectors and spans would keep the loops from being vectorized.
+BATON_WIDE_LOOPS static void SetTimes(const double* __restrict idle_at_s, double now_s,
+                                      const CandidateTable::PromptCost& cost, int prompt_tokens,
+                                      const int* __restrict matched, size_t count,
+                                      double* __restrict queue_s, double* __restrict service_s) {
+  for (size_t i = 0; i < count; ++i) {
+    const double left_s = idle_at_s[i] - now_s;
+    queue_s[i] = left_s > 0 ? left_s : 0;
+  }
+  const CandidateTable::PromptCost usual = cost;
+  for (size_t i = 0; i < count; ++i) service_s[i] = usual.Seconds(prompt_tokens, matched[i]);
+}
+
+BATON_WIDE_LOOPS static void SetLeastOfBlocks(const double* costs, absl::Span<double> least_of) {
+  constexpr size_t kLanes = 4;  // of their own, they do not wait for each other
+  for (double& least_of_block : least_of) {
+    double least[kLanes];
+    for (size_t lane = 0; lane < kLanes; ++lane) least[lane] = costs[lane];
+    for (size_t i = kLanes; i < CostColumn::kBlock; i += kLanes) {
+      for (size_t lane = 0; lane < kLanes; ++lane) {
+        least[lane] = costs[i + lane] < least[lane] ? costs[i + lane] : least[lane];
+      }
+    }
+    least_of_block = std::min(std::min(least[0], least[1]), std::min(least[2], least[3]));
+    costs += CostColumn::kBlock;
+  }
+}
+
+BATON_WIDE_LOOPS double Least(absl::Span<const double> values) {
+  constexpr size_t kLanes = 8;  // of their own, they do not wait for each other
+  double least[kLanes];
+  std::fill(least, least + kLanes, kInfinity);
+  const size_t whole = values.size() / kLanes * kLanes;
+  const double* value = values.data();
+  for (size_t i = 0; i < whole; i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      least[lane] = value[i + lane] < least[lane] ? value[i + lane] : least[lane];
+    }
+  }
+  for (size_t i = whole; i < values.size(); ++i) least[0] = std::min(least[0], value[i]);
+  return *std::min_element(least, least + kLanes);
+}
+
 absl::Span<double> CostColumn::Resize(size_t count) {
   count_ = count;
   costs_.resize((count + kBlock - 1) / kBlock * kBlock);
@@ -21,28 +67,21 @@ absl::Span<double> CostColumn::Resize(size_t count) {
 }
 
 void CostColumn::Seal() {
-  constexpr size_t kLanes = 4;  // of their own, they do not wait for each other
   least_of_block_.resize(costs_.size() / kBlock);
-  least_ = kInfinity;
-  for (size_t block = 0; block < least_of_block_.size(); ++block) {
-    const double* costs = &costs_[block * kBlock];
-    double least[kLanes];
-    for (size_t lane = 0; lane < kLanes; ++lane) least[lane] = costs[lane];
-    for (size_t i = kLanes; i < kBlock; i += kLanes) {
-      for (size_t lane = 0; lane < kLanes; ++lane) {
-        least[lane] = costs[i + lane] < least[lane] ? costs[i + lane] : least[lane];
-      }
-    }
-    least_of_block_[block] = std::min(std::min(least[0], least[1]), std::min(least[2], least[3]));
-    least_ = std::min(least_, least_of_block_[block]);
-  }
+  SetLeastOfBlocks(costs_.data(), absl::MakeSpan(least_of_block_));
+  least_ = Least(least_of_block_);
 }
 
 double CostColumn::BoundOf(size_t count) const {
   if (count == 0 || count > least_of_block_.size()) return kInfinity;
-  std::vector<double> least = least_of_block_;
-  std::nth_element(least.begin(), least.begin() + static_cast<ptrdiff_t>(count - 1), least.end());
-  return least[count - 1];
+  absl::InlinedVector<double, 16> lowest(count, kInfinity);  // in order
+  for (const double least : least_of_block_) {
+    if (!(least < lowest.back())) continue;
+    size_t at = count - 1;
+    for (; at > 0 && lowest[at - 1] > least; --at) lowest[at] = lowest[at - 1];
+    lowest[at] = least;
+  }
+  return lowest.back();
 }
 
 Candidates::Candidates(absl::Span<const Candidate> candidates) {
@@ -64,6 +103,26 @@ Candidates::Candidates(absl::Span<const Candidate> candidates) {
   }
 }
 
+template <class T>
+void Candidates::Gather(absl::Span<const T> by_worker, std::vector<T>* found) const {
+  const auto count = static_cast<size_t>(rows_.empty() ? table_->workers.size() : rows_.size());
+  found->resize(count);
+  if (count == 0) return;
+  // Workers of one role mostly have numbers in a row.
+  const auto first = static_cast<size_t>(worker(0));
+  const bool in_a_row =
+      rows_.empty() && table_->workers.back() - worker(0) + 1 == static_cast<int>(count);
+  if (in_a_row && first + count <= by_worker.size()) {
+    std::copy_n(by_worker.begin() + first, count, found->begin());
+    return;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    const auto number = static_cast<size_t>(worker(static_cast<int>(i)));
+    (*found)[i] = number < by_worker.size() ? by_worker[number] : 0;
+  }
+}
+template void Candidates::Gather(absl::Span<const float>, std::vector<float>*) const;
+
 void Candidates::Fill(const CandidateTable& table, int prompt_tokens,
                       absl::Span<const int> matched_blocks, double now_s) {
   const size_t count = table.rows.size();
@@ -72,34 +131,13 @@ void Candidates::Fill(const CandidateTable& table, int prompt_tokens,
   now_s_ = now_s;
   rows_.clear();
   moves_.clear();
-  matched_blocks_.resize(count);
+  Gather(matched_blocks, &matched_blocks_);
   queue_s_.resize(count);
   service_s_.resize(count);
-  // Workers of one role mostly have numbers in a row.
-  const std::vector<int>& workers = table.workers;
-  const size_t first = count == 0 ? 0 : static_cast<size_t>(workers[0]);
-  if (count > 0 && workers.back() - workers[0] + 1 == static_cast<int>(count) &&
-      first + count <= matched_blocks.size()) {
-    std::copy_n(matched_blocks.begin() + first, count, matched_blocks_.begin());
-  } else {
-    for (size_t i = 0; i < count; ++i) {
-      const auto worker = static_cast<size_t>(workers[i]);
-      matched_blocks_[i] = worker < matched_blocks.size() ? matched_blocks[worker] : 0;
-    }
-  }
-  // Plain pointers: the checks of vectors and spans would keep the loops from being vectorized.
-  const double* __restrict idle_at_s = table.idle_at_s.data();
-  double* __restrict queue_s = queue_s_.data();
-  for (size_t i = 0; i < count; ++i) {
-    const double left_s = idle_at_s[i] - now_s;
-    queue_s[i] = left_s > 0 ? left_s : 0;
-  }
-  const CandidateTable::PromptCost usual = table.usual;
-  const int* __restrict matched = matched_blocks_.data();
-  double* __restrict service_s = service_s_.data();
-  for (size_t i = 0; i < count; ++i) service_s[i] = usual.Seconds(prompt_tokens, matched[i]);
+  SetTimes(table.idle_at_s.data(), now_s, table.usual, prompt_tokens, matched_blocks_.data(), count,
+           queue_s_.data(), service_s_.data());
   for (const auto& [i, cost] : table.unusual) {
-    service_s[i] = cost.Seconds(prompt_tokens, matched[i]);
+    service_s_[i] = cost.Seconds(prompt_tokens, matched_blocks_[i]);
   }
 }
 

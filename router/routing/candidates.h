@@ -75,6 +75,9 @@ struct CandidateTable {
   }
 };
 
+// Infinity of none.
+double Least(absl::Span<const double> values);
+
 // A cost for each of many, and where the low ones are. A decision asks for those below some bound,
 // mostly a few: it looks at blocks whose least cost is below it.
 class CostColumn {
@@ -86,6 +89,7 @@ class CostColumn {
   void Seal();
 
   size_t size() const { return count_; }
+  absl::Span<const double> all() const { return absl::MakeConstSpan(costs_).first(count_); }
   double operator[](size_t i) const { return costs_[i]; }
   double least() const { return least_; }
   // At least so many costs are at most this; infinity if there are fewer blocks.
@@ -130,6 +134,10 @@ class Candidates {
   Candidate operator[](int i) const;
   // All of them, in place of what is in *all.
   void CopyTo(std::vector<Candidate>* all) const;
+
+  // What there is of each by worker, in the order of the candidates; 0 beyond its end.
+  template <class T>
+  void Gather(absl::Span<const T> by_worker, std::vector<T>* found) const;
 
   int worker(int i) const { return table_->workers[RowOf(i)]; }
   uint64_t identity(int i) const { return table_->identities[RowOf(i)]; }

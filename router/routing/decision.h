@@ -14,8 +14,8 @@
 
 namespace baton::router {
 
-// A decision keeps at most so many candidates of each role: the cheapest, and the chosen one. A
-// fleet of a thousand workers would otherwise fill the log.
+// A decision keeps at most so many candidates of each role: the chosen one, and the cheapest of
+// those that the policy compared. A fleet of a thousand workers would otherwise fill the log.
 inline constexpr int kMaxExplainedCandidates = 8;
 
 // One worker as the policy saw it.

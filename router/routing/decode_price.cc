@@ -1,8 +1,10 @@
 #include "router/routing/decode_price.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "router/routing/link_rates.h"
+#include "router/routing/wide_loops.h"
 
 namespace baton::router {
 namespace {
@@ -37,15 +39,40 @@ KvMove::KvMove(const RouteQuery& query, const Candidate& decode) {
   layer_share_ = query.layer_share;
 }
 
+void KvMove::AddTo(absl::Span<const double> costs, const Candidates& prefill, double hidden_s,
+                   CostColumn* column) const {
+  thread_local std::vector<float> of_each;  // for its memory
+  prefill.Gather(seconds_per_byte_, &of_each);
+  AddTo(costs.data(), of_each.data(), hidden_s, column->Resize(costs.size()));
+}
+
+// Plain pointers and locals, so that the loop is vectorized.
+BATON_WIDE_LOOPS void KvMove::AddTo(const double* __restrict cost, const float* __restrict byte_s,
+                                    double hidden_s, absl::Span<double> sums) const {
+  const KvMove move = *this;
+  double* __restrict sum = sums.data();
+  for (size_t i = 0; i < sums.size(); ++i) sum[i] = cost[i] + move.SecondsAt(byte_s[i], hidden_s);
+  int unknown = 0;
+  for (size_t i = 0; i < sums.size(); ++i) unknown += byte_s[i] == 0 ? 1 : 0;
+  for (size_t i = 0; unknown > 0 && i < sums.size(); ++i) {
+    if (byte_s[i] == 0) sum[i] = cost[i] + unknown_s_;
+  }
+}
+
+double PromptSeconds(const RouteQuery& query, const Candidate& c, bool alone,
+                     const Candidate* prefill) {
+  if (alone) return c.queue_s + c.service_s;
+  if (prefill != nullptr) return KvMove(query, c).SecondsFrom(*prefill);
+  return std::max(0, query.prompt_blocks - c.matched_blocks) * query.block_transfer_s;
+}
+
 DecodePrice PriceDecode(const RouteQuery& query, const Candidate& c, bool alone,
                         const Candidate* prefill) {
   const LinearCost step = StepOf(c);
   const int missing = std::max(0, query.prompt_blocks - c.matched_blocks);
   DecodePrice price;
   price.full = c.free_blocks < missing;
-  price.prompt_s = alone                ? c.queue_s + c.service_s
-                   : prefill == nullptr ? missing * query.block_transfer_s
-                                        : KvMove(query, c).SecondsFrom(*prefill);
+  price.prompt_s = PromptSeconds(query, c, alone, prefill);
 
   // The batch that the request joins. Those that wait, or are on their way, will be in it, too.
   const double inside = c.running + c.queued;

@@ -2,8 +2,7 @@
 #ifndef BATON_ROUTER_ROUTING_DECODE_PRICE_H_
 #define BATON_ROUTER_ROUTING_DECODE_PRICE_H_
 
-#include <algorithm>
-
+#include "absl/types/span.h"
 #include "router/routing/policy.h"
 
 namespace baton::router {
@@ -27,6 +26,9 @@ struct DecodePrice {
 // KV that the session has left on the worker saves its transfer, and no more.
 DecodePrice PriceDecode(const RouteQuery& query, const Candidate& worker, bool alone,
                         const Candidate* prefill = nullptr);
+// Its prompt_s, the only part that depends on the prefill worker.
+double PromptSeconds(const RouteQuery& query, const Candidate& worker, bool alone,
+                     const Candidate* prefill);
 
 // The KV that a decode worker lacks of a prompt, on its way from a prefill worker.
 class KvMove {
@@ -36,17 +38,27 @@ class KvMove {
   // the next ones are computed, the last one crosses afterwards. In seconds, at the measured rate
   // of the link; query.block_transfer_s for each block where nothing is known of it.
   double SecondsFrom(int prefill, double hidden_s) const {
-    const float byte_s = seconds_per_byte_ == nullptr ? 0 : seconds_per_byte_[prefill];
-    if (byte_s == 0) return unknown_s_;
-    const double move_s = bytes_ * byte_s;
-    return std::max(0.0, move_s - hidden_s) + layer_share_ * move_s;
+    const float byte_s = seconds_per_byte_.empty() ? 0 : seconds_per_byte_[prefill];
+    return byte_s == 0 ? unknown_s_ : SecondsAt(byte_s, hidden_s);
   }
   double SecondsFrom(const Candidate& prefill) const {
     return SecondsFrom(prefill.worker, prefill.service_s);
   }
+  // SecondsFrom each, added to `costs`, in column->Resize(): not sealed.
+  void AddTo(absl::Span<const double> costs, const Candidates& prefill, double hidden_s,
+             CostColumn* column) const;
 
  private:
-  const float* seconds_per_byte_ = nullptr;  // by prefill worker
+  void AddTo(const double* cost, const float* byte_s, double hidden_s,
+             absl::Span<double> sums) const;
+  // At a known rate.
+  double SecondsAt(float byte_s, double hidden_s) const {
+    const double move_s = bytes_ * byte_s;
+    const double over_s = move_s - hidden_s;
+    return (over_s > 0 ? over_s : 0) + layer_share_ * move_s;
+  }
+
+  absl::Span<const float> seconds_per_byte_;  // by prefill worker; empty: nothing is known
   double bytes_ = 0;
   double layer_share_ = 0;
   double unknown_s_ = 0;

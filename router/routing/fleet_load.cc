@@ -222,7 +222,7 @@ int64_t FleetLoad::OnDispatch(int worker, absl::Duration now, const Sent& sent) 
   const double now_s = absl::ToDoubleSeconds(now);
   w.idle_at_s = std::max(w.idle_at_s, now_s) + sent.seconds;
   PromptCosts(w.role).OnDispatch(worker, now_s);
-  decode_steps_.OnDispatch(worker, now_s);
+  if (w.role == v1::WORKER_ROLE_DECODE) decode_steps_.OnDispatch(worker, now_s);
   Refresh(worker);
   return last_dispatch_;
 }

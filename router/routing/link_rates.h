@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/types/span.h"
 #include "baton/internal/v1/worker.pb.h"
 
 namespace baton::router {
@@ -49,10 +50,10 @@ class LinkRates {
   bool any() const { return any_; }
   // By the number of the prefill worker: seconds a byte to that decode worker; 0: not known.
   // Valid until the next call of another method.
-  const float* SecondsPerByteTo(int decode) const {
-    return &rows_[static_cast<size_t>(row_of_[decode]) * row_of_.size()];
+  absl::Span<const float> SecondsPerByteTo(int decode) const {
+    const size_t width = row_of_.size();
+    return absl::MakeConstSpan(rows_).subspan(static_cast<size_t>(row_of_[decode]) * width, width);
   }
-
   // No link to that decode worker counts as faster, by more than rounding.
   bool IsFastest(int prefill, int decode) const {
     return SecondsPerByteTo(decode)[prefill] <= 1.001f * least_[row_of_[decode]];

@@ -3,6 +3,8 @@
 #include <tuple>
 #include <vector>
 
+#include "router/routing/wide_loops.h"
+
 namespace baton::router {
 namespace {
 
@@ -21,6 +23,18 @@ int PickLowest(int count, uint64_t turn, CostOf cost_of) {
   return best[turn % best.size()];
 }
 
+// Plain pointers and locals, so that the loop is vectorized.
+BATON_WIDE_LOOPS void SetCosts(const Pricing& pricing, const double* __restrict queue_s,
+                               const double* __restrict service_s, absl::Span<double> costs) {
+  const double highest = pricing.highest, fleet = pricing.fleet, own_queue = pricing.own_queue;
+  double* __restrict cost = costs.data();
+  for (size_t i = 0; i < costs.size(); ++i) {
+    const double congested = fleet + own_queue * queue_s[i];
+    const double price = congested < highest ? congested : highest;
+    cost[i] = queue_s[i] + (1 + price) * service_s[i];
+  }
+}
+
 bool HasRoom(const RouteQuery& query, const Candidate& c) {
   return c.free_blocks >= query.prompt_blocks - c.matched_blocks;
 }
@@ -29,16 +43,7 @@ bool HasRoom(const RouteQuery& query, const Candidate& c) {
 
 absl::Span<double> Pricing::Costs(const Candidates& candidates, CostColumn* column) const {
   const absl::Span<double> costs = column->Resize(candidates.queue_s().size());
-  // Plain locals, so that the loop is vectorized.
-  const double highest_price = highest, fleet_price = fleet, queue_price = own_queue;
-  const double* __restrict queue_s = candidates.queue_s().data();
-  const double* __restrict service_s = candidates.service_s().data();
-  double* __restrict cost = costs.data();
-  for (size_t i = 0; i < costs.size(); ++i) {
-    const double congested = fleet_price + queue_price * queue_s[i];
-    const double price = congested < highest_price ? congested : highest_price;
-    cost[i] = queue_s[i] + (1 + price) * service_s[i];
-  }
+  SetCosts(*this, candidates.queue_s().data(), candidates.service_s().data(), costs);
   for (int i = 0; candidates.moves() && i < candidates.size(); ++i) {
     costs[i] = Cost(candidates[i]);
   }

@@ -66,10 +66,12 @@ struct RouteChoice {
   // hidden on each worker. With each one's own time, computing would pay for itself as long as the
   // KV is on its way, and prompts would leave the workers that have them cached.
   double hidden_s = 0;
-  // What was computed of the candidates given and need not be computed again, where no link is
-  // measured: by `pricing`, and the totals of PriceDecode, of those that were looked at (else no
-  // number). Null: nothing. Valid until the thread's next call of the policy.
+  // What was computed of the candidates given and need not be computed again: costs by `pricing`;
+  // with links, the same with the move to the chosen decode worker; and the totals of PriceDecode
+  // for the chosen prefill worker, of those that were looked at (else no number). Null: nothing.
+  // Valid until the thread's next call of the policy.
   const CostColumn* prefill_costs = nullptr;
+  const CostColumn* moved_costs = nullptr;
   const std::vector<double>* decode_costs = nullptr;
 };
 

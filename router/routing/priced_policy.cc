@@ -7,9 +7,8 @@
 #include <tuple>
 #include <vector>
 
-#include "absl/algorithm/container.h"
-#include "router/routing/decode_price.h"
 #include "router/routing/link_rates.h"
+#include "router/routing/wide_loops.h"
 
 namespace baton::router {
 namespace {
@@ -48,6 +47,32 @@ int MedianDepth(const Candidates& candidates) {
   return *middle;
 }
 
+struct FleetSums {
+  double queue_s = 0;
+  double busy = 0;  // workers with a queue
+  int deepest = 0;  // match
+};
+BATON_WIDE_LOOPS FleetSums SumsOf(const double* queue_s, const int* matched_blocks, size_t size) {
+  // Four sums, which do not wait for each other.
+  using Four = double __attribute__((vector_size(4 * sizeof(double))));
+  Four sums = {}, busy = {};
+  for (size_t i = 0; i + 4 <= size; i += 4) {
+    Four queues;
+    std::memcpy(&queues, queue_s + i, sizeof(queues));
+    sums += queues;
+    busy += queues > 0 ? Four{1, 1, 1, 1} : Four{};
+  }
+  for (size_t i = size / 4 * 4; i < size; ++i) {
+    sums[i % 4] += queue_s[i];
+    busy[i % 4] += queue_s[i] > 0 ? 1 : 0;
+  }
+  int deepest = 0;
+  for (size_t i = 0; i < size; ++i) {
+    deepest = matched_blocks[i] > deepest ? matched_blocks[i] : deepest;
+  }
+  return {sums[0] + sums[1] + sums[2] + sums[3], busy[0] + busy[1] + busy[2] + busy[3], deepest};
+}
+
 bool Stale(const Candidates& candidates) {
   for (int i = 0; i < candidates.size(); ++i) {
     if (candidates.silence_s(i) <= kStaleReport_s) return false;
@@ -83,36 +108,17 @@ uint64_t PricedPolicy::HomeKey(const RouteQuery& query, int known_blocks) const 
 
 Pricing PricedPolicy::PricingOf(const RouteQuery& query, const Candidates& prefill,
                                 uint64_t* home_key) {
-  // Four sums, which do not wait for each other, in vectors of two.
-  using Pair = double __attribute__((vector_size(2 * sizeof(double))));
-  Pair sums[2] = {}, busy[2] = {};
-  const double* queue_s_of = prefill.queue_s().data();
-  const int* matched_blocks = prefill.matched_blocks().data();
-  const auto size = static_cast<size_t>(prefill.size());
-  for (size_t i = 0; i + 4 <= size; i += 4) {
-    Pair queues[2];
-    std::memcpy(queues, queue_s_of + i, sizeof(queues));
-    for (const int half : {0, 1}) {
-      sums[half] += queues[half];
-      busy[half] += queues[half] > 0 ? Pair{1, 1} : Pair{};
-    }
-  }
-  for (size_t i = size / 4 * 4; i < size; ++i) {
-    sums[i % 4 / 2][i % 2] += queue_s_of[i];
-    busy[i % 4 / 2][i % 2] += queue_s_of[i] > 0 ? 1 : 0;
-  }
-  int deepest = 0;
-  for (size_t i = 0; i < size; ++i) deepest = std::max(deepest, matched_blocks[i]);
-  *home_key = HomeKey(query, deepest);
+  const FleetSums sums = SumsOf(prefill.queue_s().data(), prefill.matched_blocks().data(),
+                                static_cast<size_t>(prefill.size()));
+  *home_key = HomeKey(query, sums.deepest);
   const double count = prefill.size();
-  const double busy_count = busy[0][0] + busy[0][1] + busy[1][0] + busy[1][1];
   double busy_share = 0, mean_service_s = 0;
   {
     absl::MutexLock lock(&mutex_);
     const double passed =
         last_s_ ? std::max(0.0, query.now_s - *last_s_) : kUtilizationMemory_s * 100;
     busy_share_ +=
-        (1 - std::exp(-passed / kUtilizationMemory_s)) * (busy_count / count - busy_share_);
+        (1 - std::exp(-passed / kUtilizationMemory_s)) * (sums.busy / count - busy_share_);
     // Of decisions side by side, one may have read the clock before another.
     last_s_ = std::max(query.now_s, last_s_.value_or(query.now_s));
     busy_share = busy_share_;
@@ -122,7 +128,7 @@ Pricing PricedPolicy::PricingOf(const RouteQuery& query, const Candidates& prefi
   if (mean_service_s <= 0) return pricing;
   const double idle_share = std::max(1 - busy_share, 1e-3);
   const double gain = std::clamp(busy_share / idle_share, options_.min_gain, options_.max_gain);
-  const double queue_s = (sums[0][0] + sums[0][1] + sums[1][0] + sums[1][1]) / count;
+  const double queue_s = sums.queue_s / count;
   pricing.fleet = gain * queue_s / mean_service_s;
   pricing.own_queue = options_.own_queue * (1 - busy_share) / mean_service_s;
   pricing.highest = options_.max_price;
@@ -136,10 +142,7 @@ Pricing PricedPolicy::PricingOf(const RouteQuery& query, const Candidates& prefi
 
 int PricedPolicy::ChoosePrefill(const RouteQuery& query, const Candidates& prefill,
                                 RouteChoice& choice, Compared& compared) {
-  if (query.links != nullptr) {
-    const absl::Span<const double> services = prefill.service_s();
-    choice.hidden_s = *absl::c_min_element(services);
-  }
+  if (query.links != nullptr) choice.hidden_s = Least(prefill.service_s());
   if (Stale(prefill)) {
     choice.decision = "home";
     // By the first block that less than half of the fleet has: what all prompts begin with is no
@@ -148,9 +151,9 @@ int PricedPolicy::ChoosePrefill(const RouteQuery& query, const Candidates& prefi
     return HighestHash(key, prefill);
   }
   choice.pricing = PricingOf(query, prefill, &compared.home_key);
-  compared.all = choice.pricing.Costs(prefill, &compared.costs);
+  choice.pricing.Costs(prefill, &compared.costs);
   compared.costs.Seal();
-  if (query.links == nullptr) choice.prefill_costs = &compared.costs;
+  choice.prefill_costs = &compared.costs;
   const int best = Cheapest(prefill, compared.costs, compared.home_key);
   choice.decision = prefill.matched_blocks()[best] > 0 ? "prefix" : "load";
   return best;
@@ -163,7 +166,10 @@ int PricedPolicy::ChooseDecode(const RouteQuery& query, absl::Span<const Candida
                                bool alone, const Candidate* prefill, uint64_t turn,
                                Compared& compared) {
   const int count = static_cast<int>(decode.size());
-  compared.decode_costs.assign(decode.size(), std::numeric_limits<double>::quiet_NaN());
+  if (compared.decode_costs.empty()) {
+    compared.decode_costs.assign(decode.size(), std::numeric_limits<double>::quiet_NaN());
+    compared.decode_prices.resize(decode.size());
+  }
   bool draws = count >= kDrawAmong;
   while (true) {
     int best = -1, equals = 1;
@@ -172,10 +178,15 @@ int PricedPolicy::ChooseDecode(const RouteQuery& query, absl::Span<const Candida
       const Candidate& c = decode[i];
       const uint64_t chance = Mix(turn, static_cast<uint64_t>(i));
       if (draws && chance >> 63 != 0 && c.matched_blocks == 0 && c.running + c.queued > 0) continue;
-      const DecodePrice price = PriceDecode(query, c, alone, prefill);
-      compared.decode_costs[i] = price.total();
-      const std::tuple rank = {price.full, compared.decode_costs[i], c.running + c.queued,
-                               -c.free_blocks};
+      DecodePrice& price = compared.decode_prices[i];
+      double& cost = compared.decode_costs[i];
+      if (std::isnan(cost)) {
+        price = PriceDecode(query, c, alone, prefill);
+      } else {
+        price.prompt_s = PromptSeconds(query, c, alone, prefill);
+      }
+      cost = price.total();
+      const std::tuple rank = {price.full, cost, c.running + c.queued, -c.free_blocks};
       if (best >= 0 && rank > lowest) continue;
       equals = best >= 0 && rank == lowest ? equals + 1 : 1;
       lowest = rank;
@@ -234,24 +245,27 @@ bool PricedPolicy::ChooseByLinks(const RouteQuery& query, const Candidates& pref
     return ChooseDecode(query, decode, /*alone=*/false, &c, turn, compared);
   };
   choice.decode = decode_for(choice.prefill);
+  choice.decode_costs = &compared.decode_costs;
   const Candidate& partner = decode[choice.decode];
   if (query.links->IsFastest(prefill.worker(choice.prefill), partner.worker)) return true;
-  const KvMove move(query, partner);
-  for (int i = 0; i < prefill.size(); ++i) {
-    compared.all[i] += move.SecondsFrom(prefill.worker(i), choice.hidden_s);
-  }
-  compared.costs.Seal();
-  const int better = Cheapest(prefill, compared.costs, compared.home_key);
+  KvMove(query, partner)
+      .AddTo(compared.costs.all(), prefill, choice.hidden_s, &compared.moved_costs);
+  compared.moved_costs.Seal();
+  const int better = Cheapest(prefill, compared.moved_costs, compared.home_key);
   choice.decision = prefill.matched_blocks()[better] > 0 ? "prefix" : "load";
+  choice.moved_costs = &compared.moved_costs;
   if (better == choice.prefill) return true;
   choice.prefill = better;
-  choice.decode = decode_for(better);
+  const int partner_of_better = decode_for(better);
+  if (partner_of_better != choice.decode) choice.moved_costs = nullptr;
+  choice.decode = partner_of_better;
   return true;
 }
 
 RouteChoice PricedPolicy::Choose(const RouteQuery& query, const Candidates& prefill,
                                  absl::Span<const Candidate> decode) {
   thread_local Compared compared;  // for its memory
+  compared.decode_costs.clear();
   RouteChoice choice;
   if (query.links != nullptr && !prefill.empty() && !decode.empty()) {
     if (!ChooseByLinks(query, prefill, decode, choice, compared)) return choice;

@@ -42,6 +42,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "router/routing/decayed_mean.h"
+#include "router/routing/decode_price.h"
 #include "router/routing/policy.h"
 
 namespace baton::router {
@@ -77,9 +78,11 @@ class PricedPolicy final : public Policy {
   // What a choice has found out of the candidates.
   struct Compared {
     CostColumn costs;
-    absl::Span<double> all;  // of them
+    CostColumn moved_costs;  // with the move to a decode worker
     uint64_t home_key = 0;
+    // Of the decode candidates that were looked at; other costs are no number.
     std::vector<double> decode_costs;
+    std::vector<DecodePrice> decode_prices;
   };
 
   int ChoosePrefill(const RouteQuery& query, const Candidates& prefill, RouteChoice& choice,

@@ -5,6 +5,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/brief_lock.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
 
@@ -140,7 +141,7 @@ absl::StatusOr<Route> RoutePlanner::ChooseOf(const RouteRequest& request) {
   Match(request, &matched);
   absl::StatusOr<Chosen> chosen;
   {
-    absl::ReaderMutexLock lock(&mutex_);
+    BriefReaderLock lock(&mutex_);
     chosen = Decide(request, matched);
   }
   BATON_RETURN_IF_ERROR(chosen.status());
@@ -151,7 +152,7 @@ absl::StatusOr<Route> RoutePlanner::ChooseOf(const RouteRequest& request) {
   const absl::Duration finish = absl::Seconds(computes.wait_s() + computes.computing_s());
   bool will_be_cached = false;
   {
-    absl::MutexLock lock(&mutex_);
+    BriefLock lock(&mutex_);
     route.dispatch = CountDispatch(chosen->query, chosen->pair);
     will_be_cached = chosen->pair.prefill && workers_[chosen->pair.prefill->worker].prefix_caching;
   }
@@ -164,13 +165,14 @@ absl::StatusOr<Route> RoutePlanner::ChooseOf(const RouteRequest& request) {
 absl::StatusOr<RoutePlanner::Chosen> RoutePlanner::Decide(const RouteRequest& request,
                                                           const Matched& matched) const {
   const bool alone = request.workers == RouteRequest::Workers::kPrefill;
+  const absl::Duration now = clock_.SinceStart();
   Chosen chosen;
   thread_local std::vector<Candidate> decode;  // for its memory, as below
   if (alone) {
     decode.clear();
   } else {
     thread_local Candidates found;
-    Collect(v1::WORKER_ROLE_DECODE, /*suspect=*/false, request, matched.depths, &found);
+    Collect(v1::WORKER_ROLE_DECODE, /*suspect=*/false, request, matched.depths, now, &found);
     if (found.empty()) {
       chosen.no_decode_worker = true;
       return chosen;
@@ -178,7 +180,7 @@ absl::StatusOr<RoutePlanner::Chosen> RoutePlanner::Decide(const RouteRequest& re
     found.CopyTo(&decode);
   }
   thread_local Candidates prefill;
-  CollectPrefill(request, matched.depths, &prefill);
+  CollectPrefill(request, matched.depths, now, &prefill);
   if (IsPinned(request)) {
     prefill.KeepIf([&](int i) {
       mutex_.AssertReaderHeld();
@@ -191,7 +193,7 @@ absl::StatusOr<RoutePlanner::Chosen> RoutePlanner::Decide(const RouteRequest& re
   }
   if (alone && prefill.empty()) return NoPrefillWorker();
   const RouteQuery& query = chosen.query =
-      QueryOf(request, alone ? prefill.worker(0) : decode[0].worker);
+      QueryOf(request, alone ? prefill.worker(0) : decode[0].worker, now);
   PriceLoads(query, matched.in_tiers, &prefill);
   if (options_.kv_fetch) PriceFetches(query, matched.reported, decode, &prefill);
   const Pair& pair = chosen.pair =
@@ -221,11 +223,11 @@ absl::StatusOr<RoutePlanner::Chosen> RoutePlanner::Decide(const RouteRequest& re
 }
 
 void RoutePlanner::CollectPrefill(const RouteRequest& request, absl::Span<const int> depths,
-                                  Candidates* found) const {
-  Collect(v1::WORKER_ROLE_PREFILL, /*suspect=*/false, request, depths, found);
+                                  absl::Duration now, Candidates* found) const {
+  Collect(v1::WORKER_ROLE_PREFILL, /*suspect=*/false, request, depths, now, found);
   if (!found->empty() || !request.avoid.empty() || !health_.all_usable()) return;
   // One worker may hang; that all hang at once is unlikely.
-  Collect(v1::WORKER_ROLE_PREFILL, /*suspect=*/true, request, depths, found);
+  Collect(v1::WORKER_ROLE_PREFILL, /*suspect=*/true, request, depths, now, found);
   if (found->size() < 2) *found = Candidates();
 }
 
@@ -250,14 +252,15 @@ Route RoutePlanner::RouteTo(const Pair& pair) const {
 
 // The workers that may take the request; those to avoid only where there is no other.
 void RoutePlanner::Collect(v1::WorkerRole role, bool suspect, const RouteRequest& request,
-                           absl::Span<const int> depths, Candidates* found) const {
+                           absl::Span<const int> depths, absl::Duration now,
+                           Candidates* found) const {
   FleetLoad::Query query;
   query.role = role;
   query.suspect = suspect;
   query.model_fingerprint = request.model_fingerprint;
   query.prompt_tokens = request.prompt_tokens;
   query.matched_blocks = depths;
-  fleet_.Collect(query, clock_.SinceStart(), found);
+  fleet_.Collect(query, now, found);
   const bool one_pool = IsPinned(request) || (request.pool.empty() && pools_.only_none());
   if (one_pool && request.avoid.empty() && request.lost.empty() && health_.all_usable()) return;
   if (!one_pool) KeepPool(role, request, found);
@@ -288,10 +291,11 @@ void RoutePlanner::Collect(v1::WorkerRole role, bool suspect, const RouteRequest
   }
 }
 
-RouteQuery RoutePlanner::QueryOf(const RouteRequest& request, int worker_of_model) const {
+RouteQuery RoutePlanner::QueryOf(const RouteRequest& request, int worker_of_model,
+                                 absl::Duration now) const {
   const Worker& worker = workers_[worker_of_model];
   RouteQuery query;
-  query.now_s = absl::ToDoubleSeconds(clock_.SinceStart());
+  query.now_s = absl::ToDoubleSeconds(now);
   query.prompt_tokens = request.prompt_tokens;
   query.block_tokens = worker.block_tokens;
   query.prompt_blocks = (request.prompt_tokens + query.block_tokens - 1) / query.block_tokens;
@@ -330,7 +334,10 @@ RoutePlanner::Pair RoutePlanner::ChoosePair(const RouteQuery& query, const Candi
     };
     if (usable(decode[choice.decode])) {
       Pair pair = {chosen, decode[choice.decode], choice.decision, choice.pricing, choice.hidden_s};
-      if (left == &prefill) pair.prefill_costs = choice.prefill_costs;
+      if (left == &prefill) {
+        pair.prefill_costs = choice.prefill_costs;
+        pair.moved_costs = choice.moved_costs;
+      }
       pair.decode_costs = choice.decode_costs;
       return pair;
     }

@@ -112,6 +112,7 @@ class RoutePlanner final : public RosterObserver {
     Pricing pricing = {};
     double hidden_s = 0;  // as in RouteChoice, and so the next ones
     const CostColumn* prefill_costs = nullptr;
+    const CostColumn* moved_costs = nullptr;
     const std::vector<double>* decode_costs = nullptr;
 
     bool prefill_alone() const { return decode.worker == kNoWorker; }
@@ -144,15 +145,15 @@ class RoutePlanner final : public RosterObserver {
   std::vector<v1::WorkerRole> SpilledOf(const RouteRequest& request, const Route& route) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void Collect(v1::WorkerRole role, bool suspect, const RouteRequest& request,
-               absl::Span<const int> depths, Candidates* found) const
+               absl::Span<const int> depths, absl::Duration now, Candidates* found) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Prefill workers, or if all are suspect and there are several, those.
-  void CollectPrefill(const RouteRequest& request, absl::Span<const int> depths,
+  void CollectPrefill(const RouteRequest& request, absl::Span<const int> depths, absl::Duration now,
                       Candidates* found) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   Incarnation ProcessAt(int worker) const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return workers_[worker].target.incarnation();
   }
-  RouteQuery QueryOf(const RouteRequest& request, int worker_of_model) const
+  RouteQuery QueryOf(const RouteRequest& request, int worker_of_model, absl::Duration now) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   Pair ChooseAlone(const RouteQuery& query, const Candidates& prefill) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);

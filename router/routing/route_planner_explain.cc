@@ -1,28 +1,35 @@
 // The part of RoutePlanner that records why a pair was chosen.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "router/routing/decode_price.h"
 #include "router/routing/route_planner.h"
 
 namespace baton::router {
 namespace {
 
+constexpr double kNotCompared = std::numeric_limits<double>::infinity();
+
 // The indexes of the cheapest, in order of their costs, with the costs; the chosen one always among
 // them, -1: none.
-std::vector<std::pair<double, int>> Cheapest(const CostColumn& costs, int chosen) {
-  std::vector<std::pair<double, int>> cheapest;
-  cheapest.reserve(kMaxExplainedCandidates);
+absl::InlinedVector<std::pair<double, int>, kMaxExplainedCandidates> Cheapest(
+    const CostColumn& costs, int chosen) {
+  absl::InlinedVector<std::pair<double, int>, kMaxExplainedCandidates> cheapest;
   const auto insert = [&cheapest](std::pair<double, int> entry) {
-    cheapest.insert(std::upper_bound(cheapest.begin(), cheapest.end(), entry), entry);
+    cheapest.push_back(entry);
+    for (size_t at = cheapest.size() - 1; at > 0 && entry < cheapest[at - 1]; --at) {
+      std::swap(cheapest[at], cheapest[at - 1]);
+    }
   };
   constexpr size_t kOthers = kMaxExplainedCandidates - 1;
   // The chosen one may be among the cheapest.
   costs.ForEachUpTo(costs.BoundOf(kOthers + 1), [&](size_t i) {
-    if (static_cast<int>(i) == chosen) return true;
+    if (static_cast<int>(i) == chosen || costs[i] == kNotCompared) return true;
     const bool full = cheapest.size() == kOthers;
     if (full && costs[i] >= cheapest.back().first) return true;
     if (full) cheapest.pop_back();
@@ -83,13 +90,19 @@ void RoutePlanner::ExplainPrefill(const RouteQuery& query, const Pair& pair,
   const auto transfer_s = [&](int i) {
     return to_chosen ? to_chosen->SecondsFrom(prefill.worker(i), pair.hidden_s) : 0;
   };
-  thread_local CostColumn computed;  // for its memory
+  thread_local CostColumn computed, moved;  // for their memory
   const CostColumn* column = pair.prefill_costs;
   if (column == nullptr) {
-    const absl::Span<double> costs = pair.pricing.Costs(prefill, &computed);
-    for (int i = 0; to_chosen && i < prefill.size(); ++i) costs[i] += transfer_s(i);
+    pair.pricing.Costs(prefill, &computed);
     computed.Seal();
     column = &computed;
+  }
+  if (to_chosen && pair.moved_costs != nullptr) {
+    column = pair.moved_costs;
+  } else if (to_chosen) {
+    to_chosen->AddTo(column->all(), prefill, pair.hidden_s, &moved);
+    moved.Seal();
+    column = &moved;
   }
   for (const auto& [cost, i] : Cheapest(*column, prefill.Find(why->prefill))) {
     DecisionCandidate& explained = ExplainOne(query, prefill[i], /*computes=*/true, why);
@@ -109,10 +122,10 @@ void RoutePlanner::ExplainDecode(const RouteQuery& query, const Pair& pair,
   const absl::Span<double> costs = column.Resize(decode.size());
   const std::vector<double>* known = computes ? nullptr : pair.decode_costs;
   for (size_t i = 0; i < decode.size(); ++i) {
-    if (known != nullptr && !std::isnan((*known)[i])) {
-      costs[i] = (*known)[i];
-    } else {
+    if (known == nullptr) {
       costs[i] = PriceDecode(query, decode[i], /*alone=*/computes, prefill).total();
+    } else {
+      costs[i] = std::isnan((*known)[i]) ? kNotCompared : (*known)[i];
     }
   }
   column.Seal();

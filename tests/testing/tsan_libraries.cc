@@ -166,6 +166,15 @@ void Mutex::ReaderLock() {
   __tsan_mutex_post_lock(this, kRead, 0);
 }
 
+bool Mutex::ReaderTryLock() {
+  BATON_LIBRARY_METHOD(bool(Mutex::*)(), "_ZN4absl7debian35Mutex13ReaderTryLockEv");
+  __tsan_mutex_pre_lock(this, kRead | __tsan_mutex_try_lock);
+  const bool locked = (this->*library)();
+  const unsigned failed = locked ? 0 : __tsan_mutex_try_lock_failed;
+  __tsan_mutex_post_lock(this, kRead | __tsan_mutex_try_lock | failed, 0);
+  return locked;
+}
+
 void Mutex::ReaderUnlock() {
   BATON_LIBRARY_METHOD(void(Mutex::*)(), "_ZN4absl7debian35Mutex12ReaderUnlockEv");
   __tsan_mutex_pre_unlock(this, kRead);

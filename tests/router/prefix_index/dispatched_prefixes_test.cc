@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
+#include <vector>
+
 namespace baton::router {
 namespace {
 
@@ -82,6 +86,59 @@ TEST_F(DispatchedPrefixesTest, AnotherProcessHasNothingOfIt) {
   dispatched_.Add(0, Chain(3), absl::Seconds(9));
   dispatched_.Expire(absl::Seconds(1));
   EXPECT_EQ(Match(Chain(10)), (std::vector<int>{3, 0, 0}));
+}
+
+// Chains that branch everywhere come and go; what is matched is what a count of each key says.
+TEST_F(DispatchedPrefixesTest, MatchesLikeACountOfEachKey) {
+  const uint64_t seed = std::random_device()();
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
+  std::mt19937_64 random(seed);
+  std::vector<std::vector<kv::PrefixKey>> chains;
+  for (int i = 0; i < 40; ++i) {
+    std::vector<kv::PrefixKey> chain;
+    if (!chains.empty()) chain = chains[random() % chains.size()];
+    chain.resize(random() % (chain.size() + 1));
+    for (uint64_t more = 1 + random() % 50; more > 0; --more) chain.push_back(random());
+    chains.push_back(chain);
+  }
+  const auto kept = [](const std::vector<kv::PrefixKey>& chain) {
+    std::vector<kv::PrefixKey> keys;
+    for (size_t i = 0; i < chain.size(); ++i) {
+      const size_t behind = i + 1 - DispatchedPrefixes::kDense;
+      const bool dense = i < DispatchedPrefixes::kDense;
+      if (dense || behind % DispatchedPrefixes::kStride == 0) keys.push_back(chain[i]);
+    }
+    return keys;
+  };
+  struct Sent {
+    int worker;
+    size_t chain;
+    int expires;
+  };
+  std::vector<Sent> all;
+  for (int now = 0; now < 2000; ++now) {
+    const Sent sent = {static_cast<int>(random() % 3), random() % chains.size(),
+                       now + 1 + static_cast<int>(random() % 40)};
+    dispatched_.Add(sent.worker, chains[sent.chain], absl::Seconds(sent.expires));
+    all.push_back(sent);
+    const bool drop = random() % 100 == 0;
+    if (drop) dispatched_.DropWorker(1);
+    dispatched_.Expire(absl::Seconds(now));
+    std::erase_if(all, [&](const Sent& s) { return s.expires <= now || (drop && s.worker == 1); });
+    const std::vector<kv::PrefixKey>& asked = chains[random() % chains.size()];
+    int64_t key_count = 0;
+    std::vector<int> wanted(3, 0);
+    for (const Sent& s : all) {
+      const std::vector<kv::PrefixKey> keys = kept(chains[s.chain]);
+      key_count += static_cast<int64_t>(keys.size());
+      for (size_t i = 0; i < asked.size(); ++i) {
+        const bool has = std::find(keys.begin(), keys.end(), asked[i]) != keys.end();
+        if (has) wanted[s.worker] = std::max(wanted[s.worker], static_cast<int>(i) + 1);
+      }
+    }
+    ASSERT_EQ(Match(asked), wanted) << "at " << now;
+    ASSERT_EQ(dispatched_.key_count(), key_count) << "at " << now;
+  }
 }
 
 TEST_F(DispatchedPrefixesTest, IsBoundedAndTheFirstToExpireGo) {

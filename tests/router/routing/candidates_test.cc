@@ -5,13 +5,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "router/routing/decode_price.h"
 #include "router/routing/fleet_load.h"
+#include "router/routing/link_rates.h"
 #include "router/routing/priced_policy.h"
 
 namespace baton::router {
@@ -37,6 +41,7 @@ TEST(CostColumnTest, FindsWhatASortFinds) {
     if (count > 0) {
       EXPECT_EQ(column.least(), sorted[0]);
     }
+    EXPECT_EQ(column.least(), Least(costs));
     for (const int low : {1, 8}) {
       const double bound = column.BoundOf(low);
       if (count >= low) {
@@ -183,7 +188,7 @@ TEST(CandidatesTest, EachReadyWorkerIsCollectedAsItIs) {
   CollectsEachReadyWorker(std::random_device()());
 }
 
-// The rendezvous hash of PricedPolicy.
+// The hash of PricedPolicy.
 uint64_t HomeHash(uint64_t key, uint64_t identity) {
   constexpr uint64_t kOdd = 0xD6E8FEB86659FD93u;
   uint64_t mixed = (key ^ identity * 0x9E3779B97F4A7C15u) * kOdd;
@@ -196,15 +201,18 @@ struct Exhaustive {
   int home = -1;
 };
 
-// As priced_policy.h describes it: each worker's cost, the cheapest, the deepest of those within a
-// hundredth of it, the highest hash of those.
+double NoMove(const Candidate&) { return 0; }
+
+// As docs/design/routing.md describes it: each worker's cost, the cheapest, the deepest of those
+// within a hundredth of it, the highest hash of those.
+template <class Move>
 Exhaustive ChooseExhaustively(const std::vector<Candidate>& fleet, const Pricing& pricing,
-                              absl::Span<const kv::PrefixKey> keys) {
+                              absl::Span<const kv::PrefixKey> keys, const Move& move_s) {
   int known = 0;
   double least = std::numeric_limits<double>::infinity();
   for (const Candidate& c : fleet) {
     known = std::max(known, c.matched_blocks);
-    least = std::min(least, pricing.Cost(c));
+    least = std::min(least, pricing.Cost(c) + move_s(c));
   }
   const uint64_t key = keys[std::min<size_t>(known, keys.size() - 1)];
   Exhaustive best;
@@ -214,13 +222,31 @@ Exhaustive ChooseExhaustively(const std::vector<Candidate>& fleet, const Pricing
       return than < 0 || HomeHash(key, c.identity) > HomeHash(key, fleet[than].identity);
     };
     if (higher(best.home)) best.home = i;
-    if (pricing.Cost(c) > least + std::max(1e-4, 0.01 * least)) continue;
+    if (pricing.Cost(c) + move_s(c) > least + std::max(1e-4, 0.01 * least)) continue;
     const int depth = best.prefill < 0 ? -1 : fleet[best.prefill].matched_blocks;
     if (c.matched_blocks > depth || (c.matched_blocks == depth && higher(best.prefill))) {
       best.prefill = i;
     }
   }
   return best;
+}
+
+// Many equals, and queues long enough for homes.
+std::vector<Candidate> RandomFleet(Random& random, int size, bool moves) {
+  std::vector<Candidate> fleet(static_cast<size_t>(size));
+  const bool busy = Below(random, 2) == 0;
+  for (int i = 0; i < size; ++i) {
+    Candidate& c = fleet[static_cast<size_t>(i)];
+    c.worker = i;
+    c.identity = random();
+    c.matched_blocks = Below(random, 4) == 0 ? Below(random, 9) : 0;
+    c.service_s = 0.1 * (9 - c.matched_blocks) * (Below(random, 10) == 0 ? 2 : 1);
+    c.queue_s = busy ? Below(random, 200) * 0.2 : Below(random, 2) * Below(random, 100) * 1e-3;
+    if (!moves || Below(random, 2) == 0) continue;
+    c.fetch_s = Below(random, 10) * 0.05;
+    c.fetch_saves_s = c.fetch_s > 0 ? c.service_s / 2 : 0;
+  }
+  return fleet;
 }
 
 void ChoosesLikeAnExhaustivePass(uint64_t seed) {
@@ -236,23 +262,10 @@ void ChoosesLikeAnExhaustivePass(uint64_t seed) {
   query.keys = keys;
   for (int trial = 0; trial < 1000; ++trial) {
     query.now_s += 0.5;
-    std::vector<Candidate> fleet(
-        static_cast<size_t>(1 + Below(random, trial % 10 == 0 ? 1000 : 40)));
-    const bool busy = Below(random, 2) == 0, moves = Below(random, 3) == 0;
-    for (size_t i = 0; i < fleet.size(); ++i) {
-      Candidate& c = fleet[i];
-      c.worker = static_cast<int>(i);
-      c.identity = random();
-      c.matched_blocks = Below(random, 4) == 0 ? Below(random, 9) : 0;
-      c.service_s = 0.1 * (9 - c.matched_blocks) * (Below(random, 10) == 0 ? 2 : 1);
-      // Many equals, and queues long enough for homes.
-      c.queue_s = busy ? Below(random, 200) * 0.2 : Below(random, 2) * Below(random, 100) * 1e-3;
-      if (!moves || Below(random, 2) == 0) continue;
-      c.fetch_s = Below(random, 10) * 0.05;
-      c.fetch_saves_s = c.fetch_s > 0 ? c.service_s / 2 : 0;
-    }
+    const std::vector<Candidate> fleet =
+        RandomFleet(random, 1 + Below(random, trial % 10 == 0 ? 1000 : 40), Below(random, 3) == 0);
     const RouteChoice choice = policy.Choose(query, fleet, {decode});
-    const Exhaustive wanted = ChooseExhaustively(fleet, choice.pricing, keys);
+    const Exhaustive wanted = ChooseExhaustively(fleet, choice.pricing, keys, &NoMove);
     ASSERT_EQ(choice.prefill, wanted.prefill) << "trial " << trial;
     if (choice.pricing.home != kNoWorker) {
       EXPECT_EQ(choice.pricing.home, wanted.home);
@@ -268,6 +281,130 @@ void ChoosesLikeAnExhaustivePass(uint64_t seed) {
 TEST(CandidatesTest, ThePricedPolicyChoosesLikeAnExhaustivePass) {
   for (uint64_t seed = 0; seed < 5; ++seed) ChoosesLikeAnExhaustivePass(seed);
   ChoosesLikeAnExhaustivePass(std::random_device()());
+}
+
+// Links of which some stand out, and some are unknown.
+LinkRates RandomLinks(Random& random, int prefill_workers, int decode_workers) {
+  LinkRates links;
+  const int count = prefill_workers + decode_workers;
+  links.Grow(count);
+  for (int worker = 0; worker < count; ++worker) links.Joins(worker, absl::StrCat("w", worker), 1);
+  for (int worker = prefill_workers; worker < count; ++worker) {
+    internal::v1::LoadReport report;
+    for (int i = Below(random, 10); i > 0; --i) {
+      internal::v1::LinkRate& link = *report.add_links();
+      link.set_worker_id(absl::StrCat("w", Below(random, prefill_workers)));
+      link.set_epoch(1);
+      link.set_bytes_per_second(1e7 * (1 + Below(random, 4) * Below(random, 30)));
+    }
+    links.OnReport(worker, report, 0);
+  }
+  links.Tick(0);
+  return links;
+}
+
+// The cheapest of those that the request looks at: half of many, unless none of them has room.
+int ChooseDecodeExhaustively(const RouteQuery& query, const std::vector<Candidate>& decode,
+                             const Candidate& prefill, uint64_t turn) {
+  for (const bool draws : {decode.size() >= 8, false}) {
+    int best = -1;
+    std::pair<bool, double> lowest;
+    for (size_t i = 0; i < decode.size(); ++i) {
+      const Candidate& c = decode[i];
+      const bool drawn = HomeHash(turn, i) >> 63 == 0;
+      if (draws && !drawn && c.matched_blocks == 0 && c.running + c.queued > 0) continue;
+      const DecodePrice price = PriceDecode(query, c, /*alone=*/false, &prefill);
+      const std::pair rank = {price.full, price.total()};
+      if (best < 0 || rank < lowest) best = static_cast<int>(i), lowest = rank;
+    }
+    if (best >= 0 && !lowest.first) return best;
+    if (!draws) return best;
+  }
+  return -1;
+}
+
+// The three steps of docs/design/routing.md, each a plain pass.
+void ChoosesByLinksLikeAnExhaustivePass(uint64_t seed) {
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
+  Random random(seed);
+  const std::vector<kv::PrefixKey> keys = {11, 12, 13, 14, 15, 16, 17, 18};
+  PricedOptions options;
+  options.seed = seed;
+  options.max_local_prefill_tokens = 0;
+  PricedPolicy policy(options);
+  RouteQuery query;
+  query.prompt_tokens = 128;
+  query.prompt_blocks = 8;
+  query.keys = keys;
+  query.block_transfer_s = 1e-2;
+  query.block_bytes = 4e7;
+  query.layer_share = 1.0 / 32;
+  query.answer_tokens = query.mean_answer_tokens = 100;
+  int again = 0;
+  uint64_t turn = 0;
+  for (int trial = 0; trial < 400; ++trial) {
+    query.now_s += 0.5;
+    const std::vector<Candidate> fleet =
+        RandomFleet(random, 1 + Below(random, trial % 10 == 0 ? 1000 : 40), Below(random, 3) == 0);
+    std::vector<Candidate> decode(static_cast<size_t>(1 + Below(random, 20)));
+    for (size_t i = 0; i < decode.size(); ++i) {
+      Candidate& c = decode[i];
+      c.worker = static_cast<int>(fleet.size() + i);
+      c.matched_blocks = Below(random, 3) == 0 ? Below(random, 9) : 0;
+      c.running = Below(random, 20);
+      c.total_blocks = 10'000;
+      c.free_blocks = Below(random, 4) == 0 ? Below(random, 8) : 1000;
+      c.context_tokens = c.running * (100 + Below(random, 1000)) + static_cast<int>(i);
+    }
+    const LinkRates links =
+        RandomLinks(random, static_cast<int>(fleet.size()), static_cast<int>(decode.size()));
+    if (!links.any()) continue;
+    query.links = &links;
+    const RouteChoice choice = policy.Choose(query, fleet, decode);
+    const Pricing& pricing = choice.pricing;
+    const uint64_t mixed_turn = HomeHash(seed, turn++);
+    double hidden_s = fleet[0].service_s;
+    for (const Candidate& c : fleet) hidden_s = std::min(hidden_s, c.service_s);
+    ASSERT_EQ(choice.hidden_s, hidden_s);
+    int prefill = ChooseExhaustively(fleet, pricing, keys, &NoMove).prefill;
+    int partner =
+        ChooseDecodeExhaustively(query, decode, fleet[static_cast<size_t>(prefill)], mixed_turn);
+    const Candidate& at = decode[static_cast<size_t>(partner)];
+    if (!links.IsFastest(prefill, at.worker)) {
+      const KvMove move(query, at);
+      const int better = ChooseExhaustively(fleet, pricing, keys, [&](const Candidate& c) {
+                           return move.SecondsFrom(c.worker, hidden_s);
+                         }).prefill;
+      if (better != prefill) {
+        ++again;
+        prefill = better;
+        partner = ChooseDecodeExhaustively(query, decode, fleet[static_cast<size_t>(prefill)],
+                                           mixed_turn);
+      }
+    }
+    ASSERT_EQ(choice.prefill, prefill) << "trial " << trial;
+    ASSERT_EQ(choice.decode, partner) << "trial " << trial;
+    for (size_t i = 0; i < fleet.size(); ++i) {
+      ASSERT_EQ((*choice.prefill_costs)[i], pricing.Cost(fleet[i]));
+      if (choice.moved_costs == nullptr) continue;
+      const KvMove move(query, decode[static_cast<size_t>(partner)]);
+      ASSERT_EQ((*choice.moved_costs)[i],
+                pricing.Cost(fleet[i]) + move.SecondsFrom(static_cast<int>(i), hidden_s));
+    }
+    for (size_t i = 0; i < decode.size(); ++i) {
+      const double told = (*choice.decode_costs)[i];
+      const Candidate& computes = fleet[static_cast<size_t>(prefill)];
+      ASSERT_TRUE(std::isnan(told) ||
+                  told == PriceDecode(query, decode[i], /*alone=*/false, &computes).total());
+    }
+    policy.OnSent(fleet[static_cast<size_t>(prefill)]);
+  }
+  EXPECT_GT(again, 20);
+}
+
+TEST(CandidatesTest, ThePricedPolicyChoosesByLinksLikeAnExhaustivePass) {
+  for (uint64_t seed = 0; seed < 5; ++seed) ChoosesByLinksLikeAnExhaustivePass(seed);
+  ChoosesByLinksLikeAnExhaustivePass(std::random_device()());
 }
 
 }  // namespace
