@@ -1,4 +1,4 @@
-// Locks of a mutex that nobody holds for more than some microseconds. They try for about that long
+// Locks of a mutex that is held for no more than some microseconds. They try for about that long
 // before they sleep: a thread that sleeps and wakes takes longer than the wait. Abseil's own locks
 // sleep at once where readers are involved.
 #ifndef BATON_COMMON_BASE_BRIEF_LOCK_H_
