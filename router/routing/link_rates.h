@@ -54,6 +54,7 @@ class LinkRates {
     const size_t width = row_of_.size();
     return absl::MakeConstSpan(rows_).subspan(static_cast<size_t>(row_of_[decode]) * width, width);
   }
+
   // No link to that decode worker counts as faster, by more than rounding.
   bool IsFastest(int prefill, int decode) const {
     return SecondsPerByteTo(decode)[prefill] <= 1.001f * least_[row_of_[decode]];

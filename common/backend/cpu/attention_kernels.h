@@ -18,7 +18,7 @@ namespace {
 
 // Floats of the scores of sixteen columns.
 constexpr int kScoreVector = kSplitTokens * 16;
-// Up to so many columns may have scores of their own layout.
+// Up to so many columns have scores [token][8] where a vector is wider than they are: ScoreStride.
 constexpr int kFewColumns = 8;
 
 BATON_INLINE int64_t RoundUp16(int64_t n) { return (n + 15) & ~int64_t{15}; }
@@ -244,15 +244,16 @@ BATON_INLINE F32x16 AddWeight(F32x16 max, F32x16 sum, float* score) {
 template <int kTokens>
 BATON_INLINE void SoftmaxColumns(const AttentionTile& tile, int column, Seen seen, int begin,
                                  int end, float* scores) {
-  constexpr int kChains = 4 / kTokens;  // in a vector: kTokens
+  constexpr int kChains = 4 / kTokens;  // vectors, each with the chains of kTokens remainders
   const auto add_tokens = [](F32x16 a) { return kTokens == 2 ? Add(a, SwapHalves(a)) : a; };
   F32x16 max = MaskAndMax<kTokens>(tile, column, seen, begin, end, scores);
   if (kTokens == 2) max = Max(max, SwapHalves(max));
   F32x16 sum[4] = {Zero(), Zero(), Zero(), Zero()};
   int t = begin;
   for (; t + 4 <= end; t += 4) {
-    for (int i = 0; i < kChains; ++i)
+    for (int i = 0; i < kChains; ++i) {
       sum[i] = AddWeight(max, sum[i], scores + t * 16 / kTokens + i * 16);
+    }
   }
   for (int i = 0; t < end; t += kTokens, ++i) {
     sum[i] = AddWeight(max, sum[i], scores + t * 16 / kTokens);

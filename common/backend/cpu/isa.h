@@ -8,13 +8,14 @@
 
 namespace baton::backend {
 
-// Ascending: each is faster than those before it, and can do what they can, but for kAvxVnni, which
-// CPUs with AVX-512 may lack.
+// Ascending, as BestIsa prefers them. A CPU with one has those before it, too, but for kAvxVnni,
+// which CPUs with AVX-512 may lack.
 enum class Isa { kPortable, kAvx2, kAvxVnni, kAvx512, kAvx512Vnni, kAvx512BF16, kAmx };
 
 // The best that CPU, kernel and build allow. Asks the kernel for AMX's tile registers.
 Isa BestIsa();
 
+// Without a name if the build lacks them. They run only on a CPU that has the instructions.
 const Kernels& KernelsOf(Isa isa);
 
 // All that this process can run, ascending.
