@@ -90,8 +90,13 @@ TEST(DecodeFleetTest, AWorkerWhoseFirstRequestWasSlowGetsItsShare) {
   ASSERT_TRUE(heard.ok()) << heard;
 
   std::printf("stopped in a step at attempt %d\n", attempt);
+  // A step that the machine holds up makes a worker slower than the other one for a while, and the
+  // router gives it less: one burst may be as uneven as that. A worker that is avoided gets next to
+  // nothing.
+  constexpr int kBursts = 3;
   Tally tally;
-  for (int round = 0; round < 3; ++round) {
+  double all_0 = 0, all_1 = 0;
+  for (int round = 0; round < kBursts; ++round) {
     const double before_0 = EndedAt(cluster, "decode-0"), before_1 = EndedAt(cluster, "decode-1");
     std::vector<std::thread> clients;
     for (const Case& c : cases) {
@@ -109,10 +114,14 @@ TEST(DecodeFleetTest, AWorkerWhoseFirstRequestWasSlowGetsItsShare) {
     const double at_1 = EndedAt(cluster, "decode-1") - before_1;
     std::printf("burst %d: %.0f and %.0f requests\n", round, at_0, at_1);
     EXPECT_EQ(at_0 + at_1, kBurst);
-    EXPECT_GE(at_0, kBurst / 3) << "burst " << round;
-    EXPECT_GE(at_1, kBurst / 3) << "burst " << round;
+    EXPECT_GE(at_0, kBurst / 6) << "burst " << round;
+    EXPECT_GE(at_1, kBurst / 6) << "burst " << round;
+    all_0 += at_0;
+    all_1 += at_1;
   }
-  EXPECT_EQ(tally.right(), 3 * kBurst) << tally.ErrorsByReason();
+  EXPECT_GE(all_0, kBursts * kBurst / 3);
+  EXPECT_GE(all_1, kBursts * kBurst / 3);
+  EXPECT_EQ(tally.right(), kBursts * kBurst) << tally.ErrorsByReason();
   EXPECT_TRUE(cluster.Crashes().empty());
   if (HasFailure()) cluster.KeepLogs();
 }
