@@ -8,17 +8,14 @@
 namespace baton::backend {
 namespace {
 
-// I32x16: sixteen sums. U8x64: four unsigned bytes for each. DotSum adds up products of the bytes
-// with the four signed bytes of x: AddBytes those of any bytes, less kByteOffset; Add those of
-// bytes below 1 << kBits, at most 6. After kDotsAtOnce<kBits> of Add, and after the last, Widen is
-// due.
-//
-// What GCC 12 makes the fastest tiles of: rows; kFourBitTiles: unpacked bytes of 4 bits apart from
-// those of 5; kUnrollSteps, and kUnrollBytes for AddBytes: straight lines instead of loops.
+// I32x16: sixteen sums. U8x64: four unsigned bytes for each. DotSum adds up kDots products of such
+// bytes with the four signed bytes of x, kDot of them before this one: AddBytes those of any bytes,
+// less kByteOffset; Add those of bytes below 1 << kBits, at most 6.
+// kQuantizedTileRows, kQuantizedTileVectors: of the tiles that GCC 12 makes the fastest.
+// kFourBitTiles: unpacked bytes of 4 bits have tiles apart from those of 5.
 #if defined(__AVX512F__)
 
-constexpr bool kFourBitTiles = false, kUnrollSteps = true;
-constexpr int kQuantizedTileRows = 6, kBytesTileRows = 6;
+constexpr int kQuantizedTileRows = 6;
 constexpr int kQuantizedTileVectors = 2;
 
 struct I32x16 {
@@ -56,21 +53,18 @@ BATON_INLINE U8x64 SpreadBytes(const uint8_t* p) {
   return _mm512_or_si512(twice, _mm512_slli_epi32(twice, 16));
 }
 #if defined(__AVX512VNNI__)
-constexpr bool kUnrollBytes = true;
 constexpr int kByteOffset = 0;
 BATON_INLINE I32x16 DotBytes(I32x16 sum, U8x64 w, int32_t x) {
   return {_mm512_dpbusd_epi32(sum.v, w, _mm512_set1_epi32(x))};
 }
 #else
-constexpr bool kUnrollBytes = false;
-BATON_INLINE I32x16 AddPairs(I32x16 sum, __m512i pairs) {
-  return {_mm512_add_epi32(sum.v, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))};
-}
 #define BATON_SUMS_OF_16_BITS
 using I16x32 = __m512i;
-BATON_INLINE I16x32 NoPairs() { return _mm512_setzero_si512(); }
-BATON_INLINE I16x32 DotPairs(I16x32 sum, U8x64 w, int32_t x) {
-  return _mm512_add_epi16(sum, _mm512_maddubs_epi16(w, _mm512_set1_epi32(x)));
+BATON_INLINE I32x16 SumOf(I32x16 a, I32x16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
+BATON_INLINE I16x32 SumPairs(I16x32 a, I16x32 b) { return _mm512_add_epi16(a, b); }
+BATON_INLINE I32x16 Widen(I16x32 pairs) { return {_mm512_madd_epi16(pairs, _mm512_set1_epi16(1))}; }
+BATON_INLINE I16x32 DotPairs(U8x64 w, int32_t x) {
+  return _mm512_maddubs_epi16(w, _mm512_set1_epi32(x));
 }
 // Two products of 255 and 127 do not fit into 16 bits: bytes from -128 to 127, the sign moved to x.
 constexpr int kByteOffset = 128;
@@ -79,7 +73,7 @@ BATON_INLINE I32x16 DotBytes(I32x16 sum, U8x64 w, int32_t x) {
   const __m512i all = _mm512_set1_epi32(x);
   const __m512i turned =
       _mm512_mask_sub_epi8(all, _mm512_movepi8_mask(value), _mm512_setzero_si512(), all);
-  return AddPairs(sum, _mm512_maddubs_epi16(_mm512_abs_epi8(value), turned));
+  return SumOf(sum, Widen(_mm512_maddubs_epi16(_mm512_abs_epi8(value), turned)));
 }
 #endif
 
@@ -101,13 +95,7 @@ BATON_INLINE void StoreWhole(F32x16 a, F32x16 b, int8_t* values, int32_t sums[2]
 
 #elif defined(__AVX2__)
 
-#if defined(__AVXVNNI__)
-constexpr bool kFourBitTiles = false, kUnrollSteps = false, kUnrollBytes = true;
-constexpr int kQuantizedTileRows = 4, kBytesTileRows = 4;
-#else
-constexpr bool kFourBitTiles = true, kUnrollSteps = false, kUnrollBytes = false;
-constexpr int kQuantizedTileRows = 4, kBytesTileRows = 2;
-#endif
+constexpr int kQuantizedTileRows = 4;
 constexpr int kQuantizedTileVectors = 1;
 
 struct I32x16 {
@@ -170,29 +158,31 @@ BATON_INLINE I32x16 DotBytes(I32x16 sum, U8x64 w, int32_t x) {
   return {_mm256_dpbusd_avx_epi32(sum.lo, w.lo, all), _mm256_dpbusd_avx_epi32(sum.hi, w.hi, all)};
 }
 #else
-BATON_INLINE __m256i AddPairs(__m256i sum, __m256i pairs) {
-  return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-}
-BATON_INLINE I32x16 AddPairs(I32x16 sum, U8x64 pairs) {
-  return {AddPairs(sum.lo, pairs.lo), AddPairs(sum.hi, pairs.hi)};
-}
 #define BATON_SUMS_OF_16_BITS
 using I16x32 = U8x64;
-BATON_INLINE I16x32 NoPairs() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
-BATON_INLINE I16x32 DotPairs(I16x32 sum, U8x64 w, int32_t x) {
+BATON_INLINE I32x16 SumOf(I32x16 a, I32x16 b) {
+  return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
+}
+BATON_INLINE I16x32 SumPairs(I16x32 a, I16x32 b) {
+  return {_mm256_add_epi16(a.lo, b.lo), _mm256_add_epi16(a.hi, b.hi)};
+}
+BATON_INLINE I32x16 Widen(I16x32 pairs) {
+  const __m256i one = _mm256_set1_epi16(1);
+  return {_mm256_madd_epi16(pairs.lo, one), _mm256_madd_epi16(pairs.hi, one)};
+}
+BATON_INLINE I16x32 DotPairs(U8x64 w, int32_t x) {
   const __m256i all = _mm256_set1_epi32(x);
-  return {_mm256_add_epi16(sum.lo, _mm256_maddubs_epi16(w.lo, all)),
-          _mm256_add_epi16(sum.hi, _mm256_maddubs_epi16(w.hi, all))};
+  return {_mm256_maddubs_epi16(w.lo, all), _mm256_maddubs_epi16(w.hi, all)};
 }
 // Two products of 255 and 127 do not fit into 16 bits: bytes from -128 to 127, the sign moved to x.
 constexpr int kByteOffset = 128;
-BATON_INLINE __m256i DotBytes(__m256i sum, __m256i w, __m256i x) {
-  const __m256i value = _mm256_xor_si256(w, _mm256_set1_epi8(-128));
-  return AddPairs(sum, _mm256_maddubs_epi16(_mm256_abs_epi8(value), _mm256_sign_epi8(x, value)));
-}
 BATON_INLINE I32x16 DotBytes(I32x16 sum, U8x64 w, int32_t x) {
-  const __m256i all = _mm256_set1_epi32(x);
-  return {DotBytes(sum.lo, w.lo, all), DotBytes(sum.hi, w.hi, all)};
+  const __m256i all = _mm256_set1_epi32(x), top = _mm256_set1_epi8(-128);
+  const U8x64 value = {_mm256_xor_si256(w.lo, top), _mm256_xor_si256(w.hi, top)};
+  return SumOf(
+      sum,
+      Widen({_mm256_maddubs_epi16(_mm256_abs_epi8(value.lo), _mm256_sign_epi8(all, value.lo)),
+             _mm256_maddubs_epi16(_mm256_abs_epi8(value.hi), _mm256_sign_epi8(all, value.hi))}));
 }
 #endif
 
@@ -228,8 +218,7 @@ BATON_INLINE void StoreWhole(F32x16 a, F32x16 b, int8_t* values, int32_t sums[2]
 
 #else
 
-constexpr bool kFourBitTiles = false, kUnrollSteps = false, kUnrollBytes = false;
-constexpr int kQuantizedTileRows = 2, kBytesTileRows = 2;
+constexpr int kQuantizedTileRows = 2;
 constexpr int kQuantizedTileVectors = 1;
 
 struct I32x16 {
@@ -318,32 +307,62 @@ BATON_INLINE void StoreWhole(F32x16 a, F32x16 b, int8_t* values, int32_t sums[2]
 #endif
 
 #if defined(BATON_SUMS_OF_16_BITS)
+constexpr bool kFourBitTiles = true;
 // Two products of 127 and the largest byte are one 16-bit number. As many of them as fit are added
 // up before they become 32-bit ones.
 template <int kBits>
 constexpr int kDotsAtOnce = 32767 / (2 * 127 * ((1 << kBits) - 1));
+// Makes the compiler compute `a` here. GCC 12 would first compute all products of a block, which do
+// not fit into the registers, and then add them up.
+#if defined(__AVX512F__)
+BATON_INLINE void Pin(I16x32& a) { asm("" : "+v"(a)); }
+BATON_INLINE void Pin(I32x16& a) { asm("" : "+v"(a.v)); }
+#else
+BATON_INLINE void Pin(I16x32& a) { asm("" : "+x"(a.lo), "+x"(a.hi)); }
+BATON_INLINE void Pin(I32x16& a) { asm("" : "+x"(a.lo), "+x"(a.hi)); }
+#endif
 struct DotSum {
-  BATON_INLINE void Start(int32_t at) {
-    sum = Fill(at);
-    pairs = NoPairs();
+  BATON_INLINE void Start(int32_t at) { start = at; }
+  template <int kDot>
+  BATON_INLINE void AddBytes(U8x64 w, int32_t x) {
+    sum = DotBytes(kDot == 0 ? Fill(0) : sum, w, x);
+    Pin(sum);
   }
-  BATON_INLINE void AddBytes(U8x64 w, int32_t x) { sum = DotBytes(sum, w, x); }
-  BATON_INLINE void Add(U8x64 w, int32_t x) { pairs = DotPairs(pairs, w, x); }
-  BATON_INLINE void Widen() {
-    sum = AddPairs(sum, pairs);
-    pairs = NoPairs();
+  template <int kBits, int kDot, int kDots>
+  BATON_INLINE void Add(U8x64 w, int32_t x) {
+    constexpr int kAtOnce = kDotsAtOnce<kBits> < kDots ? kDotsAtOnce<kBits> : kDots;
+    if constexpr (kDot % kAtOnce == 0) {
+      pairs = DotPairs(w, x);
+    } else {
+      pairs = SumPairs(pairs, DotPairs(w, x));
+    }
+    Pin(pairs);
+    if constexpr (kDot % kAtOnce == kAtOnce - 1) {
+      if constexpr (kDot < kAtOnce) {
+        sum = Widen(pairs);
+      } else {
+        sum = SumOf(sum, Widen(pairs));
+      }
+    }
   }
+  BATON_INLINE I32x16 Sum() const { return SumOf(sum, Fill(start)); }
+  int32_t start;
   I32x16 sum;
   I16x32 pairs;
 };
 #else
-template <int kBits>
-constexpr int kDotsAtOnce = 64;
+constexpr bool kFourBitTiles = false;
 struct DotSum {
   BATON_INLINE void Start(int32_t at) { sum = Fill(at); }
-  BATON_INLINE void AddBytes(U8x64 w, int32_t x) { sum = DotBytes(sum, w, x); }
-  BATON_INLINE void Add(U8x64 w, int32_t x) { sum = DotBytes(sum, w, x); }
-  BATON_INLINE void Widen() {}
+  template <int kDot>
+  BATON_INLINE void AddBytes(U8x64 w, int32_t x) {
+    sum = DotBytes(sum, w, x);
+  }
+  template <int kBits, int kDot, int kDots>
+  BATON_INLINE void Add(U8x64 w, int32_t x) {
+    sum = DotBytes(sum, w, x);
+  }
+  BATON_INLINE I32x16 Sum() const { return sum; }
   I32x16 sum;
 };
 #endif

@@ -55,11 +55,8 @@ constexpr int HighBits(Packing packing) {
   return packing == Packing::kSuper6 ? 2 : packing == Packing::kSuper5 ? 1 : 0;
 }
 constexpr int TileRows(Packing packing) {
-  if (packing == Packing::kBytes) return kBytesTileRows;
-  if (!IsSuper(packing)) return kQuantizedTileRows;
   // The factors of super-blocks take registers from the sums.
-  constexpr int kSuperRows = kQuantizedTileRows < 4 ? kQuantizedTileRows : 4;
-  return IsOf6Bits(packing) && kBytesTileRows < kSuperRows ? kBytesTileRows : kSuperRows;
+  return IsSuper(packing) && kQuantizedTileRows > 4 ? 4 : kQuantizedTileRows;
 }
 constexpr int64_t HeaderBytes(Packing packing) {
   if (IsSuper(packing) && IsUnpacked(packing)) return 0;
@@ -170,26 +167,26 @@ BATON_INLINE void LoadPair(const uint8_t* w, int vector, U8x64& first, U8x64& se
   }
 }
 
-// Additions before Widen, of the 8 of a block.
+// Products of a sum: a block's, or of 6 bits a half's.
 template <Packing kPacking>
-constexpr int kAtOnce = kDotsAtOnce<DotBits(kPacking)> < 8 ? kDotsAtOnce<DotBits(kPacking)> : 8;
+constexpr int kDotsOfSum = IsOf6Bits(kPacking) ? 4 : 8;
 
-// Adds the products of columns [4 * step, 4 * step + 4) of a block of bytes.
-template <Packing kPacking, int kRows, int kVectors>
-BATON_INLINE void AddStep(int step, const ActivationBlock* x, int64_t x_stride, const uint8_t* w,
+// Adds the products of columns [4 * kStep, 4 * kStep + 4) of a block of bytes.
+template <Packing kPacking, int kStep, int kRows, int kVectors>
+BATON_INLINE void AddStep(const ActivationBlock* x, int64_t x_stride, const uint8_t* w,
                           int first_vector, DotSum (&sum)[kRows][kVectors]) {
+  constexpr int kDot = kStep % kDotsOfSum<kPacking>;
   for (int v = 0; v < kVectors; ++v) {
-    const uint8_t* at = w + step * 128 + (first_vector + v) * 64;
+    const uint8_t* at = w + kStep * 128 + (first_vector + v) * 64;
     if constexpr (kPacking == Packing::kBytes) __builtin_prefetch(at + kPrefetchBytes);
     const U8x64 bytes = LoadBytes(at);
     for (int r = 0; r < kRows; ++r) {
       int32_t four;
-      std::memcpy(&four, x[r * x_stride].values + 4 * step, sizeof(four));
+      std::memcpy(&four, x[r * x_stride].values + 4 * kStep, sizeof(four));
       if constexpr (kPacking == Packing::kBytes) {
-        sum[r][v].AddBytes(bytes, four);
+        sum[r][v].template AddBytes<kDot>(bytes, four);
       } else {
-        sum[r][v].Add(bytes, four);
-        if ((step + 1) % kAtOnce<kPacking> == 0) sum[r][v].Widen();
+        sum[r][v].template Add<DotBits(kPacking), kDot, kDotsOfSum<kPacking>>(bytes, four);
       }
     }
   }
@@ -214,9 +211,9 @@ BATON_INLINE void AddPair(const ActivationBlock* x, int64_t x_stride, const uint
     for (int r = 0; r < kRows; ++r) {
       int32_t four[2];
       std::memcpy(four, x[r * x_stride].values + 8 * kPair, sizeof(four));
-      sum[r][v].Add(first, four[0]);
-      sum[r][v].Add(second, four[1]);
-      if constexpr (2 * (kPair + 1) % kAtOnce<kPacking> == 0) sum[r][v].Widen();
+      constexpr int kDots = kDotsOfSum<kPacking>, kDot = 2 * kPair % kDots;
+      sum[r][v].template Add<DotBits(kPacking), kDot, kDots>(first, four[0]);
+      sum[r][v].template Add<DotBits(kPacking), kDot + 1, kDots>(second, four[1]);
     }
   }
 }
@@ -229,15 +226,11 @@ BATON_INLINE void AddHalf(const ActivationBlock* x, int64_t x_stride, const uint
   if constexpr (!IsUnpacked(kPacking)) {
     AddPair<kPacking, 2 * kHalf>(x, x_stride, w, first_vector, zero, sum);
     AddPair<kPacking, 2 * kHalf + 1>(x, x_stride, w, first_vector, zero, sum);
-  } else if constexpr (kPacking == Packing::kBytes ? kUnrollBytes : kUnrollSteps) {
-    AddStep<kPacking>(4 * kHalf, x, x_stride, w, first_vector, sum);
-    AddStep<kPacking>(4 * kHalf + 1, x, x_stride, w, first_vector, sum);
-    AddStep<kPacking>(4 * kHalf + 2, x, x_stride, w, first_vector, sum);
-    AddStep<kPacking>(4 * kHalf + 3, x, x_stride, w, first_vector, sum);
   } else {
-    for (int step = 4 * kHalf; step < 4 * kHalf + 4; ++step) {
-      AddStep<kPacking>(step, x, x_stride, w, first_vector, sum);
-    }
+    AddStep<kPacking, 4 * kHalf>(x, x_stride, w, first_vector, sum);
+    AddStep<kPacking, 4 * kHalf + 1>(x, x_stride, w, first_vector, sum);
+    AddStep<kPacking, 4 * kHalf + 2>(x, x_stride, w, first_vector, sum);
+    AddStep<kPacking, 4 * kHalf + 3>(x, x_stride, w, first_vector, sum);
   }
 }
 
@@ -249,7 +242,7 @@ BATON_INLINE void FoldSums(const ActivationBlock* x, int64_t x_stride,
   for (int r = 0; r < kRows; ++r) {
     const F32x16 x_scale = Set1(x[r * x_stride].scale);
     for (int v = 0; v < kVectors; ++v) {
-      total[r][v] = Fma(Mul(ToFloat(sum[r][v].sum), x_scale), factor[v], total[r][v]);
+      total[r][v] = Fma(Mul(ToFloat(sum[r][v].Sum()), x_scale), factor[v], total[r][v]);
     }
   }
 }
