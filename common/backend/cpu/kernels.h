@@ -12,8 +12,9 @@ enum class Element : uint8_t { kF32, kBF16, kF16 };
 // How the KV pool holds elements; the values are those of KvFormat.
 enum class Codes : uint8_t { kPlain, kInt8, kInt4, kFp8 };
 
-// Columns of a weight panel. A packed weight is [panels][in][32] for f32 and, for bf16,
-// [panels][in / 2][32][2] with `in` rounded up to 32: a product reads a panel from end to end.
+// Columns of a weight panel. A packed weight is [panels][in][32] for matmul_f32 and, for
+// matmul_bf16, [panels][in / 2][32][2] with `in` rounded up to 32: a product reads a panel from end
+// to end.
 constexpr int kPanelColumns = 32;
 constexpr int kBF16InMultiple = 32;
 // With kPackRowsFrom rows of x or more, matmul_bf16 takes x as packed by pack_rows, if the table
@@ -22,17 +23,19 @@ constexpr int kPackRowsFrom = 17;
 constexpr int kSquareRows = 32;
 
 // out[r, c] = sum over k of x[r, k] * panel[k, c] (+ bias[c]), for rows x columns. matmul_f32 adds
-// the products in ascending k to one accumulator that starts at 0. matmul_bf16 adds pairs of them
+// the products in ascending k to one accumulator that starts at 0; weights of 16 bits become
+// float32, exactly, on the way from memory. matmul_bf16 adds pairs of them
 // as the instruction does; the order depends on k alone, never on the rows or columns of the call.
 struct MatMulSlice {
   const void* x = nullptr;  // [rows, in]; bf16: `in` a multiple of 32
   int64_t x_stride = 0;     // elements; 0: x is packed by pack_rows
   int64_t rows = 0;
   int64_t in = 0;
-  const void* panels = nullptr;  // the first of the slice's panels
-  int64_t columns = 0;           // to compute, from the first panel's first column on
-  const float* bias = nullptr;   // of the slice's first column, or null
-  float* out = nullptr;          // of the slice's first column
+  const void* panels = nullptr;     // the first of the slice's panels
+  Element element = Element::kF32;  // of the panels
+  int64_t columns = 0;              // to compute, from the first panel's first column on
+  const float* bias = nullptr;      // of the slice's first column, or null
+  float* out = nullptr;             // of the slice's first column
   int64_t out_stride = 0;
 };
 

@@ -13,9 +13,13 @@ namespace {
 
 struct MulBF16 {
   using X = uint16_t;
+  using W = uint16_t;
   static constexpr int kStep = 2;
-  static BATON_INLINE F32x16 Add(const uint16_t* x, const uint16_t* w, F32x16 sum) {
-    return {_mm512_dpbf16_ps(sum.v, SetPair(x), (__m512bh)_mm512_loadu_si512(w))};
+  static BATON_INLINE __m512bh Weights(const uint16_t* w) {
+    return (__m512bh)_mm512_loadu_si512(w);
+  }
+  static BATON_INLINE F32x16 Add(const uint16_t* x, __m512bh w, F32x16 sum) {
+    return {_mm512_dpbf16_ps(sum.v, SetPair(x), w)};
   }
 };
 

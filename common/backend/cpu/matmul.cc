@@ -164,7 +164,7 @@ void MatMulRunner::RunQuantized(int64_t rows, const ActivationBlock* rounded,
 
 void MatMulRunner::RunPacked(const Tensor& x, const PackedWeights& weights, const float* bias,
                              const Tensor& out) {
-  const bool bf16 = weights.dtype() == DType::kBF16;
+  const bool bf16 = weights.compute() == DType::kBF16;
   const bool packed = bf16 && kernels_.pack_rows != nullptr && x.rows >= kPackRowsFrom;
   const std::byte* x_data = static_cast<const std::byte*>(x.data);
   int64_t x_row = x.row_stride;
@@ -174,10 +174,11 @@ void MatMulRunner::RunPacked(const Tensor& x, const PackedWeights& weights, cons
   }
   const auto from = [&](int64_t panel, int64_t row) {
     MatMulSlice slice;
-    slice.x = x_data + row * x_row * static_cast<int64_t>(SizeOf(weights.dtype()));
+    slice.x = x_data + row * x_row * static_cast<int64_t>(SizeOf(weights.compute()));
     slice.x_stride = packed ? 0 : x_row;
     slice.in = weights.padded_in();
     slice.panels = weights.panel(panel);
+    slice.element = static_cast<Element>(weights.stored());
     return slice;
   };
   MultiplySlices(pool_, weights, x.rows, bias, out, from,

@@ -6,6 +6,8 @@
 #ifndef BATON_COMMON_BACKEND_CPU_MATMUL_KERNELS_H_
 #define BATON_COMMON_BACKEND_CPU_MATMUL_KERNELS_H_
 
+#include <type_traits>
+
 #include "common/backend/cpu/kernels.h"
 #include "common/backend/cpu/simd16.h"
 
@@ -25,11 +27,19 @@ constexpr int64_t kInBlock = 512;
 // Rows that fit beside it.
 constexpr int64_t kRowBlock = 240;
 
+// Products of float32 with weights of kElement.
+template <Element kElement>
 struct MulF32 {
   using X = float;
+  using W = std::conditional_t<kElement == Element::kF32, float, uint16_t>;
   static constexpr int kStep = 1;  // k per step
-  static BATON_INLINE F32x16 Add(const float* x, const float* w, F32x16 sum) {
-    return Fma(Set1(*x), Load(w), sum);
+  static BATON_INLINE F32x16 Weights(const W* w) {
+    if constexpr (kElement == Element::kF32) return Load(w);
+    if constexpr (kElement == Element::kBF16) return LoadBF16(w);
+    if constexpr (kElement == Element::kF16) return LoadF16(w);
+  }
+  static BATON_INLINE F32x16 Add(const float* x, F32x16 w, F32x16 sum) {
+    return Fma(Set1(*x), w, sum);
   }
 };
 
@@ -50,8 +60,8 @@ BATON_INLINE void StoreColumns(F32x16 a, float* p, int at, int columns) {
 }
 
 template <class Mul, int kRows, int kVectors>
-void MulTile(const typename Mul::X* x, int64_t x_stride, const typename Mul::X* w,
-             const float* bias, float* out, int64_t out_stride, PanelBlock block) {
+BATON_NO_INLINE void MulTile(const typename Mul::X* x, int64_t x_stride, const typename Mul::W* w,
+                             const float* bias, float* out, int64_t out_stride, PanelBlock block) {
   F32x16 sum[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) {
@@ -61,9 +71,11 @@ void MulTile(const typename Mul::X* x, int64_t x_stride, const typename Mul::X* 
   constexpr int64_t kPrefetch = 48 * kPanelColumns * Mul::kStep;
   for (int64_t k = 0; k < block.steps; ++k, x += Mul::kStep, w += kPanelColumns * Mul::kStep) {
     for (int v = 0; v < kVectors; ++v) __builtin_prefetch(w + kPrefetch + v * 16 * Mul::kStep);
+    decltype(Mul::Weights(w)) weights[kVectors];
+    for (int v = 0; v < kVectors; ++v) weights[v] = Mul::Weights(w + v * 16 * Mul::kStep);
     for (int r = 0; r < kRows; ++r) {
       for (int v = 0; v < kVectors; ++v) {
-        sum[r][v] = Mul::Add(x + r * x_stride, w + v * 16 * Mul::kStep, sum[r][v]);
+        sum[r][v] = Mul::Add(x + r * x_stride, weights[v], sum[r][v]);
       }
     }
   }
@@ -79,7 +91,7 @@ void MulTile(const typename Mul::X* x, int64_t x_stride, const typename Mul::X* 
 
 template <class Mul, int kVectors>
 BATON_INLINE void MulRows(int64_t rows, const typename Mul::X* x, int64_t x_stride,
-                          const typename Mul::X* w, const float* bias, float* out,
+                          const typename Mul::W* w, const float* bias, float* out,
                           int64_t out_stride, PanelBlock block) {
   int64_t r = 0;
   for (; r + kTileRows <= rows; r += kTileRows) {
@@ -121,6 +133,7 @@ BATON_INLINE void MulRows(int64_t rows, const typename Mul::X* x, int64_t x_stri
 template <class Mul>
 void MulSlice(const MatMulSlice& s) {
   using X = typename Mul::X;
+  using W = typename Mul::W;
   const int64_t steps = (s.in + Mul::kStep - 1) / Mul::kStep;
   const int64_t panel_size = Mul::kStep == 1 ? s.in * kPanelColumns : steps * 2 * kPanelColumns;
   // Few rows: one pass over the weights in memory order. Many: blocks that stay in cache.
@@ -129,7 +142,7 @@ void MulSlice(const MatMulSlice& s) {
     const int64_t rows = s.rows - row < kRowBlock ? s.rows - row : kRowBlock;
     const X* x = static_cast<const X*>(s.x) + row * s.x_stride;
     for (int64_t column = 0; column < s.columns; column += kPanelColumns) {
-      const X* panel = static_cast<const X*>(s.panels) + column / kPanelColumns * panel_size;
+      const W* panel = static_cast<const W*>(s.panels) + column / kPanelColumns * panel_size;
       for (int64_t step = 0; step < steps; step += steps_a_block) {
         const int64_t left = steps - step;
         PanelBlock block = {left < steps_a_block ? left : steps_a_block, step == 0,
@@ -149,7 +162,16 @@ void MulSlice(const MatMulSlice& s) {
   }
 }
 
-void MatMulF32(const MatMulSlice& slice) { MulSlice<MulF32>(slice); }
+void MatMulF32(const MatMulSlice& slice) {
+  switch (slice.element) {
+    case Element::kF32:
+      return MulSlice<MulF32<Element::kF32>>(slice);
+    case Element::kBF16:
+      return MulSlice<MulF32<Element::kBF16>>(slice);
+    case Element::kF16:
+      return MulSlice<MulF32<Element::kF16>>(slice);
+  }
+}
 
 }  // namespace
 }  // namespace baton::backend

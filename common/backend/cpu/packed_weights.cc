@@ -14,9 +14,13 @@
 namespace baton::backend {
 namespace {
 
-// [64][in] -> [in][64] (f32) or [in / 2][64][2] (bf16), which is the same thing with a pair of bf16
-// in place of a float. In squares, so that both sides stay in the first-level cache.
-void TransposeWords(const uint32_t* rows, int64_t words, uint32_t* panel) {
+// [32][in] -> [in][32], of float32 or of 16 bits; for products of bfloat16 [in / 2][32][2], which
+// is the same thing with a pair in place of a float. In squares, so that both sides stay in the
+// first-level cache.
+template <class Word>
+void TransposeWords(const void* from, int64_t words, void* to) {
+  const auto* rows = static_cast<const Word*>(from);
+  auto* panel = static_cast<Word*>(to);
   constexpr int64_t kSquare = 16;
   for (int64_t k = 0; k < words; k += kSquare) {
     const int64_t end = std::min(words, k + kSquare);
@@ -42,15 +46,16 @@ void CopyRow(const QuantizedHostMatrix& matrix, int64_t row, DType dtype, void* 
 
 }  // namespace
 
-PackedWeights::PackedWeights(int64_t out_features, int64_t in_features, DType dtype)
+PackedWeights::PackedWeights(int64_t out_features, int64_t in_features, DType compute, DType stored)
     : PanelMatrix(Form::kFloat, out_features, in_features),
-      dtype_(dtype),
-      padded_in_(dtype == DType::kBF16
+      compute_(compute),
+      stored_(stored),
+      padded_in_(compute == DType::kBF16
                      ? (in_features + kBF16InMultiple - 1) / kBF16InMultiple * kBF16InMultiple
                      : in_features) {}
 
 int64_t PackedWeights::panel_bytes() const {
-  return padded_in_ * kPanelColumns * static_cast<int64_t>(SizeOf(dtype_));
+  return padded_in_ * kPanelColumns * static_cast<int64_t>(SizeOf(stored_));
 }
 
 const std::byte* PackedWeights::panel(int64_t index) const {
@@ -59,30 +64,34 @@ const std::byte* PackedWeights::panel(int64_t index) const {
 
 template <class Matrix>
 void PackedWeights::FillPanel(absl::Span<const Matrix> stacked, int64_t index) {
-  const int64_t row_bytes = padded_in_ * static_cast<int64_t>(SizeOf(dtype_));
-  const int64_t words = row_bytes / 4;
-  std::vector<uint32_t> rows(kPanelColumns * words);  // zeros where the matrix ends
+  const int64_t row_bytes = padded_in_ * static_cast<int64_t>(SizeOf(stored_));
+  std::vector<std::byte> rows(kPanelColumns * row_bytes);  // zeros where the matrix ends
   int64_t row = index * kPanelColumns, column = 0;
   for (const Matrix& part : stacked) {
     for (; row < part.rows && column < kPanelColumns; ++row, ++column) {
-      CopyRow(part, row, dtype_, rows.data() + column * words);
+      CopyRow(part, row, stored_, rows.data() + column * row_bytes);
     }
     row -= part.rows;
   }
   std::byte* panel = static_cast<std::byte*>(memory_.data()) + index * panel_bytes();
-  TransposeWords(rows.data(), words, reinterpret_cast<uint32_t*>(panel));
+  const bool single = compute_ == DType::kF32 && stored_ != DType::kF32;
+  if (single) {
+    TransposeWords<uint16_t>(rows.data(), row_bytes / 2, panel);
+  } else {
+    TransposeWords<uint32_t>(rows.data(), row_bytes / 4, panel);
+  }
 }
 
 template <class Matrix>
 absl::StatusOr<std::unique_ptr<PackedWeights>> PackedWeights::PackStacked(
-    absl::Span<const Matrix> stacked, DType dtype, ThreadPool& pool) {
+    absl::Span<const Matrix> stacked, DType compute, DType stored, ThreadPool& pool) {
   BATON_CHECK(!stacked.empty());
   int64_t rows = 0;
   for (const Matrix& part : stacked) {
     BATON_CHECK_EQ(part.cols, stacked[0].cols);
     rows += part.rows;
   }
-  std::unique_ptr<PackedWeights> packed(new PackedWeights(rows, stacked[0].cols, dtype));
+  std::unique_ptr<PackedWeights> packed(new PackedWeights(rows, stacked[0].cols, compute, stored));
   const size_t size_bytes = static_cast<size_t>(packed->panel_count() * packed->panel_bytes());
   BATON_ASSIGN_OR_RETURN(packed->memory_, MappedMemory::Map(size_bytes));
   pool.Run(static_cast<int>(packed->panel_count()),
@@ -91,13 +100,17 @@ absl::StatusOr<std::unique_ptr<PackedWeights>> PackedWeights::PackStacked(
 }
 
 absl::StatusOr<std::unique_ptr<PackedWeights>> PackedWeights::Pack(
-    absl::Span<const HostMatrix> stacked, DType dtype, ThreadPool& pool) {
-  return PackStacked(stacked, dtype, pool);
+    absl::Span<const HostMatrix> stacked, DType compute, ThreadPool& pool) {
+  const bool alike = std::all_of(stacked.begin(), stacked.end(), [&](const HostMatrix& part) {
+    return part.dtype == stacked[0].dtype;
+  });
+  const bool keeps = compute == DType::kF32 && alike;
+  return PackStacked(stacked, compute, keeps ? stacked[0].dtype : compute, pool);
 }
 
 absl::StatusOr<std::unique_ptr<PackedWeights>> PackedWeights::Pack(
-    absl::Span<const QuantizedHostMatrix> stacked, DType dtype, ThreadPool& pool) {
-  return PackStacked(stacked, dtype, pool);
+    absl::Span<const QuantizedHostMatrix> stacked, DType compute, ThreadPool& pool) {
+  return PackStacked(stacked, compute, compute, pool);
 }
 
 }  // namespace baton::backend

@@ -248,9 +248,9 @@ BATON_INLINE void FoldSums(const ActivationBlock* x, int64_t x_stride,
 }
 
 template <Packing kPacking, int kRows, int kVectors>
-void MulQuantizedTile(const ActivationBlock* x, int64_t x_stride, const uint8_t* w,
-                      const float* bias, float* out, int64_t out_stride,
-                      const QuantizedRange& range) {
+BATON_NO_INLINE void MulQuantizedTile(const ActivationBlock* x, int64_t x_stride, const uint8_t* w,
+                                      const float* bias, float* out, int64_t out_stride,
+                                      const QuantizedRange& range) {
   constexpr bool kZeros = kPacking == Packing::kNibblesAndZeros;
   F32x16 total[kRows][kVectors];
   LoadTotals(out, out_stride, range, total);
@@ -302,8 +302,9 @@ BATON_INLINE void LoadFactors(const uint8_t* header, const uint8_t* w, int at, F
 }
 
 template <Packing kPacking, int kRows, int kVectors>
-void MulSuperTile(const ActivationBlock* x, int64_t x_stride, const uint8_t* w, const float* bias,
-                  float* out, int64_t out_stride, const QuantizedRange& range) {
+BATON_NO_INLINE void MulSuperTile(const ActivationBlock* x, int64_t x_stride, const uint8_t* w,
+                                  const float* bias, float* out, int64_t out_stride,
+                                  const QuantizedRange& range) {
   F32x16 total[kRows][kVectors];
   LoadTotals(out, out_stride, range, total);
   x += range.begin;

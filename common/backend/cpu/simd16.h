@@ -15,6 +15,8 @@
 #endif
 
 #define BATON_INLINE inline __attribute__((always_inline))
+// For tiles: GCC 12 keeps their sums in registers only where it does not inline them.
+#define BATON_NO_INLINE __attribute__((noinline))
 
 namespace baton::backend {
 namespace {

@@ -112,6 +112,38 @@ TEST_P(MatMulTest, StridedOperands) {
   }
 }
 
+class Float32MatMulTest : public MatMulTest {};
+
+TEST_P(Float32MatMulTest, WeightsOf16BitsStaySmallAndChangeNoBit) {
+  for (uint32_t seed = 1; seed <= Seeds(GetParam(), 12); ++seed) {
+    Random random(seed);
+    const int rows = random.Int(1, 40), n = random.Int(1, 200), n2 = random.Int(1, 40);
+    const int k = random.Of({1, 7, 33, 64, 255, 512, 700, 1030});
+    const DType stored = random.Of({DType::kBF16, DType::kF16});
+    Owned a(stored, n, k, random.Floats(n * k)), b(stored, n2, k, random.Floats(n2 * k));
+    Owned wide_a(DType::kF32, n, k, a.Values()), wide_b(DType::kF32, n2, k, b.Values());
+    Owned x(dtype_, rows, k, random.Floats(rows * k));
+    auto bias = BufferOf(*backend_, random.Floats(n + n2));
+    const auto pack = [&](const Owned& first, const Owned& second) {
+      const Tensor &f = first.tensor(), &g = second.tensor();
+      return std::move(backend_->Pack({{f.data, f.dtype, n, k}, {g.data, g.dtype, n2, k}})).value();
+    };
+    auto small = pack(a, b), large = pack(wide_a, wide_b), mixed = pack(a, wide_b);
+    EXPECT_EQ(2 * small->size_bytes(), large->size_bytes());
+    const std::vector<float> expected = Multiply(x, *large, bias.get());
+    ExpectSame(Multiply(x, *small, bias.get()), expected, Name(stored));
+    ExpectSame(Multiply(x, *mixed, bias.get()), expected, "both sizes");
+  }
+}
+
+std::vector<Variant> Float32Variants() {
+  std::vector<Variant> variants = AllVariants();
+  std::erase_if(variants, [](const Variant& v) { return v.compute != Compute::kF32; });
+  return variants;
+}
+
+INSTANTIATE_TEST_SUITE_P(AllVariants, Float32MatMulTest, ::testing::ValuesIn(Float32Variants()),
+                         [](const auto& info) { return NameOf(info.param); });
 INSTANTIATE_TEST_SUITE_P(AllVariants, MatMulTest, ::testing::ValuesIn(AllVariants()),
                          [](const auto& info) { return NameOf(info.param); });
 
