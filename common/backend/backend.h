@@ -303,6 +303,15 @@ class Backend {
   // Operations. rows = rows of the batch.
   // out f32 [rows, d] = table[token] for table [vocab, d] of any dtype.
   virtual void Embed(const DeviceBatch& batch, const Tensor& table, const Tensor& out) = 0;
+  // The same with the rows of a packed matrix, which then is the only copy of a tied embedding.
+  // REQUIRES: embeds_packed() of the matrix's elements.
+  virtual void EmbedPacked(const DeviceBatch& batch, const PackedMatrix& table, const Tensor& out) {
+    BATON_CHECK(false) << "no rows of packed matrices";
+  }
+  // Whether EmbedPacked gives, bit for bit, what Embed does of a table of `elements`: for matrices
+  // that were packed from such elements, or from blocks of fewer bits where `elements` is the
+  // activations' type.
+  virtual bool embeds_packed(DType elements) const { return false; }
   // out (f32 or activation dtype) = x / rms(x) * weight; x f32, weight f32 [cols].
   virtual void RmsNorm(const Tensor& x, const Buffer& weight, float eps, const Tensor& out) = 0;
   // residual (f32) += delta (f32); out = RmsNorm(residual).

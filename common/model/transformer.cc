@@ -280,7 +280,11 @@ void DenseTransformer::Enqueue(const backend::RaggedBatch& batch, const backend:
   const int64_t d = config_.hidden_dim;
   Rows rows = {
       .batch = all_rows_.get(), .count = count, .residual = residual_.View(count, d), .q = {}};
-  backend_.Embed(*rows.batch, weights_.embedding, rows.residual);
+  if (weights_.embedding_memory != nullptr) {
+    backend_.Embed(*rows.batch, weights_.embedding, rows.residual);
+  } else {
+    backend_.EmbedPacked(*rows.batch, *weights_.lm_head, rows.residual);
+  }
   const int layer_count = static_cast<int>(config_.layers.size());
   for (int layer = 0; layer < layer_count; ++layer) {
     const LayerSpec& spec = config_.layers[static_cast<size_t>(layer)];

@@ -52,6 +52,18 @@ absl::StatusOr<LayerWeights> LoadLayer(const LayerSpec& spec, int layer, int64_t
   return weights;
 }
 
+// Whether the LM head, as it is packed, serves as the embedding with the same bits.
+bool SharesEmbedding(const Checkpoint& checkpoint, const ModelConfig& config,
+                     const backend::Backend& backend) {
+  if (!config.tied_embeddings || config.load_bits > 0) return false;
+  // GPTQ and AWQ have a quantised LM head beside the embedding.
+  const bool from_file =
+      !config.lm_head_quantized ||
+      (config.quantization && config.quantization->format == WeightQuantization::Format::kGguf);
+  const std::optional<DType> dtype = EmbeddingDType(checkpoint, backend.activation_dtype());
+  return from_file && dtype && backend.embeds_packed(*dtype);
+}
+
 }  // namespace
 
 std::optional<DType> EmbeddingDType(const Checkpoint& checkpoint, DType activation) {
@@ -65,14 +77,17 @@ absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelCon
                                     const std::function<void(double)>& progress,
                                     backend::Backend& backend) {
   const StoredTensor* embedding = checkpoint.Find(kEmbeddingName);
-  const bool twice = config.tied_embeddings && embedding != nullptr;
+  const bool shared = SharesEmbedding(checkpoint, config, backend);
+  const bool twice = config.tied_embeddings && embedding != nullptr && !shared;
   WeightLoader loader(
       checkpoint, config, progress,
       checkpoint.size_bytes() + (twice ? embedding->entry->end - embedding->entry->begin : 0),
       backend);
   Weights weights;
-  BATON_RETURN_IF_ERROR(
-      loader.Embedding(kEmbeddingName, config.vocab_size, config.hidden_dim, &weights));
+  if (!shared) {
+    BATON_RETURN_IF_ERROR(
+        loader.Embedding(kEmbeddingName, config.vocab_size, config.hidden_dim, &weights));
+  }
   for (size_t i = 0; i < config.layers.size(); ++i) {
     BATON_ASSIGN_OR_RETURN(LayerWeights layer, LoadLayer(config.layers[i], static_cast<int>(i),
                                                          config.hidden_dim, loader));

@@ -28,6 +28,7 @@ struct LayerWeights {
 };
 
 struct Weights {
+  // Null: the LM head is the embedding, too.
   std::unique_ptr<backend::Buffer> embedding_memory;
   backend::Tensor embedding;  // [v, d], of EmbeddingDType
   std::vector<LayerWeights> layers;

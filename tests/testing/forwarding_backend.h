@@ -66,6 +66,13 @@ class ForwardingBackend : public backend::Backend {
              const backend::Tensor& out) override {
     inner_->Embed(batch, table, out);
   }
+  void EmbedPacked(const backend::DeviceBatch& batch, const backend::PackedMatrix& table,
+                   const backend::Tensor& out) override {
+    inner_->EmbedPacked(batch, table, out);
+  }
+  bool embeds_packed(backend::DType elements) const override {
+    return inner_->embeds_packed(elements);
+  }
   void RmsNorm(const backend::Tensor& x, const backend::Buffer& weight, float eps,
                const backend::Tensor& out) override {
     inner_->RmsNorm(x, weight, eps, out);

@@ -120,6 +120,10 @@ class CpuBackend final : public Backend {
   std::unique_ptr<Event> RecordEvent() override { return std::make_unique<DoneEvent>(); }
 
   void Embed(const DeviceBatch& batch, const Tensor& table, const Tensor& out) override;
+  void EmbedPacked(const DeviceBatch& batch, const PackedMatrix& table, const Tensor& out) override;
+  bool embeds_packed(DType elements) const override {
+    return elements == activation_dtype_ || activation_dtype_ == DType::kF32;
+  }
   void RmsNorm(const Tensor& x, const Buffer& weight, float eps, const Tensor& out) override;
   void AddRmsNorm(const Tensor& residual, const Tensor& delta, const Buffer& weight, float eps,
                   const Tensor& out) override;
@@ -233,6 +237,27 @@ void CpuBackend::Embed(const DeviceBatch& batch, const Tensor& table, const Tens
     const int32_t token = cpu.tokens()[row];
     BATON_CHECK(token >= 0 && token < table.rows) << "token " << token;
     kernels_.to_f32(RowOf(table, token), ElementOf(table.dtype), out.cols, At<float>(out, row));
+  });
+}
+
+void CpuBackend::EmbedPacked(const DeviceBatch& batch, const PackedMatrix& table,
+                             const Tensor& out) {
+  const CpuBatch& cpu = Cpu(batch);
+  CheckF32(out);
+  CheckShape(out, cpu.rows(), table.in_features());
+  const auto& matrix = static_cast<const CpuMatrix&>(table);
+  BATON_CHECK(matrix.form() != CpuMatrix::Form::kStacked);
+  const auto& panels = static_cast<const PanelMatrix&>(matrix);
+  // A table would have values of few bits as activations.
+  const bool rounds =
+      matrix.form() == CpuMatrix::Form::kQuantized && activation_dtype_ != DType::kF32;
+  ForRows(cpu.rows(), out.cols, [&](int64_t row) {
+    float* to = At<float>(out, row);
+    panels.ReadRow(cpu.tokens()[row], to);
+    if (!rounds) return;
+    std::vector<uint16_t> rounded(static_cast<size_t>(out.cols));
+    kernels_.from_f32(to, ElementOf(activation_dtype_), out.cols, rounded.data());
+    kernels_.to_f32(rounded.data(), ElementOf(activation_dtype_), out.cols, to);
   });
 }
 

@@ -29,6 +29,8 @@ class CpuMatrix : public PackedMatrix {
 class PanelMatrix : public CpuMatrix {
  public:
   virtual int64_t panel_bytes() const = 0;
+  // Output feature `row`, as float32 without loss: [in_features].
+  virtual void ReadRow(int64_t row, float* out) const = 0;
   int64_t panel_count() const { return (out_features_ + kPanelColumns - 1) / kPanelColumns; }
 
  protected:

@@ -62,6 +62,21 @@ const std::byte* PackedWeights::panel(int64_t index) const {
   return static_cast<const std::byte*>(memory_.data()) + index * panel_bytes();
 }
 
+void PackedWeights::ReadRow(int64_t row, float* out) const {
+  BATON_CHECK(row >= 0 && row < out_features_) << "row " << row;
+  const std::byte* from = panel(row / kPanelColumns);
+  const int64_t column = row % kPanelColumns;
+  const size_t size = SizeOf(stored_);
+  const int64_t step = compute_ == DType::kBF16 ? 2 : 1;  // elements of a column side by side
+  std::vector<std::byte> elements(static_cast<size_t>(in_features_) * size);
+  for (int64_t i = 0; i < in_features_; ++i) {
+    const int64_t at = (i / step * kPanelColumns + column) * step + i % step;
+    std::memcpy(&elements[static_cast<size_t>(i) * size], from + at * static_cast<int64_t>(size),
+                size);
+  }
+  ConvertElements(elements.data(), stored_, in_features_, DType::kF32, out);
+}
+
 template <class Matrix>
 void PackedWeights::FillPanel(absl::Span<const Matrix> stacked, int64_t index) {
   const int64_t row_bytes = padded_in_ * static_cast<int64_t>(SizeOf(stored_));

@@ -32,6 +32,7 @@ class PackedWeights final : public PanelMatrix {
   int64_t padded_in() const { return padded_in_; }
   int64_t panel_bytes() const override;
   const std::byte* panel(int64_t index) const;
+  void ReadRow(int64_t row, float* out) const override;
 
  private:
   PackedWeights(int64_t out_features, int64_t in_features, DType compute, DType stored);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "common/backend/cpu/convert.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 
@@ -29,6 +30,17 @@ bool SameOrder(const QuantizedHostMatrix& a, const QuantizedHostMatrix& b) {
 void PutNibble(int value, int64_t k, int column, uint8_t* blocks) {
   uint8_t& both = blocks[k / 8 * kPanelColumns * 4 + column * 4 + k % 4];
   both = static_cast<uint8_t>(both | value << (k / 4 % 2 * 4));
+}
+
+int NibbleAt(int64_t k, int column, const uint8_t* blocks) {
+  return blocks[k / 8 * kPanelColumns * 4 + column * 4 + k % 4] >> (k / 4 % 2 * 4) & 15;
+}
+
+// Of a column, among the 16-bit scales of a header.
+float ScaleAt(const uint8_t* scales, DType dtype, int column) {
+  float scale;
+  ConvertElements(scales + column * 2, dtype, 1, DType::kF32, &scale);
+  return scale;
 }
 
 }  // namespace
@@ -178,6 +190,62 @@ void QuantizedPanels::FillColumn(const SuperBlockHostMatrix& matrix, int64_t row
       const int step = k / 4;
       uint8_t& byte = high[step / steps * kPanelColumns * 4 + column * 4 + k % 4];
       byte = static_cast<uint8_t>(byte | value >> 4 << step % steps * high_bits);
+    }
+    panel += kQuantizedBlock * kPanelColumns * slice_.bits / 8;
+  }
+}
+
+void QuantizedPanels::ReadRow(int64_t row, float* out) const {
+  BATON_CHECK(row >= 0 && row < out_features_) << "row " << row;
+  const auto* panel =
+      static_cast<const uint8_t*>(memory_.data()) + row / kPanelColumns * panel_bytes();
+  const int column = static_cast<int>(row % kPanelColumns);
+  if (slice_.super_blocks) return ReadSuperColumn(panel, column, out);
+  const int64_t group_columns = slice_.group_blocks * kQuantizedBlock;
+  for (int64_t first = 0; first < in_features_; first += group_columns) {
+    const float scale = ScaleAt(panel, static_cast<DType>(slice_.scale_element), column);
+    int zero = slice_.bits == 8 ? kZeroOf8Bits : kZeroOf4Bits;
+    if (slice_.zeros) zero = 16 - panel[kQuantizedScaleBytes + column];
+    panel += header_bytes();
+    const int64_t end = std::min(in_features_, first + group_columns);
+    for (int64_t i = first; i < end; ++i) {
+      const int64_t k = i - first;
+      const int value = slice_.bits == 8 ? panel[k / 4 * kPanelColumns * 4 + column * 4 + k % 4]
+                                         : NibbleAt(k, column, panel);
+      out[order_.empty() ? i : order_[static_cast<size_t>(i)]] =
+          static_cast<float>(value - zero) * scale;
+    }
+    panel += group_columns * kPanelColumns * slice_.bits / 8;
+  }
+}
+
+void QuantizedPanels::ReadSuperColumn(const uint8_t* panel, int column, float* out) const {
+  const int high_bits = slice_.bits - 4, steps = high_bits == 0 ? 8 : 8 / high_bits;
+  float scale = 0, least = 0;
+  for (int64_t block = 0; block < slice_.blocks; ++block) {
+    if (block % slice_.group_blocks == 0) {
+      scale = ScaleAt(panel, DType::kF16, column);
+      if (slice_.bits != 6) least = ScaleAt(panel + kQuantizedScaleBytes, DType::kF16, column);
+      panel += header_bytes();
+    }
+    const auto factor = [&](int i) {
+      return static_cast<float>(static_cast<int8_t>(panel[i * kPanelColumns + column]));
+    };
+    const float first = scale * factor(0);
+    const float second = slice_.bits == 6 ? scale * factor(1) : least * factor(1);
+    panel += kSuperBlockFactors * kPanelColumns;
+    const uint8_t* high = panel + kQuantizedBlock * kPanelColumns / 2;
+    for (int k = 0; k < kQuantizedBlock; ++k) {
+      int value = NibbleAt(k, column, panel);
+      const int step = k / 4;
+      if (high_bits > 0) {
+        const uint8_t byte = high[step / steps * kPanelColumns * 4 + column * 4 + k % 4];
+        value |= (byte >> step % steps * high_bits & ((1 << high_bits) - 1)) << 4;
+      }
+      out[block * kQuantizedBlock + k] =
+          slice_.bits == 6
+              ? (k < kQuantizedBlock / 2 ? first : second) * static_cast<float>(value - 32)
+              : first * static_cast<float>(value) + second;
     }
     panel += kQuantizedBlock * kPanelColumns * slice_.bits / 8;
   }

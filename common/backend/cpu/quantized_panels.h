@@ -31,6 +31,7 @@ class QuantizedPanels final : public PanelMatrix {
   int64_t size_bytes() const override {
     return panel_count() * panel_bytes() + static_cast<int64_t>(order_.size() * sizeof(int32_t));
   }
+  void ReadRow(int64_t row, float* out) const override;
   // What the matrix says of a slice: everything but x, columns, bias and out.
   QuantizedSlice SliceFrom(int64_t panel) const;
   // Column i of the panels is column order()[i] of x; empty: column i.
@@ -42,6 +43,7 @@ class QuantizedPanels final : public PanelMatrix {
   template <class Matrix>
   absl::Status Fill(absl::Span<const Matrix> stacked, ThreadPool& pool);
   int64_t header_bytes() const;
+  void ReadSuperColumn(const uint8_t* panel, int column, float* out) const;
   void FillColumn(const QuantizedHostMatrix& matrix, int64_t row, int column, uint8_t* panel) const;
   void FillColumn(const SuperBlockHostMatrix& matrix, int64_t row, int column,
                   uint8_t* panel) const;

@@ -68,6 +68,23 @@ TEST(WeightsTest, LoadsWhatIsUnchanged) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
+// A tied embedding is in memory once, unless the LM head is rounded at load.
+TEST(WeightsTest, ATiedEmbeddingIsTheLmHead) {
+  const std::string dir = "models/demo";
+  auto config = LoadModelConfig(dir);
+  ASSERT_TRUE(config.ok()) << config.status();
+  ASSERT_TRUE(config->tied_embeddings);
+  const auto checkpoint = Checkpoint::Open(dir);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  for (const int load_bits : {0, 8}) {
+    config->load_bits = load_bits;
+    const auto backend = CpuBackend();
+    const auto weights = LoadWeights(*checkpoint, *config, nullptr, *backend);
+    ASSERT_TRUE(weights.ok()) << weights.status();
+    EXPECT_EQ(weights->embedding_memory != nullptr, load_bits > 0);
+  }
+}
+
 TEST(WeightsTest, NamesAMissingTensor) {
   for (const char* name :
        {"model.embed_tokens.weight", "model.norm.weight", "model.layers.1.input_layernorm.weight",

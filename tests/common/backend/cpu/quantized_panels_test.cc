@@ -251,6 +251,27 @@ TEST_P(QuantizedMatMulTest, IsTheProductWithSuperBlocks) {
   }
 }
 
+TEST_P(QuantizedMatMulTest, ItsRowsAreAnEmbedding) {
+  ASSERT_TRUE(backend_->embeds_packed(dtype_));
+  for (uint32_t seed = 1; seed <= Seeds(GetParam(), 24); ++seed) {
+    Random random(seed);
+    const int vocab = random.Int(1, 100);
+    int d = 2 * random.Int(1, 300);
+    const AnyWeights weights(random, vocab, &d);
+    auto packed = PackAny({weights.host});
+    const Owned table(dtype_, vocab, d, weights.Dequantized());
+    std::vector<int32_t> tokens(static_cast<size_t>(random.Int(1, 20))), blocks(2);
+    for (int32_t& token : tokens) token = random.Int(0, vocab - 1);
+    const int count = static_cast<int>(tokens.size());
+    const SequenceRows rows = {0, count, 0, blocks};
+    auto batch = backend_->Upload({tokens, absl::MakeSpan(&rows, 1), {}});
+    Owned out(DType::kF32, count, d), expected(DType::kF32, count, d);
+    backend_->EmbedPacked(*batch, *packed, out);
+    backend_->Embed(*batch, table, expected);
+    ExpectSame(out.Values(), expected.Values(), "rows");
+  }
+}
+
 // All products of a block at their largest, of one sign: no partial sum may overflow.
 TEST_P(QuantizedMatMulTest, TheLargestSumsFit) {
   Random random(1);

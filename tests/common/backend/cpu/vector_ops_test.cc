@@ -94,6 +94,11 @@ TEST_P(VectorOpsTest, EmbedAndGather) {
     const std::vector<float> all = table.Values(), got = some.Values();
     ExpectSame({all.begin() + 49 * d, all.begin() + 50 * d}, {got.begin(), got.begin() + d}, "49");
     ExpectSame({all.begin() + 3 * d, all.begin() + 4 * d}, {got.begin() + d, got.end()}, "3");
+    if (!backend_->embeds_packed(stored)) continue;
+    auto packed = std::move(backend_->Pack({{table.tensor().data, stored, vocab, d}})).value();
+    Owned from_packed(DType::kF32, 4, d);
+    backend_->EmbedPacked(*batch, *packed, from_packed);
+    ExpectSame(from_packed.Values(), out.Values(), Name(stored));
   }
 }
 
