@@ -17,6 +17,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/backend/cpu/thread_pool.h"
 #include "common/backend/tensor.h"
 #include "common/model/checkpoint.h"
 #include "common/model/json_fields.h"
@@ -68,7 +69,8 @@ class QuantizedWeights {
   // with the least sum of squared errors. INVALID_ARGUMENT for a value that is no finite number or
   // that needs a scale beyond float16. REQUIRES: cols * bits are whole bytes.
   static constexpr int kRoundedGroup = 32;
-  static absl::StatusOr<QuantizedWeights> Round(const backend::HostMatrix& matrix, int bits);
+  static absl::StatusOr<QuantizedWeights> Round(const backend::HostMatrix& matrix, int bits,
+                                                backend::ThreadPool& pool);
   backend::QuantizedHostMatrix view() const;
 
  private:

@@ -13,6 +13,7 @@
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/base/usable_cores.h"
 #include "common/gguf/documents.h"
 #include "common/json/json.h"
 #include "common/model/gguf_blocks.h"
@@ -188,8 +189,9 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::Rounded(
     absl::Span<const HostMatrix> stacked, absl::Span<const Part> parts, int bits) {
   std::vector<QuantizedWeights> weights;
   std::vector<QuantizedHostMatrix> views;
+  if (!rounding_pool_) rounding_pool_.emplace(UsableCores());
   for (size_t i = 0; i < stacked.size(); ++i) {
-    auto each = QuantizedWeights::Round(stacked[i], bits);
+    auto each = QuantizedWeights::Round(stacked[i], bits, *rounding_pool_);
     if (!each.ok()) {
       return Annotate(each.status(), absl::StrCat(checkpoint_.path(), ": ", parts[i].name));
     }

@@ -105,6 +105,7 @@ class WeightLoader {
   int64_t kept_bytes_ = 0;
   uint64_t block_file_bytes_ = 0;
   uint64_t block_memory_bytes_ = 0;
+  std::optional<backend::ThreadPool> rounding_pool_;  // from the first rounded matrix on
   int64_t rounded_from_bytes_ = 0;
   int64_t rounded_bytes_ = 0;
 };

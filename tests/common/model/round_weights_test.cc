@@ -4,6 +4,7 @@
 #include <random>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/backend/quantized.h"
 #include "common/model/quantization.h"
 #include "gmock/gmock.h"
@@ -26,14 +27,16 @@ std::vector<float> Dequantized(const QuantizedWeights& weights) {
 }
 
 absl::StatusOr<QuantizedWeights> RoundRow(const std::vector<float>& row, int bits) {
+  backend::ThreadPool pool(1);
   return QuantizedWeights::Round({row.data(), DType::kF32, 1, static_cast<int64_t>(row.size())},
-                                 bits);
+                                 bits, pool);
 }
 
 TEST(RoundWeightsTest, EveryValueIsNear) {
   const uint32_t seed = std::random_device()();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
+  backend::ThreadPool pool(1);
   for (int trial = 0; trial < 200; ++trial) {
     const int64_t rows = 1 + random() % 5, cols = 2 * (1 + random() % 60);
     // Magnitudes down to where a scale has but a bit or two.
@@ -42,7 +45,8 @@ TEST(RoundWeightsTest, EveryValueIsNear) {
     std::vector<float> values(static_cast<size_t>(rows * cols));
     for (float& value : values) value = normal(random);
     for (const int bits : {8, 4}) {
-      const auto rounded = QuantizedWeights::Round({values.data(), DType::kF32, rows, cols}, bits);
+      const auto rounded =
+          QuantizedWeights::Round({values.data(), DType::kF32, rows, cols}, bits, pool);
       ASSERT_TRUE(rounded.ok()) << rounded.status();
       const std::vector<float> near = Dequantized(*rounded);
       for (int64_t row = 0; row < rows; ++row) {
@@ -99,6 +103,28 @@ TEST(RoundWeightsTest, EdgesOfTheRange) {
   EXPECT_EQ(Dequantized(*RoundRow(row, 4)), row);
   row[3] = -8;
   EXPECT_EQ(Dequantized(*RoundRow(row, 4)), row);
+}
+
+// Rows of many tasks: the same codes from any number of threads, and the first bad row is named.
+TEST(RoundWeightsTest, ThreadsDoNotShow) {
+  constexpr int64_t kRows = 1000, kCols = 1000;
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(kRows * kCols);
+  for (float& value : values) value = normal(random);
+  const backend::HostMatrix matrix = {values.data(), DType::kF32, kRows, kCols};
+  backend::ThreadPool one(1), four(4);
+  for (const int bits : {4, 8}) {
+    const auto alone = QuantizedWeights::Round(matrix, bits, one);
+    const auto together = QuantizedWeights::Round(matrix, bits, four);
+    ASSERT_TRUE(alone.ok() && together.ok());
+    EXPECT_TRUE(Dequantized(*alone) == Dequantized(*together)) << bits << " bits";
+  }
+  for (const int64_t row : {999, 700, 300}) {
+    values[static_cast<size_t>(row * kCols)] = NAN;
+    EXPECT_THAT(std::string(QuantizedWeights::Round(matrix, 4, four).status().message()),
+                ::testing::HasSubstr(absl::StrCat("row ", row, ", columns 0 to 31")));
+  }
 }
 
 class RoundedModelTest : public ::testing::TestWithParam<baton::testing::Device> {};
