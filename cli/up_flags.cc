@@ -115,9 +115,10 @@ void FinishUp(const CLI::App& app, const UpFlags& flags, UpOptions* up) {
   cluster.router_flags = RouterFlagsOf(flags);
   cluster.router_tls = flags.tls.on();
   cluster.prefill_flags = GivenFlags(app, flags.prefill_values);
-  if (up->prefill == UpOptions::Prefill::kAuto && !cluster.prefill_flags.empty()) {
+  const bool has_prefill = up->prefill != UpOptions::Prefill::kAuto && cluster.prefill_workers > 0;
+  if (!has_prefill && !cluster.prefill_flags.empty()) {
     throw CLI::ValidationError(cluster.prefill_flags.front(),
-                               "is for prefill workers: expected --prefill with a number");
+                               "is for prefill workers: expected --prefill with a number above 0");
   }
   if (flags.kv_write_back) cluster.decode_flags.push_back("--kv-write-back");
   cluster.worker_flags = GivenFlags(app, flags.values);

@@ -98,7 +98,7 @@ TEST_F(LocalClusterTest, AnEndIsReportedUnlessItWasAskedFor) {
 TEST_F(LocalClusterTest, RoutersGetTheAddressesThatTheyAreToUse) {
   options_.prefill_workers = 0;
   options_.more_decode_addresses = {"127.0.0.1:1"};
-  options_.ready_timeout = absl::Milliseconds(200);
+  options_.ready_timeout = absl::Seconds(1);
   options_.routed_address = [](const std::string& name, const std::string&) {
     return "127.0.0.1:2/" + name;
   };
