@@ -46,22 +46,42 @@ void RoundActivations(const void* x, Element element, int64_t n, ActivationBlock
   }
 }
 
-template <Packing kPacking, int kRows>
+template <Packing kPacking, int kRows, int kVectors>
 BATON_INLINE void MulQuantizedRows(int64_t rows, const ActivationBlock* x, int64_t x_stride,
                                    const uint8_t* w, const float* bias, float* out,
                                    int64_t out_stride, const QuantizedRange& range) {
   if constexpr (kRows > 1) {
     if (rows < kRows) {
-      return MulQuantizedRows<kPacking, kRows - 1>(rows, x, x_stride, w, bias, out, out_stride,
-                                                   range);
+      return MulQuantizedRows<kPacking, kRows - 1, kVectors>(rows, x, x_stride, w, bias, out,
+                                                             out_stride, range);
     }
   }
   if constexpr (IsSuper(kPacking)) {
-    MulSuperTile<kPacking, kRows, kQuantizedTileVectors>(x, x_stride, w, bias, out, out_stride,
-                                                         range);
+    MulSuperTile<kPacking, kRows, kVectors>(x, x_stride, w, bias, out, out_stride, range);
   } else {
-    MulQuantizedTile<kPacking, kRows, kQuantizedTileVectors>(x, x_stride, w, bias, out, out_stride,
-                                                             range);
+    MulQuantizedTile<kPacking, kRows, kVectors>(x, x_stride, w, bias, out, out_stride, range);
+  }
+}
+
+// MulQuantizedPass in tiles of `height` rows, at most kRows, and kVectors.
+template <Packing kPacking, int kRows, int kVectors>
+void MulQuantizedTiles(const QuantizedSlice& s, const uint8_t* w, int64_t column, int64_t first,
+                       int64_t rows, int64_t height, QuantizedRange range, const uint8_t* next) {
+  for (int v = 0; v < kPanelColumns / 16; v += kVectors) {
+    const int64_t at = column + v * 16;
+    if (at >= s.columns) break;
+    const int64_t columns = s.columns - at;
+    constexpr int kMost = 16 * kVectors;
+    range.columns = columns < kMost ? static_cast<int>(columns) : kMost;
+    range.first_vector = v;
+    for (int64_t row = 0; row < rows; row += height) {
+      // The tiles after the first kAheadTiles find the lines in the cache.
+      range.ahead = next + row / height % kAheadTiles * AheadLines(kPacking) * kLineBytes;
+      MulQuantizedRows<kPacking, kRows, kVectors>(
+          rows - row < height ? rows - row : height, s.x + (first + row) * s.blocks, s.blocks, w,
+          s.bias == nullptr ? nullptr : s.bias + at, s.out + (first + row) * s.out_stride + at,
+          s.out_stride, range);
+    }
   }
 }
 
@@ -69,26 +89,20 @@ BATON_INLINE void MulQuantizedRows(int64_t rows, const ActivationBlock* x, int64
 // `next`: the weights that follow it.
 template <Packing kPacking>
 void MulQuantizedPass(const QuantizedSlice& s, const uint8_t* w, int64_t column, int64_t first,
-                      int64_t rows, QuantizedRange range, const uint8_t* next) {
+                      int64_t rows, const QuantizedRange& range, const uint8_t* next) {
   // Tiles of nearly equal heights: 8 rows are 4 and 4, not 6 and 2.
-  constexpr int kRows = TileRows(kPacking);
+  constexpr int kRows = TileRows(kPacking), kWideRows = WideTileRows(kPacking);
   const int64_t tiles = (rows + kRows - 1) / kRows;
   const int64_t height = (rows + tiles - 1) / tiles;
-  for (int v = 0; v < kPanelColumns / 16; v += kQuantizedTileVectors) {
-    const int64_t at = column + v * 16;
-    if (at >= s.columns) break;
-    const int64_t columns = s.columns - at;
-    constexpr int kMost = 16 * kQuantizedTileVectors;
-    range.columns = columns < kMost ? static_cast<int>(columns) : kMost;
-    range.first_vector = v;
-    for (int64_t row = 0; row < rows; row += height) {
-      // The tiles after the first kAheadTiles find the lines in the cache.
-      range.ahead = next + row / height % kAheadTiles * AheadLines(kPacking) * kLineBytes;
-      MulQuantizedRows<kPacking, kRows>(
-          rows - row < height ? rows - row : height, s.x + (first + row) * s.blocks, s.blocks, w,
-          s.bias == nullptr ? nullptr : s.bias + at, s.out + (first + row) * s.out_stride + at,
-          s.out_stride, range);
+  if constexpr (kWideRows > 0) {
+    if (height <= kWideRows) {
+      return MulQuantizedTiles<kPacking, kWideRows, 2>(s, w, column, first, rows, height, range,
+                                                       next);
     }
+  }
+  if constexpr (kWideRows < kRows) {
+    MulQuantizedTiles<kPacking, kRows, kQuantizedTileVectors>(s, w, column, first, rows, height,
+                                                              range, next);
   }
 }
 

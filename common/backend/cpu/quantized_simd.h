@@ -11,12 +11,13 @@ namespace {
 // I32x16: sixteen sums. U8x64: four unsigned bytes for each. DotSum adds up kDots products of such
 // bytes with the four signed bytes of x, kDot of them before this one: AddBytes those of any bytes,
 // less kByteOffset; Add those of bytes below 1 << kBits, at most 6.
-// kQuantizedTileRows, kQuantizedTileVectors: of the tiles that GCC 12 makes the fastest.
+// kQuantizedTileRows, kQuantizedTileVectors: of the tiles that GCC 12 makes the fastest. Up to
+// kWideTileRows of packed weights, or kWideBytesRows of bytes, those of two vectors are.
 // kFourBitTiles: unpacked bytes of 4 bits have tiles apart from those of 5.
 #if defined(__AVX512F__)
 
-constexpr int kQuantizedTileRows = 6;
-constexpr int kQuantizedTileVectors = 2;
+constexpr int kQuantizedTileRows = 6, kQuantizedTileVectors = 2;
+constexpr int kWideTileRows = 0, kWideBytesRows = 0;
 
 struct I32x16 {
   __m512i v;
@@ -95,8 +96,12 @@ BATON_INLINE void StoreWhole(F32x16 a, F32x16 b, int8_t* values, int32_t sums[2]
 
 #elif defined(__AVX2__)
 
-constexpr int kQuantizedTileRows = 4;
-constexpr int kQuantizedTileVectors = 1;
+constexpr int kQuantizedTileRows = 4, kQuantizedTileVectors = 1;
+#if defined(__AVXVNNI__)
+constexpr int kWideTileRows = 4, kWideBytesRows = 2;
+#else
+constexpr int kWideTileRows = 4, kWideBytesRows = 4;
+#endif
 
 struct I32x16 {
   __m256i lo, hi;
@@ -218,8 +223,8 @@ BATON_INLINE void StoreWhole(F32x16 a, F32x16 b, int8_t* values, int32_t sums[2]
 
 #else
 
-constexpr int kQuantizedTileRows = 2;
-constexpr int kQuantizedTileVectors = 1;
+constexpr int kQuantizedTileRows = 2, kQuantizedTileVectors = 1;
+constexpr int kWideTileRows = 0, kWideBytesRows = 0;
 
 struct I32x16 {
   int32_t v[16];

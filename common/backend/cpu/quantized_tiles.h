@@ -58,6 +58,12 @@ constexpr int TileRows(Packing packing) {
   // The factors of super-blocks take registers from the sums.
   return IsSuper(packing) && kQuantizedTileRows > 4 ? 4 : kQuantizedTileRows;
 }
+// Tiles of at most so many rows take two vectors where others take one.
+constexpr int WideTileRows(Packing packing) {
+  if (packing == Packing::kBytes) return kWideBytesRows;
+  if (IsUnpacked(packing)) return 0;
+  return packing == Packing::kSuper5 && kWideTileRows > 0 ? kWideTileRows - 1 : kWideTileRows;
+}
 constexpr int64_t HeaderBytes(Packing packing) {
   if (IsSuper(packing) && IsUnpacked(packing)) return 0;
   const bool two = packing == Packing::kNibblesAndZeros || packing == Packing::kSuper4 ||
