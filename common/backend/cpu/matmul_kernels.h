@@ -22,6 +22,8 @@ constexpr int kTileRows = 6;
 constexpr int kTileVectors = 1;
 #endif
 constexpr int kVectorsPerPanel = kPanelColumns / 16;
+// So few rows take all vectors of a panel: fewer sums would wait for their own last addition.
+constexpr int kWideRows = 2;
 // A panel's block of k stays in the second-level cache while all rows pass by.
 constexpr int64_t kInBlock = 512;
 // Rows that fit beside it.
@@ -147,15 +149,21 @@ void MulSlice(const MatMulSlice& s) {
         const int64_t left = steps - step;
         PanelBlock block = {left < steps_a_block ? left : steps_a_block, step == 0,
                             left <= steps_a_block, 0};
-        for (int v = 0; v < kVectorsPerPanel; v += kTileVectors) {
-          const int64_t at = column + v * 16;
-          if (at >= s.columns) break;
-          block.columns = static_cast<int>(s.columns - at < 16 * kTileVectors ? s.columns - at
-                                                                              : 16 * kTileVectors);
-          MulRows<Mul, kTileVectors>(rows, x + step * Mul::kStep, s.x_stride,
-                                     panel + (step * kPanelColumns + v * 16) * Mul::kStep,
-                                     s.bias == nullptr ? nullptr : s.bias + at,
-                                     s.out + row * s.out_stride + at, s.out_stride, block);
+        const auto tiles = [&]<int kVectors>() {
+          constexpr int kColumns = 16 * kVectors;
+          for (int64_t at = column; at < column + kPanelColumns && at < s.columns; at += kColumns) {
+            const int64_t left = s.columns - at;
+            block.columns = static_cast<int>(left < kColumns ? left : kColumns);
+            MulRows<Mul, kVectors>(rows, x + step * Mul::kStep, s.x_stride,
+                                   panel + (step * kPanelColumns + at - column) * Mul::kStep,
+                                   s.bias == nullptr ? nullptr : s.bias + at,
+                                   s.out + row * s.out_stride + at, s.out_stride, block);
+          }
+        };
+        if (s.rows <= kWideRows) {
+          tiles.template operator()<kVectorsPerPanel>();
+        } else {
+          tiles.template operator()<kTileVectors>();
         }
       }
     }
