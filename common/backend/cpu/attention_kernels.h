@@ -77,13 +77,49 @@ BATON_INLINE Rows RowsOf(const AttentionTile& tile, const void* block, int count
   return {scratch, stride};
 }
 
+// Asks for K and V of other blocks, a line at a time, while a block is computed: what is needed
+// next, into the first-level cache, then what is needed later, into the second. All at once would
+// fill the queue of cache misses, behind which every load waits. Blocks lie apart, so the
+// hardware's prefetch stops at the end of each; it needs no help within a large one.
+class LinesAhead {
+ public:
+  static constexpr int64_t kLine = 64;
+  // `bytes` of each; null: none.
+  BATON_INLINE LinesAhead(const void* next, const void* later, int64_t bytes)
+      : next_(static_cast<const char*>(next)),
+        later_(static_cast<const char*>(later)),
+        next_lines_(Lines(next, bytes)),
+        later_lines_(Lines(later, bytes)) {}
+  BATON_INLINE void Ask() {
+    if (next_lines_ > 0) {
+      __builtin_prefetch(next_, 0, 3);
+      next_ += kLine;
+      --next_lines_;
+    } else if (later_lines_ > 0) {
+      __builtin_prefetch(later_, 0, 2);
+      later_ += kLine;
+      --later_lines_;
+    }
+  }
+
+ private:
+  static BATON_INLINE int64_t Lines(const void* block, int64_t bytes) {
+    constexpr int64_t kMostBytes = 16 << 10;
+    return block == nullptr || bytes > kMostBytes ? 0 : (bytes + kLine - 1) / kLine;
+  }
+  const char* next_;
+  const char* later_;
+  int64_t next_lines_, later_lines_;
+};
+
 template <int kTokens, int kVectors>
-BATON_INLINE void ScoreTile(Rows keys, int d, const float* q, float* scores) {
+BATON_INLINE void ScoreTile(Rows keys, int d, const float* q, float* scores, LinesAhead& ahead) {
   F32x16 sum[kTokens][kVectors];
   for (int t = 0; t < kTokens; ++t) {
     for (int v = 0; v < kVectors; ++v) sum[t][v] = Zero();
   }
   for (int i = 0; i < d; ++i) {
+    ahead.Ask();
     for (int v = 0; v < kVectors; ++v) {
       const F32x16 column = Load(q + i * kTileColumns + v * 16);
       for (int t = 0; t < kTokens; ++t) {
@@ -97,7 +133,8 @@ BATON_INLINE void ScoreTile(Rows keys, int d, const float* q, float* scores) {
 }
 
 template <int kVectors>
-BATON_INLINE void ScoreRows(Rows keys, int tokens, int d, const float* q, float* scores) {
+BATON_INLINE void ScoreRows(Rows keys, int tokens, int d, const float* q, float* scores,
+                            LinesAhead& ahead) {
 #if defined(__AVX512F__)
   constexpr int kTokens = kVectors == 1 ? 8 : 4;
 #else
@@ -105,10 +142,12 @@ BATON_INLINE void ScoreRows(Rows keys, int tokens, int d, const float* q, float*
 #endif
   int t = 0;
   for (; t + kTokens <= tokens; t += kTokens) {
-    ScoreTile<kTokens, kVectors>({keys.data + t * keys.stride, keys.stride}, d, q, scores + t * 16);
+    ScoreTile<kTokens, kVectors>({keys.data + t * keys.stride, keys.stride}, d, q, scores + t * 16,
+                                 ahead);
   }
   for (; t < tokens; ++t) {
-    ScoreTile<1, kVectors>({keys.data + t * keys.stride, keys.stride}, d, q, scores + t * 16);
+    ScoreTile<1, kVectors>({keys.data + t * keys.stride, keys.stride}, d, q, scores + t * 16,
+                           ahead);
   }
 }
 
@@ -116,10 +155,11 @@ BATON_INLINE void ScoreRows(Rows keys, int tokens, int d, const float* q, float*
 // ScoreTile for up to 8 columns, as of a decode step: half of a vector, or the other half of each
 // product would be wasted. Scores are [token][8].
 template <int kTokens>
-BATON_INLINE void ScoreTileOf8(Rows keys, int d, const float* q, float* scores) {
+BATON_INLINE void ScoreTileOf8(Rows keys, int d, const float* q, float* scores, LinesAhead& ahead) {
   __m256 sum[kTokens];
   for (int t = 0; t < kTokens; ++t) sum[t] = _mm256_setzero_ps();
   for (int i = 0; i < d; ++i) {
+    ahead.Ask();
     const __m256 column = _mm256_loadu_ps(q + i * kTileColumns);
     for (int t = 0; t < kTokens; ++t) {
       const __m256 key = _mm256_broadcast_ss(keys.data + t * keys.stride + i);
@@ -129,13 +169,16 @@ BATON_INLINE void ScoreTileOf8(Rows keys, int d, const float* q, float* scores) 
   for (int t = 0; t < kTokens; ++t) _mm256_storeu_ps(scores + t * kFewColumns, sum[t]);
 }
 
-BATON_INLINE void ScoreRowsOf8(Rows keys, int tokens, int d, const float* q, float* scores) {
+BATON_INLINE void ScoreRowsOf8(Rows keys, int tokens, int d, const float* q, float* scores,
+                               LinesAhead& ahead) {
   int t = 0;
   for (; t + 8 <= tokens; t += 8) {
-    ScoreTileOf8<8>({keys.data + t * keys.stride, keys.stride}, d, q, scores + t * kFewColumns);
+    ScoreTileOf8<8>({keys.data + t * keys.stride, keys.stride}, d, q, scores + t * kFewColumns,
+                    ahead);
   }
   for (; t < tokens; ++t) {
-    ScoreTileOf8<1>({keys.data + t * keys.stride, keys.stride}, d, q, scores + t * kFewColumns);
+    ScoreTileOf8<1>({keys.data + t * keys.stride, keys.stride}, d, q, scores + t * kFewColumns,
+                    ahead);
   }
 }
 #endif
@@ -149,25 +192,25 @@ BATON_INLINE int ScoreStride(int columns) {
 }
 
 BATON_INLINE void ScoreBlock(Rows keys, int tokens, int d, const float* q, int columns,
-                             float* scores) {
+                             float* scores, LinesAhead ahead) {
   const int vectors = (columns + 15) / 16;
 #if defined(__AVX2__)
-  if (columns <= kFewColumns) return ScoreRowsOf8(keys, tokens, d, q, scores);
+  if (columns <= kFewColumns) return ScoreRowsOf8(keys, tokens, d, q, scores, ahead);
 #endif
 #if defined(__AVX512F__)
   switch (vectors) {
     case 4:
-      return ScoreRows<4>(keys, tokens, d, q, scores);
+      return ScoreRows<4>(keys, tokens, d, q, scores, ahead);
     case 3:
-      return ScoreRows<3>(keys, tokens, d, q, scores);
+      return ScoreRows<3>(keys, tokens, d, q, scores, ahead);
     case 2:
-      return ScoreRows<2>(keys, tokens, d, q, scores);
+      return ScoreRows<2>(keys, tokens, d, q, scores, ahead);
     default:
-      return ScoreRows<1>(keys, tokens, d, q, scores);
+      return ScoreRows<1>(keys, tokens, d, q, scores, ahead);
   }
 #else
   for (int v = 0; v < vectors; ++v) {
-    ScoreRows<1>(keys, tokens, d, q + v * 16, scores + v * kScoreVector);
+    ScoreRows<1>(keys, tokens, d, q + v * 16, scores + v * kScoreVector, ahead);
   }
 #endif
 }
@@ -266,13 +309,16 @@ BATON_INLINE void SoftmaxColumns(const AttentionTile& tile, int column, Seen see
 
 template <int kColumns, int kVectors>
 BATON_INLINE void ValueTile(Rows values, int tokens, const float* weights, int weight_stride,
-                            float* out, int64_t out_stride) {
+                            float* out, int64_t out_stride, LinesAhead& ahead) {
   F32x16 sum[kColumns][kVectors];
   for (int c = 0; c < kColumns; ++c) {
     for (int v = 0; v < kVectors; ++v) sum[c][v] = Load(out + c * out_stride + v * 16);
   }
   for (int t = 0; t < tokens; ++t) {
     for (int v = 0; v < kVectors; ++v) {
+      // Twice, for the sake of tiles that are the only ones of their dimensions.
+      ahead.Ask();
+      ahead.Ask();
       const F32x16 value = Load(values.data + t * values.stride + v * 16);
       for (int c = 0; c < kColumns; ++c) {
         sum[c][v] = Fma(Set1(weights[t * weight_stride + c]), value, sum[c][v]);
@@ -286,73 +332,63 @@ BATON_INLINE void ValueTile(Rows values, int tokens, const float* weights, int w
 
 template <int kVectors>
 BATON_INLINE void ValueVectors(Rows values, int tokens, const float* weights, int columns,
-                               float* out, int64_t out_stride) {
+                               float* out, int64_t out_stride, LinesAhead& ahead) {
   const int stride = ScoreStride(columns);
   const auto weights_of = [&](int c) { return weights + c / 16 * kScoreVector + c % 16; };
   int c = 0;
   for (; c + 4 <= columns; c += 4) {
-    ValueTile<4, kVectors>(values, tokens, weights_of(c), stride, out + c * out_stride, out_stride);
+    ValueTile<4, kVectors>(values, tokens, weights_of(c), stride, out + c * out_stride, out_stride,
+                           ahead);
   }
   const float* rest = weights_of(c);
   out += c * out_stride;
   switch (columns - c) {
     case 3:
-      return ValueTile<3, kVectors>(values, tokens, rest, stride, out, out_stride);
+      return ValueTile<3, kVectors>(values, tokens, rest, stride, out, out_stride, ahead);
     case 2:
-      return ValueTile<2, kVectors>(values, tokens, rest, stride, out, out_stride);
+      return ValueTile<2, kVectors>(values, tokens, rest, stride, out, out_stride, ahead);
     case 1:
-      return ValueTile<1, kVectors>(values, tokens, rest, stride, out, out_stride);
+      return ValueTile<1, kVectors>(values, tokens, rest, stride, out, out_stride, ahead);
     default:
       return;
   }
 }
 
 BATON_INLINE void ValueBlock(Rows values, int tokens, int64_t d, const float* weights, int columns,
-                             float* out, int64_t out_stride) {
+                             float* out, int64_t out_stride, LinesAhead ahead) {
   int64_t i = 0;
 #if defined(__AVX512F__)
   for (; i + 64 <= d; i += 64) {
-    ValueVectors<4>({values.data + i, values.stride}, tokens, weights, columns, out + i,
-                    out_stride);
+    ValueVectors<4>({values.data + i, values.stride}, tokens, weights, columns, out + i, out_stride,
+                    ahead);
   }
 #endif
   for (; i < d; i += 16) {
-    ValueVectors<1>({values.data + i, values.stride}, tokens, weights, columns, out + i,
-                    out_stride);
-  }
-}
-
-// Prefetches K or V of a block. Blocks lie apart, so the hardware's prefetch stops at the end of
-// each; it needs no help within a large one. kLocality: as of __builtin_prefetch.
-template <int kLocality>
-BATON_INLINE void PrefetchBlock(const AttentionTile& tile, const void* block) {
-  constexpr int64_t kMostBytes = 16 << 10;
-  const int64_t scale_bytes = tile.codes == Codes::kPlain ? 0 : 4;
-  const int64_t bytes = tile.block_tokens * (tile.row_bytes + scale_bytes);
-  if (bytes > kMostBytes) return;
-  for (int64_t i = 0; i < bytes; i += 64) {
-    __builtin_prefetch(static_cast<const char*>(block) + i, 0, kLocality);
+    ValueVectors<1>({values.data + i, values.stride}, tokens, weights, columns, out + i, out_stride,
+                    ahead);
   }
 }
 
 void AttendF32(const AttentionTile& tile) {
-  constexpr int kFirstLevel = 3, kSecondLevel = 2;
   float* scores = static_cast<float*>(tile.scratch);
   float* rows = scores + kSplitTokens * kTileColumns;
   const Seen seen = SeenBy(tile);
   const int vectors = (tile.columns + 15) / 16;
   const int stride = ScoreStride(tile.columns);
   const int step = tile.block_tokens;
+  const int64_t scale_bytes = tile.codes == Codes::kPlain ? 0 : 4;
+  const int64_t block_bytes = step * (tile.row_bytes + scale_bytes);
   const int first_block = seen.first_any / step;
   const int begin = first_block * step;
   const int end = seen.end_any < tile.tokens ? seen.end_any : tile.tokens;
   for (int t = begin; t < end; t += step) {
     const int count = end - t < step ? end - t : step;
-    if (t + step < end) PrefetchBlock<kFirstLevel>(tile, tile.k_blocks[t / step + 1]);
-    PrefetchBlock<kSecondLevel>(tile, tile.v_blocks[t / step]);
-    const Rows keys = RowsOf(tile, tile.k_blocks[t / step], count, false, rows);
+    const int block = t / step;
+    const LinesAhead ahead(t + step < end ? tile.k_blocks[block + 1] : nullptr,
+                           tile.v_blocks[block], block_bytes);
+    const Rows keys = RowsOf(tile, tile.k_blocks[block], count, false, rows);
     ScoreBlock(keys, count, tile.head_dim, static_cast<const float*>(tile.query), tile.columns,
-               scores + t * stride);
+               scores + t * stride, ahead);
   }
   if (stride == kFewColumns) {
     // The last token may be alone in its vector. The other is masked.
@@ -370,13 +406,13 @@ void AttendF32(const AttentionTile& tile) {
   }
   for (int t = begin; t < end; t += step) {
     const int count = end - t < step ? end - t : step;
-    if (t + step < end) PrefetchBlock<kFirstLevel>(tile, tile.v_blocks[t / step + 1]);
-    if (t / step < tile.next_block_count) {
-      PrefetchBlock<kSecondLevel>(tile, tile.next_k_blocks[t / step]);
-    }
-    const Rows values = RowsOf(tile, tile.v_blocks[t / step], count, true, rows);
+    const int block = t / step;
+    const LinesAhead ahead(t + step < end ? tile.v_blocks[block + 1] : nullptr,
+                           block < tile.next_block_count ? tile.next_k_blocks[block] : nullptr,
+                           block_bytes);
+    const Rows values = RowsOf(tile, tile.v_blocks[block], count, true, rows);
     ValueBlock(values, count, d, scores + t * stride, tile.columns, tile.result.value,
-               tile.result.stride);
+               tile.result.stride, ahead);
   }
 }
 

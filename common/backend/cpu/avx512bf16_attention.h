@@ -52,12 +52,15 @@ void PackQueryBF16(const float* const* q, int columns, int head_dim, float scale
 
 // keys: [kTokens][d].
 template <int kTokens, int kGroups>
-BATON_INLINE void ScoreTokens(const uint16_t* keys, int d, const uint16_t* query, float* scores) {
+BATON_INLINE void ScoreTokens(const uint16_t* keys, int d, const uint16_t* query, float* scores,
+                              LinesAhead& ahead) {
   __m512 sum[kTokens][kGroups];
   for (int t = 0; t < kTokens; ++t) {
     for (int g = 0; g < kGroups; ++g) sum[t][g] = _mm512_setzero_ps();
   }
   for (int i = 0; i < d; i += 4) {
+    ahead.Ask();
+    ahead.Ask();
     __m512bh columns[kGroups];
     for (int g = 0; g < kGroups; ++g) columns[g] = LoadPairs(query + (g * d + i) * kGroupColumns);
     for (int t = 0; t < kTokens; ++t) {
@@ -81,10 +84,10 @@ BATON_INLINE void ScoreTokens(const uint16_t* keys, int d, const uint16_t* query
 
 template <int kTokens, int kGroups>
 BATON_INLINE void ScoreSixteen(const uint16_t* keys, int head_dim, const uint16_t* query,
-                               float* scores) {
+                               float* scores, LinesAhead& ahead) {
   const auto score = [&](int d) __attribute__((always_inline)) {
     for (int t = 0; t < 16; t += kTokens) {
-      ScoreTokens<kTokens, kGroups>(keys + t * d, d, query, scores + t * kGroupColumns);
+      ScoreTokens<kTokens, kGroups>(keys + t * d, d, query, scores + t * kGroupColumns, ahead);
     }
   };
   // Rows at constant distances need no registers of their own.
@@ -94,17 +97,18 @@ BATON_INLINE void ScoreSixteen(const uint16_t* keys, int head_dim, const uint16_
 }
 
 // Sixteen tokens against all columns.
-void ScoreGroups(const uint16_t* keys, int d, const uint16_t* query, int groups, float* scores) {
+void ScoreGroups(const uint16_t* keys, int d, const uint16_t* query, int groups, float* scores,
+                 LinesAhead ahead) {
   for (; groups > 0; groups -= 4) {
     switch (groups) {
       case 1:
-        return ScoreSixteen<8, 1>(keys, d, query, scores);
+        return ScoreSixteen<8, 1>(keys, d, query, scores, ahead);
       case 2:
-        return ScoreSixteen<8, 2>(keys, d, query, scores);
+        return ScoreSixteen<8, 2>(keys, d, query, scores, ahead);
       case 3:
-        return ScoreSixteen<4, 3>(keys, d, query, scores);
+        return ScoreSixteen<4, 3>(keys, d, query, scores, ahead);
       default:
-        ScoreSixteen<4, 4>(keys, d, query, scores);
+        ScoreSixteen<4, 4>(keys, d, query, scores, ahead);
     }
     query += 4 * d * kGroupColumns;
     scores += 4 * kGroupScores;
@@ -117,16 +121,18 @@ BATON_INLINE void ScoresBF16(const AttentionTile& tile, int groups, int begin, i
                              float* scores, uint16_t* dequantized) {
   const auto* query = static_cast<const uint16_t*>(tile.query);
   for (int t = begin; t < end; t += 16) {
-    // Blocks are not contiguous, so the hardware prefetch stops at the end of each.
-    if (t + 32 < end) PrefetchTokens<kCodes, _MM_HINT_T0>(tile, tile.k_blocks, t + 32);
-    if (t < tile.tokens) PrefetchTokens<kCodes, _MM_HINT_T1>(tile, tile.v_blocks, t);
+    const void* keys_ahead =
+        t + 32 < end ? RowsAhead<kCodes, _MM_HINT_T0>(tile, tile.k_blocks, t + 32) : nullptr;
+    const void* values_ahead =
+        t < tile.tokens ? RowsAhead<kCodes, _MM_HINT_T1>(tile, tile.v_blocks, t) : nullptr;
+    const LinesAhead ahead(keys_ahead, values_ahead, 16 * tile.row_bytes);
     const uint16_t* keys = dequantized;
     if constexpr (kCodes == Codes::kPlain) {
       keys = reinterpret_cast<const uint16_t*>(TokenRow(tile, tile.k_blocks, t));
     } else {
       DequantizeKeys<kCodes>(tile, t, dequantized);
     }
-    ScoreGroups(keys, tile.head_dim, query, groups, scores + t * kGroupColumns);
+    ScoreGroups(keys, tile.head_dim, query, groups, scores + t * kGroupColumns, ahead);
   }
 }
 

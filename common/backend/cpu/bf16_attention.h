@@ -79,15 +79,22 @@ BATON_INLINE ScaleAndZero ScaleAndZeroIfCodes(const AttentionTile& tile, const v
   return TokenScaleAndZero(tile, blocks, t);
 }
 
-// 16 tokens' rows, and their scales and zeros.
+// The rows of 16 tokens, whose scales and zeros it prefetches.
 template <Codes kCodes, _mm_hint kHint>
-BATON_INLINE void PrefetchTokens(const AttentionTile& tile, const void* const* blocks, int t) {
+BATON_INLINE const uint8_t* RowsAhead(const AttentionTile& tile, const void* const* blocks, int t) {
   const uint8_t* rows = TokenRow(tile, blocks, t);
-  for (int64_t i = 0; i < 16 * tile.row_bytes; i += 64) _mm_prefetch(rows + i, kHint);
   if constexpr (kCodes != Codes::kPlain) {
     const int in_block = PlaceOf(tile, t).in_block;
     _mm_prefetch(rows + (tile.block_tokens - in_block) * tile.row_bytes + 4 * in_block, kHint);
   }
+  return rows;
+}
+
+// Prefetches 16 tokens at once.
+template <Codes kCodes, _mm_hint kHint>
+BATON_INLINE void PrefetchTokens(const AttentionTile& tile, const void* const* blocks, int t) {
+  const uint8_t* rows = RowsAhead<kCodes, kHint>(tile, blocks, t);
+  for (int64_t i = 0; i < 16 * tile.row_bytes; i += 64) _mm_prefetch(rows + i, kHint);
 }
 
 // Prefetches K of 16 tokens of the next split, so that it need not wait.
