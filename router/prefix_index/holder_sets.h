@@ -5,10 +5,10 @@
 #define BATON_ROUTER_PREFIX_INDEX_HOLDER_SETS_H_
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "absl/types/span.h"
+#include "common/base/huge_page_arena.h"
 
 namespace baton::router {
 
@@ -55,7 +55,7 @@ class HolderSets {
 
   // Sets of up to Capacity(class) members, each with its count in front.
   struct SizeClass {
-    std::vector<std::unique_ptr<uint16_t[]>> chunks;
+    std::vector<uint16_t*> chunks;  // of memory_
     uint32_t used = 0;        // places ever handed out
     uint32_t first_free = 0;  // place + 1; each free place has the next
   };
@@ -69,6 +69,7 @@ class HolderSets {
   // Into a new place of that class, or into the handle; the old place is freed.
   Set Move(Set set, int size_class);
 
+  HugePageArena memory_;
   SizeClass classes_[kClasses];
 };
 
