@@ -59,29 +59,23 @@ BATON_WIDE_LOOPS double Least(absl::Span<const double> values) {
   return *std::min_element(least, least + kLanes);
 }
 
+// In a whole number of blocks, the last one filled up with infinity.
+static void ResizeInBlocks(size_t count, std::vector<double>* values) {
+  values->resize((count + CostColumn::kBlock - 1) / CostColumn::kBlock * CostColumn::kBlock);
+  std::fill(values->begin() + static_cast<ptrdiff_t>(count), values->end(), kInfinity);
+}
+
 absl::Span<double> CostColumn::Resize(size_t count) {
   count_ = count;
-  costs_.resize((count + kBlock - 1) / kBlock * kBlock);
-  std::fill(costs_.begin() + static_cast<ptrdiff_t>(count), costs_.end(), kInfinity);
+  ResizeInBlocks(count, &costs_);
   return absl::MakeSpan(costs_).first(count);
 }
 
 void CostColumn::Seal() {
-  least_of_block_.resize(costs_.size() / kBlock);
-  SetLeastOfBlocks(costs_.data(), absl::MakeSpan(least_of_block_));
+  const size_t blocks = costs_.size() / kBlock;
+  ResizeInBlocks(blocks, &least_of_block_);
+  SetLeastOfBlocks(costs_.data(), absl::MakeSpan(least_of_block_).first(blocks));
   least_ = Least(least_of_block_);
-}
-
-double CostColumn::BoundOf(size_t count) const {
-  if (count == 0 || count > least_of_block_.size()) return kInfinity;
-  absl::InlinedVector<double, 16> lowest(count, kInfinity);  // in order
-  for (const double least : least_of_block_) {
-    if (!(least < lowest.back())) continue;
-    size_t at = count - 1;
-    for (; at > 0 && lowest[at - 1] > least; --at) lowest[at] = lowest[at - 1];
-    lowest[at] = least;
-  }
-  return lowest.back();
 }
 
 Candidates::Candidates(absl::Span<const Candidate> candidates) {
