@@ -36,7 +36,9 @@ class HolderSets {
       return;
     }
     const uint16_t* data = Data(set);
-    for (int i = 1; i <= data[0]; ++i) visit(data[i]);
+    const int count = data[0];
+#pragma GCC unroll 4
+    for (int i = 1; i <= count; ++i) visit(data[i]);
   }
 
   // The first memory that ForEach and Count of the set would touch, or null.
@@ -56,8 +58,8 @@ class HolderSets {
   // Sets of up to Capacity(class) members, each with its count in front.
   struct SizeClass {
     std::vector<uint16_t*> chunks;  // of memory_
-    uint32_t used = 0;        // places ever handed out
-    uint32_t first_free = 0;  // place + 1; each free place has the next
+    uint32_t used = 0;              // places ever handed out
+    uint32_t first_free = 0;        // place + 1; each free place has the next
   };
 
   static int Capacity(int size_class) { return (4 << size_class) - 1; }

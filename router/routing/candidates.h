@@ -142,28 +142,18 @@ inline uint32_t CostColumn::UpTo(const double* values, size_t count, double boun
   return count < kBlock ? low & ((1u << count) - 1) : low;
 }
 
-// The blocks are dealt to twice as many hands: of the hands' least costs, kCount are at most the
-// kCount-th.
+// The blocks are dealt to kCount hands: each hand's least cost is at most the highest of these.
 template <size_t kCount>
 double CostColumn::BoundOf() const {
-  constexpr size_t kHands = 2 * kCount;
-  static_assert(kBlock % kHands == 0);
-  double least[kHands];
-  std::fill(least, least + kHands, std::numeric_limits<double>::infinity());
-  for (size_t i = 0; i < least_of_block_.size(); i += kHands) {
-    for (size_t hand = 0; hand < kHands; ++hand) {
+  static_assert(kBlock % kCount == 0);
+  double least[kCount];
+  std::fill(least, least + kCount, std::numeric_limits<double>::infinity());
+  for (size_t i = 0; i < least_of_block_.size(); i += kCount) {
+    for (size_t hand = 0; hand < kCount; ++hand) {
       least[hand] = std::min(least[hand], least_of_block_[i + hand]);
     }
   }
-  int64_t lower[kHands] = {};  // how many are
-  for (const double other : least) {
-    for (size_t hand = 0; hand < kHands; ++hand) lower[hand] += other < least[hand] ? 1 : 0;
-  }
-  double bound = -std::numeric_limits<double>::infinity();
-  for (size_t hand = 0; hand < kHands; ++hand) {
-    bound = std::max(bound, lower[hand] < int64_t{kCount} ? least[hand] : bound);
-  }
-  return bound;
+  return *std::max_element(least, least + kCount);
 }
 
 // A choice of the rows of a table, with what depends on the prompt and the time: a value of one
@@ -188,9 +178,10 @@ class Candidates {
   // All of them, in place of what is in *all.
   void CopyTo(std::vector<Candidate>* all) const;
 
-  // What there is of each by worker, in the order of the candidates; 0 beyond its end.
+  // What there is of each by worker, in the order of the candidates; 0 beyond its end. A part of
+  // `by_worker`, or in *gathered.
   template <class T>
-  void Gather(absl::Span<const T> by_worker, std::vector<T>* found) const;
+  absl::Span<const T> Gather(absl::Span<const T> by_worker, std::vector<T>* gathered) const;
 
   int worker(int i) const { return table_->workers[RowOf(i)]; }
   uint64_t identity(int i) const { return table_->identities[RowOf(i)]; }

@@ -41,9 +41,9 @@ KvMove::KvMove(const RouteQuery& query, const Candidate& decode) {
 
 void KvMove::AddTo(absl::Span<const double> costs, const Candidates& prefill, double hidden_s,
                    CostColumn* column) const {
-  thread_local std::vector<float> of_each;  // for its memory
-  prefill.Gather(seconds_per_byte_, &of_each);
-  AddTo(costs.data(), of_each.data(), hidden_s, column->Resize(costs.size()));
+  thread_local std::vector<float> gathered;  // for its memory
+  const absl::Span<const float> byte_s = prefill.Gather(seconds_per_byte_, &gathered);
+  AddTo(costs.data(), byte_s.data(), hidden_s, column->Resize(costs.size()));
 }
 
 // Plain pointers and locals, so that the loop is vectorized.

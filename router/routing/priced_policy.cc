@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -177,7 +178,8 @@ void PricedPolicy::LookAtDecode(const RouteQuery& query, absl::Span<const Candid
     DecodePrice& price = compared.decode_prices[i];
     double& cost = compared.decode_costs[i];
     if (std::isnan(cost)) {
-      price = PriceDecode(query, c, alone, prefill);
+      // Made in its place: a copy would be read before it is written out.
+      new (&price) DecodePrice(PriceDecode(query, c, alone, prefill));
     } else {
       price.prompt_s = PromptSeconds(query, c, alone, prefill);
     }
