@@ -51,9 +51,11 @@ BATON_WIDE_LOOPS void KvMove::AddTo(const double* __restrict cost, const float* 
                                     double hidden_s, absl::Span<double> sums) const {
   const KvMove move = *this;
   double* __restrict sum = sums.data();
-  for (size_t i = 0; i < sums.size(); ++i) sum[i] = cost[i] + move.SecondsAt(byte_s[i], hidden_s);
   int unknown = 0;
-  for (size_t i = 0; i < sums.size(); ++i) unknown += byte_s[i] == 0 ? 1 : 0;
+  for (size_t i = 0; i < sums.size(); ++i) {
+    sum[i] = cost[i] + move.SecondsAt(byte_s[i], hidden_s);
+    unknown += byte_s[i] == 0 ? 1 : 0;
+  }
   for (size_t i = 0; unknown > 0 && i < sums.size(); ++i) {
     if (byte_s[i] == 0) sum[i] = cost[i] + unknown_s_;
   }

@@ -122,7 +122,7 @@ void RoutePlanner::ExplainDecode(const RouteQuery& query, const Pair& pair,
   const auto chosen = std::find_if(decode.begin(), decode.end(),
                                    [why](const Candidate& c) { return c.worker == why->decode; });
   const int at = chosen == decode.end() ? -1 : static_cast<int>(chosen - decode.begin());
-  CostColumn column;
+  thread_local CostColumn column;  // for its memory
   const absl::Span<double> costs = column.Resize(decode.size());
   const std::vector<double>* known = computes ? nullptr : pair.decode_costs;
   for (size_t i = 0; i < decode.size(); ++i) {
