@@ -21,10 +21,9 @@ size_t KeptCount(size_t chain_size) {
 size_t KeptPosition(size_t i) {
   return i < kDense ? i : kDense + (i - kDense) * kStride + kStride - 1;
 }
-std::vector<kv::PrefixKey> KeptKeys(absl::Span<const kv::PrefixKey> chain) {
-  std::vector<kv::PrefixKey> kept(KeptCount(chain.size()));
-  for (size_t i = 0; i < kept.size(); ++i) kept[i] = chain[KeptPosition(i)];
-  return kept;
+void KeepKeys(absl::Span<const kv::PrefixKey> chain, std::vector<kv::PrefixKey>* kept) {
+  kept->resize(KeptCount(chain.size()));
+  for (size_t i = 0; i < kept->size(); ++i) (*kept)[i] = chain[KeptPosition(i)];
 }
 
 // Of two chains, from their start. Equal keys stand for equal beginnings, so it is bisected.
@@ -70,7 +69,8 @@ void DispatchedPrefixes::Grow(int worker_count) {
 void DispatchedPrefixes::Add(int worker, absl::Span<const kv::PrefixKey> chain,
                              absl::Duration expires) {
   if (chain.empty()) return;
-  Dispatch kept = {worker, KeptKeys(chain)};
+  Dispatch kept = {worker, {}};
+  KeepKeys(chain, &kept.keys);
   BriefLock lock(&mutex_);
   // Mostly the last to expire.
   const Dispatch& dispatch =
@@ -118,8 +118,10 @@ void DispatchedPrefixes::DropWorker(int worker) {
 
 void DispatchedPrefixes::Match(absl::Span<const kv::PrefixKey> chain,
                                std::vector<int>* depths) const {
+  thread_local std::vector<kv::PrefixKey> kept;  // for its memory
   // A router without dispatches under way need not look.
-  index_.Match(KeptKeys(key_count_ == 0 ? chain.first(0) : chain), depths, [](int keys) {
+  KeepKeys(key_count_ == 0 ? chain.first(0) : chain, &kept);
+  index_.Match(kept, depths, [](int keys) {
     return static_cast<int>(KeptPosition(static_cast<size_t>(keys) - 1)) + 1;
   });
 }

@@ -16,7 +16,7 @@ uint16_t* HolderSets::Data(Set set) const {
   const int size_class = ClassOf(set);
   const uint32_t place = set & ((1u << kPlaceBits) - 1);
   const int log2 = PlacesLog2(size_class);
-  uint16_t* chunk = classes_[size_class].chunks[place >> log2].get();
+  uint16_t* chunk = classes_[size_class].chunks[place >> log2];
   return chunk + (static_cast<size_t>(place & ((1u << log2) - 1)) << (size_class + 2));
 }
 
@@ -30,7 +30,8 @@ HolderSets::Set HolderSets::Allocate(int size_class) {
   }
   const int log2 = PlacesLog2(size_class);
   if (of.used >> log2 == of.chunks.size()) {
-    of.chunks.push_back(std::make_unique<uint16_t[]>(size_t{4} << (size_class + log2)));
+    const size_t bytes = size_t{8} << (size_class + log2);
+    of.chunks.push_back(static_cast<uint16_t*>(memory_.Allocate(bytes)));
   }
   BATON_CHECK_LT(of.used, 1u << kPlaceBits) << "more sets of one size than can be numbered";
   return tag | of.used++;

@@ -1,6 +1,7 @@
 #include "router/prefix_index/key_table.h"
 
 #include <algorithm>
+#include <memory>
 
 namespace baton::router {
 namespace {
@@ -79,13 +80,15 @@ void KeyTable::Grow(Segment& segment) {
   Segment larger;
   larger.capacity = capacity;
   larger.size = segment.size;
-  larger.slots = std::make_unique<Slot[]>(capacity);
+  larger.slots = static_cast<Slot*>(memory_.Allocate(capacity * sizeof(Slot)));
+  std::uninitialized_fill_n(larger.slots, capacity, Slot{});
   for (uint32_t i = 0; i < segment.capacity; ++i) {
     const Slot& slot = segment.slots[i];
     if (slot.value == 0) continue;
     larger.slots[Probe(larger, slot.key(), PlaceOf(slot.key()).hash)] = slot;
   }
-  segment = std::move(larger);
+  if (segment.slots != nullptr) memory_.Free(segment.slots, segment.capacity * sizeof(Slot));
+  segment = larger;
 }
 
 int64_t KeyTable::memory_bytes() const {

@@ -4,8 +4,9 @@
 #define BATON_ROUTER_PREFIX_INDEX_KEY_TABLE_H_
 
 #include <cstdint>
-#include <memory>
 #include <vector>
+
+#include "common/base/huge_page_arena.h"
 
 namespace baton::router {
 
@@ -74,7 +75,7 @@ class KeyTable {
   };
   static_assert(sizeof(Slot) == 12);
   struct Segment {
-    std::unique_ptr<Slot[]> slots;
+    Slot* slots = nullptr;  // of memory_
     uint32_t capacity = 0;
     uint32_t size = 0;
   };
@@ -92,9 +93,10 @@ class KeyTable {
   static uint32_t Probe(const Segment& segment, uint64_t key, uint32_t hash);
   // The value of a new key is 0, which the caller must change.
   Slot& FindOrInsert(uint64_t key);
-  static void Grow(Segment& segment);
+  void Grow(Segment& segment);
   void EraseAt(Segment& segment, uint32_t at);
 
+  HugePageArena memory_;
   std::vector<Segment> segments_;
   int64_t size_ = 0;
 };

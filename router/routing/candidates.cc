@@ -1,8 +1,8 @@
 #include "router/routing/candidates.h"
 
+#include <cstring>
 #include <limits>
 
-#include "absl/container/inlined_vector.h"
 #include "router/routing/wide_loops.h"
 
 namespace baton::router {
@@ -29,17 +29,23 @@ BATON_WIDE_LOOPS static void SetTimes(const double* __restrict idle_at_s, double
   for (size_t i = 0; i < count; ++i) service_s[i] = usual.Seconds(prompt_tokens, matched[i]);
 }
 
-BATON_WIDE_LOOPS static void SetLeastOfBlocks(const double* costs, absl::Span<double> least_of) {
-  constexpr size_t kLanes = 4;  // of their own, they do not wait for each other
+// Left to itself, the compiler compares four blocks at a time, and moves their costs about for
+// longer than it compares them.
+using TwoCosts = double __attribute__((vector_size(2 * sizeof(double))));
+static TwoCosts LeastInTwo(const double* block) {
+  TwoCosts least, next;
+  std::memcpy(&least, block, sizeof(least));
+  for (size_t i = 2; i < CostColumn::kBlock; i += 2) {
+    std::memcpy(&next, block + i, sizeof(next));
+    least = next < least ? next : least;
+  }
+  return least;
+}
+
+static void SetLeastOfBlocks(const double* costs, absl::Span<double> least_of) {
   for (double& least_of_block : least_of) {
-    double least[kLanes];
-    for (size_t lane = 0; lane < kLanes; ++lane) least[lane] = costs[lane];
-    for (size_t i = kLanes; i < CostColumn::kBlock; i += kLanes) {
-      for (size_t lane = 0; lane < kLanes; ++lane) {
-        least[lane] = costs[i + lane] < least[lane] ? costs[i + lane] : least[lane];
-      }
-    }
-    least_of_block = std::min(std::min(least[0], least[1]), std::min(least[2], least[3]));
+    const TwoCosts least = LeastInTwo(costs);
+    least_of_block = std::min(least[0], least[1]);
     costs += CostColumn::kBlock;
   }
 }
@@ -59,29 +65,23 @@ BATON_WIDE_LOOPS double Least(absl::Span<const double> values) {
   return *std::min_element(least, least + kLanes);
 }
 
+// In a whole number of blocks, the last one filled up with infinity.
+static void ResizeInBlocks(size_t count, std::vector<double>* values) {
+  values->resize((count + CostColumn::kBlock - 1) / CostColumn::kBlock * CostColumn::kBlock);
+  std::fill(values->begin() + static_cast<ptrdiff_t>(count), values->end(), kInfinity);
+}
+
 absl::Span<double> CostColumn::Resize(size_t count) {
   count_ = count;
-  costs_.resize((count + kBlock - 1) / kBlock * kBlock);
-  std::fill(costs_.begin() + static_cast<ptrdiff_t>(count), costs_.end(), kInfinity);
+  ResizeInBlocks(count, &costs_);
   return absl::MakeSpan(costs_).first(count);
 }
 
 void CostColumn::Seal() {
-  least_of_block_.resize(costs_.size() / kBlock);
-  SetLeastOfBlocks(costs_.data(), absl::MakeSpan(least_of_block_));
+  const size_t blocks = costs_.size() / kBlock;
+  ResizeInBlocks(blocks, &least_of_block_);
+  SetLeastOfBlocks(costs_.data(), absl::MakeSpan(least_of_block_).first(blocks));
   least_ = Least(least_of_block_);
-}
-
-double CostColumn::BoundOf(size_t count) const {
-  if (count == 0 || count > least_of_block_.size()) return kInfinity;
-  absl::InlinedVector<double, 16> lowest(count, kInfinity);  // in order
-  for (const double least : least_of_block_) {
-    if (!(least < lowest.back())) continue;
-    size_t at = count - 1;
-    for (; at > 0 && lowest[at - 1] > least; --at) lowest[at] = lowest[at - 1];
-    lowest[at] = least;
-  }
-  return lowest.back();
 }
 
 Candidates::Candidates(absl::Span<const Candidate> candidates) {
@@ -104,24 +104,24 @@ Candidates::Candidates(absl::Span<const Candidate> candidates) {
 }
 
 template <class T>
-void Candidates::Gather(absl::Span<const T> by_worker, std::vector<T>* found) const {
+absl::Span<const T> Candidates::Gather(absl::Span<const T> by_worker,
+                                       std::vector<T>* gathered) const {
   const auto count = static_cast<size_t>(rows_.empty() ? table_->workers.size() : rows_.size());
-  found->resize(count);
-  if (count == 0) return;
+  if (count == 0) return {};
   // Workers of one role mostly have numbers in a row.
   const auto first = static_cast<size_t>(worker(0));
   const bool in_a_row =
       rows_.empty() && table_->workers.back() - worker(0) + 1 == static_cast<int>(count);
-  if (in_a_row && first + count <= by_worker.size()) {
-    std::copy_n(by_worker.begin() + first, count, found->begin());
-    return;
-  }
+  if (in_a_row && first + count <= by_worker.size()) return by_worker.subspan(first, count);
+  gathered->resize(count);
   for (size_t i = 0; i < count; ++i) {
     const auto number = static_cast<size_t>(worker(static_cast<int>(i)));
-    (*found)[i] = number < by_worker.size() ? by_worker[number] : 0;
+    (*gathered)[i] = number < by_worker.size() ? by_worker[number] : 0;
   }
+  return *gathered;
 }
-template void Candidates::Gather(absl::Span<const float>, std::vector<float>*) const;
+template absl::Span<const float> Candidates::Gather(absl::Span<const float>,
+                                                    std::vector<float>*) const;
 
 void Candidates::Fill(const CandidateTable& table, int prompt_tokens,
                       absl::Span<const int> matched_blocks, double now_s) {
@@ -131,7 +131,10 @@ void Candidates::Fill(const CandidateTable& table, int prompt_tokens,
   now_s_ = now_s;
   rows_.clear();
   moves_.clear();
-  Gather(matched_blocks, &matched_blocks_);
+  const absl::Span<const int> matched = Gather(matched_blocks, &matched_blocks_);
+  if (matched.data() != matched_blocks_.data()) {
+    matched_blocks_.assign(matched.begin(), matched.end());
+  }
   queue_s_.resize(count);
   service_s_.resize(count);
   SetTimes(table.idle_at_s.data(), now_s, table.usual, prompt_tokens, matched_blocks_.data(), count,

@@ -7,13 +7,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "absl/numeric/bits.h"
 #include "absl/types/span.h"
 #include "router/fleet/worker.h"
 #include "router/routing/linear_cost.h"
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 namespace baton::router {
 
@@ -92,26 +97,64 @@ class CostColumn {
   absl::Span<const double> all() const { return absl::MakeConstSpan(costs_).first(count_); }
   double operator[](size_t i) const { return costs_[i]; }
   double least() const { return least_; }
-  // At least so many costs are at most this; infinity if there are fewer blocks.
-  double BoundOf(size_t count) const;
+  // At least kCount costs are at most this, and not many more; infinity if there are fewer blocks.
+  template <size_t kCount>
+  double BoundOf() const;
   // Calls visit(i) for each cost of at most `bound`, in order of i, until it returns false.
   template <class Visit>
   void ForEachUpTo(double bound, Visit visit) const {
-    for (size_t block = 0; block < least_of_block_.size(); ++block) {
-      if (least_of_block_[block] > bound) continue;
-      const size_t end = std::min((block + 1) * kBlock, count_);
-      for (size_t i = block * kBlock; i < end; ++i) {
-        if (costs_[i] <= bound && !visit(i)) return;
+    const size_t blocks = costs_.size() / kBlock;
+    for (size_t first = 0; first < blocks; first += kBlock) {
+      uint32_t low = UpTo(&least_of_block_[first], blocks - first, bound);
+      for (; low != 0; low &= low - 1) {
+        const size_t block = (first + static_cast<size_t>(absl::countr_zero(low))) * kBlock;
+        uint32_t costs = UpTo(&costs_[block], count_ - block, bound);
+        for (; costs != 0; costs &= costs - 1) {
+          if (!visit(block + static_cast<size_t>(absl::countr_zero(costs)))) return;
+        }
       }
     }
   }
 
  private:
+  // A bit for each of the first `count` of kBlock values. Bits, not branches: which costs are low
+  // cannot be guessed.
+  static uint32_t UpTo(const double* values, size_t count, double bound);
+
   size_t count_ = 0;
-  std::vector<double> costs_;  // whole blocks: filled up with infinity
+  // Both: whole blocks, filled up with infinity.
+  std::vector<double> costs_;
   std::vector<double> least_of_block_;
   double least_ = 0;  // infinity of none
 };
+
+inline uint32_t CostColumn::UpTo(const double* values, size_t count, double bound) {
+  uint32_t low = 0;
+#if defined(__SSE2__)
+  const __m128d bounds = _mm_set1_pd(bound);
+  for (size_t i = 0; i < kBlock; i += 2) {
+    const __m128d two = _mm_cmple_pd(_mm_loadu_pd(values + i), bounds);
+    low |= static_cast<uint32_t>(_mm_movemask_pd(two)) << i;
+  }
+#else
+  for (size_t i = 0; i < kBlock; ++i) low |= (values[i] <= bound ? 1u : 0u) << i;
+#endif
+  return count < kBlock ? low & ((1u << count) - 1) : low;
+}
+
+// The blocks are dealt to kCount hands: each hand's least cost is at most the highest of these.
+template <size_t kCount>
+double CostColumn::BoundOf() const {
+  static_assert(kBlock % kCount == 0);
+  double least[kCount];
+  std::fill(least, least + kCount, std::numeric_limits<double>::infinity());
+  for (size_t i = 0; i < least_of_block_.size(); i += kCount) {
+    for (size_t hand = 0; hand < kCount; ++hand) {
+      least[hand] = std::min(least[hand], least_of_block_[i + hand]);
+    }
+  }
+  return *std::max_element(least, least + kCount);
+}
 
 // A choice of the rows of a table, with what depends on the prompt and the time: a value of one
 // decision. The table must outlive it and its copies, and not change meanwhile. Unsynchronized.
@@ -135,9 +178,10 @@ class Candidates {
   // All of them, in place of what is in *all.
   void CopyTo(std::vector<Candidate>* all) const;
 
-  // What there is of each by worker, in the order of the candidates; 0 beyond its end.
+  // What there is of each by worker, in the order of the candidates; 0 beyond its end. A part of
+  // `by_worker`, or in *gathered.
   template <class T>
-  void Gather(absl::Span<const T> by_worker, std::vector<T>* found) const;
+  absl::Span<const T> Gather(absl::Span<const T> by_worker, std::vector<T>* gathered) const;
 
   int worker(int i) const { return table_->workers[RowOf(i)]; }
   uint64_t identity(int i) const { return table_->identities[RowOf(i)]; }

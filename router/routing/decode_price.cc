@@ -41,9 +41,9 @@ KvMove::KvMove(const RouteQuery& query, const Candidate& decode) {
 
 void KvMove::AddTo(absl::Span<const double> costs, const Candidates& prefill, double hidden_s,
                    CostColumn* column) const {
-  thread_local std::vector<float> of_each;  // for its memory
-  prefill.Gather(seconds_per_byte_, &of_each);
-  AddTo(costs.data(), of_each.data(), hidden_s, column->Resize(costs.size()));
+  thread_local std::vector<float> gathered;  // for its memory
+  const absl::Span<const float> byte_s = prefill.Gather(seconds_per_byte_, &gathered);
+  AddTo(costs.data(), byte_s.data(), hidden_s, column->Resize(costs.size()));
 }
 
 // Plain pointers and locals, so that the loop is vectorized.
@@ -51,9 +51,11 @@ BATON_WIDE_LOOPS void KvMove::AddTo(const double* __restrict cost, const float* 
                                     double hidden_s, absl::Span<double> sums) const {
   const KvMove move = *this;
   double* __restrict sum = sums.data();
-  for (size_t i = 0; i < sums.size(); ++i) sum[i] = cost[i] + move.SecondsAt(byte_s[i], hidden_s);
   int unknown = 0;
-  for (size_t i = 0; i < sums.size(); ++i) unknown += byte_s[i] == 0 ? 1 : 0;
+  for (size_t i = 0; i < sums.size(); ++i) {
+    sum[i] = cost[i] + move.SecondsAt(byte_s[i], hidden_s);
+    unknown += byte_s[i] == 0 ? 1 : 0;
+  }
   for (size_t i = 0; unknown > 0 && i < sums.size(); ++i) {
     if (byte_s[i] == 0) sum[i] = cost[i] + unknown_s_;
   }

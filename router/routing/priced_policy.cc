@@ -4,7 +4,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <tuple>
+#include <new>
+#include <utility>
 #include <vector>
 
 #include "router/routing/link_rates.h"
@@ -13,13 +14,14 @@
 namespace baton::router {
 namespace {
 
+constexpr double kLeastOfNone = std::numeric_limits<double>::infinity();
 // Costs this close are equal: what is left of them is noise of the measurement.
 constexpr double kTieShare = 0.01;
 constexpr double kTie_s = 1e-4;
 // Of ρ.
 constexpr double kUtilizationMemory_s = 60;
 // Of at least so many decode workers, half are looked at.
-constexpr int kDrawAmong = 8;
+constexpr size_t kDrawAmong = 8;
 // Less of a discount is none.
 constexpr double kLeastDiscount = 1e-3;
 
@@ -87,12 +89,14 @@ int Cheapest(const Candidates& prefill, const CostColumn& costs, uint64_t home_k
   int deepest = -1, best = 0;
   uint64_t best_hash = 0;
   costs.ForEachUpTo(bound, [&](size_t i) {
-    if (cached_blocks[i] < deepest) return true;
+    const int cached = cached_blocks[i];
     const uint64_t hash = Mix(home_key, prefill.identity(static_cast<int>(i)));
-    if (cached_blocks[i] == deepest && hash <= best_hash) return true;
-    deepest = cached_blocks[i];
-    best = static_cast<int>(i);
-    best_hash = hash;
+    // No branches, which would be guessed wrong: many are equal where nothing is cached.
+    const bool better = static_cast<int>(cached > deepest) |
+                        (static_cast<int>(cached == deepest) & static_cast<int>(hash > best_hash));
+    deepest = better ? cached : deepest;
+    best = better ? static_cast<int>(i) : best;
+    best_hash = better ? hash : best_hash;
     return true;
   });
   return best;
@@ -159,42 +163,78 @@ int PricedPolicy::ChoosePrefill(const RouteQuery& query, const Candidates& prefi
   return best;
 }
 
-// Room first, then the lowest price; equal prices at random. Of many workers, half are looked at,
-// drawn anew for each request: several routers that have heard the same would else all fill the
-// same gap. Idle workers, and those that hold blocks of the session, are always looked at.
+// Of many workers, half are looked at, drawn anew for each request: several routers that have heard
+// the same would else all fill the same gap. Idle workers, and those that hold blocks of the
+// session, are always looked at.
+void PricedPolicy::LookAtDecode(const RouteQuery& query, absl::Span<const Candidate> decode,
+                                bool alone, const Candidate* prefill, uint64_t turn, bool draws,
+                                Compared& compared) {
+  compared.looked_at.clear();
+  for (size_t i = 0; i < decode.size(); ++i) {
+    const Candidate& c = decode[i];
+    // One branch: what was drawn cannot be guessed.
+    const bool may_pass = draws & (c.matched_blocks == 0) & (c.running + c.queued > 0);
+    if (may_pass & (Mix(turn, i) >> 63 != 0)) continue;
+    DecodePrice& price = compared.decode_prices[i];
+    double& cost = compared.decode_costs[i];
+    if (std::isnan(cost)) {
+      // Made in its place: a copy would be read before it is written out.
+      new (&price) DecodePrice(PriceDecode(query, c, alone, prefill));
+    } else {
+      price.prompt_s = PromptSeconds(query, c, alone, prefill);
+    }
+    cost = price.total();
+    compared.looked_at.push_back(static_cast<int>(i));
+  }
+}
+
+// Room first, then the lowest price; of equal prices the fewer sequences, then the more free
+// blocks; of equals one at random. -1: none was looked at.
+int PricedPolicy::CheapestDecode(absl::Span<const Candidate> decode, uint64_t turn,
+                                 const Compared& compared) {
+  const std::vector<int>& looked_at = compared.looked_at;
+  if (looked_at.empty()) return -1;
+  double lowest_with_room = kLeastOfNone, lowest_full = kLeastOfNone;
+  bool all_full = true;
+  for (const int i : looked_at) {
+    const bool full = compared.decode_prices[i].full;
+    const double cost = compared.decode_costs[i];
+    lowest_with_room = std::min(lowest_with_room, full ? kLeastOfNone : cost);
+    lowest_full = std::min(lowest_full, full ? cost : kLeastOfNone);
+    all_full = all_full & full;
+  }
+  const double lowest = all_full ? lowest_full : lowest_with_room;
+  int best = looked_at[0];
+  uint64_t equals = 0;
+  std::pair<int, int> least_load;
+  for (const int i : looked_at) {
+    if ((compared.decode_costs[i] != lowest) | (compared.decode_prices[i].full != all_full)) {
+      continue;
+    }
+    const Candidate& c = decode[i];
+    const std::pair load = {c.running + c.queued, -c.free_blocks};
+    if (equals > 0 && load > least_load) continue;
+    equals = equals > 0 && load == least_load ? equals + 1 : 1;
+    least_load = load;
+    // Of k equals, the k-th takes the place of the one before with the chance 1/k.
+    if (Mix(turn, static_cast<uint64_t>(i)) % equals == 0) best = i;
+  }
+  return best;
+}
+
 int PricedPolicy::ChooseDecode(const RouteQuery& query, absl::Span<const Candidate> decode,
                                bool alone, const Candidate* prefill, uint64_t turn,
                                Compared& compared) {
-  const int count = static_cast<int>(decode.size());
   if (compared.decode_costs.empty()) {
     compared.decode_costs.assign(decode.size(), std::numeric_limits<double>::quiet_NaN());
     compared.decode_prices.resize(decode.size());
   }
-  bool draws = count >= kDrawAmong;
+  bool draws = decode.size() >= kDrawAmong;
   while (true) {
-    int best = -1, equals = 1;
-    std::tuple<bool, double, int, int> lowest;
-    for (int i = 0; i < count; ++i) {
-      const Candidate& c = decode[i];
-      const uint64_t chance = Mix(turn, static_cast<uint64_t>(i));
-      if (draws && chance >> 63 != 0 && c.matched_blocks == 0 && c.running + c.queued > 0) continue;
-      DecodePrice& price = compared.decode_prices[i];
-      double& cost = compared.decode_costs[i];
-      if (std::isnan(cost)) {
-        price = PriceDecode(query, c, alone, prefill);
-      } else {
-        price.prompt_s = PromptSeconds(query, c, alone, prefill);
-      }
-      cost = price.total();
-      const std::tuple rank = {price.full, cost, c.running + c.queued, -c.free_blocks};
-      if (best >= 0 && rank > lowest) continue;
-      equals = best >= 0 && rank == lowest ? equals + 1 : 1;
-      lowest = rank;
-      // Of k equals, the k-th takes the place of the one before with the chance 1/k.
-      if (equals == 1 || chance % equals == 0) best = i;
-    }
+    LookAtDecode(query, decode, alone, prefill, turn, draws, compared);
+    const int best = CheapestDecode(decode, turn, compared);
     // One of the others may have room.
-    const bool all_full = best < 0 || std::get<0>(lowest);
+    const bool all_full = best < 0 || compared.decode_prices[best].full;
     if (!draws || !all_full) return best;
     draws = false;
   }

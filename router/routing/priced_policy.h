@@ -80,7 +80,8 @@ class PricedPolicy final : public Policy {
     CostColumn costs;
     CostColumn moved_costs;  // with the move to a decode worker
     uint64_t home_key = 0;
-    // Of the decode candidates that were looked at; other costs are no number.
+    std::vector<int> looked_at;  // decode candidates, in order
+    // Of these and of those looked at before; other costs are no number.
     std::vector<double> decode_costs;
     std::vector<DecodePrice> decode_prices;
   };
@@ -94,6 +95,10 @@ class PricedPolicy final : public Policy {
   // `turn`: decides among equals, and which workers are looked at.
   int ChooseDecode(const RouteQuery& query, absl::Span<const Candidate> decode, bool alone,
                    const Candidate* prefill, uint64_t turn, Compared& compared);
+  static void LookAtDecode(const RouteQuery& query, absl::Span<const Candidate> decode, bool alone,
+                           const Candidate* prefill, uint64_t turn, bool draws, Compared& compared);
+  static int CheapestDecode(absl::Span<const Candidate> decode, uint64_t turn,
+                            const Compared& compared);
   // `partner`: the decode worker chosen to go with `prefill`.
   int ChooseLocal(const RouteQuery& query, const Candidate& prefill, const Pricing& pricing,
                   absl::Span<const Candidate> decode, const Candidate& partner);

@@ -21,14 +21,18 @@ absl::InlinedVector<std::pair<double, int>, kMaxExplainedCandidates> Cheapest(
     const CostColumn& costs, int chosen) {
   absl::InlinedVector<std::pair<double, int>, kMaxExplainedCandidates> cheapest;
   const auto insert = [&cheapest](std::pair<double, int> entry) {
-    cheapest.push_back(entry);
-    for (size_t at = cheapest.size() - 1; at > 0 && entry < cheapest[at - 1]; --at) {
-      std::swap(cheapest[at], cheapest[at - 1]);
+    ptrdiff_t at = 0;  // counted, not searched: where it belongs cannot be guessed
+    for (const auto& [cost, i] : cheapest) {
+      at += static_cast<int>(cost < entry.first) |
+            (static_cast<int>(cost == entry.first) & static_cast<int>(i < entry.second));
     }
+    cheapest.push_back(entry);
+    std::move_backward(cheapest.begin() + at, cheapest.end() - 1, cheapest.end());
+    cheapest[static_cast<size_t>(at)] = entry;
   };
   constexpr size_t kOthers = kMaxExplainedCandidates - 1;
   // The chosen one may be among the cheapest.
-  costs.ForEachUpTo(costs.BoundOf(kOthers + 1), [&](size_t i) {
+  costs.ForEachUpTo(costs.BoundOf<kOthers + 1>(), [&](size_t i) {
     if (static_cast<int>(i) == chosen || costs[i] == kNotCompared) return true;
     const bool full = cheapest.size() == kOthers;
     if (full && costs[i] >= cheapest.back().first) return true;
@@ -118,7 +122,7 @@ void RoutePlanner::ExplainDecode(const RouteQuery& query, const Pair& pair,
   const auto chosen = std::find_if(decode.begin(), decode.end(),
                                    [why](const Candidate& c) { return c.worker == why->decode; });
   const int at = chosen == decode.end() ? -1 : static_cast<int>(chosen - decode.begin());
-  CostColumn column;
+  thread_local CostColumn column;  // for its memory
   const absl::Span<double> costs = column.Resize(decode.size());
   const std::vector<double>* known = computes ? nullptr : pair.decode_costs;
   for (size_t i = 0; i < decode.size(); ++i) {

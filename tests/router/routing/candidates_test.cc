@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 #include <random>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -43,7 +44,7 @@ TEST(CostColumnTest, FindsWhatASortFinds) {
     }
     EXPECT_EQ(column.least(), Least(costs));
     for (const int low : {1, 8}) {
-      const double bound = column.BoundOf(low);
+      const double bound = low == 1 ? column.BoundOf<1>() : column.BoundOf<8>();
       if (count >= low) {
         EXPECT_GE(bound, sorted[low - 1]) << count;
       }
@@ -303,21 +304,28 @@ LinkRates RandomLinks(Random& random, int prefill_workers, int decode_workers) {
   return links;
 }
 
-// The cheapest of those that the request looks at: half of many, unless none of them has room.
+// The cheapest of those that the request looks at: half of many, unless none of them has room. Of
+// equals one at random: the k-th takes the place of the one before with the chance 1/k.
 int ChooseDecodeExhaustively(const RouteQuery& query, const std::vector<Candidate>& decode,
                              const Candidate& prefill, uint64_t turn) {
   for (const bool draws : {decode.size() >= 8, false}) {
     int best = -1;
-    std::pair<bool, double> lowest;
+    uint64_t equals = 0;
+    std::tuple<bool, double, int, int> lowest;
     for (size_t i = 0; i < decode.size(); ++i) {
       const Candidate& c = decode[i];
-      const bool drawn = HomeHash(turn, i) >> 63 == 0;
+      const uint64_t chance = HomeHash(turn, i);
+      const bool drawn = chance >> 63 == 0;
       if (draws && !drawn && c.matched_blocks == 0 && c.running + c.queued > 0) continue;
       const DecodePrice price = PriceDecode(query, c, /*alone=*/false, &prefill);
-      const std::pair rank = {price.full, price.total()};
-      if (best < 0 || rank < lowest) best = static_cast<int>(i), lowest = rank;
+      const std::tuple rank = {price.full, price.total(), c.running + c.queued, -c.free_blocks};
+      if (best < 0 || rank < lowest) {
+        best = static_cast<int>(i), lowest = rank, equals = 1;
+      } else if (rank == lowest && chance % ++equals == 0) {
+        best = static_cast<int>(i);
+      }
     }
-    if (best >= 0 && !lowest.first) return best;
+    if (best >= 0 && !std::get<0>(lowest)) return best;
     if (!draws) return best;
   }
   return -1;
@@ -346,15 +354,17 @@ void ChoosesByLinksLikeAnExhaustivePass(uint64_t seed) {
     query.now_s += 0.5;
     const std::vector<Candidate> fleet =
         RandomFleet(random, 1 + Below(random, trial % 10 == 0 ? 1000 : 40), Below(random, 3) == 0);
-    std::vector<Candidate> decode(static_cast<size_t>(1 + Below(random, 20)));
+    std::vector<Candidate> decode(static_cast<size_t>(1 + Below(random, 40)));
+    const bool alike = trial % 3 == 0;
     for (size_t i = 0; i < decode.size(); ++i) {
       Candidate& c = decode[i];
       c.worker = static_cast<int>(fleet.size() + i);
       c.matched_blocks = Below(random, 3) == 0 ? Below(random, 9) : 0;
-      c.running = Below(random, 20);
+      c.running = Below(random, alike ? 2 : 20);
       c.total_blocks = 10'000;
       c.free_blocks = Below(random, 4) == 0 ? Below(random, 8) : 1000;
-      c.context_tokens = c.running * (100 + Below(random, 1000)) + static_cast<int>(i);
+      c.context_tokens =
+          c.running * (alike ? 100 : 100 + Below(random, 1000)) + (alike ? 0 : static_cast<int>(i));
     }
     const LinkRates links =
         RandomLinks(random, static_cast<int>(fleet.size()), static_cast<int>(decode.size()));
