@@ -142,15 +142,15 @@ inline uint32_t CostColumn::UpTo(const double* values, size_t count, double boun
   return count < kBlock ? low & ((1u << count) - 1) : low;
 }
 
-// The blocks are dealt to kCount hands: each hand's least cost is at most the highest of these.
+// Of the blocks in kCount groups: each group's least cost is at most the highest of these.
 template <size_t kCount>
 double CostColumn::BoundOf() const {
   static_assert(kBlock % kCount == 0);
   double least[kCount];
   std::fill(least, least + kCount, std::numeric_limits<double>::infinity());
   for (size_t i = 0; i < least_of_block_.size(); i += kCount) {
-    for (size_t hand = 0; hand < kCount; ++hand) {
-      least[hand] = std::min(least[hand], least_of_block_[i + hand]);
+    for (size_t group = 0; group < kCount; ++group) {
+      least[group] = std::min(least[group], least_of_block_[i + group]);
     }
   }
   return *std::max_element(least, least + kCount);

@@ -91,44 +91,29 @@ BATON_NO_INLINE void MulTile(const typename Mul::X* x, int64_t x_stride, const t
   }
 }
 
+template <class Mul, int kRows, int kVectors>
+BATON_INLINE void MulTileOf(int64_t rows, const typename Mul::X* x, int64_t x_stride,
+                            const typename Mul::W* w, const float* bias, float* out,
+                            int64_t out_stride, PanelBlock block) {
+  if constexpr (kRows > 1) {
+    if (rows < kRows) {
+      return MulTileOf<Mul, kRows - 1, kVectors>(rows, x, x_stride, w, bias, out, out_stride,
+                                                 block);
+    }
+  }
+  MulTile<Mul, kRows, kVectors>(x, x_stride, w, bias, out, out_stride, block);
+}
+
 template <class Mul, int kVectors>
 BATON_INLINE void MulRows(int64_t rows, const typename Mul::X* x, int64_t x_stride,
                           const typename Mul::W* w, const float* bias, float* out,
                           int64_t out_stride, PanelBlock block) {
-  int64_t r = 0;
-  for (; r + kTileRows <= rows; r += kTileRows) {
-    MulTile<Mul, kTileRows, kVectors>(x + r * x_stride, x_stride, w, bias, out + r * out_stride,
-                                      out_stride, block);
-  }
-  x += r * x_stride;
-  out += r * out_stride;
-  switch (rows - r) {
-#if defined(__AVX512F__)
-    case 11:
-      return MulTile<Mul, 11, kVectors>(x, x_stride, w, bias, out, out_stride, block);
-    case 10:
-      return MulTile<Mul, 10, kVectors>(x, x_stride, w, bias, out, out_stride, block);
-    case 9:
-      return MulTile<Mul, 9, kVectors>(x, x_stride, w, bias, out, out_stride, block);
-    case 8:
-      return MulTile<Mul, 8, kVectors>(x, x_stride, w, bias, out, out_stride, block);
-    case 7:
-      return MulTile<Mul, 7, kVectors>(x, x_stride, w, bias, out, out_stride, block);
-    case 6:
-      return MulTile<Mul, 6, kVectors>(x, x_stride, w, bias, out, out_stride, block);
-#endif
-    case 5:
-      return MulTile<Mul, 5, kVectors>(x, x_stride, w, bias, out, out_stride, block);
-    case 4:
-      return MulTile<Mul, 4, kVectors>(x, x_stride, w, bias, out, out_stride, block);
-    case 3:
-      return MulTile<Mul, 3, kVectors>(x, x_stride, w, bias, out, out_stride, block);
-    case 2:
-      return MulTile<Mul, 2, kVectors>(x, x_stride, w, bias, out, out_stride, block);
-    case 1:
-      return MulTile<Mul, 1, kVectors>(x, x_stride, w, bias, out, out_stride, block);
-    default:
-      return;
+  // Tiles of nearly equal heights: 8 rows are 4 and 4, not 6 and 2.
+  const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
+  const int64_t height = (rows + tiles - 1) / tiles;
+  for (int64_t r = 0; r < rows; r += height) {
+    MulTileOf<Mul, kTileRows, kVectors>(rows - r < height ? rows - r : height, x + r * x_stride,
+                                        x_stride, w, bias, out + r * out_stride, out_stride, block);
   }
 }
 
