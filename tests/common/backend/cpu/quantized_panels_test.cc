@@ -257,9 +257,18 @@ TEST_P(QuantizedMatMulTest, ItsRowsAreAnEmbedding) {
     Random random(seed);
     const int vocab = random.Int(1, 100);
     int d = 2 * random.Int(1, 300);
-    const AnyWeights weights(random, vocab, &d);
-    auto packed = PackAny({weights.host});
-    const Owned table(dtype_, vocab, d, weights.Dequantized());
+    std::unique_ptr<PackedMatrix> packed;
+    std::vector<float> values;
+    if (seed % 4 == 0) {
+      const Weights ordered(random, 4, vocab, d, 32, DType::kF16, true, Shuffled(random, d));
+      packed = Pack({ordered.matrix});
+      values = ordered.Dequantized();
+    } else {
+      const AnyWeights weights(random, vocab, &d);
+      packed = PackAny({weights.host});
+      values = weights.Dequantized();
+    }
+    const Owned table(dtype_, vocab, d, values);
     std::vector<int32_t> tokens(static_cast<size_t>(random.Int(1, 20))), blocks(2);
     for (int32_t& token : tokens) token = random.Int(0, vocab - 1);
     const int count = static_cast<int>(tokens.size());
