@@ -1,6 +1,6 @@
 // Memory of a large table that is read all over. Each look-up misses the caches, and with pages of
-// 4 KiB the table of the machine's addresses, too: the walk through the page tables takes about as
-// long as the miss, above all in a virtual machine. A huge page of 2 MiB spares it.
+// 4 KiB the TLB, too: it waits for a walk through the page tables, in a virtual machine those of
+// the guest and of the host. A huge page of 2 MiB spares most of these walks.
 #ifndef BATON_COMMON_BASE_HUGE_PAGE_ARENA_H_
 #define BATON_COMMON_BASE_HUGE_PAGE_ARENA_H_
 

@@ -22,7 +22,8 @@ constexpr int kTileRows = 6;
 constexpr int kTileVectors = 1;
 #endif
 constexpr int kVectorsPerPanel = kPanelColumns / 16;
-// So few rows take all vectors of a panel: fewer sums would wait for their own last addition.
+// So few rows take all vectors of a panel: with fewer sums, each addition would wait for the one
+// before it.
 constexpr int kWideRows = 2;
 // A panel's block of k stays in the second-level cache while all rows pass by.
 constexpr int64_t kInBlock = 512;

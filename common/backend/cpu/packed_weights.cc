@@ -116,6 +116,7 @@ absl::StatusOr<std::unique_ptr<PackedWeights>> PackedWeights::PackStacked(
 
 absl::StatusOr<std::unique_ptr<PackedWeights>> PackedWeights::Pack(
     absl::Span<const HostMatrix> stacked, DType compute, ThreadPool& pool) {
+  BATON_CHECK(!stacked.empty());
   const bool alike = std::all_of(stacked.begin(), stacked.end(), [&](const HostMatrix& part) {
     return part.dtype == stacked[0].dtype;
   });
