@@ -11,6 +11,9 @@
 #include "common/backend/cpu/quantized_simd.h"
 #include "common/backend/cpu/quantized_tiles.h"
 #include "common/backend/cpu/vector_kernels.h"
+#if defined(BATON_WORD_TILES)
+#include "common/backend/cpu/quantized_words.h"
+#endif
 
 namespace baton::backend {
 namespace {
@@ -75,8 +78,9 @@ void MulQuantizedTiles(const QuantizedSlice& s, const uint8_t* w, int64_t column
     range.columns = columns < kMost ? static_cast<int>(columns) : kMost;
     range.first_vector = v;
     for (int64_t row = 0; row < rows; row += height) {
-      // The tiles after the first kAheadTiles find the lines in the cache.
-      range.ahead = next + row / height % kAheadTiles * AheadLines(kPacking) * kLineBytes;
+      const int64_t tile = row / height;
+      range.ahead =
+          v == 0 && tile < kAheadTiles ? next + tile * AheadLines(kPacking) * kLineBytes : nullptr;
       MulQuantizedRows<kPacking, kRows, kVectors>(
           rows - row < height ? rows - row : height, s.x + (first + row) * s.blocks, s.blocks, w,
           s.bias == nullptr ? nullptr : s.bias + at, s.out + (first + row) * s.out_stride + at,
@@ -110,6 +114,11 @@ template <Packing kPacking>
 void MulQuantizedSlice(const QuantizedSlice& s) {
   constexpr int kRows = TileRows(kPacking);
   const bool few_rows = s.rows <= kRows;
+#if defined(BATON_WORD_TILES)
+  if constexpr (kPacking == Packing::kBytes) {
+    if (s.rows > 2 * kRows && s.group_blocks <= kWordPassBlocks) return MulQuantizedWords(s);
+  }
+#endif
   const bool small_groups = s.group_blocks <= kPassBlocks;
   // Few rows: one pass over the weights in memory order.
   int64_t blocks_a_pass = s.blocks;

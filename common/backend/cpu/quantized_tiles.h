@@ -94,8 +94,8 @@ struct QuantizedRange {
   int columns;       // of this tile
   int first_vector;  // of this tile in the panel
   int zero;
-  // Of unpacked weights: the packed ones of the next pass. With each block, the tile prefetches
-  // AheadLines from there, then skips the lines of kAheadTiles - 1 other tiles.
+  // Of unpacked weights: the packed ones of the next pass, or null. With each block, the tile
+  // prefetches AheadLines from there, then skips the lines of kAheadTiles - 1 other tiles.
   const uint8_t* ahead;
 };
 
@@ -111,11 +111,13 @@ constexpr int64_t kQuantizedRowBlock = 240;
 
 // A tile's share of a packed block with its header, at least a third of it.
 constexpr int AheadLines(Packing unpacked) {
+  if (unpacked == Packing::kBytes) return 6;
   return IsOf6Bits(unpacked) ? 5 : IsSuper(unpacked) ? 4 : 3;
 }
 
 template <Packing kPacking>
 BATON_INLINE void PrefetchAhead(const uint8_t*& ahead) {
+  if (ahead == nullptr) return;
   for (int i = 0; i < AheadLines(kPacking); ++i) __builtin_prefetch(ahead + i * kLineBytes);
   ahead += kAheadTiles * AheadLines(kPacking) * kLineBytes;
 }
