@@ -9,13 +9,12 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <limits>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/available_memory.h"
 #include "common/base/error.h"
 
 namespace baton::backend {
@@ -23,32 +22,6 @@ namespace {
 
 constexpr size_t kOsPage = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();
-
-// The first number of a file, kUnlimited if there is none ("max").
-size_t NumberIn(const char* path) {
-  std::ifstream file(path);
-  size_t number = 0;
-  return file >> number ? number : kUnlimited;
-}
-
-size_t AvailableToMachine() {
-  std::ifstream file("/proc/meminfo");
-  std::string key;
-  size_t kib = 0;
-  std::string rest;
-  while (file >> key >> kib && std::getline(file, rest)) {
-    if (key == "MemAvailable:") return kib * 1024;
-  }
-  return kUnlimited;
-}
-
-size_t AvailableToContainer() {
-  const size_t limit = NumberIn("/sys/fs/cgroup/memory.max");
-  if (limit == kUnlimited) return kUnlimited;
-  const size_t used = NumberIn("/sys/fs/cgroup/memory.current");
-  return used == kUnlimited || used > limit ? 0 : limit - used;
-}
 
 absl::Status NotEnough(size_t size_bytes, absl::string_view why) {
   return MakeError(
@@ -79,9 +52,9 @@ absl::StatusOr<MappedMemory> MappedMemory::MapShared(size_t size_bytes) {
 }
 
 absl::StatusOr<MappedMemory> MappedMemory::Map(size_t size_bytes, int file) {
-  // Small buffers are not worth the question: it reads two or three files.
+  // Small buffers are not worth the question: it reads three or four files.
   if (size_bytes >= kHugePage) {
-    const size_t available = std::min(AvailableToMachine(), AvailableToContainer());
+    const size_t available = AvailableMemory();
     if (size_bytes > available) {
       return NotEnough(size_bytes, absl::StrCat("only ", available >> 20, " MiB are available"));
     }
