@@ -242,6 +242,9 @@ class Backend {
   virtual std::string Description() const = 0;
   // Equal for backends whose steps should take equally long: Description without memory sizes.
   virtual std::string Kind() const { return Description(); }
+  // What the bits of a result are made with, as "cpu fma": backends with the same text compute the
+  // same bits of the same inputs. Empty: the bits are not fixed.
+  virtual std::string Numerics() const { return ""; }
   // The input type of matrix products; also that of packed weights and, unless it is quantised, of
   // the KV pool.
   virtual DType activation_dtype() const = 0;

@@ -16,6 +16,7 @@
 #include "common/engine/engine_shape.h"
 #include "common/engine/memory_plan.h"
 #include "common/model/checkpoint.h"
+#include "common/model/numerics.h"
 #include "common/model/weights.h"
 
 namespace baton::engine {
@@ -113,6 +114,10 @@ absl::Status ModelEngine::Initialize(const EngineOptions& options) {
   max_num_seqs_ = options.max_num_seqs;
   BATON_RETURN_IF_ERROR(MakeBackend(options));
   BATON_ASSIGN_OR_RETURN(shape_, ShapeOf(config_, options, backend_->activation_dtype()));
+  if (const std::string numerics = backend_->Numerics();
+      !numerics.empty() && !options.mix_numerics) {
+    shape_.layout.numerics = absl::StrCat(numerics, " ", model::kNumericsVersion);
+  }
   layout_ = shape_.layout;
   const backend::StepLimits& limits = shape_.limits;
   max_model_len_ = limits.max_positions;

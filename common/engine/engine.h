@@ -32,6 +32,8 @@ struct EngineOptions {
   int max_model_len = 0;                // 0: the model's context length
   int max_num_batched_tokens = 2048;    // rows of the largest step
   int max_num_seqs = 64;                // entries of the largest step
+  // KV may be mixed with that of workers whose results differ in their last bits.
+  bool mix_numerics = false;
   // Other processes of the host may map the KV pool to read it (KvPool.shared_file), if it is host
   // memory.
   bool share_kv_pool = false;

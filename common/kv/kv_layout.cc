@@ -137,6 +137,7 @@ uint64_t KvLayout::Fingerprint() const {
     AppendLittleEndian(static_cast<uint32_t>(weight_bits), &bytes);
   }
   if (dequantized) AppendLittleEndian(uint32_t{1}, &bytes);
+  bytes.insert(bytes.end(), numerics.begin(), numerics.end());
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
@@ -155,7 +156,8 @@ std::string KvLayout::DtypeText() const {
 
 std::string KvLayout::ToString() const {
   return absl::StrCat(layers, " layers, ", kv_heads, " kv heads of ", head_dim, ", ", block_tokens,
-                      "-token blocks, ", DtypeText(), ", format ", format_version);
+                      "-token blocks, ", DtypeText(), ", format ", format_version,
+                      numerics.empty() ? "" : ", by ", numerics);
 }
 
 }  // namespace baton::kv

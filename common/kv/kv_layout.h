@@ -41,6 +41,9 @@ struct KvLayout {
   int weight_bits = 0;
   // Whether weights of few bits were dequantised where a CPU would multiply them as they are.
   bool dequantized = false;
+  // What it was computed with, as "cpu fma 1" (Backend::Numerics(), numerics.h): workers whose
+  // results differ in any bit do not mix KV. Empty: any.
+  std::string numerics = "";
 
   // INVALID_ARGUMENT, naming the field, its value and its range. Layouts from files and peers pass
   // through here first; a valid one overflows in none of the sums below.
@@ -56,12 +59,13 @@ struct KvLayout {
   absl::Status CheckCaller(uint64_t fingerprint) const;
   // XXH3-64 over the fields as little-endian int32, in the order above, `computed` only if the
   // dtype is quantised, `weight_bits` and `dequantized` (with which both are there) only if they
-  // are not 0: the same on every machine.
+  // are not 0, last the bytes of `numerics`: the same on every machine.
   uint64_t Fingerprint() const;
   // E.g. "bfloat16", "int8 of bfloat16", "bfloat16 with weights of 4 bits",
   // "bfloat16 with dequantised weights".
   std::string DtypeText() const;
-  // For messages, e.g. "24 layers, 2 kv heads of 64, 16-token blocks, bfloat16, format 1".
+  // For messages, e.g. "24 layers, 2 kv heads of 64, 16-token blocks, bfloat16, format 1, by cpu
+  // vdpbf16ps 1".
   std::string ToString() const;
 
   bool operator==(const KvLayout& other) const = default;

@@ -35,6 +35,7 @@ internal::v1::WorkerCard MakeCard(baton::v1::WorkerRole role, const WorkerOption
   proto->set_dtype(layout.DtypeText());
   proto->set_format_version(layout.format_version);
   proto->set_fingerprint(layout.Fingerprint());
+  proto->set_numerics(layout.numerics);
   card.set_kv_block_bytes(layout.BlockBytes());
   card.set_pool(options.pool);
   card.set_max_model_len(engine.max_model_len());

@@ -72,6 +72,10 @@ void AddWorkerFlags(CLI::App& app, WorkerOptions& o) {
   app.add_flag("--dequantize-weights", o.dequantize_weights,
                "on a CPU: weights of 4 and 8 bits become those of --dtype when they are loaded, "
                "and activations are not rounded to 8 bits: slower, more exact");
+  app.add_flag("--mix-numerics", o.mix_numerics,
+               "work with workers whose results differ in their last bits, as on CPUs with and "
+               "without AMX; all workers of the cluster need it, and tokens may then depend on the "
+               "worker");
   app.add_option("--gpu-memory-utilization", o.gpu_memory_utilization,
                  "share of the GPU's memory for weights, workspaces and KV, above 0 and at most 1")
       ->capture_default_str();
@@ -185,6 +189,7 @@ engine::EngineOptions ToEngineOptions(const WorkerOptions& o) {
                                                    : Compute::kAuto;
   engine.weight_bits = o.weights == "int8" ? 8 : o.weights == "int4" ? 4 : 0;
   engine.backend.dequantize_weights = o.dequantize_weights;
+  engine.mix_numerics = o.mix_numerics;
   engine.backend.gpu_memory_utilization = o.gpu_memory_utilization;
   engine.backend.deterministic = o.deterministic;
   engine.backend.cuda.device_links = o.kv_transport == "nccl";

@@ -37,6 +37,7 @@ struct WorkerOptions {
   std::string dtype = "auto";    // auto, float32, bfloat16, float16
   std::string weights = "auto";  // auto, int8, int4
   bool dequantize_weights = false;
+  bool mix_numerics = false;
   double gpu_memory_utilization = 0.9;
   bool deterministic = true;
   // Path of the cuBLASLt algorithm cache. auto: in the user's cache directory; empty: no file.

@@ -17,6 +17,7 @@ class ForwardingBackend : public backend::Backend {
   explicit ForwardingBackend(std::unique_ptr<backend::Backend> inner) : inner_(std::move(inner)) {}
 
   std::string Description() const override { return inner_->Description(); }
+  std::string Numerics() const override { return inner_->Numerics(); }
   backend::DType activation_dtype() const override { return inner_->activation_dtype(); }
   absl::Status Prepare(const backend::StepLimits& limits) override {
     return inner_->Prepare(limits);

@@ -12,6 +12,7 @@ namespace {
 
 constexpr Kernels AmxKernels(const char* name) {
   Kernels kernels = F32Kernels(name);
+  kernels.numerics_bf16 = "tdpbf16ps";
   kernels.matmul_bf16 = MatMulAmx;
   kernels.pack_rows = PackRowsAmx;
   kernels.matmul_quantized = MatMulQuantizedAmx;

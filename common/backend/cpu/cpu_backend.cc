@@ -88,6 +88,10 @@ class CpuBackend final : public Backend {
     return absl::StrCat("cpu (", kernels_.name, "), ", pool_.thread_count(), " threads, ",
                         backend::Name(activation_dtype_));
   }
+  std::string Numerics() const override {
+    const bool bf16 = activation_dtype_ == DType::kBF16;
+    return absl::StrCat("cpu ", bf16 ? kernels_.numerics_bf16 : kernels_.numerics);
+  }
   DType activation_dtype() const override { return activation_dtype_; }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) override;

@@ -15,6 +15,11 @@ namespace {
 constexpr Kernels F32Kernels(const char* name) {
   Kernels kernels;
   kernels.name = name;
+#if defined(__FMA__)
+  kernels.numerics = "fma";
+#else
+  kernels.numerics = "portable";
+#endif
   kernels.rms_norm = RmsNormRow;
   kernels.rope = RopeHead;
   kernels.silu_mul = SiluMulRow;

@@ -139,6 +139,9 @@ struct AttentionKernels {
 
 struct Kernels {
   const char* name = nullptr;
+  // Tables with the same text compute the same bits, in float32 and in bfloat16.
+  const char* numerics = nullptr;
+  const char* numerics_bf16 = nullptr;  // null: not on this CPU
 
   // y = x / rms(x) * weight; y has `element`. If `delta`, first x += delta, in place.
   void (*rms_norm)(float* x, const float* delta, const float* weight, float eps, int64_t n,

@@ -27,6 +27,7 @@ void MatMulBF16(const MatMulSlice& slice) { MulSlice<MulBF16>(slice); }
 
 constexpr Kernels BF16Kernels() {
   Kernels kernels = F32Kernels("avx512_bf16");
+  kernels.numerics_bf16 = "vdpbf16ps";
   kernels.matmul_bf16 = MatMulBF16;
   kernels.attention_bf16 = {BF16QueryBytes, BF16ScratchBytes, PackQueryBF16, AttendBF16};
   return kernels;

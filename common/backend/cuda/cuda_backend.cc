@@ -19,6 +19,7 @@
 #include "common/backend/cuda/nccl/nccl_links.h"
 #include "common/backend/cuda/plan/workspace_sizes.h"
 #include "common/backend/cuda/runtime/arena.h"
+#include "common/backend/cuda/runtime/arena_buffer.h"
 #include "common/backend/cuda/runtime/device_share.h"
 #include "common/backend/cuda/runtime/host_staging.h"
 #include "common/backend/cuda/runtime/kv_copier.h"
@@ -33,18 +34,6 @@ namespace baton::backend::cuda {
 namespace {
 
 constexpr size_t kStagingBytes = size_t{8} << 20;
-
-// A part of the arena.
-class ArenaBuffer final : public Buffer {
- public:
-  ArenaBuffer(Arena& arena, std::byte* base, size_t offset, size_t size_bytes)
-      : Buffer(base + offset, size_bytes), arena_(arena), offset_(offset) {}
-  ~ArenaBuffer() override { arena_.Give(offset_); }
-
- private:
-  Arena& arena_;
-  const size_t offset_;
-};
 
 const CudaBatch& Cuda(const DeviceBatch& batch) { return static_cast<const CudaBatch&>(batch); }
 
@@ -82,6 +71,10 @@ class CudaBackend final : public Backend {
 
   std::string Description() const override { return Describe(/*memory=*/true); }
   std::string Kind() const override { return Describe(/*memory=*/false); }
+  std::string Numerics() const override {
+    if (products_ != nullptr) return "";
+    return absl::StrCat("cuda sm_", runtime_->properties().compute_capability);
+  }
   DType activation_dtype() const override { return activation_dtype_; }
   absl::Status Prepare(const StepLimits& limits) override;
   size_t WorkspaceBytes(const StepLimits& limits) const override;

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
+#include "common/model/numerics.h"
 #include "tests/testing/devices.h"
 #include "tests/testing/fake_device.h"
 #include "tests/testing/oracle.h"
@@ -142,6 +143,23 @@ TEST_P(EngineTest, ServesQuantizedWeights) {
     EXPECT_EQ(result.tokens->front().token_id, expected[i]) << "token " << i;
     tokens.push_back(result.tokens->front().token_id);
   }
+}
+
+TEST_P(EngineTest, ItsKvMixesWithThatOfTheSameNumerics) {
+  auto backend = GetParam().make();
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  const std::string numerics = (*backend)->Numerics();
+  ASSERT_NE(numerics, "");
+  EXPECT_EQ(engine_->kv_layout().numerics, absl::StrCat(numerics, " ", model::kNumericsVersion));
+  EngineOptions options;
+  options.model_dir = kModelDir;
+  options.make_backend = [](const backend::BackendOptions&) { return GetParam().make(); };
+  options.num_blocks = 8;
+  options.mix_numerics = true;
+  auto mixing = Engine::Load(options);
+  ASSERT_TRUE(mixing.ok()) << mixing.status();
+  EXPECT_EQ((*mixing)->kv_layout().numerics, "");
+  EXPECT_NE((*mixing)->kv_layout().Fingerprint(), engine_->kv_layout().Fingerprint());
 }
 
 TEST_P(EngineTest, AStepMixesAllKindsOfEntries) {

@@ -162,6 +162,17 @@ TEST(KvLayoutTest, KvOfRoundedWeightsIsNotMixed) {
   EXPECT_TRUE(layout.CheckCaller(other.Fingerprint()).ok());
 }
 
+TEST(KvLayoutTest, KvWithOtherBitsIsNotMixed) {
+  KvLayout layout = Qwen(), other = layout;
+  layout.numerics = "cpu vdpbf16ps 1";
+  other.numerics = "cpu tdpbf16ps 1";
+  EXPECT_NE(layout.Fingerprint(), Qwen().Fingerprint());
+  EXPECT_NE(layout.Fingerprint(), other.Fingerprint());
+  EXPECT_THAT(std::string(layout.CheckCaller(other.Fingerprint()).message()),
+              HasSubstr("this worker has 24 layers, 2 kv heads of 64, 16-token blocks, bfloat16, "
+                        "format 1, by cpu vdpbf16ps 1"));
+}
+
 TEST(KvLayoutTest, DtypeNamesRoundTrip) {
   for (KvDtype dtype : kAllDtypes) {
     EXPECT_EQ(ParseKvDtype(KvDtypeName(dtype)), dtype);

@@ -11,7 +11,7 @@
 namespace baton::kv_store {
 namespace {
 
-constexpr kv::KvLayout kLayout = {2, 2, 8, 16, kv::KvDtype::kInt8, 1};
+const kv::KvLayout kLayout = {2, 2, 8, 16, kv::KvDtype::kInt8, 1};
 
 class SegmentValueTest : public ::testing::Test {
  protected:

@@ -87,6 +87,13 @@ TEST(WorkerOptionsTest, BitsOfWeightsArriveAtTheEngine) {
   EXPECT_NE(Parse({"--weights", "int2"}, &options), "");
 }
 
+TEST(WorkerOptionsTest, KvIsMixedWithOtherBitsOnlyIfAsked) {
+  WorkerOptions options;
+  EXPECT_FALSE(ToEngineOptions(options).mix_numerics);
+  EXPECT_EQ(Parse({"--mix-numerics"}, &options), "");
+  EXPECT_TRUE(ToEngineOptions(options).mix_numerics);
+}
+
 TEST(WorkerOptionsTest, OutOfRangeIsRefusedByName) {
   const std::vector<std::vector<std::string>> cases = {
       {"--max-num-seqs", "0"},   {"--max-num-seqs", "-1"},
