@@ -242,8 +242,8 @@ class Backend {
   virtual std::string Description() const = 0;
   // Equal for backends whose steps should take equally long: Description without memory sizes.
   virtual std::string Kind() const { return Description(); }
-  // The input type of matrix products; also that of packed weights and, unless it is quantised, of
-  // the KV pool.
+  // The input type of matrix products; also that of packed weights and, unless it is of fewer
+  // bits, of the KV pool.
   virtual DType activation_dtype() const = 0;
 
   // Allocates what steps need besides their operands (staging, workspaces), so that no step
