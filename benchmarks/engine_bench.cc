@@ -2,7 +2,7 @@
 // batch.
 //
 //   engine_bench --model DIR [--threads 2] [--dtype auto] [--repeat 3] [--only "decode batch 1"]
-//   engine_bench --model DIR --kv-cache-dtypes auto,int8,fp8,int4 [--repeat 5]
+//   engine_bench --model DIR --kv-cache-dtypes auto,bfloat16,int8,fp8,int4 [--repeat 5]
 //   engine_bench --model DIR --weights auto,int8,int4 [--repeat 5]
 //
 //   engine_bench --model models/demo --kv-cache-dtypes auto,int8,fp8,int4 --prompts FILE.json
@@ -275,7 +275,7 @@ struct Column {
 };
 
 // One column an engine; of each, medians of the rounds.
-void RunInTurn(const std::vector<Column>& columns, int repeat) {
+void RunInTurn(const std::vector<Column>& columns, int repeat, const std::string& only) {
   constexpr int kDepth = 4096, kSteps = 16, kBatch = 8;
   std::vector<std::unique_ptr<Bench>> benches;
   std::printf("%-28s", "tokens/s");
@@ -294,6 +294,7 @@ void RunInTurn(const std::vector<Column>& columns, int repeat) {
        [](Bench& b) { return b.Decode(kBatch, kDepth, kSteps); }},
   };
   for (const Measured& row : rows) {
+    if (!absl::StrContains(row.what, only)) continue;
     std::vector<std::vector<double>> seconds(benches.size());
     for (int round = 0; round < repeat; ++round) {
       for (size_t i = 0; i < benches.size(); ++i) seconds[i].push_back(row.seconds(*benches[i]));
@@ -366,7 +367,7 @@ int Main(int argc, char** argv) {
   std::vector<std::string> kv_dtypes;
   app.add_option("--kv-cache-dtypes", kv_dtypes)
       ->delimiter(',')
-      ->check(CLI::IsMember({"auto", "int8", "fp8", "int4"}));
+      ->check(CLI::IsMember({"auto", "bfloat16", "int8", "fp8", "int4"}));
   std::vector<std::string> weights;
   app.add_option("--weights", weights)
       ->delimiter(',')
@@ -376,7 +377,7 @@ int Main(int argc, char** argv) {
   int64_t sweep_mib = 0;
   app.add_option("--sweep-mib", sweep_mib)->check(CLI::Range(1, 1 << 20));
   std::string only;
-  app.add_option("--only", only, "Of the first form, the rows whose name contains this");
+  app.add_option("--only", only, "Of the first two forms, the rows whose name contains this");
   bool stages = false;
   app.add_flag("--stages", stages);
   std::map<std::string, const backend::Kernels*> kernels_by_name;
@@ -386,8 +387,8 @@ int Main(int argc, char** argv) {
       ->check(CLI::IsMember(kernels_by_name));
   CLI11_PARSE(app, argc, argv);
   benchmarks::StageTimes times;
-  options.make_backend = [&](const backend::BackendOptions& of)
-      -> absl::StatusOr<std::unique_ptr<backend::Backend>> {
+  options.make_backend =
+      [&](const backend::BackendOptions& of) -> absl::StatusOr<std::unique_ptr<backend::Backend>> {
     BATON_ASSIGN_OR_RETURN(std::unique_ptr<backend::Backend> inner,
                            backend::MakeCpuBackend(of, *kernels_by_name.at(isa)));
     if (!stages) return inner;
@@ -427,7 +428,7 @@ int Main(int argc, char** argv) {
   } else if (kv_dtypes.empty() && columns.size() == 1) {
     Run(*columns.front().engine, repeat, only);
   } else {
-    RunInTurn(columns, repeat);
+    RunInTurn(columns, repeat, only);
   }
   return 0;
 }

@@ -81,8 +81,8 @@ void AddPlan(CLI::App* app, PlanOptions* plan, PlanFlags* flags) {
   app->add_option("--dtype", flags->dtype, "auto, bfloat16 or float16, as for a worker")
       ->check(CLI::IsMember({"auto", "bfloat16", "float16"}));
   app->add_option("--kv-cache-dtype", flags->kv_cache_dtype,
-                  "auto, int8, fp8 or int4, as for a worker")
-      ->check(CLI::IsMember({"auto", "int8", "fp8", "int4"}));
+                  "auto, bfloat16, int8, fp8 or int4, as for a worker")
+      ->check(CLI::IsMember({"auto", "bfloat16", "int8", "fp8", "int4"}));
   app->add_option("--kv-tier", flags->kv_tier,
                   "KV tiers as for a prefill worker: how much they hold, and when they pay");
   app->add_option("--weights", flags->weights,

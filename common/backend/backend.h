@@ -245,8 +245,8 @@ class Backend {
   // What the bits of a result are made with, as "cpu fma": backends with the same text compute the
   // same bits of the same inputs. Empty: the bits are not fixed.
   virtual std::string Numerics() const { return ""; }
-  // The input type of matrix products; also that of packed weights and, unless it is quantised, of
-  // the KV pool.
+  // The input type of matrix products; also that of packed weights and, unless it is of fewer
+  // bits, of the KV pool.
   virtual DType activation_dtype() const = 0;
 
   // Allocates what steps need besides their operands (staging, workspaces), so that no step

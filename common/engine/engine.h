@@ -26,12 +26,13 @@ struct EngineOptions {
   backend::BackendOptions backend;
   int weight_bits = 0;  // ModelConfig::load_bits: 0, 4 or 8
   int block_tokens = 16;
-  std::optional<kv::KvDtype> kv_dtype;  // nullopt: the activations' type
-  int num_blocks = 0;                   // 0: as many as kv_cache_bytes holds
-  int64_t kv_cache_bytes = 0;           // 0: on the CPU 1 GiB, on a GPU the rest of its arena
-  int max_model_len = 0;                // 0: the model's context length
-  int max_num_batched_tokens = 2048;    // rows of the largest step
-  int max_num_seqs = 64;                // entries of the largest step
+  // nullopt: the activations' type. Of the unquantised ones that, or kBF16 where it is float32.
+  std::optional<kv::KvDtype> kv_dtype;
+  int num_blocks = 0;                 // 0: as many as kv_cache_bytes holds
+  int64_t kv_cache_bytes = 0;         // 0: on the CPU 1 GiB, on a GPU the rest of its arena
+  int max_model_len = 0;              // 0: the model's context length
+  int max_num_batched_tokens = 2048;  // rows of the largest step
+  int max_num_seqs = 64;              // entries of the largest step
   // KV may be mixed with that of workers whose results differ in their last bits.
   bool mix_numerics = false;
   // Other processes of the host may map the KV pool to read it (KvPool.shared_file), if it is host

@@ -24,7 +24,8 @@ kv::KvDtype ToKvDtype(backend::DType dtype) {
   return kv::KvDtype::kF32;
 }
 
-// INVALID_ARGUMENT for an unquantised type that is not the activations'.
+// INVALID_ARGUMENT for an unquantised type that is neither the activations' nor bfloat16 of
+// float32.
 absl::StatusOr<backend::KvFormat> FormatOf(kv::KvDtype dtype, backend::DType activation) {
   switch (dtype) {
     case kv::KvDtype::kInt8:
@@ -36,10 +37,14 @@ absl::StatusOr<backend::KvFormat> FormatOf(kv::KvDtype dtype, backend::DType act
     default:
       break;
   }
-  if (dtype == ToKvDtype(activation)) return backend::KvFormat::kPlain;
-  return InvalidField("BAD_OPTION", "--kv-cache-dtype",
-                      absl::StrCat(kv::KvDtypeName(dtype), " given, expected a quantised type or ",
-                                   backend::Name(activation), ", that of the activations"));
+  // Every backend that computes in float32 reads both.
+  const bool rounded = dtype == kv::KvDtype::kBF16 && activation == backend::DType::kF32;
+  if (rounded || dtype == ToKvDtype(activation)) return backend::KvFormat::kPlain;
+  return InvalidField(
+      "BAD_OPTION", "--kv-cache-dtype",
+      absl::StrCat(kv::KvDtypeName(dtype), " given, expected auto, ",
+                   activation == backend::DType::kF16 ? "" : "bfloat16, ",
+                   "int8, fp8 or int4 with activations of ", backend::Name(activation)));
 }
 
 // Blocks of one size for all layers: the KV pool cannot hold layers of different shapes.

@@ -45,6 +45,13 @@ const DtypeFacts* Find(KvDtype dtype) {
   return nullptr;
 }
 
+// The activations' type, if the layout's elements are of fewer bits; else null.
+const DtypeFacts* RoundedFrom(const KvLayout& layout) {
+  const DtypeFacts *facts = Find(layout.dtype), *source = Find(layout.computed);
+  if (facts == nullptr || source == nullptr || facts->bits >= source->bits) return nullptr;
+  return source;
+}
+
 }  // namespace
 
 absl::string_view KvDtypeName(KvDtype dtype) {
@@ -77,8 +84,7 @@ absl::Status KvLayout::Validate() const {
                         absl::StrCat("is number ", static_cast<int>(dtype), ", expected 1 to ",
                                      std::size(kDtypes)));
   }
-  if (const DtypeFacts* source = Find(computed);
-      facts->quantized && (source == nullptr || source->quantized)) {
+  if (const DtypeFacts* source = Find(computed); source == nullptr || source->quantized) {
     return InvalidField(
         "KV_LAYOUT_INVALID", "kv_layout.computed",
         absl::StrCat("is number ", static_cast<int>(computed), ", expected 1 to 3"));
@@ -130,7 +136,7 @@ uint64_t KvLayout::Fingerprint() const {
        {layers, kv_heads, head_dim, block_tokens, static_cast<int>(dtype), format_version}) {
     AppendLittleEndian(static_cast<uint32_t>(field), &bytes);
   }
-  if (const DtypeFacts* facts = Find(dtype); facts != nullptr && facts->quantized) {
+  if (RoundedFrom(*this) != nullptr) {
     AppendLittleEndian(static_cast<uint32_t>(computed), &bytes);
   }
   if (weight_bits != 0 || dequantized) {
@@ -143,10 +149,10 @@ uint64_t KvLayout::Fingerprint() const {
 
 std::string KvLayout::DtypeText() const {
   // The dtype may be one that Validate() refuses, and the refusal wants to print it.
-  const DtypeFacts *facts = Find(dtype), *source = Find(computed);
+  const DtypeFacts* facts = Find(dtype);
   if (facts == nullptr) return absl::StrCat("dtype ", static_cast<int>(dtype));
   std::string text(facts->name);
-  if (facts->quantized && source != nullptr) absl::StrAppend(&text, " of ", source->name);
+  if (const DtypeFacts* source = RoundedFrom(*this)) absl::StrAppend(&text, " of ", source->name);
   if (dequantized) absl::StrAppend(&text, " with dequantised weights");
   if (weight_bits != 0) {
     absl::StrAppend(&text, dequantized ? "" : " with weights", " of ", weight_bits, " bits");

@@ -33,8 +33,9 @@ struct KvLayout {
   int block_tokens = 16;
   KvDtype dtype = KvDtype::kBF16;
   int format_version = kKvFormatVersion;
-  // Of quantised KV only: the type of the activations that it was made of, kF32, kBF16 or kF16. KV
-  // of workers that compute in different types is not mixed, whatever holds it.
+  // The type of the activations that it was made of, kF32, kBF16 or kF16; of no account unless it
+  // has more bits than dtype. KV of workers that compute in different types is not mixed, whatever
+  // holds it.
   KvDtype computed = KvDtype::kBF16;
   // Of the weights that it was computed with, if they were rounded when they were loaded (4 or 8);
   // 0: the checkpoint's.
@@ -57,12 +58,12 @@ struct KvLayout {
   // FAILED_PRECONDITION (KV_LAYOUT) unless a caller's layout, of which only the fingerprint is
   // known, is this worker's. Names the caller's dtype if nothing else differs.
   absl::Status CheckCaller(uint64_t fingerprint) const;
-  // XXH3-64 over the fields as little-endian int32, in the order above, `computed` only if the
-  // dtype is quantised, `weight_bits` and `dequantized` (with which both are there) only if they
+  // XXH3-64 over the fields as little-endian int32, in the order above, `computed` only if it has
+  // more bits than dtype, `weight_bits` and `dequantized` (with which both are there) only if they
   // are not 0, last the bytes of `numerics`: the same on every machine.
   uint64_t Fingerprint() const;
-  // E.g. "bfloat16", "int8 of bfloat16", "bfloat16 with weights of 4 bits",
-  // "bfloat16 with dequantised weights".
+  // E.g. "bfloat16", "bfloat16 of float32", "int8 of bfloat16",
+  // "bfloat16 with weights of 4 bits", "bfloat16 with dequantised weights".
   std::string DtypeText() const;
   // For messages, e.g. "24 layers, 2 kv heads of 64, 16-token blocks, bfloat16, format 1, by cpu
   // vdpbf16ps 1".

@@ -93,8 +93,9 @@ void AddWorkerFlags(CLI::App& app, WorkerOptions& o) {
       ->capture_default_str();
   app.add_option("--kv-cache-dtype", o.kv_cache_dtype,
                  "type of KV, the same for all workers of a cluster; auto: as computed (--dtype); "
-                 "int8, fp8: half of 16 bits; int4: a quarter, less exact")
-      ->check(CLI::IsMember({"auto", "int8", "int4", "fp8"}))
+                 "bfloat16: half of float32; int8, fp8: half of 16 bits; int4: a quarter, less "
+                 "exact")
+      ->check(CLI::IsMember({"auto", "bfloat16", "int8", "int4", "fp8"}))
       ->capture_default_str();
   app.add_option("--block-size", o.block_size, "tokens in a KV block: 16, 32, 64, 128 or 256")
       ->check(CLI::Range(16, 256))

@@ -43,7 +43,7 @@ struct WorkerOptions {
   // Path of the cuBLASLt algorithm cache. auto: in the user's cache directory; empty: no file.
   std::string cublas_algorithms = "auto";
   int threads = 0;                      // 0: all cores
-  std::string kv_cache_dtype = "auto";  // auto: as the activations; int8, int4, fp8
+  std::string kv_cache_dtype = "auto";  // auto: as the activations; bfloat16, int8, int4, fp8
   int block_size = 16;                  // tokens in a KV block
   int num_blocks = 0;                   // 0: as many as kv_cache_memory_bytes holds
   // 0: 1 GiB on the CPU; on a GPU, what weights and workspaces leave of gpu_memory_utilization.

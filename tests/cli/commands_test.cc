@@ -301,12 +301,13 @@ TEST(CommandsTest, UpHandsAnEmptyValueOn) {
 
 TEST(CommandsTest, Plan) {
   const ParsedCommands parsed =
-      Parse({"plan", "--model",         "/tmp",    "--gpu",
-             "t4",   "--context",       "8192",    "--batch",
-             "1,64", "--dtype",         "float16", "--weights",
-             "int4", "--group-size",    "64",      "--gpu-memory-utilization",
-             "0.8",  "--max-num-seqs",  "16",      "--kv-cache-memory",
-             "1GiB", "--bandwidth-gbs", "320",     "--json"});
+      Parse({"plan",     "--model",         "/tmp",    "--gpu",
+             "t4",       "--context",       "8192",    "--batch",
+             "1,64",     "--dtype",         "float16", "--weights",
+             "int4",     "--group-size",    "64",      "--gpu-memory-utilization",
+             "0.8",      "--max-num-seqs",  "16",      "--kv-cache-memory",
+             "1GiB",     "--bandwidth-gbs", "320",     "--kv-cache-dtype",
+             "bfloat16", "--json"});
   ASSERT_FALSE(parsed.exit_now);
   EXPECT_EQ(parsed.commands.chosen, "plan");
   EXPECT_TRUE(parsed.commands.plan.json);
@@ -324,6 +325,7 @@ TEST(CommandsTest, Plan) {
   EXPECT_EQ(question.engine.backend.gpu_memory_utilization, 0.8);
   EXPECT_EQ(question.engine.max_num_seqs, 16);
   EXPECT_EQ(question.engine.kv_cache_bytes, int64_t{1} << 30);
+  EXPECT_EQ(question.engine.kv_dtype, kv::KvDtype::kBF16);
   ASSERT_TRUE(question.weights.has_value());
   EXPECT_EQ(question.weights->bits, 4);
   EXPECT_EQ(question.weights->group_size, 64);

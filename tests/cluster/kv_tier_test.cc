@@ -28,6 +28,8 @@ class KvTierTest : public WorkerPairTest {
     prefill_.reset();
     worker::WorkerOptions options = Options();
     options.kv_cache_dtype = dtype;
+    // Where activations are bfloat16, it would be what auto is.
+    if (dtype == "bfloat16") options.dtype = "float32";
     options.model_dir = model_dir;
     prefill_worker::PrefillOptions prefill_only;
     prefill_only.kv_tier = tiers;
@@ -106,9 +108,10 @@ TEST_F(KvTierTest, FilesOutliveTheWorker) {
 TEST_F(KvTierTest, EachFormatHasItsOwnSegments) {
   SCOPED_TRACE(seed_);
   const std::vector<int32_t> prompt = Prompt(100);
-  for (const char* dtype : {"auto", "int8", "int4", "fp8"}) {
+  for (const std::string dtype : {"auto", "bfloat16", "int8", "int4", "fp8"}) {
     SCOPED_TRACE(dtype);
     engine::EngineOptions options = testing::Oracle::OptionsFor(ModelDir(), {});
+    if (dtype == "bfloat16") options.backend.compute = backend::BackendOptions::Compute::kF32;
     options.kv_dtype = kv::ParseKvDtype(dtype);
     testing::Oracle oracle(options);
     Start(FileTier(), dtype);
@@ -117,7 +120,7 @@ TEST_F(KvTierTest, EachFormatHasItsOwnSegments) {
     Flush(*prefill_);
     EXPECT_EQ(Ask(prompt, oracle), 96);
   }
-  EXPECT_EQ(Files().size(), 4u * 3);
+  EXPECT_EQ(Files().size(), 5u * 3);
 }
 
 TEST_F(KvTierTest, SpoiledFilesAreComputedAgain) {

@@ -1,4 +1,5 @@
-// Workers whose weights were rounded when they were loaded: one answer among those that agree.
+// Workers whose weights were rounded when they were loaded, or whose KV is when it is written: one
+// answer among those that agree.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -68,6 +69,17 @@ TEST_F(WorkerPairTest, WorkersOfWhichOneDequantisesRefuseEachOther) {
   EXPECT_EQ(ErrorReason(result.status), "KV_LAYOUT");
   EXPECT_THAT(std::string(result.status.message()),
               HasSubstr("with dequantised weights of 8 bits"));
+}
+
+// Though the blocks may have the same bytes: what was computed in bfloat16 is not what float32 has.
+TEST_F(WorkerPairTest, WorkersOfWhichOneRoundsKvRefuseEachOther) {
+  worker::WorkerOptions rounding = Options();
+  rounding.dtype = "float32";
+  rounding.kv_cache_dtype = "bfloat16";
+  StartPair(Options(), rounding);
+  const DecodeResult result = Decode(channel_, Request({1, 2, 3}, Greedy(), 4));
+  EXPECT_EQ(ErrorReason(result.status), "KV_LAYOUT");
+  EXPECT_THAT(std::string(result.status.message()), HasSubstr("KV of bfloat16 of float32"));
 }
 
 }  // namespace

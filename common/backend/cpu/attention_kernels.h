@@ -10,6 +10,7 @@
 
 #include "common/backend/cpu/kernels.h"
 #include "common/backend/cpu/kv_codes.h"
+#include "common/backend/cpu/lines_ahead.h"
 #include "common/backend/cpu/simd16.h"
 #include "common/backend/cpu/vector_kernels.h"
 
@@ -41,14 +42,19 @@ int64_t AttentionScratchBytes(int head_dim) {
   return int64_t{kSplitTokens} * kTileColumns * 4 + kSplitTokens * RoundUp16(head_dim) * 4;
 }
 
+// T: float, or uint16_t, whose elements are bfloat16.
+template <class T>
 struct Rows {
-  const float* data;
+  const T* data;
   int64_t stride;
 };
 
+BATON_INLINE F32x16 LoadRow(const float* p) { return Load(p); }
+BATON_INLINE F32x16 LoadRow(const uint16_t* p) { return LoadBF16(p); }
+
 // The split's tokens [first, first + count), all in one block, as float32.
-BATON_INLINE Rows RowsOf(const AttentionTile& tile, const void* block, int count, bool padded,
-                         float* scratch) {
+BATON_INLINE Rows<float> RowsOf(const AttentionTile& tile, const void* block, int count,
+                                bool padded, float* scratch) {
   const int d = tile.head_dim;
   const int64_t stride = RoundUp16(d);
   if (tile.codes != Codes::kPlain) {
@@ -77,43 +83,9 @@ BATON_INLINE Rows RowsOf(const AttentionTile& tile, const void* block, int count
   return {scratch, stride};
 }
 
-// Asks for K and V of other blocks, a line at a time, while a block is computed: what is needed
-// next, into the first-level cache, then what is needed later, into the second. All at once would
-// fill the queue of cache misses, behind which every load waits. Blocks lie apart, so the
-// hardware's prefetch stops at the end of each; it needs no help within a large one.
-class LinesAhead {
- public:
-  static constexpr int64_t kLine = 64;
-  // `bytes` of each; null: none.
-  BATON_INLINE LinesAhead(const void* next, const void* later, int64_t bytes)
-      : next_(static_cast<const char*>(next)),
-        later_(static_cast<const char*>(later)),
-        next_lines_(Lines(next, bytes)),
-        later_lines_(Lines(later, bytes)) {}
-  BATON_INLINE void Ask() {
-    if (next_lines_ > 0) {
-      __builtin_prefetch(next_, 0, 3);
-      next_ += kLine;
-      --next_lines_;
-    } else if (later_lines_ > 0) {
-      __builtin_prefetch(later_, 0, 2);
-      later_ += kLine;
-      --later_lines_;
-    }
-  }
-
- private:
-  static BATON_INLINE int64_t Lines(const void* block, int64_t bytes) {
-    constexpr int64_t kMostBytes = 16 << 10;
-    return block == nullptr || bytes > kMostBytes ? 0 : (bytes + kLine - 1) / kLine;
-  }
-  const char* next_;
-  const char* later_;
-  int64_t next_lines_, later_lines_;
-};
-
 template <int kTokens, int kVectors>
-BATON_INLINE void ScoreTile(Rows keys, int d, const float* q, float* scores, LinesAhead& ahead) {
+BATON_INLINE void ScoreTile(Rows<float> keys, int d, const float* q, float* scores,
+                            LinesAhead& ahead) {
   F32x16 sum[kTokens][kVectors];
   for (int t = 0; t < kTokens; ++t) {
     for (int v = 0; v < kVectors; ++v) sum[t][v] = Zero();
@@ -133,7 +105,7 @@ BATON_INLINE void ScoreTile(Rows keys, int d, const float* q, float* scores, Lin
 }
 
 template <int kVectors>
-BATON_INLINE void ScoreRows(Rows keys, int tokens, int d, const float* q, float* scores,
+BATON_INLINE void ScoreRows(Rows<float> keys, int tokens, int d, const float* q, float* scores,
                             LinesAhead& ahead) {
 #if defined(__AVX512F__)
   constexpr int kTokens = kVectors == 1 ? 8 : 4;
@@ -153,32 +125,51 @@ BATON_INLINE void ScoreRows(Rows keys, int tokens, int d, const float* q, float*
 
 #if defined(__AVX2__)
 // ScoreTile for up to 8 columns, as of a decode step: half of a vector, or the other half of each
-// product would be wasted. Scores are [token][8].
-template <int kTokens>
-BATON_INLINE void ScoreTileOf8(Rows keys, int d, const float* q, float* scores, LinesAhead& ahead) {
+// product would be wasted. Scores are [token][8]. Of bfloat16, one load has two dimensions.
+template <int kTokens, class T>
+BATON_INLINE void ScoreTileOf8(Rows<T> keys, int d, const float* q, float* scores,
+                               LinesAhead& ahead) {
   __m256 sum[kTokens];
   for (int t = 0; t < kTokens; ++t) sum[t] = _mm256_setzero_ps();
-  for (int i = 0; i < d; ++i) {
-    ahead.Ask();
-    const __m256 column = _mm256_loadu_ps(q + i * kTileColumns);
-    for (int t = 0; t < kTokens; ++t) {
-      const __m256 key = _mm256_broadcast_ss(keys.data + t * keys.stride + i);
-      sum[t] = _mm256_fmadd_ps(key, column, sum[t]);
+  if constexpr (sizeof(T) == sizeof(float)) {
+    for (int i = 0; i < d; ++i) {
+      ahead.Ask();
+      const __m256 column = _mm256_loadu_ps(q + i * kTileColumns);
+      for (int t = 0; t < kTokens; ++t) {
+        const __m256 key = _mm256_broadcast_ss(keys.data + t * keys.stride + i);
+        sum[t] = _mm256_fmadd_ps(key, column, sum[t]);
+      }
+    }
+  } else {
+    const __m256i upper = _mm256_set1_epi32(-65536);
+    for (int i = 0; i < d; i += 2) {
+      ahead.Ask();
+      const __m256 even = _mm256_loadu_ps(q + i * kTileColumns);
+      const __m256 odd = _mm256_loadu_ps(q + (i + 1) * kTileColumns);
+      for (int t = 0; t < kTokens; ++t) {
+        int32_t two;
+        std::memcpy(&two, keys.data + t * keys.stride + i, sizeof two);
+        const __m256i keys_of_two = _mm256_set1_epi32(two);
+        const __m256 first = _mm256_castsi256_ps(_mm256_slli_epi32(keys_of_two, 16));
+        const __m256 second = _mm256_castsi256_ps(_mm256_and_si256(keys_of_two, upper));
+        sum[t] = _mm256_fmadd_ps(second, odd, _mm256_fmadd_ps(first, even, sum[t]));
+      }
     }
   }
   for (int t = 0; t < kTokens; ++t) _mm256_storeu_ps(scores + t * kFewColumns, sum[t]);
 }
 
-BATON_INLINE void ScoreRowsOf8(Rows keys, int tokens, int d, const float* q, float* scores,
+template <class T>
+BATON_INLINE void ScoreRowsOf8(Rows<T> keys, int tokens, int d, const float* q, float* scores,
                                LinesAhead& ahead) {
   int t = 0;
   for (; t + 8 <= tokens; t += 8) {
-    ScoreTileOf8<8>({keys.data + t * keys.stride, keys.stride}, d, q, scores + t * kFewColumns,
-                    ahead);
+    ScoreTileOf8<8, T>({keys.data + t * keys.stride, keys.stride}, d, q, scores + t * kFewColumns,
+                       ahead);
   }
   for (; t < tokens; ++t) {
-    ScoreTileOf8<1>({keys.data + t * keys.stride, keys.stride}, d, q, scores + t * kFewColumns,
-                    ahead);
+    ScoreTileOf8<1, T>({keys.data + t * keys.stride, keys.stride}, d, q, scores + t * kFewColumns,
+                       ahead);
   }
 }
 #endif
@@ -191,28 +182,31 @@ BATON_INLINE int ScoreStride(int columns) {
   return 16;
 }
 
-BATON_INLINE void ScoreBlock(Rows keys, int tokens, int d, const float* q, int columns,
+template <class T>
+BATON_INLINE void ScoreBlock(Rows<T> keys, int tokens, int d, const float* q, int columns,
                              float* scores, LinesAhead ahead) {
-  const int vectors = (columns + 15) / 16;
 #if defined(__AVX2__)
   if (columns <= kFewColumns) return ScoreRowsOf8(keys, tokens, d, q, scores, ahead);
 #endif
+  if constexpr (sizeof(T) == sizeof(float)) {
+    const int vectors = (columns + 15) / 16;
 #if defined(__AVX512F__)
-  switch (vectors) {
-    case 4:
-      return ScoreRows<4>(keys, tokens, d, q, scores, ahead);
-    case 3:
-      return ScoreRows<3>(keys, tokens, d, q, scores, ahead);
-    case 2:
-      return ScoreRows<2>(keys, tokens, d, q, scores, ahead);
-    default:
-      return ScoreRows<1>(keys, tokens, d, q, scores, ahead);
-  }
+    switch (vectors) {
+      case 4:
+        return ScoreRows<4>(keys, tokens, d, q, scores, ahead);
+      case 3:
+        return ScoreRows<3>(keys, tokens, d, q, scores, ahead);
+      case 2:
+        return ScoreRows<2>(keys, tokens, d, q, scores, ahead);
+      default:
+        return ScoreRows<1>(keys, tokens, d, q, scores, ahead);
+    }
 #else
-  for (int v = 0; v < vectors; ++v) {
-    ScoreRows<1>(keys, tokens, d, q + v * 16, scores + v * kScoreVector, ahead);
-  }
+    for (int v = 0; v < vectors; ++v) {
+      ScoreRows<1>(keys, tokens, d, q + v * 16, scores + v * kScoreVector, ahead);
+    }
 #endif
+  }
 }
 
 struct Seen {
@@ -307,8 +301,8 @@ BATON_INLINE void SoftmaxColumns(const AttentionTile& tile, int column, Seen see
   Store(total, tile.result.sum + column);
 }
 
-template <int kColumns, int kVectors>
-BATON_INLINE void ValueTile(Rows values, int tokens, const float* weights, int weight_stride,
+template <int kColumns, int kVectors, class T>
+BATON_INLINE void ValueTile(Rows<T> values, int tokens, const float* weights, int weight_stride,
                             float* out, int64_t out_stride, LinesAhead& ahead) {
   F32x16 sum[kColumns][kVectors];
   for (int c = 0; c < kColumns; ++c) {
@@ -319,7 +313,7 @@ BATON_INLINE void ValueTile(Rows values, int tokens, const float* weights, int w
       // Twice, for the sake of tiles that are the only ones of their dimensions.
       ahead.Ask();
       ahead.Ask();
-      const F32x16 value = Load(values.data + t * values.stride + v * 16);
+      const F32x16 value = LoadRow(values.data + t * values.stride + v * 16);
       for (int c = 0; c < kColumns; ++c) {
         sum[c][v] = Fma(Set1(weights[t * weight_stride + c]), value, sum[c][v]);
       }
@@ -330,8 +324,8 @@ BATON_INLINE void ValueTile(Rows values, int tokens, const float* weights, int w
   }
 }
 
-template <int kVectors>
-BATON_INLINE void ValueVectors(Rows values, int tokens, const float* weights, int columns,
+template <int kVectors, class T>
+BATON_INLINE void ValueVectors(Rows<T> values, int tokens, const float* weights, int columns,
                                float* out, int64_t out_stride, LinesAhead& ahead) {
   const int stride = ScoreStride(columns);
   const auto weights_of = [&](int c) { return weights + c / 16 * kScoreVector + c % 16; };
@@ -354,19 +348,27 @@ BATON_INLINE void ValueVectors(Rows values, int tokens, const float* weights, in
   }
 }
 
-BATON_INLINE void ValueBlock(Rows values, int tokens, int64_t d, const float* weights, int columns,
-                             float* out, int64_t out_stride, LinesAhead ahead) {
+template <class T>
+BATON_INLINE void ValueBlock(Rows<T> values, int tokens, int64_t d, const float* weights,
+                             int columns, float* out, int64_t out_stride, LinesAhead ahead) {
   int64_t i = 0;
 #if defined(__AVX512F__)
   for (; i + 64 <= d; i += 64) {
-    ValueVectors<4>({values.data + i, values.stride}, tokens, weights, columns, out + i, out_stride,
-                    ahead);
+    ValueVectors<4, T>({values.data + i, values.stride}, tokens, weights, columns, out + i,
+                       out_stride, ahead);
   }
 #endif
   for (; i < d; i += 16) {
-    ValueVectors<1>({values.data + i, values.stride}, tokens, weights, columns, out + i, out_stride,
-                    ahead);
+    ValueVectors<1, T>({values.data + i, values.stride}, tokens, weights, columns, out + i,
+                       out_stride, ahead);
   }
+}
+
+// Whether a block's rows are read as they are, in bfloat16: where few columns read them,
+// converting them first would cost more than it saves.
+BATON_INLINE bool ReadsBF16(const AttentionTile& tile) {
+  return tile.codes == Codes::kPlain && tile.element == Element::kBF16 &&
+         ScoreStride(tile.columns) == kFewColumns && tile.head_dim % 16 == 0;
 }
 
 void AttendF32(const AttentionTile& tile) {
@@ -378,6 +380,10 @@ void AttendF32(const AttentionTile& tile) {
   const int step = tile.block_tokens;
   const int64_t scale_bytes = tile.codes == Codes::kPlain ? 0 : 4;
   const int64_t block_bytes = step * (tile.row_bytes + scale_bytes);
+  const bool bf16 = ReadsBF16(tile);
+  const auto bf16_rows = [d = tile.head_dim](const void* block) {
+    return Rows<uint16_t>{static_cast<const uint16_t*>(block), d};
+  };
   const int first_block = seen.first_any / step;
   const int begin = first_block * step;
   const int end = seen.end_any < tile.tokens ? seen.end_any : tile.tokens;
@@ -386,9 +392,16 @@ void AttendF32(const AttentionTile& tile) {
     const int block = t / step;
     const LinesAhead ahead(t + step < end ? tile.k_blocks[block + 1] : nullptr,
                            tile.v_blocks[block], block_bytes);
-    const Rows keys = RowsOf(tile, tile.k_blocks[block], count, false, rows);
-    ScoreBlock(keys, count, tile.head_dim, static_cast<const float*>(tile.query), tile.columns,
-               scores + t * stride, ahead);
+    const void* k = tile.k_blocks[block];
+    const auto score = [&](auto keys) {
+      ScoreBlock(keys, count, tile.head_dim, static_cast<const float*>(tile.query), tile.columns,
+                 scores + t * stride, ahead);
+    };
+    if (bf16) {
+      score(bf16_rows(k));
+    } else {
+      score(RowsOf(tile, k, count, false, rows));
+    }
   }
   if (stride == kFewColumns) {
     // The last token may be alone in its vector. The other is masked.
@@ -410,9 +423,16 @@ void AttendF32(const AttentionTile& tile) {
     const LinesAhead ahead(t + step < end ? tile.v_blocks[block + 1] : nullptr,
                            block < tile.next_block_count ? tile.next_k_blocks[block] : nullptr,
                            block_bytes);
-    const Rows values = RowsOf(tile, tile.v_blocks[block], count, true, rows);
-    ValueBlock(values, count, d, scores + t * stride, tile.columns, tile.result.value,
-               tile.result.stride, ahead);
+    const void* v = tile.v_blocks[block];
+    const auto add = [&](auto values) {
+      ValueBlock(values, count, d, scores + t * stride, tile.columns, tile.result.value,
+                 tile.result.stride, ahead);
+    };
+    if (bf16) {
+      add(bf16_rows(v));
+    } else {
+      add(RowsOf(tile, v, count, true, rows));
+    }
   }
 }
 

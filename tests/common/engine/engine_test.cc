@@ -1,5 +1,6 @@
 #include "common/engine/engine.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -19,6 +20,8 @@
 
 namespace baton::engine {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr char kModelDir[] = BATON_CHECKPOINT_DIR "/tiny-qwen2";
 constexpr int kMaxSeqs = 4;  // logits of so many rows are in memory at once
@@ -283,6 +286,35 @@ TEST_P(EngineTest, BlocksThatWereReadOutAndCopiedHoldTheSame) {
   };
   EXPECT_EQ(next(blocks), next(restored));
   EXPECT_EQ(next(blocks), oracle_->Generate(prompt, greedy, 2)[1]);
+}
+
+TEST_P(EngineTest, Bfloat16KvIsOfFloat32OrWhatIsComputed) {
+  EngineOptions options;
+  options.model_dir = kModelDir;
+  options.make_backend = [](const backend::BackendOptions&) { return GetParam().make(); };
+  options.max_num_seqs = kMaxSeqs;
+  options.max_num_batched_tokens = 64;
+  options.num_blocks = 4;
+  options.kv_dtype = kv::KvDtype::kBF16;
+  const auto engine = Engine::Load(options);
+  const kv::KvLayout& computed = engine_->kv_layout();
+  if (computed.dtype == kv::KvDtype::kF16) {
+    EXPECT_EQ(ErrorReason(engine.status()), "BAD_OPTION");
+    EXPECT_EQ(ErrorField(engine.status()), "--kv-cache-dtype");
+    EXPECT_THAT(std::string(engine.status().message()),
+                HasSubstr("bfloat16 given, expected auto, int8, fp8 or int4 with activations of "
+                          "float16"));
+    return;
+  }
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_EQ((*engine)->kv_pool().dtype, backend::DType::kBF16);
+  const kv::KvLayout& layout = (*engine)->kv_layout();
+  if (computed.dtype == kv::KvDtype::kBF16) {
+    EXPECT_EQ(layout.Fingerprint(), computed.Fingerprint());
+  } else {
+    EXPECT_EQ(2 * layout.BlockBytes(), computed.BlockBytes());
+    EXPECT_EQ(layout.DtypeText(), "bfloat16 of float32");
+  }
 }
 
 // On a device with memory of its own.

@@ -40,10 +40,13 @@ class OneAnswerTest : public ::testing::TestWithParam<baton::testing::Device> {
  protected:
   int Int(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
 
-  // Of an emulated device one, at random: backend_kv_test has them all.
-  std::vector<kv::KvDtype> QuantizedTypes() {
+  // Types of KV with fewer bits than are computed. Of an emulated device one, at random:
+  // backend_kv_test has them all.
+  std::vector<kv::KvDtype> RoundedTypes() {
     if (GetParam().slow) return {kQuantized[Int(0, 2)]};
-    return {std::begin(kQuantized), std::end(kQuantized)};
+    std::vector<kv::KvDtype> types(std::begin(kQuantized), std::end(kQuantized));
+    if (GetParam().name == "cpu_float32") types.push_back(kv::KvDtype::kBF16);
+    return types;
   }
   // Requests of the demo model's tasks, batched at random, answer as they do alone.
   void ExpectTheSameBits(EngineOptions options, const std::vector<int>& sizes);
@@ -192,8 +195,8 @@ TEST_P(OneAnswerTest, BatchedChunkedAndCachedAreTheSameBits) {
                                                : std::vector<int>{1, 2, 7, 16, 33, kSequences});
 }
 
-TEST_P(OneAnswerTest, QuantizedKvGivesTheSameBitsInEveryBatch) {
-  for (const kv::KvDtype dtype : QuantizedTypes()) {
+TEST_P(OneAnswerTest, RoundedKvGivesTheSameBitsInEveryBatch) {
+  for (const kv::KvDtype dtype : RoundedTypes()) {
     SCOPED_TRACE(kv::KvDtypeName(dtype));
     EngineOptions options = OptionsOn(GetParam());
     options.kv_dtype = dtype;
@@ -202,10 +205,10 @@ TEST_P(OneAnswerTest, QuantizedKvGivesTheSameBitsInEveryBatch) {
 }
 
 // Every length modulo the block, in a pool without a free block.
-TEST_P(OneAnswerTest, QuantizedKvInAFullPool) {
+TEST_P(OneAnswerTest, RoundedKvInAFullPool) {
   const auto tokens = Prompts()[0]["tokens"].get<std::vector<int32_t>>();
   constexpr int kEach = 4;  // blocks of a sequence
-  for (const kv::KvDtype dtype : QuantizedTypes()) {
+  for (const kv::KvDtype dtype : RoundedTypes()) {
     SCOPED_TRACE(kv::KvDtypeName(dtype));
     EngineOptions options = OptionsOn(GetParam());
     options.kv_dtype = dtype;
@@ -253,10 +256,10 @@ TEST_P(OneAnswerTest, QuantizedKvInAFullPool) {
   }
 }
 
-TEST_P(OneAnswerTest, QuantizedKvKnowsTheAnswers) {
+TEST_P(OneAnswerTest, RoundedKvKnowsTheAnswers) {
   const nlohmann::json prompts = Prompts();
   const size_t step = GetParam().slow ? 5 : 1;
-  for (const kv::KvDtype dtype : QuantizedTypes()) {
+  for (const kv::KvDtype dtype : RoundedTypes()) {
     EngineOptions options = OptionsOn(GetParam());
     options.kv_dtype = dtype;
     baton::testing::Oracle device(options);

@@ -211,6 +211,21 @@ TEST_F(ServingPlanTest, LatentAttentionIsCostedThoughNotServed) {
   EXPECT_EQ(plan->prefill[0].kv_bytes, 512 * 31'104);
 }
 
+TEST_F(ServingPlanTest, Bfloat16KvIsThatOfAuto) {
+  question_.gpu = *FindGpu("l4");
+  const auto computed = PlanServing(question_);
+  question_.engine.kv_dtype = kv::KvDtype::kBF16;
+  const auto plan = PlanServing(question_);
+  ASSERT_TRUE(plan.ok() && computed.ok()) << plan.status() << computed.status();
+  EXPECT_EQ(plan->kv_dtype, kv::KvDtype::kBF16);
+  EXPECT_EQ(plan->memory.block_count, computed->memory.block_count);
+  EXPECT_EQ(plan->kv_dtypes.size(), computed->kv_dtypes.size());
+  question_.gpu = *FindGpu("t4");  // computes in float16
+  const absl::Status refused = PlanServing(question_).status();
+  EXPECT_EQ(ErrorField(refused), "--kv-cache-dtype");
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("bfloat16 given, expected auto, int8"));
+}
+
 TEST_F(ServingPlanTest, WrongQuestions) {
   const auto reason = [&] { return ErrorReason(PlanServing(question_).status()); };
   question_.context = 32769;

@@ -114,6 +114,8 @@ TEST(KvLayoutTest, UnknownDtypeIsRefusedAndPrintable) {
 TEST(KvLayoutTest, GoldenFingerprint) {
   EXPECT_EQ(Qwen().Fingerprint(), 0x2d2d8dc0aaaadbe7u);
   EXPECT_EQ((KvLayout{32, 8, 128, 32, KvDtype::kF32, 1}.Fingerprint()), 0x32061824e5bf58f1u);
+  EXPECT_EQ((KvLayout{24, 2, 64, 16, KvDtype::kBF16, 1, KvDtype::kF32}.Fingerprint()),
+            0x65d383871dc2a2f2u);
 }
 
 TEST(KvLayoutTest, EveryFieldEntersTheFingerprint) {
@@ -132,10 +134,24 @@ TEST(KvLayoutTest, EveryFieldEntersTheFingerprint) {
   EXPECT_EQ(fingerprints.size(), 11u);
 }
 
+TEST(KvLayoutTest, Bfloat16OfFloat32IsNotThatOfBfloat16) {
+  const KvLayout layout = Qwen();
+  KvLayout other = layout;
+  other.computed = KvDtype::kF32;
+  EXPECT_EQ(layout.BlockBytes(), other.BlockBytes());
+  EXPECT_NE(layout.Fingerprint(), other.Fingerprint());
+  EXPECT_EQ(other.DtypeText(), "bfloat16 of float32");
+  EXPECT_THAT(std::string(layout.CheckCaller(other.Fingerprint()).message()),
+              HasSubstr("the caller has KV of bfloat16 of float32, this"));
+  EXPECT_THAT(std::string(other.CheckCaller(layout.Fingerprint()).message()),
+              HasSubstr("the caller has KV of bfloat16, this"));
+}
+
 TEST(KvLayoutTest, QuantizedKvIsOfOneComputation) {
   KvLayout layout = Qwen(), other = layout;
+  other.computed = KvDtype::kF16;
+  EXPECT_EQ(layout.Fingerprint(), other.Fingerprint());  // not rounded
   other.computed = KvDtype::kF32;
-  EXPECT_EQ(layout.Fingerprint(), other.Fingerprint());  // not quantised
   layout.dtype = other.dtype = KvDtype::kInt8;
   EXPECT_NE(layout.Fingerprint(), other.Fingerprint());
   EXPECT_EQ(layout.DtypeText(), "int8 of bfloat16");

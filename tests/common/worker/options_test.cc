@@ -94,14 +94,24 @@ TEST(WorkerOptionsTest, KvIsMixedWithOtherBitsOnlyIfAsked) {
   EXPECT_TRUE(ToEngineOptions(options).mix_numerics);
 }
 
+TEST(WorkerOptionsTest, TheTypeOfKvArrivesAtTheEngine) {
+  WorkerOptions options;
+  EXPECT_EQ(ToEngineOptions(options).kv_dtype, std::nullopt);
+  for (const std::string name : {"bfloat16", "int8", "int4", "fp8"}) {
+    EXPECT_EQ(Parse({"--kv-cache-dtype", name}, &options), "");
+    EXPECT_EQ(ToEngineOptions(options).kv_dtype, kv::ParseKvDtype(name));
+  }
+}
+
 TEST(WorkerOptionsTest, OutOfRangeIsRefusedByName) {
   const std::vector<std::vector<std::string>> cases = {
-      {"--max-num-seqs", "0"},   {"--max-num-seqs", "-1"},
-      {"--num-blocks", "-1"},    {"--block-size", "8"},
-      {"--max-model-len", "-1"}, {"--dtype", "int3"},
-      {"--threads", "-2"},       {"--device", "cuda:-1"},
-      {"--device", "gpu"},       {"--max-num-batched-tokens", "1"},
-      {"--no-such-flag", "1"},   {"--kv-cache-memory", "x"},
+      {"--max-num-seqs", "0"},     {"--max-num-seqs", "-1"},
+      {"--num-blocks", "-1"},      {"--block-size", "8"},
+      {"--max-model-len", "-1"},   {"--dtype", "int3"},
+      {"--threads", "-2"},         {"--device", "cuda:-1"},
+      {"--device", "gpu"},         {"--max-num-batched-tokens", "1"},
+      {"--no-such-flag", "1"},     {"--kv-cache-memory", "x"},
+      {"--kv-cache-dtype", "f16"},
   };
   for (const std::vector<std::string>& flags : cases) {
     WorkerOptions options;

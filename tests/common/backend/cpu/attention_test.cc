@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 
 #include "tests/common/backend/cpu/test_backend.h"
@@ -10,6 +11,7 @@ struct Shape {
   int kv_heads, group, head_dim, block_tokens, window;
   DType kv;
   KvFormat format;
+  int turned = 3;  // pairs of a head's dimensions, by RoPE
   int query_heads() const { return kv_heads * group; }
   int row_width() const { return (query_heads() + 2 * kv_heads) * head_dim; }
 };
@@ -41,7 +43,8 @@ class ScatteredSequences {
     std::shuffle(free_.begin(), free_.end(), std::mt19937(7));
     const double frequency[] = {1.0, 0.1, 0.03};
     rope_ = std::move(backend.MakeRopeTable(
-                          absl::MakeSpan(frequency, std::min(3, shape.head_dim / 2)), 100000, 1))
+                          absl::MakeSpan(frequency, std::min(shape.turned, shape.head_dim / 2)),
+                          100000, 1))
                 .value();
   }
 
@@ -237,6 +240,37 @@ TEST_P(AttentionTest, NeitherChunkingNorNeighboursShow) {
       at += count;
     }
     ExpectSame(whole, by_chunk, "in chunks among others");
+  }
+}
+
+// As if K and V had been rounded before they were written, those of the step's own rows included.
+TEST_P(AttentionTest, Bfloat16KvIsRoundedFloat32Kv) {
+  if (backend_->activation_dtype() != DType::kF32) return;
+  for (uint32_t seed = 1; seed <= Seeds(GetParam(), 10); ++seed) {
+    Random random(seed);
+    Shape shape = RandomShape(random);
+    shape.format = KvFormat::kPlain;
+    shape.turned = 0;  // or K would be rounded before it is turned
+    const int tokens = random.Int(1, 550), width = shape.row_width();
+    const std::vector<float> qkv = random.Floats(tokens * width);
+    std::vector<float> rounded_qkv = qkv;
+    for (int t = 0; t < tokens; ++t) {
+      const auto row = rounded_qkv.begin() + t * width;
+      const auto kv = row + shape.query_heads() * shape.head_dim;
+      std::ranges::copy(Rounded({kv, row + width}, DType::kBF16), kv);
+    }
+    shape.kv = DType::kBF16;
+    ScatteredSequences narrow(*backend_, shape, 80, random);
+    shape.kv = DType::kF32;
+    ScatteredSequences wide(*backend_, shape, 80, random);
+    const std::vector<int32_t> blocks = narrow.TakeBlocks(tokens);
+    ASSERT_EQ(wide.TakeBlocks(tokens), blocks);
+    for (int at = 0; at < tokens;) {
+      const int count = std::min(tokens - at, random.Of({1, 5, 70, 300}));
+      ExpectSame(narrow.Step({{&blocks, &qkv, at, count}})[0],
+                 wide.Step({{&blocks, &rounded_qkv, at, count}})[0], "rows");
+      at += count;
+    }
   }
 }
 
