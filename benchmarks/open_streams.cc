@@ -38,7 +38,10 @@ using DecodeResponse = internal::v1::DecodeResponse;
 
 constexpr int kToken = 64;
 constexpr int kHeldTokens = 2;  // max_tokens of a request that is held; 1: of one that is not
+// A second after the last message of each, as a decode worker: at other moments for streams that
+// were opened at others. All at once would be a burst of the load generator's own.
 constexpr absl::Duration kHeartbeat = absl::Seconds(1);
+constexpr size_t kTurns = 100;  // in which the streams get one each
 
 struct Options {
   ClusterOptions cluster;
@@ -91,9 +94,11 @@ class HoldingWorker {
   }
 
   void SendHeartbeats() {
-    while (!stop_.WaitForNotificationWithTimeout(kHeartbeat)) {
+    for (size_t turn = 0; !stop_.WaitForNotificationWithTimeout(kHeartbeat / kTurns); ++turn) {
       absl::MutexLock lock(&mutex_);
-      for (testing::DecodeCall& call : held_) call.stream->Send(DecodeResponse());
+      for (size_t i = turn % kTurns; i < held_.size(); i += kTurns) {
+        held_[i].stream->Send(DecodeResponse());
+      }
     }
   }
 

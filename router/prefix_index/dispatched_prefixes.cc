@@ -10,22 +10,6 @@
 namespace baton::router {
 namespace {
 
-constexpr int kDense = DispatchedPrefixes::kDense;
-constexpr int kStride = DispatchedPrefixes::kStride;
-
-// Positions in a chain whose keys are kept: the same for all chains, or prompts of different
-// lengths would not find each other.
-size_t KeptCount(size_t chain_size) {
-  return chain_size <= kDense ? chain_size : kDense + (chain_size - kDense) / kStride;
-}
-size_t KeptPosition(size_t i) {
-  return i < kDense ? i : kDense + (i - kDense) * kStride + kStride - 1;
-}
-void KeepKeys(absl::Span<const kv::PrefixKey> chain, std::vector<kv::PrefixKey>* kept) {
-  kept->resize(KeptCount(chain.size()));
-  for (size_t i = 0; i < kept->size(); ++i) (*kept)[i] = chain[KeptPosition(i)];
-}
-
 // Of two chains, from their start. Equal keys stand for equal beginnings, so it is bisected.
 size_t CommonKeys(absl::Span<const kv::PrefixKey> a, absl::Span<const kv::PrefixKey> b) {
   size_t common = 0, end = std::min(a.size(), b.size());
@@ -70,7 +54,9 @@ void DispatchedPrefixes::Add(int worker, absl::Span<const kv::PrefixKey> chain,
                              absl::Duration expires) {
   if (chain.empty()) return;
   Dispatch kept = {worker, {}};
-  KeepKeys(chain, &kept.keys);
+  const KeyChain keys(chain, kStride);
+  kept.keys.resize(static_cast<size_t>(keys.size()));
+  for (int i = 0; i < keys.size(); ++i) kept.keys[static_cast<size_t>(i)] = keys[i];
   BriefLock lock(&mutex_);
   // Mostly the last to expire.
   const Dispatch& dispatch =
@@ -116,14 +102,10 @@ void DispatchedPrefixes::DropWorker(int worker) {
   }
 }
 
-void DispatchedPrefixes::Match(absl::Span<const kv::PrefixKey> chain,
-                               std::vector<int>* depths) const {
-  thread_local std::vector<kv::PrefixKey> kept;  // for its memory
+void DispatchedPrefixes::Match(absl::Span<const kv::PrefixKey> chain, std::vector<int>* depths,
+                               absl::Span<const int> likely) const {
   // A router without dispatches under way need not look.
-  KeepKeys(key_count_ == 0 ? chain.first(0) : chain, &kept);
-  index_.Match(kept, depths, [](int keys) {
-    return static_cast<int>(KeptPosition(static_cast<size_t>(keys) - 1)) + 1;
-  });
+  index_.Match(KeyChain(key_count_ == 0 ? chain.first(0) : chain, kStride), depths, likely);
 }
 
 }  // namespace baton::router

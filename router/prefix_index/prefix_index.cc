@@ -16,6 +16,41 @@ constexpr size_t kKeysPerHold = 64;
 constexpr int kFree = -1;
 constexpr int kDead = -2;
 constexpr int kHidden = -3;
+// Of a match: the look-ups side by side where there is one stretch to cut, and how many of the
+// likely depths are looked at.
+constexpr int kCuts = 4;
+constexpr size_t kMostLikely = 8;
+
+using Positions = absl::InlinedVector<int, 32>;
+
+// The ends of equal pieces, all but the last.
+void CutBetween(int first, int last, int pieces, Positions* cuts) {
+  const int gap = last - first;
+  pieces = std::min(pieces, gap);
+  for (int piece = 1; piece < pieces; ++piece) {
+    cuts->push_back(first + static_cast<int>(int64_t{gap} * piece / pieces));
+  }
+}
+
+// In order: the first key, and those where a match begins. At a likely depth both sides are looked
+// at: if it is one, nothing is left to look for there.
+Positions FirstCuts(const KeyChain& chain, absl::Span<const int> likely) {
+  Positions cuts = {0};
+  if (likely.empty()) {
+    CutBetween(0, chain.size(), 1 + kCuts, &cuts);
+    return cuts;
+  }
+  for (const int depth : likely.first(std::min(likely.size(), kMostLikely))) {
+    const int keys = chain.KeysOf(depth);
+    for (const int at : {keys - 1, keys}) {
+      if (at > 0 && at < chain.size()) cuts.push_back(at);
+    }
+  }
+  cuts.push_back(chain.size() - 1);
+  std::sort(cuts.begin(), cuts.end());
+  cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+  return cuts;
+}
 
 }  // namespace
 
@@ -207,7 +242,7 @@ int PrefixIndex::LiveCount(Set set) const {
 }
 
 // All at a time, so that their cache misses overlap.
-void PrefixIndex::Look(absl::Span<const kv::PrefixKey> chain, absl::Span<Probe> probes) const {
+void PrefixIndex::Look(const KeyChain& chain, absl::Span<Probe> probes) const {
   for (const Probe& probe : probes) table_.Prefetch(chain[probe.position]);
   for (Probe& probe : probes) {
     probe.set = table_.Find(chain[probe.position]);
@@ -216,16 +251,17 @@ void PrefixIndex::Look(absl::Span<const kv::PrefixKey> chain, absl::Span<Probe> 
   for (Probe& probe : probes) probe.count = LiveCount(probe.set);
 }
 
-void PrefixIndex::Match(absl::Span<const kv::PrefixKey> chain, std::vector<int>* depths,
-                        int (*depth_of)(int)) const {
+void PrefixIndex::Match(const KeyChain& chain, std::vector<int>* depths,
+                        absl::Span<const int> likely, std::vector<int>* found) const {
   BriefReaderLock lock(&mutex_);
   if (depths->size() < workers_.size()) depths->resize(workers_.size());
-  if (chain.empty()) return;
+  if (chain.size() == 0) return;
   const HolderSets* sets = &sets_;
   const int* owners = owners_.data();
-  const auto tell = [&](Set set, int keys) {
-    const int depth = depth_of(keys);
-    sets->ForEach(set, [&](int member) {
+  const auto tell = [&](const Probe& last) {
+    const int depth = chain.DepthOf(last.position + 1);
+    if (found != nullptr) found->push_back(depth);
+    sets->ForEach(last.set, [&](int member) {
       const int worker = owners[member];
       if (worker >= 0) (*depths)[worker] = std::max((*depths)[worker], depth);
     });
@@ -234,33 +270,24 @@ void PrefixIndex::Match(absl::Span<const kv::PrefixKey> chain, std::vector<int>*
   // chain is no holder.
   absl::InlinedVector<std::pair<Probe, Probe>, 32> stretches, next;
   absl::InlinedVector<Probe, 32> cuts;
-  cuts.push_back({0, HolderSets::kEmpty, 0});
-  Look(chain, absl::MakeSpan(cuts));
-  if (cuts[0].count == 0) return;
-  const Probe end = {static_cast<int>(chain.size()), HolderSets::kEmpty, 0};
-  stretches.emplace_back(cuts[0], end);
-  int probes = 1;
-  while (!stretches.empty()) {
-    // Many stretches hide each other's misses; a few are cut into more pieces for that.
-    const int most_pieces = stretches.size() <= 2 ? 5 : 2;
+  Positions positions = FirstCuts(chain, likely);
+  const auto look = [&] {
+    mutex_.AssertReaderHeld();
     cuts.clear();
-    for (const auto& [first, last] : stretches) {
-      const int gap = last.position - first.position;
-      const int pieces = std::min(most_pieces, gap);
-      for (int piece = 1; piece < pieces; ++piece) {
-        const int64_t offset = int64_t{gap} * piece / pieces;
-        cuts.push_back({first.position + static_cast<int>(offset), HolderSets::kEmpty, 0});
-      }
-    }
-    probes += static_cast<int>(cuts.size());
-    if (probes > kMaxProbes) cuts.clear();
+    for (const int position : positions) cuts.push_back({position, HolderSets::kEmpty, 0});
     Look(chain, absl::MakeSpan(cuts));
+  };
+  look();
+  if (cuts[0].count == 0) return;
+  auto cut = cuts.begin() + 1;
+  stretches.emplace_back(cuts[0], Probe{chain.size(), HolderSets::kEmpty, 0});
+  int probes = static_cast<int>(cuts.size());
+  while (true) {
     next.clear();
-    auto cut = cuts.begin();
     for (const auto& [first, last] : stretches) {
       if (cut == cuts.end() || cut->position > last.position) {
         // Nothing in between, or no more probes: those of the first key hold it at least.
-        tell(first.set, first.position + 1);
+        tell(first);
         continue;
       }
       Probe left = first;
@@ -271,6 +298,17 @@ void PrefixIndex::Match(absl::Span<const kv::PrefixKey> chain, std::vector<int>*
       if (left.count != last.count) next.emplace_back(left, last);
     }
     stretches.swap(next);
+    if (stretches.empty()) return;
+    // Many stretches hide each other's misses; a few are cut into more pieces for that.
+    const int pieces = 1 + std::max(1, kCuts / static_cast<int>(stretches.size()));
+    positions.clear();
+    for (const auto& [first, last] : stretches) {
+      CutBetween(first.position, last.position, pieces, &positions);
+    }
+    probes += static_cast<int>(positions.size());
+    if (probes > kMaxProbes) positions.clear();
+    look();
+    cut = cuts.begin();
   }
 }
 

@@ -20,6 +20,32 @@
 
 namespace baton::router {
 
+// The keys of a prompt's blocks, in order, or of a long prompt some of them: the first kDense, and
+// then each stride-th. They are numbered from 0; the same ones of all chains, or prompts of
+// different lengths would not find each other.
+class KeyChain {
+ public:
+  static constexpr int kDense = 32;
+
+  KeyChain(absl::Span<const kv::PrefixKey> blocks, int stride = 1)  // NOLINT: all, as they are
+      : blocks_(blocks), stride_(stride) {}
+  KeyChain(const std::vector<kv::PrefixKey>& blocks)  // NOLINT: as a span is made of a vector
+      : KeyChain(absl::MakeConstSpan(blocks)) {}
+
+  int size() const { return KeysOf(static_cast<int>(blocks_.size())); }
+  kv::PrefixKey operator[](int i) const { return blocks_[static_cast<size_t>(DepthOf(i + 1)) - 1]; }
+  // The number of blocks up to that of the last of so many keys, and how many of its first keys
+  // are those of so many blocks.
+  int DepthOf(int keys) const { return keys <= kDense ? keys : kDense + (keys - kDense) * stride_; }
+  int KeysOf(int depth) const {
+    return depth <= kDense ? depth : kDense + (depth - kDense) / stride_;
+  }
+
+ private:
+  absl::Span<const kv::PrefixKey> blocks_;
+  int stride_;
+};
+
 // Workers are small dense numbers below kMaxWorkers. Thread-safe: matches run side by side; changes
 // hold the lock for a few keys at a time.
 class PrefixIndex {
@@ -47,16 +73,16 @@ class PrefixIndex {
   void Hide(int worker);
   void Show(int worker);
 
-  // How many keys of `chain`, from its start, each worker holds: resizes *depths to the number of
-  // workers and raises (*depths)[worker] to it. A worker that holds a key of a chain holds all keys
-  // before it (a radix tree evicts leaves only). So the holders of the keys are nested sets, and
-  // two keys with equally many holders have the same: the chain is bisected where the number
-  // changes, and the cost depends on the number of different depths, not of workers. With more than
-  // kMaxProbes look-ups to make, the depths are lower bounds.
-  // `depth_of`: raises it to depth_of(the number of keys) instead; must grow with it.
-  void Match(
-      absl::Span<const kv::PrefixKey> chain, std::vector<int>* depths,
-      int (*depth_of)(int) = [](int keys) { return keys; }) const;
+  // How many blocks of `chain`, from its start, each worker holds, as far as its keys tell: resizes
+  // *depths to the number of workers and raises (*depths)[worker] to it. A worker that holds a key
+  // of a chain holds all keys before it (a radix tree evicts leaves only). So the holders of the
+  // keys are nested sets, and two keys with equally many holders have the same: the chain is
+  // bisected where the number changes, and the cost depends on the number of different depths, not
+  // of workers. With more than kMaxProbes look-ups to make, the depths are lower bounds.
+  // `likely`: depths where the number may change; they are looked at first. `*found`, if given,
+  // gets those where it does.
+  void Match(const KeyChain& chain, std::vector<int>* depths, absl::Span<const int> likely = {},
+             std::vector<int>* found = nullptr) const;
   // The same for one worker.
   int MatchDepth(int worker, absl::Span<const kv::PrefixKey> chain) const;
 
@@ -93,7 +119,7 @@ class PrefixIndex {
   int TakeMember(int worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SweepSome(int segments) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int LiveCount(Set set) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  void Look(absl::Span<const kv::PrefixKey> chain, absl::Span<Probe> probes) const
+  void Look(const KeyChain& chain, absl::Span<Probe> probes) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
 
   mutable absl::Mutex mutex_;

@@ -1,5 +1,6 @@
 #include "router/request/call_watch.h"
 
+#include <iterator>
 #include <utility>
 
 namespace baton::router {
@@ -21,20 +22,6 @@ void CallWatch::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-std::vector<std::shared_ptr<WatchedCall>> CallWatch::Live() {
-  absl::MutexLock lock(&mutex_);
-  std::vector<std::shared_ptr<WatchedCall>> live;
-  std::vector<std::weak_ptr<WatchedCall>> kept;
-  for (std::weak_ptr<WatchedCall>& call : calls_) {
-    std::shared_ptr<WatchedCall> strong = call.lock();
-    if (strong == nullptr) continue;
-    live.push_back(std::move(strong));
-    kept.push_back(std::move(call));
-  }
-  calls_ = std::move(kept);
-  return live;
-}
-
 void CallWatch::Run() {
   while (true) {
     {
@@ -45,8 +32,22 @@ void CallWatch::Run() {
   }
 }
 
+// Without the lock, which Add would wait for while ten thousand are looked at.
 void CallWatch::Turn() {
-  for (const auto& call : Live()) call->OnTick();
+  std::vector<std::weak_ptr<WatchedCall>> calls;
+  {
+    absl::MutexLock lock(&mutex_);
+    calls.swap(calls_);
+  }
+  std::erase_if(calls, [](const std::weak_ptr<WatchedCall>& watched) {
+    const std::shared_ptr<WatchedCall> call = watched.lock();
+    if (call != nullptr) call->OnTick();
+    return call == nullptr;
+  });
+  absl::MutexLock lock(&mutex_);  // the older ones first
+  calls.insert(calls.end(), std::make_move_iterator(calls_.begin()),
+               std::make_move_iterator(calls_.end()));
+  calls.swap(calls_);
 }
 
 }  // namespace baton::router

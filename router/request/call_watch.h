@@ -36,7 +36,6 @@ class CallWatch {
 
  private:
   void Run();
-  std::vector<std::shared_ptr<WatchedCall>> Live();
 
   const absl::Duration period_;
   absl::Mutex mutex_;

@@ -127,10 +127,11 @@ absl::StatusOr<Route> RoutePlanner::Choose(const RouteRequest& request) {
 void RoutePlanner::Match(const RouteRequest& request, Matched* found) const {
   Matched& matched = *found;
   matched.depths.clear();
-  index_.Match(request.keys, &matched.depths);
+  matched.ends.clear();
+  index_.Match(request.keys, &matched.depths, /*likely=*/{}, &matched.ends);
   if (options_.kv_fetch) matched.reported = matched.depths;
   matched.in_tiers = MatchTiers(request);
-  dispatched_.Match(request.keys, &matched.depths);
+  dispatched_.Match(request.keys, &matched.depths, /*likely=*/matched.ends);
   if (request.warm_prefill >= 0 && request.warm_prefill < static_cast<int>(matched.depths.size())) {
     matched.depths[request.warm_prefill] = static_cast<int>(request.keys.size());
   }

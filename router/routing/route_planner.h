@@ -122,6 +122,7 @@ class RoutePlanner final : public RosterObserver {
   struct Matched {
     std::vector<int> depths;    // by worker: blocks of the prompt that it has or will have cached
     std::vector<int> reported;  // with kv_fetch: that it says it has
+    std::vector<int> ends;      // the different depths that are reported
     InTiers in_tiers;
   };
   struct Chosen {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <random>
 #include <set>
@@ -45,7 +46,7 @@ TEST(PrefixIndexTest, MatchTellsAllWorkersAndOnlyRaisesWhatWasThere) {
   ASSERT_TRUE(index.Add(3, {1, 2, 3, 4, 5, 6}));
   EXPECT_EQ(Match(index, {1, 2, 3, 4, 5, 6, 7, 8, 9}), (std::vector<int>{5, 2, 0, 6}));
   std::vector<int> depths = {0, 9, 1};
-  index.Match({1, 2, 3}, &depths);
+  index.Match(std::vector<uint64_t>{1, 2, 3}, &depths);
   EXPECT_EQ(depths, (std::vector<int>{3, 9, 1, 3}));
   EXPECT_EQ(Match(index, {}), (std::vector<int>{0, 0, 0, 0}));
   EXPECT_EQ(Match(index, {9, 1}), (std::vector<int>{0, 0, 0, 0}));
@@ -117,6 +118,43 @@ TEST(PrefixIndexTest, BeyondTheBoundOnProbesDepthsAreLowerBounds) {
   EXPECT_LT(lost / kWorkers, 5 * kWorkers / 100) << "tokens of a hundredth of the prompt";
 }
 
+// Wherever it looks first, and with all or some of the chain's keys.
+void AgreesWithDepths(const PrefixIndex& index, const std::vector<uint64_t>& chain,
+                      const std::vector<int>& depths, std::mt19937_64& random) {
+  std::vector<int> likely, found, again;
+  for (uint64_t more = random() % 12; more > 0; --more) {
+    likely.push_back(static_cast<int>(random() % (2 * chain.size())));
+  }
+  index.Match(chain, &again, likely, &found);
+  ASSERT_EQ(again, depths);
+  std::set<int> different(depths.begin(), depths.end());
+  different.erase(0);
+  ASSERT_EQ(std::set<int>(found.begin(), found.end()), different);
+  ASSERT_EQ(found.size(), different.size());
+  const KeyChain some(chain, /*stride=*/1 + static_cast<int>(random() % 9));
+  again.clear();
+  index.Match(some, &again, random() % 2 == 0 ? likely : found);
+  for (size_t w = 0; w < depths.size(); ++w) {
+    ASSERT_EQ(again[w], some.DepthOf(some.KeysOf(depths[w])));
+  }
+}
+
+TEST(KeyChainTest, HasTheFirstKeysAndThenSomeOfThem) {
+  std::vector<uint64_t> blocks(100);
+  std::iota(blocks.begin(), blocks.end(), 1);
+  const KeyChain all(blocks), some(blocks, /*stride=*/16);
+  EXPECT_EQ(all.size(), 100);
+  EXPECT_EQ(all[99], 100u);
+  EXPECT_EQ(some.size(), KeyChain::kDense + 4);
+  EXPECT_EQ(some[31], 32u);
+  EXPECT_EQ(some[32], 48u);
+  EXPECT_EQ(some[35], 96u);
+  for (const auto& [depth, keys] : std::map<int, int>{{0, 0}, {32, 32}, {47, 32}, {48, 33}}) {
+    EXPECT_EQ(some.KeysOf(depth), keys);
+    EXPECT_EQ(some.KeysOf(some.DepthOf(keys)), keys);
+  }
+}
+
 // Random work on the index and on the simplest thing that could be right: one set per worker.
 void AgreesWithSets(int workers, int chain_count, int chain_length, int steps, uint64_t seed) {
   SCOPED_TRACE(::testing::Message() << "seed " << seed << ", " << workers << " workers");
@@ -177,6 +215,7 @@ void AgreesWithSets(int workers, int chain_count, int chain_length, int steps, u
       ASSERT_EQ(index.MatchDepth(w, asked), depths[w]);
       ASSERT_EQ(index.key_count(w), static_cast<int64_t>(model[w].size()));
     }
+    AgreesWithDepths(index, asked, depths, random);
   }
   while (!index.swept()) index.Sweep(KeyTable::kSegments);
   std::set<uint64_t> all;

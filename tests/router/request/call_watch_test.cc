@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "absl/synchronization/notification.h"
 
@@ -28,6 +30,35 @@ TEST(CallWatch, WithoutAThreadItsOwnerTurnsItAndCallsThatAreGoneAreLeftOut) {
   second.reset();
   watch.Turn();
   EXPECT_EQ(first->ticks, 2);
+}
+
+// A request may begin while the others are looked at, and must not come before older ones.
+TEST(CallWatch, CallsThatATurnAddsAreTickedByTheNextOneBehindTheOlder) {
+  struct AddingCall final : WatchedCall {
+    void OnTick() override {
+      order->push_back(this);
+      if (next != nullptr) watch->Add(std::exchange(next, nullptr));
+    }
+    CallWatch* watch = nullptr;
+    std::vector<AddingCall*>* order = nullptr;
+    std::shared_ptr<AddingCall> next;
+  };
+  CallWatch watch(absl::ZeroDuration(), /*own_thread=*/false);
+  std::vector<AddingCall*> order;
+  std::vector<std::shared_ptr<AddingCall>> calls;
+  for (int i = 0; i < 3; ++i) {
+    calls.push_back(std::make_shared<AddingCall>());
+    calls[i]->watch = &watch;
+    calls[i]->order = &order;
+  }
+  calls[0]->next = calls[2];
+  watch.Add(calls[0]);
+  watch.Add(calls[1]);
+  watch.Turn();
+  EXPECT_EQ(order, (std::vector<AddingCall*>{calls[0].get(), calls[1].get()}));
+  order.clear();
+  watch.Turn();
+  EXPECT_EQ(order, (std::vector<AddingCall*>{calls[0].get(), calls[1].get(), calls[2].get()}));
 }
 
 TEST(CallWatch, ItsThreadTicksWithoutBeingAsked) {
