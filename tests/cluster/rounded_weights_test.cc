@@ -73,13 +73,24 @@ TEST_F(WorkerPairTest, WorkersOfWhichOneDequantisesRefuseEachOther) {
 
 // Though the blocks may have the same bytes: what was computed in bfloat16 is not what float32 has.
 TEST_F(WorkerPairTest, WorkersOfWhichOneRoundsKvRefuseEachOther) {
-  worker::WorkerOptions rounding = Options();
+  worker::WorkerOptions plain = Options();
+  plain.mix_numerics = true;  // by which they would refuse each other in any case
+  worker::WorkerOptions rounding = plain;
   rounding.dtype = "float32";
   rounding.kv_cache_dtype = "bfloat16";
-  StartPair(Options(), rounding);
+  StartPair(plain, rounding);
   const DecodeResult result = Decode(channel_, Request({1, 2, 3}, Greedy(), 4));
   EXPECT_EQ(ErrorReason(result.status), "KV_LAYOUT");
   EXPECT_THAT(std::string(result.status.message()), HasSubstr("KV of bfloat16 of float32"));
+}
+
+TEST_F(WorkerPairTest, WorkersOfOtherNumericsRefuseEachOther) {
+  worker::WorkerOptions mixing = Options();
+  mixing.mix_numerics = true;
+  StartPair(Options(), mixing);
+  const DecodeResult result = Decode(channel_, Request({1, 2, 3}, Greedy(), 4));
+  EXPECT_EQ(ErrorReason(result.status), "KV_LAYOUT");
+  EXPECT_THAT(std::string(result.status.message()), HasSubstr(", by cpu "));
 }
 
 }  // namespace
