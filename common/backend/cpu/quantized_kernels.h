@@ -116,6 +116,7 @@ void MulQuantizedSlice(const QuantizedSlice& s) {
   const bool few_rows = s.rows <= kRows;
 #if defined(BATON_WORD_TILES)
   if constexpr (kPacking == Packing::kBytes) {
+    // For fewer rows, unpacking costs more than it saves.
     if (s.rows > 2 * kRows && s.group_blocks <= kWordPassBlocks) return MulQuantizedWords(s);
   }
 #endif

@@ -189,7 +189,7 @@ BATON_INLINE I32x16 DotBytes(I32x16 sum, U8x64 w, int32_t x) {
       Widen({_mm256_maddubs_epi16(_mm256_abs_epi8(value.lo), _mm256_sign_epi8(all, value.lo)),
              _mm256_maddubs_epi16(_mm256_abs_epi8(value.hi), _mm256_sign_epi8(all, value.hi))}));
 }
-// Several rows have quantized_words.h.
+// Products of many rows are in quantized_words.h.
 #define BATON_WORD_TILES
 #endif
 

@@ -1,4 +1,4 @@
-// Products of several rows of 8-bit activations and bytes of weights as numbers of 16 bits, for
+// Products of many rows of 8-bit activations and bytes of weights as numbers of 16 bits, for
 // CPUs with AVX2 and without VNNI. There a product of bytes takes four instructions, three of them
 // for the two units that multiply: the sign of the weights is moved to the activations first. As
 // numbers of 16 bits, the same products take two multiplications and two additions and have the
