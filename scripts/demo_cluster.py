@@ -23,30 +23,39 @@ PROGRESS_S = 10
 MIN_RIGHT = 0.95  # evaluate.py's own figure for these prompts is 60 of 60
 
 
-def start_cluster(binary, directory, *flags, model=MODEL):
-    """Returns the process of `baton up` and the router's addresses: gRPC, metrics, HTTP."""
+def start_cluster(binary, directory, *flags, model=MODEL, prefill=2, decode=2, kv_cache_memory="64MB",
+                  own_session=False):
+    """Returns the process of `baton up` and the router's addresses: gRPC, metrics, HTTP. own_session: Ctrl-C on the
+    terminal does not reach it."""
     ready = directory / "ready"
     log_path = directory / "up.log"
     with open(log_path, "w", encoding="utf-8") as log:
         cluster = subprocess.Popen(
-            [binary, "up", "--model", model, "--prefill", "2", "--decode", "2", "--threads", "1",
+            [binary, "up", "--model", model, "--prefill", str(prefill), "--decode", str(decode), "--threads", "1",
              "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--ready-file", ready,
-             "--kv-cache-memory", "64MB", *flags],
-            stdout=log, stderr=subprocess.STDOUT)
+             "--kv-cache-memory", kv_cache_memory, *flags],
+            stdout=log, stderr=subprocess.STDOUT, start_new_session=own_session)
+    try:
+        wait_until_ready(cluster, ready, log_path)
+    except BaseException:  # Ctrl-C, too
+        cluster.terminate()  # `up` stops what it started
+        cluster.wait(timeout=PATIENCE_S)
+        raise
+    return cluster, ready.read_text(encoding="utf-8").splitlines()
+
+
+def wait_until_ready(cluster, ready, log_path):
     start = time.monotonic()
     next_progress = start + PROGRESS_S
     while not ready.exists():
         now = time.monotonic()
         if cluster.poll() is not None or now > start + PATIENCE_S:
-            cluster.terminate()  # `up` stops what it started
-            cluster.wait(timeout=PATIENCE_S)
             sys.exit("demo: the cluster did not start:\n" + log_path.read_text(encoding="utf-8"))
         if now > next_progress:
             lines = log_path.read_text(encoding="utf-8").splitlines() or ["no output yet"]
             print(f"demo: waiting for the cluster, {now - start:.0f} s so far; {lines[-1]}", flush=True)
             next_progress = now + PROGRESS_S
         time.sleep(0.02)
-    return cluster, ready.read_text(encoding="utf-8").splitlines()
 
 
 def flags(address):

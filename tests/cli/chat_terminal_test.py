@@ -135,6 +135,37 @@ class ChatTest(unittest.TestCase):
         self.assertIn("router at 127.0.0.1:1", result.stderr)
 
 
+class DemoChatTest(unittest.TestCase):
+    """The second half of `scripts/demo --chat`, with the model in models/demo."""
+
+    FLAGS = ["--temperature", "0", "--max-tokens", "8"]
+
+    def command(self):
+        return [sys.executable, ARGUMENTS.root / "scripts/demo_chat.py", ARGUMENTS.bin, ARGUMENTS.root / "models/demo",
+                *self.FLAGS]
+
+    def test_from_a_pipe(self):
+        result = subprocess.run(self.command(), input='"""\n' + "\n".join(TABLE) + '\n"""\n', capture_output=True,
+                                text=True, timeout=PATIENCE_S, check=False)
+        self.assertEqual((result.returncode, result.stdout.strip()), (0, ANSWER), result.stderr)
+
+    def test_on_a_terminal(self):
+        with tempfile.TemporaryDirectory() as state:
+            terminal = Terminal(self.command(), {**os.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8",
+                                                 "XDG_STATE_HOME": state})
+            terminal.expect("two prefill and two decode workers")
+            terminal.expect("Model demo.")
+            terminal.expect("> ")
+            terminal.type("a line that Ctrl-C drops\x03")  # and the cluster stays
+            terminal.expect("> ")
+            terminal.type('"""' + "\n".join(TABLE) + '"""\n')
+            terminal.expect('Q deha ?"""\n')
+            terminal.expect(ANSWER)
+            terminal.expect("\n> ")
+            terminal.type("\x04")
+            self.assertEqual(terminal.wait(), 0)
+
+
 def main():
     global ARGUMENTS, start_cluster
     parser = argparse.ArgumentParser()
