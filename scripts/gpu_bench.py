@@ -22,12 +22,15 @@ from pathlib import Path
 import gpu_report
 
 HERE = Path(__file__).resolve().parent
-PARTS = ("ceilings", "kernels", "steps", "prefill", "peers")
+PARTS = ("ceilings", "kernels", "steps", "prefill", "clusters", "peers")
 PROGRAM = "gpu_bench"
 # Of kernels: each in a separate process, so that a failure ends no other.
 GROUPS = ("attention", "products", "quantized", "gated", "passes", "sampling", "blocks")
 PEERS = "gpu_peers.py"
-FILES = ("gpu_bench.py", "gpu_report.py", PEERS)  # that a pack has beside gpu-check
+CLUSTERS = "gpu_clusters.py"
+FILES = ("gpu_bench.py", "gpu_report.py", PEERS, CLUSTERS, "demo_cluster.py")  # that a pack has beside gpu-check
+CLUSTER_MODEL = "qwen2.5-0.5b"
+CLUSTER_SECONDS = 180  # at most: a run takes two minutes
 CHECKPOINT_BYTES = 16 << 30  # of the largest model
 # Cases whose traffic ncu is asked for.
 TRAFFIC = ("attention_split qwen2.5-7b b64 c8192", "attention_split qwen2.5-0.5b b64 c8192",
@@ -47,6 +50,8 @@ class Bench:
     models: list    # empty: all
     deadline: float  # time.monotonic()
     groups: tuple = GROUPS  # of kernels
+    cluster: Path = None  # a folder with the programs of a cluster, bin, and their libraries, lib
+    demo: Path = None     # the model of their texts
     python: str = None  # for peers; else one that has torch
     ncu: str = None
     rows: list = dataclasses.field(default_factory=list)
@@ -255,9 +260,30 @@ def run_part(bench, part, scratch):
         python = bench.python or find_python()
         return run(bench, part, [python, str(HERE / PEERS), "--results", str(bench.results),
                                  "--seconds", f"{max(1, bench.left() - 10):.0f}", *models])
+    if part == "clusters":
+        return run_clusters(bench, command, scratch)
     if part == "kernels":
         good = all([run(bench, part, [*command, f"--group={group}", *models], group)
                     for group in bench.groups])
         measure_traffic(bench)
         return good
     return run(bench, part, command)
+
+
+def run_clusters(bench, command, scratch):
+    """Clusters serve texts of the demo model, and a load to random weights with its tokenizer."""
+    written = subprocess.run([*command[:1], "--part=checkpoint", f"--models={CLUSTER_MODEL}", f"--scratch={scratch}"],
+                             capture_output=True, text=True, env=bench.environment, check=False)
+    rows = [row for row in map(parse_row, written.stdout.splitlines()) if row and row["part"] == "checkpoint"]
+    if not rows:
+        bench.keep({"part": "runs", "what": "clusters", "result": f"no checkpoint: {written.stderr.strip()[-200:]}"})
+        return False
+    folder = Path(rows[0]["folder"])
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(bench.demo / name, folder / name)
+    libraries = [str(bench.cluster / "lib"), bench.environment.get("LD_LIBRARY_PATH", "")]
+    clusters = dataclasses.replace(bench, deadline=min(bench.deadline, time.monotonic() + CLUSTER_SECONDS), environment={
+        **bench.environment, "LD_LIBRARY_PATH": ":".join(filter(None, libraries))})
+    return run(clusters, "clusters", [sys.executable, str(HERE / CLUSTERS), str(bench.cluster / "bin"), "--demo",
+                                      str(bench.demo), "--load-model", str(folder), "--seconds",
+                                      f"{clusters.left():.0f}"])

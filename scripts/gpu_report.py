@@ -7,6 +7,10 @@ says how floors are reckoned; the ceilings are rows of the same run.
 
 MEASURED = {"seconds", "alone_seconds", "bytes", "flops", "products_seconds", "skipped", "dram_bytes", "result",
             "software", "config", "header"}
+# What a row of the part clusters has measured; the rest names its cell.
+CLUSTER_FIGURES = ("asked", "right", "same", "completed", "failed", "first_ms", "later_ms", "prompt_tokens_per_s",
+                   "answer_tokens_per_s", "ttft_ms", "itl_ms", "kv_gb_per_s")
+MEASURED |= set(CLUSTER_FIGURES)
 STEP_GOALS = (("qwen2.5-0.5b", 35), ("qwen2.5-1.5b", 60), ("qwen2.5-3b", 70), ("qwen2.5-7b", 80))
 LARGE_MATRIX_BYTES = 8e6
 LONG_PROMPT = 2048  # tokens to compute: prompts that the prefill goals are about
@@ -182,6 +186,16 @@ class Report:
                 "Baton is faster." + (f" {software[-1]}." if software else ""))
         return ("Peers", note, ("peer", "cell", "peer ms", "Baton ms", "ratio"), lines)
 
+    def clusters(self):
+        lines = [(row["what"], row["case"], row["device"],
+                  ", ".join(f"{figure.replace('_', ' ')} {number(row[figure])}" for figure in CLUSTER_FIGURES
+                            if row.get(figure) is not None))
+                 for row in self.of("clusters")]
+        note = ("Processes that share the device. texts: greedy answers of the demo model that are right, and that are those of "
+                "the first line. kills: SIGKILL while requests run. first: the median time to the first token of a fresh "
+                "cluster's first four requests, and of the next four. serve: medians, prompt tokens + answer tokens.")
+        return ("Clusters", note, ("what", "case", "device", "result"), lines)
+
     # ---- Goals -----------------------------------------------------------------------------------
 
     def goals(self):
@@ -246,7 +260,7 @@ class Report:
 
     def markdown(self, header):
         text = "".join(f"- {line}\n" for line in header)
-        for table in (self.goals(), self.ceilings(), self.steps(), self.prefill(), self.peers(),
+        for table in (self.goals(), self.ceilings(), self.steps(), self.prefill(), self.clusters(), self.peers(),
                       self.gated(), self.kernels(), self.runs()):
             title, note, head, rows = table
             if not rows:

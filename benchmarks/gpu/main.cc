@@ -1,11 +1,12 @@
 // How fast are the CUDA engine's parts on the GPU that is there, and how far from what the GPU can
 // do? Prints a line of JSON for each figure; scripts/gpu-check runs it and makes tables.
 //
-//   gpu_bench --part=models|ceilings|kernels|steps|prefill [--models=NAME,…] [--group=NAME]
+//   gpu_bench --part=models|ceilings|kernels|steps|prefill|checkpoint [
+//            --models=NAME,…] [--group=NAME]
 //             [--only=TEXT] [--scratch=DIR] [--once|--dry] [--tiny]
 //
-// models: their configs alone, which come before the rows of the others, too. --group: of kernels;
-// kGroups. --only: kernels whose "kernel case " has the text. --once: kernels are launched once,
+// models: their configs alone, which come before the rows of the others, too. checkpoint: writes the
+// models and leaves them in --scratch. --group: of kernels; kGroups. --only: kernels whose "kernel case " has the text. --once: kernels are launched once,
 // and not timed: for profilers.
 // --dry: nor launched, nor is there memory for them. --scratch: where checkpoints are written, one
 // at a time, 15 GB for the largest. --tiny: shapes of nothing, for tests. Exits with 77 where there
@@ -22,6 +23,7 @@
 #include "benchmarks/gpu/kernel_cases.h"
 #include "benchmarks/gpu/model_cases.h"
 #include "benchmarks/gpu/open_device.h"
+#include "benchmarks/gpu/random_checkpoint.h"
 #include "common/base/status_macros.h"
 
 namespace baton::gpu_bench {
@@ -119,6 +121,14 @@ absl::Status RunCeilings(const Grid& grid) {
   return absl::OkStatus();
 }
 
+absl::Status LeaveCheckpoint(const ModelShape& model, const std::string& scratch) {
+  BATON_ASSIGN_OR_RETURN(const auto checkpoint, RandomCheckpoint::Write(model, scratch));
+  checkpoint->Keep();
+  std::printf("{\"part\": \"checkpoint\", \"what\": \"%s\", \"folder\": \"%s\"}\n", model.name.c_str(),
+              checkpoint->folder().c_str());
+  return absl::OkStatus();
+}
+
 absl::Status Run(const Options& options, size_t free_bytes) {
   Grid grid = options.tiny ? Grid::Tiny() : Grid::Full(free_bytes);
   if (options.mode == Mode::kDry && options.part != "kernels") {
@@ -138,9 +148,11 @@ absl::Status Run(const Options& options, size_t free_bytes) {
       BATON_RETURN_IF_ERROR(TimeSteps(grid, model, options.scratch));
     } else if (options.part == "prefill") {
       BATON_RETURN_IF_ERROR(TimePrefill(grid, model, options.scratch));
+    } else if (options.part == "checkpoint") {
+      BATON_RETURN_IF_ERROR(LeaveCheckpoint(model, options.scratch));
     } else {
       return absl::InvalidArgumentError(absl::StrCat(
-          "--part=", options.part, " given, expected models, ceilings, kernels, steps or prefill"));
+          "--part=", options.part, " given, expected models, ceilings, kernels, steps, prefill or checkpoint"));
     }
   }
   return absl::OkStatus();

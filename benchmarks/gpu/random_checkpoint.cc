@@ -137,6 +137,7 @@ absl::StatusOr<std::unique_ptr<RandomCheckpoint>> RandomCheckpoint::Write(
 }
 
 RandomCheckpoint::~RandomCheckpoint() {
+  if (kept_) return;
   std::error_code ignored;
   std::filesystem::remove_all(folder_, ignored);
 }

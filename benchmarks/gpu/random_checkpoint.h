@@ -10,7 +10,7 @@
 
 namespace baton::gpu_bench {
 
-// Removed with the object.
+// Removed with the object, unless Keep().
 class RandomCheckpoint {
  public:
   // Makes a folder in `parent` and writes config.json and model.safetensors (bfloat16, quantised as
@@ -23,10 +23,12 @@ class RandomCheckpoint {
   RandomCheckpoint& operator=(const RandomCheckpoint&) = delete;
 
   const std::string& folder() const { return folder_; }
+  void Keep() { kept_ = true; }
 
  private:
   explicit RandomCheckpoint(std::string folder) : folder_(std::move(folder)) {}
   const std::string folder_;
+  bool kept_ = false;
 };
 
 }  // namespace baton::gpu_bench

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import unittest.mock
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -181,6 +182,18 @@ elif part == "steps":
     say(dict({step!r}, model=model))
     print('{{"part": "steps", "what"', flush=True)  # half a row
     if model == "two": time.sleep(600)
+elif part == "checkpoint":
+    os.mkdir(scratch + "/weights")
+    say({{"part": "checkpoint", "what": "big", "folder": scratch + "/weights"}})
+"""
+
+# In place of gpu_clusters.py: says how it was called, and fails.
+CLUSTERS = """import json, os, sys
+model = sys.argv[sys.argv.index("--load-model") + 1]
+print(json.dumps({"part": "clusters", "what": "texts", "case": " ".join(sys.argv[1:4]), "device": "fake",
+                  "asked": len(os.listdir(model)), "right": 1, "same": 0}))
+print(os.environ["LD_LIBRARY_PATH"], file=sys.stderr)
+sys.exit(1)
 """
 
 
@@ -203,7 +216,8 @@ def run_fake(folder, parts, seconds, models=(), program="good"):
     scratch.mkdir(exist_ok=True)
     bench = gpu_bench.Bench(program=program, results=folder / "r.jsonl", markdown=folder / "r.md",
                             header=["gpu: fake"], environment=dict(os.environ), scratch=str(scratch),
-                            models=list(models), deadline=time.monotonic() + seconds)
+                            models=list(models), deadline=time.monotonic() + seconds,
+                            cluster=folder / "cluster", demo=ROOT / "models/demo")
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         code = gpu_bench.run_parts(bench, parts)
@@ -237,6 +251,12 @@ def test_running():
         assert code == 1 and "| steps |  | the program names no models |" in text, text
         code, _, text, _ = run_fake(folder, ["steps"], 0, models=["one"])
         assert code == 1 and "| steps | one | not run: the time was over |" in text, text
+        (Path(folder) / "clusters.py").write_text(CLUSTERS, encoding="utf-8")
+        with unittest.mock.patch.object(gpu_bench, "CLUSTERS", f"{folder}/clusters.py"):
+            code, _, text, _ = run_fake(folder, ["clusters"], 60)
+        # The tokenizer's two files came to the weights.
+        assert f"| texts | {folder}/cluster/bin --demo {ROOT / 'models/demo'} | fake | asked 2, right 1, same 0 |" in text, text
+        assert code == 1 and f"| clusters |  | exit code 1 after 0 s: {folder}/cluster/lib" in text, text
         # The tables of several runs' figures, anywhere.
         made = subprocess.run([sys.executable, ROOT / "scripts/gpu-check", "--markdown",
                                Path(folder) / "all.md", "--render", bench.results],

@@ -8,7 +8,9 @@ import importlib.util
 import io
 import json
 import os
+import shutil
 import stat
+import subprocess
 import sys
 import tempfile
 import time
@@ -84,7 +86,36 @@ def expect(rows, programs, code, *words, **options):
         assert word in output, (word, output)
 
 
+def test_pack():
+    """One compressed file and the script: what comes out of it runs. A file that was cut is not taken for a whole one."""
+    with tempfile.TemporaryDirectory() as folder:
+        pack, out = Path(folder) / "pack", Path(folder) / "out"
+        write_program(pack / "bin/native/a", "#!/bin/sh\n" + "# filler\n" * 4096)
+        (pack / gpu_check.LIST).write_text("native | a | * | 20 |\n", encoding="utf-8")
+        (pack / "built.txt").write_text("commit x\n", encoding="utf-8")
+        for script in ("gpu-check", *gpu_check.gpu_bench.FILES):
+            shutil.copy(ROOT / "scripts" / script, pack / script)
+        out.mkdir()
+        gpu_check.compress(pack, out / gpu_check.PACKED)
+        shutil.copy(ROOT / "scripts/gpu-check", out / "gpu-check")
+        whole = (out / gpu_check.PACKED).read_bytes()
+        unpacked = out / gpu_check.UNPACKED
+        command = [sys.executable, str(out / "gpu-check"), "--part", "native", "--render", "no-file"]
+        (out / gpu_check.PACKED).write_bytes(whole[:len(whole) // 2])
+        cut = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert cut.returncode != 0 and "EOFError" in cut.stderr and not (unpacked / "built.txt").exists(), cut
+        (out / gpu_check.PACKED).write_bytes(whole)
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert "no-file" in ran.stderr, ran  # the unpacked script has read its arguments
+        assert os.access(unpacked / "bin/native/a", os.X_OK)
+        # From the tree, the folder of the pack leads there too.
+        ran = subprocess.run([sys.executable, str(ROOT / "scripts/gpu-check"), str(out), "--part", "native"],
+                             capture_output=True, text=True, check=False)
+        assert ran.returncode == 77 or gpu_check.gpu_line(), ran
+
+
 def main():
+    test_pack()
     good = {"a": (cases("P", "P", "S", "D"), 0, 0)}
     every = "".join(f"{part} | a | * | 20 | X=y\n" for part in gpu_check.PARTS)
     with tempfile.TemporaryDirectory() as folder:
