@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <random>
 
 #include "cli/random.h"
+#include "tests/testing/seed.h"
 
 namespace baton::cli {
 namespace {
@@ -30,7 +30,7 @@ Moments MomentsOf(const std::vector<double>& values) {
 
 // For random rates and shapes: the rate is exact, and gaps vary as much as a gamma distribution's.
 TEST(ArrivalTimesTest, HaveTheRateAndTheBurstiness) {
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   Random random(seed);
   constexpr int kCount = 40'000;
@@ -61,7 +61,7 @@ TEST(ArrivalTimesTest, OfExtremeArguments) {
 }
 
 TEST(RandomTest, NormalAndGammaHaveTheirMoments) {
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   Random random(seed);
   constexpr int kDraws = 100'000;

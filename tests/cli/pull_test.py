@@ -18,6 +18,9 @@ import unittest
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "testing"))
+import seed  # noqa: E402
+
 ARGUMENTS = None
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TOKEN = "hf_secret"
@@ -108,7 +111,7 @@ class FakeHub:
         self.files = {
             "config.json": File((ARGUMENTS.root / "models/demo/config.json").read_bytes()),
             "tokenizer.json": File((ARGUMENTS.root / "models/demo/tokenizer.json").read_bytes()),
-            "model.safetensors": File(os.urandom(200_000), large=True),
+            "model.safetensors": File(seed.generator("weights").randbytes(200_000), large=True),
             "README.md": File(b"text"),
             "consolidated.safetensors": File(b"other weights", large=True),
             "original/config.json": File(b"{}"),

@@ -8,6 +8,7 @@
 #include "client/cpp/client.h"
 #include "common/base/error.h"
 #include "tests/router/fake_clock.h"
+#include "tests/testing/seed.h"
 
 namespace baton::client {
 namespace {
@@ -60,7 +61,7 @@ absl::Status RandomError(std::mt19937_64* random) {
 
 // Random histories against the rules, written down once more.
 TEST(RetriesTest, Histories) {
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937_64 random(seed);
   int retried = 0, out_of_retries = 0, out_of_time = 0, not_retryable = 0;

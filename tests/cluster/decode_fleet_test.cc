@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <random>
 #include <thread>
 #include <utility>
 
@@ -15,6 +14,7 @@
 #include "tests/cluster/faults/row.h"
 #include "tests/cluster/faults/worker_face.h"
 #include "tests/testing/metrics_scrape.h"
+#include "tests/testing/seed.h"
 #include "tests/testing/worker_client.h"
 
 namespace baton::testing {
@@ -22,12 +22,6 @@ namespace {
 
 constexpr char kRouter[] = "router", kSlow[] = "decode-1";
 constexpr int kBurst = 24;
-
-uint64_t NewSeed() {
-  const uint64_t seed = std::random_device()();
-  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
-  return seed;
-}
 
 // One request, past the router, to a decode worker that computes the prompt itself and is stopped
 // for so long when its first token is out: in the first of its two decode steps, most likely. Many
@@ -70,7 +64,7 @@ TEST(DecodeFleetTest, AWorkerWhoseFirstRequestWasSlowGetsItsShare) {
   Oracle oracle("models/demo", {.thread_count = 1});
   ClusterOptions options;
   options.prefill_workers = 1;
-  options.seed = NewSeed();
+  options.seed = TestSeed();
   auto started = ProcessCluster::Start(options);
   ASSERT_TRUE(started.ok()) << started.status();
   ProcessCluster& cluster = **started;
@@ -136,7 +130,7 @@ TEST(DecodeFleetTest, ADeathCostsNoRequest) {
   Oracle oracle("models/demo", {.thread_count = 1});
   CampaignOptions options;
   options.scale = static_cast<double>(kDeaths) / kVictims;
-  options.seed = NewSeed();
+  options.seed = TestSeed();
   options.judge_times = false;
   const RowResult result = RunRow(*row, options, oracle);
   EXPECT_TRUE(result.passed()) << absl::StrJoin(result.failures, "; ");

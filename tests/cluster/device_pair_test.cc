@@ -16,6 +16,7 @@
 #include "tests/testing/devices.h"
 #include "tests/testing/fake_device.h"
 #include "tests/testing/metrics_scrape.h"
+#include "tests/testing/seed.h"
 
 namespace baton {
 namespace {
@@ -36,7 +37,7 @@ class DevicePairTest : public WorkerPairTest {
   }
 
   void ExpectTheOraclesTokens() {
-    const uint32_t seed = std::random_device()();
+    const uint32_t seed = testing::TestSeed();
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
     for (int i = 0; i < 10; ++i) {
@@ -116,7 +117,7 @@ TEST_F(DevicePairTest, ManyAtOnceThroughATinyPool) {
   worker::WorkerOptions options = On(decode_device_);
   options.num_blocks = 24;
   StartPair(On(prefill_device_), options);
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   struct Case {
@@ -339,7 +340,7 @@ class EmulatedGpuPairTest : public WorkerPairTest,
     engine::EngineOptions oracle_options = testing::Oracle::OptionsFor(Options().model_dir, {});
     oracle_options.make_backend = OnDevice().make_backend;
     testing::Oracle oracle(oracle_options);
-    const uint32_t seed = std::random_device()();
+    const uint32_t seed = testing::TestSeed();
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
     for (int i = 0; i < prompts; ++i) {

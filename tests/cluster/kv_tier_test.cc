@@ -13,6 +13,7 @@
 #include "tests/cluster/worker_pair.h"
 #include "tests/common/kv_store/redis_server.h"
 #include "tests/testing/metrics_scrape.h"
+#include "tests/testing/seed.h"
 
 namespace baton {
 namespace {
@@ -84,7 +85,7 @@ class KvTierTest : public WorkerPairTest {
   }
 
   kv_store::TemporaryDirectory directory_;
-  const uint32_t seed_ = std::random_device()();
+  const uint32_t seed_ = testing::TestSeed();
   std::mt19937 random_{seed_};
 };
 

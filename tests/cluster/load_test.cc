@@ -11,6 +11,7 @@
 
 #include "tests/cluster/whole_cluster.h"
 #include "tests/testing/metrics_scrape.h"
+#include "tests/testing/seed.h"
 
 namespace baton {
 namespace {
@@ -27,7 +28,7 @@ class LoadTest : public WholeClusterTest {
 TEST_F(LoadTest, TwoThousandRequestsFromSixtyFourClients) {
   constexpr int kClients = 64;
   constexpr int kRequests = 2000;
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   worker::WorkerOptions options = WorkerOptions();
   options.num_blocks = 64;  // a prompt of 400 tokens takes 25

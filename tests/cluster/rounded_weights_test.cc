@@ -9,6 +9,7 @@
 
 #include "common/base/error.h"
 #include "tests/cluster/worker_pair.h"
+#include "tests/testing/seed.h"
 
 namespace baton {
 namespace {
@@ -27,7 +28,7 @@ TEST_P(RoundedWeightsTest, TokensEqualTheOracleColdAndWarm) {
   engine::EngineOptions oracle_options = testing::Oracle::OptionsFor(ModelDir(), {});
   oracle_options.weight_bits = GetParam() == "int8" ? 8 : 4;
   testing::Oracle oracle(oracle_options);
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   int other_answers = 0;

@@ -14,6 +14,7 @@
 #include "decode_worker/beam_search.h"
 #include "tests/cluster/worker_pair.h"
 #include "tests/testing/metrics_scrape.h"
+#include "tests/testing/seed.h"
 
 namespace baton {
 namespace {
@@ -171,7 +172,7 @@ TEST_F(ServingTest, ChoicesAreWhatEachWouldBeAlone) {
 
 TEST_F(ServingTest, AllOfSamplingEqualsTheOracle) {
   StartPair();
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   const auto uniform = [&](float low, float high) {

@@ -9,7 +9,6 @@ import collections
 import http.server
 import json
 import os
-import random
 import re
 import signal
 import sys
@@ -27,8 +26,9 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests/testing")]
 import demo_cluster  # noqa: E402
+import seed  # noqa: E402
 
 BIN = Path(sys.argv.pop(1)) if len(sys.argv) > 1 else ROOT / "build/cpu-release/bin"
 PATIENCE_S = 60  # a limit, not an expectation
@@ -136,11 +136,6 @@ class Collector:
         self.server.server_close()
 
 
-def prompt():
-    """So long, and so new, that only a prefill worker computes it."""
-    return " ".join(random.choice("red green blue two four six".split()) for _ in range(150)) + f" {random.random()}"
-
-
 def by_name(spans):
     named = {}
     for sent in spans:
@@ -175,6 +170,14 @@ class TracingTest(unittest.TestCase):
     def stop_cluster(cls):
         cls.cluster.terminate()
         cls.cluster.wait(timeout=PATIENCE_S)
+
+    def setUp(self):
+        self.random = seed.generator(self.id())
+
+    def prompt(self):
+        """So long, and so new, that only a prefill worker computes it."""
+        words = "red green blue two four six".split()
+        return " ".join(self.random.choice(words) for _ in range(150)) + f" {self.random.random()}"
 
     def post(self, body, path="/v1/completions", **headers):
         """Status, headers and JSON of an answer."""
@@ -230,7 +233,7 @@ class TracingTest(unittest.TestCase):
 
     def test_one_trace_over_three_hops(self):
         status, headers, answer = self.post(
-            {"prompt": prompt(), "max_tokens": 5, "temperature": 0.5, "seed": 3, "user": "u"},
+            {"prompt": self.prompt(), "max_tokens": 5, "temperature": 0.5, "seed": 3, "user": "u"},
             x_request_id="three-hops")
         self.assertEqual((status, headers["x-request-id"]), (200, "three-hops"), answer)
         names = self.NAMES | {"text_completion demo"}
@@ -270,7 +273,7 @@ class TracingTest(unittest.TestCase):
         self.assertEqual({sent.span.status.code for sent in trace}, {0})
 
     def test_scoring(self):
-        trace_id = f"{random.getrandbits(128):032x}"
+        trace_id = f"{self.random.getrandbits(128):032x}"
         # prefix, two items, two labels
         request = b"\x12\x04red:" + b"\x1a\x01a\x1a\x02bc" + b"\x22\x04 yes\x22\x03 no"
         with grpc.insecure_channel(self.grpc) as channel:
@@ -294,7 +297,7 @@ class TracingTest(unittest.TestCase):
         self.assertEqual({sent.span.status.code for sent in trace}, {0})
 
     def test_a_given_trace_is_continued(self):
-        trace_id, parent = f"{random.getrandbits(128):032x}", f"{random.getrandbits(63) + 1:016x}"
+        trace_id, parent = f"{self.random.getrandbits(128):032x}", f"{self.random.getrandbits(63) + 1:016x}"
         self.post({"messages": [{"role": "user", "content": "copy: red"}], "max_tokens": 3},
                   "/v1/chat/completions", traceparent=f"00-{trace_id}-{parent}-01", tracestate="v=1",
                   x_request_id="continued")
@@ -314,11 +317,11 @@ class TracingTest(unittest.TestCase):
         self.assertEqual(len({s.span.trace_id for s in self.collector.await_spans(both)}), 1)
 
     def test_an_unsampled_trace_and_a_malformed_one(self):
-        trace_id = f"{random.getrandbits(128):032x}"
-        self.assertEqual(self.post({"prompt": prompt(), "max_tokens": 2}, x_request_id="unsampled",
+        trace_id = f"{self.random.getrandbits(128):032x}"
+        self.assertEqual(self.post({"prompt": self.prompt(), "max_tokens": 2}, x_request_id="unsampled",
                                    traceparent=f"00-{trace_id}-00000000000000ab-00")[0], 200)
         bad = f"00-{trace_id}-00000000000000ab-01-"
-        self.assertEqual(self.post({"prompt": prompt(), "max_tokens": 2}, x_request_id="malformed",
+        self.assertEqual(self.post({"prompt": self.prompt(), "max_tokens": 2}, x_request_id="malformed",
                                    traceparent=bad)[0], 200)
         # The workers' spans come last: by then those of the first request would be here.
         trace = self.trace_of("malformed", self.NAMES)
@@ -353,8 +356,8 @@ class TracingTest(unittest.TestCase):
         self.assertEqual(root.span.status.code, trace_pb2.Status.STATUS_CODE_ERROR)
 
     def test_grpc_metadata(self):
-        trace_id = f"{random.getrandbits(128):032x}"
-        text = prompt().encode()
+        trace_id = f"{self.random.getrandbits(128):032x}"
+        text = self.prompt().encode()
         assert 128 <= len(text) < 16384
         length = bytes([len(text) & 0x7f | 0x80, len(text) >> 7])
         request = b"\x12" + length + text + b"\x2a\x02\x08\x03"  # text, stop.max_tokens 3
@@ -421,7 +424,7 @@ class TracingTest(unittest.TestCase):
         before = self.counted("baton_route_decisions_total")
         answers = {}
         threads = [threading.Thread(target=lambda i=i: answers.update(
-            {i: self.post({"prompt": prompt(), "max_tokens": 3}, x_request_id=f"retry-{i}")[0]})) for i in range(8)]
+            {i: self.post({"prompt": self.prompt(), "max_tokens": 3}, x_request_id=f"retry-{i}")[0]})) for i in range(8)]
         for thread in threads:
             thread.start()
         self.until(lambda: self.counted("baton_route_decisions_total") >= before + len(threads))
@@ -447,7 +450,7 @@ class TracingTest(unittest.TestCase):
         self.assertGreater(retried, 0)
 
     def test_z2_shutdown_flushes_and_the_log_is_json(self):
-        self.assertEqual(self.post({"prompt": prompt(), "max_tokens": 2}, x_request_id="last")[0], 200)
+        self.assertEqual(self.post({"prompt": self.prompt(), "max_tokens": 2}, x_request_id="last")[0], 200)
         self.stop_cluster()
         self.assertEqual(self.cluster.returncode, 0)
         trace = self.trace_of("last", self.NAMES)  # all there at once

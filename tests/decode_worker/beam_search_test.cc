@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/testing/seed.h"
+
 namespace baton::decode_worker {
 namespace {
 
@@ -98,7 +100,7 @@ TEST(BeamSearchTest, AVeryLongSearchEndsWell) {
 }
 
 TEST(BeamSearchTest, AWideEnoughSearchFindsTheBestOfAllAnswers) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   constexpr int kVocabulary = 3, kLength = 4;

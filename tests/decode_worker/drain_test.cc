@@ -7,6 +7,7 @@
 
 #include "common/base/error.h"
 #include "tests/decode_worker/loop_harness.h"
+#include "tests/testing/seed.h"
 
 namespace baton::decode_worker {
 namespace {
@@ -101,7 +102,7 @@ TEST_P(DrainTest, ALoopThatHasEndedAnswers) {
 // Random requests, ends of transfers, cancels, drains and flushes: after every turn the loop
 // reports that it is drained exactly if it drains and nothing is left.
 TEST_P(DrainTest, IsDrainedExactlyWhenNothingIsLeft) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   const auto below = [&](uint32_t n) { return random() % n; };

@@ -16,10 +16,10 @@ import copy
 import hashlib
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -29,6 +29,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 import hosts
 from pod_spec import command_line, environment
 from policies import matches
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "testing"))
+import seed  # noqa: E402
 
 UNPRIVILEGED = ["--clear-groups", "--no-new-privs", "--inh-caps=-all", "--bounding-set=-all"]
 FIRST_BACKOFF_S = 10
@@ -293,6 +296,7 @@ class Deployment:
         self._cluster = cluster
         self.name = resource["metadata"]["name"]
         self.pods = []
+        self._random = seed.generator(self.name)
         self.replace(resource["spec"])
 
     def replace(self, spec):
@@ -329,7 +333,7 @@ class Deployment:
             pod.delete()
         surge = self._surge if old else 0
         for _ in range(min(self.replicas - len(new), self.replicas + surge - len(live))):
-            self.pods.append(Pod(self._cluster, f"{self.name}-{self.revision}-{random.randrange(16**4):04x}", self.template, self.revision))
+            self.pods.append(Pod(self._cluster, f"{self.name}-{self.revision}-{self._random.randrange(16**4):04x}", self.template, self.revision))
             self._cluster.changed()
         ready = sum(pod.ready for pod in live)
         for pod in self._first_to_go(old):

@@ -2,11 +2,11 @@
 // libFuzzer. scripts/fuzz searches for new inputs.
 #include <gtest/gtest.h>
 
-#include <cstdio>
 #include <random>
 
 #include "absl/strings/str_cat.h"
 #include "tests/fuzz/fuzz_target.h"
+#include "tests/testing/seed.h"
 
 namespace baton::fuzz {
 namespace {
@@ -49,10 +49,7 @@ TEST_P(FuzzTest, CorpusAndMutationsBreakNoPromise) {
   inputs.insert(inputs.end(), GetParam().seeds.begin(), GetParam().seeds.end());
   GetParam().run("");
   for (const std::string& input : inputs) GetParam().run(input);
-  const uint32_t seed = std::random_device()();
-  printf("seed %u\n", seed);  // at once: a CHECK that fails ends the process
-  fflush(stdout);
-  std::mt19937 random(seed);
+  std::mt19937 random(testing::TestSeed());
   for (size_t i = 0; i < kMutations; ++i) {
     GetParam().run(Mutate(inputs[i % inputs.size()], inputs, random));
   }

@@ -11,6 +11,7 @@
 
 #include "common/base/error.h"
 #include "common/transfer/kv_sender.h"
+#include "tests/testing/seed.h"
 
 namespace baton::prefill_worker {
 namespace {
@@ -460,7 +461,7 @@ TEST_F(PrefillSchedulerTest, RemoveFreesAtEveryStage) {
 // with and without a cache. Everything ends; the books are checked after every change; and where
 // nothing is evicted or cancelled, each distinct block is computed once.
 TEST_F(PrefillSchedulerTest, RandomTrafficKeepsTheBooksAndEnds) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   for (int round = 0; round < 40; ++round) {

@@ -14,6 +14,7 @@
 #include "common/transfer/kv_sender.h"
 #include "prefill_worker/loop.h"
 #include "tests/router/fake_clock.h"
+#include "tests/testing/seed.h"
 
 namespace baton::prefill_worker {
 namespace {
@@ -126,7 +127,7 @@ class PrefillScoringTest : public ::testing::Test {
 };
 
 TEST_F(PrefillScoringTest, LabelsAreScoredAsThoseOfAPrompt) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = testing::TestSeed();
   SCOPED_TRACE(seed);
   std::mt19937 random(seed);
   const auto tokens = [&random](size_t count) {

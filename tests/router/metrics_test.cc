@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/testing/histogram_quantile.h"
+#include "tests/testing/seed.h"
 
 namespace baton::router {
 namespace {
@@ -55,7 +56,7 @@ TEST_F(TokenGapsTest, EachTokenIsInItsBucketOnce) {
 
 // Messages of one to eight tokens: the histogram reads as if each token had come alone.
 TEST_F(TokenGapsTest, QuantilesAreThoseOfTheTokens) {
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937_64 random(seed);
   std::lognormal_distribution<double> seconds(std::log(0.02), 1);

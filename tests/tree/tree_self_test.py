@@ -29,7 +29,11 @@ CLEAN = {
     "decode_worker/loop.cc": '#include "common/worker/card.h"\n#include "common/engine/step.h"\n',
     "cli/up.cc": '#include "client/cpp/client.h"\n#include "common/base/rpc/server.h"\n',
     "tests/common/kv/block_pool_test.cc": '#include "router/policy.h"\n',
-    "tests/cluster/kill_test.cc": '#include "decode_worker/loop.h"\n',
+    "tests/cluster/kill_test.cc": '#include "decode_worker/loop.h"\n'
+                                  "std::mt19937 random(TestSeed());  // no std::random_device\n",
+    "tests/testing/seed.h": guarded("tests/testing/seed.h", "std::random_device device;"),
+    "tests/testing/seed.py": "import random\n" "random.Random(os." "urandom(4))\n",
+    "tests/cluster/kill_test.py": "self.random = seed.generator(self.id())\nself.random.choice(random.Random(3))\n",
     "proto/baton/v1/inference.proto": "message A { int32 block = 1; }\n",
 }
 
@@ -87,6 +91,16 @@ BREACHES = [
     ("common/kv/a.cc", "/* a\n page */ class PageTable;\n", "a.cc:2: PageTable"),
     ("common/engine/a.cc", "PagedAttention();\n", "PagedAttention"),
     ("proto/baton/v1/a.proto", "message A { int32 kv_page = 1; }\n", "kv_page"),
+    ("tests/cluster/a_test.cc", "\nstd::mt19937 random(std::random_device{}());\n",
+     "a_test.cc:2: draws by std::random_device, expected a seed from tests/testing/seed.h"),
+    ("tests/router/a.h", guarded("tests/router/a.h", "absl::BitGen random;"), "draws by absl::BitGen"),
+    ("tests/cluster/a_test.cc", "int dice = rand() % 6;\n", "draws by rand"),
+    ("tests/cluster/a_test.cc", "UnitTest::GetInstance()->random_seed();\n", "draws by random_seed"),
+    ("tests/cli/a_test.py", "\nid = random" ".choice(ids)\n",
+     "a_test.py:2: draws by random" "., expected a seed from tests/testing/seed.py"),
+    ("tests/cli/a_test.py", "generator = random" ".Random()\n", "draws by random" "."),
+    ("tests/cli/a_test.py", "weights = os" ".urandom(10)\n", "draws by os" ".urandom"),
+    ("tests/cli/a_test.py", "name = uuid" ".uuid4()\n", "draws by uuid" ".uuid4"),
 ]
 
 # Exceptions that no longer hold: check, list, what the report must say.

@@ -98,6 +98,14 @@ THIRD_PARTY = [
     ("NCCL", r"nccl", ("common/transfer", "common/backend/cuda")),
 ]
 
+# Where tests get their seeds, and what else would draw one that BATON_TEST_SEED does not repeat.
+SEED_FILES = ("tests/testing/seed.h", "tests/testing/seed.py")
+UNSEEDED_CPP = re.compile(r"\b(std::random_device|std::default_random_engine|absl::(?:Insecure)?BitGen|"
+                          r"random_seed|srand|rand|drand48|arc4random|getrandom|getentropy|RAND_bytes)\b")
+UNSEEDED_PYTHON = re.compile(r"(\b(?:np|numpy)\.random\.(?!default_rng\([^)])|\bos\.urandom|"
+                             r"(?<![\w.])random\.(?!Random\([^)])|(?<![\w.])secrets\.|"
+                             r"\buuid\.uuid[14]|\bfrom (?:random|secrets) import)")
+
 MAX_LINES = 500  # a tripwire, not a law: ask whether the file is one thing
 WARN_LINES = 400
 BANNED_NAME = re.compile(r"(^|_)(manager|util|helper|impl)s?(_|\.|$)")
@@ -345,6 +353,18 @@ def check_words(root, exceptions=PAGE_FILES):
         yield path, "is listed in PAGE_FILES, but has no page: take it off the list"
 
 
+def check_seeds(root):
+    for path in files(root, ".py", *CPP):
+        if not under(path, ("tests",)) or str(path) in SEED_FILES:
+            continue
+        text = (root / path).read_text(encoding="utf-8")
+        python = path.suffix == ".py"
+        text = re.sub(r"#[^\n]*", "", text) if python else without_comments_and_strings(text)
+        for number, line in enumerate(text.splitlines(), 1):
+            for found in (UNSEEDED_PYTHON if python else UNSEEDED_CPP).findall(line):
+                yield f"{path}:{number}", f"draws by {found}, expected a seed from {SEED_FILES[python]}"
+
+
 def says_page(identifier):
     words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", SYSTEM_PAGE.sub("", identifier))
     return any(word.lower() in ("page", "pages", "paged") for word in words)
@@ -363,7 +383,7 @@ def missing(root, exceptions, name):
 
 
 CHECKS = (check_includes, check_links, check_subrooms, check_mirror, check_length, check_guards,
-          check_names, check_words)
+          check_names, check_words, check_seeds)
 
 
 def breaches(root, checks=CHECKS):

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <random>
 
 #include "common/base/error.h"
 #include "tests/cluster/faults/report.h"
 #include "tests/cluster/faults/row.h"
+#include "tests/testing/seed.h"
 
 namespace baton::testing {
 namespace {
@@ -143,7 +143,7 @@ void ExpectHolds(const std::string& name, std::vector<std::string> worker_flags,
   CampaignOptions options;
   options.worker_flags = std::move(worker_flags);
   options.scale = kScale;
-  options.seed = std::random_device()();
+  options.seed = TestSeed();
   options.judge_times = false;
   const std::vector<Row> all = AllRows();
   const auto row =

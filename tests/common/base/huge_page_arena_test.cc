@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/testing/seed.h"
+
 namespace baton {
 namespace {
 
@@ -23,7 +25,7 @@ void ExpectIntact(const Block& block) {
 }
 
 TEST(HugePageArenaTest, BlocksAreAlignedAndApart) {
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937_64 random(seed);
   HugePageArena arena;
@@ -47,7 +49,7 @@ TEST(HugePageArenaTest, BlocksAreAlignedAndApart) {
 }
 
 TEST(HugePageArenaTest, FreeNeighboursAreOneInWhateverOrderTheyWereFreed) {
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937_64 random(seed);
   HugePageArena arena;

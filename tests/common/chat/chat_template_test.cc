@@ -12,6 +12,7 @@
 #include "common/base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/seed.h"
 
 namespace baton::chat {
 namespace {
@@ -419,7 +420,7 @@ std::string MutatedSource(std::mt19937_64& random) {
 }
 
 TEST(ChatTemplateTest, AnySourceGivesTextOrAStatus) {
-  const uint64_t seed = std::random_device{}();
+  const uint64_t seed = testing::TestSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937_64 random(seed);
   const RenderLimits limits = {.max_steps = 20'000,

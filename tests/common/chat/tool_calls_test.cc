@@ -9,6 +9,7 @@
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/seed.h"
 
 namespace baton::chat {
 namespace {
@@ -132,7 +133,7 @@ TEST(ToolCallsTest, IdsDiffer) {
 }
 
 TEST(ToolCallsTest, RandomAnswersDoNotDependOnTheSplit) {
-  const uint64_t seed = std::random_device{}();
+  const uint64_t seed = testing::TestSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937_64 random(seed);
   static const char* const kPieces[] = {"<tool_call>",

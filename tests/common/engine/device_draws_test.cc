@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/fake_device.h"
+#include "tests/testing/seed.h"
 
 namespace baton::engine {
 namespace {
@@ -78,7 +79,7 @@ class DeviceDrawsTest : public ::testing::Test {
     return results;
   }
 
-  std::mt19937 random_{std::random_device()()};
+  std::mt19937 random_{testing::TestSeed(/*stream=*/1)};
   baton::testing::FakeDevice drawing_device_, host_device_;
   std::unique_ptr<Engine> drawing_, host_;
   std::vector<std::unique_ptr<std::vector<int32_t>>> prompts_;
@@ -88,7 +89,7 @@ class DeviceDrawsTest : public ::testing::Test {
 };
 
 TEST_F(DeviceDrawsTest, AnyRequestGetsTheTokensOfTheHostInOneCall) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   const auto uniform = [&](double low, double high) {

@@ -3,13 +3,13 @@
 
 #include <cstddef>
 #include <memory>
-#include <random>
 #include <vector>
 
 #include "common/backend/cuda/cuda_backend.h"
 #include "common/engine/engine.h"
 #include "tests/common/backend/cuda/delayed_runtime.h"
 #include "tests/common/engine/run_ahead.h"
+#include "tests/testing/seed.h"
 
 namespace baton::engine {
 namespace {
@@ -70,7 +70,7 @@ TEST_F(EngineAsynchronyTest, TheCopierMayOverwriteWhatCopyBlocksHasCopied) {
 
 // On a device that does nothing before somebody waits; what it repeats is what was asked.
 TEST(EngineRunAheadTest, OfALazyDeviceThatRepeatsItsSteps) {
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = testing::TestSeed();
   SCOPED_TRACE(seed);
   RunAhead run(seed);
   backend::cuda::DelayedRuntime* runtime = nullptr;
@@ -129,7 +129,7 @@ TEST(EngineRunAheadTest, AGraphThatFindsNoMemoryIsEnqueuedKernelByKernel) {
 }
 
 TEST(EngineRunAheadTest, AWarmDeviceHasNothingLeftToRecord) {
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = testing::TestSeed();
   SCOPED_TRACE(seed);
   RunAhead run(seed);
   backend::cuda::DelayedRuntime* runtime = nullptr;

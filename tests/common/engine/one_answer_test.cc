@@ -15,6 +15,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/testing/devices.h"
 #include "tests/testing/oracle.h"
+#include "tests/testing/seed.h"
 
 namespace baton::engine {
 namespace {
@@ -51,7 +52,7 @@ class OneAnswerTest : public ::testing::TestWithParam<baton::testing::Device> {
   // Requests of the demo model's tasks, batched at random, answer as they do alone.
   void ExpectTheSameBits(EngineOptions options, const std::vector<int>& sizes);
 
-  const uint64_t seed_ = std::random_device()();
+  const uint64_t seed_ = testing::TestSeed();
   std::mt19937_64 random_{seed_};
 };
 

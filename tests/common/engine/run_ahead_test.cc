@@ -6,7 +6,6 @@
 
 #include <memory>
 #include <numeric>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include "common/engine/engine.h"
 #include "tests/testing/devices.h"
 #include "tests/testing/fake_device.h"
+#include "tests/testing/seed.h"
 
 namespace baton::engine {
 namespace {
@@ -21,7 +21,7 @@ namespace {
 class RunAheadTest : public ::testing::TestWithParam<testing::Device> {};
 
 TEST_P(RunAheadTest, GivesTheSameTokens) {
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = testing::TestSeed();
   SCOPED_TRACE(seed);
   RunAhead run(seed);
   const std::unique_ptr<Engine> engine =
@@ -41,7 +41,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, RunAheadTest, ::testing::ValuesIn(testing::Dev
                          [](const auto& info) { return info.param.name; });
 
 TEST(RunAheadTest, OfADeviceThatDrawsTokens) {
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = testing::TestSeed();
   SCOPED_TRACE(seed);
   RunAhead run(seed);
   testing::FakeDevice device;

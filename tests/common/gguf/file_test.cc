@@ -9,6 +9,7 @@
 
 #include "tests/testing/gguf_bytes.h"
 #include "tests/testing/model_dir.h"
+#include "tests/testing/seed.h"
 
 namespace baton::gguf {
 namespace {
@@ -224,7 +225,7 @@ TEST_F(GgufFileTest, ChecksTensors) {
 
 // Whatever the file holds, it is read or refused with its name.
 TEST_F(GgufFileTest, SurvivesDamage) {
-  const uint32_t seed = std::random_device{}();
+  const uint32_t seed = testing::TestSeed();
   SCOPED_TRACE(seed);
   std::mt19937 random(seed);
   GgufBytes tiny = TinyGguf();

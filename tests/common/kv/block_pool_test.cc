@@ -217,7 +217,7 @@ class PoolModel {
 class PoolPropertyTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(PoolPropertyTest, AgreesWithPlainLists) {
-  SCOPED_TRACE(testing::Message() << "seed " << GetParam());
+  SCOPED_TRACE(::testing::Message() << "seed " << GetParam());
   std::mt19937 random(GetParam());
   auto below = [&](int n) { return static_cast<int>(random() % n); };
   auto any_use = [&] { return static_cast<BlockUse>(below(3)); };

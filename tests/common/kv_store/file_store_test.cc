@@ -12,6 +12,7 @@
 #include "common/base/error.h"
 #include "tests/common/kv_store/store_cases.h"
 #include "tests/router/fake_clock.h"
+#include "tests/testing/seed.h"
 
 namespace baton::kv_store {
 namespace {
@@ -175,7 +176,7 @@ TEST_F(FileStoreTest, NothingBeginsAfterTheDeadline) {
 
 TEST_F(FileStoreTest, ReportsEveryChange) {
   auto store = Open(2000);
-  ExpectHeard(*store, std::random_device()());
+  ExpectHeard(*store, testing::TestSeed());
 }
 
 // Its reader would wait for a writer.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/common/kv_store/store_cases.h"
+#include "tests/testing/seed.h"
 
 namespace baton::kv_store {
 namespace {
@@ -43,7 +44,7 @@ TEST(HostStoreTest, IsBoundedAndEvictsAPromptFromItsEnd) {
 
 TEST(HostStoreTest, ReportsEveryChange) {
   HostStore store(2000);
-  ExpectHeard(store, std::random_device()());
+  ExpectHeard(store, testing::TestSeed());
 }
 
 TEST(SegmentKeyTest, IsParsedAsItIsWritten) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "tests/testing/seed.h"
 
 namespace baton::kv_store {
 namespace {
@@ -26,7 +27,7 @@ class SegmentValueTest : public ::testing::Test {
     return Decode(bytes, expected, kLayout).status();
   }
 
-  const uint32_t seed_ = std::random_device()();
+  const uint32_t seed_ = testing::TestSeed();
   std::mt19937 random_{seed_};
   std::vector<int32_t> tokens_;
   Segment segment_;

@@ -9,6 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/seed.h"
 
 namespace baton::model {
 namespace {
@@ -122,7 +123,7 @@ std::vector<double> Reference(const std::vector<float>& logits, const SamplingPa
 }
 
 TEST(AdjustLogitsTest, EqualsTheDefinitionOnRandomRequests) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   const auto real = [&](float low, float high) {

@@ -17,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/model_dir.h"
+#include "tests/testing/seed.h"
 
 namespace baton::model {
 namespace {
@@ -258,7 +259,7 @@ TEST(QuantizationTest, OnlyZerosMayBeLeftOut) {
 
 // Every value, zero point, scale and order, against the formats' definitions.
 TEST(QuantizationTest, UnpacksBothFormats) {
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = testing::TestSeed();
   SCOPED_TRACE(seed);
   std::mt19937_64 random(seed);
   const auto below = [&](int64_t limit) {

@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "tests/common/model/model_runner.h"
 #include "tests/testing/devices.h"
+#include "tests/testing/seed.h"
 
 namespace baton::model {
 namespace {
@@ -33,7 +34,7 @@ absl::StatusOr<QuantizedWeights> RoundRow(const std::vector<float>& row, int bit
 }
 
 TEST(RoundWeightsTest, EveryValueIsNear) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   backend::ThreadPool pool(1);

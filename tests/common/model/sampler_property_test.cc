@@ -10,6 +10,7 @@
 #include "common/model/sampler.h"
 #include "gtest/gtest.h"
 #include "tests/common/model/sampler_reference.h"
+#include "tests/testing/seed.h"
 
 namespace baton::model {
 namespace {
@@ -41,7 +42,7 @@ RandomCase MakeRandomCase(std::mt19937& random) {
 }
 
 TEST(SamplerPropertyTest, EqualsTheSlowSamplerOnRandomRequests) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   int certain = 0;
@@ -61,7 +62,7 @@ TEST(SamplerPropertyTest, EqualsTheSlowSamplerOnRandomRequests) {
 }
 
 TEST(SamplerPropertyTest, SeveralDrawsEqualSeveralCalls) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   std::set<int32_t> different;
@@ -86,7 +87,7 @@ TEST(SamplerPropertyTest, SeveralDrawsEqualSeveralCalls) {
 }
 
 TEST(SamplerPropertyTest, LogprobsAreOfTheModelsOwnDistribution) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   const std::vector<int32_t> tokens = {0, 0, 0};

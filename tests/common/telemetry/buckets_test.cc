@@ -10,6 +10,7 @@
 #include <random>
 
 #include "tests/testing/histogram_quantile.h"
+#include "tests/testing/seed.h"
 
 namespace baton::telemetry {
 namespace {
@@ -75,7 +76,7 @@ std::vector<double> RandomValues(std::mt19937_64& random, double lowest, double 
 }
 
 TEST(BucketsTest, QuantilesReadFromAHistogramAreWithinOneBucketOfTheTrueOnes) {
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937_64 random(seed);
   const std::vector<std::vector<double>> lists = {

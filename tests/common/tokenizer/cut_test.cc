@@ -7,6 +7,7 @@
 
 #include "common/tokenizer/tokenizer.h"
 #include "tests/common/tokenizer/tokenizer_json.h"
+#include "tests/testing/seed.h"
 
 namespace baton::tokenizer {
 namespace {
@@ -34,7 +35,7 @@ TEST(CutTest, WhatFollowsTheCutIsTokenizedAlone) {
   auto loaded = Tokenizer::Load("models/demo");
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   const Tokenizer& tokenizer = **loaded;
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = testing::TestSeed();
   SCOPED_TRACE(seed);
   std::mt19937 random(seed);
   int cuts = 0;

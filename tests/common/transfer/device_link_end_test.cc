@@ -28,6 +28,7 @@
 #include "common/transfer/device_link_server.h"
 #include "tests/router/fake_clock.h"
 #include "tests/testing/fake_device_links.h"
+#include "tests/testing/seed.h"
 
 namespace baton::transfer::device_link_test {
 namespace {
@@ -234,7 +235,7 @@ TEST_F(DeviceLinkTest, NothingIsSentBeforeTheOtherEndIsReady) {
 // Any order of frames, ends of transfers and messages: each operation has one end at either side,
 // and what is stored is right.
 TEST_F(DeviceLinkTest, RandomTransfersEndOnce) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   Open();
@@ -325,7 +326,7 @@ TEST_F(DeviceLinkTest, RandomTransfersEndOnce) {
 
 // Bytes, with blocks that are written once.
 TEST_F(DeviceLinkTest, WhatIsStoredHasTheSendersBytesAndNothingElseIsTouched) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   Open();

@@ -5,6 +5,8 @@
 #include <random>
 #include <string>
 
+#include "tests/testing/seed.h"
+
 namespace baton::transfer {
 namespace {
 
@@ -60,7 +62,7 @@ TEST(FrameCodecTest, WritesAnOrdinaryProtobufMessage) {
 }
 
 TEST(FrameCodecTest, RoundTripHoweverTheBytesAreCut) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   for (int i = 0; i < 200; ++i) {
@@ -84,7 +86,7 @@ TEST(FrameCodecTest, FramesWithoutPayload) {
 }
 
 TEST(FrameCodecTest, LargeFramesWithoutPayload) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   for (const int count : {1, 5, 20, 1000, 4000}) {
@@ -129,7 +131,7 @@ TEST(FrameCodecTest, EveryTruncationIsRefusedOrShort) {
 }
 
 TEST(FrameCodecTest, GarbageNeverCrashes) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   for (int i = 0; i < 5000; ++i) {

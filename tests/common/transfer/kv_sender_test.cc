@@ -23,6 +23,7 @@
 #include "common/transfer/frame_codec.h"
 #include "common/transfer/kv_receiver.h"
 #include "tests/testing/device_kv.h"
+#include "tests/testing/seed.h"
 
 namespace baton::transfer {
 namespace {
@@ -320,7 +321,7 @@ class WholeTransferTest : public ::testing::TestWithParam<std::tuple<bool, bool>
 };
 
 TEST_P(WholeTransferTest, EveryByteArrivesInItsPlace) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   for (std::byte& byte : sending_->memory()) byte = static_cast<std::byte>(random());

@@ -34,6 +34,7 @@
 #include "tests/common/transfer/pool_ends.h"
 #include "tests/router/fake_clock.h"
 #include "tests/testing/device_kv.h"
+#include "tests/testing/seed.h"
 
 namespace baton::transfer {
 namespace {
@@ -334,7 +335,7 @@ TEST_P(SharedPoolTest, TheServerReleasesAllAndWhatIsMappedCanBeRead) {
 TEST_P(SharedPoolTest, DamageIsFound) {
   StartServer();
   const auto shared = Connect();
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   for (int round = 0; round < 10'000; ++round) {

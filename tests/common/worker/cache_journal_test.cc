@@ -6,6 +6,8 @@
 #include <random>
 #include <set>
 
+#include "tests/testing/seed.h"
+
 namespace baton::worker {
 namespace {
 
@@ -34,8 +36,8 @@ TEST(CacheJournalTest, AReaderTooFarBehindMustStartAnew) {
 }
 
 TEST(CacheJournalTest, ReadersAlwaysAgreeWithTheTruth) {
-  const uint32_t seed = std::random_device()();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const uint32_t seed = testing::TestSeed();
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   CacheJournal journal(16);
   std::set<uint64_t> truth, reader;

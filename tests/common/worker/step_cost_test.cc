@@ -5,6 +5,8 @@
 #include <cmath>
 #include <random>
 
+#include "tests/testing/seed.h"
+
 namespace baton::worker {
 namespace {
 
@@ -76,7 +78,7 @@ class StepCostTest : public ::testing::Test {
            (t[0] * measured.work[0] + t[1] * measured.work[1] + t[2] * measured.work[2]);
   }
 
-  const uint64_t seed_ = ::testing::UnitTest::GetInstance()->random_seed();
+  const uint64_t seed_ = testing::TestSeed();
   std::mt19937_64 random_{seed_};
   absl::Duration now_ = absl::Hours(1);
   StepCost cost_ = Warm();

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "router/request/text_assembly.h"
+#include "tests/testing/seed.h"
 #include "tests/testing/tiny_tokenizer.h"
 
 namespace baton::router {
@@ -138,7 +139,7 @@ TEST_F(OpenAiResponseTest, AnAnswerDoesNotDependOnHowItsTokensArrive) {
        "<｜tool▁calls▁end｜>",
        "", "|f({\"a\": 1})", "tool_calls"},
   };
-  const uint64_t seed = std::random_device{}();
+  const uint64_t seed = testing::TestSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937_64 random(seed);
   for (const auto& c : cases) {

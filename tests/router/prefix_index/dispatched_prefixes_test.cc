@@ -6,6 +6,8 @@
 #include <random>
 #include <vector>
 
+#include "tests/testing/seed.h"
+
 namespace baton::router {
 namespace {
 
@@ -90,7 +92,7 @@ TEST_F(DispatchedPrefixesTest, AnotherProcessHasNothingOfIt) {
 
 // Chains that branch everywhere come and go; what is matched is what a count of each key says.
 TEST_F(DispatchedPrefixesTest, MatchesLikeACountOfEachKey) {
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937_64 random(seed);
   std::vector<std::vector<kv::PrefixKey>> chains;

@@ -8,6 +8,8 @@
 #include <random>
 #include <set>
 
+#include "tests/testing/seed.h"
+
 namespace baton::router {
 namespace {
 
@@ -230,7 +232,7 @@ TEST(PrefixIndexTest, AgreesWithSetsUnderRandomWork) {
   for (uint64_t seed = 0; seed < 5; ++seed) {
     AgreesWithSets(/*workers=*/60, /*chain_count=*/30, /*chain_length=*/150, /*steps=*/500, seed);
   }
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = testing::TestSeed();
   AgreesWithSets(/*workers=*/30, /*chain_count=*/20, /*chain_length=*/100, /*steps=*/500, seed);
 }
 

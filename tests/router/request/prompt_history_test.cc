@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/testing/seed.h"
 
 namespace baton::router {
 namespace {
@@ -202,7 +203,7 @@ TEST_F(PromptHistoryTest, ATenantsOldestPromptMakesRoom) {
 // The reported place is exactly that of the change, as a comparison of all tokens of all prompts
 // finds it.
 TEST_F(PromptHistoryTest, ThePlaceOfAChangeIsExactFor1000Mutations) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = testing::TestSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 random(seed);
   const auto below = [&](int n) { return static_cast<int>(random() % n); };

@@ -18,6 +18,7 @@
 #include "router/routing/fleet_load.h"
 #include "router/routing/link_rates.h"
 #include "router/routing/priced_policy.h"
+#include "tests/testing/seed.h"
 
 namespace baton::router {
 namespace {
@@ -27,7 +28,7 @@ using Random = std::mt19937_64;
 int Below(Random& random, int bound) { return static_cast<int>(random() % bound); }
 
 TEST(CostColumnTest, FindsWhatASortFinds) {
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   Random random(seed);
   CostColumn column;
@@ -186,7 +187,7 @@ void CollectsEachReadyWorker(uint64_t seed) {
 
 TEST(CandidatesTest, EachReadyWorkerIsCollectedAsItIs) {
   for (uint64_t seed = 0; seed < 5; ++seed) CollectsEachReadyWorker(seed);
-  CollectsEachReadyWorker(std::random_device()());
+  CollectsEachReadyWorker(testing::TestSeed());
 }
 
 // The hash of PricedPolicy.
@@ -281,7 +282,7 @@ void ChoosesLikeAnExhaustivePass(uint64_t seed) {
 
 TEST(CandidatesTest, ThePricedPolicyChoosesLikeAnExhaustivePass) {
   for (uint64_t seed = 0; seed < 5; ++seed) ChoosesLikeAnExhaustivePass(seed);
-  ChoosesLikeAnExhaustivePass(std::random_device()());
+  ChoosesLikeAnExhaustivePass(testing::TestSeed());
 }
 
 // Links of which some stand out, and some are unknown.
@@ -414,7 +415,7 @@ void ChoosesByLinksLikeAnExhaustivePass(uint64_t seed) {
 
 TEST(CandidatesTest, ThePricedPolicyChoosesByLinksLikeAnExhaustivePass) {
   for (uint64_t seed = 0; seed < 5; ++seed) ChoosesByLinksLikeAnExhaustivePass(seed);
-  ChoosesByLinksLikeAnExhaustivePass(std::random_device()());
+  ChoosesByLinksLikeAnExhaustivePass(testing::TestSeed());
 }
 
 }  // namespace

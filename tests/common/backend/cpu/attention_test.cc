@@ -152,7 +152,7 @@ std::vector<double> Reference(ScatteredSequences& pool, const Shape& shape,
   return out;
 }
 
-class AttentionTest : public testing::TestWithParam<Variant> {
+class AttentionTest : public ::testing::TestWithParam<Variant> {
  protected:
   AttentionTest() : backend_(Make(GetParam())) {}
 

@@ -3,7 +3,7 @@
 namespace baton::backend {
 namespace {
 
-class MatMulTest : public testing::TestWithParam<Variant> {
+class MatMulTest : public ::testing::TestWithParam<Variant> {
  protected:
   MatMulTest() : backend_(Make(GetParam())), dtype_(backend_->activation_dtype()) {}
 

@@ -159,7 +159,7 @@ std::vector<double> RoundedTo8Bits(const float* x, int cols, const std::vector<i
   return rounded;
 }
 
-class QuantizedMatMulTest : public testing::TestWithParam<Variant> {
+class QuantizedMatMulTest : public ::testing::TestWithParam<Variant> {
  protected:
   QuantizedMatMulTest() : backend_(Make(GetParam())), dtype_(backend_->activation_dtype()) {}
 
@@ -223,7 +223,7 @@ TEST_P(QuantizedMatMulTest, IsTheProductOfRoundedActivations) {
     w.insert(w.end(), w2.begin(), w2.end());
     const bool biased = seed % 3 != 0;
     const std::vector<float> got = Multiply(x, *packed, biased ? bias.get() : nullptr);
-    SCOPED_TRACE(testing::Message() << "bits " << bits << " group " << group);
+    SCOPED_TRACE(::testing::Message() << "bits " << bits << " group " << group);
     ExpectProduct(got, xs, k, order, w, biased ? bias_values : std::vector<float>{});
   }
 }
@@ -246,7 +246,7 @@ TEST_P(QuantizedMatMulTest, IsTheProductWithSuperBlocks) {
     std::vector<float> w = a.Dequantized();
     const std::vector<float> w2 = b.Dequantized();
     w.insert(w.end(), w2.begin(), w2.end());
-    SCOPED_TRACE(testing::Message() << "bits " << bits << " super-blocks of " << super_columns);
+    SCOPED_TRACE(::testing::Message() << "bits " << bits << " super-blocks of " << super_columns);
     ExpectProduct(Multiply(x, *packed, bias.get()), x.Values(), k, {}, w, bias_values);
   }
 }

@@ -80,7 +80,7 @@ class Random {
  private:
   std::string Text() const { return "seed " + std::to_string(seed_); }
   uint32_t seed_;
-  testing::ScopedTrace trace_;
+  ::testing::ScopedTrace trace_;
   std::mt19937 engine_;
 };
 

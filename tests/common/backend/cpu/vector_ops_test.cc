@@ -10,7 +10,7 @@
 namespace baton::backend {
 namespace {
 
-class VectorOpsTest : public testing::TestWithParam<Variant> {
+class VectorOpsTest : public ::testing::TestWithParam<Variant> {
  protected:
   VectorOpsTest() : backend_(Make(GetParam())), dtype_(backend_->activation_dtype()) {}
   double Tolerance(DType dtype) const { return dtype == DType::kF32 ? 2e-6 : 8e-3; }

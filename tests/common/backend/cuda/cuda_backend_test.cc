@@ -15,6 +15,7 @@
 #include "common/backend/cuda/runtime/arena.h"
 #include "common/base/error.h"
 #include "tests/common/backend/cuda/delayed_runtime.h"
+#include "tests/testing/seed.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -292,7 +293,7 @@ std::vector<float> LogitsOfSteps(Backend& backend) {
 // The same bits on a device that does nothing before it must, and under any order of blocks and
 // warps.
 TEST(CudaBackendTest, StepsMayRunLongAfterTheyWereEnqueued) {
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = testing::TestSeed();
   SCOPED_TRACE(seed);
   for (const int capability : {75, 80}) {
     const auto at_once = MakeOn(capability, {}).value();

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <random>
 #include <string>
@@ -17,6 +16,7 @@
 #include "common/backend/backend.h"
 #include "common/backend/cpu/convert.h"
 #include "tests/testing/devices.h"
+#include "tests/testing/seed.h"
 
 namespace baton::backend {
 
@@ -99,7 +99,6 @@ class DeviceTensor {
 
 class DeviceTest : public ::testing::TestWithParam<baton::testing::Device> {
  protected:
-  DeviceTest() { std::printf("seed %llu\n", static_cast<unsigned long long>(seed_)); }
   void SetUp() override { MakeBackend(); }
   void MakeBackend() {
     backend_.reset();
@@ -171,7 +170,7 @@ class DeviceTest : public ::testing::TestWithParam<baton::testing::Device> {
     return backend_->Upload({tokens, {&sequence, 1}, logit_rows});
   }
 
-  const uint64_t seed_ = std::random_device()();
+  const uint64_t seed_ = testing::TestSeed();
   std::mt19937_64 random_{seed_};
   std::unique_ptr<Backend> backend_;
 };

@@ -19,6 +19,7 @@
 #include "common/backend/cuda/kernels/index_maps.h"
 #include "common/backend/cuda/steps/attention_plan.h"
 #include "tests/common/backend/cuda/kernels/kernel_test.h"
+#include "tests/testing/seed.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -276,7 +277,7 @@ class CudaAttentionTest : public ::testing::Test {
     return shape;
   }
 
-  const uint64_t seed_ = std::random_device()();
+  const uint64_t seed_ = testing::TestSeed();
   std::mt19937_64 random_{seed_};
 };
 

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <random>
@@ -17,6 +16,7 @@
 
 #include "common/backend/cuda/simt/simt.h"
 #include "common/backend/tensor.h"
+#include "tests/testing/seed.h"
 
 namespace baton::backend::cuda {
 
@@ -141,7 +141,6 @@ inline double Precision(DType dtype) {
 
 class KernelTest : public ::testing::Test {
  protected:
-  KernelTest() { std::printf("seed %llu\n", static_cast<unsigned long long>(seed_)); }
   void TearDown() override { emulated::SetOptions({}); }
 
   int Int(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
@@ -156,7 +155,7 @@ class KernelTest : public ::testing::Test {
     emulated::SetOptions({.compute_capability = Coin() ? 75 : 80, .seed = random_()});
   }
 
-  const uint64_t seed_ = std::random_device()();
+  const uint64_t seed_ = testing::TestSeed();
   std::mt19937_64 random_{seed_};
 };
 

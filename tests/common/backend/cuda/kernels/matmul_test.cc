@@ -12,6 +12,7 @@
 
 #include "common/backend/cuda/kernels/elementwise.h"
 #include "tests/common/backend/cuda/kernels/kernel_test.h"
+#include "tests/testing/seed.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -48,7 +49,7 @@ class CudaMatMulTest : public ::testing::Test {
     return static_cast<double>(dtype == DType::kF16 ? Half::ToF32(bits) : BFloat16::ToF32(bits));
   }
 
-  const uint64_t seed_ = std::random_device()();
+  const uint64_t seed_ = testing::TestSeed();
   std::mt19937_64 random_{seed_};
 };
 

@@ -18,6 +18,7 @@
 #include "common/backend/cuda/cuda_backend.h"
 #include "common/backend/cuda/runtime/runtime.h"
 #include "common/backend/quantized.h"
+#include "tests/testing/seed.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -118,7 +119,7 @@ class CudaQuantizedMatrixTest : public ::testing::Test {
   }
   static constexpr int kMostRows = 150;
 
-  const uint64_t seed_ = std::random_device()();
+  const uint64_t seed_ = testing::TestSeed();
   std::mt19937_64 random_{seed_};
   std::map<std::pair<int, DType>, std::unique_ptr<Backend>> backends_;
 };

@@ -11,6 +11,7 @@
 #include "common/backend/cuda/cuda_backend.h"
 #include "common/backend/cuda/runtime/device_share.h"
 #include "tests/common/backend/cuda/fake_nccl.h"
+#include "tests/testing/seed.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -72,7 +73,7 @@ class NcclLinksTest : public ::testing::Test {
 };
 
 TEST_F(NcclLinksTest, ChunksOfAnyBlocksCross) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = testing::TestSeed();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   Pair pair = Connect();

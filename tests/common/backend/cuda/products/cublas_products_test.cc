@@ -16,6 +16,7 @@
 #include "common/backend/cuda/cuda_backend.h"
 #include "common/backend/cuda/products/choices_file.h"
 #include "tests/common/backend/cuda/fake_product_library.h"
+#include "tests/testing/seed.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -82,7 +83,7 @@ class CublasProductsTest : public ::testing::Test {
     return std::vector<float>(launch.out, launch.out + launch.rows * launch.out_stride);
   }
 
-  const uint64_t seed_ = std::random_device()();
+  const uint64_t seed_ = testing::TestSeed();
   std::mt19937_64 random_{seed_};
   std::unique_ptr<Runtime> runtime_;
   Stream stream_ = nullptr;

@@ -16,6 +16,7 @@
 
 #include "common/backend/cuda/products/choices_file.h"
 #include "tests/common/backend/cuda/fake_product_library.h"
+#include "tests/testing/seed.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -88,7 +89,7 @@ class MeasuredProductsTest : public ::testing::Test {
     products.Tune(uses, DType::kF16, nullptr);
   }
 
-  const uint64_t seed_ = std::random_device()();
+  const uint64_t seed_ = testing::TestSeed();
   std::mt19937_64 random_{seed_};
   std::filesystem::path folder_;
   std::string file_;

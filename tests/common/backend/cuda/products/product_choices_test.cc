@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/testing/seed.h"
 #include "xxhash.h"
 
 namespace baton::backend::cuda {
@@ -72,7 +73,7 @@ class ProductChoicesTest : public ::testing::Test {
     return bytes;
   }
 
-  const uint64_t seed_ = std::random_device()();
+  const uint64_t seed_ = testing::TestSeed();
   std::mt19937_64 random_{seed_};
 };
 

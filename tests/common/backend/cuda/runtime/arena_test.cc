@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/testing/seed.h"
+
 namespace baton::backend::cuda {
 namespace {
 
@@ -50,7 +52,7 @@ class SlowArena {
 };
 
 TEST(ArenaTest, IsFirstFitOverJoinedRanges) {
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = testing::TestSeed();
   SCOPED_TRACE(seed);
   std::mt19937_64 random(seed);
   const auto number = [&](size_t low, size_t high) {

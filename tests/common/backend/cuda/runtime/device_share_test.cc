@@ -7,6 +7,7 @@
 
 #include "common/backend/cuda/runtime/arena.h"
 #include "common/base/error.h"
+#include "tests/testing/seed.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -43,7 +44,7 @@ TEST(DeviceShareTest, NothingIsAnError) {
 
 // Workers of one GPU: each gets its share, whether the others have theirs already or not yet.
 TEST(DeviceShareTest, WorkersOfOneGpuGetTheSameInAnyOrder) {
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = testing::TestSeed();
   SCOPED_TRACE(seed);
   std::mt19937_64 random(seed);
   for (int round = 0; round < 200; ++round) {

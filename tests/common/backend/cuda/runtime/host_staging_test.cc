@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/common/backend/cuda/delayed_runtime.h"
+#include "tests/testing/seed.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -37,7 +38,7 @@ class StagingOnBothTest : public ::testing::TestWithParam<bool> {
     return HostStaging::Make(half_bytes, *runtime_, stream_).value();
   }
 
-  const uint64_t seed_ = std::random_device()();
+  const uint64_t seed_ = testing::TestSeed();
   std::mt19937_64 random_{seed_};
   std::unique_ptr<Runtime> runtime_;
   Stream stream_ = nullptr;

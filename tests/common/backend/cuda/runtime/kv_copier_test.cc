@@ -12,6 +12,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "tests/common/backend/cuda/delayed_runtime.h"
+#include "tests/testing/seed.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -94,7 +95,7 @@ class KvCopierTest : public ::testing::TestWithParam<bool> {
     return std::memcmp(pool_.base, expected_.data(), expected_.size()) == 0;
   }
 
-  const uint64_t seed_ = std::random_device()();
+  const uint64_t seed_ = testing::TestSeed();
   std::mt19937_64 random_{seed_};
   std::unique_ptr<Runtime> runtime_;
   Stream compute_ = nullptr;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/backend/cuda/simt/simt.h"
+#include "tests/testing/seed.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -20,7 +21,7 @@ class EmulatedArithmeticTest : public ::testing::Test {
   EmulatedArithmeticTest() { std::printf("seed %llu\n", static_cast<unsigned long long>(seed_)); }
   void TearDown() override { emulated::SetOptions({}); }
 
-  const uint64_t seed_ = std::random_device()();
+  const uint64_t seed_ = testing::TestSeed();
   std::mt19937_64 random_{seed_};
 };
 

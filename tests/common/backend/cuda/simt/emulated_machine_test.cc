@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/backend/cuda/simt/simt.h"
+#include "tests/testing/seed.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -28,7 +29,7 @@ class EmulatedMachineTest : public ::testing::Test {
   void TearDown() override { emulated::SetOptions({}); }
   int Int(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
 
-  const uint64_t seed_ = std::random_device()();
+  const uint64_t seed_ = testing::TestSeed();
   std::mt19937_64 random_{seed_};
 };
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/backend/cuda/kernels/index_maps.h"
+#include "tests/testing/seed.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -101,7 +102,7 @@ class AttentionPlanTest : public ::testing::Test {
     ASSERT_LE(static_cast<int>(plan.split_items.size() + plan.tile_items.size()), room.items);
   }
 
-  const uint64_t seed_ = std::random_device()();
+  const uint64_t seed_ = testing::TestSeed();
   std::mt19937_64 random_{seed_};
 };
 

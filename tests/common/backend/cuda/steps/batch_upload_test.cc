@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/common/backend/cuda/delayed_runtime.h"
+#include "tests/testing/seed.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -136,7 +137,7 @@ class BatchUploadTest : public ::testing::Test {
     }
   }
 
-  const uint64_t seed_ = std::random_device()();
+  const uint64_t seed_ = testing::TestSeed();
   std::mt19937_64 random_{seed_};
   DelayedRuntime runtime_;
   const Stream stream_;

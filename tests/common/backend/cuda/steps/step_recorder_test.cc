@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/backend/cuda/steps/attention_plan.h"
+#include "tests/testing/seed.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -44,7 +45,7 @@ TEST(SplitBlocksTest, AreAPowerOfTwoThatKeepsTheDeviceBusy) {
 
 // Whatever a step is, one of its kind was run.
 TEST(KindsTest, AreAllThereAre) {
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = testing::TestSeed();
   SCOPED_TRACE(seed);
   std::mt19937_64 random(seed);
   const auto any = [&](int low, int high) {
