@@ -19,6 +19,7 @@
 #include "tests/cluster/whole_cluster.h"
 #include "tests/testing/http_client.h"
 #include "tests/testing/metrics_scrape.h"
+#include "tests/testing/seed.h"
 
 namespace baton {
 namespace {
@@ -173,7 +174,7 @@ class ConstrainedAnswersTest : public WholeClusterTest {
 
 TEST_F(ConstrainedAnswersTest, TokensAreTheOraclesInEveryBatchAndCacheState) {
   Start();
-  std::mt19937 random(41);
+  std::mt19937 random(testing::TestSeed(41));
   std::vector<ConstrainedCase> cases;
   for (int i = 0; i < 24; ++i) {
     cases.push_back(MakeCase(random, OfKind(i % 4), 80, /*n=*/i % 6 == 5 ? 3 : 1));
@@ -186,7 +187,7 @@ TEST_F(ConstrainedAnswersTest, TokensAreTheOraclesInEveryBatchAndCacheState) {
 
 TEST_F(ConstrainedAnswersTest, APreemptionChangesNoToken) {
   Start(/*num_blocks=*/30);
-  std::mt19937 random(42);
+  std::mt19937 random(testing::TestSeed(42));
   std::vector<ConstrainedCase> cases;
   for (int i = 0; i < 24; ++i) {
     cases.push_back(MakeCase(random, Regex("[a-z ]{500,600}[.]"), 300));
@@ -202,7 +203,7 @@ TEST_F(ConstrainedAnswersTest, APreemptionChangesNoToken) {
 
 TEST_F(ConstrainedAnswersTest, ALostWorkerChangesNoToken) {
   Start();
-  std::mt19937 random(43);
+  std::mt19937 random(testing::TestSeed(43));
   std::vector<ConstrainedCase> cases;
   for (int i = 0; i < 8; ++i) {
     cases.push_back(MakeCase(random, Regex("([a-z]{3}[0-9])+!{590}"), 600));

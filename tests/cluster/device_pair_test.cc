@@ -174,7 +174,7 @@ class DeviceLinkPairTest : public DevicePairTest {
   }
   // 19 blocks: several operations of each layer.
   static std::vector<int32_t> LongPrompt(int seed) {
-    std::mt19937 random(static_cast<uint32_t>(seed));
+    std::mt19937 random(testing::TestSeed(static_cast<uint32_t>(seed)));
     return RandomTokens(random, 300);
   }
 };
@@ -386,7 +386,7 @@ TEST_F(NcclPairTest, OneAnswer) {
   engine::EngineOptions oracle_options = testing::Oracle::OptionsFor(options.model_dir, {});
   oracle_options.make_backend = make;
   testing::Oracle oracle(oracle_options);
-  std::mt19937 random(5);
+  std::mt19937 random(testing::TestSeed(5));
   double linked = 0;
   for (int i = 0; linked < 3; ++i) {
     const std::vector<int32_t> prompt = RandomTokens(random, 1 + static_cast<int>(random() % 60));

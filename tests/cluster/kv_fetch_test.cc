@@ -21,6 +21,7 @@
 #include "common/worker/raw_request.h"
 #include "tests/cluster/worker_pair.h"
 #include "tests/testing/metrics_scrape.h"
+#include "tests/testing/seed.h"
 
 namespace baton {
 namespace {
@@ -153,7 +154,7 @@ class KvFetchTest : public WorkerPairTest {
 
 TEST_F(KvFetchTest, ASecondPrefillWorkerFetchesWhatTheFirstHasAndAnswersAlike) {
   StartThree();
-  std::mt19937 random(31);
+  std::mt19937 random(testing::TestSeed(31));
   for (int i = 0; i < 10; ++i) {
     const std::vector<int32_t> prompt =
         RandomTokens(random, 120 + static_cast<int>(random() % 200));
@@ -184,7 +185,7 @@ TEST_F(KvFetchTest, ASecondPrefillWorkerFetchesWhatTheFirstHasAndAnswersAlike) {
 
 TEST_F(KvFetchTest, APrefillWorkerFetchesWhatTheDecodeWorkerHas) {
   StartThree();
-  std::mt19937 random(40);
+  std::mt19937 random(testing::TestSeed(40));
   std::vector<int32_t> prompt = RandomTokens(random, 160);
   // An answer of one token may end before its KV has come.
   ASSERT_TRUE(Decode(channel_, Request(prompt, Greedy(), 4)).status.ok());
@@ -199,7 +200,7 @@ TEST_F(KvFetchTest, APrefillWorkerFetchesWhatTheDecodeWorkerHas) {
 
 TEST_F(KvFetchTest, AWrongHintCostsNoAnswer) {
   StartThree();
-  std::mt19937 random(32);
+  std::mt19937 random(testing::TestSeed(32));
   const auto other = [](internal::v1::WorkerRef ref, auto change) {
     change(ref);
     return ref;
@@ -237,7 +238,7 @@ TEST_F(KvFetchTest, AWrongHintCostsNoAnswer) {
 
 TEST_F(KvFetchTest, AHolderThatEndsInTheMiddleCostsNoAnswer) {
   StartThree();
-  std::mt19937 random(33);
+  std::mt19937 random(testing::TestSeed(33));
   std::vector<std::vector<int32_t>> prompts;
   for (int i = 0; i < 6; ++i) prompts.push_back(RandomTokens(random, 400));
   for (const auto& prompt : prompts) {
@@ -263,7 +264,7 @@ TEST_F(KvFetchTest, AHolderThatEndsInTheMiddleCostsNoAnswer) {
 
 TEST_F(KvFetchTest, AReceiverThatEndsInTheMiddleLeavesNothingAtTheHolder) {
   StartThree();
-  std::mt19937 random(34);
+  std::mt19937 random(testing::TestSeed(34));
   std::vector<std::thread> clients;
   std::vector<std::vector<int32_t>> prompts;
   for (int i = 0; i < 4; ++i) prompts.push_back(RandomTokens(random, 400));
@@ -283,7 +284,7 @@ TEST_F(KvFetchTest, AReceiverThatEndsInTheMiddleLeavesNothingAtTheHolder) {
 
 TEST_F(KvFetchTest, TheHolderSendsWhatItHasAndChecksWhatItIsAsked) {
   StartThree();
-  std::mt19937 random(35);
+  std::mt19937 random(testing::TestSeed(35));
   std::vector<int32_t> prompt = RandomTokens(random, 128);
   ASSERT_TRUE(Decode(channel_, Request(prompt, Greedy(), 1)).status.ok());
   const auto unchanged = [](auto&) {};
@@ -339,7 +340,7 @@ TEST_F(KvFetchTest, TheHolderSendsWhatItHasAndChecksWhatItIsAsked) {
 
 TEST_F(KvFetchTest, WithoutTheFlagNothingIsSent) {
   StartThree(Options());
-  std::mt19937 random(36);
+  std::mt19937 random(testing::TestSeed(36));
   const std::vector<int32_t> prompt = RandomTokens(random, 128);
   ASSERT_TRUE(Decode(channel_, Request(prompt, Greedy(), 1)).status.ok());
   EXPECT_EQ(ErrorReason(Fetch(prompt, [](auto&) {}).status), "KV_FETCH_OFF");
@@ -353,7 +354,7 @@ TEST_F(KvFetchTest, AnAnswersKvIsWrittenBackToTheWorkerOfItsPrompt) {
   decode_worker::DecodeOptions write_back = NothingLocal();
   write_back.kv_write_back = true;
   StartThree(Fetching(), write_back);
-  std::mt19937 random(37);
+  std::mt19937 random(testing::TestSeed(37));
   std::vector<int32_t> conversation = RandomTokens(random, 100);
   for (int turn = 1; turn <= 3; ++turn) {
     const std::vector<int32_t> expected = TheOracle().Generate(conversation, Greedy(), 60);
@@ -388,7 +389,7 @@ TEST_F(KvFetchTest, FetchesAndWriteBacksThroughTinyPoolsEqualTheOracle) {
     DecodeRequest request;
     std::vector<int32_t> expected;
   };
-  std::mt19937 random(41);
+  std::mt19937 random(testing::TestSeed(41));
   const std::vector<std::vector<int32_t>> prefixes = {RandomTokens(random, 100),
                                                       RandomTokens(random, 130)};
   const internal::v1::WorkerRef workers[] = {Ref(*prefill_), Ref(*second_), Ref(*decode_)};
@@ -541,7 +542,7 @@ TEST_F(KvFetchTest, WhatIsDamagedOrCutOffIsComputed) {
       {"the holder ends before the commit", [](Frames& f) { f.pop_back(); }, lost},
       {"the holder stops sending", [](Frames& f) { f.resize(2); }, std::nullopt},
   };
-  std::mt19937 random(38);
+  std::mt19937 random(testing::TestSeed(38));
   for (const Case& c : cases) {
     const std::vector<int32_t> prompt = RandomTokens(random, 150);
     liar.spoil = c.spoil;
@@ -570,7 +571,7 @@ TEST_F(KvFetchTest, AnOpenFetchEndsWithItsRequestAndWithItsWorker) {
   LyingHolder silent(TheOracle().engine().kv_layout());
   silent.spoil = [](LyingHolder::Frames& frames) { frames.resize(2); };
   silent.end = std::nullopt;
-  std::mt19937 random(39);
+  std::mt19937 random(testing::TestSeed(39));
   auto stub = internal::v1::DecodeService::NewStub(channel_);
   const auto open = [&](grpc::ClientContext& context, const std::string& worker_id) {
     silent.opened = std::make_unique<absl::Notification>();

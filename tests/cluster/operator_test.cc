@@ -6,6 +6,7 @@
 
 #include "common/base/error.h"
 #include "tests/cluster/replicas.h"
+#include "tests/testing/seed.h"
 
 namespace baton {
 namespace {
@@ -78,7 +79,8 @@ class OperatorTest : public ReplicasTest {
 // One of each role at once, each asked of another router.
 TEST_F(OperatorTest, WorkersAreDrainedAndComeBackUnderLoadAndNoAnswerIsLost) {
   StartAll({"p0", "p1", "d0", "d1"});
-  const std::vector<Case> cases = MakeCases(*oracle_, 48, 54, /*max_tokens_bound=*/20);
+  const std::vector<Case> cases =
+      MakeCases(*oracle_, 48, testing::TestSeed(54), /*max_tokens_bound=*/20);
   StartLoad(cases);
   AwaitAnswers(20);
   for (int round = 0; round < 2; ++round) {
@@ -130,7 +132,7 @@ TEST_F(OperatorTest, WorkersAreDrainedAndComeBackUnderLoadAndNoAnswerIsLost) {
 
 TEST_F(OperatorTest, CancelledRequestsLeaveBothRolesWithinASecond) {
   StartAll({"p0", "d0"});
-  std::mt19937 random(55);
+  std::mt19937 random(testing::TestSeed(55));
   std::vector<std::future<Answer>> answers;
   for (int i = 0; i < 8; ++i) {
     GenerateRequest request;

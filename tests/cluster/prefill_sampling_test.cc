@@ -16,6 +16,7 @@
 #include "common/worker/token_sampling.h"
 #include "prefill_worker/worker.h"
 #include "tests/testing/oracle.h"
+#include "tests/testing/seed.h"
 
 namespace baton {
 namespace {
@@ -107,7 +108,7 @@ class PrefillSamplingTest : public ::testing::Test {
   }
 
   static testing::Oracle* oracle_;
-  std::mt19937 random_{5};
+  std::mt19937 random_{testing::TestSeed(5)};
   std::unique_ptr<prefill_worker::PrefillWorker> worker_;
   std::shared_ptr<grpc::Channel> channel_;
 };

@@ -6,6 +6,7 @@
 
 #include "common/base/rpc/grpc_status.h"
 #include "tests/cluster/whole_cluster.h"
+#include "tests/testing/seed.h"
 
 namespace baton {
 namespace {
@@ -50,9 +51,7 @@ TEST_F(PrefixCareTest, ARetainedRubricOutlivesAFloodOfTenPools) {
   worker::WorkerOptions options = WorkerOptions();
   options.num_blocks = kPoolBlocks;
   StartCluster(options);
-  const uint32_t seed = 11;
-  SCOPED_TRACE("seed 11");
-  std::mt19937 random(seed);
+  std::mt19937 random(testing::TestSeed());
   const std::vector<int32_t> retained = RandomTokens(kRubricTokens, random);
   const std::vector<int32_t> plain = RandomTokens(kRubricTokens, random);
 

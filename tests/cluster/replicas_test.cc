@@ -7,12 +7,15 @@
 
 #include <cstdio>
 
+#include "tests/testing/seed.h"
+
 namespace baton {
 namespace {
 
 TEST_F(ReplicasTest, RoutersKilledAndRestartedInTurnFindWhatIsCached) {
   StartAll({"p0", "p1", "p2", "d0", "d1"});
-  const std::vector<Case> cases = MakeCases(*oracle_, 48, 51, /*max_tokens_bound=*/8);
+  const std::vector<Case> cases =
+      MakeCases(*oracle_, 48, testing::TestSeed(51), /*max_tokens_bound=*/8);
   HitRate(0, cases);
   const double before = HitRate(0, cases);
   EXPECT_GT(before, 0.8) << "a second time, all but the tails of prompts is cached somewhere";
@@ -38,7 +41,8 @@ TEST_F(ReplicasTest, RoutersKilledAndRestartedInTurnFindWhatIsCached) {
 
 TEST_F(ReplicasTest, WorkersAreKilledComeBackJoinAndLeaveUnderLoad) {
   StartAll({"p0", "p1", "d0", "d1"});
-  const std::vector<Case> cases = MakeCases(*oracle_, 48, 52, /*max_tokens_bound=*/20);
+  const std::vector<Case> cases =
+      MakeCases(*oracle_, 48, testing::TestSeed(52), /*max_tokens_bound=*/20);
   StartLoad(cases);
   AwaitAnswers(20);
   // Killed, and back at the same address as another process.
@@ -83,7 +87,8 @@ TEST_F(ReplicasTest, WorkersBehindACutNetworkAreLeftAloneUntilItIsMended) {
   List({"p0", "p1", "d0", "d1"});
   for (int i = 0; i < kRouters; ++i) StartRouter(i);
   for (int i = 0; i < kRouters; ++i) ASSERT_TRUE(AwaitListed(i));
-  const std::vector<Case> cases = MakeCases(*oracle_, 48, 53, /*max_tokens_bound=*/20);
+  const std::vector<Case> cases =
+      MakeCases(*oracle_, 48, testing::TestSeed(53), /*max_tokens_bound=*/20);
   StartLoad(cases);
   AwaitAnswers(20);
   for (const std::string name : {"d1", "p1"}) {

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/cluster/whole_cluster.h"
 #include "tests/testing/metrics_scrape.h"
+#include "tests/testing/seed.h"
 
 namespace baton {
 namespace {
@@ -145,7 +146,7 @@ TEST_F(ScoringTest, ScoresAreThoseOfGenerateInAnyOrderAndCacheState) {
     ExpectOnlyPrefill();
     // Again, warm, with the items in another order.
     ScoreRequest shuffled = request;
-    std::mt19937 random(7);
+    std::mt19937 random(testing::TestSeed(7));
     std::shuffle(shuffled.mutable_items()->begin(), shuffled.mutable_items()->end(), random);
     const auto second = Score(shuffled);
     ASSERT_TRUE(second.ok()) << second.status();

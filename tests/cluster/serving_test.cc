@@ -77,7 +77,7 @@ TEST_F(ServingTest, ConstantPreemptionChangesNoToken) {
     decode_worker::DecodeOptions decode = NothingLocal();
     decode.host_kv_bytes = host_kv_bytes;
     StartPair(Options(), options, decode);
-    std::mt19937 random(31);
+    std::mt19937 random(testing::TestSeed(31));
     RunAll(MakePairCases(random, 60, 80, 150), 12, [&](const PairCase& c) {
       return Decode(channel_, Request(c.prompt, c.sampling, c.max_tokens));
     });
@@ -98,7 +98,7 @@ TEST_F(ServingTest, APreemptedAnswerMayOutgrowThePrefillWorker) {
   decode_worker::DecodeOptions decode = NothingLocal();
   decode.host_kv_bytes = 0;
   StartPair(small, options, decode);
-  std::mt19937 random(34);
+  std::mt19937 random(testing::TestSeed(34));
   RunAll(MakePairCases(random, 60, 80, 250), 12, [&](const PairCase& c) {
     return Decode(channel_, Request(c.prompt, c.sampling, c.max_tokens));
   });
@@ -111,7 +111,7 @@ TEST_F(ServingTest, ADecodeWorkerAloneIsAServer) {
   worker::WorkerOptions options = Options();
   options.num_blocks = 60;
   StartPair(options, options);
-  std::mt19937 random(32);
+  std::mt19937 random(testing::TestSeed(32));
   RunAll(MakePairCases(random, 60, 250, 20), 8, [&](const PairCase& c) {
     DecodeRequest request = Request(c.prompt, c.sampling, c.max_tokens);
     request.clear_prefill();
@@ -125,7 +125,7 @@ TEST_F(ServingTest, ADecodeWorkerAloneIsAServer) {
 
 TEST_F(ServingTest, ANextTurnMovesTheDifferenceOnly) {
   StartPair();
-  std::mt19937 random(33);
+  std::mt19937 random(testing::TestSeed(33));
   std::vector<int32_t> conversation = RandomTokens(random, 100);
   const int64_t block_bytes = static_cast<int64_t>(TheOracle().engine().kv_layout().BlockBytes());
   int cached = 0;
@@ -149,7 +149,7 @@ TEST_F(ServingTest, ChoicesAreWhatEachWouldBeAlone) {
   tight.num_blocks = 30;
   for (const bool local : {false, true}) {
     StartPair(Options(), tight, decode_worker::DecodeOptions());
-    std::mt19937 random(34);
+    std::mt19937 random(testing::TestSeed(34));
     for (const int length : {5, 16, 40, 64, 130}) {
       const std::vector<int32_t> prompt = RandomTokens(random, length);
       model::SamplingParams sampling = Seeded(random());
@@ -212,7 +212,7 @@ TEST_F(ServingTest, AllOfSamplingEqualsTheOracle) {
 
 TEST_F(ServingTest, PromptLogprobsAreTheOraclesHereAndThere) {
   StartPair();
-  std::mt19937 random(36);
+  std::mt19937 random(testing::TestSeed(36));
   const std::vector<int32_t> prompt = RandomTokens(random, 150);
   const std::vector<model::SampledToken> expected = TheOracle().PromptLogprobs(prompt, 3);
   for (const bool local : {false, true}) {
@@ -275,7 +275,7 @@ TEST_F(ServingTest, BeamsFindWhatASearchAloneFinds) {
   worker::WorkerOptions tight = Options();
   tight.num_blocks = 40;
   StartPair(Options(), tight);
-  std::mt19937 random(37);
+  std::mt19937 random(testing::TestSeed(37));
   std::vector<std::thread> clients;
   for (int i = 0; i < 6; ++i) {
     const std::vector<int32_t> prompt = RandomTokens(random, 20 + 17 * i);

@@ -13,13 +13,14 @@
 
 #include "common/base/error.h"
 #include "tests/testing/metrics_scrape.h"
+#include "tests/testing/seed.h"
 
 namespace baton {
 namespace {
 
 TEST_F(WholeClusterTest, FiveHundredPromptsAloneColdThenWarm) {
   StartCluster(WorkerOptions());
-  const std::vector<Case> cases = MakeCases(*oracle_, 500, 41);
+  const std::vector<Case> cases = MakeCases(*oracle_, 500, testing::TestSeed(41));
   int64_t cached[2] = {0, 0};
   for (const int warm : {0, 1}) {
     for (size_t i = 0; i < cases.size(); ++i) {
@@ -38,7 +39,7 @@ TEST_F(WholeClusterTest, AGgufFileAnswersLikeItsDirectory) {
   worker::WorkerOptions options = WorkerOptions();
   options.model_dir = BATON_CHECKPOINT_DIR "/demo.gguf";
   StartCluster(options);
-  const std::vector<Case> cases = MakeCases(*oracle_, 60, 45);
+  const std::vector<Case> cases = MakeCases(*oracle_, 60, testing::TestSeed(45));
   for (size_t i = 0; i < cases.size(); ++i) ExpectAnswer(Generate(cases[i].request), cases[i], i);
   // Through the file's tokenizer.
   GenerateRequest request;
@@ -55,7 +56,7 @@ TEST_F(WholeClusterTest, FiveHundredPromptsSixteenAtATimeColdThenWarm) {
   worker::WorkerOptions options = WorkerOptions();
   options.num_blocks = 160;  // too few for sixteen: they wait, and the cache is evicted
   StartCluster(options);
-  const std::vector<Case> cases = MakeCases(*oracle_, 500, 42);
+  const std::vector<Case> cases = MakeCases(*oracle_, 500, testing::TestSeed(42));
   for (int round = 0; round < 2; ++round) {
     std::atomic<size_t> next{0};
     std::vector<std::thread> clients;
@@ -80,7 +81,7 @@ TEST_F(WholeClusterTest, TwoHundredPromptsWithKvTiersBehindSmallPools) {
   prefill_only.kv_tier_segment = 32;
   prefill_only.kv_tier_least_uses = 1;
   StartCluster(options, {}, {}, prefill_only);
-  const std::vector<Case> cases = MakeCases(*oracle_, 200, 43);
+  const std::vector<Case> cases = MakeCases(*oracle_, 200, testing::TestSeed(43));
   for (int round = 0; round < 2; ++round) {
     std::atomic<size_t> next{0};
     std::vector<std::thread> clients;
@@ -188,7 +189,7 @@ TEST_F(WholeClusterTest, BadInputIsNamedAndBlocksAreAsBefore) {
 TEST_F(WholeClusterTest, CancelsAndDeadlinesPassThroughAllHops) {
   StartCluster(WorkerOptions());
   auto stub = baton::v1::InferenceService::NewStub(channel_);
-  const std::vector<Case> cases = MakeCases(*oracle_, 40, 43);
+  const std::vector<Case> cases = MakeCases(*oracle_, 40, testing::TestSeed(43));
   for (size_t i = 0; i < cases.size(); ++i) {
     GenerateRequest request = cases[i].request;
     request.mutable_stop()->set_max_tokens(400);

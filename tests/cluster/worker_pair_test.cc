@@ -15,6 +15,7 @@
 #include "common/transfer/checksum.h"
 #include "common/transfer/kv_sender.h"
 #include "tests/testing/metrics_scrape.h"
+#include "tests/testing/seed.h"
 
 namespace baton {
 namespace {
@@ -29,7 +30,7 @@ INSTANTIATE_TEST_SUITE_P(Over, TransportTest, ::testing::Values("grpc", "shm"),
 
 TEST_P(TransportTest, TokensEqualTheOracleColdAndWarm) {
   StartPair();
-  std::mt19937 random(17);
+  std::mt19937 random(testing::TestSeed(17));
   for (int i = 0; i < 40; ++i) {
     const std::vector<int32_t> prompt = RandomTokens(random, 1 + static_cast<int>(random() % 300));
     const model::SamplingParams sampling = i % 2 == 0 ? Greedy() : Seeded(i);
@@ -111,7 +112,7 @@ TEST_P(TransportTest, ManyAtOnceThroughATinyPoolEqualTheOracle) {
     model::SamplingParams sampling;
     std::vector<int32_t> expected;
   };
-  std::mt19937 random(23);
+  std::mt19937 random(testing::TestSeed(23));
   const std::vector<int32_t> shared = RandomTokens(random, 100);
   std::vector<Case> cases;
   for (int i = 0; i < 96; ++i) {
@@ -143,7 +144,7 @@ TEST_P(TransportTest, EightAtOnceWithOneColdPrefixComputeItOnce) {
   worker::WorkerOptions options = Options();
   options.max_num_batched_tokens = 32;
   StartPair(options, options);
-  std::mt19937 random(29);
+  std::mt19937 random(testing::TestSeed(29));
   const std::vector<int32_t> shared = RandomTokens(random, 320);
   constexpr int kRequests = 8;
   std::vector<std::vector<int32_t>> prompts;
@@ -175,7 +176,7 @@ TEST_P(TransportTest, EightAtOnceWithOneColdPrefixComputeItOnce) {
 
 TEST_F(WorkerPairTest, AStopTokenEndsTheAnswerWithStop) {
   StartPair();
-  std::mt19937 random(5);
+  std::mt19937 random(testing::TestSeed(5));
   const std::vector<int32_t> prompt = RandomTokens(random, 40);
   const std::vector<int32_t> expected = TheOracle().Generate(prompt, Greedy(), 10);
   for (const int at : {0, 4}) {
@@ -196,7 +197,7 @@ TEST_F(WorkerPairTest, AStopTokenEndsTheAnswerWithStop) {
 
 TEST_F(WorkerPairTest, TheAnswerStopsWhereTheContextIsFull) {
   StartPair();
-  std::mt19937 random(6);
+  std::mt19937 random(testing::TestSeed(6));
   const DecodeResult result =
       Decode(channel_, Request(RandomTokens(random, 500), Greedy(), 1'000'000));
   ASSERT_TRUE(result.status.ok()) << result.status;
@@ -207,7 +208,7 @@ TEST_F(WorkerPairTest, TheAnswerStopsWhereTheContextIsFull) {
 TEST_P(TransportTest, CancelsAtEveryMomentLeaveNoBlock) {
   StartPair();
   auto stub = internal::v1::DecodeService::NewStub(channel_);
-  std::mt19937 random(7);
+  std::mt19937 random(testing::TestSeed(7));
   int cancelled = 0;
   for (int i = 0; i < 60; ++i) {
     const std::vector<int32_t> prompt = RandomTokens(random, 1 + static_cast<int>(random() % 200));
@@ -232,7 +233,7 @@ TEST_P(TransportTest, CancelsAtEveryMomentLeaveNoBlock) {
 
 TEST_P(TransportTest, ADeadlineEndsTheWorkOnBothSides) {
   StartPair();
-  std::mt19937 random(8);
+  std::mt19937 random(testing::TestSeed(8));
   const auto begin = std::chrono::steady_clock::now();
   ASSERT_EQ(Decode(channel_, Request(RandomTokens(random, 200), Greedy(), 300)).tokens.size(),
             300u);
@@ -309,7 +310,7 @@ TEST_F(WorkerPairTest, ARequestThatCanNeverFitIsRefusedAtOnce) {
   worker::WorkerOptions small = Options();
   small.num_blocks = 4;
   StartPair(Options(), small);
-  std::mt19937 random(9);
+  std::mt19937 random(testing::TestSeed(9));
   const DecodeResult result = Decode(channel_, Request(RandomTokens(random, 60), Greedy(), 30));
   EXPECT_EQ(result.status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ErrorReason(result.status), "KV_POOL_TOO_SMALL");
@@ -329,7 +330,7 @@ TEST_F(WorkerPairTest, ASaltSeparatesPrefixes) {
   StartPair();
   EXPECT_TRUE(prefill_->card().prefix_caching());
   EXPECT_TRUE(decode_->card().prefix_caching());
-  std::mt19937 random(10);
+  std::mt19937 random(testing::TestSeed(10));
   const std::vector<int32_t> prompt = RandomTokens(random, 64);
   DecodeRequest request = Request(prompt, Greedy(), 4);
   Decode(channel_, request);
@@ -354,7 +355,7 @@ TEST_P(TransportTest, WithoutPrefixCachingNothingStays) {
 
 TEST_P(TransportTest, StoppingPrefillInTheMiddleFailsRequestsAndLeavesNoBlock) {
   StartPair();
-  std::mt19937 random(11);
+  std::mt19937 random(testing::TestSeed(11));
   std::vector<std::thread> clients;
   std::atomic<int> failed{0};
   for (int i = 0; i < 8; ++i) {
@@ -376,7 +377,7 @@ TEST_P(TransportTest, StoppingPrefillInTheMiddleFailsRequestsAndLeavesNoBlock) {
 
 TEST_P(TransportTest, ADrainLetsStreamsFinish) {
   StartPair();
-  std::mt19937 random(12);
+  std::mt19937 random(testing::TestSeed(12));
   const std::vector<int32_t> prompt = RandomTokens(random, 100);
   const std::vector<int32_t> expected = TheOracle().Generate(prompt, Greedy(), 60);
   auto stub = internal::v1::DecodeService::NewStub(channel_);
@@ -398,7 +399,7 @@ TEST_P(TransportTest, ADrainLetsStreamsFinish) {
 // A router that gets no reports takes the worker for dead, and moves its requests elsewhere.
 TEST_F(WorkerPairTest, ADrainingDecodeWorkerReportsUntilItsStreamsHaveEnded) {
   StartPair();
-  std::mt19937 random(13);
+  std::mt19937 random(testing::TestSeed(13));
   DecodeRequest request = Request(RandomTokens(random, 100), Seeded(1), 400);
   // Some 400 kB of answer, on a connection whose window is fixed: what is not read stays with the
   // worker, so the stream stays open.

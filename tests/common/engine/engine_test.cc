@@ -17,6 +17,7 @@
 #include "tests/testing/devices.h"
 #include "tests/testing/fake_device.h"
 #include "tests/testing/oracle.h"
+#include "tests/testing/seed.h"
 
 namespace baton::engine {
 namespace {
@@ -73,7 +74,7 @@ class EngineTest : public ::testing::TestWithParam<baton::testing::Device> {
   };
   Engine* engine_ = nullptr;
   baton::testing::Oracle* oracle_ = nullptr;
-  std::mt19937 random_{17};
+  std::mt19937 random_{testing::TestSeed(17)};
   int next_block_ = 0;
 };
 

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
 #include "common/json/json.h"
+#include "tests/testing/seed.h"
 #include "tests/testing/tiny_tokenizer.h"
 
 namespace baton::grammar {
@@ -98,9 +99,8 @@ class StructuredOutputTest : public ::testing::Test {
 // Random answers of a language that is given as the set of its texts: each mask has a token if and
 // only if some text goes on with it, and the end token if and only if the answer is a text.
 void CheckLanguage(StructuredOutput& output, const CompiledGrammar& grammar,
-                   const std::set<std::string>& texts, uint32_t seed) {
-  SCOPED_TRACE(absl::StrCat("seed ", seed));
-  std::mt19937 random(seed);
+                   const std::set<std::string>& texts, uint32_t stream) {
+  std::mt19937 random(testing::TestSeed(stream));
   for (uint64_t session = 1; session <= 20; ++session) {
     std::vector<int32_t> tokens;
     std::string answer;
@@ -171,7 +171,7 @@ TEST_F(StructuredOutputTest, RandomAnswersOfSchemasAreJson) {
       R"({"type": "object", "properties": {"a": {"type": "boolean"}, "b": {"type": "integer",
           "minimum": 3, "maximum": 12}}, "required": ["a", "b"], "additionalProperties": false})",
       R"({"type": "array", "items": {"enum": ["x", null, 1]}, "minItems": 1, "maxItems": 3})"};
-  std::mt19937 random(13);
+  std::mt19937 random(testing::TestSeed(13));
   for (const char* const schema : schemas) {
     const auto grammar = Grammar({Kind::kJsonSchema, {schema}});
     for (uint64_t session = 1; session <= 20; ++session) {

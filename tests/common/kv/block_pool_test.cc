@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/base/error.h"
+#include "tests/testing/seed.h"
 
 namespace baton::kv {
 namespace {
@@ -217,8 +218,7 @@ class PoolModel {
 class PoolPropertyTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(PoolPropertyTest, AgreesWithPlainLists) {
-  SCOPED_TRACE(::testing::Message() << "seed " << GetParam());
-  std::mt19937 random(GetParam());
+  std::mt19937 random(testing::TestSeed(static_cast<uint32_t>(GetParam())));
   auto below = [&](int n) { return static_cast<int>(random() % n); };
   auto any_use = [&] { return static_cast<BlockUse>(below(3)); };
   const int block_count = 1 + below(8);

@@ -10,6 +10,7 @@
 #include "common/kv/radix_cache.h"
 #include "tests/common/kv/radix_model.h"
 #include "tests/router/fake_clock.h"
+#include "tests/testing/seed.h"
 
 namespace baton::kv {
 namespace {
@@ -198,12 +199,11 @@ class RadixCachePropertyTest : public ::testing::TestWithParam<int> {
     }
   }
 
-  std::mt19937 random_{static_cast<uint32_t>(GetParam())};
+  std::mt19937 random_{testing::TestSeed(static_cast<uint32_t>(GetParam()))};
   std::vector<BlockLease> leases_;
 };
 
 TEST_P(RadixCachePropertyTest, AgreesWithAMapOfPrefixes) {
-  SCOPED_TRACE(::testing::Message() << "seed " << GetParam());
   const int block_tokens = 1 + Below(4);
   Twin twin(4 + Below(40), block_tokens, 0.25 * Below(4));
   for (int step = 0; step < 200; ++step) {

@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/testing/gguf_bytes.h"
 #include "tests/testing/model_dir.h"
+#include "tests/testing/seed.h"
 
 namespace baton::model {
 namespace {
@@ -132,7 +133,7 @@ TEST_F(GgufTensorsTest, ReportsWhatFloat16CannotHold) {
 
 // The rows of a matrix in super-blocks are those that ConvertMatrix makes, in Transformers' order.
 TEST_F(GgufTensorsTest, SuperBlocksAreTheValuesOfBlocks) {
-  std::mt19937 random(1);
+  std::mt19937 random(testing::TestSeed(1));
   for (const auto& [type, block_bytes, columns] :
        {std::tuple(kTypeQ4K, 144, 512), {kTypeQ6K, 210, 512}, {kTypeQ5_1, 24, 64}}) {
     const int blocks = 2, rows = 8;

@@ -147,7 +147,7 @@ TEST(RoundWeightsTest, EdgesOfTheRange) {
 // Rows of many tasks: the same codes from any number of threads, and the first bad row is named.
 TEST(RoundWeightsTest, ThreadsDoNotShow) {
   constexpr int64_t kRows = 1000, kCols = 1000;
-  std::mt19937 random(1);
+  std::mt19937 random(testing::TestSeed(1));
   std::normal_distribution<float> normal;
   std::vector<float> values(kRows * kCols);
   for (float& value : values) value = normal(random);

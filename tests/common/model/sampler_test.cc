@@ -15,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/common/model/sampler_reference.h"
+#include "tests/testing/seed.h"
 
 namespace baton::model {
 namespace {
@@ -224,7 +225,7 @@ TEST(SamplerTest, SuppressedTokensAreNeverDrawn) {
 }
 
 TEST(SamplerTest, AMaskIsTheSuppressionOfAllOtherTokens) {
-  std::mt19937 random(71);
+  std::mt19937 random(testing::TestSeed(71));
   std::vector<float> logits(70);
   for (float& logit : logits) logit = static_cast<float>(random() % 1000) / 100;
   for (int round = 0; round < 100; ++round) {

@@ -5,6 +5,8 @@
 #include <random>
 #include <string>
 
+#include "tests/testing/seed.h"
+
 namespace baton::tokenizer {
 namespace {
 
@@ -62,7 +64,7 @@ BpeSpec Copy(const BpeSpec& spec) {
 }
 
 void CompareWords(const std::vector<size_t>& lengths, int models) {
-  std::mt19937 random(3);
+  std::mt19937 random(testing::TestSeed(3));
   for (int model = 0; model < models; ++model) {
     const BpeSpec spec = RandomSpec(&random);
     const Bpe bpe(Copy(spec), /*byte_level=*/model % 2 == 0);
@@ -102,7 +104,7 @@ TEST(BpeTest, CuttingAtMetaspaceChangesNothing) {
   BpeSpec spec(std::move(vocabulary));
   spec.merges = {{0, 0, 4}, {0, 1, 3}, {1, 2, 5}, {3, 2, 6}, {4, 4, 7}};
   const Bpe bpe(Copy(spec), /*byte_level=*/false);
-  std::mt19937 random(5);
+  std::mt19937 random(testing::TestSeed(5));
   for (int round = 0; round < 500; ++round) {
     std::string word;
     std::vector<int32_t> units;
@@ -117,7 +119,7 @@ TEST(BpeTest, CuttingAtMetaspaceChangesNothing) {
 }
 
 TEST(BpeTest, ModelsShareAThreadsTableOfWords) {
-  std::mt19937 random(9);
+  std::mt19937 random(testing::TestSeed(9));
   const BpeSpec spec = RandomSpec(&random);
   BpeSpec plain = Copy(spec);
   plain.merges.clear();

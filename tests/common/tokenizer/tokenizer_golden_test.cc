@@ -17,6 +17,7 @@
 #include "absl/strings/strip.h"
 #include "common/tokenizer/incremental_detokenizer.h"
 #include "common/tokenizer/tokenizer.h"
+#include "tests/testing/seed.h"
 
 namespace baton::tokenizer {
 namespace {
@@ -69,7 +70,7 @@ std::string DecodeInChunks(const Tokenizer& tokenizer, const std::vector<int32_t
   return text + detokenizer.Flush();
 }
 
-class GoldenTest : public testing::TestWithParam<const char*> {
+class GoldenTest : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     const std::string model = absl::StrCat(GoldenDir(), "/", GetParam());
@@ -89,9 +90,9 @@ class GoldenTest : public testing::TestWithParam<const char*> {
     if (expected == actual) return;
     if (++failures_ > kMaxShownFailures) return;
     ADD_FAILURE() << what << " differs for \"" << absl::CHexEscape(golden.text) << "\", ids "
-                  << testing::PrintToString(golden.ids) << "\nexpected "
-                  << testing::PrintToString(expected) << "\nfound    "
-                  << testing::PrintToString(actual);
+                  << ::testing::PrintToString(golden.ids) << "\nexpected "
+                  << ::testing::PrintToString(expected) << "\nfound    "
+                  << ::testing::PrintToString(actual);
   }
 
   void CompareEncoding(const Golden& golden) {
@@ -119,7 +120,7 @@ class GoldenTest : public testing::TestWithParam<const char*> {
 
   std::unique_ptr<Tokenizer> tokenizer_;
   std::vector<Golden> goldens_;
-  std::mt19937 random_{1};
+  std::mt19937 random_{testing::TestSeed(1)};
   int failures_ = 0;
 };
 
@@ -138,10 +139,10 @@ TEST_P(GoldenTest, EqualsHuggingFace) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, GoldenTest,
-                         testing::Values("llama3", "qwen2", "gpt2", "tekken", "smollm", "llama2",
-                                         "mistral", "crossing", "split_kinds", "words",
-                                         "llama3.gguf", "qwen2.gguf", "gpt2.gguf", "tekken.gguf",
-                                         "smollm.gguf"),
+                         ::testing::Values("llama3", "qwen2", "gpt2", "tekken", "smollm", "llama2",
+                                           "mistral", "crossing", "split_kinds", "words",
+                                           "llama3.gguf", "qwen2.gguf", "gpt2.gguf", "tekken.gguf",
+                                           "smollm.gguf"),
                          [](const auto& info) {
                            return absl::StrReplaceAll(info.param, {{".", "_"}});
                          });

@@ -30,6 +30,7 @@
 #include "tests/common/transfer/pool_ends.h"
 #include "tests/router/fake_clock.h"
 #include "tests/testing/child_process.h"
+#include "tests/testing/seed.h"
 
 namespace baton::transfer {
 namespace {
@@ -228,7 +229,7 @@ class DevicePoolTest : public ::testing::Test {
   testing::FakeClock clock_;
   DeviceEnd prefill_{layout_}, decode_{layout_};
   std::unique_ptr<SharedPoolServer> server_;
-  std::mt19937 random_{11};
+  std::mt19937 random_{testing::TestSeed(11)};
 };
 
 TEST_F(DevicePoolTest, BlocksGoFromDeviceToDevice) {

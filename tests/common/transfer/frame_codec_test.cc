@@ -116,7 +116,7 @@ TEST(FrameCodecTest, LargeFramesWithoutPayload) {
 }
 
 TEST(FrameCodecTest, EveryTruncationIsRefusedOrShort) {
-  std::mt19937 random(1);
+  std::mt19937 random(testing::TestSeed(1));
   const std::string bytes = Bytes(EncodeFrame(ChunkFrame(), {grpc::Slice(std::string(64, 'x'))}));
   for (size_t size = 0; size < bytes.size(); ++size) {
     absl::StatusOr<DecodedFrame> decoded = DecodeFrame(Cut(bytes.substr(0, size), random));

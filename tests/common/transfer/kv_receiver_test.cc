@@ -13,6 +13,7 @@
 #include "common/base/error.h"
 #include "tests/router/fake_clock.h"
 #include "tests/testing/device_kv.h"
+#include "tests/testing/seed.h"
 
 namespace baton::transfer {
 namespace {
@@ -148,7 +149,7 @@ INSTANTIATE_TEST_SUITE_P(Memory, KvReceiverTest, ::testing::Bool(),
 
 TEST_P(KvReceiverTest, CommitsAWholeTransferInAnyOrder) {
   std::vector<Frame> frames = WholeTransfer();
-  std::mt19937 random(3);
+  std::mt19937 random(testing::TestSeed(3));
   for (int i = 0; i < 50; ++i) {
     std::shuffle(frames.begin(), frames.end(), random);
     std::fill(memory().begin(), memory().end(), std::byte{0xee});

@@ -78,7 +78,7 @@ class MemoryFile {
 class SharedPoolTest : public ::testing::TestWithParam<bool> {
  protected:
   SharedPoolTest() : layout_(Layout()), memory_(kBlocks * layout_.BlockBytes()) {
-    std::mt19937 random(7);
+    std::mt19937 random(testing::TestSeed(7));
     for (size_t i = 0; i < memory_.size(); ++i) {
       memory_.data()[i] = static_cast<std::byte>(random());
     }
@@ -190,7 +190,7 @@ class SharedPoolTest : public ::testing::TestWithParam<bool> {
   std::unique_ptr<testing::DeviceKv> device_;
   testing::FakeClock clock_;
   std::unique_ptr<SharedPoolServer> server_;
-  std::mt19937 random_{11};
+  std::mt19937 random_{testing::TestSeed(11)};
 };
 
 TEST_P(SharedPoolTest, BlocksAreReadFromThePoolAndReleased) {

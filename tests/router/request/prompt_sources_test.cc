@@ -8,6 +8,7 @@
 #include <random>
 
 #include "common/base/error.h"
+#include "tests/testing/seed.h"
 
 namespace baton::router {
 namespace {
@@ -62,7 +63,7 @@ TEST_F(PromptSourcesTest, ATokenCountsForTheSegmentWithItsFirstByte) {
 // Characters of one to four bytes, cut anywhere; then cached and dropped anywhere.
 TEST_F(PromptSourcesTest, SumsAreExact) {
   const std::vector<std::string> pieces = {"a", " the", "é", "漢", "😀", "\n\n", "ing ", "<|end|>"};
-  std::mt19937 random(20261124);
+  std::mt19937 random(testing::TestSeed(20261124));
   for (int round = 0; round < 300; ++round) {
     v1::GenerateRequest request;
     std::string text;

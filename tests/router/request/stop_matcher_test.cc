@@ -4,6 +4,8 @@
 
 #include <random>
 
+#include "tests/testing/seed.h"
+
 namespace baton::router {
 namespace {
 
@@ -54,8 +56,8 @@ TEST(StopMatcherTest, SelfOverlappingStops) {
 
 // However the text is cut, the outcome is that of the whole text.
 TEST(StopMatcherTest, TheOutcomeDoesNotDependOnThePieces) {
-  for (int seed = 0; seed < 3000; ++seed) {
-    std::mt19937_64 random(seed);
+  for (uint32_t stream = 0; stream < 3000; ++stream) {
+    std::mt19937_64 random(testing::TestSeed(stream));
     const auto word = [&](size_t longest) {
       std::string text;
       for (size_t i = 0, n = 1 + random() % longest; i < n; ++i) text += "ab"[random() % 2];
@@ -72,8 +74,8 @@ TEST(StopMatcherTest, TheOutcomeDoesNotDependOnThePieces) {
     }
     const Outcome whole = Match(stops, {text});
     const Outcome cut = Match(stops, pieces);
-    ASSERT_EQ(cut.text, whole.text) << "seed " << seed;
-    ASSERT_EQ(cut.matched, whole.matched) << "seed " << seed;
+    ASSERT_EQ(cut.text, whole.text) << "stream " << stream;
+    ASSERT_EQ(cut.matched, whole.matched) << "stream " << stream;
     if (whole.matched.empty()) {
       ASSERT_EQ(whole.text, text);
     }

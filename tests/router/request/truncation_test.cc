@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "common/base/error.h"
 #include "common/kv/prefix_key.h"
+#include "tests/testing/seed.h"
 
 namespace baton::router {
 namespace {
@@ -50,7 +51,7 @@ TEST(TruncationTest, WhatIsToBeKeptMustFit) {
 
 // Whatever the numbers: the prompt fits, keeps its ends, and a longer one drops no less.
 TEST(TruncationTest, AlwaysFitsAndKeepsBothEnds) {
-  std::mt19937 random(20261123);
+  std::mt19937 random(testing::TestSeed(20261123));
   for (int i = 0; i < 20'000; ++i) {
     const int room = 1 + static_cast<int>(random() % 500);
     const int first = static_cast<int>(random() % static_cast<unsigned>(room + 1));
@@ -69,7 +70,7 @@ TEST(TruncationTest, AlwaysFitsAndKeepsBothEnds) {
 
 // The share of a conversation's prompt blocks that an earlier turn has computed, over 50 turns.
 double HitRatio(float ratio, int keep_first, int turn_tokens, int room) {
-  std::mt19937 random(7);
+  std::mt19937 random(testing::TestSeed(7));
   absl::flat_hash_set<kv::PrefixKey> cached;
   std::vector<int32_t> conversation(static_cast<size_t>(keep_first), 1);
   int64_t blocks = 0, hits = 0;

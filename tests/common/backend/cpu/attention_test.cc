@@ -3,6 +3,7 @@
 
 #include "tests/common/backend/cpu/test_backend.h"
 #include "tests/testing/kv_rows.h"
+#include "tests/testing/seed.h"
 
 namespace baton::backend {
 namespace {
@@ -40,7 +41,7 @@ class ScatteredSequences {
       std::memset(pool_.base, random.Of({0xff, 0x7e, 0x51}), memory_->size_bytes());
     }
     std::iota(free_.begin(), free_.end(), 0);
-    std::shuffle(free_.begin(), free_.end(), std::mt19937(7));
+    std::shuffle(free_.begin(), free_.end(), std::mt19937(testing::TestSeed(7)));
     const double frequency[] = {1.0, 0.1, 0.03};
     rope_ = std::move(backend.MakeRopeTable(
                           absl::MakeSpan(frequency, std::min(shape.turned, shape.head_dim / 2)),

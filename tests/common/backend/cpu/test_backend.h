@@ -18,6 +18,7 @@
 #include "common/backend/cpu/isa.h"
 #include "gtest/gtest.h"
 #include "tests/common/backend/cpu/emulated_kernels.h"
+#include "tests/testing/seed.h"
 
 namespace baton::backend {
 
@@ -61,10 +62,12 @@ inline std::unique_ptr<Backend> Make(const Variant& v) {
   return std::move(MakeCpuBackend(options, *v.kernels)).value();
 }
 
-// Prints its seed when a test fails.
+// A stream of the test's seed; says which when a test fails.
 class Random {
  public:
-  explicit Random(uint32_t seed) : seed_(seed), trace_(__FILE__, __LINE__, Text()), engine_(seed) {}
+  explicit Random(uint32_t stream)
+      : trace_(__FILE__, __LINE__, "stream " + std::to_string(stream)),
+        engine_(baton::testing::TestSeed(stream)) {}
   int Int(int low, int high) { return std::uniform_int_distribution<int>(low, high)(engine_); }
   template <class T>
   T Of(std::initializer_list<T> values) {
@@ -78,8 +81,6 @@ class Random {
   }
 
  private:
-  std::string Text() const { return "seed " + std::to_string(seed_); }
-  uint32_t seed_;
   ::testing::ScopedTrace trace_;
   std::mt19937 engine_;
 };

@@ -170,7 +170,7 @@ StepLimits Limits() {
 // Logits of several steps of a small model of random weights, none of which is waited for before
 // all are enqueued. Everything the host hands over is written over as soon as it may be.
 std::vector<float> LogitsOfSteps(Backend& backend) {
-  std::mt19937 random(5);
+  std::mt19937 random(testing::TestSeed(5));
   const auto floats = [&](int64_t count, float deviation) {
     std::normal_distribution<float> normal(0, deviation);
     std::vector<float> values(static_cast<size_t>(count));

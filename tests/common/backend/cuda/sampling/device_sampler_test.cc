@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/model/sampler.h"
+#include "tests/testing/seed.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -58,7 +59,7 @@ class DeviceSamplerTest : public ::testing::Test {
   }
 
   static constexpr int kStride = (kSampledVocab + 7) / 8 * 8;
-  std::mt19937_64 random_{7};
+  std::mt19937_64 random_{testing::TestSeed(7)};
   std::unique_ptr<Runtime> runtime_ = MakeEmulatedRuntime(80, size_t{64} << 20, 3);
   Stream stream_;
   size_t size_;
