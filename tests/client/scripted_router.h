@@ -75,6 +75,11 @@ class ScriptedRouter final : public v1::InferenceService::CallbackService {
     };
     BATON_CHECK(mutex_.AwaitWithTimeout(absl::Condition(&enough), kScriptPatience));
   }
+  // Bytes of messages that the connection has taken for the call of this number.
+  size_t taken_bytes(size_t call) const {
+    absl::MutexLock lock(&mutex_);
+    return call < taken_bytes_.size() ? taken_bytes_[call] : 0;
+  }
   // Seconds that each of these had until its deadline.
   std::vector<double> seconds_left() const {
     absl::MutexLock lock(&mutex_);
@@ -89,7 +94,9 @@ class ScriptedRouter final : public v1::InferenceService::CallbackService {
 
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
       grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override {
-    return new Writer(*this, Arrive(*context, *request));
+    size_t number;
+    ScriptedAnswer answer = Arrive(*context, *request, &number);
+    return new Writer(*this, std::move(answer), number);
   }
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
                                      const v1::TokenizeRequest* request,
@@ -103,11 +110,14 @@ class ScriptedRouter final : public v1::InferenceService::CallbackService {
  private:
   class Writer final : public grpc::ServerWriteReactor<v1::GenerateResponse> {
    public:
-    Writer(ScriptedRouter& router, ScriptedAnswer answer)
-        : router_(router), answer_(std::move(answer)) {
+    Writer(ScriptedRouter& router, ScriptedAnswer answer, size_t number)
+        : router_(router), answer_(std::move(answer)), number_(number) {
       Step(/*write_ok=*/true);
     }
-    void OnWriteDone(bool ok) override { Step(ok); }
+    void OnWriteDone(bool ok) override {
+      if (ok) router_.OnTaken(number_, answer_.messages[next_ - 1].ByteSizeLong());
+      Step(ok);
+    }
     void OnCancel() override {
       bool idle;
       {
@@ -137,14 +147,16 @@ class ScriptedRouter final : public v1::InferenceService::CallbackService {
 
     ScriptedRouter& router_;
     const ScriptedAnswer answer_;
+    const size_t number_;  // of the call
     size_t next_ = 0;
     bool cancelled_ = false;  // guarded by router_.mutex_, as is the next one
     bool hanging_ = false;
   };
 
   ScriptedAnswer Arrive(const grpc::CallbackServerContext& context,
-                        const v1::GenerateRequest& request) {
+                        const v1::GenerateRequest& request, size_t* number = nullptr) {
     absl::MutexLock lock(&mutex_);
+    if (number != nullptr) *number = requests_.size();
     requests_.push_back(request);
     seconds_left_.push_back(
         absl::ToDoubleSeconds(absl::FromChrono(context.deadline()) - absl::Now()));
@@ -154,7 +166,14 @@ class ScriptedRouter final : public v1::InferenceService::CallbackService {
     return answer;
   }
 
+  void OnTaken(size_t call, size_t bytes) {
+    absl::MutexLock lock(&mutex_);
+    if (call >= taken_bytes_.size()) taken_bytes_.resize(call + 1);
+    taken_bytes_[call] += bytes;
+  }
+
   mutable absl::Mutex mutex_;
+  std::vector<size_t> taken_bytes_ ABSL_GUARDED_BY(mutex_);  // by call
   std::deque<ScriptedAnswer> answers_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::GenerateRequest> requests_ ABSL_GUARDED_BY(mutex_);
   std::vector<double> seconds_left_ ABSL_GUARDED_BY(mutex_);

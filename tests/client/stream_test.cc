@@ -264,6 +264,34 @@ struct Report {
   }
 };
 
+// What the program does not read waits in the router, though another stream of the same connection
+// has shown how much the path carries.
+TEST(UnreadStreamTest, KeepsNoMoreThanAWindow) {
+  constexpr size_t kMessages = 400, kBytes = 64 << 10;
+  const std::string text(kBytes, 'a');
+  ScriptedRouter router;
+  for (int call = 0; call < 2; ++call) {
+    ScriptedAnswer answer;
+    for (size_t i = 0; i < kMessages; ++i) answer.messages.push_back(Piece(text.c_str()));
+    answer.messages.push_back(Last("."));
+    router.Reply(std::move(answer));
+  }
+  const auto client = Connect(router, RealEnvironment());
+  const auto unread = client->Generate(Ask());
+  ASSERT_TRUE(unread->Next().has_value());
+  const auto read = client->Generate(Ask());
+  size_t bytes = 0;
+  for (const Delta& delta : *read) bytes += delta.text.size();
+  EXPECT_TRUE(read->status().ok()) << read->status();
+  EXPECT_GT(bytes, kMessages * kBytes);
+  EXPECT_LE(router.taken_bytes(0), (1 << 20) + 3 * kBytes);
+  // It goes on where it stopped.
+  bytes = 0;
+  for (const Delta& delta : *unread) bytes += delta.text.size();
+  EXPECT_TRUE(unread->status().ok()) << unread->status();
+  EXPECT_GT(bytes, (kMessages - 1) * kBytes);
+}
+
 class CallbackStreamTest : public ::testing::Test {
  protected:
   ScriptedRouter router_;
