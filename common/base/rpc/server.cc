@@ -74,11 +74,14 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
   if (!options.unix_socket.empty()) {
     builder.AddListeningPort("unix:" + options.unix_socket, grpc::InsecureServerCredentials());
   }
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
   if (options.may_reflect != nullptr) {
-    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> gates;
-    gates.push_back(std::make_unique<ReflectionGateFactory>(options.may_reflect));
-    builder.experimental().SetInterceptorCreators(std::move(gates));
+    interceptors.push_back(std::make_unique<ReflectionGateFactory>(options.may_reflect));
   }
+  auto answers = std::make_unique<AnswerWatch>(options.write_stall_timeout, *options.clock,
+                                               options.on_stalled);
+  interceptors.push_back(answers->MakeFactory());
+  builder.experimental().SetInterceptorCreators(std::move(interceptors));
   builder.SetMaxReceiveMessageSize(options.max_message_bytes);
   SetKeepalive(options.keepalive, [&builder](const char* name, int value) {
     builder.AddChannelArgument(name, value);
@@ -100,6 +103,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
                                : ": expected a free address of this machine, as host:port"));
   }
   std::unique_ptr<RpcServer> server(new RpcServer());
+  server->answers_ = std::move(answers);
   server->server_ = std::move(bound);
   server->service_names_ = service_names;
   server->port_ = port;

@@ -15,6 +15,8 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/base/rpc/answer_watch.h"
 #include "common/base/rpc/keepalive.h"
 #include "common/base/tls_files.h"
 
@@ -31,6 +33,11 @@ struct RpcServerOptions {
   // Whether a client may read the reflection service. Null: every one. The other services check
   // their callers themselves; the health service has none to check.
   std::function<absl::Status(const grpc::ServerContextBase&)> may_reflect;
+  // A unary call of whose answer the client takes nothing for so long, by this clock, ends, and
+  // `on_stalled` is called: see AnswerWatch. Streams watch themselves.
+  absl::Duration write_stall_timeout = absl::Seconds(30);
+  const Clock* clock = &Clock::Real();
+  std::function<void()> on_stalled;
 };
 
 // Thread-safe. The services must outlive it.
@@ -56,6 +63,7 @@ class RpcServer {
 
  private:
   RpcServer() = default;
+  std::unique_ptr<AnswerWatch> answers_;
   std::unique_ptr<grpc::Server> server_;
   std::vector<std::string> service_names_;
   std::string address_;

@@ -98,6 +98,9 @@ class ErrorsTest(unittest.TestCase):
             (codes.RESOURCE_EXHAUSTED, "NEWER_THAN_THIS", baton.OverloadedError),
             (codes.INTERNAL, "", baton.WorkerFailedError),
             (codes.UNIMPLEMENTED, "", baton.BatonError),
+            (codes.ABORTED, "READER_BEHIND", baton.UnreadAnswerError),
+            (codes.ABORTED, "", baton.UnreadAnswerError),
+            (codes.ABORTED, "UNDRAINED", baton.CancelledError),
             # The deadline passed in an overloaded router.
             (codes.DEADLINE_EXCEEDED, "DEADLINE_UNREACHABLE", baton.DeadlineExceededError),
             (codes.RESOURCE_EXHAUSTED, "DEADLINE_UNREACHABLE", baton.OverloadedError),

@@ -24,6 +24,7 @@ from baton.errors import (
     RequestTooLargeError,
     TenantLimitError,
     UnavailableError,
+    UnreadAnswerError,
     WorkerFailedError,
     WorkerLostError,
 )
@@ -83,6 +84,7 @@ __all__ = [
     "TokenLogprob",
     "TokenLogprobs",
     "UnavailableError",
+    "UnreadAnswerError",
     "Usage",
     "Worker",
     "WorkerFailedError",

@@ -98,6 +98,10 @@ class DeadlineExceededError(BatonError):
     """The timeout is over."""
 
 
+class UnreadAnswerError(BatonError):
+    """The program read its answer too slowly, or not at all, and the router gave it up."""
+
+
 class CancelledError(BatonError):
     """The call was cancelled, by the caller (reason CANCELLED), by its id (CANCELLED_BY_ID), or
     without a reason by a router that stopped. Not asyncio.CancelledError, which cancels a task."""
@@ -131,6 +135,7 @@ _FAMILIES: dict[type[BatonError], str] = {
         STALE_EPOCH RETRY_BUDGET_EXHAUSTED""",
     WorkerFailedError: "WORKER_FAILED NON_FINITE_LOGITS",
     DeadlineExceededError: "DEADLINE_EXCEEDED DEADLINE",
+    UnreadAnswerError: "READER_STALLED READER_BEHIND",
     CancelledError: "CANCELLED CANCELLED_BY_ID UNDRAINED",
 }
 REASONS = {reason: cls for cls, reasons in _FAMILIES.items() for reason in reasons.split()}
@@ -147,6 +152,8 @@ _CODES: dict[grpc.StatusCode, type[BatonError]] = {
     grpc.StatusCode.INTERNAL: WorkerFailedError,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceededError,
     grpc.StatusCode.CANCELLED: CancelledError,
+    # Without details: the router could not send them past what was unread.
+    grpc.StatusCode.ABORTED: UnreadAnswerError,
 }
 
 
