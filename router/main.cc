@@ -105,6 +105,15 @@ void AddFlags(CLI::App* app, Options* options, LogFlags* log) {
   app->add_option("--default-deadline-ms", options->default_deadline_ms,
                   "Deadline of calls whose client sets none")
       ->check(CLI::Range(int64_t{1}, int64_t{86'400'000}));
+  app->add_option("--write-stall-timeout-ms", options->write_stall_timeout_ms,
+                  "Give up an answer of which the client reads nothing for longer")
+      ->check(CLI::Range(int64_t{1}, int64_t{86'400'000}));
+  app->add_option("--unread-answer-memory", options->unread_answer_bytes,
+                  "Bytes of one streamed answer that may wait for its client; beyond, it ends")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
+  app->add_option("--unread-memory", options->unread_bytes,
+                  "Bytes of all answers that may wait for clients; beyond, the least read one ends")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
   app->add_option("--prompt-history-memory", options->prompt_history_bytes,
                   "Bytes for the tokens of recent prompts, which explain cache misses; 0: none")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));

@@ -227,6 +227,14 @@ struct RouterMetrics::Families {
         http_refused(set.Counter("baton_http_connections_refused_total",
                                  "HTTP connections closed at once because --max-http-connections "
                                  "were open.")),
+        unread_bytes(set.Gauge("baton_unread_bytes",
+                               "Bytes of answers that wait for clients to read them.")),
+        unread_answers(set.Counters(
+            "baton_unread_answers_total",
+            "Answers given up because their clients did not read them. stalled: nothing for "
+            "--write-stall-timeout-ms; answer_memory, memory: more would have waited than "
+            "--unread-answer-memory or --unread-memory.",
+            {{"reason", {"stalled", "answer_memory", "memory"}}})),
         traces(set) {
     for (const std::string& code : telemetry::ErrorCodes()) requests.With({code, "none"});
   }
@@ -274,6 +282,8 @@ struct RouterMetrics::Families {
   prometheus::Gauge& http_connections;
   prometheus::Gauge& http_streams;
   prometheus::Counter& http_refused;
+  prometheus::Gauge& unread_bytes;
+  telemetry::Family<prometheus::Counter> unread_answers;
   const telemetry::TraceCounters traces;
 };
 
@@ -448,6 +458,14 @@ void RouterMetrics::HttpStreamsChanged(int change) {
 
 void RouterMetrics::HttpConnectionRefused() {
   if (families_ != nullptr) families_->http_refused.Increment();
+}
+
+void RouterMetrics::SetUnreadBytes(int64_t bytes) {
+  if (families_ != nullptr) families_->unread_bytes.Set(static_cast<double>(bytes));
+}
+
+void RouterMetrics::AnswerNotRead(absl::string_view why) {
+  if (families_ != nullptr) families_->unread_answers.With({std::string(why)}).Increment();
 }
 
 std::optional<RouterMetrics::Totals> RouterMetrics::ReadTotals() const {

@@ -91,6 +91,10 @@ class RouterMetrics {
   void HttpConnectionsChanged(int change);
   void HttpStreamsChanged(int change);
   void HttpConnectionRefused();
+  // That wait for clients to read them.
+  void SetUnreadBytes(int64_t bytes);
+  // An answer was given up. `why`: "stalled", "answer_memory" or "memory".
+  void AnswerNotRead(absl::string_view why);
 
   // Cumulative: counts[i] values are at most bounds_s[i]; the last count is of all values.
   struct Histogram {

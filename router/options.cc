@@ -126,6 +126,9 @@ absl::Status Validate(Options* options) {
   BATON_RETURN_IF_ERROR(CheckPositive("max-prompt-bytes", options->max_prompt_bytes));
   BATON_RETURN_IF_ERROR(CheckPositive("tokenizer-threads", options->tokenizer_threads));
   BATON_RETURN_IF_ERROR(CheckPositive("default-deadline-ms", options->default_deadline_ms));
+  BATON_RETURN_IF_ERROR(CheckPositive("write-stall-timeout-ms", options->write_stall_timeout_ms));
+  BATON_RETURN_IF_ERROR(CheckPositive("unread-answer-memory", options->unread_answer_bytes));
+  BATON_RETURN_IF_ERROR(CheckPositive("unread-memory", options->unread_bytes));
   if (options->drain_grace_ms < 0) return BadFlag("drain-grace-ms", "0 or more expected");
   if (options->served_model_name.empty()) {
     std::filesystem::path path = std::filesystem::path(options->model_dir).lexically_normal();

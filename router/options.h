@@ -64,6 +64,12 @@ struct Options {
   int max_warm_prefixes = 64;               // that are remembered and kept warm
   int explain_log_every = 0;                // log every n-th routing decision in full; 0: none
 
+  // A client that reads nothing of its answer for longer has lost it. 1 or more.
+  int64_t write_stall_timeout_ms = 30'000;
+  // Memory for what clients have not read yet: of one answer's stream, and of all answers together.
+  int64_t unread_answer_bytes = 64 << 20;
+  int64_t unread_bytes = 512 << 20;
+
   // Failover. A request moves to other workers if its decode worker sends nothing for longer;
   // workers send something every second.
   int64_t stall_timeout_ms = 5'000;

@@ -99,6 +99,9 @@ RouterServer::RouterServer(Options options, const Clock& clock, Loaded loaded)
                                         inside.without_prompt);
                  }),
       tenants_(clock_),
+      unread_(
+          options_.unread_bytes, [this](int64_t bytes) { metrics_.SetUnreadBytes(bytes); },
+          [this] { metrics_.AnswerNotRead("memory"); }),
       retry_budget_({options_.retry_budget_percent / 100.0,
                      static_cast<double>(options_.retry_budget_reserve),
                      static_cast<double>(options_.retry_budget_capacity)}),
@@ -107,10 +110,10 @@ RouterServer::RouterServer(Options options, const Clock& clock, Loaded loaded)
       call_watch_(kCallTick),
       decisions_(options_.explain_log_every, metrics_),
       prompts_(options_.prompt_history_bytes),
-      parts_{options_,      *tokenizer_,    clock_,         roster_,      planner_,    metrics_,
-             admission_,    retry_budget_,  continuations_, pool_,        call_watch_, network_,
-             decisions_,    access_,        tenants_,       chat_,        calls_,      prompts_,
-             tracer_.get(), classes_.get(), &network_,      &item_shares_},
+      parts_{options_,   *tokenizer_,   clock_,         roster_,   planner_,     metrics_,
+             admission_, retry_budget_, continuations_, pool_,     call_watch_,  unread_,
+             network_,   decisions_,    access_,        tenants_,  chat_,        calls_,
+             prompts_,   tracer_.get(), classes_.get(), &network_, &item_shares_},
       warmer_(std::make_shared<PrefixWarmer>(parts_, options_.max_warm_prefixes)),
       inference_(parts_),
       admin_(parts_, *warmer_, [this](int worker) { return watch_->Stub(worker); }),
@@ -184,6 +187,9 @@ absl::Status RouterServer::Listen() {
   // Clients need not be as quick as workers: one that reads slowly may leave pings unanswered for
   // seconds.
   rpc_options.keepalive = {absl::Seconds(10), absl::Seconds(10)};
+  rpc_options.write_stall_timeout = absl::Milliseconds(options_.write_stall_timeout_ms);
+  rpc_options.clock = &clock_;
+  rpc_options.on_stalled = [this] { metrics_.AnswerNotRead("stalled"); };
   rpc_options.may_reflect = [this](const grpc::ServerContextBase& context) {
     return access_
         .Authenticate(CallHeader(context, "authorization"),
@@ -210,6 +216,8 @@ absl::Status RouterServer::ListenForHttp() {
   http.max_connections = static_cast<size_t>(options_.max_http_connections);
   // A character of the prompt takes up to six bytes of JSON.
   http.max_body_bytes = 6 * static_cast<uint64_t>(options_.max_prompt_bytes) + kMaxOtherBodyBytes;
+  http.write_stall_timeout = absl::Milliseconds(options_.write_stall_timeout_ms);
+  http.clock = &clock_;
   http.metrics = &metrics_;
   http.route = OpenAiService::Route;
   BATON_ASSIGN_OR_RETURN(http_,
@@ -265,7 +273,7 @@ void RouterServer::Drain(absl::Duration grace) {
       http_->Stop(std::max(absl::ZeroDuration(), end - clock_.SinceStart()));
     }
   }
-  // Streams to workers may outlive those to clients by a moment.
+  // Streams to workers may outlive those to clients, and what was admitted, by a moment.
   admission_.AwaitEmpty();
   if (tracer_ != nullptr) {
     tracer_->Stop(std::max(absl::ZeroDuration(), end - clock_.SinceStart()));

@@ -39,6 +39,7 @@
 #include "router/request/retry_budget.h"
 #include "router/request/router_parts.h"
 #include "router/request/tenant_limits.h"
+#include "router/request/unread_answers.h"
 #include "router/request/work_pool.h"
 #include "router/routing/decision_log.h"
 #include "router/routing/policy.h"
@@ -109,6 +110,7 @@ class RouterServer {
   CallRegistry calls_;
   Admission admission_;
   TenantLimits tenants_;
+  UnreadAnswers unread_;
   ItemShares item_shares_;
   RetryBudget retry_budget_;
   ContinuationLine continuations_;

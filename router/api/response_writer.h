@@ -8,23 +8,31 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "common/base/rpc/answer_watch.h"
+#include "common/base/stall_watch.h"
+#include "router/api/wire.h"
 #include "router/request/delta_merging.h"
 #include "router/request/generate_call.h"
 #include "router/request/response_sink.h"
+#include "router/request/router_parts.h"
+#include "router/request/unread_answers.h"
 
 namespace baton::router {
 
-// Owns itself until OnDone. Bounded: while a write is under way, deltas merge.
+// Owns itself until OnDone. While a write is under way, deltas wait and merge, up to the bounds of
+// UnreadAnswers and --unread-answer-memory.
 class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public ResponseSink {
  public:
-  StreamWriter(std::shared_ptr<GenerateCall> call, grpc::CallbackServerContext* context)
-      : call_(std::move(call)), context_(context) {}
+  StreamWriter(std::shared_ptr<GenerateCall> call, grpc::CallbackServerContext* context,
+               RouterParts& parts);
 
+  absl::Status Accepts(const v1::GenerateResponse& delta) const override;
   void Send(const v1::GenerateResponse& delta) override;
   void Heartbeat(const v1::GenerateResponse& empty) override;
   void Finish(const v1::GenerateResponse& last, absl::Span<const int> token_counts) override;
   void Fail(const absl::Status& error) override;
-  void Abort() override { context_->TryCancel(); }
+  bool Stalled(absl::Duration now) override;
+  void Abort(const absl::Status& why) override { CutCall(context_->c_call(), why); }
 
   void OnWriteDone(bool ok) override;
   void OnCancel() override { call_->Cancel(); }
@@ -35,10 +43,19 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, pu
   void Add(const v1::GenerateResponse& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartWriting(const v1::GenerateResponse& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool under_way() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return writing_ || state_ == State::kFinished;
+  }
+  // `taken`: a write has ended.
+  void CountUnread(bool taken) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<GenerateCall> call_;  // shared with the worker's stream
   grpc::CallbackServerContext* const context_;
-  absl::Mutex mutex_;
+  const int64_t most_unread_bytes_;
+  mutable absl::Mutex mutex_;
+  UnreadAnswers::Answer unread_ ABSL_GUARDED_BY(mutex_);
+  StallWatch stall_ ABSL_GUARDED_BY(mutex_);
+  bool moved_ ABSL_GUARDED_BY(mutex_) = false;  // since the last look
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kOpen;
   PendingDeltas pending_ ABSL_GUARDED_BY(mutex_);
@@ -50,14 +67,13 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, pu
 class OnceWriter final : public grpc::ServerUnaryReactor, public ResponseSink {
  public:
   OnceWriter(std::shared_ptr<GenerateCall> call, grpc::CallbackServerContext* context,
-             grpc::ByteBuffer* response)
-      : call_(std::move(call)), context_(context), response_(response) {}
+             grpc::ByteBuffer* response, RouterParts& parts);
 
   void Send(const v1::GenerateResponse& delta) override;
-  bool Fits(const v1::GenerateResponse& delta) const override;
+  absl::Status Accepts(const v1::GenerateResponse& delta) const override;
   void Finish(const v1::GenerateResponse& last, absl::Span<const int> token_counts) override;
   void Fail(const absl::Status& error) override;
-  void Abort() override { context_->TryCancel(); }
+  void Abort(const absl::Status& why) override { CutCall(context_->c_call(), why); }
 
   void OnCancel() override { call_->Cancel(); }
   void OnDone() override;
@@ -66,7 +82,9 @@ class OnceWriter final : public grpc::ServerUnaryReactor, public ResponseSink {
   const std::shared_ptr<GenerateCall> call_;  // shared with the worker's stream
   grpc::CallbackServerContext* const context_;
   grpc::ByteBuffer* const response_;
-  WholeAnswer answer_;  // unguarded: the call makes its calls one at a time
+  // Unguarded: the call makes its calls one at a time.
+  UnreadAnswers::Answer unread_;
+  WholeAnswer answer_;
 };
 
 }  // namespace baton::router

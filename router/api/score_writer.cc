@@ -11,6 +11,22 @@
 
 namespace baton::router {
 
+ScoreOnceWriter::ScoreOnceWriter(std::shared_ptr<ScoreCall> call,
+                                 grpc::CallbackServerContext* context,
+                                 const std::string& request_id, grpc::ByteBuffer* response,
+                                 RouterParts& parts)
+    : call_(std::move(call)),
+      context_(context),
+      response_(response),
+      unread_(parts.unread, CutBehind(context, parts)) {
+  answer_.set_request_id(request_id);
+}
+
+void ScoreOnceWriter::OnDone() {
+  call_->OnSinkGone();
+  delete this;
+}
+
 void ScoreOnceWriter::Finish(const v1::ScoreUsage& usage) {
   *answer_.mutable_usage() = usage;
   if (answer_.ByteSizeLong() > WholeAnswer::kMaxMessageBytes) {
@@ -19,16 +35,36 @@ void ScoreOnceWriter::Finish(const v1::ScoreUsage& usage) {
                           "fewer items or labels, or a call of ScoreStream"));
   }
   *response_ = ToBytes(answer_);
+  answer_.Clear();
+  unread_.Update(UnreadAnswers::kAnswerBytes + static_cast<int64_t>(response_->Length()), true);
   ServerUnaryReactor::Finish(grpc::Status::OK);
 }
 
 void ScoreOnceWriter::Fail(const absl::Status& error) {
+  unread_.Update(UnreadAnswers::kAnswerBytes, true);
   ServerUnaryReactor::Finish(ToGrpcStatus(error));
 }
 
-ScoreStreamWriter::ScoreStreamWriter(absl::Time deadline, Begin begin)
-    : deadline_(deadline), begin_(std::move(begin)) {
+ScoreStreamWriter::ScoreStreamWriter(absl::Time deadline, grpc::CallbackServerContext* context,
+                                     RouterParts& parts, Begin begin)
+    : deadline_(deadline),
+      context_(context),
+      begin_(std::move(begin)),
+      unread_(parts.unread, CutBehind(context, parts)),
+      stall_(StallLimit(parts)) {
   StartRead(&read_);
+}
+
+void ScoreStreamWriter::CountUnread(bool taken) {
+  int64_t bytes = pending_bytes_ + static_cast<int64_t>(writing_ ? on_wire_.Length() : 0);
+  if (state_ != State::kOpen) bytes += UnreadAnswers::kAnswerBytes;
+  unread_.Update(bytes, taken);
+}
+
+bool ScoreStreamWriter::Stalled(absl::Duration now) {
+  absl::MutexLock lock(&mutex_);
+  const bool under_way = writing_ || state_ == State::kFinished;
+  return stall_.Look(now, std::exchange(moved_, false) || !under_way, on_wire_.Length());
 }
 
 std::shared_ptr<ScoreCall> ScoreStreamWriter::Call() {
@@ -113,8 +149,10 @@ void ScoreStreamWriter::ReadMore() {
 
 void ScoreStreamWriter::Result(v1::ItemScore item) {
   absl::MutexLock lock(&mutex_);
+  pending_bytes_ += static_cast<int64_t>(item.SpaceUsedLong());
   *pending_.add_items() = std::move(item);
   WriteNext();
+  CountUnread(false);
 }
 
 void ScoreStreamWriter::Finish(const v1::ScoreUsage& usage) {
@@ -122,6 +160,7 @@ void ScoreStreamWriter::Finish(const v1::ScoreUsage& usage) {
   *pending_.mutable_usage() = usage;
   state_ = State::kFinishing;
   WriteNext();
+  CountUnread(false);
 }
 
 void ScoreStreamWriter::Fail(const absl::Status& error) {
@@ -129,6 +168,7 @@ void ScoreStreamWriter::Fail(const absl::Status& error) {
   end_ = ToGrpcStatus(error);
   state_ = State::kFinishing;
   WriteNext();
+  CountUnread(false);
 }
 
 void ScoreStreamWriter::WriteNext() {
@@ -140,10 +180,13 @@ void ScoreStreamWriter::WriteNext() {
     writing_items_ = pending_.items_size();
     on_wire_ = ToBytes(pending_);
     pending_.Clear();
-    writing_ = true;
+    pending_bytes_ = 0;
+    writing_ = moved_ = true;
     StartWrite(&on_wire_);
   } else if (state_ == State::kFinishing) {
     state_ = State::kFinished;
+    moved_ = true;
+    on_wire_.Clear();
     ServerBidiReactor::Finish(end_);
   }
 }
@@ -152,9 +195,14 @@ void ScoreStreamWriter::OnWriteDone(bool ok) {
   {
     absl::MutexLock lock(&mutex_);
     writing_ = false;
+    moved_ = true;
     open_items_ -= writing_items_;
-    if (!ok) pending_.Clear();  // the client is gone
+    if (!ok) {  // the client is gone
+      pending_.Clear();
+      pending_bytes_ = 0;
+    }
     WriteNext();
+    CountUnread(true);
   }
   if (!ok) {
     Call()->Cancel();
@@ -173,6 +221,7 @@ void ScoreStreamWriter::OnCancel() {
 }
 
 void ScoreStreamWriter::OnDone() {
+  if (const std::shared_ptr<ScoreCall> call = Call()) call->OnSinkGone();
   // The thread that called Finish of gRPC may still hold the lock.
   { absl::MutexLock lock(&mutex_); }
   delete this;

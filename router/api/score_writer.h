@@ -11,7 +11,12 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/base/rpc/answer_watch.h"
+#include "common/base/stall_watch.h"
+#include "router/api/wire.h"
 #include "router/request/access.h"
+#include "router/request/router_parts.h"
+#include "router/request/unread_answers.h"
 #include "router/score/score_call.h"
 #include "router/score/score_sink.h"
 
@@ -20,22 +25,23 @@ namespace baton::router {
 // Owns itself until OnDone.
 class ScoreOnceWriter final : public grpc::ServerUnaryReactor, public ScoreSink {
  public:
-  ScoreOnceWriter(std::shared_ptr<ScoreCall> call, const std::string& request_id,
-                  grpc::ByteBuffer* response)
-      : call_(std::move(call)), response_(response) {
-    answer_.set_request_id(request_id);
-  }
+  ScoreOnceWriter(std::shared_ptr<ScoreCall> call, grpc::CallbackServerContext* context,
+                  const std::string& request_id, grpc::ByteBuffer* response, RouterParts& parts);
 
   void Result(v1::ItemScore item) override { *answer_.add_items() = std::move(item); }
   void Finish(const v1::ScoreUsage& usage) override;
   void Fail(const absl::Status& error) override;
+  void Abort(const absl::Status& why) override { CutCall(context_->c_call(), why); }
 
   void OnCancel() override { call_->Cancel(); }
-  void OnDone() override { delete this; }
+  void OnDone() override;
 
  private:
   const std::shared_ptr<ScoreCall> call_;  // shared with the workers' streams
+  grpc::CallbackServerContext* const context_;
   grpc::ByteBuffer* const response_;
+  // Unguarded: the call makes its calls one at a time.
+  UnreadAnswers::Answer unread_;
   v1::ScoreResponse answer_;
 };
 
@@ -50,11 +56,14 @@ class ScoreStreamWriter final : public grpc::ServerBidiReactor<grpc::ByteBuffer,
   // Makes the call from the settings, or from the reason why there is none.
   using Begin =
       std::function<std::shared_ptr<ScoreCall>(v1::ScoreRequest* settings, absl::Status* status)>;
-  ScoreStreamWriter(absl::Time deadline, Begin begin);
+  ScoreStreamWriter(absl::Time deadline, grpc::CallbackServerContext* context, RouterParts& parts,
+                    Begin begin);
 
   void Result(v1::ItemScore item) override;
   void Finish(const v1::ScoreUsage& usage) override;
   void Fail(const absl::Status& error) override;
+  bool Stalled(absl::Duration now) override;
+  void Abort(const absl::Status& why) override { CutCall(context_->c_call(), why); }
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -68,11 +77,17 @@ class ScoreStreamWriter final : public grpc::ServerBidiReactor<grpc::ByteBuffer,
   void TakeItems(ScoreCall& call, const absl::Status& parsed, v1::ScoreStreamRequest message);
   void ReadMore();
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `taken`: a write has ended.
+  void CountUnread(bool taken) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const absl::Time deadline_;
+  grpc::CallbackServerContext* const context_;
   const Begin begin_;
   grpc::ByteBuffer read_;
   absl::Mutex mutex_;
+  UnreadAnswers::Answer unread_ ABSL_GUARDED_BY(mutex_);
+  StallWatch stall_ ABSL_GUARDED_BY(mutex_);
+  bool moved_ ABSL_GUARDED_BY(mutex_) = false;               // since the last look
   std::shared_ptr<ScoreCall> call_ ABSL_GUARDED_BY(mutex_);  // from the first message on
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   bool reading_ ABSL_GUARDED_BY(mutex_) = true;  // or what was read is being taken
@@ -84,6 +99,7 @@ class ScoreStreamWriter final : public grpc::ServerBidiReactor<grpc::ByteBuffer,
   std::string request_id_ ABSL_GUARDED_BY(mutex_);
   bool id_sent_ ABSL_GUARDED_BY(mutex_) = false;
   v1::ScoreStreamResponse pending_ ABSL_GUARDED_BY(mutex_);
+  int64_t pending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // in memory
   grpc::ByteBuffer on_wire_ ABSL_GUARDED_BY(mutex_);
   grpc::Status end_ ABSL_GUARDED_BY(mutex_);  // once kFinishing
 };

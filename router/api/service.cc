@@ -125,7 +125,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
   absl::Status parsed = caller.ok() ? ParseRequest(*bytes, &request) : caller.status();
   auto call = std::make_shared<GenerateCall>(
       parts_, Receive(std::move(caller), context, &request, &parsed));
-  return StartCall(call, new StreamWriter(call, context), parsed, std::move(request),
+  return StartCall(call, new StreamWriter(call, context, parts_), parsed, std::move(request),
                    DeadlineOf(*context, parts_));
 }
 
@@ -137,7 +137,7 @@ grpc::ServerUnaryReactor* InferenceService::GenerateOnce(grpc::CallbackServerCon
   absl::Status parsed = caller.ok() ? ParseRequest(*bytes, &request) : caller.status();
   auto call = std::make_shared<GenerateCall>(
       parts_, Receive(std::move(caller), context, request.mutable_request(), &parsed));
-  return StartCall(call, new OnceWriter(call, context, response), parsed,
+  return StartCall(call, new OnceWriter(call, context, response, parts_), parsed,
                    std::move(*request.mutable_request()), DeadlineOf(*context, parts_));
 }
 
@@ -242,7 +242,8 @@ grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* c
   absl::Status parsed = caller.ok() ? ParseRequest(*bytes, &settings.request) : caller.status();
   auto call = std::make_shared<ScoreCall>(
       parts_, Receive(std::move(caller), context, &settings.request, &parsed));
-  auto* writer = new ScoreOnceWriter(call, settings.request.request_id(), response);
+  auto* writer =
+      new ScoreOnceWriter(call, context, settings.request.request_id(), response, parts_);
   if (parsed.ok()) {
     call->Start(std::move(settings), DeadlineOf(*context, parts_), writer);
   } else {
@@ -259,7 +260,7 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* InferenceService::S
     return std::make_shared<ScoreCall>(parts_,
                                        Receive(std::move(caller), context, settings, status));
   };
-  return new ScoreStreamWriter(DeadlineOf(*context, parts_), std::move(begin));
+  return new ScoreStreamWriter(DeadlineOf(*context, parts_), context, parts_, std::move(begin));
 }
 
 absl::Status AdminService::Allow(grpc::CallbackServerContext& context) const {

@@ -11,7 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
+#include "common/base/rpc/answer_watch.h"
 #include "common/base/utf8.h"
+#include "router/options.h"
+#include "router/request/unread_answers.h"
 
 namespace baton::router {
 namespace {
@@ -70,6 +73,16 @@ grpc::ByteBuffer ToBytes(const google::protobuf::Message& message) {
                                                                                  &own_buffer);
   BATON_CHECK(status.ok()) << "serializing " << message.GetDescriptor()->full_name();
   return bytes;
+}
+
+std::function<void()> CutBehind(grpc::CallbackServerContext* context, const RouterParts& parts) {
+  return [context, most = parts.unread.most_bytes()] {
+    CutCall(context->c_call(), ReadersBehind(most));
+  };
+}
+
+absl::Duration StallLimit(const RouterParts& parts) {
+  return absl::Milliseconds(parts.options.write_stall_timeout_ms);
 }
 
 }  // namespace baton::router

@@ -4,9 +4,14 @@
 #define BATON_ROUTER_API_WIRE_H_
 
 #include <google/protobuf/message.h>
+#include <grpcpp/server_context.h>
 #include <grpcpp/support/byte_buffer.h>
 
+#include <functional>
+
 #include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "router/request/router_parts.h"
 
 namespace baton::router {
 
@@ -15,6 +20,11 @@ namespace baton::router {
 absl::Status ParseRequest(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);
 
 grpc::ByteBuffer ToBytes(const google::protobuf::Message& message);
+
+// For the sink of a call. UnreadAnswers::Answer ends the call with the first; a write may make no
+// progress for as long as the second.
+std::function<void()> CutBehind(grpc::CallbackServerContext* context, const RouterParts& parts);
+absl::Duration StallLimit(const RouterParts& parts);
 
 }  // namespace baton::router
 

@@ -22,6 +22,7 @@ constexpr uint32_t kMaxHeaderBytes = 32 << 10;
 // disconnect is noticed only by writing.
 constexpr size_t kMaxReadAhead = 64 << 10;
 constexpr size_t kReadAtOnce = 4096;
+constexpr size_t kWriteAtOnce = 64 << 10;
 constexpr absl::Duration kLinger = absl::Seconds(2);
 
 std::chrono::nanoseconds Chrono(absl::Duration duration) {
@@ -208,8 +209,42 @@ void HttpConnection::Send(std::string text) {
     return;
   }
   out_ = std::move(text);
-  net::async_write(stream_, net::buffer(out_),
-                   [self = shared_from_this()](error_code error, size_t) { self->OnSent(error); });
+  moved_ = true;
+  WatchWrite();
+  net::async_write(
+      stream_, net::buffer(out_),
+      [this](error_code error, size_t bytes) -> size_t {  // after each part, and before the first
+        moved_ = moved_ || bytes > 0;
+        return error ? 0 : kWriteAtOnce;
+      },
+      [self = shared_from_this()](error_code error, size_t) { self->OnSent(error); });
+}
+
+// One timer for many writes: most end at once.
+void HttpConnection::WatchWrite() {
+  if (std::exchange(watching_, true)) return;
+  stall_.Begin(server_.options().clock->SinceStart());
+  AwaitLook();
+}
+
+void HttpConnection::AwaitLook() {
+  write_timer_.expires_after(Chrono(stall_.period()));
+  write_timer_.async_wait([weak = weak_from_this()](error_code error) {
+    if (error) return;
+    if (auto self = weak.lock()) self->LookAtWrite();
+  });
+}
+
+void HttpConnection::LookAtWrite() {
+  if (!writing_ || state_ == State::kClosed) {
+    watching_ = false;
+  } else if (stall_.Look(server_.options().clock->SinceStart(), std::exchange(moved_, false))) {
+    watching_ = false;
+    if (metrics() != nullptr) metrics()->AnswerNotRead("stalled");
+    Reset();  // which ends the write
+  } else {
+    AwaitLook();
+  }
 }
 
 void HttpConnection::OnSent(error_code error) {
@@ -262,10 +297,20 @@ void HttpConnection::ReportGone() {
   call_->OnGone();
 }
 
+// The kernel must not keep what it has for a client that does not read, nor the client take this
+// for the end of its answer.
+void HttpConnection::Reset() {
+  if (state_ == State::kClosed) return;
+  error_code ignored;
+  stream_.socket().set_option(net::socket_base::linger(true, 0), ignored);
+  Close();
+}
+
 void HttpConnection::Close() {
   if (state_ == State::kClosed) return;
   state_ = State::kClosed;
   timer_.cancel();
+  write_timer_.cancel();
   error_code ignored;
   stream_.socket().close(ignored);
 }

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "common/base/stall_watch.h"
 #include "router/http/http_server.h"
 #include "router/http/http_stream.h"
 #include "router/metrics.h"
@@ -47,7 +48,9 @@ class HttpConnection final : public HttpResponder,
                  std::shared_ptr<HttpStream::Context> context)
       : server_(server),
         stream_(std::move(socket), std::move(context)),
-        timer_(stream_.get_executor()) {
+        timer_(stream_.get_executor()),
+        write_timer_(stream_.get_executor()),
+        stall_(server.options().write_stall_timeout) {
     if (metrics() != nullptr) metrics()->HttpConnectionsChanged(+1);
   }
   ~HttpConnection() override {
@@ -91,7 +94,12 @@ class HttpConnection final : public HttpResponder,
       if (!c.writing_) c.FinishStream();
     });
   }
-  void Abort() override { Cut(); }
+  void Abort() override {
+    OnStrand([](HttpConnection& c) {
+      c.Reset();
+      c.ReportGone();
+    });
+  }
 
  private:
   enum class State { kReading, kAnswering, kLingering, kClosed };
@@ -120,10 +128,15 @@ class HttpConnection final : public HttpResponder,
   void BeginStream(HttpResponse head);
   std::string Framed(std::string piece) const;
   void Send(std::string text);
+  // Looks at the write under way, now and then, until none is.
+  void WatchWrite();
+  void AwaitLook();
+  void LookAtWrite();
   void OnSent(boost::system::error_code error);
   void FinishStream();
   void FinishAnswer();
   void ReportGone();
+  void Reset();
   void Close();
   void Expire(absl::Duration after);
 
@@ -142,7 +155,11 @@ class HttpConnection final : public HttpResponder,
   bool ended_ = false;          // the end itself is being written
   bool reading_ahead_ = false;  // a read waits for the next request, or the client's end
   bool writing_ = false;
-  bool gone_ = false;  // reported
+  boost::asio::steady_timer write_timer_;
+  StallWatch stall_;
+  bool watching_ = false;  // write_timer_ runs
+  bool moved_ = false;     // since the last look
+  bool gone_ = false;      // reported
   std::string out_;
 };
 

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/base/clock.h"
 #include "common/base/tls_files.h"
 
 namespace baton::router {
@@ -54,7 +55,7 @@ class HttpResponder {
   virtual void Write(std::string piece) = 0;
   // Ends the stream once what was written has left.
   virtual void End() = 0;
-  // Drops the connection, whatever is unsent. May come in addition to the calls above.
+  // Resets the connection, whatever is unsent. May come in addition to the calls above.
   virtual void Abort() = 0;
 };
 
@@ -80,6 +81,9 @@ struct HttpServerOptions {
   // long after its first byte.
   absl::Duration idle_timeout = absl::Seconds(75);
   absl::Duration read_timeout = absl::Seconds(60);
+  // A client that reads nothing of what is being written for so long, by this clock, is gone.
+  absl::Duration write_stall_timeout = absl::Seconds(30);
+  const Clock* clock = &Clock::Real();
   // Counts connections, streams and answers; null: nothing is counted. Must outlive the server.
   RouterMetrics* metrics = nullptr;
   // The label of a path, one of a few.

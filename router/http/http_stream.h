@@ -2,6 +2,9 @@
 #ifndef BATON_ROUTER_HTTP_HTTP_STREAM_H_
 #define BATON_ROUTER_HTTP_HTTP_STREAM_H_
 
+#include <netinet/tcp.h>
+
+#include <boost/asio/detail/socket_option.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/ssl/stream.hpp>
@@ -18,6 +21,9 @@ class HttpStream {
   using Context = boost::asio::ssl::context;
   using executor_type = Socket::executor_type;
   using Error = boost::system::error_code;
+  using NotSentLowWater =
+      boost::asio::detail::socket_option::integer<IPPROTO_TCP, TCP_NOTSENT_LOWAT>;
+  static constexpr int kUnsentBytes = 64 << 10;  // that wait in the kernel
 
   // `context`: null for plaintext.
   HttpStream(Socket socket, std::shared_ptr<Context> context) : context_(std::move(context)) {
@@ -28,6 +34,9 @@ class HttpStream {
     }
     Error ignored;
     this->socket().set_option(boost::asio::ip::tcp::no_delay(true), ignored);
+    // By itself the kernel takes megabytes for a client that does not read, and takes more only
+    // once a third of it is read: too seldom to tell a slow reader from one that has stopped.
+    this->socket().set_option(NotSentLowWater(kUnsentBytes), ignored);
   }
 
   bool has_tls() const { return tls_.has_value(); }

@@ -6,12 +6,10 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
-#include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
 #include "common/base/error.h"
 #include "common/base/random_id.h"
@@ -19,17 +17,16 @@
 #include "common/tokenizer/tokenizer.h"
 #include "common/tracing/tracer.h"
 #include "router/fleet/roster.h"
+#include "router/http/exchange.h"
 #include "router/http/http_trace.h"
 #include "router/http/json_readers.h"
 #include "router/http/openai_error.h"
 #include "router/http/openai_response.h"
-#include "router/http/prompt_group.h"
 #include "router/http/web_ui.h"
 #include "router/metrics.h"
 #include "router/options.h"
 #include "router/request/admission.h"
 #include "router/request/chat_prompt.h"
-#include "router/request/delta_merging.h"
 #include "router/request/request_check.h"
 #include "router/request/request_class.h"
 #include "router/request/truncation.h"
@@ -38,172 +35,17 @@
 namespace baton::router {
 namespace {
 
-constexpr char kRequestId[] = "x-request-id";
 constexpr absl::string_view kCompletions = "/v1/completions";
 constexpr absl::string_view kChat = "/v1/chat/completions";
 constexpr absl::string_view kModels = "/v1/models";
 constexpr absl::string_view kStatus = "/v1/baton/status";
 constexpr absl::string_view kModelPrefix = "/v1/models/";
-// Between events: proxies and clients see that the stream lives.
-constexpr char kComment[] = ": keep-alive\n\n";
 
 // The client's, or a new one if it sends none that is valid.
 std::string RequestIdOf(const HttpRequest& request) {
-  const absl::string_view given = request.Header(kRequestId);
+  const absl::string_view given = request.Header(kHttpRequestId);
   return given.empty() || !CheckRequestId(given).ok() ? RandomIdText() : std::string(given);
 }
-
-}  // namespace
-
-// One generation over HTTP: the sink of its GenerateCall and the handler of its connection. Both
-// hold it until the call has ended and the answer has left.
-class Exchange : public HttpCall,
-                 public ResponseSink,
-                 public std::enable_shared_from_this<Exchange> {
- public:
-  Exchange(RouterParts& parts, const Caller& caller, std::shared_ptr<HttpResponder> responder,
-           OpenAiResponse::Options options, int prompts)
-      : responder_(std::move(responder)),
-        call_(std::make_shared<PromptGroup>(parts, caller, prompts)),
-        prompt_field_(options.chat ? "messages" : "prompt"),
-        request_id_(options.request_id),
-        format_(std::move(options), parts.tokenizer) {}
-
-  // Before Start.
-  void ShowSpecialTokens(const std::vector<int32_t>& ids) { call_->ShowSpecialTokens(ids); }
-  void Rendered(absl::Duration begin, absl::Duration end, int dropped_tokens) {
-    call_->Rendered(begin, end, dropped_tokens);
-  }
-  void SetEcho(std::vector<OpenAiResponse::Echo> echo) { format_.SetEcho(std::move(echo)); }
-
-  // One request for each prompt.
-  void Start(std::vector<v1::GenerateRequest> requests, absl::Time deadline) {
-    if (gone_) return Refuse(absl::CancelledError("the client has closed the connection"));
-    self_ = shared_from_this();
-    call_->Start(std::move(requests), deadline, this);
-    // OnGone on another thread may have come before the call could be cancelled.
-    if (gone_) call_->Cancel();
-  }
-  void Refuse(const absl::Status& error) {
-    self_ = shared_from_this();
-    call_->Refuse(error, this);
-  }
-
-  void Abort() override { responder_->Abort(); }
-  void OnGone() override {
-    gone_ = true;
-    call_->Cancel();
-  }
-  void OnDone() override {
-    call_->OnSinkGone();
-    self_.reset();
-  }
-
- protected:
-  HttpResponse Ok(const char* content_type, std::string body) const {
-    return {200, {{"Content-Type", content_type}, {kRequestId, request_id_}}, std::move(body)};
-  }
-  void RespondError(const absl::Status& error) {
-    HttpResponse response = ErrorResponse(error, prompt_field_);
-    response.headers.emplace_back(kRequestId, request_id_);
-    responder_->Respond(std::move(response));
-  }
-
-  const std::shared_ptr<HttpResponder> responder_;
-  const std::shared_ptr<PromptGroup> call_;
-  const char* const prompt_field_;
-  const std::string request_id_;
-  OpenAiResponse format_;  // used by one thread at a time
-
- private:
-  std::atomic<bool> gone_{false};
-  std::shared_ptr<Exchange> self_;
-};
-
-namespace {
-
-class WholeExchange final : public Exchange {
- public:
-  using Exchange::Exchange;
-  void Send(const v1::GenerateResponse& delta) override { answer_.Add(delta); }
-  bool Fits(const v1::GenerateResponse& delta) const override { return answer_.Fits(delta); }
-  void Finish(const v1::GenerateResponse& last, absl::Span<const int>) override {
-    answer_.Add(last);
-    responder_->Respond(Ok("application/json", format_.Whole(answer_.choices(), last.usage())));
-  }
-  void Fail(const absl::Status& error) override { RespondError(error); }
-
- private:
-  WholeAnswer answer_;  // the call makes its calls one at a time
-};
-
-// Sends nothing before the first token, so that an error has its own status until then.
-class StreamExchange final : public Exchange {
- public:
-  using Exchange::Exchange;
-
-  void Send(const v1::GenerateResponse& delta) override {
-    absl::MutexLock lock(&mutex_);
-    pending_.Add(delta);
-    WriteNext();
-  }
-  void Heartbeat(const v1::GenerateResponse&) override {
-    absl::MutexLock lock(&mutex_);
-    if (begun_ && !writing_ && pending_.empty() && end_ == End::kOpen) Write(kComment);
-  }
-  void Finish(const v1::GenerateResponse& last, absl::Span<const int>) override {
-    absl::MutexLock lock(&mutex_);
-    pending_.Add(last);
-    end_ = End::kFinished;
-    end_text_ = format_.StreamEnd(last.usage());
-    WriteNext();
-  }
-  void Fail(const absl::Status& error) override {
-    absl::MutexLock lock(&mutex_);
-    if (!begun_) {
-      end_ = End::kDone;
-      return RespondError(error);
-    }
-    end_ = End::kFinished;
-    end_text_ = absl::StrCat("data: ", ErrorJson(error, prompt_field_), "\n\n");
-    WriteNext();
-  }
-  void OnWritten() override {
-    absl::MutexLock lock(&mutex_);
-    writing_ = false;
-    WriteNext();
-  }
-
- private:
-  enum class End { kOpen, kFinished, kDone };
-
-  void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (writing_ || end_ == End::kDone) return;
-    std::string text;
-    while (text.empty() && !pending_.empty()) text = format_.Chunk(pending_.Next());
-    if (end_ == End::kFinished && pending_.empty()) {
-      end_ = End::kDone;
-      text += end_text_;
-    }
-    if (!text.empty()) Write(std::move(text));
-    if (end_ == End::kDone) responder_->End();
-  }
-  void Write(std::string text) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    writing_ = true;
-    if (std::exchange(begun_, true)) return responder_->Write(std::move(text));
-    HttpResponse head = Ok("text/event-stream; charset=utf-8", std::move(text));
-    head.headers.emplace_back("Cache-Control", "no-cache");
-    head.headers.emplace_back("X-Accel-Buffering", "no");  // nginx: pass events on at once
-    responder_->Begin(std::move(head));
-  }
-
-  absl::Mutex mutex_;
-  PendingDeltas pending_ ABSL_GUARDED_BY(mutex_);
-  bool begun_ ABSL_GUARDED_BY(mutex_) = false;
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  End end_ ABSL_GUARDED_BY(mutex_) = End::kOpen;
-  std::string end_text_ ABSL_GUARDED_BY(mutex_);
-};
 
 // One for each prompt.
 std::vector<v1::GenerateRequest> RequestsOf(OpenAiRequest request) {
@@ -242,7 +84,7 @@ static bool NeedsNoKey(absl::string_view route) {
 
 HttpResponse OpenAiService::Malformed(int status, absl::string_view why, const HttpRequest& head) {
   HttpResponse response = PlainError(status, why, "malformed_http_request");
-  response.headers.emplace_back(kRequestId, RequestIdOf(head));
+  response.headers.emplace_back(kHttpRequestId, RequestIdOf(head));
   return response;
 }
 
@@ -264,7 +106,7 @@ std::shared_ptr<HttpCall> OpenAiService::Handle(HttpRequest request,
   } else {
     response = Answer(request, route);
   }
-  response.headers.emplace_back(kRequestId, RequestIdOf(request));
+  response.headers.emplace_back(kHttpRequestId, RequestIdOf(request));
   if (request.method == "HEAD") response.body.clear();
   responder->Respond(std::move(response));
   return nullptr;
@@ -313,7 +155,7 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const HttpRequest& http, Calle
   OpenAiResponse::Options options;
   options.chat = chat;
   options.request_id = caller.request_id = RequestIdOf(http);
-  const absl::Status id_ok = CheckRequestId(http.Header(kRequestId));
+  const absl::Status id_ok = CheckRequestId(http.Header(kHttpRequestId));
   options.model = parts_.options.served_model_name;
   options.created = absl::ToUnixSeconds(now);
   if (std::optional<ModelInfo> model = parts_.roster.model()) {
@@ -337,14 +179,9 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const HttpRequest& http, Calle
     // OpenAI's `user` is an end user of the key's owner.
     if (caller.tenant) request->generate.clear_tenant();
   }
-  std::shared_ptr<Exchange> exchange;
-  if (request.ok() && request->stream) {
-    exchange = std::make_shared<StreamExchange>(parts_, caller, std::move(responder),
-                                                std::move(options), prompts);
-  } else {
-    exchange = std::make_shared<WholeExchange>(parts_, caller, std::move(responder),
-                                               std::move(options), prompts);
-  }
+  const bool stream = request.ok() && request->stream;
+  const std::shared_ptr<Exchange> exchange =
+      MakeExchange(stream, parts_, caller, std::move(responder), std::move(options), prompts);
   const absl::Time deadline = now + absl::Milliseconds(parts_.options.default_deadline_ms);
   if (!request.ok()) {
     exchange->Refuse(request.status());

@@ -96,9 +96,9 @@ void PromptGroup::Part::Heartbeat(const v1::GenerateResponse& empty) {
   if (!group_.ended_) group_.sink_->Heartbeat(empty);
 }
 
-bool PromptGroup::Part::Fits(const v1::GenerateResponse& delta) const {
+absl::Status PromptGroup::Part::Accepts(const v1::GenerateResponse& delta) const {
   absl::MutexLock lock(&group_.mutex_);
-  return group_.ended_ || group_.sink_->Fits(delta);
+  return group_.ended_ ? absl::OkStatus() : group_.sink_->Accepts(delta);
 }
 
 void PromptGroup::Part::Finish(const v1::GenerateResponse& last,
@@ -124,9 +124,9 @@ void PromptGroup::Part::Fail(const absl::Status& error) {
   group_.parts_.pool.TryRun([group = group_.shared_from_this()] { group->Cancel(); });
 }
 
-void PromptGroup::Part::Abort() {
+void PromptGroup::Part::Abort(const absl::Status& why) {
   absl::MutexLock lock(&group_.mutex_);
-  if (group_.ended_) group_.sink_->Abort();
+  if (group_.ended_) group_.sink_->Abort(why);
 }
 
 }  // namespace baton::router

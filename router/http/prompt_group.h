@@ -45,10 +45,10 @@ class PromptGroup final : public std::enable_shared_from_this<PromptGroup> {
         : call(std::make_shared<GenerateCall>(parts, caller)), group_(group), index_(index) {}
     void Send(const v1::GenerateResponse& delta) override;
     void Heartbeat(const v1::GenerateResponse& empty) override;
-    bool Fits(const v1::GenerateResponse& delta) const override;
+    absl::Status Accepts(const v1::GenerateResponse& delta) const override;
     void Finish(const v1::GenerateResponse& last, absl::Span<const int> token_counts) override;
     void Fail(const absl::Status& error) override;
-    void Abort() override;
+    void Abort(const absl::Status& why) override;
 
     const std::shared_ptr<GenerateCall> call;
 

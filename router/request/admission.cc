@@ -18,6 +18,7 @@ std::optional<Admission::Ticket> Admission::TryEnter() {
   absl::MutexLock lock(&mutex_);
   if (inside_.requests >= limits_.requests) return std::nullopt;
   NoteTime();
+  ++tickets_;
   ++inside_.requests;
   ++inside_.without_prompt;
   on_change_(inside_);
@@ -68,15 +69,26 @@ void Admission::EndPrompt(int64_t tokens, bool computed) {
   on_change_(inside_);
 }
 
-void Admission::Leave(const Ticket& ticket) {
+void Admission::Leave(Ticket* ticket) {
   absl::MutexLock lock(&mutex_);
+  FreePlace(ticket);
+}
+
+void Admission::Forget(Ticket* ticket) {
+  absl::MutexLock lock(&mutex_);
+  FreePlace(ticket);
+  --tickets_;
+}
+
+void Admission::FreePlace(Ticket* ticket) {
+  if (!std::exchange(ticket->inside_, false)) return;
   NoteTime();
-  if (ticket.waiting_) EndWaiting(ticket.prompt_tokens_);
+  if (std::exchange(ticket->waiting_, false)) EndWaiting(ticket->prompt_tokens_);
   // Only those that took a prompt in: refusals leave fast, and would promise too much.
-  if (ticket.prompt_tokens_ > 0 && NearlyFull()) completions_.Add(full_time_, 1);
+  if (ticket->prompt_tokens_ > 0 && NearlyFull()) completions_.Add(full_time_, 1);
   --inside_.requests;
-  if (ticket.prompt_tokens_ == 0) --inside_.without_prompt;
-  inside_.prompt_tokens -= ticket.prompt_tokens_;
+  if (ticket->prompt_tokens_ == 0) --inside_.without_prompt;
+  inside_.prompt_tokens -= ticket->prompt_tokens_;
   on_change_(inside_);
 }
 
@@ -133,7 +145,7 @@ Admission::Estimate Admission::EstimatedTimes(int64_t tokens, int64_t max_tokens
 void Admission::AwaitEmpty() {
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(
-      +[](Inside* inside) { return inside->requests == 0; }, &inside_));
+      +[](int* tickets) { return *tickets == 0; }, &tickets_));
 }
 
 }  // namespace baton::router

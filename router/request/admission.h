@@ -68,24 +68,29 @@ class Admission {
     int without_prompt = 0;     // the other requests
   };
 
-  // A place inside, released by its destructor. Move-only; its methods are for one thread.
+  // A place inside, released by Leave or its destructor. Move-only; its methods are for one thread.
   class Ticket {
    public:
     explicit Ticket(Admission* admission) : admission_(admission) {}
     Ticket(Ticket&& other) noexcept
         : admission_(std::exchange(other.admission_, nullptr)),
           prompt_tokens_(std::exchange(other.prompt_tokens_, 0)),
-          waiting_(std::exchange(other.waiting_, false)) {}
+          waiting_(std::exchange(other.waiting_, false)),
+          inside_(std::exchange(other.inside_, false)) {}
     Ticket& operator=(Ticket&& other) noexcept {
       std::swap(admission_, other.admission_);
       std::swap(prompt_tokens_, other.prompt_tokens_);
       std::swap(waiting_, other.waiting_);
+      std::swap(inside_, other.inside_);
       return *this;
     }
     ~Ticket() {
-      if (admission_ != nullptr) admission_->Leave(*this);
+      if (admission_ != nullptr) admission_->Forget(this);
     }
 
+    // The request has ended. What is left of it, such as an answer that is still being read, takes
+    // no place; AwaitEmpty waits for it all the same.
+    void Leave() { admission_->Leave(this); }
     // Once, when the prompt's length is known. False if so many tokens do not fit; a prompt that is
     // alone always fits.
     bool TryAddPrompt(int64_t tokens) { return admission_->TryAddPrompt(tokens, this); }
@@ -97,6 +102,7 @@ class Admission {
     Admission* admission_;
     int64_t prompt_tokens_ = 0;
     bool waiting_ = false;  // for the first token
+    bool inside_ = true;
   };
 
   // A further prompt of a request inside, until the destructor: it counts like the first one.
@@ -162,12 +168,15 @@ class Admission {
     answer_pace_.OnAnswer(tokens, max_tokens, took, whole);
   }
 
+  // Until the last ticket is gone.
   void AwaitEmpty();
 
  private:
   bool TryAddPrompt(int64_t tokens, Ticket* ticket);
   void OnFirstToken(Ticket* ticket);
-  void Leave(const Ticket& ticket);
+  void Leave(Ticket* ticket);
+  void Forget(Ticket* ticket);
+  void FreePlace(Ticket* ticket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndPrompt(int64_t tokens, bool computed);
   // So many prompts wait that their pace can be measured.
   bool Loaded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -183,6 +192,7 @@ class Admission {
   const std::function<void(const Inside&)> on_change_;
   mutable absl::Mutex mutex_;
   Inside inside_ ABSL_GUARDED_BY(mutex_);
+  int tickets_ ABSL_GUARDED_BY(mutex_) = 0;  // of places, and of requests that have left
   absl::Duration last_change_ ABSL_GUARDED_BY(mutex_);
   absl::Duration full_time_ ABSL_GUARDED_BY(mutex_);  // runs only while NearlyFull()
   DecayingRate completions_ ABSL_GUARDED_BY(mutex_);  // by that clock

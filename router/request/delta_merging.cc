@@ -2,13 +2,16 @@
 
 #include <algorithm>
 
+#include "common/base/error.h"
+#include "common/base/stall_watch.h"
 #include "router/request/response_sink.h"
 
 namespace baton::router {
 namespace {
 
-// Deltas merge up to here; one alone is below the other bound, as prompt_logprobs have their own.
-constexpr size_t kMaxMergedBytes = 1 << 20;
+// Deltas merge up to here; one alone may be larger, below a bound of its kind, as prompt_logprobs
+// have one. So much a client must be able to read within the limit of a stalled write.
+constexpr size_t kMaxMergedBytes = StallWatch::kBytesPerLimit;
 // The rest is for what does not grow, and for the first choice's text, which is sent twice.
 constexpr size_t kMaxOnceBytes = WholeAnswer::kMaxMessageBytes - (512 << 10);
 
@@ -24,7 +27,19 @@ size_t GrowingBytes(const v1::GenerateResponse& delta) {
   return bytes;
 }
 
+// In memory. Log probabilities take several times what they do on the wire.
+int64_t MemoryOf(const v1::GenerateResponse& delta) {
+  size_t bytes = delta.text().size() + sizeof(int32_t) * delta.token_ids_size();
+  for (const v1::TokenLogprobs& one : delta.logprobs()) bytes += one.SpaceUsedLong();
+  for (const v1::TokenLogprobs& one : delta.prompt_logprobs()) bytes += one.SpaceUsedLong();
+  return static_cast<int64_t>(bytes);
+}
+
 }  // namespace
+
+int64_t PendingDeltas::BytesOf(const v1::GenerateResponse& delta) {
+  return static_cast<int64_t>(sizeof(Pending)) + MemoryOf(delta);
+}
 
 void PendingDeltas::Pass(const v1::GenerateResponse& delta) {
   if (delta.has_usage()) usage_ = delta.usage();
@@ -32,23 +47,28 @@ void PendingDeltas::Pass(const v1::GenerateResponse& delta) {
 
 void PendingDeltas::Add(const v1::GenerateResponse& delta) {
   Pass(delta);
-  const size_t bytes = GrowingBytes(delta);
+  const size_t wire_bytes = GrowingBytes(delta);
+  int64_t bytes = MemoryOf(delta);
   const auto same = std::find_if(pending_.rbegin(), pending_.rend(), [&](const Pending& pending) {
     return pending.delta.choice() == delta.choice();
   });
   // The order of the deltas of one choice is its text; the order between choices does not matter.
-  if (same == pending_.rend() || same->bytes + bytes > kMaxMergedBytes) {
-    pending_.push_back({delta, bytes});
+  if (same == pending_.rend() || same->wire_bytes + wire_bytes > kMaxMergedBytes) {
+    bytes += static_cast<int64_t>(sizeof(Pending));
+    pending_.push_back({delta, wire_bytes, bytes});
   } else {
     MergeDelta(delta, &same->delta);
+    same->wire_bytes += wire_bytes;
     same->bytes += bytes;
   }
+  bytes_ += bytes;
 }
 
 v1::GenerateResponse PendingDeltas::Next() {
   // The usage of a choice that has waited must not be below that of one that has overtaken it.
   v1::GenerateResponse next = std::move(pending_.front().delta);
   *next.mutable_usage() = usage_;
+  bytes_ -= pending_.front().bytes;
   pending_.pop_front();
   return next;
 }
@@ -58,8 +78,11 @@ void WholeAnswer::Add(const v1::GenerateResponse& delta) {
   MergeDelta(delta, &choices_[delta.choice()]);
 }
 
-bool WholeAnswer::Fits(const v1::GenerateResponse& delta) const {
-  return bytes_ + GrowingBytes(delta) <= kMaxOnceBytes;
+absl::Status WholeAnswer::Accepts(const v1::GenerateResponse& delta) const {
+  if (bytes_ + GrowingBytes(delta) <= kMaxOnceBytes) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kOutOfRange, "ANSWER_TOO_LARGE",
+                   "the answer is larger than what clients take in one message: expected "
+                   "fewer logprobs or choices, or a call of Generate, which streams");
 }
 
 v1::GenerateOnceResponse WholeAnswer::Take(const v1::GenerateResponse& last,

@@ -4,9 +4,11 @@
 #define BATON_ROUTER_REQUEST_DELTA_MERGING_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <map>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "baton/v1/inference.pb.h"
 
@@ -17,20 +19,29 @@ namespace baton::router {
 class PendingDeltas {
  public:
   bool empty() const { return pending_.empty(); }
+  // The memory that they take, roughly.
+  int64_t bytes() const { return bytes_; }
+  // At most so much would be added.
+  static int64_t BytesOf(const v1::GenerateResponse& delta);
   void Add(const v1::GenerateResponse& delta);
   // Instead of Add, for a delta that is sent at once.
   void Pass(const v1::GenerateResponse& delta);
   // REQUIRES: not empty. Its usage is the newest of all choices'.
   v1::GenerateResponse Next();
-  void Clear() { pending_.clear(); }
+  void Clear() {
+    pending_.clear();
+    bytes_ = 0;
+  }
 
  private:
   struct Pending {
     v1::GenerateResponse delta;
-    size_t bytes = 0;  // of what was merged into it, at most
+    size_t wire_bytes = 0;  // of what was merged into it, at most
+    int64_t bytes = 0;
   };
   // Those of a choice in their order; one for each choice, unless that is too large for a message.
   std::deque<Pending> pending_;
+  int64_t bytes_ = 0;
   v1::Usage usage_;
 };
 
@@ -41,8 +52,9 @@ class WholeAnswer {
   static constexpr size_t kMaxMessageBytes = 4 << 20;
 
   void Add(const v1::GenerateResponse& delta);
-  // False if the answer with `delta` would be larger than kMaxMessageBytes.
-  bool Fits(const v1::GenerateResponse& delta) const;
+  // OUT_OF_RANGE, ANSWER_TOO_LARGE, if the answer with `delta` would be larger than
+  // kMaxMessageBytes.
+  absl::Status Accepts(const v1::GenerateResponse& delta) const;
   // What was added, by choice.
   const std::map<int, v1::GenerateResponse>& choices() const { return choices_; }
   // Call once, at the end. `last`: the last delta, not added before.

@@ -16,10 +16,16 @@
 
 namespace baton::router {
 
-// The places that a call holds, until its destructor. Move-only.
+// The places that a call holds, until Leave or its destructor. Move-only.
 struct Entrance {
   std::optional<Admission::Ticket> ticket;  // set by Enter
   TenantLimits::Place tenant_place;
+
+  // The call has ended, though its answer may not be read yet.
+  void Leave() {
+    if (ticket) ticket->Leave();
+    tenant_place = TenantLimits::Place();
+  }
 };
 
 // RESOURCE_EXHAUSTED with a time to retry: SURVIVORS_FULL, TENANT_LIMIT, TENANT_RATE_LIMIT or

@@ -288,10 +288,9 @@ v1::Timings GenerateCall::TimingsOf(const Attempt& attempt, bool decode_reported
 }
 
 void GenerateCall::Send(v1::GenerateResponse delta, const Attempt& from, bool end_reported) {
-  if (!sink_->Fits(delta)) {
-    return Fail(MakeError(absl::StatusCode::kOutOfRange, "ANSWER_TOO_LARGE",
-                          "the answer is larger than what clients take in one message: expected "
-                          "fewer logprobs or choices, or a call of Generate, which streams"));
+  if (absl::Status accepted = sink_->Accepts(delta); !accepted.ok()) {
+    if (ErrorReason(accepted) == "READER_BEHIND") parts_.metrics.AnswerNotRead("answer_memory");
+    return Fail(accepted);
   }
   *delta.mutable_usage() = usage_;
   const v1::FinishReason reason = delta.finish_reason();
@@ -307,7 +306,8 @@ void GenerateCall::Send(v1::GenerateResponse delta, const Attempt& from, bool en
     if (cache_miss_) *delta.mutable_usage()->mutable_cache_miss() = *std::move(cache_miss_);
     parts_.planner.OnAnswered(answer_->generated_tokens() / answer_->choice_count(), from.kv_bytes,
                               absl::Milliseconds(from.timings.kv_transfer_ms()));
-    End(absl::StatusCode::kOk, reason)->Finish(delta, answer_->token_counts());
+    const std::vector<int> counts = answer_->token_counts();
+    End(absl::StatusCode::kOk, reason)->Finish(delta, counts);
   } else {
     last_sent_at_ = parts_.clock.SinceStart();
     sink_->Send(delta);
@@ -329,7 +329,8 @@ ResponseSink* GenerateCall::End(absl::StatusCode code, v1::FinishReason reason) 
   attempts_.clear();
   waiting_.clear();
   registered_.reset();
-  entrance_.tenant_place = TenantLimits::Place();  // a client that has the answer may send the next
+  // A client that has the answer may send the next, and one that does not read it holds no place.
+  entrance_.Leave();
   RouterMetrics::RequestEnd end;
   end.code = code;
   end.finish_reason = reason;
@@ -350,6 +351,9 @@ ResponseSink* GenerateCall::End(absl::StatusCode code, v1::FinishReason reason) 
   parts_.metrics.RequestEnded(end);
   if (code == absl::StatusCode::kOk) CountSlos(end.longest_choice_tokens);
   trace_.Ended(usage_, now);
+  // What is left waits for the client to read, perhaps for long.
+  answer_.reset();
+  prepared_ = PreparedRequest();
   answered_ = sink_;
   return std::exchange(sink_, nullptr);
 }

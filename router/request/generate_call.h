@@ -110,6 +110,9 @@ class GenerateCall final : public DecodeListener,
   void RecordCharge(int sequences, const std::vector<WorkerTarget>& suspects);
   void HoldRoom(const absl::Status& refusal, absl::Duration pause, Attempt* attempt) const;
 
+  // Gives up a client that does not read.
+  void CheckReader(absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   // --- Attempts that wait: generate_call_waiting.cc.
   void OpenWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool PayForDueRetries(bool any_ready, absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

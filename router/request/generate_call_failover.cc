@@ -20,6 +20,7 @@
 #include "absl/algorithm/container.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
+#include "common/base/stall_watch.h"
 #include "router/fleet/roster.h"
 #include "router/metrics.h"
 #include "router/options.h"
@@ -280,13 +281,25 @@ void GenerateCall::RetryElsewhere(std::vector<int> choices, RetryState past,
   }
 }
 
+// A client that stops reading must not hold what its answer takes beyond its deadline.
+void GenerateCall::CheckReader(absl::Duration now) {
+  ResponseSink* const sink = sink_ != nullptr ? sink_ : answered_;
+  if (sink == nullptr) return;
+  absl::Status over;
+  if (sink->Stalled(now)) {
+    over = ReaderStalled(absl::Milliseconds(parts_.options.write_stall_timeout_ms));
+    parts_.metrics.AnswerNotRead("stalled");
+    if (sink_ != nullptr) Fail(over);
+  } else if (answered_ != nullptr && parts_.clock.Now() >= deadline_) {
+    over = DeadlinePassed();
+  }
+  if (!over.ok()) std::exchange(answered_, nullptr)->Abort(over);
+}
+
 void GenerateCall::OnTick() {
   absl::MutexLock lock(&mutex_);
-  // A client that stops reading must not hold its place beyond its deadline.
-  if (answered_ != nullptr && parts_.clock.Now() >= deadline_) {
-    std::exchange(answered_, nullptr)->Abort();
-  }
   const absl::Duration now = parts_.clock.SinceStart();
+  CheckReader(now);
   const absl::Duration bound = absl::Milliseconds(parts_.options.stall_timeout_ms);
   std::vector<std::pair<int, absl::Status>> lost;
   for (const auto& [stream, attempt] : attempts_) {

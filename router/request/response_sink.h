@@ -3,6 +3,7 @@
 #define BATON_ROUTER_REQUEST_RESPONSE_SINK_H_
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "baton/v1/inference.pb.h"
 
@@ -18,14 +19,18 @@ class ResponseSink {
   virtual void Send(const v1::GenerateResponse& delta) = 0;
   // Between Sends: the request is alive, without news. `empty` adds nothing to what was sent.
   virtual void Heartbeat(const v1::GenerateResponse& empty) {}
-  // False if the answer, with this, would be more than a client can take.
-  virtual bool Fits(const v1::GenerateResponse& delta) const { return true; }
+  // An error if the answer, with this, would be more than a client can take, or than may wait for
+  // it: the request ends with it.
+  virtual absl::Status Accepts(const v1::GenerateResponse& delta) const { return absl::OkStatus(); }
   // `token_counts`: how many tokens each choice has.
   virtual void Finish(const v1::GenerateResponse& last, absl::Span<const int> token_counts) = 0;
   virtual void Fail(const absl::Status& error) = 0;
-  // After Finish or Fail, and at most once: the deadline has passed and the client has not read the
-  // answer.
-  virtual void Abort() {}
+  // Several times a second, until GenerateCall::OnSinkGone. True once the client has not read what
+  // is being written for too long. Sinks whose connection watches that itself say false.
+  virtual bool Stalled(absl::Duration now) { return false; }
+  // After Finish or Fail, and at most once: the client has not read the answer. `why`: how long
+  // that was.
+  virtual void Abort(const absl::Status& why) {}
 };
 
 // Appends what `delta` adds to the same choice; of usage and the end, the newer stands.

@@ -33,6 +33,7 @@ class RoutePlanner;
 class RouterMetrics;
 class ScoreNetwork;
 class TenantLimits;
+class UnreadAnswers;
 class WorkPool;
 struct Options;
 
@@ -49,6 +50,7 @@ struct RouterParts {
   ContinuationLine& continuations;  // streams that wait for room on another decode worker
   WorkPool& pool;                   // threads that tokenize and choose workers
   CallWatch& watch;                 // ends calls whose deadline or stall limit has passed
+  UnreadAnswers& unread;            // bounds what waits for clients to read
   DecodeNetwork& network;           // opens streams to decode workers; simulated in tests
   DecisionLog& decisions;
   const Access& access;   // who makes a call

@@ -9,6 +9,7 @@
 #include "common/base/log.h"
 #include "common/base/random_id.h"
 #include "common/base/rpc/grpc_status.h"
+#include "common/base/stall_watch.h"
 #include "common/base/status_macros.h"
 #include "router/fleet/roster.h"
 #include "router/metrics.h"
@@ -173,6 +174,7 @@ void ScoreCall::Prepare() {
   std::deque<Item> items;
   {
     absl::MutexLock lock(&mutex_);
+    if (sink_ == nullptr) return;  // ended while it waited
     prompts = prompts_;
   }
   if (prompts == nullptr) {
@@ -290,20 +292,20 @@ void ScoreCall::Answer(int64_t number, v1::ItemScore result) {
   usage_.set_items(usage_.items() + 1);
   parts_.metrics.ItemAnswered(!result.has_error());
   if (!settings_.in_order) {
-    ++answered_;
+    ++answered_items_;
     sink_->Result(std::move(result));
     return;
   }
   out_of_order_.emplace(number, std::move(result));
-  while (!out_of_order_.empty() && out_of_order_.begin()->first == answered_) {
-    ++answered_;
+  while (!out_of_order_.empty() && out_of_order_.begin()->first == answered_items_) {
+    ++answered_items_;
     sink_->Result(std::move(out_of_order_.begin()->second));
     out_of_order_.erase(out_of_order_.begin());
   }
 }
 
 void ScoreCall::FinishIfDone() {
-  if (!input_ended_ || prompts_ == nullptr || answered_ < next_number_) return;
+  if (!input_ended_ || prompts_ == nullptr || answered_items_ < next_number_) return;
   End(absl::StatusCode::kOk)->Finish(usage_);
 }
 
@@ -345,14 +347,39 @@ ScoreSink* ScoreCall::End(absl::StatusCode code) {
   ready_.clear();
   out_of_order_.clear();
   registered_.reset();
-  entrance_ = Entrance();
+  entrance_.Leave();
   const absl::Duration now = parts_.clock.SinceStart();
   parts_.metrics.ScoreEnded(code, usage_, now - received_);
   if (code == absl::StatusCode::kOk && first_result_at_ && class_.ttft_slo > absl::ZeroDuration()) {
     parts_.metrics.SloMeasured("ttft", *first_result_at_ - received_ <= class_.ttft_slo);
   }
   trace_.Ended(usage_, now);
+  // What is left waits for the client to read, perhaps for long.
+  settings_ = Settings();
+  prompts_ = nullptr;
+  prefix_keys_.clear();
+  answered_ = sink_;
   return std::exchange(sink_, nullptr);
+}
+
+void ScoreCall::OnSinkGone() {
+  absl::MutexLock lock(&mutex_);
+  answered_ = nullptr;
+}
+
+// As GenerateCall's.
+void ScoreCall::CheckReader(absl::Duration now) {
+  ScoreSink* const sink = sink_ != nullptr ? sink_ : answered_;
+  if (sink == nullptr) return;
+  absl::Status over;
+  if (sink->Stalled(now)) {
+    over = ReaderStalled(absl::Milliseconds(parts_.options.write_stall_timeout_ms));
+    parts_.metrics.AnswerNotRead("stalled");
+    if (sink_ != nullptr) Fail(over);
+  } else if (answered_ != nullptr && parts_.clock.Now() >= deadline_) {
+    over = DeadlinePassed();
+  }
+  if (!over.ok()) std::exchange(answered_, nullptr)->Abort(over);
 }
 
 }  // namespace baton::router

@@ -75,10 +75,12 @@ class ScoreCall final : public ScoreListener,
   // The client is gone. Ends the workers' streams at once.
   void Cancel();
   bool CancelById() override;
+  // The sink must not be called any more.
+  void OnSinkGone();
 
   void OnScored(int stream, const internal::v1::ScoredItem& result) override;
   void OnStreamEnd(int stream, const grpc::Status& status) override;
-  // Gives up batches whose worker is gone; sends items that wait.
+  // Gives up batches whose worker is gone, and a client that does not read; sends items that wait.
   void OnTick() override;
 
  private:
@@ -131,6 +133,7 @@ class ScoreCall final : public ScoreListener,
   void Fail(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Cancels what still runs. Returns the sink, for the one answer; afterwards there is none.
   ScoreSink* End(absl::StatusCode code) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CheckReader(absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // --- Batches, and their losses: score_call_failover.cc.
   // Sends what is ready, as far as bounds, pauses and workers allow.
@@ -153,8 +156,9 @@ class ScoreCall final : public ScoreListener,
   const absl::Duration received_;
 
   absl::Mutex mutex_;
-  ScoreSink* sink_ ABSL_GUARDED_BY(mutex_) = nullptr;  // null once answered
-  Settings settings_ ABSL_GUARDED_BY(mutex_);          // without the items
+  ScoreSink* sink_ ABSL_GUARDED_BY(mutex_) = nullptr;      // null once answered
+  ScoreSink* answered_ ABSL_GUARDED_BY(mutex_) = nullptr;  // which may still be writing
+  Settings settings_ ABSL_GUARDED_BY(mutex_);              // without the items
   std::string request_id_ ABSL_GUARDED_BY(mutex_);
   ScoreTrace trace_ ABSL_GUARDED_BY(mutex_);
   absl::Time deadline_ ABSL_GUARDED_BY(mutex_);
@@ -180,7 +184,7 @@ class ScoreCall final : public ScoreListener,
   std::vector<WorkerHold> holds_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, v1::ItemScore> out_of_order_ ABSL_GUARDED_BY(mutex_);
   int64_t next_number_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t answered_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t answered_items_ ABSL_GUARDED_BY(mutex_) = 0;
   bool dispatched_ ABSL_GUARDED_BY(mutex_) = false;                        // a batch was sent
   std::optional<absl::Duration> first_result_at_ ABSL_GUARDED_BY(mutex_);  // of a worker
   v1::ScoreUsage usage_ ABSL_GUARDED_BY(mutex_);

@@ -281,8 +281,9 @@ absl::Status ScoreCall::CheckWaitBounds() const {
 
 void ScoreCall::OnTick() {
   absl::MutexLock lock(&mutex_);
-  if (sink_ == nullptr) return;
   const absl::Duration now = parts_.clock.SinceStart();
+  CheckReader(now);
+  if (sink_ == nullptr) return;
   std::vector<std::pair<int, absl::Status>> lost;
   for (const auto& [stream, batch] : batches_) {
     const bool stalled = now - batch.last_message > batch.patience;

@@ -17,6 +17,7 @@
 #include "router/request/generate_call.h"
 #include "router/request/prompt_history.h"
 #include "router/request/retry_budget.h"
+#include "router/request/unread_answers.h"
 #include "router/request/work_pool.h"
 #include "router/routing/decision_log.h"
 #include "tests/router/fake_clock.h"
@@ -132,13 +133,26 @@ class FakeSink final : public router::ResponseSink {
     absl::MutexLock lock(&mutex_);
     end_ = error;
   }
-  void Abort() override {
+  bool Stalled(absl::Duration) override {
     absl::MutexLock lock(&mutex_);
-    aborted_ = true;
+    return stalled_;
+  }
+  void Abort(const absl::Status& why) override {
+    absl::MutexLock lock(&mutex_);
+    abort_ = why;
+  }
+  // The client stops reading.
+  void Stall() {
+    absl::MutexLock lock(&mutex_);
+    stalled_ = true;
   }
   bool aborted() {
     absl::MutexLock lock(&mutex_);
-    return aborted_;
+    return !abort_.ok();
+  }
+  absl::Status abort() {
+    absl::MutexLock lock(&mutex_);
+    return abort_;
   }
   v1::GenerateResponse choice(int i = 0) {
     absl::MutexLock lock(&mutex_);
@@ -177,7 +191,8 @@ class FakeSink final : public router::ResponseSink {
   int messages_ ABSL_GUARDED_BY(mutex_) = 0;
   int heartbeats_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
-  bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stalled_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status abort_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Workers 0 and 1 prefill, 2 to 4 decode; all ready.
@@ -211,10 +226,10 @@ class CallHarness : public ::testing::Test {
     budget_.emplace(budget_limits_);
     fleet_->roster.SetOnDeath(
         [this](const router::Incarnation& dead) { budget_->OnDeath(dead, clock_.SinceStart()); });
-    parts_.reset(new router::RouterParts{options_, *tokenizer_, clock_, fleet_->roster,
-                                         fleet_->planner, metrics_, *admission_, *budget_,
-                                         continuations_, pool_, watch_, network_, decisions_,
-                                         access_, tenants_, chat_, registry_, prompts_, tracer_});
+    parts_.reset(new router::RouterParts{
+        options_, *tokenizer_,    clock_, fleet_->roster, fleet_->planner, metrics_, *admission_,
+        *budget_, continuations_, pool_,  watch_,         unread_,         network_, decisions_,
+        access_,  tenants_,       chat_,  registry_,      prompts_,        tracer_});
     for (int worker = 0; worker < kWorkers; ++worker) Introduce(worker);
   }
   router::RouterParts& parts() { return *parts_; }
@@ -293,6 +308,7 @@ class CallHarness : public ::testing::Test {
   const router::Access access_;
   router::PromptHistory prompts_{1 << 20};
   router::TenantLimits tenants_{clock_};
+  router::UnreadAnswers unread_{1 << 20, [](int64_t) {}, [] {}};
   router::CallWatch watch_{absl::InfiniteDuration()};  // the test ticks
   std::unique_ptr<router::RouterParts> parts_;
   std::vector<std::unique_ptr<FakeSink>> sinks_;

@@ -245,7 +245,7 @@ std::string Judge::WhyNot(const absl::Status& error) const {
   return allowed ? "" : "nothing was broken or bounded so";
 }
 
-void Judge::Abort() {
+void Judge::Abort(const absl::Status&) {
   if (!ended_ || aborted_ || world_.now() < spec_.deadline) {
     Wrong("aborted before its end, before its deadline, or twice");
   }

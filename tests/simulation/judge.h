@@ -42,7 +42,7 @@ class Judge final : public router::ResponseSink {
   void Heartbeat(const v1::GenerateResponse& empty) override;
   void Finish(const v1::GenerateResponse& last, absl::Span<const int> token_counts) override;
   void Fail(const absl::Status& error) override;
-  void Abort() override;
+  void Abort(const absl::Status& why) override;
 
   // The client has cancelled, or its deadline has passed.
   void OnCancelled() { cancelled_ = true; }

@@ -13,6 +13,7 @@
 #include "router/request/prompt_history.h"
 #include "router/request/retry_budget.h"
 #include "router/request/tenant_limits.h"
+#include "router/request/unread_answers.h"
 #include "router/request/work_pool.h"
 #include "router/routing/decision_log.h"
 #include "router/routing/priced_policy.h"
@@ -73,9 +74,9 @@ struct Router::Process {
         tenants(world),
         network(world, router.node_, router.decode_, static_cast<int>(router.prefill_.size()),
                 router.counts_, continuations, router.bug_),
-        parts{options,   HashTokenizer(), world,         fleet.roster, fleet.planner, metrics,
-              admission, retry_budget,    continuations, pool,         call_watch,    network,
-              decisions, access,          tenants,       chat,         registry,      prompts} {
+        parts{options,      HashTokenizer(), world, fleet.roster, fleet.planner, metrics, admission,
+              retry_budget, continuations,   pool,  call_watch,   unread,        network, decisions,
+              access,       tenants,         chat,  registry,     prompts} {
     if (router.bug_ == Bug::kChargeNotGivenBack) return;
     fleet.roster.SetOnDeath([this, &world](const router::Incarnation& dead) {
       retry_budget.OnDeath(dead, world.SinceStart());
@@ -97,6 +98,7 @@ struct Router::Process {
   const router::Access access;
   router::PromptHistory prompts{1 << 20};
   router::TenantLimits tenants;
+  router::UnreadAnswers unread{0, [](int64_t) {}, [] {}};  // of the sinks that serve connections
   const chat::ModelChat chat;
   SimDecodeNetwork network;
   router::RouterParts parts;
@@ -149,8 +151,8 @@ class Router::Call final : public router::ResponseSink {
     }
     Ended();
   }
-  void Abort() override {
-    judge_->Abort();
+  void Abort(const absl::Status& why) override {
+    judge_->Abort(why);
     GoSoon();
   }
 

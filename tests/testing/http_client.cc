@@ -1,6 +1,7 @@
 #include "tests/testing/http_client.h"
 
 #include <netdb.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -19,7 +20,7 @@ std::string HttpReply::Header(const std::string& name) const {
   return head.substr(value, head.find("\r\n", value) - value);
 }
 
-HttpClient::HttpClient(const std::string& address) {
+HttpClient::HttpClient(const std::string& address, int receive_buffer_bytes) {
   const size_t colon = address.rfind(':');
   addrinfo hints = {}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
@@ -30,6 +31,9 @@ HttpClient::HttpClient(const std::string& address) {
   fd_ = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const timeval patience = {60, 0};
   setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  if (receive_buffer_bytes > 0) {  // before the window is announced
+    setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer_bytes, sizeof(receive_buffer_bytes));
+  }
   if (connect(fd_, found->ai_addr, found->ai_addrlen) != 0) Close();
   freeaddrinfo(found);
 }
@@ -73,6 +77,12 @@ std::string HttpClient::Take(size_t bytes) {
   const std::string taken = buffer_.substr(0, bytes);
   buffer_.erase(0, taken.size());
   return taken;
+}
+
+bool HttpClient::WasReset(absl::Duration wait) const {
+  pollfd events = {fd_, 0, 0};
+  return poll(&events, 1, static_cast<int>(absl::ToInt64Milliseconds(wait))) > 0 &&
+         (events.revents & POLLERR) != 0;
 }
 
 std::string HttpClient::ReadUntil(const std::string& text) {

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "absl/time/time.h"
+
 namespace baton::testing {
 
 struct HttpReply {
@@ -17,7 +19,8 @@ struct HttpReply {
 // One connection. Reads give up after a minute.
 class HttpClient {
  public:
-  explicit HttpClient(const std::string& address);  // host:port
+  // `address`: host:port. `receive_buffer_bytes`: of the socket; 0: the kernel's.
+  explicit HttpClient(const std::string& address, int receive_buffer_bytes = 0);
   ~HttpClient() { Close(); }
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
@@ -33,13 +36,16 @@ class HttpClient {
   HttpReply Read();
   // Everything up to and including `text`; less if the connection ends first.
   std::string ReadUntil(const std::string& text);
+  // The next bytes; fewer if the connection ends first.
+  std::string Take(size_t bytes);
   // Waits for the end of the connection. False if something else comes.
   bool AtEnd();
+  // Reads nothing. True once the server has reset the connection, which it may do within `wait`.
+  bool WasReset(absl::Duration wait) const;
   void Close();
 
  private:
   bool More();  // reads into buffer_; false at the end
-  std::string Take(size_t bytes);
 
   int fd_ = -1;
   std::string buffer_;

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <deque>
+#include <thread>
 
 #include "tests/router/fake_clock.h"
 
@@ -35,6 +37,27 @@ class AdmissionTest : public ::testing::Test {
                        [this](const Admission::Inside& inside) { seen_ = inside; }};
   std::deque<Admission::Ticket> inside_;
 };
+
+TEST_F(AdmissionTest, ARequestThatHasLeftTakesNoPlaceAndIsAwaitedAllTheSame) {
+  Enter(1000);
+  inside_.back().Leave();
+  EXPECT_EQ(seen_.requests, 0);
+  EXPECT_EQ(seen_.prompt_tokens, 0);
+  EXPECT_EQ(seen_.without_prompt, 0);
+  EXPECT_EQ(admission_.load().before_first_token, 0);
+  Enter(1000);
+  inside_.pop_back();
+  EXPECT_EQ(seen_.requests, 0);
+  std::atomic<bool> forgotten = false;
+  std::thread awaiting([&] {
+    admission_.AwaitEmpty();
+    EXPECT_TRUE(forgotten);
+  });
+  forgotten = true;
+  inside_.clear();
+  awaiting.join();
+  EXPECT_EQ(seen_.requests, 0) << "a place is freed once";
+}
 
 TEST_F(AdmissionTest, RequestsAndPromptTokensAreBounded) {
   for (int i = 0; i < 20; ++i) Enter(49);

@@ -244,9 +244,44 @@ TEST_F(BudgetTest, WhatWaitsForAWorkerTakesNothing) {
   EXPECT_EQ(network_.count(), 3u);
 }
 
-using UnreadTest = CallHarness;
+using UnreadCallTest = CallHarness;
 
-TEST_F(UnreadTest, AnAnswerThatNobodyReadsIsGivenUpAtItsDeadlineAndNotBefore) {
+TEST_F(UnreadCallTest, AnAnswerThatIsNotReadTakesNoPlace) {
+  options_.max_inflight_requests = 1;
+  FakeSink& sink = Start(Request());
+  EXPECT_EQ(admission_->load().inside.requests, 1);
+  stream(0).Finish("x");
+  EXPECT_TRUE(sink.End().ok());
+  EXPECT_EQ(admission_->load().inside.requests, 0);
+  EXPECT_EQ(admission_->load().inside.prompt_tokens, 0);
+  EXPECT_FALSE(Start(Request()).ended()) << "another one is let in";
+}
+
+TEST_F(UnreadCallTest, AClientThatStopsReadingEndsItsRequest) {
+  FakeSink& sink = Start(Request());
+  stream(0).SayTokens("x");
+  Tick();
+  EXPECT_FALSE(sink.ended());
+  sink.Stall();
+  Tick();
+  EXPECT_EQ(ErrorReason(sink.End()), "READER_STALLED");
+  EXPECT_EQ(sink.End().code(), absl::StatusCode::kAborted);
+  EXPECT_TRUE(stream(0).cancelled);
+  EXPECT_EQ(ErrorReason(sink.abort()), "READER_STALLED");
+}
+
+TEST_F(UnreadCallTest, AClientThatStopsReadingTheEndOfItsAnswerLosesIt) {
+  FakeSink& sink = Start(Request());
+  stream(0).Finish("x");
+  Tick();
+  EXPECT_FALSE(sink.aborted());
+  sink.Stall();
+  Tick();
+  EXPECT_TRUE(sink.End().ok()) << "it has ended already";
+  EXPECT_EQ(ErrorReason(sink.abort()), "READER_STALLED");
+}
+
+TEST_F(UnreadCallTest, AnAnswerThatIsNotReadIsGivenUpAtItsDeadlineAndNotBefore) {
   FakeSink& sink = Start(Request(), absl::Seconds(10));
   stream(0).Finish("x");
   EXPECT_TRUE(sink.ended());

@@ -143,6 +143,34 @@ TEST_F(ScoreCallTest, CancelsAndDeadlinesEndTheStreams) {
   call.Cancel();  // nothing more happens
 }
 
+TEST_F(ScoreCallTest, ResultsThatAreNotReadTakeNoPlaceAndAreGivenUp) {
+  Start(2);
+  batch(0).Score(0);
+  sink().Stall();
+  PassForCalls(absl::Milliseconds(50));
+  EXPECT_EQ(ErrorReason(sink().End()), "READER_STALLED") << "while items are scored";
+  EXPECT_EQ(ErrorReason(sink().abort()), "READER_STALLED");
+  EXPECT_TRUE(batch(0).cancelled);
+
+  router::ScoreCall& call = Start(2);
+  batch(1).ScoreAll();
+  EXPECT_TRUE(sink(1).End().ok());
+  EXPECT_EQ(admission_->load().inside.requests, 0);
+  PassForCalls(absl::Milliseconds(50));
+  EXPECT_TRUE(sink(1).abort().ok());
+  sink(1).Stall();
+  PassForCalls(absl::Milliseconds(50));
+  EXPECT_EQ(ErrorReason(sink(1).abort()), "READER_STALLED") << "behind the last result";
+
+  router::ScoreCall& read = Start(2);
+  batch(2).ScoreAll();
+  read.OnSinkGone();
+  sink(2).Stall();
+  PassForCalls(absl::Milliseconds(50));
+  EXPECT_TRUE(sink(2).abort().ok());
+  call.OnSinkGone();
+}
+
 TEST_F(ScoreCallTest, ItEndsAtItsDeadline) {
   Start(2, {"y"}, absl::Seconds(60));
   batch(0).Score(0);

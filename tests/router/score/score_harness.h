@@ -108,6 +108,23 @@ class FakeScoreSink final : public router::ScoreSink {
     absl::MutexLock lock(&mutex_);
     end_ = error;
   }
+  bool Stalled(absl::Duration) override {
+    absl::MutexLock lock(&mutex_);
+    return stalled_;
+  }
+  void Abort(const absl::Status& why) override {
+    absl::MutexLock lock(&mutex_);
+    abort_ = why;
+  }
+  // The client stops reading.
+  void Stall() {
+    absl::MutexLock lock(&mutex_);
+    stalled_ = true;
+  }
+  absl::Status abort() {
+    absl::MutexLock lock(&mutex_);
+    return abort_;
+  }
   absl::Status End() {
     absl::MutexLock lock(&mutex_);
     const auto ended = [this] {
@@ -134,6 +151,8 @@ class FakeScoreSink final : public router::ScoreSink {
   absl::Mutex mutex_;
   std::vector<v1::ItemScore> items_ ABSL_GUARDED_BY(mutex_);
   v1::ScoreUsage usage_ ABSL_GUARDED_BY(mutex_);
+  bool stalled_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status abort_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
 };
 
