@@ -115,8 +115,10 @@ struct GenerateRequest {
   // messages.
   std::optional<bool> add_special_tokens;
   Sampling sampling;
-  std::optional<int32_t> max_tokens;  // absent: until the model stops or its context is full
-  std::vector<std::string> stop;      // texts that end the answer and are not part of it
+  // Absent: until the model stops or its context is full. 0, with prompt_logprobs: the prompt is
+  // scored, and no token is generated.
+  std::optional<int32_t> max_tokens;
+  std::vector<std::string> stop;  // texts that end the answer and are not part of it
   std::vector<int32_t> stop_token_ids;
   bool ignore_eos = false;
   std::optional<int32_t> min_tokens;  // smallest number of tokens to generate

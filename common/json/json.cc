@@ -109,47 +109,6 @@ class Walk : public nlohmann::json_sax<nlohmann::json> {
   std::vector<absl::flat_hash_set<std::string>> keys_;  // parallel to path_
 };
 
-class TreeBuilder : public Visitor {
- public:
-  explicit TreeBuilder(size_t max_values) : max_values_(max_values) {}
-  absl::Status OnScalar(Path path, const Scalar& scalar) override {
-    BATON_RETURN_IF_ERROR(Count(path));
-    Add(path)->scalar = scalar;
-    return absl::OkStatus();
-  }
-  absl::Status OnBegin(Path path, bool is_array) override {
-    BATON_RETURN_IF_ERROR(Count(path));
-    Value* value = Add(path);
-    value->kind = is_array ? Value::Kind::kArray : Value::Kind::kObject;
-    open_.push_back(value);
-    return absl::OkStatus();
-  }
-  absl::Status OnEnd(Path) override {
-    open_.pop_back();
-    return absl::OkStatus();
-  }
-  Value Take() { return std::move(root_); }
-
- private:
-  absl::Status Count(Path path) {
-    if (++count_ <= max_values_) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("more than ", max_values_, " values, at ", PathText(path)));
-  }
-  // Pointers in open_ stay valid: only the innermost open value's items grow.
-  Value* Add(Path path) {
-    if (open_.empty()) return &root_;
-    Value* parent = open_.back();
-    if (parent->kind == Value::Kind::kObject) parent->keys.push_back(path.back().key);
-    return &parent->items.emplace_back();
-  }
-
-  const size_t max_values_;
-  Value root_;
-  std::vector<Value*> open_;
-  size_t count_ = 0;
-};
-
 void AppendCanonical(const Value& value, std::string* out) {
   if (value.kind == Value::Kind::kScalar) {
     absl::StrAppend(out, ScalarText(value.scalar));
@@ -219,6 +178,39 @@ const Value* Value::Find(absl::string_view key) const {
     if (keys[i] == key) return &items[i];
   }
   return nullptr;
+}
+
+absl::Status TreeBuilder::OnScalar(Path path, const Scalar& scalar) {
+  BATON_RETURN_IF_ERROR(Count(path));
+  Add(path)->scalar = scalar;
+  return absl::OkStatus();
+}
+
+absl::Status TreeBuilder::OnBegin(Path path, bool is_array) {
+  BATON_RETURN_IF_ERROR(Count(path));
+  Value* value = Add(path);
+  value->kind = is_array ? Value::Kind::kArray : Value::Kind::kObject;
+  open_.push_back(value);
+  return absl::OkStatus();
+}
+
+absl::Status TreeBuilder::OnEnd(Path) {
+  open_.pop_back();
+  return absl::OkStatus();
+}
+
+absl::Status TreeBuilder::Count(Path path) {
+  if (++count_ <= max_values_) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("more than ", max_values_, " values, at ", PathText(path)));
+}
+
+// Pointers in open_ stay valid: only the innermost open value's items grow.
+Value* TreeBuilder::Add(Path path) {
+  if (open_.empty()) return &root_;
+  Value* parent = open_.back();
+  if (parent->kind == Value::Kind::kObject) parent->keys.push_back(path.back().key);
+  return &parent->items.emplace_back();
 }
 
 absl::StatusOr<Value> Parse(absl::string_view text, absl::string_view file, size_t max_values) {

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -73,6 +74,28 @@ inline constexpr size_t kMaxValues = size_t{1} << 16;
 // Errors as Visit; INVALID_ARGUMENT also for more values than `max_values`.
 absl::StatusOr<Value> Parse(absl::string_view text, absl::string_view file,
                             size_t max_values = kMaxValues);
+
+// Builds a Value from a visit: of a whole document, or of the values that another visitor passes
+// on, which leaves out members of objects. For one document.
+class TreeBuilder : public Visitor {
+ public:
+  explicit TreeBuilder(size_t max_values) : max_values_(max_values) {}
+  // INVALID_ARGUMENT for more values than `max_values`.
+  absl::Status OnScalar(Path path, const Scalar& scalar) override;
+  absl::Status OnBegin(Path path, bool is_array) override;
+  absl::Status OnEnd(Path path) override;
+  size_t values() const { return count_; }  // so far
+  Value Take() { return std::move(root_); }
+
+ private:
+  absl::Status Count(Path path);
+  Value* Add(Path path);
+
+  const size_t max_values_;
+  Value root_;
+  std::vector<Value*> open_;
+  size_t count_ = 0;
+};
 
 // The same text for equal documents: keys sorted, no white space.
 std::string CanonicalText(const Value& value);

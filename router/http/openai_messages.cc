@@ -1,7 +1,9 @@
 // The messages of a chat request.
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "router/http/json_readers.h"
@@ -18,7 +20,7 @@ absl::Status ReadContent(const std::string& field, Value& content) {
   for (size_t i = 0; i < content.items.size(); ++i) {
     const Value& part = content.items[i];
     const std::string at = absl::StrCat(field, "[", i, "]");
-    const Value* type = part.Find("type");
+    const Value* type = FindSet(part, "type");
     if (type == nullptr || !IsScalar(*type, Scalar::Kind::kString)) {
       return WrongType(at, "an object with a type");
     }
@@ -27,7 +29,8 @@ absl::Status ReadContent(const std::string& field, Value& content) {
           absl::StrCat(at, ".type"),
           absl::StrCat(json::Quoted(type->scalar.text), " given, only \"text\" is supported"));
     }
-    const Value* text = part.Find("text");
+    BATON_RETURN_IF_ERROR(CheckMembers(at, part, {"type", "text"}));
+    const Value* text = FindSet(part, "text");
     if (text == nullptr) return InvalidField("MISSING_FIELD", at + ".text", "required");
     BATON_ASSIGN_OR_RETURN(std::string one, Text(at + ".text", *text));
     texts.push_back(std::move(one));
@@ -38,17 +41,43 @@ absl::Status ReadContent(const std::string& field, Value& content) {
   return absl::OkStatus();
 }
 
-// A null counts as absent, except for the content, which a message with calls need not have: to a
-// template, a variable that is null is not one that is absent.
-void DropNulls(Value& message) {
-  for (size_t k = message.keys.size(); k-- > 0;) {
-    if (message.keys[k] == "content" || !message.items[k].is_null()) continue;
-    message.keys.erase(message.keys.begin() + k);
-    message.items.erase(message.items.begin() + k);
+// Texts that only some templates read. The last three are names for what a model has thought.
+constexpr absl::string_view kTextFields[] = {"name",      "tool_call_id",      "refusal",
+                                             "reasoning", "reasoning_content", "thinking"};
+
+absl::Status ReadMessage(const std::string& at, Value& message) {
+  DropNulls(message, "content");  // which a message with calls need not have
+  for (size_t k = 0; k < message.keys.size(); ++k) {
+    const std::string field = absl::StrCat(at, ".", message.keys[k]);
+    if (message.keys[k] == "content") {
+      BATON_RETURN_IF_ERROR(ReadContent(field, message.items[k]));
+    } else if (message.keys[k] == "tool_calls") {
+      BATON_RETURN_IF_ERROR(ReadToolCalls(field, message.items[k]));
+    } else if (absl::c_linear_search(kTextFields, message.keys[k])) {
+      BATON_RETURN_IF_ERROR(Text(field, message.items[k]).status());
+    }
   }
+  return absl::OkStatus();
 }
 
 }  // namespace
+
+bool IsMessageField(absl::string_view name) {
+  return name == "role" || name == "content" || name == "tool_calls" ||
+         absl::c_linear_search(kTextFields, name);
+}
+
+void DropNulls(Value& object, absl::string_view kept) {
+  std::vector<std::string> keys;
+  std::vector<Value> items;
+  for (size_t k = 0; k < object.keys.size(); ++k) {
+    if (object.items[k].is_null() && object.keys[k] != kept) continue;
+    keys.push_back(std::move(object.keys[k]));
+    items.push_back(std::move(object.items[k]));
+  }
+  object.keys = std::move(keys);
+  object.items = std::move(items);
+}
 
 absl::Status ReadMessages(absl::string_view name, const Value& value, OpenAiRequest& request) {
   if (!IsArray(value) || value.items.empty()) return WrongType(name, "an array of messages");
@@ -57,20 +86,11 @@ absl::Status ReadMessages(absl::string_view name, const Value& value, OpenAiRequ
   for (size_t i = 0; i < messages.items.size(); ++i) {
     Value& message = messages.items[i];
     const std::string at = absl::StrCat(name, "[", i, "]");
-    const Value* role = message.Find("role");
+    const Value* role = FindSet(message, "role");
     if (role == nullptr || !IsScalar(*role, Scalar::Kind::kString)) {
       return WrongType(at, "an object with a role");
     }
-    DropNulls(message);
-    for (size_t k = 0; k < message.keys.size(); ++k) {
-      if (message.keys[k] == "content") {
-        BATON_RETURN_IF_ERROR(ReadContent(at + ".content", message.items[k]));
-      } else if (message.keys[k] == "tool_calls") {
-        BATON_RETURN_IF_ERROR(CheckToolCalls(at + ".tool_calls", message.items[k]));
-      } else if (message.keys[k] == "tool_call_id") {
-        BATON_RETURN_IF_ERROR(Text(at + ".tool_call_id", message.items[k]).status());
-      }
-    }
+    BATON_RETURN_IF_ERROR(ReadMessage(at, message));
   }
   return absl::OkStatus();
 }

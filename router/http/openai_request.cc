@@ -12,16 +12,12 @@
 #include "common/base/error.h"
 #include "common/base/request_limits.h"
 #include "common/base/status_macros.h"
+#include "router/http/body_reader.h"
 #include "router/http/json_readers.h"
 #include "router/http/openai_response_format.h"
 
 namespace baton::router {
 namespace {
-
-// As many values as the largest prompt of token ids, which other limits bound.
-constexpr size_t kMaxBodyValues = size_t{1} << 21;
-// OpenAI's default for completions.
-constexpr int kCompletionMaxTokens = 16;
 
 struct Field {
   absl::string_view name;
@@ -80,13 +76,22 @@ absl::Status ReadSeed(absl::string_view name, const Value& value, OpenAiRequest&
   return absl::OkStatus();
 }
 
+// Of the spellings of a token id only the one that JSON has for the number: two keys are then two
+// tokens, and the parser has refused a key that appears twice.
+bool ParseTokenKey(absl::string_view key, int32_t* id) {
+  return absl::SimpleAtoi(key, id) && absl::StrCat(*id) == key;
+}
+
 absl::Status ReadLogitBias(absl::string_view name, const Value& value, OpenAiRequest& request) {
   if (!IsObject(value)) return WrongType(name, "an object from token ids to numbers");
   BATON_RETURN_IF_ERROR(CheckLogitBiasCount(value.keys.size()));
   for (size_t i = 0; i < value.keys.size(); ++i) {
     const std::string field = absl::StrCat(name, "[", json::Quoted(value.keys[i]), "]");
     int32_t id = 0;
-    if (!absl::SimpleAtoi(value.keys[i], &id)) return WrongType(field, "a token id as key");
+    if (!ParseTokenKey(value.keys[i], &id)) {
+      return WrongType(field, "a token id as key, in digits alone and without leading zeros,");
+    }
+    if (value.items[i].is_null()) continue;
     BATON_ASSIGN_OR_RETURN(const float bias, Number(field, value.items[i]));
     (*request.generate.mutable_sampling()->mutable_logit_bias())[id] = bias;
   }
@@ -149,7 +154,8 @@ absl::Status ReadRetention(absl::string_view name, const Value& value, OpenAiReq
   v1::Retention& retention = *request.generate.mutable_retention();
   for (size_t i = 0; i < value.keys.size(); ++i) {
     const std::string& key = value.keys[i];
-    const std::string field = absl::StrCat(name, ".", key);
+    const std::string field = absl::StrCat(name, ".", json::Printable(key));
+    if (value.items[i].is_null()) continue;
     if (key == "ttl_ms") {
       BATON_ASSIGN_OR_RETURN(const int64_t ttl_ms, Integer(field, value.items[i]));
       retention.set_ttl_ms(ttl_ms);
@@ -257,35 +263,8 @@ constexpr Field kCommonFields[] = {
 
 // --- Completions.
 
-// A string, or an array of token ids that is not empty.
-absl::Status ReadOnePrompt(absl::string_view name, const Value& value, OpenAiRequest& request) {
-  v1::GenerateRequest& prompt = request.prompts.emplace_back();
-  if (IsScalar(value, Scalar::Kind::kString)) {
-    prompt.set_text(value.scalar.text);
-    return absl::OkStatus();
-  }
-  if (!IsArray(value) || value.items.empty() || !IsScalar(value.items[0], Scalar::Kind::kInteger)) {
-    return WrongType(name, "a string or an array of token ids");
-  }
-  for (const Value& item : value.items) {
-    BATON_ASSIGN_OR_RETURN(const int32_t id, Int32(name, item));
-    prompt.mutable_token_ids()->add_ids(id);
-  }
-  return absl::OkStatus();
-}
-
-// One prompt, or an array of prompts.
-absl::Status ReadPrompt(absl::string_view name, const Value& value, OpenAiRequest& request) {
-  if (!IsArray(value) || value.items.empty() || IsScalar(value.items[0], Scalar::Kind::kInteger)) {
-    return ReadOnePrompt(name, value, request);
-  }
-  if (value.items.size() > kMaxPrompts) {
-    return OutOfRange(name, absl::StrCat(value.items.size(), " prompts"),
-                      absl::StrCat("at most ", kMaxPrompts, " expected"));
-  }
-  for (size_t i = 0; i < value.items.size(); ++i) {
-    BATON_RETURN_IF_ERROR(ReadOnePrompt(absl::StrCat(name, "[", i, "]"), value.items[i], request));
-  }
+// BodyReader has read it.
+absl::Status ReadPrompt(absl::string_view, const Value&, OpenAiRequest&) {
   return absl::OkStatus();
 }
 
@@ -325,8 +304,8 @@ absl::Status ReadWantsLogprobs(absl::string_view name, const Value& value, OpenA
 
 absl::Status ReadMaxCompletionTokens(absl::string_view name, const Value& value,
                                      OpenAiRequest& request) {
-  request.has_max_completion_tokens = true;
-  return ReadTokenLimit<&v1::StopConditions::set_max_tokens>(name, value, request);
+  BATON_ASSIGN_OR_RETURN(request.max_completion_tokens, Int32(name, value));
+  return absl::OkStatus();
 }
 
 absl::Status ReadModalities(absl::string_view name, const Value& value, OpenAiRequest&) {
@@ -392,32 +371,45 @@ const Field* FindField(absl::Span<const Field> fields, absl::string_view name) {
 
 absl::StatusOr<OpenAiRequest> ParseBody(absl::string_view body,
                                         absl::Span<const Field> own_fields) {
-  absl::StatusOr<Value> parsed = json::Parse(body, "the request's body", kMaxBodyValues);
-  if (!parsed.ok()) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "MALFORMED_JSON",
-                     parsed.status().message());
-  }
-  if (!IsObject(*parsed)) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "MALFORMED_JSON",
-                     "the request's body is no JSON object");
+  const auto find = [&](absl::string_view name) {
+    const Field* field = FindField(own_fields, name);
+    return field == nullptr ? FindField(kCommonFields, name) : field;
+  };
+  const auto is_field = [&](absl::string_view name) { return find(name) != nullptr; };
+  BodyReader reader(is_field);
+  const absl::Status read = json::Visit(body, "the request's body", reader);
+  BATON_RETURN_IF_ERROR(reader.status());
+  if (!read.ok()) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "MALFORMED_JSON", read.message());
   }
   OpenAiRequest request;
-  for (size_t i = 0; i < parsed->keys.size(); ++i) {
-    const std::string& name = parsed->keys[i];
-    const Field* field = FindField(own_fields, name);
-    if (field == nullptr) field = FindField(kCommonFields, name);
-    if (field == nullptr) {
-      return InvalidField("UNKNOWN_FIELD", json::Printable(name),
-                          absl::StrCat("unknown field ", json::Quoted(name)));
-    }
-    if (parsed->items[i].is_null()) continue;
-    if (name == "max_tokens" && request.has_max_completion_tokens) continue;
-    BATON_RETURN_IF_ERROR(field->read(name, parsed->items[i], request));
+  request.prompts = reader.TakePrompts();
+  request.json_bytes = static_cast<int64_t>(2 * reader.values() * sizeof(Value));
+  const Value document = reader.TakeDocument();
+  for (size_t i = 0; i < document.keys.size(); ++i) {
+    if (document.items[i].is_null()) continue;
+    const std::string& name = document.keys[i];
+    BATON_RETURN_IF_ERROR(find(name)->read(name, document.items[i], request));
   }
   if ((request.include_usage || request.continuous_usage) && !request.stream) {
     return InvalidField("ONLY_WITH_STREAM", "stream_options", "given without stream");
   }
   return request;
+}
+
+// The newer name of max_tokens wins; an older one beside it must be valid all the same.
+absl::Status ApplyMaxCompletionTokens(OpenAiRequest& request) {
+  v1::StopConditions& stop = *request.generate.mutable_stop();
+  if (stop.has_max_tokens() && stop.max_tokens() < 1) {
+    return OutOfRange("max_tokens", absl::StrCat(stop.max_tokens()), "1 or more expected");
+  }
+  if (!request.max_completion_tokens) return absl::OkStatus();
+  if (*request.max_completion_tokens < 1) {
+    return OutOfRange("max_completion_tokens", absl::StrCat(*request.max_completion_tokens),
+                      "1 or more expected");
+  }
+  stop.set_max_tokens(*request.max_completion_tokens);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -431,8 +423,9 @@ absl::StatusOr<OpenAiRequest> ParseCompletion(absl::string_view body) {
     return Unsupported("best_of", "only 1 and n are supported: all answers are returned");
   }
   if (request.echo && generate.has_logprobs()) generate.set_prompt_logprobs(generate.logprobs());
-  if (!generate.stop().has_max_tokens()) {
-    generate.mutable_stop()->set_max_tokens(kCompletionMaxTokens);
+  if (generate.stop().has_max_tokens() && generate.stop().max_tokens() == 0) {
+    if (!request.echo) return OutOfRange("max_tokens", "0", "1 or more expected without echo");
+    generate.set_prompt_logprobs(generate.logprobs());  // shown only with `logprobs`
   }
   generate.set_return_token_ids(generate.has_logprobs());
   return request;
@@ -447,6 +440,7 @@ absl::StatusOr<OpenAiRequest> ParseChat(absl::string_view body) {
     return InvalidField("ONLY_WITH_LOGPROBS", "top_logprobs", "given without logprobs: true");
   }
   if (request.wants_logprobs && !request.generate.has_logprobs()) request.generate.set_logprobs(0);
+  BATON_RETURN_IF_ERROR(ApplyMaxCompletionTokens(request));
   const v1::Truncation& truncation = request.generate.truncation();
   if (truncation.keep_first() != 0 || truncation.keep_last() != 0) {
     return InvalidField("NOT_WITH_MESSAGES", "truncation",

@@ -1,11 +1,14 @@
 // Bodies of OpenAI's completion and chat requests, and vLLM's additional fields.
 //
 // Every field is either honoured or refused by name: no field is ignored in silence. The tables in
-// openai_request.cc list all of them. A null counts as absent.
+// openai_request.cc list all of them. A null counts as absent, at any depth; but not within a
+// document of the client's: a schema, a tool's parameters, a call's arguments, template variables.
 #ifndef BATON_ROUTER_HTTP_OPENAI_REQUEST_H_
 #define BATON_ROUTER_HTTP_OPENAI_REQUEST_H_
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +21,8 @@ namespace baton::router {
 
 // Of one request. Each takes a place among --max-inflight-requests.
 inline constexpr size_t kMaxPrompts = 64;
+// OpenAI's default for completions.
+inline constexpr int kCompletionMaxTokens = 16;
 
 struct OpenAiRequest {
   v1::GenerateRequest generate;  // without the prompt
@@ -31,8 +36,10 @@ struct OpenAiRequest {
   // if the model is not to call any.
   chat::Conversation conversation;
   bool parallel_tool_calls = true;
+  // About what the JSON values of the body take in memory; those of `conversation` are a part.
+  int64_t json_bytes = 0;
   // For the parser.
-  bool has_max_completion_tokens = false;
+  std::optional<int32_t> max_completion_tokens;
   bool wants_logprobs = false;
   int best_of = 1;
   bool may_call_tools = true;
@@ -49,8 +56,14 @@ absl::Status ReadMessages(absl::string_view name, const json::Value& value, Open
 absl::Status ReadTools(absl::string_view name, const json::Value& value, OpenAiRequest& request);
 absl::Status ReadToolChoice(absl::string_view name, const json::Value& value,
                             OpenAiRequest& request);
-// Of a message; `value` is no null.
-absl::Status CheckToolCalls(const std::string& name, const json::Value& value);
+// Of a message: drops the nulls of its calls. `value` is no null.
+absl::Status ReadToolCalls(const std::string& name, json::Value& value);
+// Whether OpenAI's API, or the chat template of a model that reasons, has a field of that name in a
+// message.
+bool IsMessageField(absl::string_view name);
+// Removes the members of an object that are null, but for `kept`: to a template, a variable that is
+// null is not one that is absent.
+void DropNulls(json::Value& object, absl::string_view kept = "");
 
 }  // namespace baton::router
 

@@ -1,8 +1,8 @@
 #include "router/http/openai_response_format.h"
 
-#include <algorithm>
 #include <string>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "router/http/json_readers.h"
@@ -37,28 +37,19 @@ nlohmann::ordered_json ToJson(const Value& value) {
   return nullptr;
 }
 
-absl::Status OnlyKeys(absl::string_view name, const Value& value,
-                      std::initializer_list<absl::string_view> keys) {
-  for (const std::string& key : value.keys) {
-    if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
-      return InvalidField("UNKNOWN_FIELD", absl::StrCat(name, ".", json::Printable(key)),
-                          "the field is unknown");
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status ReadJsonSchema(const std::string& name, const Value* value, OpenAiRequest& request) {
   if (value == nullptr || !IsObject(*value)) return WrongType(name, "an object with a schema");
-  BATON_RETURN_IF_ERROR(OnlyKeys(name, *value, {"name", "description", "schema", "strict"}));
-  if (const Value* title = value->Find("name")) {
-    BATON_RETURN_IF_ERROR(Text(absl::StrCat(name, ".name"), *title).status());
+  BATON_RETURN_IF_ERROR(CheckMembers(name, *value, {"name", "description", "schema", "strict"}));
+  for (const char* key : {"name", "description"}) {
+    const Value* text = FindSet(*value, key);
+    if (text == nullptr) continue;
+    BATON_RETURN_IF_ERROR(Text(absl::StrCat(name, ".", key), *text).status());
   }
   // An answer is never less than strict.
-  if (const Value* strict = value->Find("strict"); strict != nullptr && !strict->is_null()) {
+  if (const Value* strict = FindSet(*value, "strict")) {
     BATON_RETURN_IF_ERROR(Bool(absl::StrCat(name, ".strict"), *strict).status());
   }
-  const Value* const schema = value->Find("schema");
+  const Value* const schema = FindSet(*value, "schema");
   if (schema == nullptr || !IsObject(*schema)) {
     return WrongType(absl::StrCat(name, ".schema"), "an object");
   }
@@ -75,19 +66,19 @@ absl::Status Twice(absl::string_view name) {
 
 absl::Status ReadResponseFormat(absl::string_view name, const Value& value,
                                 OpenAiRequest& request) {
-  const Value* const type = value.Find("type");
+  const Value* const type = FindSet(value, "type");
   if (type == nullptr || !IsScalar(*type, Scalar::Kind::kString)) {
     return WrongType(name, "an object with a type");
   }
   const std::string& kind = type->scalar.text;
-  if (kind == "text") return OnlyKeys(name, value, {"type"});
+  if (kind == "text") return CheckMembers(name, value, {"type"});
   if (request.generate.has_structured_output()) return Twice(name);
   if (kind == "json_object") {
     request.generate.mutable_structured_output()->mutable_json_object();
-    return OnlyKeys(name, value, {"type"});
+    return CheckMembers(name, value, {"type"});
   }
   if (kind == "json_schema") {
-    BATON_RETURN_IF_ERROR(OnlyKeys(name, value, {"type", "json_schema"}));
+    BATON_RETURN_IF_ERROR(CheckMembers(name, value, {"type", "json_schema"}));
     return ReadJsonSchema(absl::StrCat(name, ".json_schema"), value.Find("json_schema"), request);
   }
   return Unsupported(absl::StrCat(name, ".type"),
@@ -96,12 +87,14 @@ absl::Status ReadResponseFormat(absl::string_view name, const Value& value,
 
 absl::Status ReadStructuredOutputs(absl::string_view name, const Value& value,
                                    OpenAiRequest& request) {
-  if (!IsObject(value) || value.items.size() != 1) {
+  const auto is_set = [](const Value& item) { return !item.is_null(); };
+  if (!IsObject(value) || absl::c_count_if(value.items, is_set) != 1) {
     return WrongType(name, "an object with one of json, regex, choice and json_object");
   }
   if (request.generate.has_structured_output()) return Twice(name);
-  const std::string& key = value.keys[0];
-  const Value& item = value.items[0];
+  const size_t set = absl::c_find_if(value.items, is_set) - value.items.begin();
+  const std::string& key = value.keys[set];
+  const Value& item = value.items[set];
   const std::string field = absl::StrCat(name, ".", json::Printable(key));
   v1::StructuredOutput& structured = *request.generate.mutable_structured_output();
   if (key == "regex") {

@@ -151,6 +151,7 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const HttpRequest& http, Calle
   // Here, because several prompts are one trace.
   caller.trace = tracing::JoinTrace(parts_.tracer, TraceOf(http));
   caller.chat = chat;
+  if (!chat) caller.default_max_tokens = kCompletionMaxTokens;
   absl::StatusOr<OpenAiRequest> request = chat ? ParseChat(http.body) : ParseCompletion(http.body);
   OpenAiResponse::Options options;
   options.chat = chat;

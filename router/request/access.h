@@ -23,10 +23,12 @@ struct Caller {
   bool admin = true;
   security::KeyLimits limits;
   // Not the key's, but the call's: its id, in case it is refused before its request is read; the
-  // trace that it is in; whether its endpoint is for chats.
+  // trace that it is in; whether its endpoint is for chats; the length of an answer whose request
+  // sets none (0: as its class says).
   std::string request_id = {};
   TraceContext trace = {};
   bool chat = false;
+  int default_max_tokens = 0;
 };
 
 // Thread-safe.

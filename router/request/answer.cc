@@ -68,6 +68,13 @@ absl::StatusOr<std::optional<v1::GenerateResponse>> Answer::Take(
   }
   Choice& choice = choices_[message.choice()];
   if (finished(message.choice())) return std::nullopt;
+  if (prepared_.prompt_only) {
+    v1::GenerateResponse delta;
+    delta.set_choice(message.choice());
+    SetFinish(choice, v1::FINISH_REASON_LENGTH, &delta);
+    AddPromptLogprobs(&delta);
+    return delta;
+  }
   int& position = (*cursor)[message.choice()];
   const absl::StatusOr<int> known = CountKnown(message, position);
   if (!known.ok()) return known.status();
@@ -102,10 +109,13 @@ absl::StatusOr<std::optional<v1::GenerateResponse>> Answer::Take(
                      !delta.text().empty() || !delta.token_ids().empty() ||
                      !delta.logprobs().empty();
   if (!shows) return std::nullopt;
-  if (!std::exchange(prompt_logprobs_sent_, true)) {
-    *delta.mutable_prompt_logprobs() = std::move(prompt_logprobs_);
-  }
+  AddPromptLogprobs(&delta);
   return delta;
+}
+
+void Answer::AddPromptLogprobs(v1::GenerateResponse* delta) {
+  if (std::exchange(prompt_logprobs_sent_, true)) return;
+  *delta->mutable_prompt_logprobs() = std::move(prompt_logprobs_);
 }
 
 void Answer::SetFinish(Choice& choice, v1::FinishReason reason, v1::GenerateResponse* delta) {

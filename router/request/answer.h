@@ -76,6 +76,7 @@ class Answer {
 
   absl::StatusOr<int> CountKnown(const internal::v1::DecodeResponse& message, int begin) const;
   void SetFinish(Choice& choice, v1::FinishReason reason, v1::GenerateResponse* delta);
+  void AddPromptLogprobs(v1::GenerateResponse* delta);
 
   const PreparedRequest& prepared_;
   const absl::flat_hash_set<int32_t> stop_token_ids_;

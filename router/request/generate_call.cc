@@ -79,6 +79,7 @@ void GenerateCall::Start(v1::GenerateRequest request, absl::Time deadline, Respo
     if (checked.ok()) checked = BindToTenant(caller_, &request);
     if (checked.ok()) {
       class_ = ClassOf(parts_, request.tenant());
+      if (caller_.default_max_tokens > 0) class_.default_max_tokens = caller_.default_max_tokens;
       checked = ApplyClass(class_, &request);
     }
     trace_.Started(request);
@@ -218,7 +219,10 @@ void GenerateCall::RelayTokens(int stream, const decode_pb::DecodeResponse& resp
     return Fail(FromWorker(grpc::Status::OK));
   }
   usage_.set_generated_tokens(answer_->generated_tokens());
-  const int taken = answer_->generated_tokens() - tokens_before;
+  // The token behind a prompt that is only scored is not the client's, and shows that it was
+  // computed.
+  const int taken = prepared_.prompt_only ? response.token_ids_size()
+                                          : answer_->generated_tokens() - tokens_before;
   if (taken == 0 && !delta->has_value()) return;  // a heartbeat
   // A stop string may have ended the choice before its worker did.
   const bool ends = response.finish() != decode_pb::DecodeResponse::FINISH_UNSPECIFIED;

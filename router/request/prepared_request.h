@@ -21,6 +21,7 @@ struct PreparedRequest {
   std::vector<kv::PrefixKey> keys;
   std::vector<std::string> stops;
   bool return_token_ids = false;
+  bool prompt_only = false;  // max_tokens was 0: the one token of `decode` is dropped
   bool explain_cache = false;
   // Special tokens that are part of the text; the others are not.
   std::vector<int32_t> shown_special_tokens;

@@ -43,9 +43,10 @@ absl::Status CheckSampling(const v1::SamplingParams& sampling) {
   return absl::OkStatus();
 }
 
-absl::Status CheckStop(const v1::StopConditions& stop) {
-  if (stop.has_max_tokens() && stop.max_tokens() < 1) {
-    return OutOfRange("stop.max_tokens", absl::StrCat(stop.max_tokens()), "1 or more expected");
+absl::Status CheckStop(const v1::StopConditions& stop, bool has_prompt_logprobs) {
+  if (stop.has_max_tokens() && stop.max_tokens() < (has_prompt_logprobs ? 0 : 1)) {
+    return OutOfRange("stop.max_tokens", absl::StrCat(stop.max_tokens()),
+                      "1 or more expected, or 0 with prompt_logprobs");
   }
   if (stop.has_min_tokens() && stop.min_tokens() < 0) {
     return OutOfRange("stop.min_tokens", absl::StrCat(stop.min_tokens()), "0 or more expected");
@@ -334,7 +335,7 @@ absl::Status CheckRequest(const v1::GenerateRequest& request, const std::string&
   BATON_RETURN_IF_ERROR(CheckNames(request));
   BATON_RETURN_IF_ERROR(CheckPrompt(request, max_prompt_bytes));
   BATON_RETURN_IF_ERROR(CheckSampling(request.sampling()));
-  BATON_RETURN_IF_ERROR(CheckStop(request.stop()));
+  BATON_RETURN_IF_ERROR(CheckStop(request.stop(), request.has_prompt_logprobs()));
   BATON_RETURN_IF_ERROR(CheckStructuredOutput(request));
   if (request.has_retention()) BATON_RETURN_IF_ERROR(CheckRetention(request.retention()));
   BATON_RETURN_IF_ERROR(CheckTruncation(request));
@@ -376,6 +377,7 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& reques
   prepared.stops.assign(stop.stop().begin(), stop.stop().end());
   prepared.return_token_ids = request.return_token_ids();
   prepared.explain_cache = request.explain_cache();
+  prepared.prompt_only = stop.has_max_tokens() && stop.max_tokens() == 0;
   internal::v1::DecodeRequest& decode = prepared.decode;
   decode.set_model_fingerprint(model.fingerprint);
   decode.mutable_tokens()->Assign(tokens.begin(), tokens.end());
@@ -387,7 +389,8 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& reques
   }
   FillChoices(request, &decode);
   const int answer = DefaultAnswerTokens(model, request_class);
-  decode.set_max_tokens(stop.has_max_tokens() ? stop.max_tokens()
+  // A prompt is computed for a token behind it.
+  decode.set_max_tokens(stop.has_max_tokens() ? std::max(1, stop.max_tokens())
                         : answer > 0          ? std::min(room, std::max(answer, stop.min_tokens()))
                                               : room);
   *decode.mutable_stop_token_ids() = stop.stop_token_ids();

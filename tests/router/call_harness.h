@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/error.h"
 #include "common/base/rpc/grpc_status.h"
 #include "common/chat/model_chat.h"
 #include "router/options.h"

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
+#include "router/http/body_reader.h"
 
 namespace baton::router {
 namespace {
@@ -44,6 +45,104 @@ TEST(OpenAiRequestTest, APromptIsTextOrTokensOrAListOfThem) {
             "OUT_OF_RANGE");
 }
 
+// Ids never become JSON values, of which a body has few.
+TEST(OpenAiRequestTest, ThePromptsOfAMillionIdsAreRead) {
+  std::string ids = "[[0";
+  for (int i = 1; i < 1 << 20; ++i) ids += ",0";
+  const OpenAiRequest request =
+      Completion("{\"prompt\": " + ids + "], \"b\", [1.0, 2e0]], \"n\": 1}");
+  ASSERT_EQ(request.prompts.size(), 3u);
+  EXPECT_EQ(request.prompts[0].token_ids().ids_size(), 1 << 20);
+  EXPECT_EQ(request.prompts[1].text(), "b");
+  EXPECT_THAT(request.prompts[2].token_ids().ids(), ElementsAre(1, 2));
+  EXPECT_LT(request.json_bytes, 10'000);
+}
+
+// Refused where it begins: what is wrong behind it is never looked at, nor kept.
+TEST(OpenAiRequestTest, AnUnknownFieldEndsTheReadingWhereItBegins) {
+  const auto refused = [](const std::string& body, const std::string& field) {
+    const absl::Status status = ParseChat(body).status();
+    EXPECT_EQ(ErrorReason(status), "UNKNOWN_FIELD") << status;
+    EXPECT_EQ(ErrorField(status), field);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(field));
+  };
+  refused(R"({"messages": [{"role": "user", "content": "a"}, {"role": "user", "z": [0, nonsense)",
+          "messages[1].z");
+  refused(R"({"messages": [{"z": {)", "messages[0].z");
+  refused(R"({"messages": [{"z": 1)", "messages[0].z");
+  refused(R"({"z": [0, nonsense)", "z");
+  refused(R"({"prompt": [0, nonsense)", "prompt");
+  std::string zeros = "[0";
+  for (size_t i = 0; i < kMaxBodyValues; ++i) zeros += ",0";
+  for (const char* field : {"tools", "chat_template_kwargs", "stop", "model"}) {
+    const absl::Status status =
+        ParseChat(absl::StrCat("{\"", field, "\": ", zeros, ", nonsense")).status();
+    EXPECT_EQ(ErrorReason(status), "OUT_OF_RANGE") << status;
+    EXPECT_EQ(ErrorField(status), field);
+  }
+}
+
+TEST(OpenAiRequestTest, MessagesHaveTheFieldsThatTemplatesRead) {
+  auto request = ParseChat(R"({"messages": [{"role": "assistant", "content": "x", "name": "n",
+      "refusal": "r", "reasoning": "a", "reasoning_content": "b", "thinking": "c"}]})");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->conversation.messages.items[0].Find("thinking")->scalar.text, "c");
+}
+
+TEST(OpenAiRequestTest, AWholeNumberMayHaveAFraction) {
+  const OpenAiRequest request = Completion(R"({"prompt": "p", "max_tokens": 16.0, "top_k": 1e1,
+      "n": 2.0, "seed": -7.0, "stop_token_ids": [3.0], "retention": {"ttl_ms": 5.0, "priority": 1.0},
+      "truncation": {"keep_last": 8.0}, "logprobs": 2.0, "best_of": 2.0, "min_tokens": 0.0})");
+  EXPECT_EQ(request.generate.stop().max_tokens(), 16);
+  EXPECT_EQ(request.generate.sampling().top_k(), 10);
+  EXPECT_EQ(request.generate.sampling().seed(), ~uint64_t{6});
+  EXPECT_THAT(request.generate.stop().stop_token_ids(), ElementsAre(3));
+  EXPECT_EQ(request.generate.retention().ttl_ms(), 5);
+  EXPECT_EQ(request.generate.truncation().keep_last(), 8);
+  EXPECT_EQ(request.generate.logprobs(), 2);
+  EXPECT_EQ(Chat(R"(, "logprobs": true, "top_logprobs": 3.0, "max_completion_tokens": 5.0)")
+                .generate.stop()
+                .max_tokens(),
+            5);
+}
+
+TEST(OpenAiRequestTest, ANullIsAbsentAtAnyDepth) {
+  const OpenAiRequest request = Completion(R"({"prompt": "p", "max_tokens": null, "stop": null,
+      "retention": {"ttl_ms": null, "priority": null, "until_token": 3, "other": null},
+      "truncation": {"keep_first": null}, "logit_bias": {"5": null, "6": 1},
+      "stream_options": {"include_usage": null}, "logprobs": null, "echo": null,
+      "response_format": {"type": "json_schema", "json_schema": {"name": null, "description": null,
+          "strict": null, "schema": {"const": null}}},
+      "structured_outputs": null})");
+  EXPECT_EQ(request.generate.retention().until_token(), 3);
+  EXPECT_EQ(request.generate.retention().ttl_ms(), 0);
+  EXPECT_EQ(request.generate.sampling().logit_bias().size(), 1u);
+  EXPECT_EQ(request.generate.structured_output().json_schema(), R"({"const":null})");
+  EXPECT_EQ(Completion(R"({"prompt": "p", "structured_outputs": {"json": null, "regex": "a"}})")
+                .generate.structured_output()
+                .regex(),
+            "a");
+  EXPECT_EQ(
+      Completion(R"({"prompt": "p", "response_format": {"type": "text", "json_schema": null}})")
+          .generate.has_structured_output(),
+      false);
+  auto chat = ParseChat(R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "a",
+      "cache_control": null}]}, {"role": "assistant", "content": null, "z": null, "name": null,
+      "tool_calls": [{"id": null, "type": null, "index": null, "function": {"name": "f",
+      "arguments": {"x": null}, "z": null}}]}], "max_completion_tokens": null,
+      "tools": [{"type": null, "function": {"name": "f", "description": null, "strict": null,
+      "parameters": {"default": null}}}], "chat_template_kwargs": {"v": null}})");
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  const chat::Conversation& conversation = chat->conversation;
+  EXPECT_EQ(json::CanonicalText(conversation.messages.items[1]),
+            R"({"content":null,"role":"assistant","tool_calls":[{"function":)"
+            R"({"arguments":{"x":null,},"name":"f",},},],})");
+  EXPECT_EQ(json::CanonicalText(conversation.tools),
+            R"([{"function":{"name":"f","parameters":{"default":null,},},},])");
+  EXPECT_EQ(json::CanonicalText(conversation.variables), R"({"v":null,})")
+      << "a document of the client's";
+}
+
 TEST(OpenAiRequestTest, EchoAsksForThePromptsLogprobsIfTheAnswersAreWanted) {
   EXPECT_FALSE(Completion(R"({"prompt": "p", "logprobs": 2})").generate.has_prompt_logprobs());
   const OpenAiRequest echo = Completion(R"({"prompt": "p", "echo": true})");
@@ -52,6 +151,18 @@ TEST(OpenAiRequestTest, EchoAsksForThePromptsLogprobsIfTheAnswersAreWanted) {
   EXPECT_EQ(
       Completion(R"({"prompt": "p", "echo": true, "logprobs": 2})").generate.prompt_logprobs(), 2);
   EXPECT_EQ(Completion(R"({"prompt": "p", "best_of": 2, "n": 2})").generate.n(), 2);
+}
+
+TEST(OpenAiRequestTest, APromptIsScoredWithoutAnAnswer) {
+  const v1::GenerateRequest scored =
+      Completion(R"({"prompt": "p", "echo": true, "max_tokens": 0, "logprobs": 2})").generate;
+  EXPECT_TRUE(scored.stop().has_max_tokens());
+  EXPECT_EQ(scored.stop().max_tokens(), 0);
+  EXPECT_EQ(scored.prompt_logprobs(), 2);
+  const v1::GenerateRequest text =
+      Completion(R"({"prompt": "p", "echo": true, "max_tokens": 0})").generate;
+  EXPECT_TRUE(text.has_prompt_logprobs()) << "without them, max_tokens is 1 or more";
+  EXPECT_FALSE(text.has_logprobs());
 }
 
 TEST(OpenAiRequestTest, TruncationIsAnExtension) {
@@ -159,7 +270,7 @@ TEST(OpenAiRequestTest, StructuredOutput) {
 
 TEST(OpenAiRequestTest, DefaultsAreOpenAis) {
   const OpenAiRequest completion = Completion(R"({"prompt": "p", "temperature": null})");
-  EXPECT_EQ(completion.generate.stop().max_tokens(), 16);
+  EXPECT_FALSE(completion.generate.stop().has_max_tokens()) << "16 of them, if there is room";
   EXPECT_FALSE(completion.generate.sampling().has_temperature());
   const OpenAiRequest chat = Chat("");
   EXPECT_FALSE(chat.generate.stop().has_max_tokens());
@@ -201,51 +312,75 @@ void ExpectRefused(Parse parse, const std::vector<Bad>& cases) {
 }
 
 TEST(OpenAiRequestTest, WhatIsNotHonouredIsRefusedByName) {
-  ExpectRefused(ParseCompletion,
-                {{"", "MALFORMED_JSON", ""},
-                 {"[]", "MALFORMED_JSON", ""},
-                 {R"({"prompt": "a", "prompt": "b"})", "MALFORMED_JSON", ""},
-                 {"{}", "MISSING_FIELD", "prompt"},
-                 {R"({"prompt": null})", "MISSING_FIELD", "prompt"},
-                 {R"({"prompt": ""  , "what": null})", "UNKNOWN_FIELD", "what"},
-                 {R"({"prompt": 5})", "WRONG_TYPE", "prompt"},
-                 {R"({"prompt": [["a"]]})", "WRONG_TYPE", "prompt[0]"},
-                 {R"({"prompt": ["a", []]})", "WRONG_TYPE", "prompt[1]"},
-                 {R"({"prompt": [1, "a"]})", "WRONG_TYPE", "prompt"},
-                 {R"({"prompt": [4294967296]})", "OUT_OF_RANGE", "prompt"},
-                 {R"({"prompt": "p", "echo": 1})", "WRONG_TYPE", "echo"},
-                 {R"({"prompt": "p", "suffix": "s"})", "UNSUPPORTED_FIELD", "suffix"},
-                 {R"({"prompt": "p", "best_of": 2})", "UNSUPPORTED_FIELD", "best_of"},
-                 {R"({"prompt": "p", "temperature": "hot"})", "WRONG_TYPE", "temperature"},
-                 {R"({"prompt": "p", "retention": 1})", "WRONG_TYPE", "retention"},
-                 {R"({"prompt": "p", "retention": {"ttl": 1}})", "UNSUPPORTED_FIELD",
-                  "retention.ttl"},
-                 {R"({"prompt": "p", "retention": {"priority": 1.5}})", "WRONG_TYPE",
-                  "retention.priority"},
-                 {R"({"prompt": "p", "temperature": 1e300})", "OUT_OF_RANGE", "temperature"},
-                 {R"({"prompt": "p", "max_tokens": 1.5})", "WRONG_TYPE", "max_tokens"},
-                 {R"({"prompt": "p", "stop": [1]})", "WRONG_TYPE", "stop"},
-                 {R"({"prompt": "p", "logit_bias": {"a": 1}})", "WRONG_TYPE", "logit_bias[\"a\"]"},
-                 {R"({"prompt": "p", "stream_options": {"include_usage": true}})",
-                  "ONLY_WITH_STREAM", "stream_options"},
-                 {R"({"prompt": "p", "stream": true, "stream_options": {"x": true}})",
-                  "UNKNOWN_FIELD", "stream_options.x"},
-                 {R"({"prompt": "p", "response_format": {"type": "xml"}})", "UNSUPPORTED_FIELD",
-                  "response_format.type"},
-                 {R"({"prompt": "p", "response_format": {"type": "json_schema"}})", "WRONG_TYPE",
-                  "response_format.json_schema"},
-                 {R"({"prompt": "p", "response_format": {"type": "json_schema", "json_schema":
+  ExpectRefused(
+      ParseCompletion,
+      {{"", "MALFORMED_JSON", ""},
+       {"[]", "MALFORMED_JSON", ""},
+       {R"({"prompt": "a", "prompt": "b"})", "MALFORMED_JSON", ""},
+       {"{}", "MISSING_FIELD", "prompt"},
+       {R"({"prompt": null})", "MISSING_FIELD", "prompt"},
+       {R"({"prompt": ""  , "what": null})", "UNKNOWN_FIELD", "what"},
+       {R"({"prompt": 5})", "WRONG_TYPE", "prompt"},
+       {R"({"prompt": [["a"]]})", "WRONG_TYPE", "prompt[0]"},
+       {R"({"prompt": ["a", []]})", "WRONG_TYPE", "prompt[1]"},
+       {R"({"prompt": [1, "a"]})", "WRONG_TYPE", "prompt"},
+       {R"({"prompt": [4294967296]})", "OUT_OF_RANGE", "prompt"},
+       {R"({"prompt": "p", "echo": 1})", "WRONG_TYPE", "echo"},
+       {R"({"prompt": "p", "suffix": "s"})", "UNSUPPORTED_FIELD", "suffix"},
+       {R"({"prompt": "p", "best_of": 2})", "UNSUPPORTED_FIELD", "best_of"},
+       {R"({"prompt": "p", "temperature": "hot"})", "WRONG_TYPE", "temperature"},
+       {R"({"prompt": "p", "retention": 1})", "WRONG_TYPE", "retention"},
+       {R"({"prompt": "p", "retention": {"ttl": 1}})", "UNSUPPORTED_FIELD", "retention.ttl"},
+       {R"({"prompt": "p", "retention": {"priority": 1.5}})", "WRONG_TYPE", "retention.priority"},
+       {R"({"prompt": "p", "temperature": 1e300})", "OUT_OF_RANGE", "temperature"},
+       {R"({"prompt": "p", "max_tokens": 1.5})", "WRONG_TYPE", "max_tokens"},
+       {R"({"prompt": "p", "stop": [1]})", "WRONG_TYPE", "stop"},
+       {R"({"prompt": "p", "logit_bias": {"a": 1}})", "WRONG_TYPE", "logit_bias[\"a\"]"},
+       {R"({"prompt": "p", "logit_bias": {"+5": 1}})", "WRONG_TYPE", "logit_bias[\"+5\"]"},
+       {R"({"prompt": "p", "logit_bias": {" 5": 1}})", "WRONG_TYPE", "logit_bias[\" 5\"]"},
+       {R"({"prompt": "p", "logit_bias": {"5 ": 1}})", "WRONG_TYPE", "logit_bias[\"5 \"]"},
+       {R"({"prompt": "p", "logit_bias": {"05": 1}})", "WRONG_TYPE", "logit_bias[\"05\"]"},
+       {R"({"prompt": "p", "logit_bias": {"-0": 1}})", "WRONG_TYPE", "logit_bias[\"-0\"]"},
+       {R"({"prompt": "p", "logit_bias": {"5.0": 1}})", "WRONG_TYPE", "logit_bias[\"5.0\"]"},
+       {R"({"prompt": "p", "logit_bias": {"": 1}})", "WRONG_TYPE", "logit_bias[\"\"]"},
+       {R"({"prompt": "p", "logit_bias": {"2147483648": 1}})", "WRONG_TYPE",
+        "logit_bias[\"2147483648\"]"},
+       {R"({"prompt": "p", "logit_bias": {"5": 1, "\u0035": 2}})", "MALFORMED_JSON", ""},
+       {R"({"prompt": "p", "max_tokens": 0})", "OUT_OF_RANGE", "max_tokens"},
+       {R"({"prompt": "p", "max_tokens": 16.5})", "WRONG_TYPE", "max_tokens"},
+       {R"({"prompt": "p", "max_tokens": "16"})", "WRONG_TYPE", "max_tokens"},
+       {R"({"prompt": "p", "max_tokens": 1e300})", "OUT_OF_RANGE", "max_tokens"},
+       {R"({"prompt": "p", "seed": 9223372036854775808})", "OUT_OF_RANGE", "seed"},
+       {R"({"prompt": [1.5]})", "WRONG_TYPE", "prompt"},
+       {R"({"prompt": [1, [2]]})", "WRONG_TYPE", "prompt"},
+       {R"({"prompt": [1, null]})", "WRONG_TYPE", "prompt"},
+       {R"({"prompt": [null]})", "WRONG_TYPE", "prompt[0]"},
+       {R"({"prompt": ["a", 1]})", "WRONG_TYPE", "prompt[1]"},
+       {R"({"prompt": ["a", {}]})", "WRONG_TYPE", "prompt[1]"},
+       {R"({"prompt": [[1], [[2]]]})", "WRONG_TYPE", "prompt[1]"},
+       {R"({"prompt": []})", "WRONG_TYPE", "prompt"},
+       {R"({"prompt": {}})", "WRONG_TYPE", "prompt"},
+       {"5", "MALFORMED_JSON", ""},
+       {R"({"prompt": "p", "stream_options": {"include_usage": true}})", "ONLY_WITH_STREAM",
+        "stream_options"},
+       {R"({"prompt": "p", "stream": true, "stream_options": {"x": true}})", "UNKNOWN_FIELD",
+        "stream_options.x"},
+       {R"({"prompt": "p", "response_format": {"type": "xml"}})", "UNSUPPORTED_FIELD",
+        "response_format.type"},
+       {R"({"prompt": "p", "response_format": {"type": "json_schema"}})", "WRONG_TYPE",
+        "response_format.json_schema"},
+       {R"({"prompt": "p", "response_format": {"type": "json_schema", "json_schema":
                       {"name": "n"}}})",
-                  "WRONG_TYPE", "response_format.json_schema.schema"},
-                 {R"({"prompt": "p", "response_format": {"type": "json_object", "x": 1}})",
-                  "UNKNOWN_FIELD", "response_format.x"},
-                 {R"({"prompt": "p", "structured_outputs": {"grammar": "g"}})", "UNSUPPORTED_FIELD",
-                  "structured_outputs.grammar"},
-                 {R"({"prompt": "p", "structured_outputs": {"choice": [1]}})", "WRONG_TYPE",
-                  "structured_outputs.choice"},
-                 {R"({"prompt": "p", "structured_outputs": {"regex": "a"},
+        "WRONG_TYPE", "response_format.json_schema.schema"},
+       {R"({"prompt": "p", "response_format": {"type": "json_object", "x": 1}})", "UNKNOWN_FIELD",
+        "response_format.x"},
+       {R"({"prompt": "p", "structured_outputs": {"grammar": "g"}})", "UNSUPPORTED_FIELD",
+        "structured_outputs.grammar"},
+       {R"({"prompt": "p", "structured_outputs": {"choice": [1]}})", "WRONG_TYPE",
+        "structured_outputs.choice"},
+       {R"({"prompt": "p", "structured_outputs": {"regex": "a"},
                       "response_format": {"type": "json_object"}})",
-                  "NOT_WITH_STRUCTURED_OUTPUT", "response_format"}});
+        "NOT_WITH_STRUCTURED_OUTPUT", "response_format"}});
   ExpectRefused(
       ParseChat,
       {{"{}", "MISSING_FIELD", "messages"},
@@ -254,6 +389,29 @@ TEST(OpenAiRequestTest, WhatIsNotHonouredIsRefusedByName) {
        {R"({"messages": [{"role": "user", "content": 5}]})", "WRONG_TYPE", "messages[0].content"},
        {R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})",
         "UNSUPPORTED_FIELD", "messages[0].content[0].type"},
+       {R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "z": 1}]}]})",
+        "UNKNOWN_FIELD", "messages[0].content[0].z"},
+       {R"({"messages": [{"role": "user", "content": "x", "name": 1}]})", "WRONG_TYPE",
+        "messages[0].name"},
+       {R"({"messages": [{"role": null, "content": "x"}]})", "WRONG_TYPE", "messages[0]"},
+       {R"({"messages": [{"role": "assistant", "tool_calls": [{"z": 1, "function": {"name": "f",
+            "arguments": "{}"}}]}]})",
+        "UNKNOWN_FIELD", "messages[0].tool_calls[0].z"},
+       {R"({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "z": 1,
+            "arguments": "{}"}}]}]})",
+        "UNKNOWN_FIELD", "messages[0].tool_calls[0].function.z"},
+       {R"({"messages": [{"role": "user", "content": "x"}], "max_completion_tokens": 5,
+            "max_tokens": "garbage"})",
+        "WRONG_TYPE", "max_tokens"},
+       {R"({"messages": [{"role": "user", "content": "x"}], "max_tokens": {},
+            "max_completion_tokens": 5})",
+        "WRONG_TYPE", "max_tokens"},
+       {R"({"messages": [{"role": "user", "content": "x"}], "max_tokens": -1,
+            "max_completion_tokens": 5})",
+        "OUT_OF_RANGE", "max_tokens"},
+       {R"({"messages": [{"role": "user", "content": "x"}], "max_completion_tokens": 0,
+            "max_tokens": 5})",
+        "OUT_OF_RANGE", "max_completion_tokens"},
        {R"({"messages": [{"role": "user", "content": "x"}], "top_logprobs": 2})",
         "ONLY_WITH_LOGPROBS", "top_logprobs"},
        {R"({"messages": [{"role": "user", "content": "x"}], "tools": [{}]})", "WRONG_TYPE",

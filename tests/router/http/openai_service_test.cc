@@ -141,6 +141,53 @@ TEST_F(OpenAiServiceTest, ARefusalForLoadSaysWhenToRetry) {
   EXPECT_EQ(running.Read().status, 200);
 }
 
+TEST_F(OpenAiServiceTest, APromptIsScoredAndNothingIsGenerated) {
+  Start();
+  HttpClient client(address());
+  for (const bool stream : {false, true}) {
+    client.Post(kCompletions, absl::StrCat(R"({"prompt": "abc", "echo": true, "max_tokens": 0,
+        "logprobs": 1, "stream": )",
+                                           stream ? "true" : "false", "}"));
+    // An answer of one token, so a prefill worker gives it.
+    DecodeCall call = cluster_->prefill(0)->AwaitDecode();
+    EXPECT_EQ(call.request.max_tokens(), 1);
+    EXPECT_EQ(call.request.prompt_logprobs(), 1);
+    DecodeResponse scored;
+    scored.add_token_ids('z');
+    scored.add_logprobs()->set_token_id('z');
+    for (const int id : Ids("bc")) {
+      v1::TokenLogprobs* one = scored.add_prompt_logprobs();
+      one->set_token_id(id);
+      one->set_logprob(-0.5f);
+      one->add_top()->set_token_id(id);
+    }
+    scored.set_finish(DecodeResponse::FINISH_LENGTH);
+    call.stream->Send(scored);
+    call.stream->End(grpc::Status::OK);
+    const HttpReply reply = client.Read();
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    const Json json = stream ? Events(reply.body)[0] : Json::parse(reply.body);
+    const Json& choice = json["choices"][0];
+    EXPECT_EQ(choice["text"], "abc");
+    EXPECT_EQ(choice["finish_reason"], "length");
+    EXPECT_EQ(choice["logprobs"]["tokens"], Json({"a", "b", "c"}));
+    EXPECT_EQ(choice["logprobs"]["token_logprobs"], Json({nullptr, -0.5, -0.5}));
+    if (!stream) {
+      EXPECT_EQ(json["usage"]["completion_tokens"], 0);
+    }
+  }
+}
+
+TEST_F(OpenAiServiceTest, ADefaultLengthFitsTheRoomThatIsLeft) {
+  Start();
+  HttpClient client(address());
+  client.Post(kCompletions, absl::StrCat(R"({"prompt": ")", std::string(124, 'a'), "\"}"));
+  DecodeCall call = cluster_->decode(0)->AwaitDecode();
+  EXPECT_EQ(call.request.max_tokens(), 4);
+  call.Finish(Ids("wxyz"), DecodeResponse::FINISH_LENGTH);
+  EXPECT_EQ(client.Read().status, 200);
+}
+
 TEST_F(OpenAiServiceTest, ErrorsHaveOpenAisShape) {
   Start();
   const struct {

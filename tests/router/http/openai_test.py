@@ -256,6 +256,30 @@ class OpenAiTest(unittest.TestCase):
         self.assertEqual(sum((c.choices[0].logprobs.tokens for c in chunks if c.choices[0].logprobs),
                              []), choice.logprobs.tokens)
 
+    # As evaluation harnesses ask for the probability of a text.
+    def test_a_prompt_is_scored_and_nothing_is_generated(self):
+        options = {"model": "demo", "prompt": [PROMPT, PROMPT * 2], "echo": True, "logprobs": 2}
+        scored = self.client.completions.create(max_tokens=0, **options)
+        longer = self.client.completions.create(max_tokens=1, temperature=0, **options)
+        self.assertEqual(scored.usage.completion_tokens, 0)
+        self.assertEqual(scored.usage.prompt_tokens, longer.usage.prompt_tokens)
+        for prompt, one, other in zip(options["prompt"], scored.choices, longer.choices):
+            self.assertEqual((one.text, one.finish_reason), (prompt, "length"))
+            self.assertEqual("".join(one.logprobs.tokens), prompt)
+            self.assertEqual(one.logprobs.tokens, other.logprobs.tokens[:-1])
+            self.assertEqual(one.logprobs.token_logprobs, other.logprobs.token_logprobs[:-1])
+            self.assertEqual(one.logprobs.top_logprobs, other.logprobs.top_logprobs[:-1])
+        text = self.client.completions.create(model="demo", prompt=PROMPT, echo=True, max_tokens=0)
+        self.assertEqual((text.choices[0].text, text.choices[0].logprobs), (PROMPT, None))
+        with self.assertRaises(openai.BadRequestError):
+            self.client.completions.create(model="demo", prompt=PROMPT, max_tokens=0)
+
+    def test_the_default_length_fits_the_room_that_is_left(self):
+        context = self.client.models.list().data[0].max_model_len
+        answer = self.client.completions.create(
+            model="demo", prompt=[220] * (context - 4), extra_body={"ignore_eos": True})
+        self.assertEqual(answer.usage.completion_tokens, 4)
+
     def test_a_template_without_tools_refuses_them(self):
         with self.assertRaises(openai.BadRequestError) as caught:
             self.client.chat.completions.create(

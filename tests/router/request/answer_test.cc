@@ -177,6 +177,28 @@ TEST_F(AnswerTest, LogprobsTravelWithTheirTokens) {
   EXPECT_EQ(last.prompt_logprobs_size(), 0);
 }
 
+TEST_F(AnswerTest, APromptThatIsOnlyScoredHasNoTokens) {
+  prepared_.prompt_only = true;
+  prepared_.decode.set_max_tokens(1);
+  Begin(2);
+  auto first = Tokens(Ids("a"), 1, DecodeResponse::FINISH_STOP);
+  first.add_logprobs()->set_token_id('a');
+  for (int i = 0; i < 5; ++i) first.add_prompt_logprobs()->set_token_id(i);
+  const auto scored = Take(first);
+  EXPECT_EQ(scored.choice(), 1);
+  EXPECT_EQ(scored.prompt_logprobs_size(), 5);
+  EXPECT_EQ(scored.finish_reason(), v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(scored.text(), "");
+  EXPECT_EQ(scored.token_ids_size(), 0);
+  EXPECT_EQ(scored.logprobs_size(), 0);
+  EXPECT_FALSE(answer_->finished());
+  const auto other = Take(Tokens(Ids("b"), 0, DecodeResponse::FINISH_LENGTH));
+  EXPECT_EQ(other.finish_reason(), v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(other.prompt_logprobs_size(), 0) << "sent once";
+  EXPECT_TRUE(answer_->finished());
+  EXPECT_EQ(answer_->generated_tokens(), 0);
+}
+
 TEST_F(AnswerTest, PromptLogprobsWaitForTheFirstToken) {
   Begin();
   DecodeResponse early;

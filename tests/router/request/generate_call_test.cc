@@ -290,6 +290,47 @@ TEST_F(FailoverTest, APrefillWorkerThatIsLostIsReplacedAndWithoutOneTheDecodeWor
   EXPECT_EQ(sink.choice().text(), "ab");
 }
 
+// OpenAI's default for completions, which a long prompt shortens.
+TEST_F(FailoverTest, TheDefaultOfTheEndpointIsCappedToTheRoomThatIsLeft) {
+  caller_.default_max_tokens = 16;
+  options_.default_max_tokens = 50;
+  auto request = Request();
+  Start(request);
+  EXPECT_EQ(stream(0).request.max_tokens(), 16);
+  stream(0).Finish("x");
+  request.set_text(std::string(max_model_len_ - 4, 'p'));
+  Start(request);
+  EXPECT_EQ(stream(1).request.max_tokens(), 4);
+  stream(1).Finish("x");
+  request.mutable_stop()->set_max_tokens(16);
+  EXPECT_EQ(ErrorReason(Start(request).End()), "CONTEXT_LENGTH_EXCEEDED");
+  request = Request();
+  request.mutable_stop()->set_min_tokens(20);
+  Start(request);
+  EXPECT_EQ(stream(2).request.max_tokens(), 20);
+  stream(2).Finish("x");
+}
+
+TEST_F(FailoverTest, APromptThatIsOnlyScoredEndsWithItsLogprobs) {
+  auto request = Request();
+  request.mutable_stop()->set_max_tokens(0);
+  request.set_prompt_logprobs(1);
+  FakeSink& sink = Start(request);
+  EXPECT_EQ(stream(0).request.max_tokens(), 1);
+  stream(0).End(kSocketClosed);
+  DecodeResponse scored;
+  scored.add_token_ids('x');
+  scored.add_prompt_logprobs()->set_token_id('p');
+  scored.set_finish(DecodeResponse::FINISH_LENGTH);
+  stream(1).Say(scored);
+  ASSERT_TRUE(sink.End().ok());
+  EXPECT_EQ(sink.choice().text(), "");
+  EXPECT_EQ(sink.choice().prompt_logprobs_size(), 1);
+  EXPECT_EQ(sink.choice().usage().generated_tokens(), 0);
+  EXPECT_EQ(sink.choice().finish_reason(), v1::FINISH_REASON_LENGTH);
+  EXPECT_THAT(sink.token_counts(), ElementsAre(0));
+}
+
 TEST_F(FailoverTest, WhatWasCompleteNeedsNoWorker) {
   auto request = Request();
   request.mutable_stop()->set_max_tokens(2);

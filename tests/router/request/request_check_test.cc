@@ -74,6 +74,15 @@ TEST_F(RequestCheckTest, DefaultsOfAPlainRequest) {
   EXPECT_NE(sampling.seed(), Prepared().sampling().seed()) << "a random one each";
 }
 
+TEST_F(RequestCheckTest, WithoutTokensToGenerateThePromptIsScored) {
+  request_.mutable_stop()->set_max_tokens(0);
+  EXPECT_EQ(ErrorField(CheckRequest(request_, "tiny", 1 << 20)), "stop.max_tokens");
+  request_.set_prompt_logprobs(0);
+  EXPECT_EQ(Prepared().max_tokens(), 1) << "which the router drops";
+  request_.mutable_stop()->set_max_tokens(-1);
+  EXPECT_EQ(ErrorField(CheckRequest(request_, "tiny", 1 << 20)), "stop.max_tokens");
+}
+
 TEST_F(RequestCheckTest, AllThatIsGivenIsPassedOn) {
   v1::SamplingParams* sampling = request_.mutable_sampling();
   sampling->set_repetition_penalty(1.25f);

@@ -29,7 +29,9 @@ class GenerateOptions(TypedDict, total=False):
     presence_penalty: Optional[float]
     logit_bias: Optional[Mapping[int, float]]  # by token id
 
-    max_tokens: Optional[int]  # absent: until the model stops or its context is full
+    # Absent: until the model stops or its context is full. 0, with prompt_logprobs: the prompt is
+    # scored, and no token is generated.
+    max_tokens: Optional[int]
     min_tokens: Optional[int]
     stop: Union[str, Sequence[str], None]  # texts that end the answer and are not part of it
     stop_token_ids: Optional[Sequence[int]]
