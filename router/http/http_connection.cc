@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "router/http/http_head.h"
 
 namespace baton::router {
 
@@ -24,6 +25,7 @@ constexpr size_t kMaxReadAhead = 64 << 10;
 constexpr size_t kReadAtOnce = 4096;
 constexpr size_t kWriteAtOnce = 64 << 10;
 constexpr absl::Duration kLinger = absl::Seconds(2);
+constexpr char kTooSlow[] = "the request took too long to arrive";
 
 std::chrono::nanoseconds Chrono(absl::Duration duration) {
   return absl::ToChronoNanoseconds(duration);
@@ -48,8 +50,16 @@ void HttpConnection::Expire(absl::Duration after) {
   timer_.expires_after(Chrono(after));
   timer_.async_wait([weak = weak_from_this()](error_code error) {
     if (error) return;
-    if (auto self = weak.lock()) self->Close();
+    if (auto self = weak.lock()) self->OnExpired();
   });
+}
+
+// A client that has begun a request learns that it was too slow. The read's end does the rest.
+void HttpConnection::OnExpired() {
+  if (state_ != State::kReading || !parser_ || !parser_->got_some()) return Close();
+  too_slow_ = true;
+  error_code ignored;
+  stream_.socket().cancel(ignored);
 }
 
 void HttpConnection::Handshake() {
@@ -64,6 +74,8 @@ void HttpConnection::ReadRequest() {
   if (state_ == State::kClosed) return;
   state_ = State::kReading;
   if (server_.draining()) return Close();
+  request_ = HttpRequest();
+  too_slow_ = false;
   parser_.emplace();
   parser_->header_limit(kMaxHeaderBytes);
   parser_->body_limit(server_.options().max_body_bytes);
@@ -75,10 +87,13 @@ void HttpConnection::ReadRequest() {
 
 void HttpConnection::OnHeader(error_code error) {
   if (state_ == State::kClosed) return;
-  if (error) return Refuse(error);
-  if (!absl::EqualsIgnoreCase(std::string(parser_->get()[http::field::expect]), "100-continue")) {
-    return ReadBody();
+  if (error || too_slow_) return OnReadError(error);
+  const http::request<http::string_body>& message = parser_->get();
+  request_ = HeadOf(message);
+  if (const HttpRefusal refusal = CheckHead(message); refusal.status != 0) {
+    return Refuse(refusal.status, refusal.why);
   }
+  if (!absl::EqualsIgnoreCase(request_.Header("expect"), "100-continue")) return ReadBody();
   out_ = "HTTP/1.1 100 Continue\r\n\r\n";
   net::async_write(stream_, net::buffer(out_),
                    [self = shared_from_this()](error_code error, size_t) {
@@ -87,54 +102,57 @@ void HttpConnection::OnHeader(error_code error) {
 }
 
 void HttpConnection::ReadBody() {
+  if (state_ == State::kClosed) return;
   Expire(server_.options().read_timeout);
   http::async_read(stream_, buffer_, *parser_,
-                   [self = shared_from_this()](error_code error, size_t) { self->OnRead(error); });
+                   [self = shared_from_this()](error_code error, size_t) { self->OnBody(error); });
+}
+
+void HttpConnection::OnBody(error_code error) {
+  if (state_ == State::kClosed) return;
+  if (error || too_slow_) return OnReadError(error);
+  OnRequest();
 }
 
 // What is no request gets an answer only if the client still listens.
-void HttpConnection::Refuse(error_code error) {
-  int status = 0;
+void HttpConnection::OnReadError(error_code error) {
+  if (too_slow_) return Refuse(408, kTooSlow);
   if (error == http::error::body_limit) {
-    status = 413;
+    Refuse(413, error.message());
   } else if (error == http::error::header_limit || error == http::error::buffer_overflow) {
-    status = 431;
+    Refuse(431, error.message());
   } else if (error.category() == http::make_error_code(http::error::bad_method).category() &&
              error != http::error::end_of_stream && error != http::error::partial_message) {
-    status = 400;
+    Refuse(400, error.message());
+  } else {
+    Close();
   }
-  if (status == 0) return Close();
+}
+
+void HttpConnection::Refuse(int status, absl::string_view why) {
+  timer_.cancel();
   state_ = State::kAnswering;
   server_.AddBusy(1);
   close_after_ = true;
-  const HttpRequest head = Head();
-  path_ = head.path;
-  Answer(server_.error_answer()(status, error.message(), head));
-}
-
-HttpRequest HttpConnection::Head() const {
-  const http::request<http::string_body>& message = parser_->get();
-  HttpRequest head;
-  head.method = std::string(message.method_string());
-  head.path = std::string(message.target());
-  head.path.resize(std::min(head.path.find('?'), head.path.size()));
-  for (const auto& field : message) {
-    head.headers.emplace_back(std::string(field.name_string()), std::string(field.value()));
-  }
-  return head;
+  // Of a request whose head does not parse, what was understood of it.
+  if (request_.method.empty()) request_ = HeadOf(parser_->get());
+  path_ = request_.path;
+  HttpResponse response = server_.error_answer()(status, why, request_);
+  request_ = HttpRequest();
+  parser_.reset();
+  Answer(std::move(response));
 }
 
 void HttpConnection::CountAnswer(int status) {
   if (metrics() != nullptr) metrics()->HttpAnswered(server_.options().route(path_), status);
 }
 
-void HttpConnection::OnRead(error_code error) {
-  if (state_ == State::kClosed) return;
-  if (error) return Refuse(error);
+void HttpConnection::OnRequest() {
   timer_.cancel();
   state_ = State::kAnswering;
-  HttpRequest request = Head();
+  HttpRequest request = std::exchange(request_, HttpRequest());
   http::request<http::string_body> message = parser_->release();
+  parser_.reset();
   chunked_ = message.version() >= 11;
   close_after_ = !message.keep_alive() || !chunked_;
   ending_ = ended_ = gone_ = false;

@@ -23,6 +23,10 @@ namespace baton::router {
 
 class HttpConnection;
 
+// Of what was read and not yet parsed: more than a head, what is read ahead, or what is read at
+// once of a body. A line of a chunked body must fit, and so must its trailers.
+inline constexpr size_t kMaxBuffered = 128 << 10;
+
 // The server, as its connections see it. Thread-safe.
 class HttpConnectionOwner {
  public:
@@ -115,13 +119,15 @@ class HttpConnection final : public HttpResponder,
   void Handshake();
   RouterMetrics* metrics() const { return server_.options().metrics; }
   void CountAnswer(int status);
-  // What is known of the request that is being read.
-  HttpRequest Head() const;
   void ReadRequest();
   void OnHeader(boost::system::error_code error);
   void ReadBody();
-  void OnRead(boost::system::error_code error);
-  void Refuse(boost::system::error_code error);
+  void OnBody(boost::system::error_code error);
+  void OnRequest();
+  // Of a read that failed.
+  void OnReadError(boost::system::error_code error);
+  void Refuse(int status, absl::string_view why);
+  void OnExpired();
   void ReadAhead();
   void OnReadAhead(boost::system::error_code error, size_t bytes);
   void Answer(HttpResponse response);
@@ -143,10 +149,13 @@ class HttpConnection final : public HttpResponder,
   HttpConnectionOwner& server_;
   HttpStream stream_;
   boost::asio::steady_timer timer_;
-  boost::beast::flat_buffer buffer_;
+  boost::beast::flat_buffer buffer_{kMaxBuffered};
   std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;
   State state_ = State::kReading;
-  std::string path_;  // of the request being answered
+  // The request that is being read: its head, once that is here. Then its trailers do not count.
+  HttpRequest request_;
+  bool too_slow_ = false;  // the read was cut short
+  std::string path_;       // of the request being answered
   std::shared_ptr<HttpCall> call_;
   bool close_after_ = false;    // the connection ends with this answer
   bool streaming_ = false;      // the answer is a stream

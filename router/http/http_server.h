@@ -25,9 +25,9 @@ class RouterMetrics;
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
-  std::string method;  // "GET"
-  std::string path;    // "/v1/models"; the query is cut off
-  HttpHeaders headers;
+  std::string method;   // "GET"
+  std::string path;     // "/v1/models"; the query is cut off, as are the scheme and host of a URL
+  HttpHeaders headers;  // without trailers
   std::string body;
 
   // The first header of that name, in any case; empty if there is none.
@@ -77,8 +77,8 @@ struct HttpServerOptions {
   int threads = 0;                      // 0: one for each core
   size_t max_connections = 16'384;      // further ones are closed at once
   uint64_t max_body_bytes = 8 << 20;    // larger bodies are answered with 413
-  // A connection without a request may stay open for so long; a request must have come within so
-  // long after its first byte.
+  // A connection without a request may stay open for so long; a request's head must have come
+  // within so long, its body within so long after its head. What has begun is answered with 408.
   absl::Duration idle_timeout = absl::Seconds(75);
   absl::Duration read_timeout = absl::Seconds(60);
   // A client that reads nothing of what is being written for so long, by this clock, is gone.
@@ -97,8 +97,9 @@ class HttpServer {
   // the server, so it must not block.
   using Handler =
       std::function<std::shared_ptr<HttpCall>(HttpRequest, std::shared_ptr<HttpResponder>)>;
-  // Answers what does not parse as HTTP, with a status and why. `head`: as much of the request as
-  // was understood, perhaps nothing.
+  // Answers a request that the server does not read to its end, with a status and why: 400, 413,
+  // 431 or 501 for what it does not take, 408 for what came too slowly. `head`: as much of the
+  // request as was understood, perhaps nothing.
   using ErrorAnswer =
       std::function<HttpResponse(int status, absl::string_view why, const HttpRequest& head)>;
 

@@ -29,6 +29,7 @@ const char* TypeOf(int status) {
       return "invalid_request_error";
     case 429:
       return "rate_limit_error";
+    case 408:
     case 504:
       return "timeout_error";
     default:

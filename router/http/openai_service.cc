@@ -83,7 +83,8 @@ static bool NeedsNoKey(absl::string_view route) {
 }
 
 HttpResponse OpenAiService::Malformed(int status, absl::string_view why, const HttpRequest& head) {
-  HttpResponse response = PlainError(status, why, "malformed_http_request");
+  HttpResponse response =
+      PlainError(status, why, status == 408 ? "request_timeout" : "malformed_http_request");
   response.headers.emplace_back(kHttpRequestId, RequestIdOf(head));
   return response;
 }

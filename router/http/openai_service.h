@@ -30,7 +30,7 @@ class OpenAiService {
   // A handler of HttpServer.
   std::shared_ptr<HttpCall> Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder);
 
-  // The answer to what is no HTTP request: HttpServer::ErrorAnswer.
+  // The answer to a request that is not read to its end: HttpServer::ErrorAnswer.
   static HttpResponse Malformed(int status, absl::string_view why, const HttpRequest& head);
   // The path itself if it is served, "/v1/models" for each model, else "other".
   static absl::string_view Route(absl::string_view path);

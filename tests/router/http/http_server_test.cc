@@ -74,6 +74,11 @@ class HttpServerTest : public ::testing::Test {
   std::unique_ptr<HttpServer> server_;
 };
 
+std::string Chunked(const std::string& chunks) {
+  return absl::StrCat("POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
+                      chunks);
+}
+
 bool Comes(absl::Notification& event) {
   return event.WaitForNotificationWithTimeout(absl::Minutes(1));
 }
@@ -94,9 +99,9 @@ TEST_F(HttpServerTest, RequestsSentTogetherAreAnsweredInTheirOrder) {
   Start();
   HttpClient client(server_->address());
   client.Send(
-      "POST /slow HTTP/1.1\r\nContent-Length: 1\r\n\r\na"
-      "POST /echo HTTP/1.1\r\nContent-Length: 1\r\n\r\nb"
-      "POST /echo HTTP/1.1\r\nContent-Length: 1\r\n\r\nc");
+      "POST /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\na"
+      "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nb"
+      "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nc");
   auto slow = Await();
   EXPECT_EQ(slow->request.body, "a");
   slow->responder->Respond({201, {}, "first"});
@@ -204,12 +209,12 @@ TEST_F(HttpServerTest, WhatIsNoRequestIsRefusedWithItsStatus) {
   } cases[] = {
       {"nonsense\r\n\r\n", 400},
       {"GET / HTTP/9.9\r\n\r\n", 400},
-      {"POST /echo HTTP/1.1\r\nContent-Length: x\r\n\r\n", 400},
-      {"POST /echo HTTP/1.1\r\nContent-Length: 11\r\n\r\n12345678901", 413},
-      {"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nb\r\n12345678901\r\n0\r\n\r\n",
-       413},
-      {"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400},
-      {absl::StrCat("GET / HTTP/1.1\r\nX: ", std::string(64 << 10, 'x'), "\r\n\r\n"), 431},
+      {"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n", 400},
+      {"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\n12345678901", 413},
+      {Chunked("b\r\n12345678901\r\n0\r\n\r\n"), 413},
+      {Chunked("zz\r\n"), 400},
+      {absl::StrCat("GET / HTTP/1.1\r\nHost: a\r\nX: ", std::string(64 << 10, 'x'), "\r\n\r\n"),
+       431},
   };
   for (const auto& [bytes, status] : cases) {
     HttpClient client(server_->address());
@@ -220,9 +225,122 @@ TEST_F(HttpServerTest, WhatIsNoRequestIsRefusedWithItsStatus) {
   }
   // The server lives, and a chunked body within the limit is read.
   HttpClient client(server_->address());
-  client.Send(
-      "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n");
+  client.Send(Chunked("3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"));
   EXPECT_EQ(client.Read().body, "abcde");
+}
+
+// What a proxy before this server may understand in another way is refused, and ends the
+// connection: what follows is no request (RFC 9112, 3.2, 5, 6.1, 6.3, 7.1, 11.2).
+TEST_F(HttpServerTest, WhatIsAmbiguousIsRefused) {
+  Start();
+  const auto post = [](const std::string& headers, const std::string& body = "") {
+    return absl::StrCat("POST /echo HTTP/1.1\r\nHost: a\r\n", headers, "\r\n\r\n", body);
+  };
+  const std::string chunks = "2\r\nab\r\n0\r\n\r\n";
+  const struct {
+    std::string bytes;
+    int status;
+  } cases[] = {
+      {"GET /echo HTTP/1.1\r\n\r\n", 400},
+      {"GET /echo HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", 400},
+      {"GET /echo HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n", 400},
+      {"GET http://b/echo HTTP/1.1\r\n\r\n", 400},
+      {"GET /echo HTTP/1.1\r\nHost: a, b\r\n\r\n", 400},
+      {"GET /echo HTTP/1.1\r\nHost: a/b\r\n\r\n", 400},
+      {post("Transfer-Encoding: xchunked", chunks), 400},
+      {post("Transfer-Encoding: identity\r\nContent-Length: 2", "ab"), 400},
+      {post("Transfer-Encoding: identity"), 400},
+      {post("Transfer-Encoding: gzip, chunked", chunks), 501},
+      {post("Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked", chunks), 501},
+      {post("Transfer-Encoding: chunked, gzip", chunks), 400},
+      {post("Transfer-Encoding: chunked\r\nTransfer-Encoding: gzip", chunks), 400},
+      {post("Transfer-Encoding: chunked, chunked", chunks), 400},
+      {post("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked", chunks), 400},
+      {post("Transfer-Encoding: \"chunked\"", chunks), 400},
+      {post("Transfer-Encoding:", chunks), 400},
+      {post("Transfer-Encoding: chunked\r\nContent-Length: 12", chunks), 400},
+      {post("Content-Length: 12\r\nTransfer-Encoding: chunked", chunks), 400},
+      {"POST /echo HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks, 400},
+      {post("Content-Length: 2\r\nContent-Length: 2", "ab"), 400},
+      {post("Content-Length: 2\r\nContent-Length: 3", "abc"), 400},
+      {post("Content-Length: 2, 2", "ab"), 400},
+      {post("Content-Length: +2", "ab"), 400},
+      {post("Content-Length: 0x2", "ab"), 400},
+      {post("Content-Length: -1"), 400},
+      {post("Content-Length:"), 400},
+      {post("Content-Length: 18446744073709551618", "ab"), 400},
+      {post("Content-Length : 2", "ab"), 400},
+      {post(" Content-Length: 2", "ab"), 400},
+      {post("Content\tLength: 2", "ab"), 400},
+      {post("X: a\nContent-Length: 2", "ab"), 400},
+      {post("X: a\rContent-Length: 2", "ab"), 400},
+      {post(absl::StrCat("X: a", std::string(1, '\0'), "b")), 400},
+      {"GET /echo HTTP/1.1\nHost: a\n\n\r\n\r\n", 400},
+      {"GET  /echo HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+      {Chunked("2 \r\nab\r\n0\r\n\r\n"), 400},
+      {Chunked("0x2\r\nab\r\n0\r\n\r\n"), 400},
+      {Chunked("-2\r\nab\r\n0\r\n\r\n"), 400},
+      {Chunked("\r\nab\r\n0\r\n\r\n"), 400},
+      {Chunked("2\nab\r\n0\r\n\r\n"), 400},
+      {Chunked("2\r\nabc\r\n0\r\n\r\n"), 400},
+      {Chunked("10000000000000002\r\nab\r\n0\r\n\r\n"), 400},
+      {Chunked("ffffffffffffffff\r\nab\r\n0\r\n\r\n"), 413},
+      {Chunked("2;=x\r\nab\r\n0\r\n\r\n"), 400},
+      {Chunked("2\r\nab\r\n0\r\nContent-Length: 9\r\n\r\n"), 400},
+      {Chunked(absl::StrCat("2;x=", std::string(1 << 20, 'x'), "\r\nab\r\n0\r\n\r\n")), 431},
+      {Chunked(absl::StrCat("0\r\nX: ", std::string(1 << 20, 'x'), "\r\n\r\n")), 431},
+  };
+  for (const auto& [bytes, status] : cases) {
+    HttpClient client(server_->address());
+    client.Send(bytes + "GET /echo HTTP/1.1\r\nHost: a\r\n\r\n");
+    EXPECT_EQ(client.Read().status, status) << bytes.substr(0, 100);
+    EXPECT_TRUE(client.AtEnd()) << bytes.substr(0, 100);
+  }
+}
+
+TEST_F(HttpServerTest, WhatIsUnusualAndClearIsServed) {
+  Start();
+  const struct {
+    std::string bytes, path, body;
+  } cases[] = {
+      {"GET http://other:80/v1/models?x=1 HTTP/1.1\r\nHost: a\r\n\r\n", "/v1/models", ""},
+      {"GET HTTPS://other/v1/models HTTP/1.1\r\nHost: a\r\n\r\n", "/v1/models", ""},
+      {"GET http://other HTTP/1.1\r\nHost: a\r\n\r\n", "/", ""},
+      {"GET http://other?x=/y HTTP/1.1\r\nHost: a\r\n\r\n", "/", ""},
+      {"GET /http://x HTTP/1.1\r\nHost: a\r\n\r\n", "/http://x", ""},
+      {"OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n", "*", ""},
+      {"GET / HTTP/1.1\r\nHost:\r\n\r\n", "/", ""},
+      {"GET / HTTP/1.1\r\nHost: [::1]:80\r\n\r\n", "/", ""},
+      {"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: "
+       "Chunked\r\n\r\n2;a=\"b;c\"\r\nab\r\n0\r\n\r\n",
+       "/", "ab"},
+      {"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 002\r\n\r\nab", "/", "ab"},
+  };
+  for (const auto& [bytes, path, body] : cases) {
+    HttpClient client(server_->address());
+    client.Send(bytes);
+    auto call = Await();
+    EXPECT_EQ(call->request.path, path) << bytes;
+    EXPECT_EQ(call->request.body, body) << bytes;
+    call->responder->Respond({200, {}, "served"});
+    EXPECT_EQ(client.Read().body, "served") << bytes;
+  }
+}
+
+// A trailer comes after everything that was decided by the headers; a folded line is one value.
+TEST_F(HttpServerTest, TrailersAreNoHeadersAndAFoldedLineIsOneValue) {
+  Start();
+  HttpClient client(server_->address());
+  client.Send(
+      "POST /wait HTTP/1.1\r\nHost: a\r\nX-Folded: one\r\n two\r\nTransfer-Encoding: "
+      "chunked\r\n\r\n"
+      "2\r\nab\r\n0\r\nAuthorization: Bearer late\r\n\r\n");
+  auto call = Await();
+  EXPECT_EQ(call->request.Header("x-folded"), "one two");
+  EXPECT_EQ(call->request.Header("authorization"), "");
+  EXPECT_EQ(call->request.body, "ab");
+  call->responder->Respond({200, {}, "served"});
+  EXPECT_EQ(client.Read().body, "served");
 }
 
 TEST_F(HttpServerTest, AClientThatIsStillSendingGetsItsRefusal) {
@@ -240,7 +358,8 @@ TEST_F(HttpServerTest, AClientThatIsStillSendingGetsItsRefusal) {
 TEST_F(HttpServerTest, AClientMayAskBeforeItSendsItsBody) {
   Start();
   HttpClient client(server_->address());
-  client.Send("POST /echo HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
+  client.Send(
+      "POST /echo HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
   EXPECT_EQ(client.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
   client.Send("body");
   EXPECT_EQ(client.Read().body, "body");
@@ -259,17 +378,27 @@ TEST_F(HttpServerTest, ConnectionsBeyondTheLimitAreClosed) {
   EXPECT_TRUE(third.AtEnd());
 }
 
-TEST_F(HttpServerTest, AnIdleConnectionAndOneThatStopsInARequestAreClosed) {
+TEST_F(HttpServerTest, AnIdleConnectionIsClosedAndARequestThatStopsIsAnswered) {
   HttpServerOptions options;
   options.idle_timeout = options.read_timeout = absl::Milliseconds(50);
   Start(options);
-  HttpClient idle(server_->address()), stuck(server_->address()), used(server_->address());
-  stuck.Send("POST /echo HTTP/1.1\r\nContent-Length: 5\r\n\r\nab");
+  HttpClient idle(server_->address()), used(server_->address());
   used.Post("/echo", "1");
   EXPECT_EQ(used.Read().body, "1");
   EXPECT_TRUE(idle.AtEnd());
-  EXPECT_TRUE(stuck.AtEnd());
   EXPECT_TRUE(used.AtEnd());
+  for (const std::string begun :
+       {"POST /echo HT", "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab",
+        "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"}) {
+    HttpClient stuck(server_->address());
+    stuck.Send(begun);
+    if (begun.find("100-continue") != std::string::npos) stuck.ReadUntil("\r\n\r\n");
+    const HttpReply reply = stuck.Read();
+    EXPECT_EQ(reply.status, 408) << begun;
+    EXPECT_THAT(reply.body, HasSubstr("took too long"));
+    EXPECT_EQ(reply.Header("Connection"), "close");
+    EXPECT_TRUE(stuck.AtEnd());
+  }
 }
 
 TEST_F(HttpServerTest, ADrainClosesIdleConnectionsAndAwaitsTheOthers) {

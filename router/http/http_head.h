@@ -1,0 +1,30 @@
+// The head of an HTTP request: what RFC 9112 demands of it beyond Boost.Beast's parser, so that
+// this server and a proxy before it never disagree on where a request ends or whom it is for.
+#ifndef BATON_ROUTER_HTTP_HTTP_HEAD_H_
+#define BATON_ROUTER_HTTP_HTTP_HEAD_H_
+
+#include <boost/beast/http/message.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <string>
+
+#include "router/http/http_server.h"
+
+namespace baton::router {
+
+using HttpMessage = boost::beast::http::request<boost::beast::http::string_body>;
+
+// Method, path and headers, of a target in any form that RFC 9112 has.
+HttpRequest HeadOf(const HttpMessage& message);
+
+struct HttpRefusal {
+  int status = 0;  // 0: none
+  std::string why = "";
+};
+// 400 for a head that is wrong or ambiguous: of HTTP/1.1 without one Host, with several lengths, a
+// length and a transfer coding, or a transfer coding other than chunked at the end. 501 for
+// another coding before chunked.
+HttpRefusal CheckHead(const HttpMessage& message);
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_HTTP_HTTP_HEAD_H_
