@@ -84,6 +84,11 @@ void AddFlags(CLI::App* app, Options* options, LogFlags* log) {
   app->add_option("--max-inflight-prompt-tokens", options->max_inflight_prompt_tokens,
                   "Limit for prompt tokens of all concurrent requests; more are refused")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  app->add_option("--max-inflight-request-bytes", options->max_inflight_request_bytes,
+                  "Limit for the bytes of all requests that the router has taken in, those that "
+                  "are still arriving over HTTP included; more are refused")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 50));
   app->add_option("--default-max-tokens", options->default_max_tokens,
                   "Limit for the answers to requests that set none; 0: max_new_tokens of the "
                   "model's generation_config.json, else what its context holds")

@@ -133,18 +133,20 @@ struct RouterMetrics::Families {
         inflight(set.Gauge("baton_requests_inflight", "Requests inside the router.")),
         inflight_prompt_tokens(set.Gauge("baton_prompt_tokens_inflight",
                                          "Prompt tokens of the requests inside the router.")),
+        held_bytes(set.Gauge("baton_request_bytes_inflight",
+                             "Bytes of the requests inside the router, or arriving over HTTP.")),
         queued(set.Gauges("baton_requests_queued",
                           "Requests inside the router that are not tokenized yet.",
                           {{"stage", {"admit"}}})
                    .With({"admit"})),
         continuations_waiting(set.Gauge("baton_continuations_waiting",
                                         "Requests that have lost a worker and wait for another.")),
-        rejections(
-            set.Counters("baton_rejections_total", "Requests refused before a worker was asked.",
-                         {{"reason",
-                           {"too_many_requests", "too_many_prompt_tokens", "tokenizer_queue_full",
-                            "survivors_full", "deadline_unreachable", "ttft_slo_unreachable",
-                            "no_worker", "tenant_limit", "tenant_rate_limit"}}})),
+        rejections(set.Counters(
+            "baton_rejections_total", "Requests refused before a worker was asked.",
+            {{"reason",
+              {"too_many_requests", "too_many_prompt_tokens", "too_many_request_bytes",
+               "tokenizer_queue_full", "survivors_full", "deadline_unreachable",
+               "ttft_slo_unreachable", "no_worker", "tenant_limit", "tenant_rate_limit"}}})),
         retries(set.Counters(
             "baton_retries_total",
             "Requests sent to another pair before their first token, by the failure before.",
@@ -254,6 +256,7 @@ struct RouterMetrics::Families {
   prometheus::Histogram& request_generated_tokens;
   prometheus::Gauge& inflight;
   prometheus::Gauge& inflight_prompt_tokens;
+  prometheus::Gauge& held_bytes;
   prometheus::Gauge& queued;
   prometheus::Gauge& continuations_waiting;
   telemetry::Family<prometheus::Counter> rejections;
@@ -434,9 +437,12 @@ void RouterMetrics::SetInflight(int requests, int64_t prompt_tokens, int queued)
   families_->inflight_prompt_tokens.Set(static_cast<double>(prompt_tokens));
 }
 
+void RouterMetrics::SetRequestBytes(int64_t bytes) {
+  if (families_ != nullptr) families_->held_bytes.Set(static_cast<double>(bytes));
+}
+
 void RouterMetrics::DiscoveryFailed(absl::string_view source) {
-  if (families_ == nullptr) return;
-  families_->discovery_failures.With({std::string(source)}).Increment();
+  if (families_ != nullptr) families_->discovery_failures.With({std::string(source)}).Increment();
 }
 
 void RouterMetrics::SetDiscoveryFailing(int sources) {
@@ -490,8 +496,7 @@ const telemetry::TraceCounters* RouterMetrics::traces() const {
 }
 
 std::vector<telemetry::MetricDescription> RouterMetrics::descriptions() const {
-  if (families_ == nullptr) return {};
-  return families_->set.descriptions();
+  return families_ ? families_->set.descriptions() : std::vector<telemetry::MetricDescription>();
 }
 
 void RouterMetrics::SetWorkers(const std::vector<v1::WorkerStatus>& workers) {

@@ -84,6 +84,7 @@ class RouterMetrics {
                  absl::Duration ttft);
   // queued: requests whose prompt is not known yet.
   void SetInflight(int requests, int64_t prompt_tokens, int queued);
+  void SetRequestBytes(int64_t bytes);
   void DiscoveryFailed(absl::string_view source);
   void SetDiscoveryFailing(int sources);
   // `route`: one of a few paths. A stream is answered when it begins.

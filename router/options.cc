@@ -88,6 +88,8 @@ absl::Status Validate(Options* options) {
   BATON_RETURN_IF_ERROR(CheckPositive("max-inflight-requests", options->max_inflight_requests));
   BATON_RETURN_IF_ERROR(
       CheckPositive("max-inflight-prompt-tokens", options->max_inflight_prompt_tokens));
+  BATON_RETURN_IF_ERROR(
+      CheckPositive("max-inflight-request-bytes", options->max_inflight_request_bytes));
   BATON_RETURN_IF_ERROR(CheckPositive("stall-timeout-ms", options->stall_timeout_ms));
   if (options->prompt_history_bytes < 0) {
     return BadFlag("prompt-history-memory", "0 or more expected");

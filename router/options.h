@@ -42,9 +42,10 @@ struct Options {
 
   // Limits. Requests beyond them are refused with RESOURCE_EXHAUSTED and a retry time.
   int max_inflight_requests = 256;
-  int64_t max_inflight_prompt_tokens = 1 << 20;  // of all concurrent requests together
-  int max_queued_prompts = 256;                  // prompts that wait for a tokenizer thread
-  int64_t max_prompt_bytes = 1 << 20;            // of a prompt that is sent as text
+  int64_t max_inflight_prompt_tokens = 1 << 20;    // of all concurrent requests together
+  int64_t max_inflight_request_bytes = 256 << 20;  // as they arrived, and as JSON values
+  int max_queued_prompts = 256;                    // prompts that wait for a tokenizer thread
+  int64_t max_prompt_bytes = 1 << 20;              // of a prompt that is sent as text
   int tokenizer_threads = 2;
   int http_threads = 0;  // that serve HTTP connections; 0: one for each core
   int max_http_connections = 16'384;

@@ -98,6 +98,8 @@ RouterServer::RouterServer(Options options, const Clock& clock, Loaded loaded)
                    metrics_.SetInflight(inside.requests, inside.prompt_tokens,
                                         inside.without_prompt);
                  }),
+      request_bytes_(options_.max_inflight_request_bytes,
+                     [this](int64_t bytes) { metrics_.SetRequestBytes(bytes); }),
       tenants_(clock_),
       unread_(
           options_.unread_bytes, [this](int64_t bytes) { metrics_.SetUnreadBytes(bytes); },
@@ -113,7 +115,7 @@ RouterServer::RouterServer(Options options, const Clock& clock, Loaded loaded)
       parts_{options_,   *tokenizer_,   clock_,         roster_,   planner_,     metrics_,
              admission_, retry_budget_, continuations_, pool_,     call_watch_,  unread_,
              network_,   decisions_,    access_,        tenants_,  chat_,        calls_,
-             prompts_,   tracer_.get(), classes_.get(), &network_, &item_shares_},
+             prompts_,   tracer_.get(), classes_.get(), &network_, &item_shares_, &request_bytes_},
       warmer_(std::make_shared<PrefixWarmer>(parts_, options_.max_warm_prefixes)),
       inference_(parts_),
       admin_(parts_, *warmer_, [this](int worker) { return watch_->Stub(worker); }),
@@ -218,6 +220,7 @@ absl::Status RouterServer::ListenForHttp() {
   http.max_body_bytes = 6 * static_cast<uint64_t>(options_.max_prompt_bytes) + kMaxOtherBodyBytes;
   http.write_stall_timeout = absl::Milliseconds(options_.write_stall_timeout_ms);
   http.clock = &clock_;
+  http.request_bytes = &request_bytes_;
   http.metrics = &metrics_;
   http.route = OpenAiService::Route;
   BATON_ASSIGN_OR_RETURN(http_,
@@ -226,7 +229,9 @@ absl::Status RouterServer::ListenForHttp() {
                              [this](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
                                return openai_.Handle(std::move(request), std::move(responder));
                              },
-                             OpenAiService::Malformed));
+                             [this](int status, absl::string_view why, const HttpRequest& head) {
+                               return openai_.Unread(status, why, head);
+                             }));
   BATON_LOG(Info) << "OpenAI endpoints at " << (options_.tls.on() ? "https://" : "http://")
                   << http_address() << "/v1";
   return absl::OkStatus();

@@ -109,6 +109,7 @@ class RouterServer {
   GrpcWorkerNetwork network_;
   CallRegistry calls_;
   Admission admission_;
+  RequestBytes request_bytes_;
   TenantLimits tenants_;
   UnreadAnswers unread_;
   ItemShares item_shares_;

@@ -23,6 +23,7 @@
 #include "router/request/access.h"
 #include "router/request/admission.h"
 #include "router/request/call_registry.h"
+#include "router/request/entrance.h"
 #include "router/request/generate_call.h"
 #include "router/request/request_check.h"
 #include "router/request/work_pool.h"
@@ -53,10 +54,22 @@ std::string EchoRequestId(absl::string_view in_message, grpc::CallbackServerCont
   return id;
 }
 
+// gRPC keeps the bytes of a message for as long as the call, so they count for as long.
+absl::StatusOr<Caller> Admit(const RouterParts& parts, const grpc::ServerContextBase& context,
+                             const grpc::ByteBuffer& message) {
+  Caller caller;
+  BATON_ASSIGN_OR_RETURN(caller, Authenticate(parts, context));
+  if (parts.request_bytes == nullptr) return caller;
+  caller.held = std::make_shared<RequestBytes::Share>(parts.request_bytes->Open());
+  BATON_RETURN_IF_ERROR(Hold(parts, static_cast<int64_t>(message.Length()), caller.held.get()));
+  return caller;
+}
+
 // Of a call that generates nothing.
-absl::StatusOr<Caller> CallerOf(const RouterParts& parts, grpc::CallbackServerContext& context) {
+absl::StatusOr<Caller> CallerOf(const RouterParts& parts, grpc::CallbackServerContext& context,
+                                const grpc::ByteBuffer& message) {
   EchoRequestId("", &context);
-  return Authenticate(parts, context);
+  return Admit(parts, context, message);
 }
 
 // Of a call that generates or scores: whom it is for, and the trace that it is in. Gives the
@@ -101,11 +114,7 @@ grpc::ServerUnaryReactor* OnPool(RouterParts& parts, grpc::CallbackServerContext
   const bool queued = parts.pool.TryRun(
       [reactor, answer = std::move(answer)] { reactor->Finish(ToGrpcStatus(answer())); });
   if (!queued) {
-    parts.metrics.RequestRejected("TOKENIZER_QUEUE_FULL");
-    reactor->Finish(ToGrpcStatus(
-        WithRetryAfter(MakeError(absl::StatusCode::kResourceExhausted, "TOKENIZER_QUEUE_FULL",
-                                 "too many prompts wait to be tokenized"),
-                       parts.admission.RetryAfter())));
+    reactor->Finish(ToGrpcStatus(TokenizerQueueFull(parts)));
   }
   return reactor;
 }
@@ -120,7 +129,7 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context, const RouterPa
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
-  absl::StatusOr<Caller> caller = Authenticate(parts_, *context);
+  absl::StatusOr<Caller> caller = Admit(parts_, *context, *bytes);
   v1::GenerateRequest request;
   absl::Status parsed = caller.ok() ? ParseRequest(*bytes, &request) : caller.status();
   auto call = std::make_shared<GenerateCall>(
@@ -132,7 +141,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
 grpc::ServerUnaryReactor* InferenceService::GenerateOnce(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* bytes,
                                                          grpc::ByteBuffer* response) {
-  absl::StatusOr<Caller> caller = Authenticate(parts_, *context);
+  absl::StatusOr<Caller> caller = Admit(parts_, *context, *bytes);
   v1::GenerateOnceRequest request;
   absl::Status parsed = caller.ok() ? ParseRequest(*bytes, &request) : caller.status();
   auto call = std::make_shared<GenerateCall>(
@@ -144,10 +153,9 @@ grpc::ServerUnaryReactor* InferenceService::GenerateOnce(grpc::CallbackServerCon
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
                                                      const grpc::ByteBuffer* bytes,
                                                      grpc::ByteBuffer* response) {
-  if (auto caller = CallerOf(parts_, *context); !caller.ok()) {
-    return Finished(context, caller.status());
-  }
-  return OnPool(parts_, context, [this, bytes, response] {
+  auto caller = CallerOf(parts_, *context, *bytes);
+  if (!caller.ok()) return Finished(context, caller.status());
+  return OnPool(parts_, context, [this, bytes, response, held = caller->held] {
     v1::TokenizeRequest request;
     BATON_RETURN_IF_ERROR(ParseRequest(*bytes, &request));
     BATON_RETURN_IF_ERROR(CheckModel(request.model(), parts_.options.served_model_name));
@@ -165,10 +173,9 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* bytes,
                                                        grpc::ByteBuffer* response) {
-  if (auto caller = CallerOf(parts_, *context); !caller.ok()) {
-    return Finished(context, caller.status());
-  }
-  return OnPool(parts_, context, [this, bytes, response] {
+  auto caller = CallerOf(parts_, *context, *bytes);
+  if (!caller.ok()) return Finished(context, caller.status());
+  return OnPool(parts_, context, [this, bytes, response, held = caller->held] {
     v1::DetokenizeRequest request;
     BATON_RETURN_IF_ERROR(ParseRequest(*bytes, &request));
     BATON_RETURN_IF_ERROR(CheckModel(request.model(), parts_.options.served_model_name));
@@ -186,7 +193,7 @@ grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* bytes,
                                                        grpc::ByteBuffer* response) {
-  if (auto caller = CallerOf(parts_, *context); !caller.ok()) {
+  if (auto caller = CallerOf(parts_, *context, *bytes); !caller.ok()) {
     return Finished(context, caller.status());
   }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
@@ -210,7 +217,7 @@ grpc::ServerUnaryReactor* InferenceService::Cancel(grpc::CallbackServerContext* 
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const absl::Status status = [&]() -> absl::Status {
     Caller caller;
-    BATON_ASSIGN_OR_RETURN(caller, CallerOf(parts_, *context));
+    BATON_ASSIGN_OR_RETURN(caller, CallerOf(parts_, *context, *bytes));
     v1::CancelRequest request;
     BATON_RETURN_IF_ERROR(ParseRequest(*bytes, &request));
     BATON_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
@@ -237,7 +244,7 @@ grpc::ServerUnaryReactor* InferenceService::Cancel(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* context,
                                                   const grpc::ByteBuffer* bytes,
                                                   grpc::ByteBuffer* response) {
-  absl::StatusOr<Caller> caller = Authenticate(parts_, *context);
+  absl::StatusOr<Caller> caller = Admit(parts_, *context, *bytes);
   ScoreCall::Settings settings;
   absl::Status parsed = caller.ok() ? ParseRequest(*bytes, &settings.request) : caller.status();
   auto call = std::make_shared<ScoreCall>(
@@ -265,7 +272,8 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* InferenceService::S
 
 absl::Status AdminService::Allow(grpc::CallbackServerContext& context) const {
   Caller caller;
-  BATON_ASSIGN_OR_RETURN(caller, CallerOf(parts_, context));
+  EchoRequestId("", &context);
+  BATON_ASSIGN_OR_RETURN(caller, Authenticate(parts_, context));
   return CheckAdmin(caller);
 }
 

@@ -26,6 +26,7 @@ constexpr size_t kReadAtOnce = 4096;
 constexpr size_t kWriteAtOnce = 64 << 10;
 constexpr absl::Duration kLinger = absl::Seconds(2);
 constexpr char kTooSlow[] = "the request took too long to arrive";
+constexpr char kNoRoom[] = "the bodies of all requests would take too many bytes";
 
 std::chrono::nanoseconds Chrono(absl::Duration duration) {
   return absl::ToChronoNanoseconds(duration);
@@ -93,6 +94,10 @@ void HttpConnection::OnHeader(error_code error) {
   if (const HttpRefusal refusal = CheckHead(message); refusal.status != 0) {
     return Refuse(refusal.status, refusal.why);
   }
+  const HttpServerOptions& options = server_.options();
+  if (options.request_bytes != nullptr) request_.held = options.request_bytes->Open();
+  const uint64_t length = parser_->content_length().value_or(0);  // at most max_body_bytes
+  if (!request_.held.MayGrow(static_cast<int64_t>(length))) return Refuse(429, kNoRoom);
   if (!absl::EqualsIgnoreCase(request_.Header("expect"), "100-continue")) return ReadBody();
   out_ = "HTTP/1.1 100 Continue\r\n\r\n";
   net::async_write(stream_, net::buffer(out_),
@@ -104,14 +109,25 @@ void HttpConnection::OnHeader(error_code error) {
 void HttpConnection::ReadBody() {
   if (state_ == State::kClosed) return;
   Expire(server_.options().read_timeout);
-  http::async_read(stream_, buffer_, *parser_,
-                   [self = shared_from_this()](error_code error, size_t) { self->OnBody(error); });
+  ReadMoreBody();
+}
+
+// Piece by piece, because a body counts as it arrives: an eager parser would read on, uncounted,
+// whenever a chunk ends with what has arrived.
+void HttpConnection::ReadMoreBody() {
+  if (state_ == State::kClosed) return;
+  if (parser_->is_done()) return OnRequest();
+  http::async_read_some(
+      stream_, buffer_, *parser_,
+      [self = shared_from_this()](error_code error, size_t) { self->OnBody(error); });
 }
 
 void HttpConnection::OnBody(error_code error) {
   if (state_ == State::kClosed) return;
   if (error || too_slow_) return OnReadError(error);
-  OnRequest();
+  const auto arrived = static_cast<int64_t>(parser_->get().body().size());
+  if (!request_.held.TryGrow(arrived - request_.held.bytes())) return Refuse(429, kNoRoom);
+  ReadMoreBody();
 }
 
 // What is no request gets an answer only if the client still listens.

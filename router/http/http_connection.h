@@ -122,6 +122,7 @@ class HttpConnection final : public HttpResponder,
   void ReadRequest();
   void OnHeader(boost::system::error_code error);
   void ReadBody();
+  void ReadMoreBody();
   void OnBody(boost::system::error_code error);
   void OnRequest();
   // Of a read that failed.

@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/tls_files.h"
+#include "router/request/request_bytes.h"
 
 namespace baton::router {
 
@@ -29,6 +30,7 @@ struct HttpRequest {
   std::string path;     // "/v1/models"; the query is cut off, as are the scheme and host of a URL
   HttpHeaders headers;  // without trailers
   std::string body;
+  RequestBytes::Share held;  // of the body
 
   // The first header of that name, in any case; empty if there is none.
   absl::string_view Header(absl::string_view name) const;
@@ -77,6 +79,9 @@ struct HttpServerOptions {
   int threads = 0;                      // 0: one for each core
   size_t max_connections = 16'384;      // further ones are closed at once
   uint64_t max_body_bytes = 8 << 20;    // larger bodies are answered with 413
+  // Counts the bytes of bodies, as they arrive. A body that no longer fits is answered with 429.
+  // Null: there is no bound on their sum. Must outlive the server.
+  RequestBytes* request_bytes = nullptr;
   // A connection without a request may stay open for so long; a request's head must have come
   // within so long, its body within so long after its head. What has begun is answered with 408.
   absl::Duration idle_timeout = absl::Seconds(75);
@@ -98,8 +103,8 @@ class HttpServer {
   using Handler =
       std::function<std::shared_ptr<HttpCall>(HttpRequest, std::shared_ptr<HttpResponder>)>;
   // Answers a request that the server does not read to its end, with a status and why: 400, 413,
-  // 431 or 501 for what it does not take, 408 for what came too slowly. `head`: as much of the
-  // request as was understood, perhaps nothing.
+  // 431 or 501 for what it does not take, 408 for what came too slowly, 429 for what has no room in
+  // `request_bytes`. `head`: as much of the request as was understood, perhaps nothing.
   using ErrorAnswer =
       std::function<HttpResponse(int status, absl::string_view why, const HttpRequest& head)>;
 

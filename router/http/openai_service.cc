@@ -27,6 +27,7 @@
 #include "router/options.h"
 #include "router/request/admission.h"
 #include "router/request/chat_prompt.h"
+#include "router/request/entrance.h"
 #include "router/request/request_check.h"
 #include "router/request/request_class.h"
 #include "router/request/truncation.h"
@@ -82,9 +83,11 @@ static bool NeedsNoKey(absl::string_view route) {
          route == "/health";
 }
 
-HttpResponse OpenAiService::Malformed(int status, absl::string_view why, const HttpRequest& head) {
+HttpResponse OpenAiService::Unread(int status, absl::string_view why, const HttpRequest& head) {
   HttpResponse response =
-      PlainError(status, why, status == 408 ? "request_timeout" : "malformed_http_request");
+      status == 429
+          ? ErrorResponse(TooManyRequestBytes(parts_), "")
+          : PlainError(status, why, status == 408 ? "request_timeout" : "malformed_http_request");
   response.headers.emplace_back(kHttpRequestId, RequestIdOf(head));
   return response;
 }
@@ -103,7 +106,7 @@ std::shared_ptr<HttpCall> OpenAiService::Handle(HttpRequest request,
   if (!allowed.ok()) {
     response = ErrorResponse(allowed, "prompt");
   } else if (post && (route == kChat || route == kCompletions)) {
-    return Generate(request, *caller, std::move(responder), route == kChat);
+    return Generate(std::move(request), *caller, std::move(responder), route == kChat);
   } else {
     response = Answer(request, route);
   }
@@ -145,7 +148,7 @@ HttpResponse OpenAiService::Answer(const HttpRequest& request, absl::string_view
   return response;
 }
 
-std::shared_ptr<HttpCall> OpenAiService::Generate(const HttpRequest& http, Caller caller,
+std::shared_ptr<HttpCall> OpenAiService::Generate(HttpRequest http, Caller caller,
                                                   std::shared_ptr<HttpResponder> responder,
                                                   bool chat) {
   const absl::Time now = parts_.clock.Now();
@@ -153,6 +156,7 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const HttpRequest& http, Calle
   caller.trace = tracing::JoinTrace(parts_.tracer, TraceOf(http));
   caller.chat = chat;
   if (!chat) caller.default_max_tokens = kCompletionMaxTokens;
+  caller.held = std::make_shared<RequestBytes::Share>(std::move(http.held));
   absl::StatusOr<OpenAiRequest> request = chat ? ParseChat(http.body) : ParseCompletion(http.body);
   OpenAiResponse::Options options;
   options.chat = chat;
@@ -164,8 +168,12 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const HttpRequest& http, Calle
     options.fingerprint = model->fingerprint;
   }
   if (!id_ok.ok()) request = id_ok;
+  std::string().swap(http.body);
   if (request.ok()) {
-    if (absl::Status checked = CheckOpenAiRequest(*request); !checked.ok()) request = checked;
+    absl::Status checked = CheckOpenAiRequest(*request);
+    // A conversation is kept as JSON values until it is rendered.
+    if (checked.ok() && chat) checked = Hold(parts_, request->json_bytes, caller.held.get());
+    if (!checked.ok()) request = checked;
   }
   int prompts = 1;
   if (request.ok()) {
@@ -188,8 +196,7 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const HttpRequest& http, Calle
   if (!request.ok()) {
     exchange->Refuse(request.status());
   } else if (chat) {
-    const std::string tenant = caller.tenant.value_or(request->generate.tenant());
-    StartChat(exchange, *std::move(request), tenant, deadline);
+    StartChat(exchange, *std::move(request), caller, deadline);
   } else if (request->echo) {
     StartEcho(exchange, *std::move(request), deadline);
   } else {
@@ -226,18 +233,15 @@ absl::Status OpenAiService::CheckOpenAiRequest(const OpenAiRequest& request) con
 void OpenAiService::RunLater(const std::shared_ptr<Exchange>& exchange,
                              std::function<void()> work) {
   if (parts_.pool.TryRun(std::move(work))) return;
-  parts_.metrics.RequestRejected("TOKENIZER_QUEUE_FULL");
-  exchange->Refuse(
-      WithRetryAfter(MakeError(absl::StatusCode::kResourceExhausted, "TOKENIZER_QUEUE_FULL",
-                               "too many prompts wait to be tokenized"),
-                     parts_.admission.RetryAfter()));
+  exchange->Refuse(TokenizerQueueFull(parts_));
 }
 
 void OpenAiService::StartChat(std::shared_ptr<Exchange> exchange, OpenAiRequest request,
-                              const std::string& tenant, absl::Time deadline) {
+                              const Caller& caller, absl::Time deadline) {
+  const std::string tenant = caller.tenant.value_or(request.generate.tenant());
   auto shared = std::make_shared<OpenAiRequest>(std::move(request));
   if (!shared->conversation.tools.is_null()) exchange->ShowSpecialTokens(tool_call_tokens_);
-  RunLater(exchange, [this, exchange, shared, tenant, deadline] {
+  RunLater(exchange, [this, exchange, shared, tenant, deadline, held = caller.held] {
     v1::GenerateRequest& generate = shared->generate;
     const absl::Duration begin = parts_.clock.SinceStart();
     absl::StatusOr<int> dropped = 0;
@@ -246,6 +250,8 @@ void OpenAiService::StartChat(std::shared_ptr<Exchange> exchange, OpenAiRequest 
     } else {
       dropped = RenderChat(parts_, ClassOf(parts_, tenant), shared->conversation, &generate);
     }
+    shared->conversation = chat::Conversation();
+    held->Shrink(shared->json_bytes);
     exchange->Rendered(begin, parts_.clock.SinceStart(), dropped.value_or(0));
     if (!dropped.ok()) return exchange->Refuse(dropped.status());
     exchange->Start({std::move(generate)}, deadline);

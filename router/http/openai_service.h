@@ -31,7 +31,7 @@ class OpenAiService {
   std::shared_ptr<HttpCall> Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder);
 
   // The answer to a request that is not read to its end: HttpServer::ErrorAnswer.
-  static HttpResponse Malformed(int status, absl::string_view why, const HttpRequest& head);
+  HttpResponse Unread(int status, absl::string_view why, const HttpRequest& head);
   // The path itself if it is served, "/v1/models" for each model, else "other".
   static absl::string_view Route(absl::string_view path);
 
@@ -39,7 +39,7 @@ class OpenAiService {
   void SetDraining() { draining_ = true; }
 
  private:
-  std::shared_ptr<HttpCall> Generate(const HttpRequest& request, Caller caller,
+  std::shared_ptr<HttpCall> Generate(HttpRequest request, Caller caller,
                                      std::shared_ptr<HttpResponder> responder, bool chat);
   // The answer to a request that generates nothing. `route` is Route() of its path.
   HttpResponse Answer(const HttpRequest& request, absl::string_view route);
@@ -49,8 +49,8 @@ class OpenAiService {
   void RunLater(const std::shared_ptr<Exchange>& exchange, std::function<void()> work);
   // Each starts the exchange on a tokenizer thread: renders a chat's messages; tokenizes the
   // prompts that the answer repeats.
-  void StartChat(std::shared_ptr<Exchange> exchange, OpenAiRequest request,
-                 const std::string& tenant, absl::Time deadline);
+  void StartChat(std::shared_ptr<Exchange> exchange, OpenAiRequest request, const Caller& caller,
+                 absl::Time deadline);
   void StartEcho(std::shared_ptr<Exchange> exchange, OpenAiRequest request, absl::Time deadline);
   HttpResponse Models(absl::string_view id) const;
   HttpResponse Probe(absl::string_view path);

@@ -14,6 +14,7 @@
 #include "common/base/trace_context.h"
 #include "common/security/api_keys.h"
 #include "common/security/shared_secret.h"
+#include "router/request/request_bytes.h"
 
 namespace baton::router {
 
@@ -29,6 +30,8 @@ struct Caller {
   TraceContext trace = {};
   bool chat = false;
   int default_max_tokens = 0;
+  // Of its request. Shared by the calls of one request's prompts; null: it does not count.
+  std::shared_ptr<RequestBytes::Share> held = nullptr;
 };
 
 // Thread-safe.

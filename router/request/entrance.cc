@@ -80,6 +80,18 @@ absl::Status CheckDeadline(const RouterParts& parts, absl::Time deadline, int64_
       std::max((needed - left) / 2, absl::Milliseconds(50)));
 }
 
+absl::Status Hold(const RouterParts& parts, int64_t bytes, RequestBytes::Share* held) {
+  return held->TryGrow(bytes) ? absl::OkStatus() : TooManyRequestBytes(parts);
+}
+
+absl::Status TooManyRequestBytes(const RouterParts& parts) {
+  return Overloaded(
+      parts, "TOO_MANY_REQUEST_BYTES",
+      absl::StrCat("with this request, the requests in this router would be more than ",
+                   parts.options.max_inflight_request_bytes, " bytes, which is its limit"),
+      parts.admission.RetryAfter());
+}
+
 absl::Status TokenizerQueueFull(const RouterParts& parts) {
   return Overloaded(parts, "TOKENIZER_QUEUE_FULL",
                     absl::StrCat(parts.options.max_queued_prompts,

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "router/request/access.h"
 #include "router/request/admission.h"
+#include "router/request/request_bytes.h"
 #include "router/request/router_parts.h"
 #include "router/request/tenant_limits.h"
 
@@ -38,6 +39,11 @@ absl::Status AddPrompt(const RouterParts& parts, int64_t tokens, Entrance* entra
 // Refuses a call that would hardly be answered by its deadline: DEADLINE_UNREACHABLE.
 absl::Status CheckDeadline(const RouterParts& parts, absl::Time deadline, int64_t tokens,
                            int64_t max_tokens);
+
+// Counts so many more bytes of the request. RESOURCE_EXHAUSTED, TOO_MANY_REQUEST_BYTES.
+absl::Status Hold(const RouterParts& parts, int64_t bytes, RequestBytes::Share* held);
+// That error.
+absl::Status TooManyRequestBytes(const RouterParts& parts);
 
 // RESOURCE_EXHAUSTED, TOKENIZER_QUEUE_FULL: RouterParts::pool takes no more work.
 absl::Status TokenizerQueueFull(const RouterParts& parts);

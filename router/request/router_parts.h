@@ -26,6 +26,7 @@ class DecisionLog;
 class DecodeNetwork;
 class ItemShares;
 class PromptHistory;
+class RequestBytes;
 class RequestClasses;
 class RetryBudget;
 class Roster;
@@ -62,6 +63,7 @@ struct RouterParts {
   RequestClasses* classes = nullptr;      // null: all tenants have that of the flags
   ScoreNetwork* score_network = nullptr;  // opens streams to prefill workers; null in tests without
   ItemShares* item_shares = nullptr;      // of scoring calls; null where score_network is
+  RequestBytes* request_bytes = nullptr;  // null: requests of any size are taken in
 };
 
 }  // namespace baton::router

@@ -1,5 +1,6 @@
 // Requests through a real router to scripted workers: relay, ends, cancels, failures, retries.
 #include <gmock/gmock.h>
+#include <google/protobuf/unknown_field_set.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -28,6 +29,25 @@ using ::baton::testing::Replies;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using DecodeResponse = internal::v1::DecodeResponse;
+
+TEST(GenerateTest, TheBytesOfMessagesAreBounded) {
+  FakeCluster cluster(1, 1, [](Options* options) { options->max_inflight_request_bytes = 1000; });
+  v1::GenerateRequest large = Prompt("p");
+  large.mutable_stop()->set_max_tokens(2);
+  // A field that the router does not know, as gRPC keeps it for the whole call.
+  large.GetReflection()->MutableUnknownFields(&large)->AddLengthDelimited(500,
+                                                                          std::string(900, 'x'));
+  Call running(cluster, large);
+  DecodeCall decode = cluster.decode(0)->AwaitDecode();
+  Call refused(cluster, large);
+  const absl::Status refusal = refused.End();
+  EXPECT_EQ(refusal.code(), absl::StatusCode::kResourceExhausted) << refusal;
+  EXPECT_EQ(ErrorReason(refusal), "TOO_MANY_REQUEST_BYTES");
+  EXPECT_TRUE(ErrorRetryAfter(refusal).has_value());
+  decode.Finish(Ids("ab"), DecodeResponse::FINISH_LENGTH);
+  EXPECT_EQ(running.Rest().text(), "ab");
+  EXPECT_TRUE(running.End().ok());
+}
 
 TEST(GenerateTest, WorkersGetEverythingFilledIn) {
   FakeCluster cluster;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -341,6 +342,36 @@ TEST_F(HttpServerTest, TrailersAreNoHeadersAndAFoldedLineIsOneValue) {
   EXPECT_EQ(call->request.body, "ab");
   call->responder->Respond({200, {}, "served"});
   EXPECT_EQ(client.Read().body, "served");
+}
+
+// Of a length that was not said, as of one that was.
+TEST_F(HttpServerTest, TheSumOfBodiesIsBounded) {
+  std::atomic<int64_t> held = 0;
+  RequestBytes bytes(100, [&](int64_t now) { held = now; });
+  HttpServerOptions options;
+  options.request_bytes = &bytes;
+  Start(options);
+  HttpClient first(server_->address()), second(server_->address());
+  first.Post("/wait", std::string(80, 'x'));
+  auto call = Await();
+  EXPECT_EQ(held, 80);
+  EXPECT_EQ(call->request.held.bytes(), 80);
+  second.Post("/echo", std::string(20, 'y'));
+  EXPECT_EQ(second.Read().status, 200);
+  second.Send(
+      "POST /echo HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 21\r\n\r\n");
+  EXPECT_EQ(second.Read().status, 429) << "before its body was sent";
+  HttpClient third(server_->address());
+  third.Send(Chunked(absl::StrCat("14\r\n", std::string(20, 'z'), "\r\n")));
+  third.Send(absl::StrCat("14\r\n", std::string(20, 'z'), "\r\n"));
+  EXPECT_EQ(third.Read().status, 429);
+  EXPECT_TRUE(third.AtEnd());
+  call->request = HttpRequest();
+  EXPECT_EQ(held, 0);
+  call->responder->Respond({200, {}, "served"});
+  EXPECT_EQ(first.Read().status, 200);
+  first.Post("/echo", std::string(1000, 'x'));
+  EXPECT_EQ(first.Read().status, 200) << "alone, every body fits";
 }
 
 TEST_F(HttpServerTest, AClientThatIsStillSendingGetsItsRefusal) {

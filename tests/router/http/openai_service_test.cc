@@ -141,6 +141,39 @@ TEST_F(OpenAiServiceTest, ARefusalForLoadSaysWhenToRetry) {
   EXPECT_EQ(running.Read().status, 200);
 }
 
+TEST_F(OpenAiServiceTest, BodiesBeyondTheBoundAreRefusedForLoad) {
+  Start([](Options* options) {
+    options->max_inflight_request_bytes = 100'000;
+    options->metrics_listen = "127.0.0.1:0";
+  });
+  HttpClient running(address()), refused(address());
+  const std::string spaces(60'000, ' ');
+  running.Post(kCompletions, absl::StrCat(R"({"prompt": "p")", spaces, "}"));
+  DecodeCall call = cluster_->decode(0)->AwaitDecode();
+  EXPECT_THAT(testing::HttpGet(cluster_->server().metrics_address(), "/metrics"),
+              HasSubstr(absl::StrCat(R"(baton_request_bytes_inflight{model="tiny",role="router"} )",
+                                     60'015)));
+  refused.Post(kCompletions, absl::StrCat(R"({"prompt": "p")", spaces, "}"));
+  HttpReply reply = refused.Read();
+  EXPECT_EQ(reply.status, 429) << reply.body;
+  EXPECT_GE(std::stoi(reply.Header("Retry-After")), 1);
+  EXPECT_FALSE(reply.Header("x-request-id").empty());
+  EXPECT_EQ(Json::parse(reply.body)["error"]["code"], "too_many_request_bytes");
+  EXPECT_THAT(testing::HttpGet(cluster_->server().metrics_address(), "/metrics"),
+              HasSubstr(R"(role="router",reason="too_many_request_bytes"} 1)"));
+  // A conversation also counts as what its JSON values take.
+  std::string zeros = "[0";
+  for (int i = 0; i < 1000; ++i) zeros += ",0";
+  HttpClient chat(address());
+  chat.Post("/v1/chat/completions", absl::StrCat(R"({"messages": [{"role": "user", "content": "x"}],
+                             "chat_template_kwargs": {"z": )",
+                                                 zeros, "]}}"));
+  reply = chat.Read();
+  EXPECT_EQ(reply.status, 429) << reply.body;
+  call.Finish(Ids("x"), DecodeResponse::FINISH_LENGTH);
+  EXPECT_EQ(running.Read().status, 200);
+}
+
 TEST_F(OpenAiServiceTest, APromptIsScoredAndNothingIsGenerated) {
   Start();
   HttpClient client(address());
