@@ -39,6 +39,40 @@ bool IsUtf8(absl::string_view text) {
   return true;
 }
 
+char32_t FirstChar(absl::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  switch (Utf8CharBytes(text[0])) {
+    case 1:
+      return byte(0);
+    case 2:
+      return (byte(0) & 0x1F) << 6 | (byte(1) & 0x3F);
+    case 3:
+      return (byte(0) & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F);
+    default:
+      return (byte(0) & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 |
+             (byte(3) & 0x3F);
+  }
+}
+
+void AppendUtf8(char32_t c, std::string* out) {
+  if (c < 0x80) {
+    out->push_back(static_cast<char>(c));
+    return;
+  }
+  if (c < 0x800) {
+    out->push_back(static_cast<char>(0xC0 | c >> 6));
+  } else {
+    if (c < 0x10000) {
+      out->push_back(static_cast<char>(0xE0 | c >> 12));
+    } else {
+      out->push_back(static_cast<char>(0xF0 | c >> 18));
+      out->push_back(static_cast<char>(0x80 | (c >> 12 & 0x3F)));
+    }
+    out->push_back(static_cast<char>(0x80 | (c >> 6 & 0x3F)));
+  }
+  out->push_back(static_cast<char>(0x80 | (c & 0x3F)));
+}
+
 std::string ClipToUtf8(absl::string_view text, size_t max_bytes) {
   constexpr absl::string_view kCut = "...";
   std::string clipped;

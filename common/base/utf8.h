@@ -1,5 +1,5 @@
-// Checks and clips UTF-8. Protobuf requires it of string fields: one invalid string makes its whole
-// message unreadable.
+// Checks, reads, writes and clips UTF-8. Protobuf requires it of string fields: one invalid string
+// makes its whole message unreadable.
 #ifndef BATON_COMMON_BASE_UTF8_H_
 #define BATON_COMMON_BASE_UTF8_H_
 
@@ -12,6 +12,18 @@ namespace baton {
 
 // Also false for surrogates, overlong forms and code points above U+10FFFF.
 bool IsUtf8(absl::string_view text);
+
+// Returns the length in bytes of the character that starts with `lead`. REQUIRES: `lead` is the
+// lead byte of valid UTF-8.
+inline size_t Utf8CharBytes(char lead) {
+  const unsigned char byte = static_cast<unsigned char>(lead);
+  return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
+}
+
+// Returns the first character. REQUIRES: `text` is valid UTF-8 and not empty.
+char32_t FirstChar(absl::string_view text);
+
+void AppendUtf8(char32_t c, std::string* out);
 
 // Returns valid UTF-8 of at most `max_bytes` bytes. Replaces each invalid byte with "?". A text
 // that is too long is cut between characters and ends in "...", if max_bytes has room for that.

@@ -4,6 +4,7 @@
 
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 #include "common/tokenizer/unicode.h"
 
 namespace baton::tokenizer {

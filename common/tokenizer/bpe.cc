@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
+#include "common/base/utf8.h"
 #include "common/tokenizer/byte_level.h"
 #include "common/tokenizer/merge_queue.h"
 #include "common/tokenizer/unicode.h"

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 
+#include "common/base/utf8.h"
 #include "common/tokenizer/unicode.h"
 
 namespace baton::tokenizer {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_replace.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 #include "common/tokenizer/byte_level.h"
 #include "common/tokenizer/unicode.h"
 

@@ -9,6 +9,7 @@
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 #include "common/tokenizer/unicode.h"
 
 namespace baton::tokenizer {

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "absl/strings/match.h"
+#include "common/base/utf8.h"
 #include "common/tokenizer/newer_characters.h"
 
 namespace baton::tokenizer {
@@ -70,44 +71,10 @@ std::optional<size_t> FindInvalidUtf8(absl::string_view text) {
 
 bool IsAscii(absl::string_view text) { return AsciiPrefixBytes(text) == text.size(); }
 
-char32_t FirstChar(absl::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  switch (Utf8CharBytes(text[0])) {
-    case 1:
-      return byte(0);
-    case 2:
-      return (byte(0) & 0x1F) << 6 | (byte(1) & 0x3F);
-    case 3:
-      return (byte(0) & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F);
-    default:
-      return (byte(0) & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 |
-             (byte(3) & 0x3F);
-  }
-}
-
 absl::string_view LastCharBytes(absl::string_view text) {
   size_t begin = text.size() - 1;
   while (begin > 0 && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
   return text.substr(begin);
-}
-
-void AppendUtf8(char32_t c, std::string* out) {
-  if (c < 0x80) {
-    out->push_back(static_cast<char>(c));
-    return;
-  }
-  if (c < 0x800) {
-    out->push_back(static_cast<char>(0xC0 | c >> 6));
-  } else {
-    if (c < 0x10000) {
-      out->push_back(static_cast<char>(0xE0 | c >> 12));
-    } else {
-      out->push_back(static_cast<char>(0xF0 | c >> 18));
-      out->push_back(static_cast<char>(0x80 | (c >> 12 & 0x3F)));
-    }
-    out->push_back(static_cast<char>(0x80 | (c >> 6 & 0x3F)));
-  }
-  out->push_back(static_cast<char>(0x80 | (c & 0x3F)));
 }
 
 bool IsWhitespace(char32_t c) { return u_isUWhiteSpace(c); }

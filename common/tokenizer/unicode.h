@@ -18,19 +18,8 @@ std::optional<size_t> FindInvalidUtf8(absl::string_view text);
 
 bool IsAscii(absl::string_view text);
 
-// Returns the length in bytes of the character that starts with `lead`. REQUIRES: `lead` is the
-// lead byte of valid UTF-8.
-inline size_t Utf8CharBytes(char lead) {
-  const unsigned char byte = static_cast<unsigned char>(lead);
-  return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
-}
-
-// Returns the first character. REQUIRES: `text` is valid UTF-8 and not empty.
-char32_t FirstChar(absl::string_view text);
 // Returns the bytes of the last character. REQUIRES: `text` is valid UTF-8 and not empty.
 absl::string_view LastCharBytes(absl::string_view text);
-
-void AppendUtf8(char32_t c, std::string* out);
 
 // True for White_Space, which is Rust's char::is_whitespace and the regex crate's \s.
 bool IsWhitespace(char32_t c);

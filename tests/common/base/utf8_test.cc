@@ -29,6 +29,17 @@ TEST(Utf8Test, ClipsAtACharacterWhereverTheCutFalls) {
   EXPECT_EQ(ClipToUtf8(text, 5), "a...");
 }
 
+TEST(Utf8Test, EveryCharacterRoundTrips) {
+  for (char32_t c = 0; c < 0x110000; ++c) {
+    if (c >= 0xD800 && c < 0xE000) continue;
+    std::string text;
+    AppendUtf8(c, &text);
+    ASSERT_TRUE(IsUtf8(text)) << static_cast<uint32_t>(c);
+    ASSERT_TRUE(FirstChar(text) == c) << static_cast<uint32_t>(c);
+    ASSERT_EQ(Utf8CharBytes(text[0]), text.size());
+  }
+}
+
 TEST(Utf8Test, BytesThatAreNoTextAreShownAsSuch) {
   EXPECT_EQ(ClipToUtf8("a\xFF\xC3z\x80", 100), "a??z?");
   EXPECT_EQ(ClipToUtf8("\xE2\x82", 100), "??");

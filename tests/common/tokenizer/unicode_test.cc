@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "common/base/utf8.h"
 #include "common/tokenizer/byte_level.h"
 
 namespace baton::tokenizer {
@@ -32,8 +33,6 @@ TEST(UnicodeTest, EveryCharacterRoundTrips) {
     std::string text;
     AppendUtf8(c, &text);
     ASSERT_EQ(FindInvalidUtf8(text), std::nullopt) << static_cast<uint32_t>(c);
-    ASSERT_TRUE(FirstChar(text) == c) << static_cast<uint32_t>(c);
-    ASSERT_EQ(Utf8CharBytes(text[0]), text.size());
     ASSERT_EQ(LastCharBytes("a" + text), text);
     ASSERT_EQ(Lossy(text), text);
   }
