@@ -73,6 +73,12 @@ void AppendUtf8(char32_t c, std::string* out) {
   out->push_back(static_cast<char>(0x80 | (c & 0x3F)));
 }
 
+int64_t CountCharacters(absl::string_view text) {
+  int64_t count = 0;
+  for (const char byte : text) count += (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
+  return count;
+}
+
 std::string ClipToUtf8(absl::string_view text, size_t max_bytes) {
   constexpr absl::string_view kCut = "...";
   std::string clipped;

@@ -4,6 +4,7 @@
 #define BATON_COMMON_BASE_UTF8_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -24,6 +25,9 @@ inline size_t Utf8CharBytes(char lead) {
 char32_t FirstChar(absl::string_view text);
 
 void AppendUtf8(char32_t c, std::string* out);
+
+// The number of code points. REQUIRES: valid UTF-8.
+int64_t CountCharacters(absl::string_view text);
 
 // Returns valid UTF-8 of at most `max_bytes` bytes. Replaces each invalid byte with "?". A text
 // that is too long is cut between characters and ends in "...", if max_bytes has room for that.

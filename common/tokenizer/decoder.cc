@@ -117,18 +117,6 @@ class ReplaceStep : public WholeTokenStep {
   const Replace& replace_;
 };
 
-// "<0x41>" to its byte.
-std::optional<char> ByteOfToken(absl::string_view token) {
-  if (token.size() != 6 || !absl::StartsWith(token, "<0x") || token[5] != '>') return std::nullopt;
-  int value = 0;
-  for (const char digit : token.substr(3, 2)) {
-    if (!absl::ascii_isxdigit(digit)) return std::nullopt;
-    value = value * 16 +
-            (absl::ascii_isdigit(digit) ? digit - '0' : absl::ascii_tolower(digit) - 'a' + 10);
-  }
-  return static_cast<char>(value);
-}
-
 // A run of byte tokens is text if all of it is UTF-8, and otherwise one U+FFFD for each byte: so a
 // run is certain only when it ends, and is held until then.
 class ByteFallbackStep : public WholeTokenStep {
@@ -289,6 +277,17 @@ bool Fuses(const Decoder& decoder) {
 }
 
 }  // namespace
+
+std::optional<char> ByteOfToken(absl::string_view token) {
+  if (token.size() != 6 || !absl::StartsWith(token, "<0x") || token[5] != '>') return std::nullopt;
+  int value = 0;
+  for (const char digit : token.substr(3, 2)) {
+    if (!absl::ascii_isxdigit(digit)) return std::nullopt;
+    value = value * 16 +
+            (absl::ascii_isdigit(digit) ? digit - '0' : absl::ascii_tolower(digit) - 'a' + 10);
+  }
+  return static_cast<char>(value);
+}
 
 DecodeStream::DecodeStream(const Pipeline& pipeline, TextPosition position) {
   Next chain = std::make_unique<Collect>(&ready_);

@@ -4,6 +4,7 @@
 #define BATON_COMMON_TOKENIZER_DECODER_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -17,6 +18,9 @@ enum class TextPosition {
   kStart,         // it starts the text
   kContinuation,  // text, such as a prompt's, came before it
 };
+
+// "<0x41>" to its byte; nullopt for tokens that DecodeByteFallback does not make a byte.
+std::optional<char> ByteOfToken(absl::string_view token);
 
 // One decoder in the chain. Each token arrives in one or more pieces; the step passes on the text
 // that is certain. Not thread-safe.

@@ -98,6 +98,15 @@ struct Pipeline {
   bool decoder_absent = false;
 };
 
+// Whether one of the decoders is of this kind.
+template <class Kind>
+bool Has(const Pipeline& pipeline) {
+  for (const Decoder& decoder : pipeline.decoders) {
+    if (std::holds_alternative<Kind>(decoder)) return true;
+  }
+  return false;
+}
+
 }  // namespace baton::tokenizer
 
 #endif  // BATON_COMMON_TOKENIZER_PIPELINE_H_

@@ -187,26 +187,27 @@ absl::Status Tokenizer::EncodeText(absl::string_view text, std::vector<int32_t>*
   });
 }
 
+std::optional<absl::string_view> Tokenizer::TokenToDecode(int32_t id) const {
+  const auto added = parts_->added_by_id.find(id);
+  if (added != parts_->added_by_id.end()) return added->second->pattern;
+  const std::string* in_model = parts_->bpe.vocabulary().Token(id);
+  if (in_model == nullptr) return std::nullopt;
+  return *in_model;
+}
+
 absl::StatusOr<std::vector<absl::string_view>> Tokenizer::TokensToDecode(
     absl::Span<const int32_t> ids, bool skip_special_tokens) const {
   std::vector<absl::string_view> tokens;
   tokens.reserve(ids.size());
   for (const int32_t id : ids) {
-    const auto added = parts_->added_by_id.find(id);
-    absl::string_view token;
-    if (added != parts_->added_by_id.end()) {
-      token = added->second->pattern;
-    } else if (const std::string* in_model = parts_->bpe.vocabulary().Token(id)) {
-      token = *in_model;
-    } else {
+    const std::optional<absl::string_view> token = TokenToDecode(id);
+    if (!token) {
       return MakeError(
           absl::StatusCode::kInvalidArgument, "UNKNOWN_TOKEN",
           absl::StrCat("expected the id of a token below ", vocab_size(), ", found ", id));
     }
-    // Asked of the normalised text, so a special token that a normalizer changes is not skipped:
-    // that is what Hugging Face's decode does.
-    if (skip_special_tokens && parts_->special_contents.contains(token)) continue;
-    tokens.push_back(token);
+    if (skip_special_tokens && IsSkipped(id)) continue;
+    tokens.push_back(*token);
   }
   return tokens;
 }
@@ -241,6 +242,18 @@ std::optional<std::string> Tokenizer::IdToToken(int32_t id) const {
 bool Tokenizer::IsSpecial(int32_t id) const {
   const auto added = parts_->added_by_id.find(id);
   return added != parts_->added_by_id.end() && added->second->special;
+}
+
+// Asked of the normalised text, so a special token that a normalizer changes is not skipped: that
+// is what Hugging Face's decode does.
+bool Tokenizer::IsSkipped(int32_t id) const {
+  const std::optional<absl::string_view> token = TokenToDecode(id);
+  return token && parts_->special_contents.contains(*token);
+}
+
+Tokenizer::AddedTokenCounts Tokenizer::added_special_tokens() const {
+  const Template& enclosing = parts_->pipeline.special_tokens;
+  return {static_cast<int>(enclosing.prefix.size()), static_cast<int>(enclosing.suffix.size())};
 }
 
 uint64_t Tokenizer::fingerprint() const { return parts_->fingerprint; }

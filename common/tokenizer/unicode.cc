@@ -121,7 +121,7 @@ void LossyUtf8Decoder::Append(absl::string_view bytes, std::string* out) {
     const unsigned char byte = c;
     if (missing_bytes_ == 0) {
       AppendLead(byte, out);
-    } else if (byte < next_min_ || byte > next_max_) {
+    } else if (!Continues(byte)) {
       Finish(out);
       AppendLead(byte, out);
     } else {

@@ -15,6 +15,12 @@ TEST(Utf8Test, KnowsWhatIsUtf8) {
   }
 }
 
+TEST(Utf8Test, CountsCodePoints) {
+  EXPECT_EQ(CountCharacters(""), 0);
+  EXPECT_EQ(CountCharacters("a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80z"), 5);
+  EXPECT_EQ(CountCharacters("e\xCC\x81"), 2) << "a letter and its accent";
+}
+
 TEST(Utf8Test, ClipsAtACharacterWhereverTheCutFalls) {
   const std::string text = "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80z";
   EXPECT_EQ(ClipToUtf8(text, text.size()), text);

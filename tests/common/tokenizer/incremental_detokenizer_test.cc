@@ -18,26 +18,6 @@ std::string Append(IncrementalDetokenizer* detokenizer, std::vector<int32_t> ids
   return text.ok() ? *text : text.status().ToString();
 }
 
-// Llama 2's decoder: bytes 0..255, then words.
-Json FallbackJson() {
-  std::vector<std::string> tokens;
-  for (int byte = 0; byte < 256; ++byte) {
-    char name[8];
-    snprintf(name, sizeof(name), "<0x%02X>", byte);
-    tokens.emplace_back(name);
-  }
-  tokens.insert(tokens.end(), {"▁Hello", "▁world", "▁", "!", "é"});
-  Json json = TokenizerJson(tokens);
-  json["added_tokens"] = {AddedTokenJson(261, "<s>")};
-  json["decoder"] = {{"type", "Sequence"},
-                     {"decoders",
-                      {{{"type", "Replace"}, {"pattern", {{"String", "▁"}}}, {"content", " "}},
-                       {{"type", "ByteFallback"}},
-                       {{"type", "Fuse"}},
-                       {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}}}};
-  return json;
-}
-
 TEST(IncrementalDetokenizerTest, HoldsUnfinishedCharacters) {
   const auto tokenizer = MakeTokenizer(ByteLevelJson());
   IncrementalDetokenizer detokenizer(*tokenizer);

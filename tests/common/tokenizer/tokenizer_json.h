@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -57,6 +58,26 @@ inline nlohmann::json ByteLevelJson() {
                            {"trim_offsets", true},
                            {"use_regex", true}};
   json["decoder"] = json["pre_tokenizer"];
+  return json;
+}
+
+// Llama 2's decoder: bytes 0..255, then words.
+inline nlohmann::json FallbackJson() {
+  std::vector<std::string> tokens;
+  for (int byte = 0; byte < 256; ++byte) {
+    char name[8];
+    snprintf(name, sizeof(name), "<0x%02X>", byte);
+    tokens.emplace_back(name);
+  }
+  tokens.insert(tokens.end(), {"▁Hello", "▁world", "▁", "!", "é"});
+  nlohmann::json json = TokenizerJson(tokens);
+  json["added_tokens"] = {AddedTokenJson(261, "<s>")};
+  json["decoder"] = {{"type", "Sequence"},
+                     {"decoders",
+                      {{{"type", "Replace"}, {"pattern", {{"String", "▁"}}}, {"content", " "}},
+                       {{"type", "ByteFallback"}},
+                       {{"type", "Fuse"}},
+                       {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}}}};
   return json;
 }
 

@@ -251,6 +251,49 @@ TEST(TokenizerTest, UnknownIdsAreRefused) {
   }
 }
 
+TEST(TokenizerTest, TokensHaveTheBytesThatTheyAddToAText) {
+  Json json = ByteLevelJson();
+  json["model"]["vocab"][BytesToNames("a\xC3")] = 256;
+  json["added_tokens"] = {AddedTokenJson(257, "<|x|>"), AddedTokenJson(258, "日", false)};
+  const auto byte_level = MakeTokenizer(json);
+  EXPECT_EQ(byte_level->BytesOf(0xC3), "\xC3");
+  EXPECT_EQ(byte_level->BytesOf(256), "a\xC3");
+  EXPECT_EQ(byte_level->BytesOf(257), "<|x|>");
+  EXPECT_EQ(byte_level->BytesOf(258), "日") << "no byte's name";
+  EXPECT_EQ(byte_level->BytesOf(259), std::nullopt);
+  EXPECT_TRUE(byte_level->IsSkipped(257));
+  EXPECT_FALSE(byte_level->IsSkipped(258));
+  EXPECT_FALSE(byte_level->IsSkipped(259));
+  const auto bytes = byte_level->TokenBytes();
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  EXPECT_EQ((*bytes)[256], "a\xC3");
+  EXPECT_EQ((*bytes)[257], "") << "special";
+
+  const auto fallback = MakeTokenizer(FallbackJson());
+  EXPECT_EQ(fallback->BytesOf(0xC3), "\xC3");
+  EXPECT_EQ(fallback->BytesOf(256), " Hello") << "in the middle of a text";
+  EXPECT_EQ(fallback->BytesOf(260), "é");
+  EXPECT_EQ(fallback->BytesOf(261), "<s>");
+}
+
+TEST(TokenizerTest, CountsTheSpecialTokensThatAreAdded) {
+  Json json = TokenizerJson({"a", "<s>", "</s>"});
+  json["post_processor"] = {{"type", "TemplateProcessing"},
+                            {"single",
+                             {{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}},
+                              {{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
+                              {{"SpecialToken", {{"id", "</s>"}, {"type_id", 0}}}},
+                              {{"SpecialToken", {{"id", "</s>"}, {"type_id", 0}}}}}},
+                            {"pair", Json::array()},
+                            {"special_tokens",
+                             {{"<s>", {{"id", "<s>"}, {"ids", {1}}, {"tokens", {"<s>"}}}},
+                              {"</s>", {{"id", "</s>"}, {"ids", {2}}, {"tokens", {"</s>"}}}}}}};
+  const auto counts = MakeTokenizer(json)->added_special_tokens();
+  EXPECT_EQ(counts.before, 1);
+  EXPECT_EQ(counts.after, 2);
+  EXPECT_EQ(MakeTokenizer(ByteLevelJson())->added_special_tokens().before, 0);
+}
+
 TEST(TokenizerTest, LongRunsAreLinear) {
   Json json = ByteLevelJson();
   json["model"]["vocab"]["__"] = 256;
