@@ -45,7 +45,7 @@ class Exchange : public HttpCall,
   void Rendered(absl::Duration begin, absl::Duration end, int dropped_tokens) {
     call_->Rendered(begin, end, dropped_tokens);
   }
-  void SetEcho(std::vector<OpenAiResponse::Echo> echo) { format_.SetEcho(std::move(echo)); }
+  void SetEcho(std::vector<EchoedPrompt> echo) { format_.SetEcho(std::move(echo)); }
 
   // One request for each prompt.
   void Start(std::vector<v1::GenerateRequest> requests, absl::Time deadline) {

@@ -422,7 +422,12 @@ absl::StatusOr<OpenAiRequest> ParseCompletion(absl::string_view body) {
   if (request.best_of != 1 && request.best_of != generate.n()) {
     return Unsupported("best_of", "only 1 and n are supported: all answers are returned");
   }
-  if (request.echo && generate.has_logprobs()) generate.set_prompt_logprobs(generate.logprobs());
+  if (request.echo && generate.has_logprobs()) {
+    if (generate.has_truncation()) {
+      return Unsupported("truncation", "not with echo and logprobs, which list the whole prompt");
+    }
+    generate.set_prompt_logprobs(generate.logprobs());
+  }
   if (generate.stop().has_max_tokens() && generate.stop().max_tokens() == 0) {
     if (!request.echo) return OutOfRange("max_tokens", "0", "1 or more expected without echo");
     generate.set_prompt_logprobs(generate.logprobs());  // shown only with `logprobs`

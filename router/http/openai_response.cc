@@ -8,7 +8,6 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 
@@ -17,8 +16,6 @@ namespace {
 
 // Keys in the order in which they are set, as OpenAI's documentation shows them.
 using OrderedJson = nlohmann::ordered_json;
-
-constexpr char kReplacement[] = "\xEF\xBF\xBD";  // U+FFFD: part of a character
 
 std::string Dump(const OrderedJson& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -60,30 +57,11 @@ OrderedJson FinishJson(v1::FinishReason reason, bool has_calls) {
   }
 }
 
-int64_t Characters(absl::string_view text) {
-  int64_t count = 0;
-  for (const char c : text) count += (c & 0xC0) != 0x80;
-  return count;
-}
-
-// Null for a token that is no whole text: its bytes are not known here.
-OrderedJson BytesJson(const std::string& text) {
-  if (absl::StrContains(text, kReplacement)) return nullptr;
-  OrderedJson bytes = OrderedJson::array();
-  for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
-  return bytes;
-}
-
 }  // namespace
 
-std::string OpenAiResponse::TokenText(int32_t id) const {
-  const absl::StatusOr<std::string> text = tokenizer_.Decode({id}, /*skip_special_tokens=*/false);
-  return text.ok() ? *text : std::string();
-}
-
-std::string OpenAiResponse::EchoOf(int choice, bool starts) const {
+const EchoedPrompt* OpenAiResponse::EchoOf(int choice) const {
   const size_t prompt = choice / options_.choices_per_prompt;
-  return starts && prompt < echo_.size() ? echo_[prompt].text : std::string();
+  return prompt < echo_.size() ? &echo_[prompt] : nullptr;
 }
 
 template <class Object>
@@ -99,57 +77,16 @@ Object OpenAiResponse::Head(const char* object) const {
   return head;
 }
 
-template <class Object>
-Object OpenAiResponse::ChatLogprobs(const TokenLogprobs& tokens) const {
-  Object content = Object::array();
-  for (const v1::TokenLogprobs& token : tokens) {
-    const std::string text = TokenText(token.token_id());
-    Object top = Object::array();
-    for (const v1::TokenLogprob& one : token.top()) {
-      const std::string other = TokenText(one.token_id());
-      top.push_back({{"token", other}, {"logprob", one.logprob()}, {"bytes", BytesJson(other)}});
+void OpenAiResponse::AddLogprobs(const v1::GenerateResponse& delta, ChoiceState& state) {
+  if (!options_.logprobs) return;
+  if (!state.logprobs) {
+    state.logprobs.emplace(tokenizer_, shown_, options_.chat);
+    if (const EchoedPrompt* echo = EchoOf(delta.choice())) {
+      state.logprobs->AddPrompt(*echo,
+                                prompt_logprobs_[delta.choice() / options_.choices_per_prompt]);
     }
-    content.push_back({{"token", text},
-                       {"logprob", token.logprob()},
-                       {"bytes", BytesJson(text)},
-                       {"top_logprobs", std::move(top)}});
   }
-  return {{"content", std::move(content)}, {"refusal", nullptr}};
-}
-
-template <class Object>
-Object OpenAiResponse::Logprobs(const TokenLogprobs& tokens, int choice, bool starts) {
-  const size_t prompt = choice / options_.choices_per_prompt;
-  const bool echoes = starts && prompt < echo_.size();
-  if (!options_.logprobs || (tokens.empty() && !echoes)) return nullptr;
-  if (options_.chat) return ChatLogprobs<Object>(tokens);
-  Object texts = Object::array(), logprobs = Object::array(), tops = Object::array();
-  Object offsets = Object::array();
-  int64_t& offset = choices_[choice].text_offset;
-  const auto add = [&](const std::string& text, Object logprob, Object top) {
-    texts.push_back(text);
-    logprobs.push_back(std::move(logprob));
-    tops.push_back(std::move(top));
-    offsets.push_back(offset);
-    offset += Characters(text);
-  };
-  const auto add_all = [&](const TokenLogprobs& all) {
-    for (const v1::TokenLogprobs& token : all) {
-      Object top = Object::object();
-      for (const v1::TokenLogprob& one : token.top())
-        top[TokenText(one.token_id())] = one.logprob();
-      add(TokenText(token.token_id()), token.logprob(), std::move(top));
-    }
-  };
-  if (echoes && echo_[prompt].first_token) {
-    add(TokenText(*echo_[prompt].first_token), nullptr, nullptr);
-    add_all(prompt_logprobs_[prompt]);
-  }
-  add_all(tokens);
-  return {{"tokens", std::move(texts)},
-          {"token_logprobs", std::move(logprobs)},
-          {"top_logprobs", std::move(tops)},
-          {"text_offset", std::move(offsets)}};
+  state.logprobs->Add(delta);
 }
 
 // They come once for each prompt, with whichever choice is first.
@@ -200,13 +137,13 @@ std::string OpenAiResponse::Chunk(const v1::GenerateResponse& delta) {
   const bool starts = !std::exchange(state.begun, true);
   const bool ends = delta.finish_reason() != v1::FINISH_REASON_UNSPECIFIED;
   KeepPromptLogprobs(delta);
+  AddLogprobs(delta, state);
+  const bool has_logprobs = state.logprobs && !state.logprobs->empty();
+  const bool must_come = starts || ends || has_logprobs || options_.continuous_usage;
   if (options_.chat) {
     const int calls_before = state.calls;
     const chat::ToolCallParser::Delta added = ContentOf(delta, state);
-    if (added.text.empty() && added.calls.empty() && !starts && !ends && delta.logprobs().empty() &&
-        !options_.continuous_usage) {
-      return "";
-    }
+    if (added.text.empty() && added.calls.empty() && !must_come) return "";
     OrderedJson content = OrderedJson::object();
     if (starts) content["role"] = "assistant";
     if (added.calls.empty() || !added.text.empty()) content["content"] = added.text;
@@ -215,9 +152,11 @@ std::string OpenAiResponse::Chunk(const v1::GenerateResponse& delta) {
     }
     choice["delta"] = std::move(content);
   } else {
-    choice["text"] = EchoOf(delta.choice(), starts) + delta.text();
+    const EchoedPrompt* echo = starts ? EchoOf(delta.choice()) : nullptr;
+    if (delta.text().empty() && !must_come) return "";
+    choice["text"] = (echo != nullptr ? echo->text : "") + delta.text();
   }
-  choice["logprobs"] = Logprobs<OrderedJson>(delta.logprobs(), delta.choice(), starts);
+  choice["logprobs"] = has_logprobs ? state.logprobs->Take() : nullptr;
   choice["finish_reason"] = FinishJson(delta.finish_reason(), state.calls > 0);
   chunk["choices"] = OrderedJson::array({std::move(choice)});
   if (options_.continuous_usage) {
@@ -258,9 +197,11 @@ std::string OpenAiResponse::Whole(const std::map<int, v1::GenerateResponse>& all
       }
       choice["message"] = std::move(message);
     } else {
-      choice["text"] = EchoOf(index, /*starts=*/true) + one.text();
+      const EchoedPrompt* echo = EchoOf(index);
+      choice["text"] = (echo != nullptr ? echo->text : "") + one.text();
     }
-    choice["logprobs"] = Logprobs<OrderedJson>(one.logprobs(), index, /*starts=*/true);
+    AddLogprobs(one, state);
+    choice["logprobs"] = state.logprobs ? state.logprobs->Take() : nullptr;
     choice["finish_reason"] = FinishJson(one.finish_reason(), state.calls > 0);
     choices.push_back(std::move(choice));
   }

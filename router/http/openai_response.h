@@ -12,6 +12,8 @@
 #include "baton/v1/inference.pb.h"
 #include "common/chat/tool_calls.h"
 #include "common/tokenizer/tokenizer.h"
+#include "router/http/openai_logprobs.h"
+#include "router/request/shown_tokens.h"
 
 namespace baton::router {
 
@@ -32,22 +34,20 @@ class OpenAiResponse {
     bool parallel_tool_calls = true;  // else only the first call of a choice is returned
     uint64_t call_id_seed = 0;        // random
     int choices_per_prompt = 1;       // with `echo`
-  };
-  // A prompt that begins the text of its choices.
-  struct Echo {
-    std::string text;
-    // Of the prompt, which has no log probability; absent without logprobs.
-    std::optional<int32_t> first_token;
+    // That are a part of the deltas' text; the others are not.
+    std::vector<int32_t> shown_special_tokens;
   };
   // `tokenizer` must outlive it.
   OpenAiResponse(Options options, const tokenizer::Tokenizer& tokenizer)
-      : options_(std::move(options)), tokenizer_(tokenizer) {}
+      : options_(std::move(options)),
+        tokenizer_(tokenizer),
+        shown_(tokenizer, options_.shown_special_tokens) {}
 
   // One for each prompt; before the first delta.
-  void SetEcho(std::vector<Echo> echo) { echo_ = std::move(echo); }
+  void SetEcho(std::vector<EchoedPrompt> echo) { echo_ = std::move(echo); }
 
   // A server-sent event with what `delta` adds to its choice; empty if it adds nothing, as its text
-  // may be the beginning of a tool call.
+  // may be the beginning of a tool call or of a stop string.
   std::string Chunk(const v1::GenerateResponse& delta);
   // The events after the last delta: the usage, if it is wanted, and "[DONE]".
   std::string StreamEnd(const v1::Usage& usage) const;
@@ -60,7 +60,7 @@ class OpenAiResponse {
   using TokenLogprobs = google::protobuf::RepeatedPtrField<v1::TokenLogprobs>;
   struct ChoiceState {
     bool begun = false;
-    int64_t text_offset = 0;  // of the next token, in characters
+    std::optional<OpenAiLogprobs> logprobs;
     std::optional<chat::ToolCallParser> parser;
     int calls = 0;
   };
@@ -69,19 +69,16 @@ class OpenAiResponse {
                                         ChoiceState& state) const;
   template <class Json>
   static Json CallsJson(const std::vector<chat::ToolCall>& calls, const int* first_index);
-  // Null if the choice has none. With those of the prompt at the choice's start, if it is echoed.
-  template <class Json>
-  Json Logprobs(const TokenLogprobs& tokens, int choice, bool starts);
-  template <class Json>
-  Json ChatLogprobs(const TokenLogprobs& tokens) const;
-  // The prompt, at the start of a choice.
-  std::string EchoOf(int choice, bool starts) const;
+  // With logprobs: takes those of `delta`, and at the choice's start those of an echoed prompt.
+  void AddLogprobs(const v1::GenerateResponse& delta, ChoiceState& state);
+  // The prompt of the choice; null if it is not echoed.
+  const EchoedPrompt* EchoOf(int choice) const;
   void KeepPromptLogprobs(const v1::GenerateResponse& delta);
-  std::string TokenText(int32_t id) const;
 
   const Options options_;
   const tokenizer::Tokenizer& tokenizer_;
-  std::vector<Echo> echo_;
+  const ShownTokens shown_;
+  std::vector<EchoedPrompt> echo_;
   std::map<int, TokenLogprobs> prompt_logprobs_;  // by prompt, if it is echoed
   std::map<int, ChoiceState> choices_;
 };

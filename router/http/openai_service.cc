@@ -178,7 +178,10 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(HttpRequest http, Caller calle
   int prompts = 1;
   if (request.ok()) {
     prompts = std::max(prompts, static_cast<int>(request->prompts.size()));
-    if (!request->conversation.tools.is_null()) options.tool_calls = parts_.chat.tool_call_format();
+    if (!request->conversation.tools.is_null()) {
+      options.tool_calls = parts_.chat.tool_call_format();
+      options.shown_special_tokens = tool_call_tokens_;
+    }
     options.parallel_tool_calls = request->parallel_tool_calls;
     options.call_id_seed = RandomId64();
     options.choices_per_prompt = std::clamp(request->generate.n(), 1, kMaxChoices);
@@ -265,26 +268,24 @@ void OpenAiService::StartEcho(std::shared_ptr<Exchange> exchange, OpenAiRequest 
   RunLater(exchange, [this, exchange, shared, deadline] {
     const v1::GenerateRequest& generate = shared->generate;
     const bool special = !generate.has_add_special_tokens() || generate.add_special_tokens();
-    std::vector<OpenAiResponse::Echo> echo;
+    const bool logprobs = generate.has_logprobs();
+    std::vector<EchoedPrompt> echo;
     for (v1::GenerateRequest& prompt : shared->prompts) {
-      OpenAiResponse::Echo& one = echo.emplace_back();
       if (!prompt.has_text()) {
-        // Ids that are no tokens are refused with the request.
-        one.text = parts_.tokenizer.Decode(prompt.token_ids().ids(), /*skip_special_tokens=*/true)
-                       .value_or("");
-      } else {
-        one.text = prompt.text();
-        absl::Status fits = CheckText("text", one.text, parts_.options.max_prompt_bytes);
-        if (fits.ok() && generate.has_logprobs()) {
-          const auto ids = parts_.tokenizer.Encode(one.text, special);
-          fits = ids.status();
-          if (ids.ok()) prompt.mutable_token_ids()->mutable_ids()->Assign(ids->begin(), ids->end());
-        }
-        if (!fits.ok()) return exchange->Refuse(fits);
+        echo.push_back(EchoIds(parts_.tokenizer, prompt.token_ids().ids(), logprobs));
+        continue;
       }
-      if (generate.has_logprobs() && !prompt.token_ids().ids().empty()) {
-        one.first_token = prompt.token_ids().ids(0);
+      const std::string text = prompt.text();
+      const absl::Status fits = CheckText("text", text, parts_.options.max_prompt_bytes);
+      if (!fits.ok()) return exchange->Refuse(fits);
+      if (!logprobs) {
+        echo.push_back({text, std::nullopt, {}});
+        continue;
       }
+      const auto ids = parts_.tokenizer.Encode(text, special);
+      if (!ids.ok()) return exchange->Refuse(ids.status());
+      echo.push_back(EchoText(parts_.tokenizer, text, *ids, special));
+      prompt.mutable_token_ids()->mutable_ids()->Assign(ids->begin(), ids->end());
     }
     exchange->SetEcho(std::move(echo));
     exchange->Start(RequestsOf(std::move(*shared)), deadline);

@@ -1,14 +1,6 @@
 #include "router/request/text_assembly.h"
 
-#include "absl/algorithm/container.h"
-
 namespace baton::router {
-
-// With no token to show, the detokenizer itself skips all special ones.
-bool TextAssembly::Hidden(int32_t id) const {
-  return !shown_special_tokens_.empty() && tokenizer_.IsSpecial(id) &&
-         !absl::c_linear_search(shown_special_tokens_, id);
-}
 
 TextAssembly::Piece TextAssembly::Append(absl::Span<const int32_t> token_ids, End end) {
   Piece piece;
@@ -17,7 +9,7 @@ TextAssembly::Piece TextAssembly::Append(absl::Span<const int32_t> token_ids, En
     piece.token_ids.push_back(token_ids[i]);
     ++token_count_;
     if (end == End::kStopToken && i + 1 == token_ids.size()) break;
-    if (Hidden(token_ids[i])) continue;
+    if (shown_.Hides(token_ids[i])) continue;
     const absl::StatusOr<std::string> text = detokenizer_.Append(token_ids.subspan(i, 1));
     if (!text.ok()) continue;  // no such token; nothing was taken
     piece.text += matcher_.Append(*text, token_count_ >= min_tokens_);

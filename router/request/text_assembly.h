@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 #include "common/tokenizer/incremental_detokenizer.h"
 #include "common/tokenizer/tokenizer.h"
+#include "router/request/shown_tokens.h"
 #include "router/request/stop_matcher.h"
 
 namespace baton::router {
@@ -21,10 +22,9 @@ class TextAssembly {
   // `min_tokens` tokens. Other special tokens are not part of the text.
   TextAssembly(const tokenizer::Tokenizer& tokenizer, std::vector<std::string> stops,
                int min_tokens = 0, absl::Span<const int32_t> shown_special_tokens = {})
-      : tokenizer_(tokenizer),
-        shown_special_tokens_(shown_special_tokens),
+      : shown_(tokenizer, shown_special_tokens),
         min_tokens_(min_tokens),
-        detokenizer_(tokenizer, /*skip_special_tokens=*/shown_special_tokens.empty(),
+        detokenizer_(tokenizer, /*skip_special_tokens=*/false,
                      tokenizer::TextPosition::kContinuation),
         matcher_(std::move(stops)) {}
 
@@ -44,10 +44,7 @@ class TextAssembly {
   const std::optional<std::string>& matched_stop() const { return matcher_.matched(); }
 
  private:
-  bool Hidden(int32_t id) const;
-
-  const tokenizer::Tokenizer& tokenizer_;
-  const absl::Span<const int32_t> shown_special_tokens_;
+  const ShownTokens shown_;
   const int min_tokens_;
   int token_count_ = 0;
   tokenizer::IncrementalDetokenizer detokenizer_;

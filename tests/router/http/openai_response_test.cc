@@ -194,7 +194,7 @@ TEST_F(OpenAiResponseTest, EveryChoiceOfAPromptBeginsWithItsEcho) {
   OpenAiResponse::Options options;
   options.logprobs = true;
   options.choices_per_prompt = 2;
-  const std::vector<OpenAiResponse::Echo> echo = {{"ab", 'a'}, {"c", 'c'}};
+  const std::vector<EchoedPrompt> echo = {{"ab", 'a', {0, 1}}, {"c", 'c', {0}}};
   const auto delta = [](int choice, char token) {
     v1::GenerateResponse one;
     one.set_choice(choice);
@@ -236,7 +236,7 @@ TEST_F(OpenAiResponseTest, EveryChoiceOfAPromptBeginsWithItsEcho) {
   EXPECT_EQ(logprobs["tokens"], Json({"a", "b", "y"}));
   EXPECT_EQ(logprobs["token_logprobs"], Json({nullptr, -2.0, -1.0}));
   EXPECT_EQ(logprobs["top_logprobs"][0], nullptr);
-  EXPECT_EQ(logprobs["top_logprobs"][1], Json({{"z", 0.0}}));
+  EXPECT_EQ(logprobs["top_logprobs"][1], Json({{"z", 0.0}, {"b", -2.0}}));
 }
 
 TEST_F(OpenAiResponseTest, ACacheMissIsPartOfTheUsage) {

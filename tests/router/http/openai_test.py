@@ -204,8 +204,8 @@ class OpenAiTest(unittest.TestCase):
             messages=messages, logprobs=True, top_logprobs=2, n=2, **options)
         for choice in scored.choices:
             tokens = choice.logprobs.content
-            self.assertEqual("".join(t.token for t in tokens if t.bytes), choice.message.content
-                             + ("<|endoftext|>" if tokens[-1].token == "<|endoftext|>" else ""))
+            self.assertEqual(b"".join(bytes(t.bytes or []) for t in tokens).decode(),
+                             choice.message.content)
             self.assertTrue(all(len(t.top_logprobs) == 2 for t in tokens))
 
     def test_a_conversation_that_the_template_cannot_render_is_refused(self):
@@ -279,6 +279,37 @@ class OpenAiTest(unittest.TestCase):
         answer = self.client.completions.create(
             model="demo", prompt=[220] * (context - 4), extra_body={"ignore_eos": True})
         self.assertEqual(answer.usage.completion_tokens, 4)
+
+    def test_lists_of_logprobs_describe_the_text(self):
+        options = {"model": "demo", "prompt": "é😀z", "max_tokens": 12, "temperature": 1.5, "seed": 4,
+                   "echo": True, "logprobs": 20, "extra_body": {"ignore_eos": True}}
+        plain = self.client.completions.create(**options).choices[0]
+        self.assertTrue(plain.text.startswith("é😀z"))
+        # A stop string in the middle of the answer.
+        answer = plain.text[len("é😀z"):]
+        stop = answer[len(answer) // 2:][:2]
+        stopped = self.client.completions.create(stop=[stop], **options)
+        streamed = {}
+        for chunk in self.client.completions.create(stop=[stop], stream=True, **options):
+            lists = chunk.choices[0].logprobs
+            for name, values in (lists.model_dump() if lists else {}).items():
+                streamed.setdefault(name, []).extend(values)
+        self.assertEqual(streamed, stopped.choices[0].logprobs.model_dump())
+        self.assertEqual(stopped.choices[0].finish_reason, "stop")
+        for choice in (plain, stopped.choices[0]):
+            lists = choice.logprobs
+            sizes = {len(values) for values in lists.model_dump().values()}
+            self.assertEqual(len(sizes), 1, sizes)
+            self.assertEqual(lists.text_offset, sorted(lists.text_offset))
+            for token, begin in zip(lists.tokens, lists.text_offset):
+                self.assertLessEqual(begin, len(choice.text))
+                if not token.startswith(("bytes:", "<|")) and begin + len(token) <= len(choice.text):
+                    self.assertEqual(choice.text[begin:begin + len(token)], token)
+            self.assertTrue(all(20 <= len(top) <= 21 for top in lists.top_logprobs[1:]))
+        self.assertLess(len(stopped.choices[0].logprobs.tokens), len(plain.logprobs.tokens))
+        generated = stopped.usage.completion_tokens
+        self.assertLessEqual(len(stopped.choices[0].logprobs.tokens) - stopped.usage.prompt_tokens,
+                             generated)
 
     def test_a_template_without_tools_refuses_them(self):
         with self.assertRaises(openai.BadRequestError) as caught:

@@ -1,0 +1,85 @@
+// The log probabilities of one choice in OpenAI's shapes. Their lists describe the text that is
+// returned: entries arrive with the text of their tokens, and what a stop cuts from the text has no
+// entry. A token whose beginning is in the text is there as a whole. Special tokens, which leave no
+// text, have entries too.
+#ifndef BATON_ROUTER_HTTP_OPENAI_LOGPROBS_H_
+#define BATON_ROUTER_HTTP_OPENAI_LOGPROBS_H_
+
+#include <cstdint>
+#include <deque>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "baton/v1/inference.pb.h"
+#include "common/tokenizer/token_positions.h"
+#include "common/tokenizer/tokenizer.h"
+#include "router/request/shown_tokens.h"
+
+namespace baton::router {
+
+// A prompt that begins the text of its choices.
+struct EchoedPrompt {
+  std::string text;
+  // With log probabilities: the first token, which has none, and where each token begins in `text`,
+  // in characters.
+  std::optional<int32_t> first_token;
+  std::vector<int64_t> offsets;
+};
+
+// A prompt given as ids, whose text has no special tokens. With `logprobs` it has offsets.
+EchoedPrompt EchoIds(const tokenizer::Tokenizer& tokenizer, absl::Span<const int32_t> ids,
+                     bool logprobs);
+// A prompt given as text, with log probabilities. `ids`: what Encode makes of it. Its text is that
+// of the ids, which a normalizer may have changed, so that the lists describe it.
+EchoedPrompt EchoText(const tokenizer::Tokenizer& tokenizer, const std::string& text,
+                      absl::Span<const int32_t> ids, bool add_special_tokens);
+
+// Unsynchronized.
+class OpenAiLogprobs {
+ public:
+  using Tokens = google::protobuf::RepeatedPtrField<v1::TokenLogprobs>;
+
+  // Both must outlive it. `chat`: the shape of chat completions, else that of completions.
+  OpenAiLogprobs(const tokenizer::Tokenizer& tokenizer, const ShownTokens& shown, bool chat);
+
+  // `tokens`: the prompt's from the second on. Before the first Add; not for chat.
+  void AddPrompt(const EchoedPrompt& prompt, const Tokens& tokens);
+  // Takes the text and the tokens of the answer's next delta, whose text may come with a later one.
+  void Add(const v1::GenerateResponse& delta);
+
+  bool empty() const { return entries_ == 0; }
+  // The entries since the last call, as the field `logprobs`.
+  nlohmann::ordered_json Take();
+
+ private:
+  using Json = nlohmann::ordered_json;
+
+  bool IsInText(int32_t id, int64_t begin) const;
+  void AddEntry(const v1::TokenLogprobs& token, int64_t begin);
+  void AddListed(const std::string& name, Json logprob, Json top, int64_t offset);
+  Json ChatEntry(int32_t id, float logprob) const;
+  Json TopOfCompletion(const v1::TokenLogprobs& token) const;
+  // The token as text; "bytes:\xf0\x9f" if its bytes are no whole characters, "token_id:5" without
+  // a token.
+  std::string Name(int32_t id) const;
+
+  const tokenizer::Tokenizer& tokenizer_;
+  const ShownTokens& shown_;
+  const bool chat_;
+  int64_t prompt_characters_ = 0;
+  tokenizer::TokenPositions positions_;   // in the answer
+  std::vector<int64_t> known_positions_;  // of the first of `waiting_`
+  std::deque<v1::TokenLogprobs> waiting_;
+  int64_t characters_ = 0;  // of the answer's text that has been returned
+  int entries_ = 0;
+  Json content_ = Json::array();  // chat
+  Json tokens_ = Json::array(), token_logprobs_ = Json::array(), top_logprobs_ = Json::array();
+  Json text_offset_ = Json::array();
+};
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_HTTP_OPENAI_LOGPROBS_H_
