@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -25,23 +27,13 @@ constexpr Architecture kArchitectures[] = {
     {"qwen3", "Qwen3ForCausalLM"},
 };
 
-// Keys of an architecture that change what is computed, and that none of Baton's three has.
-constexpr absl::string_view kForeignKeys[] = {
-    "attention.clamp_kqv",
-    "attention.max_alibi_bias",
-    "attention.scale",
-    "attention.output_scale",
-    "attention.q_lora_rank",
-    "attention.kv_lora_rank",
-    "attn_logit_softcapping",
-    "final_logit_softcapping",
-    "logit_scale",
-    "residual_scale",
-    "embedding_scale",
-    "rope.dimension_sections",
-    "use_parallel_residual",
-    "attention.temperature_length",
-    "attention.sliding_window_pattern",
+// Keys of an architecture that nothing reads and that change nothing: what the tensors say, records
+// of the conversion, and what only YaRN scaling reads, which is refused by its type.
+constexpr absl::string_view kHarmlessKeys[] = {
+    "vocab_size",
+    "tensor_data_layout",
+    "rope.scaling.original_context_length",
+    "rope.scaling.finetuned",
 };
 
 // Writes the fields of one file's config.json.
@@ -51,7 +43,7 @@ class ConfigWriter {
       : file_(file), architecture_(architecture) {}
 
   absl::StatusOr<std::string> Write() {
-    BATON_RETURN_IF_ERROR(CheckNothingForeign());
+    BATON_RETURN_IF_ERROR(CheckDense());
     BATON_RETURN_IF_ERROR(Copy("embedding_length", "hidden_size"));
     BATON_RETURN_IF_ERROR(Copy("block_count", "num_hidden_layers"));
     BATON_RETURN_IF_ERROR(Copy("feed_forward_length", "intermediate_size"));
@@ -61,14 +53,16 @@ class ConfigWriter {
     BATON_RETURN_IF_ERROR(AddRopeScaling());
     BATON_RETURN_IF_ERROR(AddWindow());
     BATON_RETURN_IF_ERROR(AddTensors());
+    BATON_RETURN_IF_ERROR(CheckNothingForeign());
     BATON_ASSIGN_OR_RETURN(const std::vector<int64_t> ends, EndTokenIds(file_));
     config_.AddJson("eos_token_id", absl::StrCat("[", absl::StrJoin(ends, ", "), "]"));
     return config_.Text();
   }
 
  private:
+  // Notes that the key is read.
   std::string Key(absl::string_view name) const {
-    return absl::StrCat(architecture_.name, ".", name);
+    return *read_.insert(absl::StrCat(architecture_.name, ".", name)).first;
   }
 
   absl::StatusOr<int64_t> Required(absl::string_view name) const {
@@ -83,10 +77,7 @@ class ConfigWriter {
     return absl::OkStatus();
   }
 
-  absl::Status CheckNothingForeign() const {
-    for (const absl::string_view name : kForeignKeys) {
-      if (file_.Has(Key(name))) return file_.Unsupported(Key(name), "found one, expected none");
-    }
+  absl::Status CheckDense() const {
     BATON_ASSIGN_OR_RETURN(const auto experts, file_.Integer(Key("expert_count")));
     if (experts.value_or(0) != 0) {
       return file_.Unsupported(Key("expert_count"), absl::StrCat("found ", *experts,
@@ -96,6 +87,19 @@ class ConfigWriter {
     BATON_ASSIGN_OR_RETURN(const auto causal, file_.Bool(Key("attention.causal")));
     if (causal.value_or(true)) return absl::OkStatus();
     return file_.Unsupported(Key("attention.causal"), "found false, expected true");
+  }
+
+  // An architecture's keys are its hyperparameters, so one that nothing has read would change what
+  // is computed. 0 is off, as in llama.cpp.
+  absl::Status CheckNothingForeign() const {
+    const std::string prefix = Key("");
+    for (const std::string& key : file_.Keys(prefix)) {
+      if (read_.contains(key) || file_.IsOff(key)) continue;
+      const absl::string_view name = absl::string_view(key).substr(prefix.size());
+      if (absl::c_linear_search(kHarmlessKeys, name)) continue;
+      return file_.Unsupported(json::Printable(key), "found one, expected none");
+    }
+    return absl::OkStatus();
   }
 
   absl::Status AddHeads() {
@@ -136,8 +140,17 @@ class ConfigWriter {
                                                                       ", expected linear or none"));
     }
     BATON_ASSIGN_OR_RETURN(auto factor, file_.Real(Key("rope.scaling.factor")));
-    if (!factor) {
-      BATON_ASSIGN_OR_RETURN(factor, file_.Real(Key("rope.scale_linear")));  // the old name
+    BATON_ASSIGN_OR_RETURN(const auto old_factor, file_.Real(Key("rope.scale_linear")));
+    if (factor && old_factor && *factor != *old_factor) {
+      return file_.Invalid(Key("rope.scaling.factor"),
+                           absl::StrCat("found ", *factor, " beside ", Key("rope.scale_linear"),
+                                        " ", *old_factor, ", expected one of both"));
+    }
+    if (!factor) factor = old_factor;
+    BATON_ASSIGN_OR_RETURN(const auto magnitude, file_.Real(Key("rope.scaling.attn_factor")));
+    if (magnitude.value_or(1) != 1) {
+      return file_.Unsupported(Key("rope.scaling.attn_factor"),
+                               absl::StrCat("found ", *magnitude, ", expected 1 or none"));
     }
     if (factor.value_or(0) == 0 || (type && *type == "none")) return absl::OkStatus();
     JsonObject scaling;
@@ -199,7 +212,25 @@ class ConfigWriter {
   const File& file_;
   const Architecture& architecture_;
   JsonObject config_;
+  mutable absl::flat_hash_set<std::string> read_;
 };
+
+constexpr absl::string_view kSampling = "general.sampling.";
+
+// Samplers that Baton does not have. What only they read is ignored, and so is the order of
+// samplers, which is Baton's (docs/sampling.md).
+absl::Status CheckSampling(const File& file) {
+  for (const absl::string_view name : {"mirostat", "xtc_probability"}) {
+    const std::string key = absl::StrCat(kSampling, name);
+    if (!file.IsOff(key)) return file.Unsupported(key, "found one, expected 0 or none");
+  }
+  const std::string last_key = absl::StrCat(kSampling, "penalty_last_n");
+  BATON_ASSIGN_OR_RETURN(const auto last, file.Integer(last_key));
+  BATON_ASSIGN_OR_RETURN(const auto penalty, file.Real(absl::StrCat(kSampling, "penalty_repeat")));
+  if (last.value_or(-1) == -1 || penalty.value_or(1) == 1) return absl::OkStatus();
+  return file.Unsupported(
+      last_key, absl::StrCat("found ", *last, ", expected -1: Baton's penalty is for all tokens"));
+}
 
 }  // namespace
 
@@ -225,14 +256,15 @@ absl::StatusOr<std::optional<std::string>> GenerationConfigJson(const File& file
       {"min_p", "min_p"},
       {"penalty_repeat", "repetition_penalty"},
   };
+  BATON_RETURN_IF_ERROR(CheckSampling(file));
   JsonObject config;
   bool found = false;
   for (const auto& [name, field] : kFields) {
-    BATON_ASSIGN_OR_RETURN(const auto value, file.Real(absl::StrCat("general.sampling.", name)));
+    BATON_ASSIGN_OR_RETURN(const auto value, file.Real(absl::StrCat(kSampling, name)));
     if (value) config.AddReal(field, *value);
     found |= value.has_value();
   }
-  BATON_ASSIGN_OR_RETURN(const auto top_k, file.Integer("general.sampling.top_k"));
+  BATON_ASSIGN_OR_RETURN(const auto top_k, file.Integer(absl::StrCat(kSampling, "top_k")));
   if (top_k) config.AddInteger("top_k", *top_k);
   if (!found && !top_k) return std::nullopt;
   config.AddBool("do_sample", true);

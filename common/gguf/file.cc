@@ -1,9 +1,11 @@
 #include "common/gguf/file.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
@@ -83,6 +85,22 @@ absl::StatusOr<std::unique_ptr<File>> File::Open(const std::string& path) {
 const Value* File::Find(absl::string_view key) const {
   const auto found = metadata_.find(key);
   return found == metadata_.end() ? nullptr : &found->second;
+}
+
+std::vector<std::string> File::Keys(absl::string_view prefix) const {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : metadata_) {
+    if (absl::StartsWith(key, prefix)) keys.push_back(key);
+  }
+  std::sort(keys.begin(), keys.end());
+  return keys;
+}
+
+bool File::IsOff(absl::string_view key) const {
+  const Value* value = Find(key);
+  if (value == nullptr) return true;
+  if (value->type == ValueType::kArray) return value->count == 0;
+  return std::all_of(value->bytes.begin(), value->bytes.end(), [](char byte) { return byte == 0; });
 }
 
 const Tensor* File::FindTensor(absl::string_view name) const {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
+#include "common/model/config_keys.h"
 #include "common/model/config_limits.h"
 #include "common/model/quantization.h"
 #include "common/model/rope.h"
@@ -22,6 +23,7 @@ constexpr int kMistralDefaultWindow = 4096;  // of MistralConfig, where the key 
 // What an adapter adds to the common reading: the spec's flags, and each layer's window.
 struct Adapter {
   const char* architecture;
+  const char* model_type;
   absl::Status (*adapt)(const JsonFields& config, ModelConfig* model);
 };
 
@@ -30,12 +32,6 @@ absl::Status CheckActivation(const JsonFields& config) {
   if (!activation || *activation == "silu" || *activation == "swish") return absl::OkStatus();
   return config.Unsupported(
       "hidden_act", absl::StrCat("found ", json::Quoted(*activation), ", expected \"silu\""));
-}
-
-absl::Status CheckAbsent(const JsonFields& config, absl::string_view key,
-                         absl::string_view expected) {
-  if (!config.Has(key)) return absl::OkStatus();
-  return config.Unsupported(key, absl::StrCat("found one, expected ", expected));
 }
 
 absl::StatusOr<LayerSpec> ParseLayer(const JsonFields& config, int hidden_dim) {
@@ -72,8 +68,15 @@ absl::StatusOr<LayerSpec> ParseLayer(const JsonFields& config, int hidden_dim) {
 }
 
 absl::Status ParseDType(const JsonFields& config, ModelConfig* model) {
-  const char* key = config.Has("dtype") ? "dtype" : "torch_dtype";
-  BATON_ASSIGN_OR_RETURN(const auto name, config.OptionalString(key));
+  BATON_ASSIGN_OR_RETURN(const auto new_name, config.OptionalString("dtype"));
+  BATON_ASSIGN_OR_RETURN(const auto old_name, config.OptionalString("torch_dtype"));
+  if (new_name && old_name && *new_name != *old_name) {
+    return config.Invalid("dtype",
+                          absl::StrCat("found ", json::Quoted(*new_name), " beside torch_dtype ",
+                                       json::Quoted(*old_name), ", expected one of both"));
+  }
+  const char* key = new_name ? "dtype" : "torch_dtype";
+  const std::optional<std::string>& name = new_name ? new_name : old_name;
   if (!name) return absl::OkStatus();
   for (backend::DType dtype : {backend::DType::kF32, backend::DType::kBF16, backend::DType::kF16}) {
     if (*name != backend::Name(dtype)) continue;
@@ -84,18 +87,8 @@ absl::Status ParseDType(const JsonFields& config, ModelConfig* model) {
       key, absl::StrCat("found ", json::Quoted(*name), ", expected float32, bfloat16 or float16"));
 }
 
-// What no adapter can express: refused, so that it never becomes wrong text.
-absl::Status CheckNothingUnknown(const JsonFields& config) {
-  BATON_RETURN_IF_ERROR(CheckActivation(config));
-  BATON_RETURN_IF_ERROR(CheckAbsent(config, "num_local_experts", "a dense feed-forward"));
-  BATON_RETURN_IF_ERROR(CheckAbsent(config, "num_experts", "a dense feed-forward"));
-  BATON_ASSIGN_OR_RETURN(const bool mlp_bias, config.Bool("mlp_bias", false));
-  if (mlp_bias) return config.Unsupported("mlp_bias", "found true, expected false");
-  return absl::OkStatus();
-}
-
 absl::StatusOr<ModelConfig> ParseCommon(const JsonFields& config) {
-  BATON_RETURN_IF_ERROR(CheckNothingUnknown(config));
+  BATON_RETURN_IF_ERROR(CheckActivation(config));
   ModelConfig model;
   BATON_ASSIGN_OR_RETURN(model.hidden_dim, config.Int("hidden_size", 1, kMaxHidden));
   BATON_ASSIGN_OR_RETURN(model.vocab_size, config.Int("vocab_size", 1, kMaxVocab));
@@ -136,7 +129,10 @@ absl::Status CheckLayerTypes(const JsonFields& config, const ModelConfig& model)
   return absl::OkStatus();
 }
 
+// Its class has no window. Files that were made of Qwen's have the keys, switched off.
 absl::Status AdaptLlama(const JsonFields& config, ModelConfig* model) {
+  BATON_ASSIGN_OR_RETURN(const bool slides, config.Bool("use_sliding_window", true));
+  if (!slides) config.Ignore("sliding_window");
   return CheckLayerTypes(config, *model);
 }
 
@@ -154,7 +150,10 @@ absl::Status AdaptMistral(const JsonFields& config, ModelConfig* model) {
 // layers that slide.
 absl::Status SetQwenWindows(const JsonFields& config, ModelConfig* model) {
   BATON_ASSIGN_OR_RETURN(const bool slides, config.Bool("use_sliding_window", false));
-  if (!slides) return CheckLayerTypes(config, *model);
+  if (!slides) {
+    config.Ignore("sliding_window");
+    return CheckLayerTypes(config, *model);
+  }
   BATON_ASSIGN_OR_RETURN(const int window, config.Int("sliding_window", 1, kMaxPositions));
   BATON_ASSIGN_OR_RETURN(const std::vector<std::string> types, config.Strings("layer_types"));
   if (types.empty()) {
@@ -185,11 +184,20 @@ absl::Status AdaptQwen3(const JsonFields& config, ModelConfig* model) {
 }
 
 constexpr Adapter kAdapters[] = {
-    {"LlamaForCausalLM", AdaptLlama},
-    {"Qwen2ForCausalLM", AdaptQwen2},
-    {"Qwen3ForCausalLM", AdaptQwen3},
-    {"MistralForCausalLM", AdaptMistral},
+    {"LlamaForCausalLM", "llama", AdaptLlama},
+    {"Qwen2ForCausalLM", "qwen2", AdaptQwen2},
+    {"Qwen3ForCausalLM", "qwen3", AdaptQwen3},
+    {"MistralForCausalLM", "mistral", AdaptMistral},
 };
+
+// Transformers chooses the class by this key, not by the architecture.
+absl::Status CheckModelType(const JsonFields& config, const Adapter& adapter) {
+  BATON_ASSIGN_OR_RETURN(const auto type, config.OptionalString("model_type"));
+  if (!type || *type == adapter.model_type) return absl::OkStatus();
+  return config.Unsupported(
+      "model_type", absl::StrCat("found ", json::Quoted(*type), ", expected ",
+                                 json::Quoted(adapter.model_type), " with ", adapter.architecture));
+}
 
 }  // namespace
 
@@ -204,6 +212,8 @@ absl::StatusOr<ModelConfig> ParseConfig(const JsonFields& config) {
     BATON_ASSIGN_OR_RETURN(ModelConfig model, ParseCommon(config));
     model.architecture = adapter.architecture;
     BATON_RETURN_IF_ERROR(adapter.adapt(config, &model));
+    BATON_RETURN_IF_ERROR(CheckModelType(config, adapter));
+    BATON_RETURN_IF_ERROR(CheckConfigKeys(config));
     return model;
   }
   return config.Unsupported(

@@ -9,7 +9,8 @@
 namespace baton::model {
 
 // Fills the fields from architecture to layers, and eos_token_ids. weight_dtype stays kF32 if the
-// config names none. UNIMPLEMENTED for anything that the forward pass would compute wrongly.
+// config names none. UNIMPLEMENTED for anything that the forward pass would compute wrongly, also
+// for keys that change it and that nothing reads (config_keys.h).
 absl::StatusOr<ModelConfig> ParseConfig(const JsonFields& config);
 
 }  // namespace baton::model

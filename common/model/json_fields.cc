@@ -20,6 +20,20 @@ bool IsScalar(const json::Value* value, json::Scalar::Kind kind) {
          value->scalar.kind == kind;
 }
 
+bool IsOff(const json::Value& value) {
+  if (value.kind != json::Value::Kind::kScalar) return value.items.empty();
+  switch (value.scalar.kind) {
+    case json::Scalar::Kind::kNull:
+      return true;
+    case json::Scalar::Kind::kBool:
+      return !value.scalar.boolean;
+    case json::Scalar::Kind::kString:
+      return value.scalar.text.empty();
+    default:
+      return value.scalar.real == 0;
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<JsonFields> JsonFields::Make(const json::Value& value, std::string file) {
@@ -31,6 +45,7 @@ absl::StatusOr<JsonFields> JsonFields::Make(const json::Value& value, std::strin
 }
 
 const json::Value* JsonFields::Find(absl::string_view key) const {
+  Ignore(key);
   const json::Value* value = object_->Find(key);
   return value == nullptr || value->is_null() ? nullptr : value;
 }
@@ -38,9 +53,31 @@ const json::Value* JsonFields::Find(absl::string_view key) const {
 bool JsonFields::Has(absl::string_view key) const { return Find(key) != nullptr; }
 
 bool JsonFields::IsNull(absl::string_view key) const {
+  Ignore(key);
   const json::Value* value = object_->Find(key);
   return value != nullptr && value->is_null();
 }
+
+std::vector<std::string> JsonFields::Unread() const {
+  std::vector<std::string> unread;
+  for (size_t i = 0; i < object_->keys.size(); ++i) {
+    if (!asked_for_->contains(object_->keys[i]) && !IsOff(object_->items[i])) {
+      unread.push_back(object_->keys[i]);
+    }
+  }
+  return unread;
+}
+
+std::optional<double> JsonFields::NumberOf(absl::string_view key) const {
+  const json::Value* value = Find(key);
+  if (!IsScalar(value, json::Scalar::Kind::kInteger) &&
+      !IsScalar(value, json::Scalar::Kind::kReal)) {
+    return std::nullopt;
+  }
+  return value->scalar.real;
+}
+
+std::string JsonFields::Found(absl::string_view key) const { return FoundText(Find(key)); }
 
 std::string JsonFields::Message(absl::string_view key, absl::string_view message) const {
   return absl::StrCat(file_, ": ", prefix_, key, ": ", message);

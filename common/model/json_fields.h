@@ -3,11 +3,13 @@
 #define BATON_COMMON_MODEL_JSON_FIELDS_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/json/json.h"
@@ -15,7 +17,8 @@
 namespace baton::model {
 
 // Errors are INVALID_ARGUMENT: "FILE: FIELD: found X, expected Y". A null counts as absent, as in
-// Transformers. The json::Value must outlive it.
+// Transformers. The json::Value must outlive it. It knows which keys were asked for, so that a
+// reader can refuse what it did not read; copies share that. Unsynchronized.
 class JsonFields {
  public:
   // INVALID_ARGUMENT if `value` is no object.
@@ -38,6 +41,16 @@ class JsonFields {
   // An integer or a list of them; empty if absent.
   absl::StatusOr<std::vector<int>> Ints(absl::string_view key, int lowest, int highest) const;
 
+  // Counts as asked for: the key changes nothing here.
+  void Ignore(absl::string_view key) const { asked_for_->insert(std::string(key)); }
+  // The keys in file order that no method was asked for and that are not off: a null, false, 0, an
+  // empty text, list or object.
+  std::vector<std::string> Unread() const;
+  // The number; nullopt if it is none.
+  std::optional<double> NumberOf(absl::string_view key) const;
+  // "8", "\"x\"", "a list", "nothing": the value in a message.
+  std::string Found(absl::string_view key) const;
+
   // "FILE: FIELD: message", for the caller's own errors.
   std::string Message(absl::string_view key, absl::string_view message) const;
   absl::Status Invalid(absl::string_view key, absl::string_view message) const;
@@ -46,7 +59,10 @@ class JsonFields {
 
  private:
   JsonFields(const json::Value& object, std::string file, std::string prefix)
-      : object_(&object), file_(std::move(file)), prefix_(std::move(prefix)) {}
+      : object_(&object),
+        file_(std::move(file)),
+        prefix_(std::move(prefix)),
+        asked_for_(std::make_shared<absl::flat_hash_set<std::string>>()) {}
   const json::Value* Find(absl::string_view key) const;  // null if absent or a JSON null
   absl::Status Mismatch(absl::string_view key, const json::Value* found,
                         absl::string_view expected) const;
@@ -56,6 +72,7 @@ class JsonFields {
   const json::Value* object_;
   std::string file_;
   std::string prefix_;  // "rope_scaling." for the fields of a nested object
+  std::shared_ptr<absl::flat_hash_set<std::string>> asked_for_;
 };
 
 }  // namespace baton::model

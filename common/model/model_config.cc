@@ -14,6 +14,7 @@
 #include "common/json/json.h"
 #include "common/model/architecture.h"
 #include "common/model/checkpoint.h"
+#include "common/model/config_keys.h"
 #include "common/model/convert.h"
 #include "common/model/fingerprint.h"
 #include "common/model/json_fields.h"
@@ -67,6 +68,7 @@ absl::Status ReadGenerationConfig(const std::string& model_dir, ModelConfig* mod
   BATON_ASSIGN_OR_RETURN(model->max_new_tokens,
                          fields.OptionalInt("max_new_tokens", 1, kMaxNewTokens));
   BATON_ASSIGN_OR_RETURN(const bool do_sample, fields.Bool("do_sample", false));
+  BATON_RETURN_IF_ERROR(CheckGenerationKeys(fields, do_sample));
   if (!do_sample) return absl::OkStatus();
   BATON_ASSIGN_OR_RETURN(const auto temperature,
                          fields.OptionalReal("temperature", 0, kMaxTemperature));

@@ -5,9 +5,9 @@
 #include <cstring>
 #include <iterator>
 #include <numeric>
+#include <string>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -20,70 +20,9 @@ namespace {
 
 using backend::DType;
 
-constexpr int kMaxGroup = 1 << 20;
 constexpr int kWordBits = 32;
 // AWQ: where in a word the nibble of row 8 i + j is.
 constexpr std::array<int, 8> kAwqPlace = {0, 4, 1, 5, 2, 6, 3, 7};
-
-absl::StatusOr<int> ParseGroupSize(const JsonFields& fields) {
-  BATON_ASSIGN_OR_RETURN(const int size,
-                         fields.Int("group_size", WeightQuantization::kAllColumns, kMaxGroup));
-  if (size != 0) return size;
-  return fields.Invalid("group_size", "found 0, expected a number of columns, or -1 for all");
-}
-
-absl::Status ExpectText(const JsonFields& fields, absl::string_view key,
-                        absl::Span<const absl::string_view> expected) {
-  BATON_ASSIGN_OR_RETURN(const auto found, fields.OptionalString(key));
-  if (!found) return absl::OkStatus();
-  for (absl::string_view each : expected) {
-    if (absl::EqualsIgnoreCase(*found, each)) return absl::OkStatus();
-  }
-  return fields.Unsupported(
-      key, absl::StrCat("found ", json::Quoted(*found), ", expected ", json::Quoted(expected[0])));
-}
-
-absl::StatusOr<WeightQuantization> ParseGptq(const JsonFields& fields) {
-  WeightQuantization quantization;
-  quantization.format = WeightQuantization::Format::kGptq;
-  BATON_ASSIGN_OR_RETURN(quantization.bits, fields.Int("bits", 1, kWordBits));
-  if (quantization.bits != 4 && quantization.bits != 8) {
-    return fields.Unsupported("bits",
-                              absl::StrCat("found ", quantization.bits, ", expected 4 or 8"));
-  }
-  BATON_ASSIGN_OR_RETURN(quantization.group_size, ParseGroupSize(fields));
-  BATON_ASSIGN_OR_RETURN(quantization.reordered, fields.Bool("desc_act", false));
-  BATON_RETURN_IF_ERROR(ExpectText(fields, "checkpoint_format", {"gptq", "gptq_v2"}));
-  BATON_ASSIGN_OR_RETURN(const auto layout, fields.OptionalString("checkpoint_format"));
-  quantization.zeros_less_one = !layout || !absl::EqualsIgnoreCase(*layout, "gptq_v2");
-  BATON_ASSIGN_OR_RETURN(const bool marlin, fields.Bool("is_marlin_format", false));
-  if (marlin) return fields.Unsupported("is_marlin_format", "found true, expected false");
-  return quantization;
-}
-
-absl::StatusOr<WeightQuantization> ParseAwq(const JsonFields& fields) {
-  WeightQuantization quantization;
-  quantization.format = WeightQuantization::Format::kAwq;
-  BATON_ASSIGN_OR_RETURN(quantization.bits, fields.Int("bits", 1, kWordBits));
-  if (quantization.bits != 4) {
-    return fields.Unsupported("bits", absl::StrCat("found ", quantization.bits, ", expected 4"));
-  }
-  BATON_ASSIGN_OR_RETURN(quantization.group_size, ParseGroupSize(fields));
-  BATON_RETURN_IF_ERROR(ExpectText(fields, "version", {"gemm"}));
-  BATON_ASSIGN_OR_RETURN(const bool zero_point, fields.Bool("zero_point", true));
-  if (!zero_point) return fields.Unsupported("zero_point", "found false, expected true");
-  quantization.zeros_less_one = false;
-  return quantization;
-}
-
-// Not a file's own: common/gguf writes it.
-absl::StatusOr<WeightQuantization> ParseGguf(const JsonFields& fields) {
-  WeightQuantization quantization;
-  quantization.format = WeightQuantization::Format::kGguf;
-  BATON_ASSIGN_OR_RETURN(quantization.bits, fields.Int("bits", 4, 8));
-  BATON_ASSIGN_OR_RETURN(quantization.group_size, ParseGroupSize(fields));
-  return quantization;
-}
 
 uint32_t WordAt(absl::string_view bytes, int64_t index) {
   uint32_t word;
@@ -133,19 +72,6 @@ bool IsFinite(uint16_t bits, DType dtype) {
 }
 
 }  // namespace
-
-absl::StatusOr<std::optional<WeightQuantization>> ParseQuantization(const JsonFields& config) {
-  BATON_ASSIGN_OR_RETURN(const auto fields, config.OptionalObject("quantization_config"));
-  if (!fields) return std::optional<WeightQuantization>();
-  BATON_ASSIGN_OR_RETURN(const auto method, fields->OptionalString("quant_method"));
-  if (method == "gptq") return ParseGptq(*fields);
-  if (method == "awq") return ParseAwq(*fields);
-  if (method == "gguf") return ParseGguf(*fields);
-  return fields->Unsupported("quant_method",
-                             absl::StrCat("found ", method ? json::Quoted(*method) : "nothing",
-                                          ", expected \"gptq\" or \"awq\", or weights in f32, "
-                                          "bf16 or f16 without a quantization_config"));
-}
 
 absl::Status FindQuantizedMatrices(const Checkpoint& checkpoint, ModelConfig* model) {
   for (const auto& [name, stored] : checkpoint.tensors()) {

@@ -22,14 +22,50 @@ absl::Status CheckWholeHeadRotates(const JsonFields& fields) {
                             absl::StrCat("found ", *share, ", expected 1 or nothing"));
 }
 
-// Transformers 5 can give each type of layer its own frequencies.
-absl::Status CheckAllLayersAlike(const JsonFields& scaling) {
-  for (const char* type : {"full_attention", "sliding_attention"}) {
-    if (scaling.Has(type)) {
-      return scaling.Unsupported(type, "found one, expected the same for all layers");
-    }
+// A number that may be in both objects, and is then the same.
+absl::StatusOr<std::optional<double>> OneOfTwo(const JsonFields& inner, const JsonFields& outer,
+                                               absl::string_view key, double lowest,
+                                               double highest) {
+  BATON_ASSIGN_OR_RETURN(const auto first, inner.OptionalReal(key, lowest, highest));
+  BATON_ASSIGN_OR_RETURN(const auto second, outer.OptionalReal(key, lowest, highest));
+  if (first && second && *first != *second) {
+    return inner.Invalid(key, absl::StrCat("found ", *first, ", expected ", *second,
+                                           " as beside it, or one of both"));
   }
-  return absl::OkStatus();
+  return first ? first : second;
+}
+
+// The object with the parameters; nullopt if the config has none.
+absl::StatusOr<std::optional<JsonFields>> FindParameters(const JsonFields& config) {
+  BATON_ASSIGN_OR_RETURN(const auto old, config.OptionalObject("rope_scaling"));
+  BATON_ASSIGN_OR_RETURN(const auto parameters, config.OptionalObject("rope_parameters"));
+  const bool has_old = old && !old->Unread().empty();
+  if (has_old && parameters && !parameters->Unread().empty()) {
+    return config.Invalid("rope_scaling",
+                          "found one beside rope_parameters, expected one of the two");
+  }
+  return has_old ? old : parameters;
+}
+
+// "default" without a type, which then must have nothing to scale with.
+absl::StatusOr<std::string> TypeOf(const JsonFields& scaling) {
+  BATON_ASSIGN_OR_RETURN(const auto type, scaling.OptionalString("rope_type"));
+  BATON_ASSIGN_OR_RETURN(const auto old_type, scaling.OptionalString("type"));
+  const char* key = type ? "rope_type" : "type";
+  const std::string found = type ? *type : old_type.value_or("default");
+  if (type && old_type && *type != *old_type) {
+    return scaling.Invalid("rope_type",
+                           absl::StrCat("found ", json::Quoted(*type), " beside type ",
+                                        json::Quoted(*old_type), ", expected one of both"));
+  }
+  if (!type && !old_type && scaling.Has("factor")) {
+    return scaling.Unsupported("rope_type",
+                               absl::StrCat("found nothing beside factor ", scaling.Found("factor"),
+                                            ", expected linear or llama3"));
+  }
+  if (found == "default" || found == "linear" || found == "llama3") return found;
+  return scaling.Unsupported(
+      key, absl::StrCat("found ", json::Quoted(found), ", expected default, linear or llama3"));
 }
 
 absl::Status ScaleLinear(const JsonFields& scaling, std::vector<double>* frequencies) {
@@ -39,13 +75,14 @@ absl::Status ScaleLinear(const JsonFields& scaling, std::vector<double>* frequen
 }
 
 // Long wavelengths are stretched by `factor`, short ones kept, those between blended.
-absl::Status ScaleLlama3(const JsonFields& scaling, int max_positions,
+absl::Status ScaleLlama3(const JsonFields& config, const JsonFields& scaling, int max_positions,
                          std::vector<double>* frequencies) {
   BATON_ASSIGN_OR_RETURN(const double factor, scaling.Real("factor", 1, kMaxFactor));
   BATON_ASSIGN_OR_RETURN(const double low, scaling.Real("low_freq_factor", 1e-6, kMaxFactor));
   BATON_ASSIGN_OR_RETURN(const double high, scaling.Real("high_freq_factor", 1e-6, kMaxFactor));
-  BATON_ASSIGN_OR_RETURN(const std::optional<int> original,
-                         scaling.OptionalInt("original_max_position_embeddings", 1, kMaxPositions));
+  BATON_ASSIGN_OR_RETURN(
+      const std::optional<double> original,
+      OneOfTwo(scaling, config, "original_max_position_embeddings", 1, kMaxPositions));
   if (high <= low) {
     return scaling.Invalid(
         "high_freq_factor",
@@ -67,22 +104,14 @@ absl::Status ScaleLlama3(const JsonFields& scaling, int max_positions,
 absl::StatusOr<std::vector<double>> RopeInverseFrequencies(const JsonFields& config, int head_dim,
                                                            int max_positions) {
   BATON_RETURN_IF_ERROR(CheckWholeHeadRotates(config));
-  BATON_ASSIGN_OR_RETURN(const auto old_scaling, config.OptionalObject("rope_scaling"));
-  BATON_ASSIGN_OR_RETURN(const auto parameters, config.OptionalObject("rope_parameters"));
-  // Transformers reads rope_scaling first where a config has both.
-  const std::optional<JsonFields> scaling = old_scaling ? old_scaling : parameters;
-
+  BATON_ASSIGN_OR_RETURN(const std::optional<JsonFields> scaling, FindParameters(config));
+  constexpr absl::string_view kTheta = "rope_theta";
   std::optional<double> theta;
   if (scaling) {
     BATON_RETURN_IF_ERROR(CheckWholeHeadRotates(*scaling));
-    BATON_RETURN_IF_ERROR(CheckAllLayersAlike(*scaling));
-    BATON_ASSIGN_OR_RETURN(theta, scaling->OptionalReal("rope_theta", 1, kMaxTheta));
-  }
-  if (!theta && parameters) {
-    BATON_ASSIGN_OR_RETURN(theta, parameters->OptionalReal("rope_theta", 1, kMaxTheta));
-  }
-  if (!theta) {
-    BATON_ASSIGN_OR_RETURN(theta, config.OptionalReal("rope_theta", 1, kMaxTheta));
+    BATON_ASSIGN_OR_RETURN(theta, OneOfTwo(*scaling, config, kTheta, 1, kMaxTheta));
+  } else {
+    BATON_ASSIGN_OR_RETURN(theta, config.OptionalReal(kTheta, 1, kMaxTheta));
   }
   std::vector<double> frequencies(static_cast<size_t>(head_dim) / 2);
   for (size_t i = 0; i < frequencies.size(); ++i) {
@@ -90,22 +119,17 @@ absl::StatusOr<std::vector<double>> RopeInverseFrequencies(const JsonFields& con
         std::pow(theta.value_or(kDefaultTheta), -2.0 * static_cast<double>(i) / head_dim);
   }
   if (!scaling) return frequencies;
-
-  BATON_ASSIGN_OR_RETURN(std::optional<std::string> type, scaling->OptionalString("rope_type"));
-  const char* type_key = type ? "rope_type" : "type";
-  if (!type) {
-    BATON_ASSIGN_OR_RETURN(type, scaling->OptionalString("type"));
+  BATON_ASSIGN_OR_RETURN(const std::string type, TypeOf(*scaling));
+  if (type == "linear") BATON_RETURN_IF_ERROR(ScaleLinear(*scaling, &frequencies));
+  if (type == "llama3") {
+    BATON_RETURN_IF_ERROR(ScaleLlama3(config, *scaling, max_positions, &frequencies));
   }
-  if (!type || *type == "default") return frequencies;
-  if (*type == "linear") {
-    BATON_RETURN_IF_ERROR(ScaleLinear(*scaling, &frequencies));
-  } else if (*type == "llama3") {
-    BATON_RETURN_IF_ERROR(ScaleLlama3(*scaling, max_positions, &frequencies));
-  } else {
-    return scaling->Unsupported(type_key, absl::StrCat("found ", json::Quoted(*type),
-                                                       ", expected default, linear or llama3"));
-  }
-  return frequencies;
+  // Whatever else is here is meant to change the rotation: another base for some layers, the
+  // factors of another type.
+  const std::vector<std::string> unread = scaling->Unread();
+  if (unread.empty()) return frequencies;
+  return scaling->Unsupported(unread[0], absl::StrCat("found ", scaling->Found(unread[0]),
+                                                      ", expected none with rope_type ", type));
 }
 
 }  // namespace baton::model

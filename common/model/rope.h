@@ -10,7 +10,8 @@
 namespace baton::model {
 
 // Returns [head_dim / 2] frequencies, scaled by rope_scaling (old) or rope_parameters (new):
-// "default", "linear" or "llama3"; UNIMPLEMENTED, naming it, for another type. None of the three
+// "default", "linear" or "llama3"; UNIMPLEMENTED, naming it, for another type, and for a key that
+// the type does not read. INVALID_ARGUMENT for two spellings that differ. None of the three types
 // scales cos and sin.
 absl::StatusOr<std::vector<double>> RopeInverseFrequencies(const JsonFields& config, int head_dim,
                                                            int max_positions);

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "common/json/json.h"
 #include "tests/testing/gguf_bytes.h"
 #include "tests/testing/model_dir.h"
@@ -14,7 +15,9 @@ namespace {
 
 using ::baton::testing::GgufBytes;
 using ::baton::testing::TinyGguf;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::unique_ptr<File> OpenFile(const GgufBytes& bytes) {
   const testing::ModelDir dir;
@@ -114,6 +117,57 @@ TEST(GgufConfigJsonTest, RefusesByName) {
   refused(Keys("llama").Add("llama.logit_scale", 2.0f), "llama.logit_scale: found one");
   refused(Keys("qwen2").Add("qwen2.attention.sliding_window", 40u),
           "qwen2.attention.sliding_window: found 40");
+  refused(Keys("llama").Add("llama.rope.scaling.attn_factor", 2.0f),
+          "llama.rope.scaling.attn_factor: found 2, expected 1 or none");
+}
+
+TEST(GgufConfigJsonTest, RefusesEveryHyperparameterThatNothingReads) {
+  for (const char* name : {"attn_logit_softcapping", "final_logit_softcapping", "embedding_scale",
+                           "attention.clamp_kqv", "attention.key_length_mla", "expert_used_count",
+                           "nextn_predict_layers", "attention.temperature_length",
+                           "rope.freq_base_swa", "a.key.of.tomorrow"}) {
+    const std::string key = absl::StrCat("qwen3.", name);
+    EXPECT_THAT(Config(Keys("qwen3").Add(key, 2u)),
+                AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr(key + ": found one, expected none")));
+    EXPECT_THAT(Config(Keys("qwen3").Add(key, 0u)), HasSubstr("Qwen3ForCausalLM"));
+  }
+  EXPECT_THAT(Config(Keys("llama")
+                         .Add("llama.vocab_size", 10u)
+                         .Add("llama.tensor_data_layout", "Meta AI original pth")
+                         .Add("llama.rope.scaling.original_context_length", 64u)
+                         .Add("llama.rope.scaling.attn_factor", 1.0f)
+                         .Add("qwen2.logit_scale", 2.0f)
+                         .Add("general.name", "a name")),
+              HasSubstr("LlamaForCausalLM"));
+}
+
+TEST(GgufConfigJsonTest, TwoSpellingsOfAFactorAgree) {
+  const auto both = [](float old_factor) {
+    return Config(Keys("llama")
+                      .Add("llama.rope.scaling.factor", 2.0f)
+                      .Add("llama.rope.scale_linear", old_factor));
+  };
+  EXPECT_THAT(both(2), HasSubstr(R"("factor": 2)"));
+  EXPECT_THAT(both(4), AllOf(HasSubstr("INVALID_ARGUMENT"),
+                             HasSubstr("llama.rope.scaling.factor: found 2 beside "
+                                       "llama.rope.scale_linear 4")));
+}
+
+TEST(GgufConfigJsonTest, RefusesSamplersThatBatonDoesNotHave) {
+  EXPECT_THAT(Generation(TinyGguf().Add("general.sampling.mirostat", 2u)),
+              HasSubstr("general.sampling.mirostat: found one"));
+  EXPECT_THAT(Generation(TinyGguf().Add("general.sampling.xtc_probability", 0.5f)),
+              HasSubstr("general.sampling.xtc_probability: found one"));
+  const auto penalty = [](float repeat, int32_t last) {
+    return Generation(
+        TinyGguf()
+            .Add("general.sampling.mirostat", 0u)
+            .Add("general.sampling.penalty_repeat", repeat)
+            .AddRaw("general.sampling.penalty_last_n", 5, testing::LittleEndian(last)));
+  };
+  EXPECT_THAT(penalty(1.5, 64), HasSubstr("general.sampling.penalty_last_n: found 64"));
+  EXPECT_THAT(penalty(1.5, -1), HasSubstr("repetition_penalty"));
+  EXPECT_THAT(penalty(1, 64), HasSubstr("repetition_penalty"));
 }
 
 TEST(GgufConfigJsonTest, NamesWhatIsMissingOrMalformed) {

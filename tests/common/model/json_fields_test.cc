@@ -41,5 +41,26 @@ TEST(JsonFieldsTest, NamesFileFieldFoundAndExpected) {
               HasSubstr("dir/c.json: o.k: found -1"));
 }
 
+TEST(JsonFieldsTest, KnowsWhatNothingHasAskedFor) {
+  const json::Value document =
+      json::Parse(R"({"z": 1, "read": 2, "a": "x", "ignored": 3, "is_null": true, "inner": {"k": 4},
+                    "n": null, "f": false, "zero": 0, "real_zero": 0.0, "s": "", "l": [], "o": {},
+                    "list": [0]})",
+                  "f")
+          .value();
+  const JsonFields fields = JsonFields::Make(document, "f").value();
+  const JsonFields copy = fields;
+  EXPECT_TRUE(copy.Int("read", 0, 9).ok());
+  copy.Ignore("ignored");
+  EXPECT_FALSE(fields.IsNull("is_null"));
+  const JsonFields inner = *fields.OptionalObject("inner").value();
+  EXPECT_EQ(fields.Unread(), (std::vector<std::string>{"z", "a", "list"}));
+  EXPECT_EQ(inner.Unread(), std::vector<std::string>{"k"});
+  EXPECT_EQ(fields.NumberOf("z"), 1);
+  EXPECT_EQ(fields.NumberOf("a"), std::nullopt);
+  EXPECT_EQ(fields.Found("a"), "\"x\"");
+  EXPECT_EQ(fields.Unread(), std::vector<std::string>{"list"});
+}
+
 }  // namespace
 }  // namespace baton::model

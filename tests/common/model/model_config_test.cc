@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/request_limits.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -19,6 +20,7 @@ using baton::testing::SafetensorsBytes;
 using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 json Llama() {
   return json::parse(R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 64,
@@ -203,7 +205,8 @@ TEST_F(ModelConfigTest, RefusesEveryBadConfig) {
       {"Llama", R"({"tie_word_embeddings": 1})", kInvalid, "tie_word_embeddings: found 1"},
       {"Llama", R"({"hidden_act": "gelu"})", kUnsupported, "hidden_act: found \"gelu\""},
       {"Llama", R"({"torch_dtype": "int8"})", kUnsupported, "torch_dtype: found \"int8\""},
-      {"Llama", R"({"dtype": "float64"})", kUnsupported, "dtype: found \"float64\""},
+      {"Llama", R"({"torch_dtype": null, "dtype": "float64"})", kUnsupported,
+       "dtype: found \"float64\""},
       {"Llama", R"({"mlp_bias": true})", kUnsupported, "mlp_bias: found true"},
       {"Llama", R"({"quantization_config": {"bits": 4}})", kUnsupported,
        "quantization_config.quant_method"},
@@ -214,7 +217,34 @@ TEST_F(ModelConfigTest, RefusesEveryBadConfig) {
       {"Llama", R"({"rope_parameters": {"rope_type": "dynamic"}})", kUnsupported,
        "rope_parameters.rope_type: found \"dynamic\""},
       {"Llama", R"({"rope_parameters": {"full_attention": {"rope_theta": 10000}}})", kUnsupported,
-       "rope_parameters.full_attention: found one"},
+       "rope_parameters.full_attention: found an object"},
+      {"Llama", R"({"rope_scaling": {"factor": 8.0}})", kUnsupported,
+       "rope_scaling.rope_type: found nothing beside factor 8"},
+      {"Llama", R"({"rope_parameters": {"rope_theta": 500000, "factor": 8.0}})", kUnsupported,
+       "rope_parameters.rope_type: found nothing beside factor 8"},
+      {"Llama", R"({"rope_scaling": {"low_freq_factor": 1, "high_freq_factor": 4}})", kUnsupported,
+       "rope_scaling.high_freq_factor: found 4, expected none with rope_type default"},
+      {"Llama", R"({"rope_scaling": {"rope_type": "default", "factor": 8.0}})", kUnsupported,
+       "rope_scaling.factor: found 8, expected none with rope_type default"},
+      {"Llama", R"({"rope_scaling": {"type": "linear", "factor": 8.0, "attention_factor": 2}})",
+       kUnsupported, "rope_scaling.attention_factor: found 2, expected none with rope_type linear"},
+      {"Llama", R"({"rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3]}})",
+       kUnsupported, "rope_parameters.mrope_section: found a list"},
+      {"Llama", R"({"rope_scaling": {"type": "linear", "rope_type": "llama3", "factor": 8.0}})",
+       kInvalid, "rope_scaling.rope_type: found \"llama3\" beside type \"linear\""},
+      {"Llama", R"({"rope_parameters": {"rope_theta": 10000}})", kInvalid,
+       "rope_parameters.rope_theta: found 10000, expected 500000"},
+      {"Llama", R"({"rope_scaling": {"type": "linear", "factor": 2},
+                    "rope_parameters": {"rope_type": "linear", "factor": 2}})",
+       kInvalid, "rope_scaling: found one beside rope_parameters"},
+      {"Llama", R"({"original_max_position_embeddings": 64, "rope_scaling": {"rope_type": "llama3",
+                    "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
+                    "original_max_position_embeddings": 32}})",
+       kInvalid, "rope_scaling.original_max_position_embeddings: found 32, expected 64"},
+      {"Llama", R"({"dtype": "float16"})", kInvalid,
+       "dtype: found \"float16\" beside torch_dtype \"bfloat16\""},
+      {"Llama", R"({"model_type": "gemma2"})", kUnsupported,
+       "model_type: found \"gemma2\", expected \"llama\" with LlamaForCausalLM"},
       {"Llama", R"({"rope_scaling": {"type": "linear"}})", kInvalid,
        "rope_scaling.factor: found nothing"},
       {"Llama", R"({"rope_scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 4,
@@ -240,6 +270,153 @@ TEST_F(ModelConfigTest, RefusesEveryBadConfig) {
     if (architecture.find("Model") == std::string::npos) architecture += "ForCausalLM";
     ExpectError(Load(Changed(Of(architecture), bad.patch)).status(), bad.code, "config.json",
                 bad.message);
+  }
+}
+
+// Each would change what is computed, and is not read.
+TEST_F(ModelConfigTest, RefusesKeysOfOtherComputations) {
+  for (const char* key : {"num_experts",
+                          "num_local_experts",
+                          "n_routed_experts",
+                          "num_experts_per_tok",
+                          "attn_logit_softcapping",
+                          "final_logit_softcapping",
+                          "logits_soft_cap",
+                          "query_pre_attn_scalar",
+                          "logit_scale",
+                          "logits_scaling",
+                          "embedding_multiplier",
+                          "residual_multiplier",
+                          "attention_multiplier",
+                          "scale_emb",
+                          "scale_depth",
+                          "clip_qkv",
+                          "attention_chunk_size",
+                          "sliding_window_pattern",
+                          "rope_local_base_freq",
+                          "rotary_pct",
+                          "rotary_emb_base",
+                          "alibi",
+                          "position_embedding_type",
+                          "original_max_position_embeddings",
+                          "no_rope_layers",
+                          "layer_norm_eps",
+                          "norm_bias",
+                          "use_qk_norm",
+                          "qk_layernorm",
+                          "lm_head_bias",
+                          "hidden_activation",
+                          "use_parallel_residual",
+                          "parallel_attn",
+                          "kv_lora_rank",
+                          "num_kv_shared_layers",
+                          "mlp_only_layers",
+                          "first_k_dense_replace",
+                          "mamba_d_state",
+                          "compression_config",
+                          "quantization",
+                          "pruned_heads",
+                          "is_encoder_decoder",
+                          "use_bidirectional_attention",
+                          "hidden_size_per_layer_input",
+                          "use_mrope",
+                          "mlp_bias"}) {
+    SCOPED_TRACE(key);
+    for (const char* value : {"2", "true", "\"x\"", "[1]", R"({"a": 1})"}) {
+      ExpectError(Load(Changed(Llama(), absl::StrCat("{\"", key, "\": ", value, "}"))).status(),
+                  absl::StatusCode::kUnimplemented, "config.json", absl::StrCat(key, ": found "));
+    }
+    // Off, as files of larger families write it.
+    json off = Llama();
+    for (const json& value : {json(nullptr), json(false), json(0), json(0.0), json(""),
+                              json::array(), json::object()}) {
+      off[key] = value;
+      MustLoad(off);
+    }
+  }
+  MustLoad(Changed(Llama(), R"({"logit_scale": 1.0, "embedding_multiplier": 1})"));
+  // The window of another architecture, and of a file that was made of it.
+  ExpectError(Load(Changed(Llama(), R"({"sliding_window": 40})")).status(),
+              absl::StatusCode::kUnimplemented, "config.json", "sliding_window: found 40");
+  EXPECT_THAT(Windows(Changed(Llama(), R"({"sliding_window": 40, "use_sliding_window": false,
+                                           "max_window_layers": 2})")),
+              ElementsAre(0, 0, 0, 0));
+}
+
+// What published files of the four architectures have beside what is read.
+TEST_F(ModelConfigTest, TakesKeysThatChangeNothing) {
+  const char* patch =
+      R"({"_name_or_path": "x", "model_type": "llama", "transformers_version": "5.24.0",
+      "use_cache": true, "bos_token_id": 1, "pad_token_id": 0, "sep_token_id": 3,
+      "initializer_range": 0.02, "attention_dropout": 0.1, "hidden_dropout_prob": 0.1,
+      "resid_pdrop": 0.1, "classifier_dropout": 0.1, "pretraining_tp": 2, "output_attentions": true,
+      "output_hidden_states": true, "return_dict": true, "chunk_size_feed_forward": 0,
+      "is_encoder_decoder": false, "is_decoder": true, "add_cross_attention": false,
+      "cross_attention_hidden_size": null, "pruned_heads": {}, "tie_encoder_decoder": false,
+      "_attn_implementation_autoset": true, "attn_implementation": "sdpa", "use_flash_attn": true,
+      "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "problem_type": "x",
+      "auto_map": {"AutoConfig": "c.C"}, "gradient_checkpointing": true, "router_aux_loss_coef": 0.01,
+      "max_window_layers": 28, "use_mrope": false, "unsloth_version": "2024.9", "max_length": 20,
+      "temperature": 0.7, "tokenizer_class": "T", "task_specific_params": {"a": {}}})";
+  const ModelConfig plain = MustLoad(Llama()), model = MustLoad(Changed(Llama(), patch));
+  EXPECT_EQ(model.layers.size(), plain.layers.size());
+  EXPECT_EQ(model.rope_inverse_frequencies, plain.rope_inverse_frequencies);
+}
+
+TEST_F(ModelConfigTest, LogsUnknownKeysByName) {
+  ::testing::internal::CaptureStderr();
+  MustLoad(Changed(Llama(), R"({"unsloth_version": "1", "weather": "sunny", "use_cache": true})"));
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, HasSubstr("config.json: unsloth_version, weather: not read"));
+  EXPECT_THAT(log, Not(HasSubstr("use_cache")));
+}
+
+TEST_F(ModelConfigTest, RopeParametersBesideEmptyOnesAndEqualSpellings) {
+  for (
+      const char* patch :
+      {R"({"rope_scaling": {}, "rope_parameters": {"rope_type": "linear", "factor": 4}})",
+       R"({"rope_parameters": {}, "rope_scaling": {"rope_type": "linear", "type": "linear", "factor": 4}})",
+       R"({"rope_parameters": {"rope_theta": 500000, "rope_type": "linear", "factor": 4,
+                                "partial_rotary_factor": 1.0}})"}) {
+    EXPECT_DOUBLE_EQ(MustLoad(Changed(Llama(), patch)).rope_inverse_frequencies[1],
+                     std::pow(500000.0, -1.0 / 8) / 4)
+        << patch;
+  }
+  const char* inside =
+      R"({"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1,
+      "high_freq_factor": 4, "original_max_position_embeddings": 64}})";
+  const char* outside = R"({"original_max_position_embeddings": 64, "rope_scaling": {
+      "rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}})";
+  EXPECT_EQ(MustLoad(Changed(Llama(), inside)).rope_inverse_frequencies,
+            MustLoad(Changed(Llama(), outside)).rope_inverse_frequencies);
+}
+
+TEST_F(ModelConfigTest, RefusesGenerationThatBatonDoesNotApply) {
+  for (const char* text :
+       {R"({"num_beams": 4})", R"({"no_repeat_ngram_size": 3})", R"({"min_new_tokens": 5})",
+        R"({"min_length": 5})", R"({"bad_words_ids": [[5]]})", R"({"suppress_tokens": [5]})",
+        R"({"begin_suppress_tokens": [5]})", R"({"forced_eos_token_id": 5})",
+        R"({"sequence_bias": [[[5], 1.0]]})", R"({"guidance_scale": 2})",
+        R"({"stop_strings": ["x"]})", R"({"penalty_alpha": 0.6})",
+        R"({"encoder_repetition_penalty": 1.2})", R"({"watermarking_config": {"bias": 2}})",
+        R"({"do_sample": true, "typical_p": 0.9})", R"({"do_sample": true, "top_h": 0.4})",
+        R"({"do_sample": true, "epsilon_cutoff": 0.1})",
+        R"({"do_sample": true, "eta_cutoff": 0.1})"}) {
+    SCOPED_TRACE(text);
+    dir_.Write("generation_config.json", text);
+    const std::string key = json::parse(text).rbegin().key() == "do_sample"
+                                ? json::parse(text).begin().key()
+                                : json::parse(text).rbegin().key();
+    ExpectError(Load(Llama()).status(), absl::StatusCode::kUnimplemented, "generation_config.json",
+                absl::StrCat(key, ": found "));
+  }
+  for (const char* text :
+       {R"({"num_beams": 1, "typical_p": 1.0, "no_repeat_ngram_size": 0, "bad_words_ids": null,
+            "stop_strings": [], "guidance_scale": 1.0, "max_length": 4096, "transformers_version": "5",
+            "_from_model_config": true, "temperature": 0.6, "output_scores": false})",
+        R"({"do_sample": false, "typical_p": 0.9, "epsilon_cutoff": 0.1})"}) {
+    dir_.Write("generation_config.json", text);
+    MustLoad(Llama());
   }
 }
 

@@ -117,8 +117,22 @@ TEST(QuantizationTest, RefusesWhatTheConfigSays) {
       {R"({"desc_act": 1})", kInvalid, "desc_act: found 1"},
       {R"({"checkpoint_format": "marlin"})", kUnsupported, "checkpoint_format: found \"marlin\""},
       {R"({"is_marlin_format": true})", kUnsupported, "is_marlin_format: found true"},
+      {R"({"format": "marlin"})", kUnsupported, "format: found \"marlin\""},
+      {R"({"checkpoint_format": "gptq", "format": "gptq_v2"})", kInvalid,
+       "format: found \"gptq_v2\", expected what checkpoint_format says"},
+      {R"({"pack_dtype": "int8"})", kUnsupported, "pack_dtype: found \"int8\", expected \"int32\""},
+      {R"({"dynamic": {"+:.*down.*": {"bits": 8}}})", kUnsupported,
+       "quantization_config.dynamic.+:.*down.*: found one"},
+      {R"({"rotation": "hadamard"})", kUnsupported,
+       "quantization_config.rotation: found \"hadamard\", expected none"},
+      {R"({"adapter": {"name": "lora", "rank": 8}})", kUnsupported, "adapter: found an object"},
+      {R"({"kv_cache_scheme": {"num_bits": 8}})", kUnsupported, "kv_cache_scheme: found an object"},
+      {R"({"activation_scheme": "static"})", kUnsupported, "activation_scheme: found \"static\""},
       {R"({"quant_method": "awq", "bits": 8})", kUnsupported, "bits: found 8, expected 4"},
       {R"({"quant_method": "awq", "version": "gemv"})", kUnsupported, "version: found \"gemv\""},
+      {R"({"quant_method": "awq", "checkpoint_format": "gemv_fast"})", kUnsupported,
+       "checkpoint_format: found \"gemv_fast\""},
+      {R"({"quant_method": "awq", "desc_act": true})", kUnsupported, "desc_act: found true"},
       {R"({"quant_method": "awq", "zero_point": false})", kUnsupported, "zero_point: found false"},
   };
   for (const auto& bad : cases) {
@@ -137,6 +151,22 @@ TEST(QuantizationTest, RefusesWhatTheConfigSays) {
   ExpectError(LoadChanged("tiny-qwen2-gptq4",
                           [](Files& files) { files.config.erase("quantization_config"); }),
               kInvalid, "q_proj.weight: found nothing");
+}
+
+TEST(QuantizationTest, TakesWhatQuantisersWriteAboutThemselves) {
+  ModelConfig config;
+  const absl::Status loaded = LoadChanged(
+      "tiny-qwen2-gptq4",
+      [](Files& files) {
+        files.config["quantization_config"].merge_patch(json::parse(
+            R"({"damp_percent": 0.01, "damp_auto_increment": 0.0025, "static_groups": true,
+                "true_sequential": true, "model_name_or_path": "x", "model_file_base_name": "model",
+                "format": "gptq", "pack_dtype": "int32", "dynamic": {"-:.*lm_head.*": {"bits": 8}},
+                "meta": {"quantizer": ["gptqmodel:5.0"]}, "sym": true, "lm_head": true,
+                "rotation": null, "adapter": null, "modules_to_not_convert": ["lm_head"]})"));
+      },
+      &config);
+  EXPECT_TRUE(loaded.ok()) << loaded;
 }
 
 constexpr char kUp[] = "model.layers.1.mlp.up_proj.";
