@@ -29,8 +29,8 @@ constexpr double kTimesOffBuckets[] = {0.1, 0.2,  0.33, 0.5, 0.67, 0.8, 0.9, 1,
 // Why a worker's stream was given up; the others are a worker's own reasons.
 telemetry::Label FailureLabel() {
   return {"reason",
-          {"worker_lost", "worker_stalled", "worker_expired", "prefill_lost", "draining",
-           "queue_full"}};
+          {"worker_lost", "worker_stalled", "worker_expired", "worker_suspect", "prefill_lost",
+           "prefill_suspect", "draining", "queue_full"}};
 }
 
 std::vector<std::string> WorkerStates() {

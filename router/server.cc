@@ -79,6 +79,7 @@ absl::StatusOr<RouterServer::Loaded> RouterServer::Load(const Options& options,
 RouterServer::RouterServer(Options options, const Clock& clock, Loaded loaded)
     : options_(std::move(options)),
       clock_(clock),
+      awake_(clock),
       tokenizer_(std::move(loaded.tokenizer)),
       chat_(*std::move(loaded.chat)),
       metrics_endpoint_(std::move(loaded.metrics_endpoint)),
@@ -89,11 +90,11 @@ RouterServer::RouterServer(Options options, const Clock& clock, Loaded loaded)
                options_.served_model_name),
       tracer_(MakeTracer()),
       policy_(MakePolicy(options_)),
-      roster_(tokenizer_->fingerprint(), index_, clock_),
-      planner_(roster_, index_, *policy_, clock_, RouteOptionsFrom(options_)),
+      roster_(tokenizer_->fingerprint(), index_, awake_),
+      planner_(roster_, index_, *policy_, awake_, RouteOptionsFrom(options_)),
       admission_({options_.max_inflight_requests, options_.max_inflight_prompt_tokens,
                   absl::Milliseconds(options_.retry_after_ms)},
-                 clock_,
+                 awake_,
                  [this](const Admission::Inside& inside) {
                    metrics_.SetInflight(inside.requests, inside.prompt_tokens,
                                         inside.without_prompt);
@@ -112,21 +113,22 @@ RouterServer::RouterServer(Options options, const Clock& clock, Loaded loaded)
       call_watch_(kCallTick),
       decisions_(options_.explain_log_every, metrics_),
       prompts_(options_.prompt_history_bytes),
-      parts_{options_,   *tokenizer_,   clock_,         roster_,   planner_,     metrics_,
-             admission_, retry_budget_, continuations_, pool_,     call_watch_,  unread_,
-             network_,   decisions_,    access_,        tenants_,  chat_,        calls_,
-             prompts_,   tracer_.get(), classes_.get(), &network_, &item_shares_, &request_bytes_},
+      parts_{options_,      *tokenizer_,    clock_,         awake_,       roster_,       planner_,
+             metrics_,      admission_,     retry_budget_,  continuations_, pool_,       call_watch_,
+             unread_,       network_,       decisions_,     access_,      tenants_,      chat_,
+             calls_,        prompts_,       tracer_.get(),  classes_.get(), &network_,   &item_shares_,
+             &request_bytes_},
       warmer_(std::make_shared<PrefixWarmer>(parts_, options_.max_warm_prefixes)),
       inference_(parts_),
       admin_(parts_, *warmer_, [this](int worker) { return watch_->Stub(worker); }),
       openai_(parts_),
       watch_(std::make_unique<WorkerWatch>(
-          roster_, network_, clock_, [this](bool ready) { PublishState(ready); },
+          roster_, network_, awake_, [this](bool ready) { PublishState(ready); },
           MakeChannelSecurity(options_.worker_tls, security::HeadersOf(worker_secret_.get())))),
-      discovery_(std::make_unique<Discovery>(Sources(), clock_, DiscoveryEvents())) {
+      discovery_(std::make_unique<Discovery>(Sources(), awake_, DiscoveryEvents())) {
   call_watch_.Add(warmer_);
   roster_.SetOnDeath([this](const Incarnation& dead) {
-    metrics_.OrphanedByDeath(retry_budget_.OnDeath(dead, clock_.SinceStart()));
+    metrics_.OrphanedByDeath(retry_budget_.OnDeath(dead, awake_.SinceStart()));
   });
   if (classes_ != nullptr) classes_->SetOnBadFile([this] { metrics_.ClassesFileBad(); });
   roster_.SetOnExpired([this](v1::WorkerRole role) { metrics_.WorkerExpired(role); });

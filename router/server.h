@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/base/awake_clock.h"
 #include "common/base/rpc/server.h"
 #include "common/chat/model_chat.h"
 #include "common/telemetry/metrics.h"
@@ -94,6 +95,7 @@ class RouterServer {
   // In the order in which each needs those before it.
   const Options options_;
   const Clock& clock_;
+  const AwakeClock awake_;  // judges workers, and how long to wait for them
   const std::unique_ptr<tokenizer::Tokenizer> tokenizer_;
   const chat::ModelChat chat_;
   const std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint_;  // null: no /metrics

@@ -14,6 +14,9 @@ class Clock {
   virtual absl::Duration SinceStart() const = 0;
   // Wall time, for logs and other text that people read.
   virtual absl::Time Now() const = 0;
+  // How long ago, by SinceStart, this process was last paused; infinite where it never was, and by
+  // clocks that do not notice (all but AwakeClock).
+  virtual absl::Duration SincePause() const { return absl::InfiniteDuration(); }
 
   // The clock of the machine, which is never destroyed.
   static const Clock& Real();

@@ -17,7 +17,6 @@ namespace {
 
 using internal::v1::WatchResponse;
 
-constexpr absl::Duration kHeartbeat = absl::Seconds(1);
 constexpr absl::Duration kMinInterval = absl::Milliseconds(20);
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <map>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/error.h"
@@ -48,7 +47,9 @@ void Roster::OnStreamStarted(int worker) {
   w.stream_open = true;
   w.card_seen = w.snapshot_begun = w.snapshot_done = false;
   // A known worker stays silent until it reports: streams are tried again every second.
-  if (!w.card) w.last_event = clock_.SinceStart();
+  if (w.card) return;
+  w.last_event = clock_.SinceStart();
+  w.signs.Restart(w.last_event);
 }
 
 absl::Status Roster::OnEvent(int worker, const worker_pb::WatchResponse& event) {
@@ -56,6 +57,7 @@ absl::Status Roster::OnEvent(int worker, const worker_pb::WatchResponse& event) 
     absl::MutexLock lock(&mutex_);
     Worker& w = workers_[worker];
     w.last_event = clock_.SinceStart();
+    w.signs.Heard(w.last_event);
     if (event.has_card()) return OnCard(worker, event.card());
     if (!w.card_seen) return BadStream("the stream did not begin with the worker's card");
     if (event.has_snapshot()) {
@@ -124,6 +126,7 @@ absl::Status Roster::OnCard(int worker, const worker_pb::WorkerCard& card) {
   if (w.card && (w.card->epoch() != card.epoch() || w.card->worker_id() != card.worker_id())) {
     ReportDeath(worker);
     Forget(worker);
+    w.signs.Restart(w.last_event);
   }
   w.card = card;
   w.card_seen = true;
@@ -221,10 +224,7 @@ absl::Status Roster::BeginDelta(int worker, const worker_pb::CacheDelta& delta) 
 }
 
 bool IsAccessRefused(const absl::Status& why) {
-  if (absl::IsUnauthenticated(why) || absl::IsPermissionDenied(why)) return true;
-  // gRPC has no code for a handshake of TLS that fails, only text.
-  return absl::IsUnavailable(why) && ErrorReason(why).empty() &&
-         absl::StrContains(why.message(), "andshake");
+  return absl::IsUnauthenticated(why) || absl::IsPermissionDenied(why);
 }
 
 void Roster::OnStreamLost(int worker, const absl::Status& why) {
@@ -258,21 +258,28 @@ std::vector<int> Roster::Tick() {
     const absl::Duration silence = now - w.last_event;
     const bool known = w.card.has_value() || w.stream_open;
     if (known && silence > kExpireAfter) {
-      const bool was_to_serve = w.card.has_value() && !w.load.draining();
-      ReportDeath(i);
-      Forget(i);
       if (w.stream_open) expired.push_back(i);
-      w.stream_open = false;
-      SetState(i, v1::WORKER_STATE_EXPIRED,
-               absl::StrCat("silent for ", absl::FormatDuration(kExpireAfter)));
-      if (was_to_serve && on_expired_) on_expired_(w.role);
-    } else if (silence > kSuspectAfter && Serving(w.state)) {
+      Expire(i);
+    } else if (Serving(w.state) &&
+               (silence > kSuspectAfter || w.signs.Suspicion(now) >= SignsOfLife::kSuspicious)) {
       SetState(i, v1::WORKER_STATE_SUSPECT,
-               absl::StrCat("silent for ", absl::FormatDuration(kSuspectAfter)));
+               absl::StrCat("silent for ",
+                            absl::FormatDuration(absl::Trunc(silence, absl::Milliseconds(10)))));
       ReportDeath(i);
     }
   }
   return expired;
+}
+
+void Roster::Expire(int worker) {
+  Worker& w = workers_[worker];
+  const bool was_to_serve = w.card.has_value() && !w.load.draining();
+  ReportDeath(worker);
+  Forget(worker);
+  w.stream_open = false;
+  SetState(worker, v1::WORKER_STATE_EXPIRED,
+           absl::StrCat("silent for ", absl::FormatDuration(kExpireAfter)));
+  if (was_to_serve && on_expired_) on_expired_(w.role);
 }
 
 void Roster::SetOnDeath(std::function<void(const Incarnation&)> on_death) {
@@ -305,8 +312,10 @@ void Roster::Forget(int worker) {
 void Roster::SetState(int worker, v1::WorkerState state, std::string detail) {
   Worker& w = workers_[worker];
   const bool news = w.state != state;
-  if (news && w.role == v1::WORKER_ROLE_DECODE) {
-    ready_decode_workers_ +=
+  if (news) {
+    std::atomic<int>& ready =
+        w.role == v1::WORKER_ROLE_DECODE ? ready_decode_workers_ : ready_prefill_workers_;
+    ready +=
         (state == v1::WORKER_STATE_READY ? 1 : 0) - (w.state == v1::WORKER_STATE_READY ? 1 : 0);
   }
   w.state = state;
@@ -327,11 +336,53 @@ void Roster::SetState(int worker, v1::WorkerState state, std::string detail) {
                           << StateName(state) << (w.detail.empty() ? "" : ": ") << w.detail;
 }
 
-bool Roster::MayLive(const WorkerTarget& target) const {
+ProcessLife Roster::LifeOf(const WorkerTarget& target) const {
   absl::MutexLock lock(&mutex_);
+  return LifeOfLocked(target);
+}
+
+ProcessLife Roster::LifeOf(const WorkerTarget& target, absl::Duration heard_at) {
+  absl::MutexLock lock(&mutex_);
+  Worker& w = workers_[target.worker];
+  if (w.card && w.card->epoch() == target.epoch) w.signs.Heard(heard_at);
+  return LifeOfLocked(target);
+}
+
+ProcessLife Roster::LifeOfLocked(const WorkerTarget& target) const {
   const Worker& w = workers_[target.worker];
-  if (w.state == v1::WORKER_STATE_EXPIRED || w.state == v1::WORKER_STATE_REFUSED) return false;
-  return !w.card || w.card->epoch() == target.epoch;
+  if (w.state == v1::WORKER_STATE_EXPIRED || w.state == v1::WORKER_STATE_REFUSED ||
+      (w.card && w.card->epoch() != target.epoch)) {
+    return ProcessLife::kGone;
+  }
+  // Where no other worker could take its requests, they wait for it until it expires.
+  const std::atomic<int>& others =
+      w.role == v1::WORKER_ROLE_DECODE ? ready_decode_workers_ : ready_prefill_workers_;
+  return w.state == v1::WORKER_STATE_SUSPECT && others > 0 ? ProcessLife::kSuspect
+                                                           : ProcessLife::kLives;
+}
+
+bool Roster::Unheard(const Worker& w) const {
+  return w.card && w.state == v1::WORKER_STATE_CONNECTING && !w.load.draining() &&
+         clock_.SincePause() <= kHearAgain;
+}
+
+bool Roster::Awaited(v1::WorkerRole role) const {
+  absl::MutexLock lock(&mutex_);
+  for (const Worker& w : workers_) {
+    if (!w.listed || w.role != role || w.load.draining()) continue;
+    if (w.state == v1::WORKER_STATE_SUSPECT || Unheard(w)) return true;
+  }
+  return false;
+}
+
+absl::Duration Roster::Silence(int worker) const {
+  absl::MutexLock lock(&mutex_);
+  return clock_.SinceStart() - workers_[worker].signs.heard_at();
+}
+
+double Roster::Suspicion(int worker) const {
+  absl::MutexLock lock(&mutex_);
+  return workers_[worker].signs.Suspicion(clock_.SinceStart());
 }
 
 bool Roster::LooksDead(const WorkerTarget& target) const {
@@ -348,7 +399,7 @@ bool Roster::Ready() const {
   bool prefill = false, prefill_listed = false, decode = false;
   for (const Worker& w : workers_) {
     if (!w.listed) continue;
-    const bool ready = w.state == v1::WORKER_STATE_READY;
+    const bool ready = w.state == v1::WORKER_STATE_READY || Unheard(w);
     if (w.role == v1::WORKER_ROLE_DECODE) {
       decode = decode || ready;
     } else {

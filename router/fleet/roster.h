@@ -1,9 +1,13 @@
 // Who the workers are, and whether each may get requests: the set that discovery lists, and the
 // Watch protocol of each worker.
 //
-//   CONNECTING ─card + snapshot─▶ READY ─silent 3 s─▶ SUSPECT ─silent 6 s─▶ EXPIRED
-//        ▲  └─another model─▶ REFUSED   ◀──any event──┘                        │
-//        └──────────────── stream lost, tried again ───────────────────────────┘
+//   CONNECTING ─card + snapshot─▶ READY ─silent too long─▶ SUSPECT ─silent 6 s─▶ EXPIRED
+//        ▲  └─another model─▶ REFUSED   ◀────any event────┘                          │
+//        └──────────────── stream lost, tried again ─────────────────────────────────┘
+//
+// Too long: so late that it is suspicious by how the worker's signs of life came before
+// (SignsOfLife), or no report for 3 s. Signs of life are reports and the messages of requests'
+// streams.
 #ifndef BATON_ROUTER_FLEET_ROSTER_H_
 #define BATON_ROUTER_FLEET_ROSTER_H_
 
@@ -25,13 +29,18 @@
 #include "baton/v1/admin.pb.h"
 #include "common/base/clock.h"
 #include "router/fleet/model_info.h"
+#include "router/fleet/signs_of_life.h"
 #include "router/fleet/worker.h"
 #include "router/prefix_index/prefix_index.h"
 
 namespace baton::router {
 
+// At the latest, without a report.
 inline constexpr absl::Duration kSuspectAfter = absl::Seconds(3);
 inline constexpr absl::Duration kExpireAfter = absl::Seconds(6);
+// After a pause of this process, so much time of its clock is enough to hear from each worker that
+// lives, or to connect to it again.
+inline constexpr absl::Duration kHearAgain = absl::Seconds(5);
 
 // Numbers that a Roster gives, those of departing workers included.
 inline constexpr int kMaxWorkers = PrefixIndex::kMaxWorkers;
@@ -46,7 +55,7 @@ class RosterObserver {
   // The worker may get requests. Its observer may keep the target's hold until the next of the
   // three calls below.
   virtual void OnReady(const WorkerTarget& target, const internal::v1::WorkerCard& card) {}
-  // Silent for kSuspectAfter.
+  // Silent for suspiciously long.
   virtual void OnSuspect(int worker) {}
   // The worker gets no new requests.
   virtual void OnUnavailable(int worker) {}
@@ -58,15 +67,25 @@ class RosterObserver {
   virtual void OnTick(absl::Duration now) {}
 };
 
-// Whether the end of a Watch stream means that the worker does not accept this router: its secret
-// or its certificate. Only another configuration helps.
+// What a router knows of a process to which it has sent a request.
+enum class ProcessLife {
+  kLives,    // as far as is known
+  kSuspect,  // silent, while another worker of the same role is ready
+  kGone,     // expired or refused, or another process is at its address
+};
+
+// Whether the end of a Watch stream means that the worker does not accept this router's secret.
+// Only another configuration helps. A failed handshake of TLS has no code of gRPC's: it is
+// UNAVAILABLE like a host that does not answer, and only its text says why.
 bool IsAccessRefused(const absl::Status& why);
 
 // Thread-safe. A worker's number stays the same for as long as the worker is listed or referred to
 // (WorkerHold); it is used again afterwards.
 class Roster {
  public:
-  // The workers report what they have cached into `index`. It and `clock` must outlive the roster.
+  // The workers report what they have cached into `index`. Silence counts by `clock`, an AwakeClock
+  // outside of tests, or a pause of the router would be blamed on all workers. Both must outlive
+  // the roster.
   Roster(uint64_t tokenizer_fingerprint, PrefixIndex& index, const Clock& clock);
 
   // Before the first worker is listed. It must outlive the roster's last call.
@@ -116,17 +135,27 @@ class Roster {
 
   // Nothing before the first worker has sent its card.
   std::optional<ModelInfo> model() const;
-  // Whether the process that a request was sent to may still be there: it has not expired, and no
-  // other one is at its address. A suspect worker may live.
-  bool MayLive(const WorkerTarget& target) const;
+  // Of a process that has a stream of a request, which may be one that computes the prompt for it.
+  ProcessLife LifeOf(const WorkerTarget& target) const;
+  // The same; `heard_at`: when the process last sent something on the stream, a sign of life.
+  ProcessLife LifeOf(const WorkerTarget& target, absl::Duration heard_at);
   // Whether more than one lost stream speaks against the process: its Watch stream is gone or
   // silent (SUSPECT), or another process has its address. False again once the worker reports.
   // False for kNoWorker.
   bool LooksDead(const WorkerTarget& target) const;
   // Some decode worker is READY. Takes no lock.
   bool AnyDecodeWorkerReady() const { return ready_decode_workers_ > 0; }
+  // Whether a worker of the role, though none may be READY, is likely to be within moments, so that
+  // a new request does better to wait: one is SUSPECT, or was connected when this process was
+  // paused and has not been heard since.
+  bool Awaited(v1::WorkerRole role) const;
+  // How long the worker has given no sign of life, on its Watch stream or on those of requests.
+  absl::Duration Silence(int worker) const;
+  // How suspicious that is: see SignsOfLife::Suspicion.
+  double Suspicion(int worker) const;
   // A decode worker is ready, and either a prefill worker is or none is to be waited for: listed
-  // prefill workers get a moment after the router's start to report.
+  // prefill workers get a moment after the router's start to report. After a pause of this process,
+  // workers that it has not heard yet count as ready.
   bool Ready() const;
   // UNAVAILABLE: says how many decode workers are listed, and in which states.
   absl::Status NoDecodeWorker() const;
@@ -156,6 +185,7 @@ class Roster {
     internal::v1::LoadReport load;
     std::optional<absl::Duration> load_at;  // when `load` arrived
     absl::Duration last_event;              // or the start of a stream that nothing has come on yet
+    SignsOfLife signs;
     bool stream_open = false;
     // Received on this stream.
     bool card_seen = false;
@@ -179,6 +209,10 @@ class Roster {
   void Add(const WorkerAddress& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetListed(int worker, bool listed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetServingState(int worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  ProcessLife LifeOfLocked(const WorkerTarget& target) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // Connected when this process was paused, and not heard since.
+  bool Unheard(const Worker& worker) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Expire(int worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Forget(int worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReportDeath(int worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetState(int worker, v1::WorkerState state, std::string detail)
@@ -197,6 +231,7 @@ class Roster {
   int64_t roster_version_ ABSL_GUARDED_BY(mutex_) = 0;
   std::atomic<int64_t> state_version_{0};
   std::atomic<int> ready_decode_workers_{0};
+  std::atomic<int> ready_prefill_workers_{0};
   std::function<void(const Incarnation&)> on_death_ ABSL_GUARDED_BY(mutex_);
   std::function<void(v1::WorkerRole)> on_expired_ ABSL_GUARDED_BY(mutex_);
 };

@@ -28,8 +28,8 @@ absl::Duration Jittered(absl::Duration backoff) {
 
 }  // namespace
 
-// One Watch call. It has no deadline: the worker reports at least every second, and a silent stream
-// is cancelled when the worker expires.
+// One Watch call. It has no deadline: the worker reports several times a second, and a silent
+// stream is cancelled when the worker expires.
 class WorkerWatch::Stream final : public grpc::ClientReadReactor<internal::v1::WatchResponse> {
  public:
   Stream(WorkerWatch& watch, int worker) : watch_(watch), worker_(worker) {}

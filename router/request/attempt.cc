@@ -55,7 +55,8 @@ RetryState Attempt::PastAfter(const absl::Status& error, Blame blame, bool looks
     // A pair whose two workers live has lost nothing: they could not do it together.
     next.lost_worker = next.lost_worker || blame != Blame::kPair || looks_dead;
   }
-  if (blame == Blame::kDecodeWorker || next.reason == "WORKER_EXPIRED") {
+  if (blame == Blame::kDecodeWorker || next.reason == "WORKER_EXPIRED" ||
+      next.reason == "WORKER_SUSPECT") {
     // The prefill worker did its part, and has the prompt: it is the best to ask again.
     next.lost.push_back(route);
     next.warm_prefill = token_messages > 0 ? route.prefill.worker : kNoWorker;

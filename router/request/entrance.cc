@@ -23,7 +23,7 @@ absl::Status Overloaded(const RouterParts& parts, absl::string_view reason,
 }  // namespace
 
 absl::StatusOr<Entrance> Enter(const RouterParts& parts, const Caller& caller) {
-  if (parts.continuations.KeepsNewOut(parts.clock.SinceStart())) {
+  if (parts.continuations.KeepsNewOut(parts.awake.SinceStart())) {
     return Overloaded(parts, "SURVIVORS_FULL",
                       "workers were lost, and the others have no room yet for what they had",
                       parts.admission.RetryAfter());

@@ -155,9 +155,9 @@ void GenerateCall::Prepare(v1::GenerateRequest& request) {
   first.choices.resize(answer_->choice_count());
   std::iota(first.choices.begin(), first.choices.end(), 0);
   parts_.retry_budget.OnRequest(Sequences(first));
-  if (absl::Status sent = Open(first); !sent.ok()) return Fail(sent);
-  parts_.metrics.Dispatched(parts_.clock.SinceStart() - received_, request.priority());
-  parts_.watch.Add(weak_from_this());
+  first_ = std::move(first);
+  OpenFirst();
+  if (sink_ != nullptr) parts_.watch.Add(weak_from_this());
 }
 
 absl::Status GenerateCall::AdmitPrompt() {
@@ -193,7 +193,7 @@ void GenerateCall::OnDecoded(int stream, const decode_pb::DecodeResponse& respon
 
 void GenerateCall::RelayTokens(int stream, const decode_pb::DecodeResponse& response) {
   Attempt& attempt = attempts_.at(stream);
-  usage_.set_kv_bytes(usage_.kv_bytes() + attempt.OnMessage(response, parts_.clock.SinceStart()));
+  usage_.set_kv_bytes(usage_.kv_bytes() + attempt.OnMessage(response, parts_.awake.SinceStart()));
   // The first stream that answers says how much of the client's prompt was cached.
   if (!first_token_at_) {
     usage_.set_cached_prompt_tokens(attempt.cached_tokens);
@@ -313,7 +313,7 @@ void GenerateCall::Send(v1::GenerateResponse delta, const Attempt& from, bool en
     const std::vector<int> counts = answer_->token_counts();
     End(absl::StatusCode::kOk, reason)->Finish(delta, counts);
   } else {
-    last_sent_at_ = parts_.clock.SinceStart();
+    last_sent_at_ = parts_.awake.SinceStart();
     sink_->Send(delta);
   }
 }
@@ -331,6 +331,7 @@ void GenerateCall::Fail(const absl::Status& error) {
 ResponseSink* GenerateCall::End(absl::StatusCode code, v1::FinishReason reason) {
   for (auto& [stream, attempt] : attempts_) attempt.handle->Cancel();
   attempts_.clear();
+  first_.reset();
   waiting_.clear();
   registered_.reset();
   // A client that has the answer may send the next, and one that does not read it holds no place.

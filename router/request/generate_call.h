@@ -93,6 +93,9 @@ class GenerateCall final : public DecodeListener,
   // Consumes `attempt` only if it is OK.
   absl::Status Open(Attempt& attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status OpenAgain(Attempt& attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Why a stream is to be given up; OK while there is no reason.
+  absl::Status CheckStream(const Attempt& attempt, absl::Duration now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // How many sequences the attempt counts for in the retry budget.
   int Sequences(const Attempt& attempt) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnAttemptLost(int stream, const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -114,6 +117,9 @@ class GenerateCall final : public DecodeListener,
   void CheckReader(absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // --- Attempts that wait: generate_call_waiting.cc.
+  // Opens the first stream. If no worker is ready, yet one is likely to be soon, it stays to be
+  // tried again at the next tick; for any other error the request fails.
+  void OpenFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OpenWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool PayForDueRetries(bool any_ready, absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // An error once an attempt has waited for too long.
@@ -155,6 +161,9 @@ class GenerateCall final : public DecodeListener,
   int dropped_prompt_tokens_ ABSL_GUARDED_BY(mutex_) = 0;  // with messages
   PreparedRequest prepared_ ABSL_GUARDED_BY(mutex_);
   std::optional<Answer> answer_ ABSL_GUARDED_BY(mutex_);
+  // The first attempt, until it has a stream; and since when it has waited for a worker.
+  std::optional<Attempt> first_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Duration> first_waits_since_ ABSL_GUARDED_BY(mutex_);
   // By the id of the stream. Ids are never reused, so late messages of a stream that was given up
   // are dropped.
   std::map<int, Attempt> attempts_ ABSL_GUARDED_BY(mutex_);

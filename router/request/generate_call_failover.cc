@@ -43,6 +43,8 @@ constexpr absl::Duration kAnswerTime = absl::Seconds(1);
 // A request that no worker lets in for so long keeps no new ones out any more: smaller requests may
 // fit where it does not.
 constexpr absl::Duration kLongestHold = absl::Seconds(30);
+// After a pause of this process, it has noticed by then which connections did not outlast it.
+constexpr absl::Duration kLossesAfterPause = absl::Seconds(1);
 
 absl::Duration PauseAfter(int refusals) {
   return kFullWorkerPause * (1 << std::clamp(refusals - 1, 0, kMaxPauseDoublings));
@@ -160,7 +162,9 @@ void GenerateCall::OnAttemptLost(int stream, const absl::Status& error) {
   if (attempt.handle != nullptr) attempt.handle->Cancel();
   trace_.StreamLost(stream, error, parts_.clock.SinceStart());
   const Blame blame = BlameFor(error);
-  parts_.planner.OnRouteFailed(attempt.route, blame);
+  // Connections that did not outlast a pause of this process broke because of it.
+  const bool own_pause = parts_.awake.SincePause() <= kLossesAfterPause;
+  parts_.planner.OnRouteFailed(attempt.route, own_pause ? Blame::kNone : blame);
   if (!AnotherPairMayDo(error, MayWait(attempt.past))) return Fail(error);
   std::vector<int> choices = Unfinished(attempt);
   if (sink_ == nullptr || choices.empty()) return;
@@ -168,7 +172,7 @@ void GenerateCall::OnAttemptLost(int stream, const absl::Status& error) {
   std::vector<WorkerTarget> suspects;
   if (!refused) suspects = attempt.Suspects(blame);
   RetryState past =
-      attempt.PastAfter(error, blame, AnyLooksDead(suspects), parts_.clock.SinceStart());
+      attempt.PastAfter(error, blame, AnyLooksDead(suspects), parts_.awake.SinceStart());
   // A full worker may have room a moment later. A request that workers have let in before waits for
   // that; any other fails with the second refusal.
   if (refused && past.refusals > 1 && !MayWait(past)) return Fail(error);
@@ -199,7 +203,7 @@ bool GenerateCall::AnyLooksDead(const std::vector<WorkerTarget>& suspects) const
 
 // The budget was charged for a loss that a death may explain.
 void GenerateCall::RecordCharge(int sequences, const std::vector<WorkerTarget>& suspects) {
-  const absl::Duration now = parts_.clock.SinceStart();
+  const absl::Duration now = parts_.awake.SinceStart();
   std::vector<Incarnation> processes;
   for (const WorkerTarget& target : suspects) processes.push_back(target.incarnation());
   parts_.retry_budget.Charged(sequences, processes, now);
@@ -214,7 +218,7 @@ void GenerateCall::HoldRoom(const absl::Status& refusal, absl::Duration pause,
                             Attempt* attempt) const {
   // Other refusals (a tenant's limit, a deadline that cannot be met) are not for want of room.
   if (ErrorReason(refusal) != "QUEUE_FULL") return;
-  const absl::Duration until = std::min(parts_.clock.SinceStart() + pause + kAnswerTime,
+  const absl::Duration until = std::min(parts_.awake.SinceStart() + pause + kAnswerTime,
                                         attempt->past.lost_at + kLongestHold);
   attempt->hold.emplace(&parts_.continuations, until);
 }
@@ -254,7 +258,7 @@ void GenerateCall::RetryElsewhere(std::vector<int> choices, RetryState past,
                                : drains  ? kFullWorkerPause
                                : unheard ? kSameWorkerPause
                                          : absl::ZeroDuration();
-  const absl::Duration now = parts_.clock.SinceStart();
+  const absl::Duration now = parts_.awake.SinceStart();
   const bool any_ready = parts_.roster.AnyDecodeWorkerReady();
   for (Attempt& attempt : next) {
     attempt.past = past;
@@ -296,16 +300,31 @@ void GenerateCall::CheckReader(absl::Duration now) {
   if (!over.ok()) std::exchange(answered_, nullptr)->Abort(over);
 }
 
+absl::Status GenerateCall::CheckStream(const Attempt& attempt, absl::Duration now) const {
+  const Route& route = attempt.route;
+  const ProcessLife decode = parts_.roster.LifeOf(route.decode, attempt.last_message);
+  if (attempt.Stalled(now, absl::Milliseconds(parts_.options.stall_timeout_ms))) {
+    return LostWorker("WORKER_STALLED");
+  }
+  if (decode == ProcessLife::kGone) return LostWorker("WORKER_EXPIRED");
+  if (decode == ProcessLife::kSuspect) return LostWorker("WORKER_SUSPECT");
+  // What the prefill worker still owes would come as late as its reports. The decode worker notices
+  // that it is gone.
+  if (!attempt.worked && route.prefill.worker != kNoWorker &&
+      parts_.roster.LifeOf(route.prefill) == ProcessLife::kSuspect) {
+    return LostWorker("PREFILL_SUSPECT");
+  }
+  return absl::OkStatus();
+}
+
 void GenerateCall::OnTick() {
   absl::MutexLock lock(&mutex_);
-  const absl::Duration now = parts_.clock.SinceStart();
-  CheckReader(now);
-  const absl::Duration bound = absl::Milliseconds(parts_.options.stall_timeout_ms);
+  CheckReader(parts_.clock.SinceStart());
+  const absl::Duration now = parts_.awake.SinceStart();
   std::vector<std::pair<int, absl::Status>> lost;
   for (const auto& [stream, attempt] : attempts_) {
-    const bool stalled = attempt.Stalled(now, bound);
-    if (!stalled && parts_.roster.MayLive(attempt.route.decode)) continue;
-    lost.emplace_back(stream, LostWorker(stalled ? "WORKER_STALLED" : "WORKER_EXPIRED"));
+    absl::Status checked = CheckStream(attempt, now);
+    if (!checked.ok()) lost.emplace_back(stream, std::move(checked));
   }
   for (const auto& [stream, error] : lost) {
     if (sink_ == nullptr) return;
@@ -314,6 +333,7 @@ void GenerateCall::OnTick() {
         << usage_.generated_tokens() << " tokens: " << ErrorReason(error);
     OnAttemptLost(stream, error);
   }
+  if (sink_ != nullptr && first_) OpenFirst();
   if (sink_ != nullptr && !waiting_.empty()) OpenWaiting();
   if (sink_ != nullptr) SendHeartbeat();
 }

@@ -1,5 +1,6 @@
 // The part of GenerateCall that waits: for a ready worker, for room on one, for the retry budget.
-// Meanwhile the client gets heartbeats.
+// Meanwhile the client gets heartbeats. A new request waits for a ready worker alone, and only
+// while one is likely to come back: see Roster::Awaited.
 #include "absl/algorithm/container.h"
 #include "common/base/error.h"
 #include "router/fleet/roster.h"
@@ -17,8 +18,25 @@ constexpr absl::Duration kHeartbeat = absl::Seconds(1);
 
 }  // namespace
 
+void GenerateCall::OpenFirst() {
+  const absl::Status opened = Open(*first_);
+  if (opened.ok()) {
+    first_.reset();
+    parts_.metrics.Dispatched(parts_.clock.SinceStart() - received_, prepared_.decode.priority());
+    return;
+  }
+  if (ErrorReason(opened) != "NO_WORKER" || !parts_.roster.Awaited(v1::WORKER_ROLE_DECODE)) {
+    return Fail(opened);
+  }
+  if (parts_.clock.Now() >= deadline_) return Fail(DeadlinePassed());
+  const absl::Duration now = parts_.awake.SinceStart();
+  if (!first_waits_since_) first_waits_since_ = now;
+  const absl::Duration bound = absl::Milliseconds(parts_.options.failover_wait_ms);
+  if (now - *first_waits_since_ >= bound) Fail(opened);
+}
+
 void GenerateCall::OpenWaiting() {
-  const absl::Duration now = parts_.clock.SinceStart();
+  const absl::Duration now = parts_.awake.SinceStart();
   // Hundreds of requests may wait: while no worker is ready, each costs no more than this.
   const bool any_ready = parts_.roster.AnyDecodeWorkerReady();
   const bool paid = PayForDueRetries(any_ready, now);
@@ -81,7 +99,7 @@ absl::Status GenerateCall::CheckWaitBounds() {
   if (waiting_.empty()) return absl::OkStatus();
   // There is no stream that would end with the deadline.
   if (parts_.clock.Now() >= deadline_) return DeadlinePassed();
-  const absl::Duration now = parts_.clock.SinceStart();
+  const absl::Duration now = parts_.awake.SinceStart();
   const absl::Duration bound = absl::Milliseconds(parts_.options.failover_wait_ms);
   for (const WaitingAttempt& one : waiting_) {
     if (one.no_worker_since && now - *one.no_worker_since >= bound) {
@@ -101,7 +119,7 @@ absl::Status GenerateCall::CheckWaitBounds() {
 }
 
 void GenerateCall::SendHeartbeat() {
-  const absl::Duration now = parts_.clock.SinceStart();
+  const absl::Duration now = parts_.awake.SinceStart();
   if (!first_token_at_ || now - last_sent_at_ < kHeartbeat) return;
   // After the first token, an attempt without tokens is one that was opened after a loss.
   const Attempt* paused = waiting_.empty() ? nullptr : &waiting_.front().attempt;

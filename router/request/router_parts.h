@@ -42,7 +42,8 @@ struct Options;
 struct RouterParts {
   const Options& options;
   const tokenizer::Tokenizer& tokenizer;
-  const Clock& clock;
+  const Clock& clock;  // measures
+  const Clock& awake;  // judges how long others are silent, and how long to wait: an AwakeClock
   Roster& roster;
   RoutePlanner& planner;
   RouterMetrics& metrics;

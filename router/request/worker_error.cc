@@ -84,8 +84,9 @@ Blame BlameFor(const absl::Status& error) {
   if (!absl::IsUnavailable(error)) return Blame::kNone;
   const std::string reason = ErrorReason(error);
   // The roster learns of these from the workers themselves.
-  if (reason == "DRAINING" || reason == "STALE_EPOCH" || reason == "WORKER_EXPIRED") {
-    return Blame::kNone;
+  for (const absl::string_view learned :
+       {"DRAINING", "STALE_EPOCH", "WORKER_EXPIRED", "WORKER_SUSPECT", "PREFILL_SUSPECT"}) {
+    if (reason == learned) return Blame::kNone;
   }
   if (reason == "WORKER_LOST" || reason == "WORKER_STALLED" || reason == "WORKER_REFUSED") {
     return Blame::kDecodeWorker;

@@ -15,7 +15,8 @@ namespace baton::router {
 // inside a worker become INTERNAL, and the caller logs them.
 absl::Status FromWorker(const grpc::Status& status);
 
-// A stream that the router gave up on: "WORKER_STALLED", "WORKER_EXPIRED".
+// A stream that the router gave up on: "WORKER_STALLED", "WORKER_EXPIRED", "WORKER_SUSPECT",
+// "PREFILL_SUSPECT".
 absl::Status LostWorker(absl::string_view reason);
 
 // The request's deadline passed while it had a stream or waited for one.

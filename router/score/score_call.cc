@@ -221,7 +221,7 @@ void ScoreCall::OnScored(int stream, const internal::v1::ScoredItem& result) {
   const auto found = batches_.find(stream);
   if (sink_ == nullptr || found == batches_.end()) return;
   Batch& batch = found->second;
-  batch.last_message = parts_.clock.SinceStart();
+  batch.last_message = batch.heard_at = parts_.awake.SinceStart();
   if (result.heartbeat()) return;
   const int index = result.item();
   if (index < 0 || index >= static_cast<int>(batch.items.size()) || !batch.items[index]) {

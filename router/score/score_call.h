@@ -102,8 +102,9 @@ class ScoreCall final : public ScoreListener,
     int64_t tokens = 0;                      // of the items, without their prefix
     std::optional<Admission::FurtherPrompt> admitted;
     // A worker sends results, or heartbeats.
-    absl::Duration last_message;
-    absl::Duration patience;  // longer silence is a loss
+    absl::Duration last_message;  // or when it was sent
+    absl::Duration heard_at;      // the last message; zero before the first
+    absl::Duration patience;      // longer silence is a loss
   };
   // The first items that are ready.
   struct Cut {
@@ -200,6 +201,7 @@ class ScoreCall final : public ScoreListener,
   std::vector<WorkerTarget> owed_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Duration> unpaid_since_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Duration> no_worker_since_ ABSL_GUARDED_BY(mutex_);
+  absl::Status no_worker_ ABSL_GUARDED_BY(mutex_);  // what the planner said
 };
 
 }  // namespace baton::router

@@ -37,7 +37,7 @@ constexpr int kBatchesInFlight = 4;
 }  // namespace
 
 void ScoreCall::Dispatch() {
-  while (!ready_.empty() && parts_.clock.SinceStart() >= not_before_ && PayForRetries()) {
+  while (!ready_.empty() && parts_.awake.SinceStart() >= not_before_ && PayForRetries()) {
     const Cut cut = NextCut();
     if (cut.items == 0) return;
     auto admitted = parts_.admission.TryAddFurther(cut.tokens, /*always=*/batches_.empty());
@@ -47,9 +47,11 @@ void ScoreCall::Dispatch() {
       no_worker_since_.reset();
       continue;
     }
-    const bool may_wait = first_result_at_ || lost_worker_ || refusals_ + drains_ > 0;
+    const bool may_wait = first_result_at_ || lost_worker_ || refusals_ + drains_ > 0 ||
+                          parts_.roster.Awaited(v1::WORKER_ROLE_PREFILL);
     if (!absl::IsUnavailable(opened) || !may_wait) return Fail(opened);
-    if (!no_worker_since_) no_worker_since_ = parts_.clock.SinceStart();
+    no_worker_ = opened;
+    if (!no_worker_since_) no_worker_since_ = parts_.awake.SinceStart();
     return;
   }
 }
@@ -140,7 +142,7 @@ absl::Status ScoreCall::OpenBatch(const Cut& cut, Admission::FurtherPrompt admit
   batch.open = cut.items;
   in_flight_ += cut.items;
   tokens_in_flight_ += cut.tokens;
-  batch.last_message = now;
+  batch.last_message = parts_.awake.SinceStart();
   // A long step of the worker sends nothing.
   batch.patience =
       absl::Milliseconds(parts_.options.stall_timeout_ms) + 2 * batch.route.predicted_ttft;
@@ -216,7 +218,7 @@ void ScoreCall::OnBatchLost(int stream, const absl::Status& error) {
     parts_.metrics.RequestRetried(ErrorReason(error));
     trace_.Retried(ErrorReason(error), parts_.clock.SinceStart());
     const WorkerTarget& worker = batch.route.decode;
-    const absl::Duration now = parts_.clock.SinceStart();
+    const absl::Duration now = parts_.awake.SinceStart();
     avoid_.push_back(worker.incarnation());
     avoid_until_ = now + kSameWorkerPause;
     if (refused) {
@@ -251,7 +253,7 @@ bool ScoreCall::PayForRetries() {
   const int orphaned = static_cast<int>(living - owed_.begin());
   if (orphaned > 0) parts_.metrics.OrphanedByDeath(orphaned);
   owed_.erase(owed_.begin(), living);
-  const absl::Duration now = parts_.clock.SinceStart();
+  const absl::Duration now = parts_.awake.SinceStart();
   while (!owed_.empty() && parts_.retry_budget.TryTake(1)) {
     parts_.retry_budget.Charged(1, {owed_.back().incarnation()}, now);
     owed_.pop_back();
@@ -266,9 +268,11 @@ bool ScoreCall::PayForRetries() {
 
 absl::Status ScoreCall::CheckWaitBounds() const {
   if (parts_.clock.Now() >= deadline_) return DeadlinePassed();
-  const absl::Duration now = parts_.clock.SinceStart();
+  const absl::Duration now = parts_.awake.SinceStart();
   const absl::Duration bound = absl::Milliseconds(parts_.options.failover_wait_ms);
-  if (no_worker_since_ && now - *no_worker_since_ >= bound) return LostWorker("WORKER_LOST");
+  if (no_worker_since_ && now - *no_worker_since_ >= bound) {
+    return dispatched_ ? LostWorker("WORKER_LOST") : no_worker_;
+  }
   if (unpaid_since_ && now - *unpaid_since_ >= bound) {
     parts_.metrics.RetryBudgetExhausted();
     return WithRetryAfter(
@@ -281,14 +285,18 @@ absl::Status ScoreCall::CheckWaitBounds() const {
 
 void ScoreCall::OnTick() {
   absl::MutexLock lock(&mutex_);
-  const absl::Duration now = parts_.clock.SinceStart();
-  CheckReader(now);
+  CheckReader(parts_.clock.SinceStart());
   if (sink_ == nullptr) return;
+  const absl::Duration now = parts_.awake.SinceStart();
   std::vector<std::pair<int, absl::Status>> lost;
   for (const auto& [stream, batch] : batches_) {
-    const bool stalled = now - batch.last_message > batch.patience;
-    if (!stalled && parts_.roster.MayLive(batch.route.decode)) continue;
-    lost.emplace_back(stream, LostWorker(stalled ? "WORKER_STALLED" : "WORKER_EXPIRED"));
+    const ProcessLife life = parts_.roster.LifeOf(batch.route.decode, batch.heard_at);
+    if (now - batch.last_message > batch.patience) {
+      lost.emplace_back(stream, LostWorker("WORKER_STALLED"));
+    } else if (life != ProcessLife::kLives) {
+      lost.emplace_back(
+          stream, LostWorker(life == ProcessLife::kGone ? "WORKER_EXPIRED" : "WORKER_SUSPECT"));
+    }
   }
   for (const auto& [stream, error] : lost) {
     if (sink_ == nullptr) return;

@@ -219,18 +219,18 @@ class CallHarness : public ::testing::Test {
   void Begin() {
     fleet_.emplace(std::vector<std::string>{"p0:1", "p1:1"},
                    std::vector<std::string>{"d0:1", "d1:1", "d2:1"}, tokenizer_->fingerprint(),
-                   policy_, clock_);
+                   policy_, awake_);
     admission_.emplace(router::Admission::Limits{options_.max_inflight_requests,
                                                  options_.max_inflight_prompt_tokens,
                                                  absl::Milliseconds(options_.retry_after_ms)},
-                       clock_, [](const router::Admission::Inside&) {});
+                       awake_, [](const router::Admission::Inside&) {});
     budget_.emplace(budget_limits_);
     fleet_->roster.SetOnDeath(
-        [this](const router::Incarnation& dead) { budget_->OnDeath(dead, clock_.SinceStart()); });
+        [this](const router::Incarnation& dead) { budget_->OnDeath(dead, awake_.SinceStart()); });
     parts_.reset(new router::RouterParts{
-        options_, *tokenizer_,    clock_, fleet_->roster, fleet_->planner, metrics_, *admission_,
-        *budget_, continuations_, pool_,  watch_,         unread_,         network_, decisions_,
-        access_,  tenants_,       chat_,  registry_,      prompts_,        tracer_});
+        options_, *tokenizer_,    clock_,  awake_, fleet_->roster, fleet_->planner, metrics_, *admission_,
+        *budget_, continuations_, pool_,   watch_, unread_,        network_,        decisions_,
+        access_,  tenants_,       chat_,   registry_,              prompts_,        tracer_});
     for (int worker = 0; worker < kWorkers; ++worker) Introduce(worker);
   }
   router::RouterParts& parts() { return *parts_; }
@@ -239,6 +239,7 @@ class CallHarness : public ::testing::Test {
     const auto role = worker < 2 ? v1::WORKER_ROLE_PREFILL : v1::WORKER_ROLE_DECODE;
     *event.mutable_card() = FakeCard(role, tokenizer_->fingerprint());
     event.mutable_card()->set_max_model_len(max_model_len_);
+    cards_[worker] = event.card();
     fleet_->roster.OnStreamStarted(worker);
     ASSERT_TRUE(fleet_->roster.OnEvent(worker, event).ok());
     event.mutable_snapshot()->set_last(true);
@@ -276,9 +277,9 @@ class CallHarness : public ::testing::Test {
   void Tick() {
     for (const auto& call : calls_) call->OnTick();
   }
-  // Time passes, and everybody sees it. Workers report, as they do every second.
+  // Time passes, and everybody sees it. Workers report.
   void Pass(absl::Duration time) {
-    clock_.Advance(time);
+    RunFor(time, clock_, awake_);
     for (int worker = 0; worker < kWorkers; ++worker) {
       if (reporting_[worker]) Report(worker);
     }
@@ -287,6 +288,8 @@ class CallHarness : public ::testing::Test {
   }
 
   FakeClock clock_;
+  AwakeClock awake_{clock_, /*own_thread=*/false};  // of the router
+  internal::v1::WorkerCard cards_[kWorkers];        // of the last processes
   bool reporting_[kWorkers] = {true, true, true, true, true};
   FakeNetwork network_;
   std::optional<RoutedFleet> fleet_;

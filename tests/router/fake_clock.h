@@ -2,9 +2,12 @@
 #ifndef BATON_TESTS_ROUTER_FAKE_CLOCK_H_
 #define BATON_TESTS_ROUTER_FAKE_CLOCK_H_
 
+#include <algorithm>
+
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "common/base/awake_clock.h"
 #include "common/base/clock.h"
 
 namespace baton::testing {
@@ -25,6 +28,14 @@ class FakeClock : public Clock {
   mutable absl::Mutex mutex_;
   absl::Duration since_start_ ABSL_GUARDED_BY(mutex_) = absl::Seconds(1000);
 };
+
+// Lets time pass in a process that runs.
+inline void RunFor(absl::Duration time, FakeClock& machine, AwakeClock& process) {
+  for (absl::Duration left = time; left > absl::ZeroDuration(); left -= AwakeClock::kPeriod) {
+    machine.Advance(std::min(left, AwakeClock::kPeriod));
+    process.Beat();
+  }
+}
 
 // For routers over real gRPC, whose deadlines are of this world.
 class SteppedClock final : public FakeClock {

@@ -35,6 +35,8 @@ constexpr Reason kReasons[] = {
     {"WORKER_LOST", kUnavailable, true, false, true},
     {"WORKER_STALLED", kUnavailable, true, false, true},
     {"WORKER_EXPIRED", kUnavailable, true, false, true},
+    {"WORKER_SUSPECT", kUnavailable, true, false, true},
+    {"PREFILL_SUSPECT", kUnavailable, true, false, true},
     {"PREFILL_LOST", kUnavailable, false, false, true},
     {"STALE_EPOCH", kUnavailable, false, false, true},
     {"CHECKSUM", kUnavailable, false, false, true},

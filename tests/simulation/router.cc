@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/awake_clock.h"
 #include "common/chat/model_chat.h"
 #include "router/metrics.h"
 #include "router/options.h"
@@ -26,7 +27,7 @@ namespace {
 // As in router/server.cc and router/fleet/worker_watch.cc; silence is judged less often, which
 // costs less.
 constexpr Micros kCallTick = 50 * kMillisecond;
-constexpr Micros kTick = 250 * kMillisecond;
+constexpr Micros kTick = 200 * kMillisecond;
 
 std::vector<std::string> Addresses(const auto& workers) {
   std::vector<std::string> addresses;
@@ -58,12 +59,13 @@ router::RouteOptions RouteOptionsOf(const router::Options& options, World& world
 // those before it.
 struct Router::Process {
   Process(Router& router, const router::Options& options, World& world)
-      : policy(MakePolicy(options, world)),
+      : awake(world, /*own_thread=*/false),
+        policy(MakePolicy(options, world)),
         fleet(Addresses(router.prefill_), Addresses(router.decode_), HashTokenizer().fingerprint(),
-              *policy, world, RouteOptionsOf(options, world)),
+              *policy, awake, RouteOptionsOf(options, world)),
         admission({options.max_inflight_requests, options.max_inflight_prompt_tokens,
                    absl::Milliseconds(options.retry_after_ms)},
-                  world, [this](const router::Admission::Inside& now) { inside = now; }),
+                  awake, [this](const router::Admission::Inside& now) { inside = now; }),
         retry_budget({options.retry_budget_percent / 100.0,
                       static_cast<double>(options.retry_budget_reserve),
                       static_cast<double>(options.retry_budget_capacity)}),
@@ -74,16 +76,18 @@ struct Router::Process {
         tenants(world),
         network(world, router.node_, router.decode_, static_cast<int>(router.prefill_.size()),
                 router.counts_, continuations, router.bug_),
-        parts{options,      HashTokenizer(), world, fleet.roster, fleet.planner, metrics, admission,
-              retry_budget, continuations,   pool,  call_watch,   unread,        network, decisions,
-              access,       tenants,         chat,  registry,     prompts} {
+        parts{options, HashTokenizer(), world,        awake,         fleet.roster, fleet.planner,
+              metrics, admission,       retry_budget, continuations, pool,         call_watch,
+              unread,  network,         decisions,    access,        tenants,      chat,
+              registry, prompts} {
     if (router.bug_ == Bug::kChargeNotGivenBack) return;
-    fleet.roster.SetOnDeath([this, &world](const router::Incarnation& dead) {
-      retry_budget.OnDeath(dead, world.SinceStart());
+    fleet.roster.SetOnDeath([this](const router::Incarnation& dead) {
+      retry_budget.OnDeath(dead, awake.SinceStart());
     });
   }
   ~Process() { calls.clear(); }
 
+  AwakeClock awake;
   router::Admission::Inside inside;
   router::RouterMetrics metrics{nullptr, "hash"};
   const std::unique_ptr<router::Policy> policy;
@@ -258,6 +262,7 @@ void Router::LoseWatch(int index, const absl::Status& why) {
 }
 
 void Router::Tick() {
+  process_->awake.Beat();
   for (const int index : process_->fleet.roster.Tick()) {
     LoseWatch(index, absl::UnavailableError("silent"));
   }

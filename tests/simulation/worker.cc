@@ -15,7 +15,7 @@ namespace baton::simulation {
 namespace {
 
 constexpr Micros kReportInterval = 200 * kMillisecond;
-constexpr Micros kReportHeartbeat = kSecond;
+constexpr Micros kReportHeartbeat = 250 * kMillisecond;
 
 prometheus::Registry& Registry() {
   static auto* const registry = new prometheus::Registry();

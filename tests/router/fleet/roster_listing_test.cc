@@ -90,7 +90,7 @@ TEST_F(RosterListingTest, AWorkerThatIsNoLongerListedKeepsItsRequestsAndGetsNoOt
   EXPECT_EQ(Choose()->prefill.worker, kNoWorker);
   ASSERT_TRUE(Report(0).ok());
   EXPECT_EQ(StatusOf("p0:1").state(), v1::WORKER_STATE_DRAINING) << "its word changes nothing";
-  EXPECT_TRUE(roster_.MayLive(running->prefill));
+  EXPECT_EQ(roster_.LifeOf(running->prefill), ProcessLife::kLives);
   EXPECT_THAT(roster_.Departed(), IsEmpty()) << "a request is still there";
   EXPECT_FALSE(roster_.Release(0));
   running.reset();
@@ -106,10 +106,10 @@ TEST_F(RosterListingTest, ItsSilenceStillEndsWhatRunsOnIt) {
   ASSERT_TRUE(roster_.SetWorkers({{kD, "d1:1"}}).ok());
   clock_.Advance(kSuspectAfter + absl::Milliseconds(1));
   roster_.Tick();
-  EXPECT_TRUE(roster_.MayLive(running.decode));
+  EXPECT_EQ(roster_.LifeOf(running.decode), ProcessLife::kLives);
   clock_.Advance(kExpireAfter);
   EXPECT_THAT(roster_.Tick(), ElementsAre(1));
-  EXPECT_FALSE(roster_.MayLive(running.decode));
+  EXPECT_EQ(roster_.LifeOf(running.decode), ProcessLife::kGone);
 }
 
 TEST_F(RosterListingTest, ListedAgainItGoesOnWarm) {
@@ -260,7 +260,7 @@ TEST_F(RosterListingTest, NumbersAreStableWhateverComesAndGoes) {
     for (const Route& route : running) {
       if (route.prefill.worker == kNoWorker) continue;
       ASSERT_EQ(roster_.address(route.prefill.worker), route.prefill.address);
-      ASSERT_TRUE(roster_.MayLive(route.prefill));
+      ASSERT_EQ(roster_.LifeOf(route.prefill), ProcessLife::kLives);
     }
   }
   EXPECT_LE(roster_.worker_count(), 14) << "numbers are used again; most listed " << most_listed;

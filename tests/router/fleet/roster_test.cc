@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "common/base/awake_clock.h"
 #include "common/base/error.h"
 #include "tests/router/fake_clock.h"
 #include "tests/testing/fake_worker.h"
@@ -71,7 +72,31 @@ class RosterTest : public ::testing::Test {
     return planner_.Choose(request);
   }
 
-  FakeClock clock_;
+  void Pass(absl::Duration time) { testing::RunFor(time, machine_, clock_); }
+  // Of the router's process: what workers send meanwhile arrives afterwards.
+  void Pause(absl::Duration time) { machine_.Advance(time); }
+  // Time passes in which workers report every 250 ms, as they do when they have no work.
+  void Report(absl::Duration time, std::vector<int> workers) {
+    for (absl::Duration end = clock_.SinceStart() + time; clock_.SinceStart() < end;) {
+      Pass(absl::Milliseconds(250));
+      for (int worker : workers) ASSERT_TRUE(Load(worker).ok());
+      ASSERT_TRUE(roster_.Tick().empty());
+    }
+  }
+  // How long the worker must be silent, in a router that ticks every 100 ms, until it is suspect.
+  absl::Duration SilenceUntilSuspect(int worker, std::vector<int> others) {
+    const absl::Duration begin = clock_.SinceStart();
+    for (int tick = 0; StatusOf(worker).state() != v1::WORKER_STATE_SUSPECT; ++tick) {
+      BATON_CHECK(tick < 100);
+      Pass(absl::Milliseconds(100));
+      for (int other : others) BATON_CHECK(Load(other).ok());
+      roster_.Tick();
+    }
+    return clock_.SinceStart() - begin;
+  }
+
+  FakeClock machine_;
+  AwakeClock clock_{machine_, /*own_thread=*/false};
   PrefixThenLoad policy_;
   testing::RoutedFleet fleet_{{"p0:1", "p1:1"}, {"d0:1"}, kTokenizer, policy_, clock_};
   Roster& roster_ = fleet_.roster;
@@ -98,14 +123,14 @@ TEST_F(RosterTest, SilenceMakesSuspectThenExpired) {
   roster_.SetOnExpired([&expired](v1::WorkerRole role) { expired.push_back(role); });
   MakeReady(kPrefill0, {1, 2});
   MakeReady(kDecode);
-  clock_.Advance(absl::Milliseconds(3001));
+  Pass(absl::Milliseconds(3001));
   EXPECT_TRUE(roster_.Tick().empty());
   EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_SUSPECT);
   EXPECT_EQ(StatusOf(kPrefill0).indexed_blocks(), 2) << "suspicion alone forgets nothing";
   EXPECT_EQ(Choose().status().code(), absl::StatusCode::kUnavailable);
   ASSERT_TRUE(Load(kDecode).ok());  // a word is enough
   EXPECT_EQ(StatusOf(kDecode).state(), v1::WORKER_STATE_READY);
-  clock_.Advance(absl::Milliseconds(3001));
+  Pass(absl::Milliseconds(3001));
   EXPECT_TRUE(expired.empty());
   EXPECT_EQ(roster_.Tick(), std::vector<int>{kPrefill0});
   EXPECT_EQ(expired, std::vector{v1::WORKER_ROLE_PREFILL});
@@ -124,7 +149,7 @@ TEST_F(RosterTest, LostStreamGetsNoWorkAndExpiresIfItStaysAway) {
   EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_CONNECTING);
   EXPECT_EQ(StatusOf(kPrefill0).detail(), "connection reset");
   EXPECT_EQ(StatusOf(kPrefill0).indexed_blocks(), 1);
-  clock_.Advance(absl::Seconds(7));
+  Pass(absl::Seconds(7));
   EXPECT_TRUE(roster_.Tick().empty()) << "there is no stream to end";
   EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_EXPIRED);
 }
@@ -140,13 +165,13 @@ TEST_F(RosterTest, StreamsThatAreTriedAgainDoNotEndTheSilence) {
     for (absl::Duration end = clock_.SinceStart() + time; clock_.SinceStart() < end;) {
       ASSERT_TRUE(Load(kDecode).ok());
       roster_.OnStreamStarted(kPrefill0);
-      clock_.Advance(absl::Milliseconds(1500));
+      Pass(absl::Milliseconds(1500));
       roster_.OnStreamLost(kPrefill0, absl::UnavailableError("no answer"));
-      clock_.Advance(absl::Milliseconds(500));
+      Pass(absl::Milliseconds(500));
       roster_.Tick();
     }
   };
-  clock_.Advance(absl::Seconds(5));
+  Pass(absl::Seconds(5));
   roster_.OnStreamLost(kPrefill0, absl::UnavailableError("keepalive"));
   retry_for(absl::Seconds(2));
   EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_EXPIRED);
@@ -154,12 +179,12 @@ TEST_F(RosterTest, StreamsThatAreTriedAgainDoNotEndTheSilence) {
   retry_for(absl::Seconds(20));
   // Accepted, but nothing comes.
   roster_.OnStreamStarted(kPrefill0);
-  clock_.Advance(absl::Seconds(7));
+  Pass(absl::Seconds(7));
   ASSERT_TRUE(Load(kDecode).ok());
   EXPECT_EQ(roster_.Tick(), std::vector<int>{kPrefill0});
   EXPECT_EQ(expired, std::vector{v1::WORKER_ROLE_PREFILL}) << "once";
   MakeReady(kPrefill0);
-  clock_.Advance(absl::Seconds(7));
+  Pass(absl::Seconds(7));
   ASSERT_TRUE(Load(kDecode).ok());
   roster_.Tick();
   EXPECT_EQ(expired.size(), 2u) << "it came back and was lost again";
@@ -171,7 +196,7 @@ TEST_F(RosterTest, AWorkerThatDrainedIsNotMissed) {
   MakeReady(kPrefill0);
   ASSERT_TRUE(Load(kPrefill0, 0, /*draining=*/true).ok());
   roster_.OnStreamLost(kPrefill0, absl::UnavailableError("the worker ended its Watch stream"));
-  clock_.Advance(absl::Seconds(7));
+  Pass(absl::Seconds(7));
   roster_.Tick();
   EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_EXPIRED);
   EXPECT_TRUE(expired.empty());
@@ -221,11 +246,10 @@ TEST_F(RosterTest, MoreKeysThanBlocksEndTheStream) {
   EXPECT_FALSE(Delta(kPrefill0, 2, {66}).ok());
 }
 
-// Another secret or certificate: the state says so, and a stream that is accepted ends it.
+// Another secret: the state says so, and a stream that is accepted ends it.
 TEST_F(RosterTest, AWorkerThatRefusesTheRouterIsRefused) {
   for (const absl::Status& refusal :
-       {absl::UnauthenticatedError("not the secret"), absl::PermissionDeniedError("no"),
-        absl::UnavailableError("failed to connect: Ssl handshake failed")}) {
+       {absl::UnauthenticatedError("not the secret"), absl::PermissionDeniedError("no")}) {
     MakeReady(kPrefill0);
     roster_.OnStreamLost(kPrefill0, refusal);
     EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_REFUSED) << refusal;
@@ -233,6 +257,16 @@ TEST_F(RosterTest, AWorkerThatRefusesTheRouterIsRefused) {
   }
   MakeReady(kPrefill0);
   EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_READY);
+}
+
+TEST_F(RosterTest, TheWordsOfAnErrorDecideNothing) {
+  for (const char* words : {"last error: UNKNOWN: Timeout before the handshake was complete",
+                            "Ssl handshake failed", "PERMISSION_DENIED", "Socket closed"}) {
+    MakeReady(kPrefill0);
+    roster_.OnStreamLost(kPrefill0, absl::UnavailableError(words));
+    EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_CONNECTING) << words;
+    EXPECT_EQ(StatusOf(kPrefill0).detail(), words);
+  }
 }
 
 TEST_F(RosterTest, ForeignWorkersAreRefusedWithBothValues) {
@@ -284,7 +318,7 @@ TEST_F(RosterTest, ForeignWorkersAreRefusedWithBothValues) {
 
 TEST_F(RosterTest, WhenNoneOfTheOldModelIsLeftANewModelMayCome) {
   MakeReady(kPrefill0);
-  clock_.Advance(absl::Seconds(10));
+  Pass(absl::Seconds(10));
   roster_.Tick();
   auto card = Card(kPrefill1);
   card.set_model_fingerprint(0xBAD01);
@@ -316,7 +350,7 @@ TEST_F(RosterTest, ADrainedWorkerIsSoUntilItsReportsSayOtherwise) {
   event.mutable_load()->set_drained(true);
   ASSERT_TRUE(roster_.OnEvent(kPrefill0, event).ok());
   EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_DRAINED);
-  clock_.Advance(absl::Seconds(4));
+  Pass(absl::Seconds(4));
   roster_.Tick();
   EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_SUSPECT);
   ASSERT_TRUE(roster_.OnEvent(kPrefill0, event).ok());
@@ -332,16 +366,16 @@ TEST_F(RosterTest, LoadsHaveAnAgeAndEndWithTheProcess) {
   event.mutable_load()->set_running(2);
   event.mutable_load()->set_age_us(20'000);
   ASSERT_TRUE(roster_.OnEvent(kDecode, event).ok());
-  clock_.Advance(absl::Milliseconds(500));
+  Pass(absl::Milliseconds(500));
   EXPECT_EQ(roster_.Loads()[kDecode].running(), 2);
   EXPECT_EQ(roster_.Loads()[kDecode].age_ms(), 520);
   event.mutable_load()->set_running(0);
   event.mutable_load()->set_age_us(3'600'000'000);
   ASSERT_TRUE(roster_.OnEvent(kDecode, event).ok());
-  clock_.Advance(absl::Milliseconds(30));
+  Pass(absl::Milliseconds(30));
   EXPECT_EQ(roster_.Loads()[kDecode].age_ms(), 30) << "an idle hour does not make numbers old";
   ASSERT_TRUE(Load(kDecode).ok());
-  clock_.Advance(absl::Seconds(10));
+  Pass(absl::Seconds(10));
   roster_.Tick();
   EXPECT_FALSE(roster_.Loads()[kDecode].has_age_ms());
   EXPECT_EQ(roster_.Loads()[kDecode].running(), 0);
@@ -364,7 +398,7 @@ TEST_F(RosterTest, WorkersAreFoundByAddressAndId) {
 TEST_F(RosterTest, ListedPrefillWorkersAreWaitedForAMomentAfterTheStart) {
   MakeReady(kDecode);
   EXPECT_FALSE(roster_.Ready());
-  clock_.Advance(kExpireAfter + absl::Milliseconds(1));
+  Pass(kExpireAfter + absl::Milliseconds(1));
   ASSERT_TRUE(Load(kDecode).ok());
   EXPECT_TRUE(roster_.Ready());
 }
@@ -380,7 +414,7 @@ TEST_F(RosterTest, APairThatFailsIsPassedOverUntilItIsTriedAgain) {
     if (other.prefill.worker != kNoWorker) planner_.OnRouteFailed(other, Blame::kPair);
   }
   EXPECT_EQ(Choose()->prefill.worker, kNoWorker) << "all pairs of the only decode worker failed";
-  clock_.Advance(kFirstAvoidance);
+  Pass(kFirstAvoidance);
   for (int worker : {kPrefill0, kPrefill1, kDecode}) ASSERT_TRUE(Load(worker).ok());
   const auto probe = Choose();
   EXPECT_NE(probe->prefill.worker, kNoWorker);
@@ -405,17 +439,150 @@ TEST_F(RosterTest, AProcessMayLiveWhileItsWorkerIsSuspectAndNoOtherHasItsPlace) 
   MakeReady(kDecode);
   MakeReady(kPrefill0);
   const WorkerTarget target = Choose()->decode;
-  EXPECT_TRUE(roster_.MayLive(target));
-  clock_.Advance(kSuspectAfter + absl::Milliseconds(1));
+  EXPECT_EQ(roster_.LifeOf(target), ProcessLife::kLives);
+  Pass(kSuspectAfter + absl::Milliseconds(1));
   roster_.Tick();
-  EXPECT_TRUE(roster_.MayLive(target));
+  EXPECT_EQ(roster_.LifeOf(target), ProcessLife::kLives) << "no other decode worker is ready";
   roster_.OnStreamLost(kDecode, absl::UnavailableError("cut"));
-  EXPECT_TRUE(roster_.MayLive(target));
-  clock_.Advance(kExpireAfter);
+  EXPECT_EQ(roster_.LifeOf(target), ProcessLife::kLives);
+  Pass(kExpireAfter);
   roster_.Tick();
-  EXPECT_FALSE(roster_.MayLive(target));
+  EXPECT_EQ(roster_.LifeOf(target), ProcessLife::kGone);
   MakeReady(kDecode);
-  EXPECT_FALSE(roster_.MayLive(target)) << "another process";
+  EXPECT_EQ(roster_.LifeOf(target), ProcessLife::kGone) << "another process";
+}
+
+TEST_F(RosterTest, ASuspectProcessIsLeftWhereAnotherWorkerIsReady) {
+  for (int worker : {kPrefill0, kPrefill1, kDecode}) MakeReady(worker);
+  const WorkerTarget target = Choose()->prefill;
+  const int other = target.worker == kPrefill0 ? kPrefill1 : kPrefill0;
+  Pass(kSuspectAfter + absl::Milliseconds(1));
+  ASSERT_TRUE(Load(other).ok());
+  roster_.Tick();
+  EXPECT_EQ(roster_.LifeOf(target), ProcessLife::kSuspect);
+  ASSERT_TRUE(Load(target.worker).ok());
+  EXPECT_EQ(roster_.LifeOf(target), ProcessLife::kLives);
+}
+
+TEST_F(RosterTest, AWorkerThatReportedRegularlyIsSuspectWithinTwoSecondsAndLosesNothing) {
+  MakeReady(kPrefill0, {1, 2});
+  MakeReady(kDecode);
+  Report(absl::Seconds(20), {kPrefill0, kDecode});
+  EXPECT_NEAR(absl::ToDoubleSeconds(SilenceUntilSuspect(kPrefill0, {kDecode})), 1.6, 0.11);
+  EXPECT_EQ(StatusOf(kPrefill0).detail(), "silent for 1.6s");
+  EXPECT_EQ(StatusOf(kPrefill0).indexed_blocks(), 2);
+  EXPECT_EQ(StatusOf(kDecode).state(), v1::WORKER_STATE_READY);
+  EXPECT_GE(roster_.Suspicion(kPrefill0), SignsOfLife::kSuspicious);
+  EXPECT_GE(roster_.Silence(kPrefill0), absl::Milliseconds(1500));
+  EXPECT_EQ(roster_.Suspicion(kDecode), 0);
+  ASSERT_TRUE(Load(kPrefill0).ok());
+  EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_READY);
+  EXPECT_EQ(StatusOf(kPrefill0).indexed_blocks(), 2);
+}
+
+TEST_F(RosterTest, APauseOfASecondMakesNoWorkerSuspect) {
+  MakeReady(kDecode);
+  Report(absl::Seconds(20), {kDecode});
+  for (int pause = 0; pause < 50; ++pause) {
+    for (int tick = 0; tick < 12; ++tick) {
+      Pass(absl::Milliseconds(100));
+      roster_.Tick();
+      ASSERT_EQ(StatusOf(kDecode).state(), v1::WORKER_STATE_READY);
+    }
+    ASSERT_TRUE(Load(kDecode).ok());
+    Report(absl::Seconds(5), {kDecode});
+  }
+}
+
+// The messages of requests' streams are signs of life, too: a Watch stream may be slow alone.
+TEST_F(RosterTest, MessagesOnStreamsOfRequestsKeepSuspicionAway) {
+  MakeReady(kPrefill0);
+  MakeReady(kDecode);
+  Report(absl::Seconds(20), {kPrefill0, kDecode});
+  const WorkerTarget target = Choose()->decode;
+  for (int tick = 0; tick < 29; ++tick) {
+    Pass(absl::Milliseconds(100));
+    ASSERT_TRUE(Load(kPrefill0).ok());
+    EXPECT_EQ(roster_.LifeOf(target, clock_.SinceStart()), ProcessLife::kLives);
+    roster_.Tick();
+    ASSERT_EQ(StatusOf(kDecode).state(), v1::WORKER_STATE_READY);
+  }
+  // Without reports, the router does not know its load.
+  Pass(absl::Milliseconds(200));
+  EXPECT_EQ(roster_.LifeOf(target, clock_.SinceStart()), ProcessLife::kLives);
+  roster_.Tick();
+  EXPECT_EQ(StatusOf(kDecode).state(), v1::WORKER_STATE_SUSPECT);
+  // Those of an earlier process say nothing of this one.
+  ASSERT_TRUE(Load(kDecode).ok());
+  WorkerTarget earlier = target;
+  ++earlier.epoch;
+  Pass(absl::Seconds(1));
+  EXPECT_EQ(roster_.LifeOf(earlier, clock_.SinceStart()), ProcessLife::kGone);
+  EXPECT_EQ(roster_.Silence(kDecode), absl::Seconds(1));
+}
+
+TEST_F(RosterTest, ARouterThatWasPausedBlamesNoWorker) {
+  MakeReady(kPrefill0, {1, 2});
+  MakeReady(kDecode);
+  Report(absl::Seconds(20), {kPrefill0, kDecode});
+  for (const absl::Duration pause : {absl::Seconds(4), absl::Seconds(8), absl::Minutes(10)}) {
+    Pause(pause);
+    // Both before and after the clock's first beat.
+    EXPECT_TRUE(roster_.Tick().empty());
+    clock_.Beat();
+    EXPECT_TRUE(roster_.Tick().empty());
+    Pass(absl::Milliseconds(500));
+    EXPECT_TRUE(roster_.Tick().empty());
+    for (int worker : {kPrefill0, kDecode}) {
+      EXPECT_EQ(StatusOf(worker).state(), v1::WORKER_STATE_READY) << pause;
+    }
+    EXPECT_EQ(StatusOf(kPrefill0).indexed_blocks(), 2);
+    EXPECT_TRUE(roster_.AnyDecodeWorkerReady());
+    Report(absl::Seconds(20), {kPrefill0, kDecode});
+  }
+  // Those that were lost meanwhile are noticed all the same.
+  Pause(absl::Seconds(8));
+  clock_.Beat();
+  roster_.Tick();
+  EXPECT_LT(SilenceUntilSuspect(kPrefill0, {kDecode}), absl::Seconds(2));
+}
+
+// A worker closes the connection to a router that does not answer for 5 s.
+TEST_F(RosterTest, AfterAPauseWorkersWhoseStreamBrokeAreAwaitedForAWhile) {
+  MakeReady(kPrefill0, {1, 2});
+  MakeReady(kDecode);
+  Report(absl::Seconds(20), {kPrefill0, kDecode});
+  EXPECT_FALSE(roster_.Awaited(v1::WORKER_ROLE_DECODE));
+  Pause(absl::Seconds(8));
+  for (int worker : {kPrefill0, kDecode}) {
+    roster_.OnStreamLost(worker, absl::UnavailableError("Socket closed"));
+  }
+  for (const auto role : {v1::WORKER_ROLE_DECODE, v1::WORKER_ROLE_PREFILL}) {
+    EXPECT_TRUE(roster_.Awaited(role));
+  }
+  EXPECT_TRUE(roster_.Ready());
+  EXPECT_FALSE(roster_.AnyDecodeWorkerReady());
+  clock_.Beat();
+  Pass(kHearAgain - absl::Milliseconds(1));
+  EXPECT_TRUE(roster_.Awaited(v1::WORKER_ROLE_DECODE));
+  Pass(absl::Milliseconds(2));
+  EXPECT_FALSE(roster_.Awaited(v1::WORKER_ROLE_DECODE));
+  EXPECT_FALSE(roster_.Ready());
+}
+
+TEST_F(RosterTest, OnlyASuspectWorkerIsAwaitedWithoutAPause) {
+  MakeReady(kDecode);
+  Report(absl::Seconds(20), {kDecode});
+  SilenceUntilSuspect(kDecode, {});
+  EXPECT_TRUE(roster_.Awaited(v1::WORKER_ROLE_DECODE));
+  EXPECT_FALSE(roster_.Awaited(v1::WORKER_ROLE_PREFILL));
+  ASSERT_TRUE(Load(kDecode, 0, /*draining=*/true).ok());
+  SilenceUntilSuspect(kDecode, {});
+  EXPECT_FALSE(roster_.Awaited(v1::WORKER_ROLE_DECODE)) << "it takes no new requests";
+  ASSERT_TRUE(Load(kDecode).ok());
+  SilenceUntilSuspect(kDecode, {});
+  roster_.OnStreamLost(kDecode, absl::UnavailableError("connection refused"));
+  EXPECT_FALSE(roster_.Awaited(v1::WORKER_ROLE_DECODE)) << "its process is gone";
 }
 
 TEST_F(RosterTest, OwnDispatchesCountUntilReported) {
@@ -429,7 +596,7 @@ TEST_F(RosterTest, OwnDispatchesCountUntilReported) {
   ASSERT_TRUE(second.ok());
   EXPECT_NE(first->prefill.worker, second->prefill.worker);
   // Reports that came later contain the dispatches: what they say is all there is.
-  clock_.Advance(absl::Seconds(1));
+  Pass(absl::Seconds(1));
   ASSERT_TRUE(Load(first->prefill.worker, 0).ok());
   ASSERT_TRUE(Load(second->prefill.worker, 50).ok());
   EXPECT_EQ(Choose()->prefill.worker, first->prefill.worker);
@@ -516,7 +683,7 @@ TEST_F(RosterTest, AProcessLooksDeadWithoutItsWatchStreamSilentOrReplaced) {
   EXPECT_FALSE(dead(first.decode)) << "a worker that drains has not ended";
 
   told.clear();
-  clock_.Advance(kSuspectAfter + absl::Milliseconds(1));
+  Pass(kSuspectAfter + absl::Milliseconds(1));
   ASSERT_TRUE(Load(kDecode).ok());
   roster_.Tick();
   EXPECT_TRUE(dead(first.prefill));
@@ -542,7 +709,7 @@ TEST_F(RosterTest, WhetherAnyDecodeWorkerIsReadyIsKnownWithoutAsking) {
   EXPECT_FALSE(roster_.AnyDecodeWorkerReady());
   ASSERT_TRUE(Load(kDecode).ok());
   EXPECT_TRUE(roster_.AnyDecodeWorkerReady());
-  clock_.Advance(kSuspectAfter + absl::Milliseconds(1));
+  Pass(kSuspectAfter + absl::Milliseconds(1));
   roster_.Tick();
   EXPECT_FALSE(roster_.AnyDecodeWorkerReady());
   ASSERT_TRUE(Load(kDecode).ok());

@@ -126,7 +126,7 @@ TEST_F(FailedPairTest, AskingForAnotherPairWhereThereIsNoneDoesNotTakeTheTryOfAn
   const Route pair = *fleet_->planner.Choose(wanted);
   for (int i = 0; i < 2; ++i) fleet_->planner.OnRouteFailed(pair, Blame::kPair);
   ASSERT_EQ(fleet_->planner.Choose(wanted)->prefill.worker, kNoWorker) << "avoided";
-  clock_.Advance(kFirstAvoidance);
+  testing::RunFor(kFirstAvoidance, clock_, awake_);
   const std::vector<Route> used = {pair};
   wanted.failed = used;
   for (int i = 0; i < 3; ++i) EXPECT_FALSE(fleet_->planner.Choose(wanted).ok());

@@ -126,7 +126,7 @@ TEST_F(ScoreCallTest, WithoutPrefillWorkersItIsRefused) {
   Begin();
   LoseWatch(0);
   LoseWatch(1);
-  clock_.Advance(absl::Seconds(10));
+  baton::testing::RunFor(absl::Seconds(10), clock_, awake_);
   for (int worker = 2; worker < kWorkers; ++worker) Report(worker);
   fleet_->roster.Tick();
   Start(2);
