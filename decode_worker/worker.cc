@@ -52,7 +52,7 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
     if (!devices.ok()) return Annotate(devices.status(), "--kv-transport nccl");
     device_links_ = std::make_unique<transfer::DeviceLinkClient>(
         *std::move(devices), card().worker_id(), engine().kv_layout(),
-        [this](const std::string& address) { return peers_->Get(address); }, Clock::Real());
+        [this](const std::string& address) { return peers_->Get(address); }, awake());
   }
   BATON_RETURN_IF_ERROR(MakeSharedPools(options.kv_transport));
   loop.shared_pools = shared_pools_.get();
@@ -100,7 +100,7 @@ absl::Status DecodeWorker::MakeSharedPools(const std::string& transport) {
     return MakeError(absl::StatusCode::kFailedPrecondition, "SHARED_MEMORY",
                      "--kv-transport ipc: the KV pool is not in the memory of a GPU");
   }
-  shared_pools_ = std::make_unique<transfer::SharedPools>(engine().kv_layout(), Clock::Real(),
+  shared_pools_ = std::make_unique<transfer::SharedPools>(engine().kv_layout(), awake(),
                                                           /*host_pools=*/transport != "ipc",
                                                           opens ? copier : nullptr);
   return absl::OkStatus();

@@ -113,6 +113,7 @@ KvFetcher::Fetch* KvFetcher::Begin(const Wish& wish) {
   fetch.first_block = wish.first_block;
   fetch.blocks = *std::move(reserved_blocks);
   fetch.began = clock_.SinceStart();
+  if (options_.awake != nullptr) fetch.awake_began = options_.awake->SinceStart();
 
   internal::v1::FetchKvRequest request;
   request.set_request_id(wish.request_id);
@@ -150,6 +151,11 @@ KvFetcher::Fetch* KvFetcher::Begin(const Wish& wish) {
                      std::move(plan), std::move(events));
   open_calls_.emplace(id, fetch.call);
   return &fetch;
+}
+
+bool KvFetcher::PausedDuring(const Fetch& fetch) const {
+  return options_.awake != nullptr &&
+         options_.awake->SincePause() <= options_.awake->SinceStart() - fetch.awake_began;
 }
 
 void KvFetcher::Leave(PrefillJob& job) {
@@ -210,7 +216,9 @@ void KvFetcher::OnEnd(uint64_t id, const absl::Status& status,
               : (1 - kNewWeight) * holder.bytes_per_second + kNewWeight * rate;
     }
   } else {
-    if (!fetch.cancelled) HolderOf(fetch.holder).paused_until = now + kPause;
+    if (!fetch.cancelled && !PausedDuring(fetch)) {
+      HolderOf(fetch.holder).paused_until = now + kPause;
+    }
     BATON_LOG(Info) << "fetch of cached KV from " << fetch.holder.address() << " for request "
                     << fetch.request_id << " failed: " << status;
   }

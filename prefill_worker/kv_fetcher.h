@@ -45,6 +45,8 @@ struct KvFetcherOptions {
   int max_offer_fetches = 2;
   double max_reserved_share = kv::kMostFetchedShare;  // of the blocks, for all fetches together
   double default_bytes_per_second = 500e6;            // of a holder that was not measured
+  const Clock* awake =
+      nullptr;  // an AwakeClock, so that no pause of this process is a holder's fault
 };
 
 class KvFetcher {
@@ -53,7 +55,8 @@ class KvFetcher {
   // most kMostTime.
   static constexpr absl::Duration kLeastTime = absl::Seconds(1);
   static constexpr absl::Duration kMostTime = absl::Seconds(10);
-  // After a failed fetch, nothing is fetched from that holder for so long.
+  // After a failed fetch, nothing is fetched from that holder for so long, unless this process was
+  // paused during the fetch.
   static constexpr absl::Duration kPause = absl::Seconds(5);
 
   // `cache` may be null: nothing is fetched. All references must outlive it.
@@ -91,6 +94,7 @@ class KvFetcher {
     bool of_offer = false;
     bool cancelled = false;
     absl::Duration began;
+    absl::Duration awake_began;  // by the clock of the options
     std::shared_ptr<transfer::PrefillCall> call;
     int missing() const { return blocks.size() - first_block; }
   };
@@ -115,6 +119,7 @@ class KvFetcher {
   Holder& HolderOf(const internal::v1::WorkerRef& worker);
   // Null if there are no blocks or no place for it.
   Fetch* Begin(const Wish& wish);
+  bool PausedDuring(const Fetch& fetch) const;
   // Cancels the call unless that has been done.
   static void Cancel(Fetch& fetch);
   void OnEnd(uint64_t id, const absl::Status& status, const transfer::TransferSummary& summary);

@@ -50,6 +50,7 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options,
     peers_ = std::make_unique<transfer::PeerChannels>(
         MakeChannelSecurity(prefill.worker_tls, security::HeadersOf(secret())));
     loop.kv_fetch.worker_id = card().worker_id();
+    loop.kv_fetch.awake = &awake();
     loop.kv_fetch.start = [this](const std::string& address,
                                  const internal::v1::FetchKvRequest& request, absl::Time deadline,
                                  transfer::TransferPlan plan, transfer::PrefillEvents events) {
@@ -106,7 +107,7 @@ absl::Status PrefillWorker::OpenTiers(const worker::WorkerOptions& options,
                                        "password"));
     }
   }
-  BATON_ASSIGN_OR_RETURN(auto stores, kv_store::OpenTiers(specs, password, Clock::Real()));
+  BATON_ASSIGN_OR_RETURN(auto stores, kv_store::OpenTiers(specs, password, awake()));
   for (const auto& store : stores) {
     const kv_store::StoreUsage usage = store->usage();
     BATON_LOG(Info) << "KV tier " << store->kind() << ": " << usage.segments << " segments, "
@@ -127,7 +128,7 @@ absl::Status PrefillWorker::SharePool(const worker::WorkerOptions& options) {
   const bool in_device = pool.copier != nullptr && pool.copier->shares() && transport == "ipc";
   absl::Status status = absl::OkStatus();
   if (in_host || in_device) {
-    auto server = transfer::SharedPoolServer::Start(pool, engine().kv_layout(), Clock::Real(), {});
+    auto server = transfer::SharedPoolServer::Start(pool, engine().kv_layout(), awake(), {});
     if (server.ok()) {
       shared_pool_ = *std::move(server);
       BATON_LOG(Info) << "decode workers of this host may read the KV pool"
@@ -153,7 +154,7 @@ absl::Status PrefillWorker::LinkDevice(const worker::WorkerOptions& options) {
   if (!devices.ok()) return Annotate(devices.status(), "--kv-transport nccl");
   device_links_ = std::make_unique<transfer::DeviceLinkServer>(
       *std::move(devices),
-      transfer::DeviceLinkSender::Identity{card().epoch(), engine().kv_layout()}, Clock::Real());
+      transfer::DeviceLinkSender::Identity{card().epoch(), engine().kv_layout()}, awake());
   BATON_LOG(Info) << "decode workers may link their devices with this one's";
   return absl::OkStatus();
 }

@@ -172,7 +172,7 @@ RedisStore::RedisStore(RedisOptions options, const Clock& clock)
 RedisStore::~RedisStore() = default;
 
 absl::StatusOr<std::unique_ptr<RedisStore::Connection>> RedisStore::Take(absl::Time deadline) {
-  const absl::Time begin = clock_.Now();
+  const Question asked = Ask(deadline);
   BATON_RETURN_IF_ERROR(pause_.Check());
   {
     absl::MutexLock lock(&mutex_);
@@ -185,7 +185,7 @@ absl::StatusOr<std::unique_ptr<RedisStore::Connection>> RedisStore::Take(absl::T
   if (clock_.Now() >= deadline) return absl::DeadlineExceededError("no time left to ask redis");
   absl::StatusOr<std::unique_ptr<Connection>> connection =
       Connection::Open(options_, clock_, deadline);
-  if (!connection.ok()) return Judge(connection.status(), deadline - begin);
+  if (!connection.ok()) return Judge(connection.status(), asked);
   return connection;
 }
 
@@ -195,8 +195,10 @@ void RedisStore::Return(std::unique_ptr<Connection> connection) {
   if (idle_.size() < kMostIdle) idle_.push_back(std::move(connection));
 }
 
-absl::Status RedisStore::Judge(absl::Status status, absl::Duration had) {
-  if (absl::IsUnavailable(status) || (absl::IsDeadlineExceeded(status) && had >= kFairTime)) {
+absl::Status RedisStore::Judge(absl::Status status, const Question& asked) {
+  const bool late = absl::IsDeadlineExceeded(status) && asked.given >= kFairTime &&
+                    clock_.SinceStart() - asked.at >= kFairShare * asked.given;
+  if (absl::IsUnavailable(status) || late) {
     // The others are likely to have lost the same server.
     absl::MutexLock lock(&mutex_);
     idle_.clear();
@@ -208,7 +210,7 @@ absl::Status RedisStore::Judge(absl::Status status, absl::Duration had) {
 
 absl::StatusOr<int> RedisStore::CountLeading(absl::Span<const SegmentKey> keys,
                                              absl::Time deadline) {
-  const absl::Time begin = clock_.Now();
+  const Question asked = Ask(deadline);
   int count = 0;
   for (size_t first = 0; first < keys.size(); first += kKeysAtOnce) {
     BATON_ASSIGN_OR_RETURN(std::unique_ptr<Connection> connection, Take(deadline));
@@ -218,9 +220,9 @@ absl::StatusOr<int> RedisStore::CountLeading(absl::Span<const SegmentKey> keys,
     std::vector<bool> there(end - first);
     for (size_t i = end - first; i > 0; --i) {
       absl::StatusOr<Reply> reply = connection->Receive(kSmallReply, deadline);
-      if (!reply.ok()) return Judge(reply.status(), deadline - begin);
+      if (!reply.ok()) return Judge(reply.status(), asked);
       if ((*reply)->type != REDIS_REPLY_INTEGER)
-        return Judge(Unexpected(**reply, "an integer"), deadline - begin);
+        return Judge(Unexpected(**reply, "an integer"), asked);
       there[i - 1] = (*reply)->integer == 1;
     }
     Return(std::move(connection));
@@ -234,14 +236,13 @@ absl::StatusOr<int> RedisStore::CountLeading(absl::Span<const SegmentKey> keys,
 
 absl::StatusOr<SegmentBytes> RedisStore::Get(const SegmentKey& key, size_t max_bytes,
                                              absl::Time deadline) {
-  const absl::Time begin = clock_.Now();
+  const Question asked = Ask(deadline);
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<Connection> connection, Take(deadline));
   // One byte more than there may be shows that there is more.
   connection->Append({"GETRANGE", NameOf(key), "0", absl::StrCat(max_bytes)});
   absl::StatusOr<Reply> reply = connection->Receive(max_bytes + kSmallReply, deadline);
-  if (!reply.ok()) return Judge(reply.status(), deadline - begin);
-  if ((*reply)->type != REDIS_REPLY_STRING)
-    return Judge(Unexpected(**reply, "a string"), deadline - begin);
+  if (!reply.ok()) return Judge(reply.status(), asked);
+  if ((*reply)->type != REDIS_REPLY_STRING) return Judge(Unexpected(**reply, "a string"), asked);
   Return(std::move(connection));
   pause_.Succeeded();
   const auto size = static_cast<size_t>((*reply)->len);
@@ -258,26 +259,26 @@ absl::StatusOr<SegmentBytes> RedisStore::Get(const SegmentKey& key, size_t max_b
 
 absl::Status RedisStore::Put(const SegmentKey& key, const SegmentBytes& value,
                              absl::Time deadline) {
-  const absl::Time begin = clock_.Now();
+  const Question asked = Ask(deadline);
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<Connection> connection, Take(deadline));
   connection->Append(
       {"SET", NameOf(key), {reinterpret_cast<const char*>(value->data()), value->size()}});
   absl::StatusOr<Reply> reply = connection->Receive(kSmallReply, deadline);
-  if (!reply.ok()) return Judge(reply.status(), deadline - begin);
+  if (!reply.ok()) return Judge(reply.status(), asked);
   const bool stored = (*reply)->type == REDIS_REPLY_STATUS;
   absl::Status status = stored ? absl::OkStatus() : Unexpected(**reply, "OK to SET");
   Return(std::move(connection));
-  return Judge(std::move(status), deadline - begin);
+  return Judge(std::move(status), asked);
 }
 
 void RedisStore::Remove(const SegmentKey& key, absl::Time deadline) {
-  const absl::Time begin = clock_.Now();
+  const Question asked = Ask(deadline);
   absl::StatusOr<std::unique_ptr<Connection>> connection = Take(deadline);
   if (!connection.ok()) return;
   (*connection)->Append({"UNLINK", NameOf(key)});
   const absl::Status status = (*connection)->Receive(kSmallReply, deadline).status();
   if (status.ok()) Return(*std::move(connection));
-  (void)Judge(status, deadline - begin);
+  (void)Judge(status, asked);
 }
 
 }  // namespace baton::kv_store

@@ -43,14 +43,23 @@ class RedisStore final : public SegmentStore {
  private:
   class Connection;
   static constexpr absl::Duration kFairTime = absl::Milliseconds(200);
+  // Of the time that a call was given. Less of it passes by an AwakeClock while the process is
+  // paused.
+  static constexpr double kFairShare = 0.9;
+  struct Question {
+    absl::Duration given;  // until its deadline
+    absl::Duration at;     // by the clock
+  };
 
   // An idle one, or a new one.
   absl::StatusOr<std::unique_ptr<Connection>> Take(absl::Time deadline);
   // Back to the idle ones, unless the call has failed it.
   void Return(std::unique_ptr<Connection> connection);
+  Question Ask(absl::Time deadline) const { return {deadline - clock_.Now(), clock_.SinceStart()}; }
   // Begins a pause if the status of a call is of the connection or the server. A call that had
-  // less than kFairTime says nothing of the server when it ends late.
-  absl::Status Judge(absl::Status status, absl::Duration had);
+  // less than kFairTime, or during which this process did not run, says nothing of the server when
+  // it ends late.
+  absl::Status Judge(absl::Status status, const Question& asked);
 
   const RedisOptions options_;
   const Clock& clock_;

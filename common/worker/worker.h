@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "baton/internal/v1/worker.pb.h"
+#include "common/base/awake_clock.h"
 #include "common/base/rpc/server.h"
 #include "common/engine/engine.h"
 #include "common/security/shared_secret.h"
@@ -80,6 +81,7 @@ class Worker {
   prometheus::Registry& registry() { return metrics_endpoint_->registry(); }
   CacheConfig cache_config() const;
   CacheJournal& journal() { return journal_; }
+  const Clock& awake() const { return awake_; }               // judges other processes
   security::SharedSecret* secret() { return secret_.get(); }  // of the cluster; null: none
   tracing::Tracer* tracer() { return tracer_.get(); }         // null: nothing is traced
   const std::shared_ptr<OpenCalls>& open_calls() const { return open_calls_; }
@@ -89,6 +91,7 @@ class Worker {
   // Reports SERVING to health checks, unless Drain() has begun.
   void ReportReady();
 
+  const AwakeClock awake_{Clock::Real()};
   std::unique_ptr<security::SharedSecret> secret_;
   // Destroyed in reverse order. The server goes before the engine: frames in its buffers read KV.
   std::unique_ptr<engine::Engine> engine_;

@@ -77,6 +77,7 @@ class KvFetchTest : public ::testing::Test {
     options.own_thread = false;
     options.kv_holder.enabled = true;
     options.kv_fetch.worker_id = "this";
+    options.kv_fetch.awake = &awake_;
     options.kv_fetch.start =
         [this](const std::string& address, const internal::v1::FetchKvRequest& request,
                absl::Time deadline, transfer::TransferPlan plan, transfer::PrefillEvents events) {
@@ -143,6 +144,7 @@ class KvFetchTest : public ::testing::Test {
   }
 
   testing::FakeClock clock_;
+  AwakeClock awake_{clock_, /*own_thread=*/false};
   worker::CacheJournal journal_;
   prometheus::Registry registry_;
   PrefillMetrics metrics_{registry_, "model"};
@@ -200,7 +202,7 @@ TEST_F(KvFetchTest, WhateverComesTheAnswerIsTheSame) {
     // That holder is left alone for a while.
     Ask(Counting(200, 300), 160);
     EXPECT_EQ(fetches_.size(), 1u);
-    clock_.Advance(KvFetcher::kPause);
+    testing::RunFor(KvFetcher::kPause, clock_, awake_);
     Ask(Counting(200, 600), 160);
     EXPECT_EQ(fetches_.size(), 2u);
     Bring(*fetches_[1], 0);
@@ -215,6 +217,28 @@ TEST_F(KvFetchTest, WhateverComesTheAnswerIsTheSame) {
   EXPECT_EQ(job->finish, absl::OkStatus());
   EXPECT_EQ(job->cached, 112) << "the holder has evicted the rest";
   ExpectNothingHeld();
+}
+
+// Its deadline has passed, or the holder has closed the connection.
+TEST_F(KvFetchTest, AFetchThatAPauseOfThisProcessEndedIsNotTheHoldersFault) {
+  for (const absl::Status& failure :
+       {absl::DeadlineExceededError("late"),
+        MakeError(absl::StatusCode::kUnavailable, "PREFILL_LOST", "closed")}) {
+    Make();
+    fetches_.clear();
+    Ask(Counting(200, 1), 160);
+    clock_.Advance(absl::Seconds(8));
+    awake_.Beat();
+    Fail(*fetches_[0], failure);
+    testing::RunFor(absl::Milliseconds(50), clock_, awake_);
+    Ask(Counting(200, 300), 160);
+    ASSERT_EQ(fetches_.size(), 2u) << failure;
+    testing::RunFor(absl::Seconds(1), clock_, awake_);
+    Fail(*fetches_[1], failure);
+    Ask(Counting(200, 600), 160);
+    EXPECT_EQ(fetches_.size(), 2u) << "the pause was before that one";
+    testing::RunFor(KvFetcher::kPause, clock_, awake_);
+  }
 }
 
 TEST_F(KvFetchTest, AJobThatEndsCancelsItsFetchWhoseBlocksStayUntilItsEnd) {
@@ -362,7 +386,7 @@ TEST_F(KvFetchTest, AnOfferIsTakenIfThereIsRoomAndNothingElseToDo) {
   EXPECT_EQ(testing::MetricValue(registry_, "baton_kv_offers_total", "busy"), 2);
   ExpectNothingHeld();
   EXPECT_EQ(offer(96, 300), OfferKvResponse::RESULT_BUSY) << "the holder has just failed";
-  clock_.Advance(KvFetcher::kPause);
+  testing::RunFor(KvFetcher::kPause, clock_, awake_);
   EXPECT_EQ(offer(96, 300), OfferKvResponse::RESULT_TAKEN);
   const auto large = Ask(Counting(63 * kBlockTokens, 100));
   EXPECT_FALSE(large->finish.has_value());

@@ -7,6 +7,7 @@
 
 #include <thread>
 
+#include "common/base/awake_clock.h"
 #include "common/base/error.h"
 #include "tests/common/kv_store/redis_server.h"
 #include "tests/common/kv_store/store_cases.h"
@@ -107,6 +108,19 @@ TEST_F(RedisStoreTest, AStoppedServerCostsTheDeadline) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(get(300)));
   EXPECT_EQ(ErrorReason(store.Get(KeyOf(1), 10, Soon()).status()), "KV_STORE_PAUSED");
   server.Signal(SIGCONT);
+}
+
+// A clock that nothing beats is that of a process that does not run, however long the call takes.
+TEST_F(RedisStoreTest, APauseOfThisProcessIsNotTheServersFault) {
+  RedisServer server;
+  const AwakeClock clock(Clock::Real(), /*own_thread=*/false);
+  RedisStore store({"127.0.0.1", server.port(), ""}, clock);
+  server.Signal(SIGSTOP);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(
+      store.Get(KeyOf(1), 10, absl::Now() + absl::Milliseconds(400)).status()));
+  server.Signal(SIGCONT);
+  const absl::Status put = store.Put(KeyOf(1), ValueOf(10, 1), Soon());
+  EXPECT_TRUE(put.ok()) << put;
 }
 
 // A server that says what it likes.
