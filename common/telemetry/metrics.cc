@@ -1,119 +1,180 @@
 #include "common/telemetry/metrics.h"
 
-#include <netdb.h>
-#include <prometheus/exposer.h>
 #include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
-#include <atomic>
-#include <exception>
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+#include <boost/beast/http/empty_body.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <boost/beast/http/write.hpp>
+#include <chrono>
+#include <list>
+#include <optional>
 #include <thread>
 #include <utility>
-#include <vector>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/strings/string_view.h"
 #include "common/base/error.h"
+#include "common/base/listening_sockets.h"
 
 namespace baton::telemetry {
 namespace {
 
-// Scrapes at a time; more wait. A Prometheus server scrapes a process every few seconds.
-constexpr char kServerThreads[] = "2";
+namespace net = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+using tcp = boost::asio::ip::tcp;
+using boost::system::error_code;
 
-// The host of "host:port". civetweb accepts more (lists, "80s", bare ports); this refuses all other
-// forms, so that an address means what it says.
-absl::StatusOr<std::string> HostOf(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  int port = -1;
-  bool valid = colon != std::string::npos && colon > 0;
-  if (valid) {
-    const std::string port_text = address.substr(colon + 1);
-    for (char c : port_text) valid = valid && absl::ascii_isdigit(c);
-    valid = valid && absl::SimpleAtoi(port_text, &port) && port <= 65535;
+// A Prometheus server keeps one connection to each process that it scrapes. More are closed at
+// once.
+constexpr int kMostConnections = 64;
+// Between two scrapes of a connection.
+constexpr std::chrono::seconds kIdleTimeout(150);
+constexpr std::chrono::seconds kWriteTimeout(30);
+constexpr uint32_t kMostHeaderBytes = 16 << 10;
+// After accept() found no file descriptor.
+constexpr std::chrono::milliseconds kMetricsAcceptPause(100);
+
+using Answer = http::response<http::string_body>;
+
+Answer AnswerTo(const http::request<http::empty_body>& request, prometheus::Registry& registry) {
+  Answer answer;
+  answer.version(request.version());
+  answer.keep_alive(request.keep_alive());
+  const absl::string_view target(request.target().data(), request.target().size());
+  const bool head = request.method() == http::verb::head;
+  if (target.substr(0, target.find('?')) != "/metrics") {
+    answer.result(http::status::not_found);
+    answer.body() = "only /metrics is served here\n";
+  } else if (!head && request.method() != http::verb::get) {
+    answer.result(http::status::method_not_allowed);
+    answer.set(http::field::allow, "GET, HEAD");
+  } else {
+    answer.set(http::field::content_type, "text/plain; version=0.0.4; charset=utf-8");
+    answer.body() = prometheus::TextSerializer().Serialize(registry.Collect());
   }
-  const std::string host = address.substr(0, valid ? colon : 0);
-  const bool bracketed = valid && host.front() == '[' && host.back() == ']';
-  for (char c : host) {
-    valid = valid && (absl::ascii_isalnum(c) || c == '.' || c == '-' ||
-                      (bracketed && (c == ':' || c == '[' || c == ']')));
-  }
-  if (!valid) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "ADDRESS_INVALID",
-                     absl::StrCat("metrics address \"", address,
-                                  "\": expected host:port, e.g. 0.0.0.0:9090 or [::1]:9090"));
-  }
-  return host;
+  answer.prepare_payload();
+  if (head) answer.body().clear();
+  return answer;
 }
 
-absl::Status CannotBind(const std::string& address, const char* why) {
-  return MakeError(absl::StatusCode::kUnavailable, "METRICS_BIND_FAILED",
-                   absl::StrCat("metrics address ", address, ": cannot be bound (", why,
-                                "): expected a free port on an address of this machine"));
-}
-
-// Opens and closes a connection to an address that this process listens on.
-void Poke(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  std::string host = address.substr(0, colon);
-  if (host.front() == '[') host = host.substr(1, host.size() - 2);
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), address.substr(colon + 1).c_str(), &hints, &found) != 0) return;
-  for (const addrinfo* peer = found; peer != nullptr; peer = peer->ai_next) {
-    const int fd = socket(peer->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0) continue;
-    (void)connect(fd, peer->ai_addr, peer->ai_addrlen);
-    close(fd);
+// Lives as long as an operation of it is pending.
+class Scraper final : public std::enable_shared_from_this<Scraper> {
+ public:
+  Scraper(tcp::socket socket, prometheus::Registry& registry, int& open)
+      : registry_(registry), open_(open), stream_(std::move(socket)) {
+    ++open_;
   }
-  freeaddrinfo(found);
-}
+  ~Scraper() { --open_; }
+
+  void Read() {
+    parser_.emplace();
+    parser_->header_limit(kMostHeaderBytes);
+    parser_->body_limit(0);
+    stream_.expires_after(kIdleTimeout);
+    http::async_read(stream_, buffer_, *parser_,
+                     [self = shared_from_this()](error_code error, size_t) {
+                       if (!error) self->Write();
+                     });
+  }
+
+ private:
+  void Write() {
+    answer_ = AnswerTo(parser_->get(), registry_);
+    stream_.expires_after(kWriteTimeout);
+    http::async_write(stream_, answer_, [self = shared_from_this()](error_code error, size_t) {
+      if (!error && self->answer_.keep_alive()) self->Read();
+    });
+  }
+
+  prometheus::Registry& registry_;
+  int& open_;
+  beast::tcp_stream stream_;
+  beast::flat_buffer buffer_{2 * kMostHeaderBytes};
+  std::optional<http::request_parser<http::empty_body>> parser_;
+  Answer answer_;
+};
 
 }  // namespace
 
+// Everything but the constructor and the destructor is on its thread.
+class MetricsEndpoint::Server {
+ public:
+  Server(std::vector<ListeningSockets::Socket> sockets, prometheus::Registry& registry)
+      : registry_(registry) {
+    for (const ListeningSockets::Socket& socket : sockets) {
+      const tcp protocol = socket.family == AF_INET6 ? tcp::v6() : tcp::v4();
+      Accept(doors_.emplace_back(tcp::acceptor(io_, protocol, socket.fd), net::steady_timer(io_)));
+    }
+    thread_ = std::thread([this] { io_.run(); });
+  }
+  ~Server() {
+    io_.stop();
+    thread_.join();
+  }
+
+ private:
+  struct Door {
+    Door(tcp::acceptor a, net::steady_timer t) : acceptor(std::move(a)), pause(std::move(t)) {}
+    tcp::acceptor acceptor;
+    net::steady_timer pause;
+  };
+
+  void Accept(Door& door) {
+    door.acceptor.async_accept([this, &door](error_code error, tcp::socket socket) {
+      if (error) {  // out of file descriptors, most likely: some will be closed
+        door.pause.expires_after(kMetricsAcceptPause);
+        door.pause.async_wait([this, &door](error_code) { Accept(door); });
+        return;
+      }
+      if (open_ < kMostConnections) {
+        std::make_shared<Scraper>(std::move(socket), registry_, open_)->Read();
+      }
+      Accept(door);
+    });
+  }
+
+  prometheus::Registry& registry_;
+  int open_ = 0;
+  net::io_context io_{1};
+  std::list<Door> doors_;
+  std::thread thread_;
+};
+
 absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(
     const std::string& address) {
-  absl::StatusOr<std::string> host = HostOf(address);
-  if (!host.ok()) return host.status();
-
-  std::unique_ptr<prometheus::Exposer> exposer;
-  try {  // the exposer throws if it cannot start
-    exposer = std::make_unique<prometheus::Exposer>(
-        std::vector<std::string>{"listening_ports", address, "num_threads", kServerThreads});
-  } catch (const std::exception& error) {
-    return CannotBind(address, error.what());
+  absl::StatusOr<ListeningSockets> sockets = ListeningSockets::Open(address);
+  if (absl::IsInvalidArgument(sockets.status())) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "ADDRESS_INVALID",
+                     absl::StrCat("metrics address ", sockets.status().message()));
   }
-  const std::vector<int> ports = exposer->GetListeningPorts();
-  if (ports.size() != 1 || ports[0] <= 0) return CannotBind(address, "no port reported");
-
-  auto registry = std::make_shared<prometheus::Registry>();
-  exposer->RegisterCollectable(registry);
-  return std::unique_ptr<MetricsEndpoint>(new MetricsEndpoint(
-      absl::StrCat(*host, ":", ports[0]), std::move(registry), std::move(exposer)));
+  if (!sockets.ok()) {
+    return MakeError(
+        absl::StatusCode::kUnavailable, "METRICS_BIND_FAILED",
+        absl::StrCat("metrics address ", address, ": cannot be bound (", sockets.status().message(),
+                     "): expected a free port on an address of this machine"));
+  }
+  auto registry = std::make_unique<prometheus::Registry>();
+  auto server = std::make_unique<Server>(sockets->Release(), *registry);
+  return std::unique_ptr<MetricsEndpoint>(
+      new MetricsEndpoint(sockets->address(), std::move(registry), std::move(server)));
 }
 
 MetricsEndpoint::MetricsEndpoint(std::string address,
-                                 std::shared_ptr<prometheus::Registry> registry,
-                                 std::unique_ptr<prometheus::Exposer> exposer)
-    : address_(std::move(address)), registry_(std::move(registry)), exposer_(std::move(exposer)) {}
+                                 std::unique_ptr<prometheus::Registry> registry,
+                                 std::unique_ptr<Server> server)
+    : address_(std::move(address)), registry_(std::move(registry)), server_(std::move(server)) {}
 
-MetricsEndpoint::~MetricsEndpoint() {
-  // civetweb's accepting thread checks its stop flag after each connection, or else every 2 s.
-  // Connections make it stop at once.
-  std::atomic<bool> stopped = false;
-  std::thread stopper([this, &stopped] {
-    exposer_.reset();
-    stopped = true;
-  });
-  while (!stopped) {
-    Poke(address_);
-    absl::SleepFor(absl::Milliseconds(1));
-  }
-  stopper.join();
-}
+MetricsEndpoint::~MetricsEndpoint() = default;
 
 }  // namespace baton::telemetry

@@ -11,13 +11,15 @@
 #include "absl/status/statusor.h"
 
 namespace prometheus {
-class Exposer;
 class Registry;
 }  // namespace prometheus
 
 namespace baton::telemetry {
 
-// Thread-safe. Starts threads that answer scrapes; the destructor joins them.
+// Thread-safe. Starts a thread that answers scrapes; the destructor joins it.
+//
+// The HTTP server is Boost.Beast's and not the one that comes with prometheus-cpp: that one is
+// civetweb, which Debian builds without IPv6.
 class MetricsEndpoint {
  public:
   // Serves http://<address>/metrics. `address` is host:port, e.g. "0.0.0.0:9090" or "[::1]:0"; port
@@ -35,13 +37,13 @@ class MetricsEndpoint {
   prometheus::Registry& registry() { return *registry_; }
 
  private:
-  MetricsEndpoint(std::string address, std::shared_ptr<prometheus::Registry> registry,
-                  std::unique_ptr<prometheus::Exposer> exposer);
+  class Server;
+  MetricsEndpoint(std::string address, std::unique_ptr<prometheus::Registry> registry,
+                  std::unique_ptr<Server> server);
 
   const std::string address_;
-  // A shared_ptr only because the exposer takes a weak_ptr.
-  const std::shared_ptr<prometheus::Registry> registry_;
-  std::unique_ptr<prometheus::Exposer> exposer_;
+  const std::unique_ptr<prometheus::Registry> registry_;
+  const std::unique_ptr<Server> server_;
 };
 
 }  // namespace baton::telemetry

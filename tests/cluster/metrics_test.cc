@@ -35,7 +35,6 @@ namespace {
 using ::testing::ElementsAreArray;
 
 constexpr char kDocument[] = "docs/metrics.md";
-constexpr char kLibrary[] = "exposer_";  // prometheus-cpp's own, of its scrapes
 
 Declared DeclaredMetrics() {
   prometheus::Registry of_router, of_prefill, of_decode;  // one per process
@@ -193,7 +192,7 @@ void ExpectPromtoolAccepts(const testing::MetricsScrape& scrape) {
   const std::string path = ::testing::TempDir() + "/metrics_scrape";
   std::ofstream file(path);
   for (absl::string_view line : absl::StrSplit(scrape.text, '\n', absl::SkipEmpty())) {
-    if (!absl::StrContains(line, kLibrary)) file << line << "\n";
+    file << line << "\n";
   }
   file.close();
   EXPECT_EQ(std::system(("promtool check metrics <" + path).c_str()), 0);
@@ -206,9 +205,7 @@ void ExpectDeclared(const std::string& role, const testing::MetricsScrape& scrap
   std::vector<std::string> names, exported;
   for (const auto& metric : metrics) declared.emplace(metric.name, &metric);
   for (const auto& [name, metric] : declared) names.push_back(name);
-  for (const auto& [name, family] : scrape.families) {
-    if (!absl::StartsWith(name, kLibrary)) exported.push_back(name);
-  }
+  for (const auto& [name, family] : scrape.families) exported.push_back(name);
   ASSERT_THAT(exported, ElementsAreArray(names)) << role;
   for (const std::string& name : exported) {
     const testing::MetricsScrape::Family& family = scrape.families.at(name);
@@ -218,7 +215,6 @@ void ExpectDeclared(const std::string& role, const testing::MetricsScrape& scrap
   std::map<std::string, size_t> series;
   for (const testing::MetricsScrape::Sample& sample : scrape.samples) {
     std::string name = sample.name;
-    if (absl::StartsWith(name, kLibrary)) continue;
     if (!declared.contains(name)) name = name.substr(0, name.rfind('_'));  // of a histogram
     ASSERT_TRUE(declared.contains(name)) << sample.name;
     std::set<std::string> labels = {"role", "model"};

@@ -63,8 +63,7 @@ class WholeClusterTest : public ::testing::Test {
                     router::Options router = {},
                     const prefill_worker::PrefillOptions& prefill_only = {}) {
     router.model_dir = options.model_dir;
-    router.listen = "127.0.0.1:0";
-    router.metrics_listen = "127.0.0.1:0";
+    router.listen = router.metrics_listen = host_ + ":0";
     for (int i = 0; i < 2; ++i) {
       auto prefill = prefill_worker::PrefillWorker::Start(options, prefill_only);
       ASSERT_TRUE(prefill.ok()) << prefill.status();
@@ -133,6 +132,7 @@ class WholeClusterTest : public ::testing::Test {
     }
   }
 
+  std::string host_ = "127.0.0.1";  // of the router; before StartCluster
   inline static testing::Oracle* oracle_ = nullptr;
   std::vector<std::unique_ptr<prefill_worker::PrefillWorker>> prefill_;
   std::vector<std::unique_ptr<decode_worker::DecodeWorker>> decode_;

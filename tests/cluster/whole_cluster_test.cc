@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "tests/testing/http_client.h"
+#include "tests/testing/ipv6.h"
 #include "tests/testing/metrics_scrape.h"
 #include "tests/testing/seed.h"
 
@@ -35,6 +37,31 @@ TEST_F(WholeClusterTest, FiveHundredPromptsAloneColdThenWarm) {
 }
 
 // The oracle has the directory that the file was made of.
+// Every hop: clients, routers, workers, KV that is sent and KV that is fetched; probes and metrics.
+TEST_F(WholeClusterTest, OverIpv6) {
+  if (!testing::HasIpv6()) GTEST_SKIP() << "this machine has no ::1";
+  host_ = "[::1]";
+  worker::WorkerOptions options = WorkerOptions();
+  options.listen = options.metrics_listen = "[::1]:0";
+  options.kv_fetch = true;
+  options.kv_transport = "grpc";
+  router::Options router;
+  router.http_listen = "[::1]:0";
+  router.kv_fetch = true;
+  StartCluster(options, {}, router);
+  const std::vector<Case> cases = MakeCases(*oracle_, 40, 6);
+  for (int round = 0; round < 2; ++round) {
+    for (size_t i = 0; i < cases.size(); ++i) ExpectAnswer(Generate(cases[i].request), cases[i], i);
+  }
+  ExpectIdle();
+  EXPECT_NE(testing::HttpGet(router_->http_address(), "/readyz").find(" 200 "), std::string::npos);
+  for (const std::string& address : {router_->metrics_address(), prefill_[0]->metrics_address(),
+                                     decode_[0]->metrics_address()}) {
+    EXPECT_NE(testing::HttpGet(address, "/metrics").find("baton_build_info"), std::string::npos)
+        << address;
+  }
+}
+
 TEST_F(WholeClusterTest, AGgufFileAnswersLikeItsDirectory) {
   worker::WorkerOptions options = WorkerOptions();
   options.model_dir = BATON_CHECKPOINT_DIR "/demo.gguf";

@@ -24,8 +24,9 @@ HttpClient::HttpClient(const std::string& address, int receive_buffer_bytes) {
   const size_t colon = address.rfind(':');
   addrinfo hints = {}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
-  if (getaddrinfo(address.substr(0, colon).c_str(), address.substr(colon + 1).c_str(), &hints,
-                  &found) != 0) {
+  std::string host = address.substr(0, colon);
+  if (host.front() == '[') host = host.substr(1, host.size() - 2);
+  if (getaddrinfo(host.c_str(), address.substr(colon + 1).c_str(), &hints, &found) != 0) {
     return;
   }
   fd_ = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);

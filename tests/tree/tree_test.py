@@ -91,7 +91,8 @@ THIRD_PARTY = [
     ("nlohmann JSON", r"nlohmann/", ("common/json", "router/http", "cli")),
     # tracing: each server sends its spans itself (docs/adr/0013-tracing-module.md).
     ("libcurl", r"curl/", ("cli", "common/tracing")),
-    ("Boost.Beast and Asio", r"boost/(asio|beast)", ("router/http",)),
+    # telemetry: prometheus-cpp's own server has no IPv6, as Debian builds it.
+    ("Boost.Beast and Asio", r"boost/(asio|beast)", ("router/http", "common/telemetry")),
     ("OpenSSL", r"openssl/", ("cli", "common/security")),
     ("hiredis", r"hiredis/", ("common/kv_store",)),
     ("CUDA", r"(cuda|cublas|cuda_.*|cudnn|cub/|cutlass/|mma)[\w./]*$", ("common/backend/cuda",)),

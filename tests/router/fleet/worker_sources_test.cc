@@ -14,6 +14,7 @@
 #include "absl/synchronization/notification.h"
 #include "common/base/clock.h"
 #include "common/base/error.h"
+#include "tests/testing/ipv6.h"
 #include "tests/testing/model_dir.h"
 
 namespace baton::router {
@@ -204,6 +205,9 @@ HostAddresses Resolved(Resolver& resolver, const std::string& host) {
 TEST(SystemResolverTest, NumbersAreTheirOwnAndNamesThatCannotBeDoNotResolve) {
   SystemResolver resolver;
   EXPECT_THAT(*Resolved(resolver, "127.0.0.1"), ElementsAre("127.0.0.1"));
+  if (testing::HasIpv6()) {
+    EXPECT_THAT(*Resolved(resolver, "::1"), ElementsAre("::1"));
+  }
   // No name server is asked for it: RFC 6761 reserves it, and it has an empty label.
   const auto none = Resolved(resolver, "no..such.name.invalid");
   EXPECT_EQ(ErrorReason(none.status()), "NAME_NOT_RESOLVED");
