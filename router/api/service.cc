@@ -65,11 +65,10 @@ absl::StatusOr<Caller> Admit(const RouterParts& parts, const grpc::ServerContext
   return caller;
 }
 
-// Of a call that generates nothing.
-absl::StatusOr<Caller> CallerOf(const RouterParts& parts, grpc::CallbackServerContext& context,
-                                const grpc::ByteBuffer& message) {
+// Of a call that generates nothing, and is answered at once.
+absl::StatusOr<Caller> CallerOf(const RouterParts& parts, grpc::CallbackServerContext& context) {
   EchoRequestId("", &context);
-  return Admit(parts, context, message);
+  return Authenticate(parts, context);
 }
 
 // Of a call that generates or scores: whom it is for, and the trace that it is in. Gives the
@@ -153,7 +152,8 @@ grpc::ServerUnaryReactor* InferenceService::GenerateOnce(grpc::CallbackServerCon
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
                                                      const grpc::ByteBuffer* bytes,
                                                      grpc::ByteBuffer* response) {
-  auto caller = CallerOf(parts_, *context, *bytes);
+  EchoRequestId("", context);
+  const absl::StatusOr<Caller> caller = Admit(parts_, *context, *bytes);
   if (!caller.ok()) return Finished(context, caller.status());
   return OnPool(parts_, context, [this, bytes, response, held = caller->held] {
     v1::TokenizeRequest request;
@@ -173,7 +173,8 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* bytes,
                                                        grpc::ByteBuffer* response) {
-  auto caller = CallerOf(parts_, *context, *bytes);
+  EchoRequestId("", context);
+  const absl::StatusOr<Caller> caller = Admit(parts_, *context, *bytes);
   if (!caller.ok()) return Finished(context, caller.status());
   return OnPool(parts_, context, [this, bytes, response, held = caller->held] {
     v1::DetokenizeRequest request;
@@ -193,7 +194,7 @@ grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* bytes,
                                                        grpc::ByteBuffer* response) {
-  if (auto caller = CallerOf(parts_, *context, *bytes); !caller.ok()) {
+  if (auto caller = CallerOf(parts_, *context); !caller.ok()) {
     return Finished(context, caller.status());
   }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
@@ -217,7 +218,7 @@ grpc::ServerUnaryReactor* InferenceService::Cancel(grpc::CallbackServerContext* 
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const absl::Status status = [&]() -> absl::Status {
     Caller caller;
-    BATON_ASSIGN_OR_RETURN(caller, CallerOf(parts_, *context, *bytes));
+    BATON_ASSIGN_OR_RETURN(caller, CallerOf(parts_, *context));
     v1::CancelRequest request;
     BATON_RETURN_IF_ERROR(ParseRequest(*bytes, &request));
     BATON_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
@@ -272,8 +273,7 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* InferenceService::S
 
 absl::Status AdminService::Allow(grpc::CallbackServerContext& context) const {
   Caller caller;
-  EchoRequestId("", &context);
-  BATON_ASSIGN_OR_RETURN(caller, Authenticate(parts_, context));
+  BATON_ASSIGN_OR_RETURN(caller, CallerOf(parts_, context));
   return CheckAdmin(caller);
 }
 

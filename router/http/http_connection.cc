@@ -97,7 +97,10 @@ void HttpConnection::OnHeader(error_code error) {
   const HttpServerOptions& options = server_.options();
   if (options.request_bytes != nullptr) request_.held = options.request_bytes->Open();
   const uint64_t length = parser_->content_length().value_or(0);  // at most max_body_bytes
-  if (!request_.held.MayGrow(static_cast<int64_t>(length))) return Refuse(429, kNoRoom);
+  // What has no body is no load: probes are answered whatever else is here.
+  if (length > 0 && !request_.held.MayGrow(static_cast<int64_t>(length))) {
+    return Refuse(429, kNoRoom);
+  }
   if (!absl::EqualsIgnoreCase(request_.Header("expect"), "100-continue")) return ReadBody();
   out_ = "HTTP/1.1 100 Continue\r\n\r\n";
   net::async_write(stream_, net::buffer(out_),

@@ -44,6 +44,13 @@ TEST(GenerateTest, TheBytesOfMessagesAreBounded) {
   EXPECT_EQ(refusal.code(), absl::StatusCode::kResourceExhausted) << refusal;
   EXPECT_EQ(ErrorReason(refusal), "TOO_MANY_REQUEST_BYTES");
   EXPECT_TRUE(ErrorRetryAfter(refusal).has_value());
+  // What is answered at once is served all the same.
+  const auto stub = v1::InferenceService::NewStub(cluster.channel());
+  grpc::ClientContext context;
+  v1::CancelRequest cancel;
+  cancel.set_request_id(std::string(120, 'i'));
+  v1::CancelResponse answer;
+  EXPECT_EQ(stub->Cancel(&context, cancel, &answer).error_code(), grpc::StatusCode::NOT_FOUND);
   decode.Finish(Ids("ab"), DecodeResponse::FINISH_LENGTH);
   EXPECT_EQ(running.Rest().text(), "ab");
   EXPECT_TRUE(running.End().ok());

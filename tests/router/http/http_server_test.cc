@@ -370,8 +370,17 @@ TEST_F(HttpServerTest, TheSumOfBodiesIsBounded) {
   EXPECT_EQ(held, 0);
   call->responder->Respond({200, {}, "served"});
   EXPECT_EQ(first.Read().status, 200);
-  first.Post("/echo", std::string(1000, 'x'));
-  EXPECT_EQ(first.Read().status, 200) << "alone, every body fits";
+  first.Post("/wait", std::string(1000, 'x'));
+  auto large = Await();
+  EXPECT_EQ(held, 1000) << "alone, every body fits";
+  HttpClient fourth(server_->address());
+  fourth.Get("/echo");
+  EXPECT_EQ(fourth.Read().status, 200) << "what has no body is no load";
+  fourth.Post("/echo", "x");
+  EXPECT_EQ(fourth.Read().status, 429);
+  large->request = HttpRequest();
+  large->responder->Respond({200, {}, "served"});
+  EXPECT_EQ(first.Read().status, 200);
 }
 
 TEST_F(HttpServerTest, AClientThatIsStillSendingGetsItsRefusal) {
