@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/error.h"
+#include "common/base/json_string.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -130,6 +131,26 @@ void AppendCanonical(const Value& value, std::string* out) {
   out->push_back(is_object ? '}' : ']');
 }
 
+void AppendText(const Value& value, std::string* out) {
+  if (value.kind == Value::Kind::kScalar) {
+    if (value.scalar.kind == Scalar::Kind::kString) return AppendJsonString(value.scalar.text, out);
+    const bool is_real = value.scalar.kind == Scalar::Kind::kReal;
+    out->append(is_real ? nlohmann::json(value.scalar.real).dump() : ScalarText(value.scalar));
+    return;
+  }
+  const bool is_object = value.kind == Value::Kind::kObject;
+  out->push_back(is_object ? '{' : '[');
+  for (size_t i = 0; i < value.items.size(); ++i) {
+    if (i > 0) out->push_back(',');
+    if (is_object) {
+      AppendJsonString(value.keys[i], out);
+      out->push_back(':');
+    }
+    AppendText(value.items[i], out);
+  }
+  out->push_back(is_object ? '}' : ']');
+}
+
 }  // namespace
 
 std::string Printable(absl::string_view name) {
@@ -217,6 +238,12 @@ absl::StatusOr<Value> Parse(absl::string_view text, absl::string_view file, size
   TreeBuilder builder(max_values);
   BATON_RETURN_IF_ERROR(Visit(text, file, builder));
   return builder.Take();
+}
+
+std::string ToText(const Value& value) {
+  std::string text;
+  AppendText(value, &text);
+  return text;
 }
 
 std::string CanonicalText(const Value& value) {

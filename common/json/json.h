@@ -97,6 +97,9 @@ class TreeBuilder : public Visitor {
   size_t count_ = 0;
 };
 
+// JSON, its keys in the document's order.
+std::string ToText(const Value& value);
+
 // The same text for equal documents: keys sorted, no white space.
 std::string CanonicalText(const Value& value);
 

@@ -4,38 +4,11 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "nlohmann/json.hpp"
+#include "common/json/json.h"
 #include "router/http/json_readers.h"
 
 namespace baton::router {
 namespace {
-
-// Keys stay in their order, which is that of an answer's properties.
-nlohmann::ordered_json ToJson(const Value& value) {
-  if (value.kind == Value::Kind::kObject) {
-    auto object = nlohmann::ordered_json::object();
-    for (size_t i = 0; i < value.items.size(); ++i) object[value.keys[i]] = ToJson(value.items[i]);
-    return object;
-  }
-  if (value.kind == Value::Kind::kArray) {
-    auto array = nlohmann::ordered_json::array();
-    for (const Value& item : value.items) array.push_back(ToJson(item));
-    return array;
-  }
-  switch (value.scalar.kind) {
-    case Scalar::Kind::kNull:
-      return nullptr;
-    case Scalar::Kind::kBool:
-      return value.scalar.boolean;
-    case Scalar::Kind::kInteger:
-      return value.scalar.integer;
-    case Scalar::Kind::kReal:
-      return value.scalar.real;
-    case Scalar::Kind::kString:
-      return value.scalar.text;
-  }
-  return nullptr;
-}
 
 absl::Status ReadJsonSchema(const std::string& name, const Value* value, OpenAiRequest& request) {
   if (value == nullptr || !IsObject(*value)) return WrongType(name, "an object with a schema");
@@ -53,7 +26,7 @@ absl::Status ReadJsonSchema(const std::string& name, const Value* value, OpenAiR
   if (schema == nullptr || !IsObject(*schema)) {
     return WrongType(absl::StrCat(name, ".schema"), "an object");
   }
-  request.generate.mutable_structured_output()->set_json_schema(ToJson(*schema).dump());
+  request.generate.mutable_structured_output()->set_json_schema(json::ToText(*schema));
   return absl::OkStatus();
 }
 
@@ -104,7 +77,7 @@ absl::Status ReadStructuredOutputs(absl::string_view name, const Value& value,
   if (key == "json") {
     const bool is_text = IsScalar(item, Scalar::Kind::kString);
     if (!is_text && !IsObject(item)) return WrongType(field, "a schema, or its text");
-    structured.set_json_schema(is_text ? item.scalar.text : ToJson(item).dump());
+    structured.set_json_schema(is_text ? item.scalar.text : json::ToText(item));
     return absl::OkStatus();
   }
   if (key == "json_object") {

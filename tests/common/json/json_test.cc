@@ -49,6 +49,15 @@ TEST(JsonTest, CanonicalTextIgnoresOrderAndSpace) {
   EXPECT_NE(canonical(R"({"a": 1.5})"), canonical(R"({"a": 1.25})"));
 }
 
+TEST(JsonTest, TextIsTheDocument) {
+  const auto text = [](absl::string_view json) { return ToText(Parse(json, "f").value()); };
+  EXPECT_EQ(text(R"( {"b": [1, -2.5, [], {}], "a": {"y": null, "x": true}} )"),
+            R"({"b":[1,-2.5,[],{}],"a":{"y":null,"x":true}})");
+  EXPECT_EQ(text(R"(["\u0000\u001f\u007f\"\\\/\ud83d\ude00", 9223372036854775807, 0.1])"),
+            "[\"\\u0000\\u001f\\u007f\\\"\\\\/\xf0\x9f\x98\x80\",9223372036854775807,"
+            "0.1]");
+}
+
 TEST(JsonTest, MessagesCarryNoControlCharacters) {
   EXPECT_THAT(Quoted("a\nb\x1b[31m"), ::testing::StrEq("\"a\\nb\\x1b[31m\""));
   EXPECT_LT(Quoted(std::string(100000, 'x')).size(), 200);
