@@ -107,7 +107,8 @@ absl::StatusOr<std::shared_ptr<GrammarProcess>> GrammarProcess::Start(
       .Text(options.model_dir)
       .Number(static_cast<uint64_t>(options.token_count))
       .Ids(options.end_token_ids)
-      .Number(static_cast<uint64_t>(absl::ToInt64Milliseconds(options.compile_cpu_limit)));
+      .Number(static_cast<uint64_t>(absl::ToInt64Milliseconds(options.compile_cpu_limit)))
+      .Number(static_cast<uint64_t>(absl::ToInt64Milliseconds(options.mask_cpu_limit)));
   close(std::exchange(control.child, -1));  // else the end of the child would not be seen
   close(std::exchange(masks.child, -1));
   BATON_RETURN_IF_ERROR(process->Control(hello.bytes(), options.start_limit).status());
@@ -125,6 +126,7 @@ GrammarProcess::~GrammarProcess() {
 void GrammarProcess::Kill() { kill(pid_, SIGKILL); }
 
 bool GrammarProcess::EndedAtCpuLimit() {
+  Kill();
   siginfo_t end = {};
   while (waitid(P_PID, static_cast<id_t>(pid_), &end, WEXITED | WNOWAIT) < 0 && errno == EINTR) {
     continue;
@@ -135,9 +137,14 @@ bool GrammarProcess::EndedAtCpuLimit() {
 absl::StatusOr<std::string> GrammarProcess::Control(const std::string& request,
                                                     absl::Duration limit) {
   absl::MutexLock lock(&mutex_);
-  BATON_RETURN_IF_ERROR(SendFrame(control_fd_, request, limit));
-  BATON_ASSIGN_OR_RETURN(const std::string reply, ReceiveFrame(control_fd_, limit));
-  FrameReader reader(reply);
+  const absl::Status sent = SendFrame(control_fd_, request, limit);
+  const absl::StatusOr<std::string> reply =
+      sent.ok() ? ReceiveFrame(control_fd_, limit) : absl::StatusOr<std::string>(sent);
+  if (!reply.ok()) {
+    Kill();
+    return reply.status();
+  }
+  FrameReader reader(*reply);
   BATON_RETURN_IF_ERROR(ReadStatus(reader));
   return std::string(reader.Text());
 }
@@ -156,7 +163,7 @@ absl::Status GrammarProcess::Load(uint64_t grammar_id, const std::string& serial
   return absl::OkStatus();
 }
 
-void GrammarProcess::Unload(uint64_t grammar_id) {
+void GrammarProcess::Unload(uint64_t grammar_id, absl::Duration limit) {
   {
     absl::MutexLock lock(&loaded_mutex_);
     if (loaded_.erase(grammar_id) == 0) return;
@@ -164,7 +171,7 @@ void GrammarProcess::Unload(uint64_t grammar_id) {
   FrameWriter request;
   request.Number(static_cast<uint64_t>(Request::kUnload)).Number(grammar_id);
   // A process that does not answer is replaced by the next that needs it.
-  Control(request.bytes(), absl::Seconds(1)).IgnoreError();
+  Control(request.bytes(), limit).IgnoreError();
 }
 
 }  // namespace baton::grammar

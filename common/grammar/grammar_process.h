@@ -3,7 +3,8 @@
 // and started again, and the worker goes on.
 //
 // Protocol (frames.h). Control socket, one reply for each request:
-//   kHello    model_dir, token count, end token ids, milliseconds of a compilation  ->  status
+//   kHello    model_dir, token count, end token ids, milliseconds of the processor for a
+//             compilation and for a mask             ->  status
 //   kCompile  kind, texts                            ->  status, serialized grammar
 //   kLoad     grammar id, serialized grammar         ->  status
 //   kUnload   grammar id                             ->  status
@@ -15,6 +16,7 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -31,6 +33,7 @@ namespace baton::grammar {
 enum class Request : uint8_t { kHello = 0, kCompile = 1, kLoad = 2, kUnload = 3 };
 inline constexpr int kControlFd = 3;  // in the child
 inline constexpr int kMaskFd = 4;
+inline constexpr size_t kTokensPerLimit = 256;
 
 struct ProcessOptions {
   std::string program;    // path of baton-grammar
@@ -38,9 +41,11 @@ struct ProcessOptions {
   int token_count = 0;    // logits of the model: bits of a mask
   std::vector<int32_t> end_token_ids;
   int64_t memory_bytes = int64_t{2} << 30;  // RLIMIT_AS
-  // Of the processor, for one compilation: what else the machine does must not decide what
-  // compiles.
+  // Of the processor, for one compilation and for one mask: what else the machine does must not
+  // decide what compiles, nor end an answer. Accepting the tokens of a continuation has the time of
+  // a mask again for each kTokensPerLimit tokens. In whole milliseconds, 1 or more.
   absl::Duration compile_cpu_limit = absl::Seconds(2);
+  absl::Duration mask_cpu_limit = absl::Seconds(1);
   absl::Duration start_limit = absl::Seconds(60);  // to start and to read the tokenizer
 };
 
@@ -58,17 +63,18 @@ class GrammarProcess {
 
   // Sends a request and returns the reply without its status. The process's errors are
   // INVALID_ARGUMENT with its reason. DEADLINE_EXCEEDED or UNAVAILABLE, without a reason: there is
-  // no answer, and the process must be replaced.
+  // no answer. The process is killed then, as a late reply would be taken for that of the next
+  // request, and must be replaced.
   absl::StatusOr<std::string> Control(const std::string& request, absl::Duration limit);
 
   // The same for a grammar that the process shall keep. Returns at once if it has it.
   absl::Status Load(uint64_t grammar_id, const std::string& serialized, absl::Duration limit);
-  void Unload(uint64_t grammar_id);
+  void Unload(uint64_t grammar_id, absl::Duration limit);
 
   // Thread-safe. What waits for a reply gets UNAVAILABLE.
   void Kill();
-  // After a request got UNAVAILABLE: true if the process ended at compile_cpu_limit. Waits for its
-  // end.
+  // Ends the process unless it has ended, and waits for that. True if it ended at a limit of the
+  // processor's time.
   bool EndedAtCpuLimit();
 
   int mask_fd() const { return mask_fd_; }

@@ -14,7 +14,6 @@ namespace baton::grammar {
 namespace {
 
 constexpr size_t kRememberedFailures = 64;
-constexpr size_t kTokensPerLimit = 256;
 
 absl::Status ProcessLost(absl::StatusCode code, absl::string_view what) {
   return MakeError(code, "GRAMMAR_PROCESS_LOST", what);
@@ -26,6 +25,11 @@ absl::Status Draining() {
 
 absl::Status TooComplex(absl::string_view why) {
   return InvalidField("SCHEMA_TOO_COMPLEX", "structured_output", why);
+}
+
+absl::Status TooMuchComputing(absl::string_view what, absl::Duration limit) {
+  return TooComplex(
+      absl::StrCat(what, " takes more than ", absl::FormatDuration(limit), " of the processor"));
 }
 
 // True if the process gave no answer, so another must take its place.
@@ -131,50 +135,54 @@ absl::StatusOr<std::string> StructuredOutput::RunCompiler(const GrammarSpec& spe
       .Number(static_cast<uint64_t>(spec.kind))
       .Number(spec.texts.size());
   for (const std::string& text : spec.texts) request.Text(text);
+  absl::Status last_loss;
   for (int attempt = 0; attempt < 2; ++attempt) {
-    std::shared_ptr<GrammarProcess> process;
-    {
-      absl::MutexLock lock(&mutex_);
-      process = compiler_;
-    }
-    if (process == nullptr) {
-      absl::StatusOr<std::shared_ptr<GrammarProcess>> started =
-          GrammarProcess::Start(options_.process);
-      if (!started.ok()) {
-        return ErrorReason(started.status()).empty()
-                   ? ProcessLost(absl::StatusCode::kUnavailable, started.status().message())
-                   : started.status();
-      }
-      process = *std::move(started);
-      absl::MutexLock lock(&mutex_);
-      if (stopping_) return Draining();
-      compiler_ = process;
-    }
+    BATON_ASSIGN_OR_RETURN(const std::shared_ptr<GrammarProcess> process, Compiler());
     absl::StatusOr<std::string> serialized =
         process->Control(request.bytes(), options_.compile_limit);
     if (!IsLost(serialized.status())) return serialized;
-    BATON_LOG(Warning) << "grammar compiler: " << serialized.status().ToString();
+    last_loss = serialized.status();
+    BATON_LOG(Warning) << "grammar compiler: " << last_loss.ToString();
     {
       absl::MutexLock lock(&mutex_);
       compiler_ = nullptr;
       if (stopping_) return Draining();
     }
-    if (absl::IsDeadlineExceeded(serialized.status())) {
-      return TooComplex(
-          absl::StrCat("it is not compiled after ", absl::FormatDuration(options_.compile_limit)));
-    }
-    const bool at_limit = process->EndedAtCpuLimit();
-    // Another process may have ended before it got the grammar; the second one ended at it.
-    if (!at_limit && attempt == 0) continue;
-    too_complex_.push_front(spec);
-    if (too_complex_.size() > kRememberedFailures) too_complex_.pop_back();
-    if (at_limit) {
-      return TooComplex(absl::StrCat("it takes more than ",
-                                     absl::FormatDuration(options_.process.compile_cpu_limit),
-                                     " of the processor to compile"));
+    if (process->EndedAtCpuLimit()) {
+      RememberFailure(spec);
+      return TooMuchComputing("compiling it", options_.process.compile_cpu_limit);
     }
   }
+  // The first process may have ended before it got the grammar. One that did not answer says
+  // nothing about the grammar: it has computed for less than compile_cpu_limit.
+  if (absl::IsDeadlineExceeded(last_loss)) {
+    return ProcessLost(absl::StatusCode::kUnavailable, last_loss.message());
+  }
+  RememberFailure(spec);
   return TooComplex("the compiler does not survive it");
+}
+
+absl::StatusOr<std::shared_ptr<GrammarProcess>> StructuredOutput::Compiler() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (compiler_ != nullptr) return compiler_;
+  }
+  BATON_ASSIGN_OR_RETURN(std::shared_ptr<GrammarProcess> started, StartProcess());
+  absl::MutexLock lock(&mutex_);
+  if (stopping_) return Draining();
+  compiler_ = std::move(started);
+  return compiler_;
+}
+
+absl::StatusOr<std::shared_ptr<GrammarProcess>> StructuredOutput::StartProcess() const {
+  absl::StatusOr<std::shared_ptr<GrammarProcess>> started = GrammarProcess::Start(options_.process);
+  if (!IsLost(started.status())) return started;
+  return ProcessLost(absl::StatusCode::kUnavailable, started.status().message());
+}
+
+void StructuredOutput::RememberFailure(const GrammarSpec& spec) {
+  too_complex_.push_front(spec);
+  if (too_complex_.size() > kRememberedFailures) too_complex_.pop_back();
 }
 
 bool StructuredOutput::MakeRoom(size_t bytes) {
@@ -191,7 +199,7 @@ bool StructuredOutput::MakeRoom(size_t bytes) {
       absl::MutexLock lock(&mutex_);
       masker = masker_;
     }
-    if (masker != nullptr) masker->Unload(grammar.id);
+    if (masker != nullptr) masker->Unload(grammar.id, options_.compile_limit);
     cache_.erase(found);
     at = recency_.erase(at);
   }
@@ -205,15 +213,10 @@ absl::StatusOr<std::shared_ptr<GrammarProcess>> StructuredOutput::MaskProcess(
     absl::MutexLock lock(&mutex_);
     if (masker_ != nullptr && masker_.get() != lost) return masker_;
   }
-  absl::StatusOr<std::shared_ptr<GrammarProcess>> started = GrammarProcess::Start(options_.process);
-  if (!started.ok()) {
-    return ErrorReason(started.status()).empty()
-               ? ProcessLost(absl::StatusCode::kUnavailable, started.status().message())
-               : started.status();
-  }
+  BATON_ASSIGN_OR_RETURN(std::shared_ptr<GrammarProcess> started, StartProcess());
   absl::MutexLock lock(&mutex_);
-  masker_ = *started;
-  return started;
+  masker_ = std::move(started);
+  return masker_;
 }
 
 absl::Status StructuredOutput::LoadForMasks(const CompiledGrammar& grammar) {
@@ -246,9 +249,11 @@ std::vector<absl::StatusOr<StructuredOutput::Mask>> StructuredOutput::Masks(
     const std::optional<Loss> loss = AskForMasks(**process, items, results);
     if (!loss) break;
     BATON_LOG(Warning) << "grammar process: " << loss->status.ToString();
-    // A process that ends may have been killed from outside; one that hangs at a mask, or ends
-    // there again, fails on this sequence's grammar.
-    if (absl::IsDeadlineExceeded(loss->status) || ++losses[loss->item] == 2) {
+    // A process that ends, or does not answer, may have been killed or stopped from outside; one
+    // that computes too long, or is lost again at the same mask, fails on this sequence's grammar.
+    if ((*process)->EndedAtCpuLimit()) {
+      results[loss->item] = TooMuchComputing("a mask of it", options_.process.mask_cpu_limit);
+    } else if (++losses[loss->item] == 2) {
       results[loss->item] = ProcessLost(absl::StatusCode::kInternal, loss->status.message());
     }
     lost = *std::move(process);
@@ -262,7 +267,7 @@ std::optional<StructuredOutput::Loss> StructuredOutput::AskForMasks(
     GrammarProcess& process, absl::Span<const Item> items,
     std::vector<std::optional<absl::StatusOr<Mask>>>& results) {
   FrameWriter request, asked_items;
-  std::vector<std::pair<size_t, absl::Duration>> asked;  // items, and the time that each may take
+  std::vector<std::pair<size_t, absl::Duration>> asked;  // items, and how long to wait for each
   for (size_t i = 0; i < items.size(); ++i) {
     if (results[i]) continue;
     const CompiledGrammar& grammar = *items[i].grammar;

@@ -40,11 +40,14 @@ struct CompiledGrammar {
 
 struct StructuredOutputOptions {
   ProcessOptions process;
-  // A process that takes longer for a compilation, or for a mask, is taken to hang. A compilation
-  // has a low priority: on a crowded machine, compile_cpu_limit alone may take this long. Accepting
-  // the tokens of a continuation has as much time again for each 256 tokens.
+  // How long to wait for a compilation, or for a mask, before a new process gets the same request.
+  // A process that computes too long ends itself (process.*_cpu_limit); one that reaches these
+  // limits does not run, because the machine stalls or others have the processor, so its grammar is
+  // not blamed. A compilation has a low priority: on a crowded machine, compile_cpu_limit alone may
+  // take this long. A mask's limit, during which the step waits, is below the router's
+  // --stall-timeout-ms.
   absl::Duration compile_limit = absl::Seconds(60);
-  absl::Duration mask_limit = absl::Seconds(1);
+  absl::Duration mask_limit = absl::Seconds(3);
   int max_queued = 64;                       // grammars that wait to be compiled
   int64_t cache_bytes = int64_t{256} << 20;  // of serialized grammars
 };
@@ -61,7 +64,8 @@ class StructuredOutput {
 
   // Thread-safe. Calls `done` once: with a grammar, for which Masks may be called, or with
   // INVALID_ARGUMENT (SCHEMA_INVALID, SCHEMA_TOO_COMPLEX: time or memory), RESOURCE_EXHAUSTED
-  // (GRAMMAR_QUEUE_FULL, GRAMMAR_CACHE_FULL), or UNAVAILABLE (GRAMMAR_PROCESS_LOST). On the
+  // (GRAMMAR_QUEUE_FULL, GRAMMAR_CACHE_FULL), or UNAVAILABLE (GRAMMAR_PROCESS_LOST: no process
+  // starts, or two did not answer within compile_limit). On the
   // compiling thread, or on this one if the queue is full. `id` names the request for Cancel.
   void Compile(uint64_t id, GrammarSpec spec, absl::AnyInvocable<void(Compiled)> done);
   // Thread-safe. A request that waits leaves the queue: its `done` gets CANCELLED, on this thread.
@@ -104,8 +108,12 @@ class StructuredOutput {
 
   void Run();
   Compiled CompileNow(const GrammarSpec& spec);
-  // Runs the compiler, in a new process if there is none or if it has ended since.
+  // Runs the compiler, again in a new process if it is lost.
   absl::StatusOr<std::string> RunCompiler(const GrammarSpec& spec);
+  // The process that compiles, started if there is none.
+  absl::StatusOr<std::shared_ptr<GrammarProcess>> Compiler();
+  absl::StatusOr<std::shared_ptr<GrammarProcess>> StartProcess() const;
+  void RememberFailure(const GrammarSpec& spec);
   // Frees the least recently used grammars that no request uses. False if `bytes` do not fit.
   bool MakeRoom(size_t bytes);
   // The mask process, started if there is none or if it is `lost`.

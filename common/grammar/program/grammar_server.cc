@@ -1,7 +1,5 @@
 #include "common/grammar/program/grammar_server.h"
 
-#include <sys/time.h>
-
 #include <algorithm>
 #include <exception>
 #include <memory>
@@ -53,23 +51,6 @@ auto Guarded(Function&& function) -> decltype(function()) {
   }
 }
 
-// While it lives, the process may use so many milliseconds of the processor. SIGPROF ends it then.
-class CpuLimit {
- public:
-  explicit CpuLimit(uint64_t milliseconds) { Set(milliseconds); }
-  ~CpuLimit() { Set(0); }
-  CpuLimit(const CpuLimit&) = delete;
-  CpuLimit& operator=(const CpuLimit&) = delete;
-
- private:
-  static void Set(uint64_t milliseconds) {
-    itimerval timer = {};
-    timer.it_value.tv_sec = static_cast<time_t>(milliseconds / 1000);
-    timer.it_value.tv_usec = static_cast<suseconds_t>(milliseconds % 1000 * 1000);
-    setitimer(ITIMER_PROF, &timer, nullptr);
-  }
-};
-
 // One of the texts, as an EBNF grammar of their bytes' characters.
 std::string ChoicesGrammar(const std::vector<std::string>& choices) {
   std::string grammar = "root ::= ";
@@ -113,6 +94,7 @@ absl::StatusOr<std::string> GrammarServer::Hello(FrameReader& request) {
   const size_t token_count = request.Number();
   const std::vector<int32_t> end_token_ids = request.Ids();
   compile_ms_ = request.Number();
+  mask_ms_ = request.Number();
   if (!request.ok()) return Refused("MALFORMED_REQUEST", "hello");
   absl::StatusOr<std::unique_ptr<tokenizer::Tokenizer>> tokenizer =
       tokenizer::Tokenizer::Load(model_dir);
@@ -124,12 +106,12 @@ absl::StatusOr<std::string> GrammarServer::Hello(FrameReader& request) {
   return "";
 }
 
-absl::StatusOr<std::string> GrammarServer::Compile(FrameReader& request) {
+absl::StatusOr<std::string> GrammarServer::Compile(FrameReader& request, CpuLimit& limit) {
   const auto kind = static_cast<GrammarSpec::Kind>(request.Number());
   std::vector<std::string> texts(std::min<uint64_t>(request.Number(), kMaxChoiceCount));
   for (std::string& text : texts) text = std::string(request.Text());
   if (!request.ok()) return Refused("MALFORMED_REQUEST", "compile");
-  const CpuLimit limit(compile_ms_);
+  const CpuLimit::Scope scope(limit, compile_ms_);
   // No cache: the worker keeps what is compiled. One thread: the other cores are the worker's.
   xgrammar::GrammarCompiler compiler(*vocabulary_, /*max_threads=*/1, /*cache_enabled=*/false);
   std::string serialized = compiler.CompileGrammar(ToGrammar(kind, texts)).SerializeJSON();
@@ -153,11 +135,11 @@ absl::StatusOr<std::string> GrammarServer::Load(FrameReader& request) {
   return "";
 }
 
-absl::StatusOr<std::string> GrammarServer::Handle(FrameReader& request) {
+absl::StatusOr<std::string> GrammarServer::Handle(FrameReader& request, CpuLimit& limit) {
   const auto kind = static_cast<Request>(request.Number());
   if (kind == Request::kHello) return Hello(request);
   if (!vocabulary_) return Refused("MALFORMED_REQUEST", "no hello");
-  if (kind == Request::kCompile) return Compile(request);
+  if (kind == Request::kCompile) return Compile(request, limit);
   if (kind == Request::kLoad) return Load(request);
   const uint64_t id = request.Number();
   // Freed after the lock, for which the thread of masks may wait: this one has a low priority.
@@ -168,12 +150,13 @@ absl::StatusOr<std::string> GrammarServer::Handle(FrameReader& request) {
 }
 
 void GrammarServer::ServeControl(int socket) {
+  CpuLimit limit;
   for (;;) {
     const absl::StatusOr<std::string> frame = ReceiveFrame(socket, absl::InfiniteDuration());
     if (!frame.ok()) return;
     FrameReader request(*frame);
     const absl::StatusOr<std::string> result =
-        Guarded([&]() -> absl::StatusOr<std::string> { return Handle(request); });
+        Guarded([&]() -> absl::StatusOr<std::string> { return Handle(request, limit); });
     FrameWriter reply;
     WriteStatus(result.status(), reply);
     if (result.ok()) reply.Text(*result);
@@ -181,12 +164,14 @@ void GrammarServer::ServeControl(int socket) {
   }
 }
 
-absl::Status GrammarServer::FillMask(FrameReader& item, std::vector<uint32_t>& mask) {
+absl::Status GrammarServer::FillMask(FrameReader& item, CpuLimit& limit,
+                                     std::vector<uint32_t>& mask) {
   const uint64_t session_id = item.Number();
   const uint64_t grammar_id = item.Number();
   const uint64_t known = item.Number();
   const std::vector<int32_t> further = item.Ids();
   if (!item.ok()) return Refused("MALFORMED_REQUEST", "mask");
+  const CpuLimit::Scope scope(limit, mask_ms_ * (1 + further.size() / kTokensPerLimit));
   if (known == 0) {
     sessions_.erase(session_id);
     absl::MutexLock lock(&mutex_);
@@ -220,6 +205,7 @@ absl::Status GrammarServer::FillMask(FrameReader& item, std::vector<uint32_t>& m
 }
 
 void GrammarServer::ServeMasks(int socket) {
+  CpuLimit limit;
   for (;;) {
     const absl::StatusOr<std::string> frame = ReceiveFrame(socket, absl::InfiniteDuration());
     if (!frame.ok()) return;
@@ -231,7 +217,8 @@ void GrammarServer::ServeMasks(int socket) {
     FrameReader item(request.Text());
     for (; items > 0 && request.ok(); --items) {
       std::vector<uint32_t> mask;
-      const absl::Status status = Guarded([&]() -> absl::Status { return FillMask(item, mask); });
+      const absl::Status status =
+          Guarded([&]() -> absl::Status { return FillMask(item, limit, mask); });
       FrameWriter reply;
       WriteStatus(status, reply);
       if (!status.ok()) mask.clear();

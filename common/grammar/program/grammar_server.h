@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/grammar/frames.h"
 #include "common/grammar/grammar.h"
+#include "common/grammar/program/cpu_limit.h"
 
 namespace baton::grammar {
 
@@ -26,14 +27,14 @@ class GrammarServer {
   void ServeMasks(int socket);
 
  private:
-  absl::StatusOr<std::string> Handle(FrameReader& request);
+  absl::StatusOr<std::string> Handle(FrameReader& request, CpuLimit& limit);
   absl::StatusOr<std::string> Hello(FrameReader& request);
-  absl::StatusOr<std::string> Compile(FrameReader& request);
+  absl::StatusOr<std::string> Compile(FrameReader& request, CpuLimit& limit);
   absl::StatusOr<std::string> Load(FrameReader& request);
-  absl::Status FillMask(FrameReader& item, std::vector<uint32_t>& mask);
+  absl::Status FillMask(FrameReader& item, CpuLimit& limit, std::vector<uint32_t>& mask);
 
   std::optional<xgrammar::TokenizerInfo> vocabulary_;  // set by Hello, before anything else
-  uint64_t compile_ms_ = 0;                            // likewise
+  uint64_t compile_ms_ = 0, mask_ms_ = 0;              // likewise
   absl::Mutex mutex_;
   std::map<uint64_t, xgrammar::CompiledGrammar> grammars_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, xgrammar::GrammarMatcher> sessions_;  // of ServeMasks

@@ -47,7 +47,7 @@ bool Bit(const Mask& mask, int id) {
   return (mask[static_cast<size_t>(id / 32)] >> (id % 32) & 1) != 0;
 }
 
-// A process that computes without end. Returns when it has stopped.
+// Returns when the process has stopped.
 void StopProcess(pid_t pid) {
   ASSERT_EQ(kill(pid, SIGSTOP), 0);
   int status = 0;
@@ -239,28 +239,82 @@ TEST_F(StructuredOutputTest, KilledProcessesAreReplacedAndNoMaskChanges) {
   }
 }
 
-TEST_F(StructuredOutputTest, AHangingCompilerCostsOneRequestAnError) {
+// A machine that stalls must not end an answer. The limits are what a fresh process may take on a
+// crowded one.
+TEST_F(StructuredOutputTest, AStoppedCompilerIsReplaced) {
   StructuredOutputOptions options;
-  options.compile_limit = absl::Milliseconds(300);
+  options.compile_limit = absl::Seconds(5);
   Start(options);
-  const auto grammar = Grammar({Kind::kChoices, {"ab"}});
-  StopProcess(output_->compiling_pid());
-  const absl::Status status = Compile({Kind::kChoices, {"cd"}}).status();
-  EXPECT_EQ(ErrorReason(status), "SCHEMA_TOO_COMPLEX") << status;
-  EXPECT_TRUE(MaskOf(1, *grammar, {}).ok());
-  // It was not the grammar's fault.
+  ASSERT_NE(Grammar({Kind::kChoices, {"ab"}}), nullptr);
+  const pid_t stopped = output_->compiling_pid();
+  StopProcess(stopped);
   EXPECT_NE(Grammar({Kind::kChoices, {"cd"}}), nullptr);
+  EXPECT_NE(output_->compiling_pid(), stopped);
 }
 
-TEST_F(StructuredOutputTest, AHangingMaskCostsOneSequenceAnError) {
+TEST_F(StructuredOutputTest, AStoppedMaskProcessIsReplacedAndNoMaskChanges) {
   const auto grammar = Grammar({Kind::kChoices, {"abcd", "cdab"}});
   const std::vector<int32_t> first = Ids("ab"), second = Ids("cd");
-  const Mask expected = *MaskOf(2, *grammar, second);
-  StopProcess(output_->mask_pid());
-  const auto masks = output_->Masks({{1, grammar.get(), first}, {2, grammar.get(), second}});
-  EXPECT_EQ(ErrorReason(masks[0].status()), "GRAMMAR_PROCESS_LOST") << masks[0].status();
-  ASSERT_TRUE(masks[1].ok()) << masks[1].status();
-  EXPECT_EQ(*masks[1], expected);
+  const std::vector<StructuredOutput::Item> items = {{1, grammar.get(), first},
+                                                     {2, grammar.get(), second}};
+  const auto expected = output_->Masks(items);
+  const pid_t stopped = output_->mask_pid();
+  StopProcess(stopped);
+  const auto masks = output_->Masks(items);
+  for (size_t i = 0; i < 2; ++i) {
+    ASSERT_TRUE(masks[i].ok()) << masks[i].status();
+    EXPECT_EQ(*masks[i], *expected[i]);
+  }
+  EXPECT_NE(output_->mask_pid(), stopped);
+}
+
+// What takes seconds of the processor, at each attempt.
+GrammarSpec SlowToCompile() {
+  std::string regex = "(a|b)*a";
+  for (int i = 0; i < 10; ++i) absl::StrAppend(&regex, "((a|b){1,1000}c?){1,1000}");
+  return {Kind::kRegex, {regex}};
+}
+
+TEST_F(StructuredOutputTest, ACompilerThatNeverAnswersCostsOneRequestAnError) {
+  StructuredOutputOptions options;
+  options.compile_limit = absl::Milliseconds(1);
+  options.process.compile_cpu_limit = absl::Minutes(5);
+  Start(options);
+  // Not the grammar's fault, as far as can be known: another worker, or the same later, may do it.
+  const absl::Status status = Compile(SlowToCompile()).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_EQ(ErrorReason(status), "GRAMMAR_PROCESS_LOST") << status;
+  EXPECT_EQ(output_->compiling_pid(), 0);
+}
+
+// An answer that its grammar can read in very many ways, all of which are kept: half a second.
+GrammarSpec SlowToMask() { return {Kind::kRegex, {"((a{0,9}){0,9}){0,9}"}}; }
+std::vector<int32_t> SlowTokens() { return Ids(std::string(250, 'a')); }
+
+TEST_F(StructuredOutputTest, AMaskThatComputesTooLongCostsOneSequenceAnError) {
+  StructuredOutputOptions options;
+  options.process.mask_cpu_limit = absl::Milliseconds(50);
+  options.mask_limit = absl::Minutes(5);  // a crowded machine may take long over them
+  Start(options);
+  const auto slow = Grammar(SlowToMask()), grammar = Grammar({Kind::kChoices, {"abcd", "cdab"}});
+  const std::vector<int32_t> first = Ids("ab"), tokens = SlowTokens(), second = Ids("cd");
+  const auto masks = output_->Masks(
+      {{1, grammar.get(), first}, {2, slow.get(), tokens}, {3, grammar.get(), second}});
+  EXPECT_TRUE(masks[0].ok()) << masks[0].status();
+  EXPECT_EQ(ErrorReason(masks[1].status()), "SCHEMA_TOO_COMPLEX") << masks[1].status();
+  EXPECT_TRUE(absl::StrContains(masks[1].status().message(), "of the processor"))
+      << masks[1].status();
+  EXPECT_TRUE(masks[2].ok()) << masks[2].status();
+}
+
+TEST_F(StructuredOutputTest, AMaskThatNeverComesCostsOneSequenceAnError) {
+  StructuredOutputOptions options;
+  options.process.mask_cpu_limit = absl::Minutes(5);
+  options.mask_limit = absl::Milliseconds(1);
+  Start(options);
+  const absl::Status status = MaskOf(1, *Grammar(SlowToMask()), SlowTokens()).status();
+  EXPECT_TRUE(absl::IsInternal(status)) << status;
+  EXPECT_EQ(ErrorReason(status), "GRAMMAR_PROCESS_LOST") << status;
 }
 
 // The real thing: an expression whose automaton is too large for time or memory.
@@ -269,15 +323,13 @@ TEST_F(StructuredOutputTest, AnExplosiveGrammarIsRefusedInTime) {
   options.process.compile_cpu_limit = absl::Milliseconds(500);
   options.compile_limit = absl::Minutes(5);  // a crowded machine may take long over them
   Start(options);
-  std::string regex = "(a|b)*a";
-  for (int i = 0; i < 10; ++i) absl::StrAppend(&regex, "((a|b){1,1000}c?){1,1000}");
-  const absl::Status status = Compile({Kind::kRegex, {regex}}).status();
+  const absl::Status status = Compile(SlowToCompile()).status();
   EXPECT_EQ(ErrorReason(status), "SCHEMA_TOO_COMPLEX") << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "of the processor")) << status;
   // It is not tried again.
   ASSERT_NE(Grammar({Kind::kChoices, {"ab"}}), nullptr);
   const pid_t compiler = output_->compiling_pid();
-  EXPECT_EQ(ErrorReason(Compile({Kind::kRegex, {regex}}).status()), "SCHEMA_TOO_COMPLEX");
+  EXPECT_EQ(ErrorReason(Compile(SlowToCompile()).status()), "SCHEMA_TOO_COMPLEX");
   EXPECT_EQ(output_->compiling_pid(), compiler);
 }
 
