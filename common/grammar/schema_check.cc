@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -12,7 +14,7 @@
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
 #include "common/base/utf8.h"
-#include "common/grammar/regex_check.h"
+#include "common/grammar/normal_regex.h"
 #include "common/json/json.h"
 
 namespace baton::grammar {
@@ -110,6 +112,9 @@ class SchemaWalk {
     }
     return Typed(schema, place, depth);
   }
+
+  // The normal form of each schema of strings that has a pattern or a length.
+  const std::map<const Value*, std::string>& patterns() const { return patterns_; }
 
  private:
   static absl::Status Invalid(absl::string_view place, absl::string_view what) {
@@ -327,13 +332,11 @@ class SchemaWalk {
             Schema(prefix->items[i], absl::StrCat(place, "/prefixItems/", i), depth + 2));
       }
     }
-    BATON_RETURN_IF_ERROR(Length(schema, "minItems", place));
-    return Length(schema, "maxItems", place);
+    return Lengths(schema, "minItems", "maxItems", place).status();
   }
 
   absl::Status String(const Value& schema, const std::string& place) {
-    BATON_RETURN_IF_ERROR(Length(schema, "minLength", place));
-    BATON_RETURN_IF_ERROR(Length(schema, "maxLength", place));
+    BATON_ASSIGN_OR_RETURN(const Bounds lengths, Lengths(schema, "minLength", "maxLength", place));
     const Value* const pattern = schema.Find("pattern");
     const Value* const format = schema.Find("format");
     const bool length = schema.Find("minLength") != nullptr || schema.Find("maxLength") != nullptr;
@@ -341,9 +344,11 @@ class SchemaWalk {
       return Unsupported(place, "more than one of pattern, format and a length");
     }
     if (pattern != nullptr) {
+      const std::string at = absl::StrCat(place, "/pattern");
       const std::string* const text = Text(*pattern);
-      if (text == nullptr) return Invalid(absl::StrCat(place, "/pattern"), "a string expected");
-      return CheckRegex(*text, RegexUse::kJsonString, kField);
+      if (text == nullptr) return Invalid(at, "a string expected");
+      BATON_ASSIGN_OR_RETURN(patterns_[&schema],
+                             NormalRegex(*text, RegexUse::kJsonString, kField, at));
     }
     if (format != nullptr) {
       const std::string* const text = Text(*format);
@@ -352,16 +357,43 @@ class SchemaWalk {
                            absl::StrCat("the format ", text == nullptr ? "" : json::Quoted(*text)));
       }
     }
+    // XGrammar's strings of bounded length have control characters, which no JSON string has.
+    if (lengths.least > 0 || lengths.most) {
+      patterns_[&schema] =
+          lengths.most == 0
+              ? ""
+              : absl::StrCat(NormalClass(EscapedInJson().Complement()), "{", lengths.least, ",",
+                             lengths.most ? absl::StrCat(*lengths.most) : "", "}");
+    }
     return absl::OkStatus();
   }
 
-  absl::Status Length(const Value& schema, absl::string_view key, const std::string& place) {
+  struct Bounds {
+    int64_t least = 0;
+    std::optional<int64_t> most;
+  };
+
+  absl::StatusOr<Bounds> Lengths(const Value& schema, absl::string_view least,
+                                 absl::string_view most, const std::string& place) {
+    Bounds bounds;
+    BATON_ASSIGN_OR_RETURN(bounds.most, Length(schema, most, place));
+    BATON_ASSIGN_OR_RETURN(const std::optional<int64_t> given, Length(schema, least, place));
+    bounds.least = given.value_or(0);
+    if (bounds.most && *bounds.most < bounds.least) {
+      return Invalid(absl::StrCat(place, "/", most),
+                     absl::StrCat(*bounds.most, " given, at least ", least, " expected"));
+    }
+    return bounds;
+  }
+
+  absl::StatusOr<std::optional<int64_t>> Length(const Value& schema, absl::string_view key,
+                                                const std::string& place) {
     const Value* const value = schema.Find(key);
-    if (value == nullptr) return absl::OkStatus();
+    if (value == nullptr) return std::nullopt;
     if (TypeOf(*value) != "integer" || value->scalar.integer < 0) {
       return Invalid(absl::StrCat(place, "/", key), "a whole number of 0 or more expected");
     }
-    if (value->scalar.integer <= kMaxLength) return absl::OkStatus();
+    if (value->scalar.integer <= kMaxLength) return value->scalar.integer;
     return InvalidField("SCHEMA_TOO_COMPLEX", kField,
                         absl::StrCat(place, "/", key, ": ", value->scalar.integer,
                                      " given, at most ", kMaxLength, " expected"));
@@ -386,9 +418,27 @@ class SchemaWalk {
   }
 
   const Value& root_;
+  std::map<const Value*, std::string> patterns_;
 };
 
-absl::Status CheckSchema(const std::string& text) {
+void PutPatterns(const std::map<const Value*, std::string>& patterns, Value& schema) {
+  for (Value& item : schema.items) PutPatterns(patterns, item);
+  const auto found = patterns.find(&schema);
+  if (found == patterns.end()) return;
+  Value with_pattern;
+  with_pattern.kind = Value::Kind::kObject;
+  for (size_t i = 0; i < schema.keys.size(); ++i) {
+    const std::string& key = schema.keys[i];
+    if (key == "pattern" || key == "minLength" || key == "maxLength") continue;
+    with_pattern.keys.push_back(key);
+    with_pattern.items.push_back(std::move(schema.items[i]));
+  }
+  with_pattern.keys.push_back("pattern");
+  with_pattern.items.emplace_back().scalar = {.kind = Scalar::Kind::kString, .text = found->second};
+  schema = std::move(with_pattern);
+}
+
+absl::StatusOr<Value> CheckedSchema(const std::string& text) {
   if (text.size() > kMaxSchemaBytes) {
     return InvalidField("SCHEMA_TOO_COMPLEX", kField,
                         absl::StrCat("a schema of ", text.size(), " bytes given, at most ",
@@ -396,7 +446,10 @@ absl::Status CheckSchema(const std::string& text) {
   }
   absl::StatusOr<Value> schema = json::Parse(text, "schema", kMaxSchemaValues);
   if (!schema.ok()) return InvalidField("SCHEMA_INVALID", kField, schema.status().message());
-  return SchemaWalk(*schema).Schema(*schema, "#", 1);
+  SchemaWalk walk(*schema);
+  BATON_RETURN_IF_ERROR(walk.Schema(*schema, "#", 1));
+  PutPatterns(walk.patterns(), *schema);
+  return schema;
 }
 
 absl::Status CheckChoices(const std::vector<std::string>& choices) {
@@ -406,13 +459,14 @@ absl::Status CheckChoices(const std::vector<std::string>& choices) {
         choices.empty() ? "SCHEMA_INVALID" : "SCHEMA_TOO_COMPLEX", kChoices,
         absl::StrCat(choices.size(), " given, 1 to ", kMaxChoiceCount, " expected"));
   }
-  for (const std::string& choice : choices) {
-    if (choice.empty() || !IsUtf8(choice) || choice.find('\0') != std::string::npos) {
-      return InvalidField("SCHEMA_INVALID", kChoices, "texts in UTF-8, none empty, expected");
+  for (size_t i = 0; i < choices.size(); ++i) {
+    const std::string field = absl::StrCat(kChoices, "[", i, "]");
+    if (choices[i].empty() || !IsUtf8(choices[i])) {
+      return InvalidField("SCHEMA_INVALID", field, "a text in UTF-8, not empty, expected");
     }
-    if (choice.size() > kMaxChoiceBytes) {
-      return InvalidField("SCHEMA_TOO_COMPLEX", kChoices,
-                          absl::StrCat("a text of ", choice.size(), " bytes given, at most ",
+    if (choices[i].size() > kMaxChoiceBytes) {
+      return InvalidField("SCHEMA_TOO_COMPLEX", field,
+                          absl::StrCat("a text of ", choices[i].size(), " bytes given, at most ",
                                        kMaxChoiceBytes, " expected"));
     }
   }
@@ -427,16 +481,21 @@ absl::Status CheckSpec(const GrammarSpec& spec) {
     case GrammarSpec::Kind::kJsonObject:
       return absl::OkStatus();
     case GrammarSpec::Kind::kJsonSchema:
-      return one ? CheckSchema(spec.texts[0])
+      return one ? CheckedSchema(spec.texts[0]).status()
                  : InvalidField("SCHEMA_INVALID", kField, "one schema expected");
     case GrammarSpec::Kind::kRegex:
-      return one ? CheckRegex(spec.texts[0], RegexUse::kAnswer, "structured_output.regex")
+      return one ? NormalRegex(spec.texts[0], RegexUse::kAnswer, "structured_output.regex").status()
                  : InvalidField("SCHEMA_INVALID", "structured_output.regex",
                                 "one regular expression expected");
     case GrammarSpec::Kind::kChoices:
       return CheckChoices(spec.texts);
   }
   return InvalidField("SCHEMA_INVALID", "structured_output", "no such kind");
+}
+
+absl::StatusOr<std::string> NormalSchema(const std::string& schema) {
+  BATON_ASSIGN_OR_RETURN(const Value checked, CheckedSchema(schema));
+  return json::ToText(checked);
 }
 
 }  // namespace baton::grammar

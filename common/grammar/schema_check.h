@@ -4,8 +4,10 @@
 #ifndef BATON_COMMON_GRAMMAR_SCHEMA_CHECK_H_
 #define BATON_COMMON_GRAMMAR_SCHEMA_CHECK_H_
 
+#include <string>
+
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
+#include "absl/status/statusor.h"
 #include "common/grammar/grammar.h"
 
 namespace baton::grammar {
@@ -13,6 +15,10 @@ namespace baton::grammar {
 // INVALID_ARGUMENT naming the field: SCHEMA_INVALID for what is no schema, SCHEMA_UNSUPPORTED with
 // the place and the keyword, SCHEMA_TOO_COMPLEX for what is above a bound of grammar.h.
 absl::Status CheckSpec(const GrammarSpec& spec);
+
+// The same schema in the form that XGrammar gets, with CheckSpec's errors. Patterns are in the
+// normal form of normal_regex.h, and lengths of strings are patterns.
+absl::StatusOr<std::string> NormalSchema(const std::string& schema);
 
 }  // namespace baton::grammar
 

@@ -311,8 +311,13 @@ TEST_F(ConstrainedAnswersTest, WhatCannotBeDoneIsRefusedByName) {
             "SCHEMA_UNSUPPORTED structured_output.json_schema");
   EXPECT_EQ(reason([](GenerateRequest& r) { r.mutable_structured_output()->Clear(); }),
             "SCHEMA_INVALID structured_output.choices");
-  // Found by the compiler.
   EXPECT_EQ(reason([](GenerateRequest& r) { r.mutable_structured_output()->set_regex("*a"); }),
+            "SCHEMA_INVALID structured_output.regex");
+  // Found by the compiler.
+  EXPECT_EQ(reason([](GenerateRequest& r) {
+              r.mutable_structured_output()->set_json_schema(
+                  R"({"type": "integer", "minimum": 5, "maximum": 3})");
+            }),
             "SCHEMA_INVALID structured_output");
 
   internal::v1::DecodeRequest request;

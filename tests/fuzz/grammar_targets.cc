@@ -8,7 +8,7 @@
 #include "common/base/utf8.h"
 #include "common/grammar/frames.h"
 #include "common/grammar/grammar_process.h"
-#include "common/grammar/regex_check.h"
+#include "common/grammar/normal_regex.h"
 #include "common/grammar/schema_check.h"
 #include "common/json/json.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -30,9 +30,10 @@ void FuzzGrammarSpec(absl::string_view data) {
     return;
   }
   for (const std::string& text : spec.texts) BATON_CHECK(IsUtf8(text));
-  if (spec.kind == grammar::GrammarSpec::Kind::kJsonSchema) {
-    BATON_CHECK(spec.texts.size() == 1 && json::Parse(spec.texts[0], "schema").ok());
-  }
+  if (spec.kind != grammar::GrammarSpec::Kind::kJsonSchema) return;
+  BATON_CHECK(spec.texts.size() == 1 && json::Parse(spec.texts[0], "schema").ok());
+  const absl::StatusOr<std::string> normal = grammar::NormalSchema(spec.texts[0]);
+  BATON_CHECK(normal.ok() && json::Parse(*normal, "schema").ok()) << normal.status();
 }
 
 // The first byte is the use.
@@ -40,18 +41,18 @@ void FuzzGrammarRegex(absl::string_view data) {
   if (data.empty()) return;
   const auto use = data[0] % 2 == 0 ? grammar::RegexUse::kAnswer : grammar::RegexUse::kJsonString;
   const absl::string_view regex = data.substr(1);
-  const absl::Status status = grammar::CheckRegex(regex, use, "regex");
-  if (!status.ok()) {
-    BATON_CHECK(absl::IsInvalidArgument(status) && ErrorField(status) == "regex") << status;
+  const absl::StatusOr<std::string> normal = grammar::NormalRegex(regex, use, "regex");
+  if (!normal.ok()) {
+    BATON_CHECK(absl::IsInvalidArgument(normal.status()) && ErrorField(normal.status()) == "regex")
+        << normal.status();
     return;
   }
-  BATON_CHECK(regex.size() <= grammar::kMaxRegexBytes && IsUtf8(regex));
-  // No dot is left to replace, and what is compiled is an expression of the same rules.
-  const std::string compiled = grammar::WithoutNewlines(regex);
-  BATON_CHECK(grammar::WithoutNewlines(compiled) == compiled) << compiled;
-  if (compiled.size() > grammar::kMaxRegexBytes) return;
-  const absl::Status again = grammar::CheckRegex(compiled, grammar::RegexUse::kAnswer, "regex");
-  BATON_CHECK(again.ok()) << regex << " becomes " << compiled << ": " << again;
+  BATON_CHECK(regex.size() <= grammar::kMaxRegexBytes && IsUtf8(regex) && IsUtf8(*normal));
+  // The normal form is an expression of the same rules.
+  if (normal->empty() || normal->size() > grammar::kMaxRegexBytes) return;
+  const absl::Status again =
+      grammar::NormalRegex(*normal, grammar::RegexUse::kAnswer, "regex").status();
+  BATON_CHECK(again.ok()) << regex << " becomes " << *normal << ": " << again;
 }
 
 // The first byte is the number of reads, and the next ones are their kinds; the frame follows.

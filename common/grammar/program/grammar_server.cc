@@ -4,7 +4,6 @@
 #include <exception>
 #include <memory>
 #include <new>
-#include <stdexcept>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -16,7 +15,8 @@
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
 #include "common/grammar/grammar_process.h"
-#include "common/grammar/regex_check.h"
+#include "common/grammar/normal_regex.h"
+#include "common/grammar/schema_check.h"
 #include "common/tokenizer/tokenizer.h"
 
 namespace baton::grammar {
@@ -51,7 +51,8 @@ auto Guarded(Function&& function) -> decltype(function()) {
   }
 }
 
-// One of the texts, as an EBNF grammar of their bytes' characters.
+// One of the texts, as an EBNF grammar. Escapes have eight digits: XGrammar reads all hexadecimal
+// digits that follow \x.
 std::string ChoicesGrammar(const std::vector<std::string>& choices) {
   std::string grammar = "root ::= ";
   for (size_t i = 0; i < choices.size(); ++i) {
@@ -59,7 +60,7 @@ std::string ChoicesGrammar(const std::vector<std::string>& choices) {
     for (const char character : choices[i]) {
       const bool escaped = character == '"' || character == '\\';
       if (escaped || static_cast<unsigned char>(character) < 0x20 || character == 0x7f) {
-        absl::StrAppendFormat(&grammar, "\\x%02x", static_cast<unsigned char>(character));
+        absl::StrAppendFormat(&grammar, "\\U%08x", static_cast<unsigned char>(character));
       } else {
         grammar.push_back(character);
       }
@@ -69,22 +70,28 @@ std::string ChoicesGrammar(const std::vector<std::string>& choices) {
   return grammar + "\n";
 }
 
-xgrammar::Grammar ToGrammar(GrammarSpec::Kind kind, const std::vector<std::string>& texts) {
+absl::StatusOr<xgrammar::Grammar> ToGrammar(const GrammarSpec& spec) {
   const auto json = [](const std::string& schema, bool strict) {
     return xgrammar::Grammar::FromJSONSchema(schema, /*any_whitespace=*/true, std::nullopt,
                                              std::nullopt, strict, kMaxWhitespace);
   };
-  switch (kind) {
+  BATON_RETURN_IF_ERROR(CheckSpec(spec));
+  switch (spec.kind) {
     case GrammarSpec::Kind::kJsonObject:
       return json(R"({"type": "object"})", /*strict=*/false);
-    case GrammarSpec::Kind::kJsonSchema:
-      return json(texts.at(0), /*strict=*/true);
-    case GrammarSpec::Kind::kRegex:
-      return xgrammar::Grammar::FromRegex(WithoutNewlines(texts.at(0)));
+    case GrammarSpec::Kind::kJsonSchema: {
+      BATON_ASSIGN_OR_RETURN(const std::string schema, NormalSchema(spec.texts[0]));
+      return json(schema, /*strict=*/true);
+    }
+    case GrammarSpec::Kind::kRegex: {
+      BATON_ASSIGN_OR_RETURN(const std::string regex, NormalRegex(spec.texts[0], RegexUse::kAnswer,
+                                                                  "structured_output.regex"));
+      return xgrammar::Grammar::FromRegex(regex);
+    }
     case GrammarSpec::Kind::kChoices:
-      return xgrammar::Grammar::FromEBNF(ChoicesGrammar(texts));
+      return xgrammar::Grammar::FromEBNF(ChoicesGrammar(spec.texts));
   }
-  throw std::invalid_argument("no such kind of grammar");
+  return Refused("MALFORMED_REQUEST", "no such kind of grammar");
 }
 
 }  // namespace
@@ -107,14 +114,15 @@ absl::StatusOr<std::string> GrammarServer::Hello(FrameReader& request) {
 }
 
 absl::StatusOr<std::string> GrammarServer::Compile(FrameReader& request, CpuLimit& limit) {
-  const auto kind = static_cast<GrammarSpec::Kind>(request.Number());
-  std::vector<std::string> texts(std::min<uint64_t>(request.Number(), kMaxChoiceCount));
-  for (std::string& text : texts) text = std::string(request.Text());
+  GrammarSpec spec = {.kind = static_cast<GrammarSpec::Kind>(request.Number())};
+  spec.texts.resize(std::min<uint64_t>(request.Number(), kMaxChoiceCount));
+  for (std::string& text : spec.texts) text = std::string(request.Text());
   if (!request.ok()) return Refused("MALFORMED_REQUEST", "compile");
   const CpuLimit::Scope scope(limit, compile_ms_);
+  BATON_ASSIGN_OR_RETURN(const xgrammar::Grammar grammar, ToGrammar(spec));
   // No cache: the worker keeps what is compiled. One thread: the other cores are the worker's.
   xgrammar::GrammarCompiler compiler(*vocabulary_, /*max_threads=*/1, /*cache_enabled=*/false);
-  std::string serialized = compiler.CompileGrammar(ToGrammar(kind, texts)).SerializeJSON();
+  std::string serialized = compiler.CompileGrammar(grammar).SerializeJSON();
   if (serialized.size() + 1024 > kMaxFrameBytes) {
     return Refused("SCHEMA_TOO_COMPLEX",
                    absl::StrCat("compiled, it has ", serialized.size(), " bytes"));

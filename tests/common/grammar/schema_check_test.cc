@@ -7,7 +7,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
-#include "common/grammar/regex_check.h"
 
 namespace baton::grammar {
 namespace {
@@ -15,7 +14,6 @@ namespace {
 using Kind = GrammarSpec::Kind;
 
 absl::Status Schema(const std::string& schema) { return CheckSpec({Kind::kJsonSchema, {schema}}); }
-absl::Status Regex(const std::string& regex) { return CheckSpec({Kind::kRegex, {regex}}); }
 
 TEST(SchemaCheckTest, AcceptsWhatIsEnforced) {
   for (const char* const schema : {
@@ -109,10 +107,6 @@ TEST(SchemaCheckTest, Bounds) {
         std::string(R"({"type": "string", "maxLength": 100000})")}) {
     EXPECT_EQ(ErrorReason(Schema(schema)), "SCHEMA_TOO_COMPLEX") << Schema(schema);
   }
-  EXPECT_EQ(ErrorReason(Regex(std::string(kMaxRegexBytes + 1, 'a'))), "SCHEMA_TOO_COMPLEX");
-  EXPECT_EQ(ErrorReason(Regex("a{1001}")), "SCHEMA_TOO_COMPLEX");
-  EXPECT_EQ(ErrorReason(Regex(std::string(65, '(') + "a" + std::string(65, ')'))),
-            "SCHEMA_TOO_COMPLEX");
   const std::vector<std::string> many(kMaxChoiceCount + 1, "a");
   EXPECT_EQ(ErrorReason(CheckSpec({Kind::kChoices, many})), "SCHEMA_TOO_COMPLEX");
   EXPECT_EQ(ErrorReason(CheckSpec({Kind::kChoices, {std::string(kMaxChoiceBytes + 1, 'a')}})),
@@ -123,23 +117,42 @@ TEST(SchemaCheckTest, Bounds) {
   EXPECT_TRUE(CheckSpec({Kind::kChoices, {"yes", "n\"o\n\\"}}).ok());
 }
 
-TEST(RegexCheckTest, AcceptsAndRefuses) {
-  for (const char* const regex :
-       {"a", "^(?:ab|c)?d{2}e{1,}f{0,3}$", R"([^a-z\]\-\d]+\.\w\\)", R"(\x41\u00e9)", "é+?"}) {
-    EXPECT_TRUE(Regex(regex).ok()) << regex << ": " << Regex(regex);
-  }
-  for (const char* const regex : {"a^b", "a$b", "(?=a)", "(?!a)", "(?<n>a)", "(?i)a", R"(\b)",
-                                  R"((a)\1)", R"(\p{L})", R"(\A)", "[[:alpha:]]", R"(\cA)"}) {
-    EXPECT_EQ(ErrorReason(Regex(regex)), "SCHEMA_UNSUPPORTED") << regex << ": " << Regex(regex);
-  }
-  for (const char* const regex :
-       {"", "(a", "a)", "[a", "[]", "a{", "a{x}", "a{,3}", "\\", "\xff", R"(\x4)"}) {
-    EXPECT_EQ(ErrorReason(Regex(regex)), "SCHEMA_INVALID") << regex << ": " << Regex(regex);
-  }
+TEST(SchemaCheckTest, ChoicesSayWhichOneIsWrong) {
+  const absl::Status empty = CheckSpec({Kind::kChoices, {"a", ""}});
+  EXPECT_EQ(ErrorField(empty), "structured_output.choices[1]");
+  EXPECT_TRUE(CheckSpec({Kind::kChoices, {std::string("a\0b", 3)}}).ok());
 }
 
-TEST(RegexCheckTest, ADotIsNoNewline) {
-  EXPECT_EQ(WithoutNewlines(R"(a.\.[.])"), R"(a[^\n\r]\.[.])");
+TEST(SchemaCheckTest, MessagesOfPatternsHaveTheirPlace) {
+  const absl::Status status = Schema(
+      R"({"properties": {"a": {"type": "array", "items": {"type": "string", "pattern": "x\\x00"}}}})");
+  EXPECT_EQ(ErrorReason(status), "SCHEMA_UNSUPPORTED");
+  EXPECT_TRUE(absl::StrContains(status.message(),
+                                "#/properties/a/items/pattern: regular expression, byte 1: "))
+      << status;
+}
+
+TEST(NormalSchemaTest, PatternsAndLengthsAreInNormalForm) {
+  const auto normal = [](const char* schema) { return NormalSchema(schema).value(); };
+  EXPECT_EQ(normal(R"({"type": "string", "pattern": "^[\\^a]\\x2e5$", "title": "t"})"),
+            R"({"type":"string","title":"t","pattern":"[a^]\\.5"})");
+  // What is no keyword stays: a name, a value, an annotation.
+  for (
+      const char* const schema :
+      {R"({"properties":{"pattern":{"const":{"pattern":"\\x41","minLength":1}}}})",
+       R"({"enum":["\u0000\u001f\"\\",{"type":"string","maxLength":3}],"default":{"pattern":"[\\^a]"}})",
+       R"({"type":"string","minLength":0})"}) {
+    EXPECT_EQ(normal(schema), schema);
+  }
+  const std::string characters = R"([^\\u0000-\u001f\"\\\\])";
+  EXPECT_EQ(normal(R"({"type":["null","string"],"minLength":2})"),
+            absl::StrCat(R"({"type":["null","string"],"pattern":")", characters, R"({2,}"})"));
+  EXPECT_EQ(normal(R"({"items":{"type":"string","minLength":1,"maxLength":40},"type":"array"})"),
+            absl::StrCat(R"({"items":{"type":"string","pattern":")", characters,
+                         R"({1,40}"},"type":"array"})"));
+  EXPECT_EQ(normal(R"({"type":"string","maxLength":0})"), R"({"type":"string","pattern":""})");
+  EXPECT_EQ(ErrorReason(NormalSchema(R"({"type":"string","minLength":2,"maxLength":1})").status()),
+            "SCHEMA_INVALID");
 }
 
 }  // namespace
