@@ -10,6 +10,7 @@
 #include "common/base/rpc/call_headers.h"
 #include "common/base/status_macros.h"
 #include "common/tracing/make_tracer.h"
+#include "router/request/entrance.h"
 #include "router/routing/priced_policy.h"
 
 namespace baton::router {
@@ -274,11 +275,12 @@ void RouterServer::Drain(absl::Duration grace) {
       rpc_->SetServing(false);
     }
     openai_.SetDraining();
-    if (http_ != nullptr) http_->StopAccepting();
-    rpc_->Stop(grace);
+    if (http_ != nullptr) http_->StartDraining();
+    rpc_->Drain(grace, RouterDrains());
     if (http_ != nullptr) {
       http_->Stop(std::max(absl::ZeroDuration(), end - clock_.SinceStart()));
     }
+    rpc_->StopRefusing();
   }
   // Streams to workers may outlive those to clients, and what was admitted, by a moment.
   admission_.AwaitEmpty();

@@ -65,9 +65,10 @@ class RouterServer {
     return metrics_endpoint_ ? metrics_endpoint_->address() : "";
   }
 
-  // NOT_SERVING and no new calls; waits until the running ones have ended or `grace` is over, then
-  // cancels them. Until then they get all that they would have got before: a worker for what was
-  // still queued, and another one for what loses its own. Idempotent.
+  // NOT_SERVING, and new calls are refused (DRAINING), also on new connections, which are accepted
+  // until the end; waits until the running calls have ended or `grace` is over, then cancels them.
+  // Until then they get all that they would have got before: a worker for what was still queued,
+  // and another one for what loses its own. Idempotent.
   void Drain(absl::Duration grace);
   // Cancels every call now; a Drain() in another thread then returns. Thread-safe.
   void Stop();

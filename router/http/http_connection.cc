@@ -74,7 +74,8 @@ void HttpConnection::Handshake() {
 void HttpConnection::ReadRequest() {
   if (state_ == State::kClosed) return;
   state_ = State::kReading;
-  if (server_.draining()) return Close();
+  // During a drain each connection has one answer more.
+  if (server_.draining() && answered_) return Close();
   request_ = HttpRequest();
   too_slow_ = false;
   parser_.emplace();
@@ -150,8 +151,7 @@ void HttpConnection::OnReadError(error_code error) {
 
 void HttpConnection::Refuse(int status, absl::string_view why) {
   timer_.cancel();
-  state_ = State::kAnswering;
-  server_.AddBusy(1);
+  BeginAnswering();
   close_after_ = true;
   // Of a request whose head does not parse, what was understood of it.
   if (request_.method.empty()) request_ = HeadOf(parser_->get());
@@ -168,7 +168,7 @@ void HttpConnection::CountAnswer(int status) {
 
 void HttpConnection::OnRequest() {
   timer_.cancel();
-  state_ = State::kAnswering;
+  BeginAnswering();
   HttpRequest request = std::exchange(request_, HttpRequest());
   http::request<http::string_body> message = parser_->release();
   parser_.reset();
@@ -177,10 +177,16 @@ void HttpConnection::OnRequest() {
   ending_ = ended_ = gone_ = false;
   path_ = request.path;
   request.body = std::move(message.body());
-  server_.AddBusy(1);
   ReadAhead();
   // Answers that come before the handler has returned wait for this thread.
   call_ = server_.handler()(std::move(request), shared_from_this());
+}
+
+// What comes during a drain is refused at once, and does not hold up its end.
+void HttpConnection::BeginAnswering() {
+  state_ = State::kAnswering;
+  busy_ = !server_.draining();
+  if (busy_) server_.AddBusy(1);
 }
 
 void HttpConnection::ReadAhead() {
@@ -303,7 +309,8 @@ void HttpConnection::FinishStream() {
 
 void HttpConnection::FinishAnswer() {
   if (std::exchange(streaming_, false) && metrics() != nullptr) metrics()->HttpStreamsChanged(-1);
-  server_.AddBusy(-1);
+  answered_ = true;
+  if (std::exchange(busy_, false)) server_.AddBusy(-1);
   if (std::shared_ptr<HttpCall> call = std::exchange(call_, nullptr)) call->OnDone();
   if (state_ == State::kClosed) return;
   if (close_after_) {

@@ -36,7 +36,7 @@ class HttpConnectionOwner {
   virtual const HttpServer::ErrorAnswer& error_answer() const = 0;
   // True once connections end with their next answer.
   virtual bool draining() const = 0;
-  // +1: a request is being answered; -1: no longer.
+  // +1: a request that came before the drain is being answered; -1: no longer.
   virtual void AddBusy(int change) = 0;
   // From the destructor of the connection.
   virtual void Remove(HttpConnection* connection) = 0;
@@ -65,10 +65,10 @@ class HttpConnection final : public HttpResponder,
   void Run() {
     OnStrand([](HttpConnection& c) { c.Handshake(); });
   }
-  // Ends the connection unless a request is being answered.
+  // Ends the connection if it waits for another request than its first one.
   void CloseIfIdle() {
     OnStrand([](HttpConnection& c) {
-      if (c.state_ == State::kReading) c.Close();
+      if (c.state_ == State::kReading && c.answered_) c.Close();
     });
   }
   void Cut() {
@@ -129,6 +129,7 @@ class HttpConnection final : public HttpResponder,
   void OnReadError(boost::system::error_code error);
   void Refuse(int status, absl::string_view why);
   void OnExpired();
+  void BeginAnswering();
   void ReadAhead();
   void OnReadAhead(boost::system::error_code error, size_t bytes);
   void Answer(HttpResponse response);
@@ -158,6 +159,8 @@ class HttpConnection final : public HttpResponder,
   bool too_slow_ = false;  // the read was cut short
   std::string path_;       // of the request being answered
   std::shared_ptr<HttpCall> call_;
+  bool answered_ = false;       // a request was
+  bool busy_ = false;           // the server counts the request as busy
   bool close_after_ = false;    // the connection ends with this answer
   bool streaming_ = false;      // the answer is a stream
   bool chunked_ = false;        // else the end of the connection ends the stream

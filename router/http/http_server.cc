@@ -7,19 +7,19 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
-#include <deque>
+#include <list>
 #include <optional>
 #include <thread>
 #include <unordered_set>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
+#include "common/base/listening_sockets.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "router/http/http_connection.h"
@@ -51,12 +51,11 @@ class HttpServer::Impl final : public HttpConnectionOwner {
       : options_(std::move(options)),
         handler_(std::move(handler)),
         error_answer_(std::move(error_answer)),
-        acceptor_(net::make_strand(io_)),
-        accept_pause_(acceptor_.get_executor()) {}
+        accept_strand_(net::make_strand(io_)) {}
 
   absl::StatusOr<std::string> Listen();
   void Run();
-  void StopAccepting();
+  void StartDraining();
   void Stop(absl::Duration grace);
 
   const HttpServerOptions& options() const override { return options_; }
@@ -67,14 +66,20 @@ class HttpServer::Impl final : public HttpConnectionOwner {
     absl::MutexLock lock(&mutex_);
     connections_.erase(connection);
   }
-  // A request is being answered, or no longer.
+  // A request that Stop waits for is being answered, or no longer.
   void AddBusy(int change) override {
     absl::MutexLock lock(&mutex_);
     busy_ += change;
   }
 
  private:
-  void Accept();
+  struct Door {
+    Door(tcp::acceptor a, net::steady_timer t) : acceptor(std::move(a)), pause(std::move(t)) {}
+    tcp::acceptor acceptor;
+    net::steady_timer pause;
+  };
+  void Accept(Door& door);
+  void CloseDoors();
   void ForEach(void (HttpConnection::*method)());
   bool Empty() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return connections_.empty(); }
   bool IdleOrCut() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return busy_ == 0 || cut_; }
@@ -84,13 +89,14 @@ class HttpServer::Impl final : public HttpConnectionOwner {
   const ErrorAnswer error_answer_;
   std::unique_ptr<HttpTls> tls_;  // null: plaintext
   net::io_context io_;
-  tcp::acceptor acceptor_;  // on a strand, like its timer
-  net::steady_timer accept_pause_;
+  const net::strand<net::io_context::executor_type> accept_strand_;  // of all doors
+  std::list<Door> doors_;  // one for each address that is listened on
   std::atomic<bool> draining_{false};
   absl::Mutex mutex_;
   std::unordered_set<HttpConnection*> connections_ ABSL_GUARDED_BY(mutex_);
   int busy_ ABSL_GUARDED_BY(mutex_) = 0;
   bool cut_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;  // no connection is added any more
   absl::Mutex join_mutex_;
   std::optional<net::executor_work_guard<net::io_context::executor_type>> keep_running_;
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(join_mutex_);
@@ -105,29 +111,17 @@ absl::StatusOr<std::string> HttpServer::Impl::Listen() {
   if (options_.tls.on()) {
     BATON_ASSIGN_OR_RETURN(tls_, HttpTls::Load(options_.tls, Clock::Real()));
   }
-  const size_t colon = address.rfind(':');
-  int port = 0;
-  if (colon == std::string::npos || !absl::SimpleAtoi(address.substr(colon + 1), &port) ||
-      port < 0 || port > 65535) {
-    return InvalidField("BAD_ADDRESS", "--http-listen",
-                        absl::StrCat("\"", address, "\" given, host:port expected"));
+  absl::StatusOr<ListeningSockets> sockets = ListeningSockets::Open(address);
+  if (absl::IsInvalidArgument(sockets.status())) {
+    return InvalidField("BAD_ADDRESS", "--http-listen", sockets.status().message());
   }
-  std::string host = address.substr(0, colon);
-  if (host.size() > 1 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
+  if (!sockets.ok()) return cannot(sockets.status().message());
+  for (const ListeningSockets::Socket& socket : sockets->Release()) {
+    const tcp protocol = socket.family == AF_INET6 ? tcp::v6() : tcp::v4();
+    doors_.emplace_back(tcp::acceptor(accept_strand_, protocol, socket.fd),
+                        net::steady_timer(accept_strand_));
   }
-  error_code error;
-  tcp::resolver resolver(io_);
-  const auto found = resolver.resolve(
-      host, absl::StrCat(port), tcp::resolver::passive | tcp::resolver::numeric_service, error);
-  if (error || found.empty()) return cannot(error.message());
-  const tcp::endpoint endpoint = *found.begin();
-  acceptor_.open(endpoint.protocol(), error);
-  if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-  if (!error) acceptor_.bind(endpoint, error);
-  if (!error) acceptor_.listen(net::socket_base::max_listen_connections, error);
-  if (error) return cannot(error.message());
-  return absl::StrCat(address.substr(0, colon), ":", acceptor_.local_endpoint().port());
+  return sockets->address();
 }
 
 void HttpServer::Impl::Run() {
@@ -135,37 +129,56 @@ void HttpServer::Impl::Run() {
                           ? options_.threads
                           : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   keep_running_.emplace(io_.get_executor());
-  net::post(acceptor_.get_executor(), [this] { Accept(); });
+  for (Door& door : doors_) {
+    net::post(accept_strand_, [this, &door] { Accept(door); });
+  }
   absl::MutexLock lock(&join_mutex_);
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { io_.run(); });
 }
 
-void HttpServer::Impl::Accept() {
-  if (draining_) return;
-  acceptor_.async_accept(net::make_strand(io_), [this](error_code error, tcp::socket socket) {
-    if (error == net::error::operation_aborted || draining_) return;
-    if (error) {
-      // Out of file descriptors, most likely: some will be closed.
-      BATON_LOG(Warning) << "HTTP: accept: " << error.message();
-      accept_pause_.expires_after(kAcceptPause);
-      accept_pause_.async_wait([this](error_code) { Accept(); });
-      return;
+void HttpServer::Impl::Accept(Door& door) {
+  door.acceptor.async_accept(net::make_strand(io_),
+                             [this, &door](error_code error, tcp::socket socket) {
+                               if (error == net::error::operation_aborted) return;
+                               if (error) {
+                                 // Out of file descriptors, most likely: some will be closed.
+                                 BATON_LOG(Warning) << "HTTP: accept: " << error.message();
+                                 door.pause.expires_after(kAcceptPause);
+                                 door.pause.async_wait([this, &door](error_code aborted) {
+                                   if (!aborted) Accept(door);
+                                 });
+                                 return;
+                               }
+                               std::shared_ptr<HttpConnection> connection;
+                               {
+                                 absl::MutexLock lock(&mutex_);
+                                 if (closed_) return;
+                                 if (connections_.size() < options_.max_connections) {
+                                   connection = std::make_shared<HttpConnection>(
+                                       *this, std::move(socket), tls_ ? tls_->Current() : nullptr);
+                                   connections_.insert(connection.get());
+                                 }
+                               }
+                               if (connection != nullptr) {
+                                 connection->Run();
+                               } else if (options_.metrics != nullptr) {
+                                 options_.metrics->HttpConnectionRefused();
+                               }
+                               Accept(door);
+                             });
+}
+
+void HttpServer::Impl::CloseDoors() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (std::exchange(closed_, true)) return;
+  }
+  net::post(accept_strand_, [this] {
+    error_code ignored;
+    for (Door& door : doors_) {
+      door.acceptor.close(ignored);
+      door.pause.cancel();
     }
-    std::shared_ptr<HttpConnection> connection;
-    {
-      absl::MutexLock lock(&mutex_);
-      if (connections_.size() < options_.max_connections) {
-        connection = std::make_shared<HttpConnection>(*this, std::move(socket),
-                                                      tls_ ? tls_->Current() : nullptr);
-        connections_.insert(connection.get());
-      }
-    }
-    if (connection != nullptr) {
-      connection->Run();
-    } else if (options_.metrics != nullptr) {
-      options_.metrics->HttpConnectionRefused();
-    }
-    Accept();
   });
 }
 
@@ -180,23 +193,19 @@ void HttpServer::Impl::ForEach(void (HttpConnection::*method)()) {
   for (const auto& connection : all) (connection.get()->*method)();
 }
 
-void HttpServer::Impl::StopAccepting() {
+void HttpServer::Impl::StartDraining() {
   if (draining_.exchange(true)) return;
-  net::post(acceptor_.get_executor(), [this] {
-    error_code ignored;
-    acceptor_.close(ignored);
-    accept_pause_.cancel();
-  });
   ForEach(&HttpConnection::CloseIfIdle);
 }
 
 void HttpServer::Impl::Stop(absl::Duration grace) {
-  StopAccepting();
+  StartDraining();
   {
     absl::MutexLock lock(&mutex_);
     if (grace <= absl::ZeroDuration()) cut_ = true;
     mutex_.AwaitWithTimeout(absl::Condition(this, &Impl::IdleOrCut), grace);
   }
+  CloseDoors();
   ForEach(&HttpConnection::Cut);
   // Connections end when their calls have answered.
   {
@@ -226,7 +235,7 @@ HttpServer::HttpServer(std::string address, std::unique_ptr<Impl> impl)
 
 HttpServer::~HttpServer() { Stop(absl::ZeroDuration()); }
 
-void HttpServer::StopAccepting() { impl_->StopAccepting(); }
+void HttpServer::StartDraining() { impl_->StartDraining(); }
 
 void HttpServer::Stop(absl::Duration grace) { impl_->Stop(grace); }
 

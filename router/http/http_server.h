@@ -118,11 +118,12 @@ class HttpServer {
   // "host:port" with the port that is bound.
   const std::string& address() const { return address_; }
 
-  // Accepts no more connections and closes idle ones. Returns at once.
-  void StopAccepting();
-  // The same; waits up to `grace` for the requests that are being answered, then reports all of
-  // them as gone, and returns when they have ended and their responders are released. A Stop with a
-  // grace of zero shortens one that waits in another thread.
+  // From now on each connection ends with its next answer, and idle ones end at once. New ones are
+  // accepted until Stop ends: what their requests get is the handler's part. Returns at once.
+  void StartDraining();
+  // The same; waits up to `grace` for the requests that came before it and are being answered, then
+  // accepts no more, reports all requests as gone, and returns when they have ended and their
+  // responders are released. A Stop with a grace of zero shortens one that waits in another thread.
   void Stop(absl::Duration grace);
 
   class Impl;

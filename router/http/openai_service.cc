@@ -169,6 +169,7 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(HttpRequest http, Caller calle
   }
   if (!id_ok.ok()) request = id_ok;
   std::string().swap(http.body);
+  if (draining_) request = RouterDrains();
   if (request.ok()) {
     absl::Status checked = CheckOpenAiRequest(*request);
     // A conversation is kept as JSON values until it is rendered.

@@ -35,7 +35,7 @@ class OpenAiService {
   // The path itself if it is served, "/v1/models" for each model, else "other".
   static absl::string_view Route(absl::string_view path);
 
-  // The router drains: /readyz fails from now on.
+  // The router drains: /readyz fails from now on, and new requests are refused.
   void SetDraining() { draining_ = true; }
 
  private:

@@ -47,6 +47,12 @@ absl::StatusOr<Entrance> Enter(const RouterParts& parts, const Caller& caller) {
   return entrance;
 }
 
+absl::Status RouterDrains() {
+  return WithRetryAfter(MakeError(absl::StatusCode::kUnavailable, "DRAINING",
+                                  "this router takes no new requests: it is shutting down"),
+                        absl::Seconds(1));
+}
+
 absl::Status AddPrompt(const RouterParts& parts, int64_t tokens, Entrance* entrance) {
   if (entrance->ticket->TryAddPrompt(tokens)) return absl::OkStatus();
   return Overloaded(

@@ -45,6 +45,9 @@ absl::Status Hold(const RouterParts& parts, int64_t bytes, RequestBytes::Share* 
 // That error.
 absl::Status TooManyRequestBytes(const RouterParts& parts);
 
+// UNAVAILABLE, DRAINING, with a time to retry: the router is shutting down.
+absl::Status RouterDrains();
+
 // RESOURCE_EXHAUSTED, TOKENIZER_QUEUE_FULL: RouterParts::pool takes no more work.
 absl::Status TokenizerQueueFull(const RouterParts& parts);
 

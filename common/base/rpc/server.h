@@ -58,13 +58,31 @@ class RpcServer {
   void SetServing(bool serving);
 
   // Refuses new calls, waits up to `grace` for the running ones, then cancels them. Returns when
-  // all have ended. A call with a grace of zero shortens one that waits in another thread.
+  // all have ended. Those of the health and reflection services are not waited for. A call with a
+  // grace of zero shortens one that waits in another thread.
   void Stop(absl::Duration grace);
+  // The same, but a few milliseconds after its begin the address accepts connections again, until
+  // StopRefusing() or the destructor: their calls get `refusal`, and the health service answers
+  // that the process lives and is not ready. Each such connection ends after a second, so that a
+  // client may reach another server. Not over the Unix domain socket.
+  void Drain(absl::Duration grace, const absl::Status& refusal);
+  void StopRefusing();
 
  private:
-  RpcServer() = default;
+  class OwnCalls;
+  class OwnCall;
+  class Refuser;
+  RpcServer();
+  static absl::StatusOr<std::unique_ptr<RpcServer>> Build(
+      const RpcServerOptions& options, const std::vector<grpc::Service*>& services,
+      const std::vector<std::string>& service_names, std::unique_ptr<Refuser> refuser);
+
+  RpcServerOptions options_;
+  std::unique_ptr<Refuser> refuser_;  // null: the server serves
+  std::shared_ptr<OwnCalls> own_calls_;
   std::unique_ptr<AnswerWatch> answers_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<RpcServer> refusing_;  // during and after Drain
   std::vector<std::string> service_names_;
   std::string address_;
   int port_ = 0;

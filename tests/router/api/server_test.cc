@@ -18,6 +18,7 @@
 #include "common/base/rpc/grpc_status.h"
 #include "tests/testing/fake_cluster.h"
 #include "tests/testing/http_client.h"
+#include "tests/testing/ipv6.h"
 
 namespace baton::router {
 namespace {
@@ -280,6 +281,81 @@ TEST(ServerTest, DrainLetsRunningStreamsFinish) {
   drain.join();
   EXPECT_TRUE(end.ok()) << end;
   EXPECT_EQ(text, "still here");
+}
+
+// docs/http.md: /readyz is 503 while the router drains, for whoever connects then.
+TEST(ServerTest, NewConnectionsDuringADrainHearOfIt) {
+  FakeCluster cluster(1, 1, [](Options* options) { options->http_listen = "127.0.0.1:0"; });
+  ASSERT_TRUE(AwaitHealth(cluster, 1));
+  const std::string http = cluster.server().http_address();
+  EXPECT_THAT(testing::HttpGet(http, "/readyz"), HasSubstr(" 200 "));
+  std::string text;
+  absl::Status end;
+  std::thread client([&] { end = GenerateOnce(cluster, &text); });
+  DecodeCall decode = cluster.decode(0)->AwaitDecode();
+  std::thread drain([&] { cluster.server().Drain(absl::InfiniteDuration()); });
+  AwaitDraining(cluster);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_THAT(testing::HttpGet(http, "/readyz"), HasSubstr(" 503 "));
+    EXPECT_THAT(testing::HttpGet(http, "/health"), HasSubstr("draining"));
+    EXPECT_THAT(testing::HttpGet(http, "/livez"), HasSubstr(" 200 "));
+    testing::HttpClient late(http);
+    late.Post("/v1/completions", R"({"model": "tiny", "prompt": "x"})");
+    const testing::HttpReply refused = late.Read();
+    EXPECT_EQ(refused.status, 503);
+    EXPECT_EQ(refused.Header("Retry-After"), "1");
+    EXPECT_THAT(refused.body, HasSubstr("shutting down"));
+    EXPECT_TRUE(late.AtEnd());
+    const auto channel = MakeChannel(cluster.server().address(), kClientChannel);
+    EXPECT_EQ(Health(channel), 2);
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + testing::kPatience));
+    v1::ListModelsResponse response;
+    const absl::Status refusal =
+        FromGrpcStatus(v1::InferenceService::NewStub(channel)->ListModels(&context, {}, &response));
+    EXPECT_EQ(refusal.code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(ErrorReason(refusal), "DRAINING");
+    EXPECT_TRUE(ErrorRetryAfter(refusal).has_value());
+  }
+  decode.Finish(Ids("all the same"), internal::v1::DecodeResponse::FINISH_LENGTH);
+  client.join();
+  drain.join();
+  EXPECT_TRUE(end.ok()) << end;
+  EXPECT_EQ(text, "all the same");
+  EXPECT_FALSE(testing::HttpClient(http).connected());
+}
+
+// A request over HTTP runs, and none over gRPC: the refusals of both go on until it is done.
+TEST(ServerTest, GrpcRefusesForAsLongAsHttpRuns) {
+  FakeCluster cluster(1, 1, [](Options* options) { options->http_listen = "127.0.0.1:0"; });
+  testing::HttpClient client(cluster.server().http_address());
+  client.Post("/v1/completions", R"({"model": "tiny", "prompt": "x"})");
+  DecodeCall decode = cluster.decode(0)->AwaitDecode();
+  std::thread drain([&] { cluster.server().Drain(absl::InfiniteDuration()); });
+  AwaitDraining(cluster);
+  const absl::Time patience = absl::Now() + testing::kPatience;
+  const auto health = [&] { return Health(MakeChannel(cluster.server().address())); };
+  while (health() != 2 && absl::Now() < patience) {
+  }
+  EXPECT_EQ(health(), 2);
+  decode.Finish(Ids("done"), internal::v1::DecodeResponse::FINISH_LENGTH);
+  EXPECT_EQ(client.Read().status, 200);
+  drain.join();
+}
+
+TEST(ServerTest, ListensOnIpv6) {
+  if (!testing::HasIpv6()) GTEST_SKIP() << "this machine has no ::1";
+  FakeCluster cluster(1, 1, [](Options* options) {
+    options->listen = options->metrics_listen = options->http_listen = "[::1]:0";
+  });
+  RouterServer& server = cluster.server();
+  for (const std::string& address :
+       {server.address(), server.metrics_address(), server.http_address()}) {
+    EXPECT_THAT(address, ::testing::StartsWith("[::1]:"));
+  }
+  ASSERT_TRUE(AwaitHealth(cluster, 1));
+  EXPECT_THAT(testing::HttpGet(server.metrics_address(), "/metrics"), HasSubstr(" 200 "));
+  EXPECT_THAT(testing::HttpGet(server.http_address(), "/readyz"), HasSubstr(" 200 "));
 }
 
 TEST(ServerTest, ARequestThatLosesItsWorkerDuringTheDrainGetsAnother) {

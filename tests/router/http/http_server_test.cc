@@ -10,6 +10,7 @@
 #include "absl/synchronization/notification.h"
 #include "common/base/error.h"
 #include "tests/testing/http_client.h"
+#include "tests/testing/ipv6.h"
 
 namespace baton::router {
 namespace {
@@ -443,11 +444,24 @@ TEST_F(HttpServerTest, AnIdleConnectionIsClosedAndARequestThatStopsIsAnswered) {
 
 TEST_F(HttpServerTest, ADrainClosesIdleConnectionsAndAwaitsTheOthers) {
   Start();
-  HttpClient idle(server_->address()), busy(server_->address());
+  HttpClient idle(server_->address()), busy(server_->address()), silent(server_->address());
+  idle.Post("/echo", "one");
+  EXPECT_EQ(idle.Read().body, "one");
   busy.Get("/wait");
   auto call = Await();
   std::thread stop([this] { server_->Stop(absl::Minutes(5)); });
   EXPECT_TRUE(idle.AtEnd());
+  // One that was open before without a request, and new ones, have one answer each.
+  silent.Post("/echo", "two");
+  HttpReply refused = silent.Read();
+  EXPECT_EQ(refused.body, "two");
+  EXPECT_EQ(refused.Header("Connection"), "close");
+  for (const char* body : {"three", "four"}) {
+    HttpClient late(server_->address());
+    late.Post("/echo", body);
+    EXPECT_EQ(late.Read().body, body);
+    EXPECT_TRUE(late.AtEnd());
+  }
   std::exchange(call->responder, nullptr)->Respond({200, {}, "late"});
   const HttpReply reply = busy.Read();
   EXPECT_EQ(reply.body, "late");
@@ -455,6 +469,18 @@ TEST_F(HttpServerTest, ADrainClosesIdleConnectionsAndAwaitsTheOthers) {
   stop.join();
   EXPECT_FALSE(call->gone.HasBeenNotified());
   EXPECT_FALSE(HttpClient(server_->address()).connected());
+}
+
+TEST_F(HttpServerTest, ARequestThatComesDuringTheDrainDoesNotHoldUpItsEnd) {
+  Start();
+  server_->StartDraining();
+  HttpClient late(server_->address());
+  late.Get("/wait");
+  auto call = Await();
+  std::thread stop([this] { server_->Stop(absl::InfiniteDuration()); });
+  EXPECT_TRUE(Comes(call->gone));
+  std::exchange(call->responder, nullptr)->Respond({200, {}, "too late"});
+  stop.join();
 }
 
 TEST_F(HttpServerTest, AStopWithoutGraceReportsClientsAsGoneAndAwaitsTheirCalls) {
@@ -470,6 +496,22 @@ TEST_F(HttpServerTest, AStopWithoutGraceReportsClientsAsGoneAndAwaitsTheirCalls)
   stop.join();
   drain.join();
   EXPECT_TRUE(call->done.HasBeenNotified());
+}
+
+TEST_F(HttpServerTest, ListensOnIpv6) {
+  if (!testing::HasIpv6()) GTEST_SKIP() << "this machine has no ::1";
+  for (const char* address : {"[::1]:0", "[::]:0"}) {
+    HttpServerOptions options;
+    options.address = address;
+    Start(options);
+    const std::string port = server_->address().substr(server_->address().rfind(':'));
+    HttpClient client("[::1]" + port);
+    client.Post("/echo", "six");
+    EXPECT_EQ(client.Read().body, "six");
+    HttpClient four("127.0.0.1" + port);
+    EXPECT_EQ(four.connected(), address == std::string("[::]:0"));
+    server_.reset();
+  }
 }
 
 TEST(HttpServerAddressTest, ABadOrTakenAddressIsNamed) {

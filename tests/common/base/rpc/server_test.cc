@@ -1,5 +1,6 @@
 #include "common/base/rpc/server.h"
 
+#include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -10,6 +11,8 @@
 #include "baton/v1/inference.grpc.pb.h"
 #include "common/base/error.h"
 #include "common/base/rpc/channel.h"
+#include "common/base/rpc/grpc_status.h"
+#include "tests/testing/ipv6.h"
 #include "tests/testing/listening_socket.h"
 
 namespace baton {
@@ -97,6 +100,106 @@ TEST(RpcServerTest, AStopWithoutGraceShortensOneThatWaits) {
   client.join();
   EXPECT_FALSE(end.ok());
   EXPECT_NE(end.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+}
+
+// What the health service says of a service: 1 is SERVING, 2 NOT_SERVING; 0: no answer. On a new
+// connection. The bytes are written out, as nothing else here needs that proto.
+int HealthAt(const std::string& address, const std::string& service) {
+  const std::string bytes = std::string("\x0a") + static_cast<char>(service.size()) + service;
+  grpc::Slice slice(bytes);
+  grpc::ByteBuffer request(&slice, 1), response;
+  grpc::GenericStub stub(MakeChannel(address));
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
+  absl::Notification done;
+  stub.UnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::StubOptions(), &request, &response,
+                 [&](grpc::Status) { done.Notify(); });
+  done.WaitForNotification();
+  grpc::Slice answer;
+  if (!response.TrySingleSlice(&answer).ok() || answer.size() < 2) return 0;
+  return answer.begin()[1];
+}
+
+absl::Status ListModelsAt(const std::string& address) {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
+  v1::ListModelsResponse response;
+  return FromGrpcStatus(
+      v1::InferenceService::NewStub(MakeChannel(address))->ListModels(&context, {}, &response));
+}
+
+class DrainTest : public ::testing::TestWithParam<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(Addresses, DrainTest, ::testing::Values("127.0.0.1:0", "[::1]:0"));
+
+TEST_P(DrainTest, NewConnectionsHearThatTheServerEnds) {
+  if (GetParam()[0] == '[' && !testing::HasIpv6()) GTEST_SKIP() << "this machine has no ::1";
+  constexpr char kName[] = "baton.v1.InferenceService";
+  EndlessService service;
+  RpcServerOptions options;
+  options.address = GetParam();
+  auto server = RpcServer::Start(options, {&service}, {kName});
+  ASSERT_TRUE(server.ok()) << server.status();
+  const std::string address = (*server)->address();
+  (*server)->SetServing(true);
+  EXPECT_EQ(HealthAt(address, kName), 1);
+  absl::Status end;
+  std::thread client([&] { end = ListModelsAt(address); });
+  service.called.WaitForNotification();
+  const absl::Status refusal = WithRetryAfter(
+      MakeError(absl::StatusCode::kUnavailable, "DRAINING", "it ends"), absl::Seconds(1));
+  std::thread drain([&] { (*server)->Drain(absl::InfiniteDuration(), refusal); });
+  // The first connection that is not to the server as it was.
+  const absl::Time patience = absl::Now() + kPatience;
+  while (HealthAt(address, kName) != 2 && absl::Now() < patience) {
+  }
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(HealthAt(address, kName), 2);
+    EXPECT_EQ(HealthAt(address, ""), 1) << "it lives";
+    EXPECT_EQ(ListModelsAt(address), refusal);
+  }
+  (*server)->Stop(absl::ZeroDuration());
+  drain.join();
+  client.join();
+  EXPECT_FALSE(end.ok());
+  EXPECT_EQ(ListModelsAt(address), refusal) << "until all of the process is done";
+  (*server)->StopRefusing();
+  EXPECT_EQ(ErrorReason(ListModelsAt(address)), "");
+}
+
+// Load balancers watch it for as long as they are connected.
+TEST(RpcServerTest, AWatchOfTheHealthDoesNotHoldUpTheEnd) {
+  auto server = RpcServer::Start({}, {}, {"baton.v1.InferenceService"});
+  ASSERT_TRUE(server.ok()) << server.status();
+  grpc::GenericStub stub(MakeChannel((*server)->address()));
+  struct Watch final : grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+    grpc::ByteBuffer request, response;
+    absl::Notification heard, done;
+    void OnReadDone(bool ok) override {
+      if (!heard.HasBeenNotified()) heard.Notify();
+      if (ok) StartRead(&response);
+    }
+    void OnDone(const grpc::Status&) override { done.Notify(); }
+  } watch;
+  grpc::Slice nothing;
+  watch.request = grpc::ByteBuffer(&nothing, 1);
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + 2 * kPatience));
+  stub.PrepareBidiStreamingCall(&context, "/grpc.health.v1.Health/Watch", grpc::StubOptions(),
+                                &watch);
+  watch.StartWriteLast(&watch.request, grpc::WriteOptions());
+  watch.StartRead(&watch.response);
+  watch.StartCall();
+  ASSERT_TRUE(watch.heard.WaitForNotificationWithTimeout(kPatience));
+  absl::Notification stopped;
+  std::thread stop([&] {
+    (*server)->Stop(absl::InfiniteDuration());
+    stopped.Notify();
+  });
+  EXPECT_TRUE(stopped.WaitForNotificationWithTimeout(kPatience));
+  (*server)->Stop(absl::ZeroDuration());
+  stop.join();
+  watch.done.WaitForNotification();
 }
 
 }  // namespace
