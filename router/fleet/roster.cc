@@ -375,11 +375,6 @@ bool Roster::Awaited(v1::WorkerRole role) const {
   return false;
 }
 
-absl::Duration Roster::Silence(int worker) const {
-  absl::MutexLock lock(&mutex_);
-  return clock_.SinceStart() - workers_[worker].signs.heard_at();
-}
-
 double Roster::Suspicion(int worker) const {
   absl::MutexLock lock(&mutex_);
   return workers_[worker].signs.Suspicion(clock_.SinceStart());
@@ -392,6 +387,20 @@ bool Roster::LooksDead(const WorkerTarget& target) const {
   // A stream that has just been opened says nothing yet: the process may be gone.
   if (!w.stream_open || !w.card_seen || w.card->epoch() != target.epoch) return true;
   return w.state == v1::WORKER_STATE_SUSPECT;
+}
+
+absl::Duration Roster::SilenceOf(int worker) const {
+  absl::MutexLock lock(&mutex_);
+  return clock_.SinceStart() - workers_[worker].signs.heard_at();
+}
+
+std::vector<absl::Duration> Roster::Silences() const {
+  const absl::Duration now = clock_.SinceStart();
+  absl::MutexLock lock(&mutex_);
+  std::vector<absl::Duration> silences;
+  silences.reserve(workers_.size());
+  for (const Worker& w : workers_) silences.push_back(now - w.signs.heard_at());
+  return silences;
 }
 
 bool Roster::Ready() const {

@@ -31,6 +31,7 @@
 #include "router/fleet/model_info.h"
 #include "router/fleet/signs_of_life.h"
 #include "router/fleet/worker.h"
+#include "router/fleet/worker_signs.h"
 #include "router/prefix_index/prefix_index.h"
 
 namespace baton::router {
@@ -81,7 +82,7 @@ bool IsAccessRefused(const absl::Status& why);
 
 // Thread-safe. A worker's number stays the same for as long as the worker is listed or referred to
 // (WorkerHold); it is used again afterwards.
-class Roster {
+class Roster final : public WorkerSigns {
  public:
   // The workers report what they have cached into `index`. Silence counts by `clock`, an AwakeClock
   // outside of tests, or a pause of the router would be blamed on all workers. Both must outlive
@@ -142,15 +143,17 @@ class Roster {
   // Whether more than one lost stream speaks against the process: its Watch stream is gone or
   // silent (SUSPECT), or another process has its address. False again once the worker reports.
   // False for kNoWorker.
-  bool LooksDead(const WorkerTarget& target) const;
+  bool LooksDead(const WorkerTarget& target) const override;
+  // How long the worker has given no sign of life, on its Watch stream or on those of requests.
+  absl::Duration SilenceOf(int worker) const override;
+  // Of all workers, by their numbers.
+  std::vector<absl::Duration> Silences() const;
   // Some decode worker is READY. Takes no lock.
   bool AnyDecodeWorkerReady() const { return ready_decode_workers_ > 0; }
   // Whether a worker of the role, though none may be READY, is likely to be within moments, so that
   // a new request does better to wait: one is SUSPECT, or was connected when this process was
   // paused and has not been heard since.
   bool Awaited(v1::WorkerRole role) const;
-  // How long the worker has given no sign of life, on its Watch stream or on those of requests.
-  absl::Duration Silence(int worker) const;
   // How suspicious that is: see SignsOfLife::Suspicion.
   double Suspicion(int worker) const;
   // A decode worker is ready, and either a prefill worker is or none is to be waited for: listed

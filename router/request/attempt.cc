@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "common/base/error.h"
 #include "router/request/worker_error.h"
 
@@ -17,7 +18,7 @@ void AddTimings(const internal::v1::DecodeTimings& more, internal::v1::DecodeTim
 }  // namespace
 
 void RetryState::OnTokens() {
-  losses = 0;
+  losses.Clear();
   drains = 0;
   refusals = 0;
   ForgetWorkers();
@@ -39,7 +40,7 @@ int64_t Attempt::OnMessage(const internal::v1::DecodeResponse& response, absl::D
   return response.usage().kv_bytes() - std::exchange(kv_bytes, response.usage().kv_bytes());
 }
 
-RetryState Attempt::PastAfter(const absl::Status& error, Blame blame, bool looks_dead,
+RetryState Attempt::PastAfter(const absl::Status& error, Blame blame, const WorkerSigns& signs,
                               absl::Duration now) const {
   RetryState next = past;
   next.continued = next.continued || token_messages > 0;
@@ -50,10 +51,17 @@ RetryState Attempt::PastAfter(const absl::Status& error, Blame blame, bool looks
   if (IsRefusal(error)) {
     ++next.refusals;
   } else {
-    ++(next.reason == "DRAINING" ? next.drains : next.losses);
     next.lost_at = now;
     // A pair whose two workers live has lost nothing: they could not do it together.
+    const bool looks_dead = absl::c_any_of(
+        Suspects(blame), [&signs](const WorkerTarget& worker) { return signs.LooksDead(worker); });
     next.lost_worker = next.lost_worker || blame != Blame::kPair || looks_dead;
+    if (next.reason == "DRAINING") {
+      ++next.drains;
+    } else {
+      next.losses.Add(LossAfter(error, blame, signs, now));
+      next.losses.Settle(signs, now);
+    }
   }
   if (blame == Blame::kDecodeWorker || next.reason == "WORKER_EXPIRED" ||
       next.reason == "WORKER_SUSPECT") {
@@ -66,6 +74,23 @@ RetryState Attempt::PastAfter(const absl::Status& error, Blame blame, bool looks
     next.avoid.push_back(route.prefill.incarnation());
   }
   return next;
+}
+
+Loss Attempt::LossAfter(const absl::Status& error, Blame blame, const WorkerSigns& signs,
+                        absl::Duration now) const {
+  Loss loss;
+  loss.at = now;
+  // A process that ends as it receives the request says nothing before. One that has been silent
+  // for longer had the request in its queue.
+  const bool ran = heard || now - sent_at_awake <= kAnswerTime;
+  loss.ran = ran && ErrorReason(error) != "STALE_EPOCH";  // the request met another process
+  std::vector<WorkerTarget> suspects = Suspects(blame);
+  for (WorkerTarget& worker : suspects) {
+    const bool sudden =
+        !IsSilence(error) && signs.SilenceOf(worker.worker) <= kSuddenWithin;
+    loss.suspects.push_back({std::move(worker), sudden});
+  }
+  return loss;
 }
 
 std::vector<WorkerTarget> Attempt::Suspects(Blame blame) const {

@@ -14,13 +14,17 @@
 #include "router/request/answer.h"
 #include "router/request/continuation_line.h"
 #include "router/request/decode_network.h"
+#include "router/request/loss_record.h"
 #include "router/routing/route.h"
 
 namespace baton::router {
 
+// A worker that has let a request in sends a message within this time.
+inline constexpr absl::Duration kAnswerTime = absl::Seconds(1);
+
 // What the earlier attempts at the same choices came to. "In a row" is since the last token.
 struct RetryState {
-  int losses = 0;            // in a row; refusals do not count
+  LossRecord losses;         // in a row; refusals do not count
   int drains = 0;            // refusals by draining workers in a row, which are no losses
   int refusals = 0;          // in a row, by full workers
   bool continued = false;    // some of the tokens are of an earlier attempt
@@ -54,7 +58,8 @@ struct Attempt {
   bool worked = false;  // the planner knows that the pair works
   int ends = 0;         // finishes that the worker reported
   int64_t kv_bytes = 0;
-  absl::Duration sent_at;
+  absl::Duration sent_at;        // by RouterParts::clock
+  absl::Duration sent_at_awake;  // by RouterParts::awake
   std::optional<int64_t> decision;  // number in the decision log
   int cached_tokens = 0;
   internal::v1::DecodeTimings timings;
@@ -68,11 +73,14 @@ struct Attempt {
     return heard && now - last_message > bound;
   }
   // What the next attempt has to know, after this one ended with `error`, for which `blame` holds.
-  // `looks_dead`: one of its workers does.
-  RetryState PastAfter(const absl::Status& error, Blame blame, bool looks_dead,
+  RetryState PastAfter(const absl::Status& error, Blame blame, const WorkerSigns& signs,
                        absl::Duration now) const;
   // Workers whose death would explain the loss of the stream.
   std::vector<WorkerTarget> Suspects(Blame blame) const;
+
+ private:
+  Loss LossAfter(const absl::Status& error, Blame blame, const WorkerSigns& signs,
+                 absl::Duration now) const;
 };
 
 }  // namespace baton::router

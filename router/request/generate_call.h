@@ -32,8 +32,6 @@
 
 namespace baton::router {
 
-// A request fails with this many losses in a row.
-inline constexpr int kMaxLosses = 3;
 // Before a lost stream is opened anew on the same worker, where there is no other. By then the
 // cause has passed, or the worker is known to be gone.
 inline constexpr absl::Duration kSameWorkerPause = absl::Milliseconds(500);
@@ -101,11 +99,10 @@ class GenerateCall final : public DecodeListener,
   void OnAttemptLost(int stream, const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The choices that still lack tokens. Ends the others, and perhaps the request.
   std::vector<int> Unfinished(const Attempt& attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // `suspects`: workers whose death would explain the loss; none for a refusal. `unheard`: the
-  // second stream in a row ended before its first message, as if several workers were gone. The
-  // last try is then kept for a worker that is known to live.
+  // `suspects`: workers whose death would explain the loss; none for a refusal. `pauses`: not at
+  // once, but when the router knows which workers are gone.
   void RetryElsewhere(std::vector<int> choices, RetryState past, const absl::Status& error,
-                      std::vector<WorkerTarget> suspects, bool unheard)
+                      std::vector<WorkerTarget> suspects, bool pauses)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Workers have let the request in before: it may wait for one now.
   bool MayWait(const RetryState& past) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -121,6 +118,8 @@ class GenerateCall final : public DecodeListener,
   // tried again at the next tick; for any other error the request fails.
   void OpenFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OpenWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // An error once an attempt has been lost too often.
+  absl::Status CheckLosses(absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool PayForDueRetries(bool any_ready, absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // An error once an attempt has waited for too long.
   absl::Status CheckWaitBounds() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -10,10 +10,10 @@
 // Bounds: a stream that was lost with its worker is retried for free, because each death costs at
 // most the requests in flight. So is a refusal by a worker that drains: the router learns of the
 // drain within its next report. Any other loss, and a refusal of a request that no worker has let
-// in yet, is charged to the retry budget. Three losses without a token between them fail the
-// request. A request that has lost a worker waits for another one: for --failover-wait-ms while
-// none is ready, and until its own deadline for room on the workers that are, with pauses between
-// retries.
+// in yet, is charged to the retry budget. Three such losses without a token between them fail the
+// request, and so do three processes that ended while they ran it (loss_record.h). A request that
+// has lost a worker waits for another one: for --failover-wait-ms while none is ready, and until
+// its own deadline for room on the workers that are, with pauses between retries.
 #include <algorithm>
 #include <utility>
 
@@ -38,8 +38,6 @@ namespace decode_pb = ::baton::internal::v1;
 // Before a full worker is asked again; doubled with each refusal, up to a bound.
 constexpr absl::Duration kFullWorkerPause = absl::Milliseconds(200);
 constexpr int kMaxPauseDoublings = 3;
-// A worker that has let a request in sends a message within this time.
-constexpr absl::Duration kAnswerTime = absl::Seconds(1);
 // A request that no worker lets in for so long keeps no new ones out any more: smaller requests may
 // fit where it does not.
 constexpr absl::Duration kLongestHold = absl::Seconds(30);
@@ -70,7 +68,8 @@ absl::Status GenerateCall::Open(Attempt& attempt) {
   wanted.pool = PoolFor(class_, parts_.options, prepared_.decode.prompt_tokens());
   wanted.spill = class_.spill;
   wanted.ttft_slo = class_.ttft_slo;
-  wanted.may_refuse = attempt.past.losses + attempt.past.drains == 0;
+  wanted.may_refuse = attempt.past.losses.count() + attempt.past.drains == 0;
+  wanted.after_loss = attempt.past.losses.count() > 0 || attempt.past.lost_worker;
   const absl::Duration begin = parts_.clock.SinceStart();
   if (only_prefill_.worker != kNoWorker) {
     wanted.workers = RouteRequest::Workers::kPrefill;
@@ -82,6 +81,7 @@ absl::Status GenerateCall::Open(Attempt& attempt) {
   if (!route.ok()) return route.status();
   attempt.route = *std::move(route);
   attempt.sent_at = parts_.clock.SinceStart();
+  attempt.sent_at_awake = parts_.awake.SinceStart();
   attempt.route.why->request_id = request_id_;
   attempt.route.why->time = parts_.clock.Now();
   attempt.decision = parts_.decisions.Add(std::move(attempt.route.why));
@@ -171,15 +171,20 @@ void GenerateCall::OnAttemptLost(int stream, const absl::Status& error) {
   const bool refused = IsRefusal(error);
   std::vector<WorkerTarget> suspects;
   if (!refused) suspects = attempt.Suspects(blame);
-  RetryState past =
-      attempt.PastAfter(error, blame, AnyLooksDead(suspects), parts_.awake.SinceStart());
+  RetryState past = attempt.PastAfter(error, blame, parts_.roster, parts_.awake.SinceStart());
   // A full worker may have room a moment later. A request that workers have let in before waits for
   // that; any other fails with the second refusal.
   if (refused && past.refusals > 1 && !MayWait(past)) return Fail(error);
-  if (!refused && past.losses >= kMaxLosses) return Fail(error);
+  if (past.losses.deaths() >= kMaxDeaths) return Fail(WorkersDied());
+  // The second stream in a row ended before its first message, as if several workers were gone: the
+  // next one is kept for a worker that is known to live.
   const bool unheard =
-      !refused && blame == Blame::kDecodeWorker && !attempt.heard && past.losses > 1;
-  RetryElsewhere(std::move(choices), std::move(past), error, std::move(suspects), unheard);
+      !refused && blame == Blame::kDecodeWorker && !attempt.heard && past.losses.count() > 1;
+  // A stream may break a moment before the death of its worker is known.
+  const bool unclear = !refused && past.losses.possible_deaths() >= kMaxDeaths;
+  if (!refused && !unclear && past.losses.unproven() >= kMaxLosses) return Fail(error);
+  RetryElsewhere(std::move(choices), std::move(past), error, std::move(suspects),
+                 unheard || unclear);
 }
 
 std::vector<int> GenerateCall::Unfinished(const Attempt& attempt) {
@@ -225,7 +230,7 @@ void GenerateCall::HoldRoom(const absl::Status& refusal, absl::Duration pause,
 
 void GenerateCall::RetryElsewhere(std::vector<int> choices, RetryState past,
                                   const absl::Status& error, std::vector<WorkerTarget> suspects,
-                                  bool unheard) {
+                                  bool pauses) {
   std::vector<Attempt> next;
   if (!first_token_at_ || answer_->is_search()) {
     next.emplace_back().choices = std::move(choices);
@@ -253,11 +258,11 @@ void GenerateCall::RetryElsewhere(std::vector<int> choices, RetryState past,
   }
   // After a second refusal in a row, all workers are likely full.
   // After a second drain, the router knows a moment later which workers are left.
-  const bool at_once = refused ? past.refusals == 1 : past.drains <= 1 && !unheard;
-  const absl::Duration pause = refused   ? PauseAfter(past.refusals)
-                               : drains  ? kFullWorkerPause
-                               : unheard ? kSameWorkerPause
-                                         : absl::ZeroDuration();
+  const bool at_once = refused ? past.refusals == 1 : past.drains <= 1 && !pauses;
+  const absl::Duration pause = refused  ? PauseAfter(past.refusals)
+                               : drains ? kFullWorkerPause
+                               : pauses ? kSameWorkerPause
+                                        : absl::ZeroDuration();
   const absl::Duration now = parts_.awake.SinceStart();
   const bool any_ready = parts_.roster.AnyDecodeWorkerReady();
   for (Attempt& attempt : next) {
@@ -271,7 +276,7 @@ void GenerateCall::RetryElsewhere(std::vector<int> choices, RetryState past,
     if (paid && owes) parts_.retry_budget.GiveBack(count);
     // Nothing has been sent, and no worker was lost: the client can try again itself. Then there is
     // only one attempt.
-    if (paid && !may_wait) return Fail(error);
+    if (paid && !may_wait && !pauses) return Fail(error);
     WaitingAttempt waiting{std::move(attempt),
                            error,
                            now + pause,

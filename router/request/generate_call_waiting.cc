@@ -37,6 +37,7 @@ void GenerateCall::OpenFirst() {
 
 void GenerateCall::OpenWaiting() {
   const absl::Duration now = parts_.awake.SinceStart();
+  if (const absl::Status over = CheckLosses(now); !over.ok()) return Fail(over);
   // Hundreds of requests may wait: while no worker is ready, each costs no more than this.
   const bool any_ready = parts_.roster.AnyDecodeWorkerReady();
   const bool paid = PayForDueRetries(any_ready, now);
@@ -66,6 +67,17 @@ void GenerateCall::OpenWaiting() {
     ++it;
   }
   if (const absl::Status over = CheckWaitBounds(); !over.ok()) Fail(over);
+}
+
+// A death may have become known since the attempt began to wait.
+absl::Status GenerateCall::CheckLosses(absl::Duration now) {
+  for (WaitingAttempt& one : waiting_) {
+    LossRecord& losses = one.attempt.past.losses;
+    losses.Settle(parts_.roster, now);
+    if (losses.deaths() >= kMaxDeaths) return WorkersDied();
+    if (losses.unproven() >= kMaxLosses && now >= one.not_before) return one.error;
+  }
+  return absl::OkStatus();
 }
 
 // Charges the budget, all or nothing, for the attempts that may ask a worker now. An attempt whose

@@ -14,6 +14,15 @@ absl::Status Internal() {
                    "a worker failed on this request; the router's log says why");
 }
 
+// What a worker says of itself or of other workers names their addresses: clients get this instead.
+absl::Status Unavailable(absl::string_view reason, const absl::Status& error) {
+  absl::string_view message = "the request's workers could not serve it";
+  if (reason == "DRAINING") message = "the request's worker takes no new requests";
+  if (reason == "PREFILL_LOST") message = "the request's prefill worker was lost";
+  return WithRetryAfter(MakeError(absl::StatusCode::kUnavailable, reason, message),
+                        ErrorRetryAfter(error).value_or(kDefaultRetryAfter));
+}
+
 }  // namespace
 
 absl::Status LostWorker(absl::string_view reason) {
@@ -40,17 +49,20 @@ absl::Status FromWorker(const grpc::Status& status) {
     case absl::StatusCode::kNotFound:
       return reason.empty() ? Internal() : error;
     case absl::StatusCode::kResourceExhausted:
+      // Without a reason it is the transport that speaks, as below.
+      if (reason.empty()) {
+        return absl::ResourceExhaustedError("a worker has no room for the request");
+      }
       // Workers say when to come again; every refusal of a full worker reaches the client with it.
-      return IsRefusal(error) && !reason.empty() && !ErrorRetryAfter(error)
-                 ? WithRetryAfter(error, kDefaultRetryAfter)
-                 : error;
+      return IsRefusal(error) && !ErrorRetryAfter(error) ? WithRetryAfter(error, kDefaultRetryAfter)
+                                                         : error;
     case absl::StatusCode::kDeadlineExceeded:
       return MakeError(error.code(), reason.empty() ? "DEADLINE_EXCEEDED" : reason,
                        "the request's deadline passed before its last token");
     case absl::StatusCode::kUnavailable:
       // Without a reason it is the transport that speaks, of addresses that are no client's
       // business.
-      return reason.empty() ? LostWorker("WORKER_LOST") : error;
+      return reason.empty() ? LostWorker("WORKER_LOST") : Unavailable(reason, error);
     case absl::StatusCode::kUnauthenticated:
     case absl::StatusCode::kPermissionDenied:
       return LostWorker("WORKER_REFUSED");
@@ -65,6 +77,12 @@ absl::Status FromWorker(const grpc::Status& status) {
     default:
       return Internal();
   }
+}
+
+bool IsSilence(const absl::Status& error) {
+  const std::string reason = ErrorReason(error);
+  return reason == "WORKER_STALLED" || reason == "WORKER_EXPIRED" || reason == "WORKER_SUSPECT" ||
+         reason == "PREFILL_SUSPECT";
 }
 
 bool IsRefusal(const absl::Status& error) {

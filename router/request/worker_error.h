@@ -11,13 +11,17 @@
 namespace baton::router {
 
 // The error for a Decode stream that ended without a finish, and not by the router. Never OK: a
-// failure never looks like a finish. Codes and reasons that mean something to a client pass; errors
-// inside a worker become INTERNAL, and the caller logs them.
+// failure never looks like a finish. Codes and reasons that mean something to a client pass, and a
+// worker's text where it is about the request; errors inside a worker become INTERNAL. No address
+// of a worker passes. The caller logs the whole.
 absl::Status FromWorker(const grpc::Status& status);
 
 // A stream that the router gave up on: "WORKER_STALLED", "WORKER_EXPIRED", "WORKER_SUSPECT",
 // "PREFILL_SUSPECT".
 absl::Status LostWorker(absl::string_view reason);
+
+// Such an error: the worker fell silent, and did not end when the stream did.
+bool IsSilence(const absl::Status& error);
 
 // The request's deadline passed while it had a stream or waited for one.
 absl::Status DeadlinePassed();

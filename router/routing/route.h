@@ -65,6 +65,9 @@ struct RouteRequest {
   bool explain = false;
   // False: only asks. No dispatch is counted, and the request need not be sent.
   bool dispatch = true;
+  // The request has lost a worker: another one that has been silent for longer than others is
+  // chosen only where there is no other.
+  bool after_loss = false;
   // The SLO applies: nothing has been sent to the client yet.
   bool may_refuse = false;
 };

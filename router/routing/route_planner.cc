@@ -20,6 +20,10 @@ constexpr absl::Duration kLongestSloRetry = absl::Seconds(60);
 constexpr absl::Duration kReportsWithin = absl::Seconds(2);
 // Longer ones that a worker reports are not believed.
 constexpr absl::Duration kLongestTransfer = absl::Minutes(1);
+// Workers report at least every second. One that was silent for longer may have been lost, too,
+// unless all were silent for about as long.
+constexpr absl::Duration kUsualSilence = absl::Milliseconds(1250);
+constexpr absl::Duration kAboutAsLong = absl::Milliseconds(250);
 // Of an answer, until some have been seen.
 constexpr double kAnswerTokens = 128;
 
@@ -29,6 +33,19 @@ absl::Status NoPrefillWorker() {
   return WithRetryAfter(MakeError(absl::StatusCode::kUnavailable, "NO_PREFILL_WORKER",
                                   "no prefill worker is ready that was not tried"),
                         absl::Seconds(1));
+}
+
+// Keeps those that were heard of lately. `silences`: by worker; empty: no matter.
+void PreferHeard(absl::Span<const absl::Duration> silences, Candidates* found) {
+  const auto silence = [&](int i) {
+    const auto worker = static_cast<size_t>(found->worker(i));
+    return worker < silences.size() ? silences[worker] : absl::InfiniteDuration();
+  };
+  if (silences.empty() || found->empty()) return;
+  absl::Duration least = absl::InfiniteDuration();
+  for (int i = 0; i < found->size(); ++i) least = std::min(least, silence(i));
+  const absl::Duration bound = std::max(kUsualSilence, least + kAboutAsLong);
+  found->KeepIf([&](int i) { return silence(i) <= bound; });
 }
 
 }  // namespace
@@ -128,6 +145,8 @@ void RoutePlanner::Match(const RouteRequest& request, Matched* found) const {
   Matched& matched = *found;
   matched.depths.clear();
   matched.ends.clear();
+  matched.silences.clear();
+  if (request.after_loss) matched.silences = roster_.Silences();
   index_.Match(request.keys, &matched.depths, /*likely=*/{}, &matched.ends);
   if (options_.kv_fetch) matched.reported = matched.depths;
   matched.in_tiers = MatchTiers(request);
@@ -174,6 +193,7 @@ absl::StatusOr<RoutePlanner::Chosen> RoutePlanner::Decide(const RouteRequest& re
   } else {
     thread_local Candidates found;
     Collect(v1::WORKER_ROLE_DECODE, /*suspect=*/false, request, matched.depths, now, &found);
+    PreferHeard(matched.silences, &found);
     if (found.empty()) {
       chosen.no_decode_worker = true;
       return chosen;
@@ -182,6 +202,7 @@ absl::StatusOr<RoutePlanner::Chosen> RoutePlanner::Decide(const RouteRequest& re
   }
   thread_local Candidates prefill;
   CollectPrefill(request, matched.depths, now, &prefill);
+  PreferHeard(matched.silences, &prefill);
   if (IsPinned(request)) {
     prefill.KeepIf([&](int i) {
       mutex_.AssertReaderHeld();

@@ -124,6 +124,7 @@ class RoutePlanner final : public RosterObserver {
     std::vector<int> reported;  // with kv_fetch: that it says it has
     std::vector<int> ends;      // the different depths that are reported
     InTiers in_tiers;
+    std::vector<absl::Duration> silences;  // after a loss: by worker, since its last message
   };
   struct Chosen {
     bool no_decode_worker = false;  // the rest is not set

@@ -221,6 +221,7 @@ void ScoreCall::OnScored(int stream, const internal::v1::ScoredItem& result) {
   const auto found = batches_.find(stream);
   if (sink_ == nullptr || found == batches_.end()) return;
   Batch& batch = found->second;
+  batch.heard = true;
   batch.last_message = batch.heard_at = parts_.awake.SinceStart();
   if (result.heartbeat()) return;
   const int index = result.item();

@@ -31,6 +31,7 @@
 #include "router/request/call_watch.h"
 #include "router/request/entrance.h"
 #include "router/request/item_shares.h"
+#include "router/request/loss_record.h"
 #include "router/request/request_class.h"
 #include "router/request/router_parts.h"
 #include "router/request/score_network.h"
@@ -89,7 +90,7 @@ class ScoreCall final : public ScoreListener,
     uint64_t id = 0;
     std::string text;  // until it is tokenized
     ItemPrompt prompt;
-    int losses = 0;
+    LossRecord losses;
   };
   // Items at one worker.
   struct Batch {
@@ -101,7 +102,9 @@ class ScoreCall final : public ScoreListener,
     absl::Status refusal;                    // the last
     int64_t tokens = 0;                      // of the items, without their prefix
     std::optional<Admission::FurtherPrompt> admitted;
+    absl::Duration sent_at;
     // A worker sends results, or heartbeats.
+    bool heard = false;
     absl::Duration last_message;  // or when it was sent
     absl::Duration heard_at;      // the last message; zero before the first
     absl::Duration patience;      // longer silence is a loss
@@ -146,6 +149,8 @@ class ScoreCall final : public ScoreListener,
   // All items of the batch were answered or returned.
   void EndBatch(int stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnBatchLost(int stream, const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of the items that wait, those that too many processes ended with have an error as their result.
+  void DropSuspected() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The items wait for a worker again, before those that came later.
   void GiveBack(std::vector<Item> items) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // False while the retry budget has not been charged for what it is to be charged for.
@@ -197,6 +202,7 @@ class ScoreCall final : public ScoreListener,
   std::vector<Incarnation> avoid_ ABSL_GUARDED_BY(mutex_);
   absl::Duration avoid_until_ ABSL_GUARDED_BY(mutex_);
   absl::Duration not_before_ ABSL_GUARDED_BY(mutex_);
+  bool suspected_ ABSL_GUARDED_BY(mutex_) = false;  // DropSuspected may find some
   // Lost batches that the retry budget is to be charged for, unless their workers are dead.
   std::vector<WorkerTarget> owed_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Duration> unpaid_since_ ABSL_GUARDED_BY(mutex_);

@@ -3,10 +3,10 @@
 // An item is answered once: when its result has come it is no part of its batch any more. What is
 // left of a batch that ends goes to another worker, as a new request of Generate would: losses with
 // a dead worker, and refusals by a draining one, are free; other losses are charged to the retry
-// budget, one batch as one sequence. After kMaxLosses losses an item has the error as its result. A
-// full worker is asked again after a pause; a call of which no item was ever scored fails with the
-// second refusal. A worker that lives and sends neither results nor heartbeats for a batch has lost
-// it.
+// budget, one batch as one sequence. After kMaxLosses such losses, or kMaxDeaths processes that
+// ended while they ran it, an item has the error as its result (loss_record.h). A full worker is
+// asked again after a pause; a call of which no item was ever scored fails with the second refusal.
+// A worker that lives and sends neither results nor heartbeats for a batch has lost it.
 #include <algorithm>
 #include <utility>
 
@@ -101,6 +101,7 @@ absl::Status ScoreCall::OpenBatch(const Cut& cut, Admission::FurtherPrompt admit
   wanted.spill = class_.spill;
   wanted.ttft_slo = class_.ttft_slo;
   wanted.may_refuse = !first_result_at_ && !lost_worker_;
+  wanted.after_loss = lost_worker_;
   absl::StatusOr<Route> route = parts_.planner.Choose(wanted);
   if (!route.ok()) return route.status();
   Batch batch;
@@ -142,7 +143,7 @@ absl::Status ScoreCall::OpenBatch(const Cut& cut, Admission::FurtherPrompt admit
   batch.open = cut.items;
   in_flight_ += cut.items;
   tokens_in_flight_ += cut.tokens;
-  batch.last_message = parts_.awake.SinceStart();
+  batch.sent_at = batch.last_message = parts_.awake.SinceStart();
   // A long step of the worker sends nothing.
   batch.patience =
       absl::Milliseconds(parts_.options.stall_timeout_ms) + 2 * batch.route.predicted_ttft;
@@ -199,11 +200,25 @@ void ScoreCall::OnBatchLost(int stream, const absl::Status& error) {
   const bool refused = IsRefusal(error);
   const bool drains = ErrorReason(error) == "DRAINING";
   const bool again = AnotherPairMayDo(error, /*begun=*/true);
+  const absl::Duration now = parts_.awake.SinceStart();
+  Loss loss;
+  loss.at = now;
+  loss.ran = batch.heard || now - batch.sent_at <= kAnswerTime;
+  loss.suspects.push_back(
+      {batch.route.decode,
+       !IsSilence(error) &&
+           parts_.roster.SilenceOf(batch.route.decode.worker) <= kSuddenWithin});
   std::vector<Item> left;
   const auto take = [&](Item item) {
     mutex_.AssertHeld();
-    if (!refused && !drains) ++item.losses;
-    if (again && item.losses < kMaxLosses) {
+    if (!refused && !drains) {
+      item.losses.Add(loss);
+      item.losses.Settle(parts_.roster, now);
+    }
+    if (item.losses.deaths() >= kMaxDeaths) {
+      AnswerError(item, WorkersDied());
+    } else if (again && item.losses.unproven() < kMaxLosses) {
+      suspected_ = suspected_ || item.losses.possible_deaths() >= kMaxDeaths;
       left.push_back(std::move(item));
     } else {
       AnswerError(item, error);
@@ -218,7 +233,6 @@ void ScoreCall::OnBatchLost(int stream, const absl::Status& error) {
     parts_.metrics.RequestRetried(ErrorReason(error));
     trace_.Retried(ErrorReason(error), parts_.clock.SinceStart());
     const WorkerTarget& worker = batch.route.decode;
-    const absl::Duration now = parts_.awake.SinceStart();
     avoid_.push_back(worker.incarnation());
     avoid_until_ = now + kSameWorkerPause;
     if (refused) {
@@ -232,6 +246,8 @@ void ScoreCall::OnBatchLost(int stream, const absl::Status& error) {
     } else {
       lost_worker_ = true;
       owed_.push_back(worker);
+      // The stream may have broken a moment before the worker's death is known.
+      if (suspected_) not_before_ = now + kSameWorkerPause;
     }
     GiveBack(std::move(left));
   }
@@ -239,6 +255,21 @@ void ScoreCall::OnBatchLost(int stream, const absl::Status& error) {
   if (sink_ == nullptr) return;
   PrepareMore();
   FinishIfDone();
+}
+
+void ScoreCall::DropSuspected() {
+  const absl::Duration now = parts_.awake.SinceStart();
+  if (now < not_before_ || !std::exchange(suspected_, false)) return;
+  std::deque<Item> left;
+  for (Item& item : ready_) {
+    item.losses.Settle(parts_.roster, now);
+    if (item.losses.deaths() >= kMaxDeaths) {
+      AnswerError(item, WorkersDied());
+    } else {
+      left.push_back(std::move(item));
+    }
+  }
+  ready_ = std::move(left);
 }
 
 void ScoreCall::GiveBack(std::vector<Item> items) {
@@ -310,8 +341,11 @@ void ScoreCall::OnTick() {
   if (sink_ == nullptr) return;
   if (!avoid_.empty() && now >= avoid_until_) avoid_.clear();
   if (absl::Status over = CheckWaitBounds(); !over.ok()) return Fail(over);
+  DropSuspected();
   Dispatch();
-  if (sink_ != nullptr) PrepareMore();
+  if (sink_ == nullptr) return;
+  PrepareMore();
+  FinishIfDone();
 }
 
 }  // namespace baton::router

@@ -24,16 +24,26 @@ Attempt OnePair() {
   return attempt;
 }
 
+struct AllAlike final : WorkerSigns {
+  bool dead = false;
+  absl::Duration silence;
+  bool LooksDead(const WorkerTarget&) const override { return dead; }
+  absl::Duration SilenceOf(int) const override { return silence; }
+};
+
 RetryState After(const Attempt& attempt, absl::StatusCode code, const char* reason,
-                 bool looks_dead = false) {
+                 bool looks_dead = false, absl::Duration silence = absl::ZeroDuration()) {
   const absl::Status error = MakeError(code, reason, "by the test");
-  return attempt.PastAfter(error, BlameFor(error), looks_dead, kNow);
+  AllAlike signs;
+  signs.dead = looks_dead;
+  signs.silence = silence;
+  return attempt.PastAfter(error, BlameFor(error), signs, kNow);
 }
 
 TEST(AttemptTest, ALostDecodeWorkerIsNotAskedAgainAndItsPrefillWorkerMayBe) {
   Attempt attempt = OnePair();
   RetryState past = After(attempt, absl::StatusCode::kUnavailable, "WORKER_LOST");
-  EXPECT_EQ(past.losses, 1);
+  EXPECT_EQ(past.losses.count(), 1);
   EXPECT_TRUE(past.lost_worker);
   EXPECT_EQ(past.lost_at, kNow);
   EXPECT_EQ(past.reason, "WORKER_LOST");
@@ -60,19 +70,38 @@ TEST(AttemptTest, RefusalsAndLossesCountApartUntilTokensCome) {
   Attempt attempt = OnePair();
   attempt.past = After(attempt, absl::StatusCode::kResourceExhausted, "QUEUE_FULL");
   EXPECT_EQ(attempt.past.refusals, 1);
-  EXPECT_EQ(attempt.past.losses, 0);
+  EXPECT_EQ(attempt.past.losses.count(), 0);
   EXPECT_FALSE(attempt.past.lost_worker);
   attempt.past = After(attempt, absl::StatusCode::kUnavailable, "WORKER_LOST");
   EXPECT_EQ(attempt.past.refusals, 1);
-  EXPECT_EQ(attempt.past.losses, 1);
+  EXPECT_EQ(attempt.past.losses.count(), 1);
   EXPECT_EQ(attempt.past.failed.size(), 2u);
   attempt.past.OnTokens();
   EXPECT_EQ(attempt.past.refusals, 0);
-  EXPECT_EQ(attempt.past.losses, 0);
+  EXPECT_EQ(attempt.past.losses.count(), 0);
   EXPECT_THAT(attempt.past.avoid, IsEmpty());
   EXPECT_THAT(attempt.past.lost, IsEmpty());
   EXPECT_THAT(attempt.past.failed, IsEmpty());
   EXPECT_TRUE(attempt.past.lost_worker) << "it may wait for a worker from now on";
+}
+
+// A request that ends the process that runs it must not end one after the other.
+TEST(AttemptTest, ADeathCountsIfTheRequestRanThereWhenTheProcessEnded) {
+  constexpr auto kLost = absl::StatusCode::kUnavailable;
+  const auto deaths = [](const RetryState& past) { return past.losses.deaths(); };
+  Attempt attempt = OnePair();
+  attempt.sent_at = kNow - absl::Minutes(1);
+  EXPECT_EQ(deaths(After(attempt, kLost, "WORKER_LOST", true)), 0) << "it waited in the queue";
+  attempt.sent_at = kNow - absl::Milliseconds(10);
+  EXPECT_EQ(deaths(After(attempt, kLost, "WORKER_LOST", true)), 1) << "it had just come";
+  EXPECT_EQ(deaths(After(attempt, kLost, "STALE_EPOCH", true)), 0) << "it met the next process";
+  attempt.sent_at = kNow - absl::Minutes(1);
+  attempt.OnMessage({}, kNow - absl::Minutes(1));
+  EXPECT_EQ(deaths(After(attempt, kLost, "WORKER_LOST", true)), 1);
+  EXPECT_EQ(deaths(After(attempt, kLost, "WORKER_LOST", true, absl::Seconds(5))), 0)
+      << "the worker froze, and its connection was closed later";
+  EXPECT_EQ(deaths(After(attempt, kLost, "WORKER_EXPIRED", true, absl::Seconds(6))), 0);
+  EXPECT_EQ(deaths(After(attempt, kLost, "WORKER_LOST", false)), 0);
 }
 
 TEST(AttemptTest, TimingsOfAllAttemptsAddUp) {

@@ -277,6 +277,7 @@ TEST_F(FailoverTest, ThreeStreamsInARowWithoutATokenEndTheRequestAndATokenStarts
   Pass(absl::Seconds(1));
   EXPECT_FALSE(sink.ended());
   stream(next).End(kSocketClosed);
+  Pass(absl::Seconds(1));
   EXPECT_EQ(ErrorReason(sink.End()), "WORKER_LOST");
   EXPECT_EQ(sink.choice().text(), "aaaa");
 }

@@ -81,6 +81,40 @@ TEST_F(ScoreCallTest, AnItemThatIsLostThreeTimesHasTheErrorAndOthersGoOn) {
   EXPECT_EQ(sink().usage().failed_items(), 1);
 }
 
+TEST_F(ScoreCallTest, WorkersThatDieCostItemsInTheirQueueNothing) {
+  budget_limits_ = {.share = 0, .reserve = 0, .capacity = 1};
+  Start(2);
+  for (size_t i = 0; i < 6; ++i) {
+    const int worker = batch(i).worker;
+    PassForCalls(absl::Seconds(2));
+    LoseWatch(worker);
+    batch(i).End(kSocketClosed);
+    PassForCalls(router::kSameWorkerPause);
+    Introduce(worker);
+    PassForCalls(absl::Milliseconds(50));
+  }
+  batch(6).ScoreAll();
+  EXPECT_EQ(sink().End(), absl::OkStatus());
+  EXPECT_EQ(sink().usage().failed_items(), 0);
+}
+
+TEST_F(ScoreCallTest, ItemsThatEndThreeWorkersAreNotSentToAFourth) {
+  Start(2);
+  for (size_t i = 0; i < 3; ++i) {
+    const int worker = batch(i).worker;
+    batch(i).Heartbeat();
+    batch(i).End(kSocketClosed);  // before the Watch stream
+    LoseWatch(worker);
+    Introduce(worker);
+    PassForCalls(router::kSameWorkerPause);
+    PassForCalls(router::kSameWorkerPause);
+  }
+  EXPECT_EQ(sink().End(), absl::OkStatus());
+  ASSERT_EQ(sink().items().size(), 2u);
+  for (const auto& item : sink().items()) EXPECT_EQ(item.error().reason(), "WORKERS_DIED");
+  EXPECT_EQ(score_network_.count(), 3u);
+}
+
 TEST_F(ScoreCallTest, ABusyClusterRefusesANewCallAndKeepsOneThatRuns) {
   Start(2);
   for (size_t i = 0; i < 2; ++i) {
