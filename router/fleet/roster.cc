@@ -252,6 +252,7 @@ std::vector<int> Roster::Tick() {
   }
   observer->OnTick(now);
   absl::MutexLock lock(&mutex_);
+  hears_prefill_ = hears_decode_ = false;
   std::vector<int> expired;
   for (int i = 0; i < static_cast<int>(workers_.size()); ++i) {
     Worker& w = workers_[i];
@@ -266,6 +267,9 @@ std::vector<int> Roster::Tick() {
                absl::StrCat("silent for ",
                             absl::FormatDuration(absl::Trunc(silence, absl::Milliseconds(10)))));
       ReportDeath(i);
+    } else if (w.state == v1::WORKER_STATE_READY &&
+               now - w.signs.heard_at() < SignsOfLife::kPauseOfALivingWorker) {
+      (w.role == v1::WORKER_ROLE_DECODE ? hears_decode_ : hears_prefill_) = true;
     }
   }
   return expired;
@@ -312,10 +316,8 @@ void Roster::Forget(int worker) {
 void Roster::SetState(int worker, v1::WorkerState state, std::string detail) {
   Worker& w = workers_[worker];
   const bool news = w.state != state;
-  if (news) {
-    std::atomic<int>& ready =
-        w.role == v1::WORKER_ROLE_DECODE ? ready_decode_workers_ : ready_prefill_workers_;
-    ready +=
+  if (news && w.role == v1::WORKER_ROLE_DECODE) {
+    ready_decode_workers_ +=
         (state == v1::WORKER_STATE_READY ? 1 : 0) - (w.state == v1::WORKER_STATE_READY ? 1 : 0);
   }
   w.state = state;
@@ -354,11 +356,10 @@ ProcessLife Roster::LifeOfLocked(const WorkerTarget& target) const {
       (w.card && w.card->epoch() != target.epoch)) {
     return ProcessLife::kGone;
   }
-  // Where no other worker could take its requests, they wait for it until it expires.
-  const std::atomic<int>& others =
-      w.role == v1::WORKER_ROLE_DECODE ? ready_decode_workers_ : ready_prefill_workers_;
-  return w.state == v1::WORKER_STATE_SUSPECT && others > 0 ? ProcessLife::kSuspect
-                                                           : ProcessLife::kLives;
+  // Where no other worker could take its requests, or all fall silent together, which tells of the
+  // network or of this process, they wait for it until it expires.
+  const bool other = w.role == v1::WORKER_ROLE_DECODE ? hears_decode_ : hears_prefill_;
+  return w.state == v1::WORKER_STATE_SUSPECT && other ? ProcessLife::kSuspect : ProcessLife::kLives;
 }
 
 bool Roster::Unheard(const Worker& w) const {

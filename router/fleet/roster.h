@@ -71,7 +71,7 @@ class RosterObserver {
 // What a router knows of a process to which it has sent a request.
 enum class ProcessLife {
   kLives,    // as far as is known
-  kSuspect,  // silent, while another worker of the same role is ready
+  kSuspect,  // suspect, while another worker of the role is ready and has just been heard
   kGone,     // expired or refused, or another process is at its address
 };
 
@@ -234,9 +234,11 @@ class Roster final : public WorkerSigns {
   int64_t roster_version_ ABSL_GUARDED_BY(mutex_) = 0;
   std::atomic<int64_t> state_version_{0};
   std::atomic<int> ready_decode_workers_{0};
-  std::atomic<int> ready_prefill_workers_{0};
   std::function<void(const Incarnation&)> on_death_ ABSL_GUARDED_BY(mutex_);
   std::function<void(v1::WorkerRole)> on_expired_ ABSL_GUARDED_BY(mutex_);
+  // By the last Tick: some worker of the role is READY, and not silent for long.
+  bool hears_prefill_ ABSL_GUARDED_BY(mutex_) = false;
+  bool hears_decode_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace baton::router

@@ -464,6 +464,23 @@ TEST_F(RosterTest, ASuspectProcessIsLeftWhereAnotherWorkerIsReady) {
   EXPECT_EQ(roster_.LifeOf(target), ProcessLife::kLives);
 }
 
+// A cut network, say. Moved from one suspect worker to the next, a request would soon fail.
+TEST_F(RosterTest, WhereAllFallSilentTogetherNoProcessIsLeft) {
+  for (int worker : {kPrefill0, kPrefill1, kDecode}) MakeReady(worker);
+  const WorkerTarget target = Choose()->prefill;
+  const int other = target.worker == kPrefill0 ? kPrefill1 : kPrefill0;
+  for (int i = 0; i < 20; ++i) {
+    Report(absl::Milliseconds(500), {target.worker, kDecode});
+    ASSERT_TRUE(Load(other).ok());
+  }
+  SilenceUntilSuspect(target.worker, {});
+  EXPECT_EQ(StatusOf(other).state(), v1::WORKER_STATE_READY) << "its signs come more rarely";
+  EXPECT_EQ(roster_.LifeOf(target), ProcessLife::kLives);
+  ASSERT_TRUE(Load(other).ok());
+  roster_.Tick();
+  EXPECT_EQ(roster_.LifeOf(target), ProcessLife::kSuspect);
+}
+
 TEST_F(RosterTest, AWorkerThatReportedRegularlyIsSuspectWithinTwoSecondsAndLosesNothing) {
   MakeReady(kPrefill0, {1, 2});
   MakeReady(kDecode);
