@@ -16,7 +16,6 @@ import functools
 import json
 import os
 import re
-import resource
 import secrets
 import shutil
 import signal
@@ -76,6 +75,7 @@ class Entry:
         self.environment = {**os.environ, **dict(pair.split("=", 1) for pair in properties.get("ENVIRONMENT", []))}
         self.script = next((Path(a) for a in self.command or [] if a.endswith(".py")), None)
         self.tests = []  # of a program: those to run
+        self.cpu_s = 0  # of all runs
 
     def is_randomised(self):
         if self.disabled:
@@ -133,6 +133,10 @@ class Count:
     seeds: set = dataclasses.field(default_factory=set)  # that failed
 
 
+class Stopped(Exception):
+    pass
+
+
 class Repetition:
     """Runs entries and counts. Thread: several may run entries, each another one."""
 
@@ -141,8 +145,24 @@ class Repetition:
         folder.mkdir(exist_ok=True)
         self.lock = threading.Lock()
         self.counts = collections.defaultdict(Count)
+        self.processes = set()
+        self.stopped = False
+
+    def stop(self):
+        """Ends what runs; it is not counted."""
+        with self.lock:
+            self.stopped = True
+            for process in self.processes:
+                end_group(process)
 
     def run(self, entry):
+        """Once. The first run says what later ones cost."""
+        first = entry.cpu_s == 0
+        self._run(entry)
+        if first:
+            print(f"{entry.name}: {len(entry.tests) or 1} tests, {entry.cpu_s:.1f} s of CPU time", flush=True)
+
+    def _run(self, entry):
         seed = secrets.randbelow(2**32)
         if entry.script:
             code, _ = self._start(entry, seed, [])
@@ -175,16 +195,25 @@ class Repetition:
         files = [path.with_suffix(suffix) for suffix in (".out", ".err")]
         with open(files[0], "a") as out, open(files[1], "a") as err:
             begin = out.tell()
-            process = subprocess.Popen([*entry.command, *arguments], cwd=entry.folder, stdin=subprocess.DEVNULL,
-                                       stdout=out, stderr=err, start_new_session=True,
-                                       env={**entry.environment, VARIABLE: str(seed)})
+            with self.lock:
+                if self.stopped:
+                    raise Stopped
+                process = subprocess.Popen([*entry.command, *arguments], cwd=entry.folder, stdin=subprocess.DEVNULL,
+                                           stdout=out, stderr=err, start_new_session=True,
+                                           env={**entry.environment, VARIABLE: str(seed)})
+                self.processes.add(process)
             timer = threading.Timer(entry.timeout_s, end_group, [process])
             timer.start()
             try:
-                code = process.wait()
+                _, status, usage = os.wait4(process.pid, 0)
+                code = process.returncode = os.waitstatus_to_exitcode(status)
             finally:
                 timer.cancel()
                 end_group(process)
+                self.processes.discard(process)
+        if self.stopped:
+            raise Stopped
+        entry.cpu_s += usage.ru_utime + usage.ru_stime
         output = files[0].read_bytes()[begin:].decode(errors="replace")
         if begin == 0 and code in (0, entry.skip_code):
             for file in files:
@@ -244,20 +273,23 @@ def main():
             entry.list_tests()
     repetition = Repetition(Path(options.build).resolve() / "repeat")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    pool = concurrent.futures.ThreadPoolExecutor(options.jobs)
     try:
-        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-            for run in range(1, options.runs + 1):
-                list(pool.map(repetition.run, [entry for entry in entries if not entry.serial]))
-                for entry in entries:
-                    if entry.serial:
-                        repetition.run(entry)
-                print(f"{run} of {options.runs} runs", flush=True)
+        for run in range(1, options.runs + 1):
+            list(pool.map(repetition.run, [entry for entry in entries if not entry.serial]))
+            for entry in entries:
+                if entry.serial:
+                    pool.submit(repetition.run, entry).result()
+            print(f"{run} of {options.runs} runs", flush=True)
+    except KeyboardInterrupt:
+        sys.exit(1)
     finally:
+        repetition.stop()
+        pool.shutdown(cancel_futures=True)
         print(repetition.table())
-        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         failures = sum(count.failures for count in repetition.counts.values())
         print(f"{sum(count.runs for count in repetition.counts.values())} runs of {len(repetition.counts)} tests, "
-              f"{failures} failures, {usage.ru_utime + usage.ru_stime:.0f} s of CPU time")
+              f"{failures} failures, {sum(entry.cpu_s for entry in entries):.0f} s of CPU time")
     return 1 if failures else 0
 
 

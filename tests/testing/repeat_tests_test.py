@@ -46,6 +46,8 @@ ENTRIES = '''add_test(program "{folder}/program")
 set_tests_properties(program PROPERTIES WORKING_DIRECTORY "{folder}" TIMEOUT "30")
 add_test(sleeper "{folder}/sleeper")
 set_tests_properties(sleeper PROPERTIES WORKING_DIRECTORY "{folder}" TIMEOUT "1" LABELS "slow")
+add_test(endless "{folder}/sleeper")
+set_tests_properties(endless PROPERTIES WORKING_DIRECTORY "{folder}" LABELS "slow")
 add_test(other "/bin/false")
 set_tests_properties(other PROPERTIES WORKING_DIRECTORY "{folder}")
 '''
@@ -99,6 +101,19 @@ class RepeatTestsTest(unittest.TestCase):
     def test_a_test_without_an_end_fails_in_time(self):
         code, _, rows = self.repeat("--runs", "1", "-R", "sleeper")
         self.assertEqual((code, rows["Slow.Sleeps"][2:4]), (1, ["1", "1"]))
+
+    def test_when_it_is_stopped_it_says_what_it_has_found(self):
+        process = subprocess.Popen([sys.executable, ARGUMENTS.root / "scripts/repeat_tests.py", "--build", self.folder,
+                                    "--runs", "9", "-j", "1", "-R", "program|endless"], text=True, stdout=subprocess.PIPE)
+        self.addCleanup(process.kill)
+        for line in process.stdout:
+            if line.startswith("program: 4 tests"):
+                break
+        process.terminate()
+        rest, _ = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 1)
+        self.assertIn("| program | Suite.Hasty | 1 | 0 |", rest)
+        self.assertNotIn("Slow.Sleeps", rest)
 
     def test_nothing_to_repeat_is_an_error(self):
         self.assertEqual(self.repeat("--runs", "1", "-R", "other")[0], 1)

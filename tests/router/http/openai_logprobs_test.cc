@@ -27,32 +27,37 @@ using ::baton::testing::kTinyVocabSize;
 using DecodeResponse = internal::v1::DecodeResponse;
 using Json = nlohmann::json;
 
-constexpr int32_t kNoToken = 5000;
+constexpr int32_t kIdWithoutToken = 5000;
+constexpr int32_t kAddedDay = 300;  // 日 again
 // Tokens of several bytes, from kTinyVocabSize on.
-const char* const kWords[] = {"a\xC3",    "\xA9.", "\xF0\x9F", "\x98\x80",
-                              "\xC3\xA9", "b. c",  "<|end|>",  "bytes:\\xc3"};
-enum Word : int32_t {
+const char* const kPartWords[] = {"a\xC3", "\xA9.", "\xF0\x9F",    "\x98\x80",    "\xC3\xA9",
+                                  "b. c",  "日",    "bytes:\\xc3", "token_id:195"};
+enum PartWord : int32_t {
   kAC3 = kTinyVocabSize,
   kA9Dot,
   kF09F,
   k9880,
   kEAcute,
   kBDotC,
-  kEndText,
-  kLooksLikeBytes
+  kDay,
+  kLooksLikeBytes,
+  kLooksLikeId
 };
 
-std::unique_ptr<tokenizer::Tokenizer> MakeTokenizer() {
+std::unique_ptr<tokenizer::Tokenizer> TokenizerOfParts() {
   Json json = Json::parse(testing::TinyTokenizerJson());
   int32_t id = kTinyVocabSize;
-  for (const char* word : kWords) json["model"]["vocab"][tokenizer::BytesToNames(word)] = id++;
+  for (const char* word : kPartWords) json["model"]["vocab"][tokenizer::BytesToNames(word)] = id++;
+  Json added = json["added_tokens"][0];
+  added.update({{"id", kAddedDay}, {"content", "日"}, {"special", false}});
+  json["added_tokens"].push_back(added);
   auto tokenizer = tokenizer::Tokenizer::FromJson(json.dump(), "test.json");
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
   return *std::move(tokenizer);
 }
 
 // What a client has of a choice, whole or streamed.
-struct Received {
+struct ReceivedLists {
   std::string text;
   Json tokens = Json::array(), token_logprobs = Json::array(), top_logprobs = Json::array();
   Json text_offset = Json::array();
@@ -76,7 +81,7 @@ struct Received {
 
 class OpenAiLogprobsTest : public ::testing::Test {
  protected:
-  OpenAiLogprobsTest() : tokenizer_(MakeTokenizer()) {
+  OpenAiLogprobsTest() : tokenizer_(TokenizerOfParts()) {
     prepared_.decode.set_max_tokens(1000);
     prepared_.decode.add_stop_token_ids(kEndToken);
     options_.logprobs = true;
@@ -116,11 +121,11 @@ class OpenAiLogprobsTest : public ::testing::Test {
     Generate(ids, std::vector<size_t>(ids.size(), 1), finish);
   }
 
-  Received Streamed(bool chat = false) {
+  ReceivedLists Streamed(bool chat = false) {
     options_.chat = chat;
     OpenAiResponse format(options_, *tokenizer_);
     format.SetEcho(echo_);
-    Received received;
+    ReceivedLists received;
     for (const v1::GenerateResponse& delta : deltas_) {
       const std::string event = format.Chunk(delta);
       if (event.empty()) continue;
@@ -130,14 +135,14 @@ class OpenAiLogprobsTest : public ::testing::Test {
     }
     return received;
   }
-  Received Whole(bool chat = false) {
+  ReceivedLists Whole(bool chat = false) {
     options_.chat = chat;
     OpenAiResponse format(options_, *tokenizer_);
     format.SetEcho(echo_);
     v1::GenerateResponse all;
     for (const v1::GenerateResponse& delta : deltas_) MergeDelta(delta, &all);
     const Json choice = Json::parse(format.Whole({{0, all}}, {}))["choices"][0];
-    Received received;
+    ReceivedLists received;
     received.Add(choice);
     if (chat) received.text = choice["message"]["content"];
     return received;
@@ -160,7 +165,7 @@ TEST_F(OpenAiLogprobsTest, OffsetsAreThoseOfTheCharacters) {
   for (size_t i = 1; i < Ids(prompt).size(); ++i) {
     first.add_prompt_logprobs()->set_token_id(Ids(prompt)[i]);
   }
-  const Received whole = Whole();
+  const ReceivedLists whole = Whole();
   EXPECT_EQ(whole.text, "é😀zaéx😀");
   EXPECT_EQ(whole.text_offset, Json({0, 0, 1, 1, 1, 1, 2, 3, 4, 5, 6, 6}));
   EXPECT_EQ(whole.tokens, Json({"bytes:\\xc3", "bytes:\\xa9", "bytes:\\xf0", "bytes:\\x9f",
@@ -171,7 +176,7 @@ TEST_F(OpenAiLogprobsTest, OffsetsAreThoseOfTheCharacters) {
 
 TEST_F(OpenAiLogprobsTest, BytesAreThoseOfTheToken) {
   Generate({kF09F, k9880, 'z', kEndToken}, DecodeResponse::FINISH_STOP);
-  const Received whole = Whole(/*chat=*/true);
+  const ReceivedLists whole = Whole(/*chat=*/true);
   ASSERT_EQ(whole.content.size(), 4u);
   EXPECT_EQ(whole.content[0]["token"], "bytes:\\xf0\\x9f");
   EXPECT_EQ(whole.content[0]["bytes"], Json({0xF0, 0x9F}));
@@ -185,27 +190,38 @@ TEST_F(OpenAiLogprobsTest, ShownSpecialTokensHaveBytes) {
   prepared_.decode.clear_stop_token_ids();
   prepared_.shown_special_tokens = options_.shown_special_tokens = {kEndToken};
   Generate({'a', kEndToken, 'b'});
-  const Received whole = Whole(/*chat=*/true);
+  const ReceivedLists whole = Whole(/*chat=*/true);
   EXPECT_EQ(whole.text, "a<|end|>b");
   EXPECT_EQ(whole.content[1]["bytes"].size(), 7u);
 }
 
 TEST_F(OpenAiLogprobsTest, NoTwoTokensShareAKey) {
-  // Two parts of characters; the text of a special token, and that token; two ids without a token;
-  // and a token whose text is the name of a part.
-  tops_ = {kLooksLikeBytes, 0xC3, 0xA9, kEndText, kEndToken, kNoToken, kNoToken + 1};
-  Generate({kEndToken, 'a'});
-  const Received whole = Whole();
+  // Two parts of characters, two tokens with one text, two ids without a token, and a token whose
+  // text is the name of a part.
+  tops_ = {kLooksLikeBytes, 0xC3, 0xA9, kDay, kAddedDay, kIdWithoutToken, kIdWithoutToken + 1};
+  Generate({kAddedDay, 'a'});
+  const ReceivedLists whole = Whole();
   EXPECT_EQ(whole.top_logprobs[0], Json({{"bytes:\\xc3", -0.25},
                                          {absl::StrCat("token_id:", 0xC3), -0.5},
                                          {"bytes:\\xa9", -0.75},
-                                         {absl::StrCat("token_id:", kEndText), -1.0},
-                                         {"<|end|>", -1.0},
+                                         {absl::StrCat("token_id:", kDay), -1.0},
+                                         {"日", -1.0},
                                          {"token_id:5000", -1.5},
                                          {"token_id:5001", -1.75}}));
-  // The chosen token is there, too.
-  EXPECT_EQ(whole.top_logprobs[1].size(), tops_.size() + 1);
-  EXPECT_EQ(whole.top_logprobs[1]["a"], -2.0);
+  tops_ = {kLooksLikeId, kLooksLikeBytes, 0xC3};
+  Generate({'a'});
+  EXPECT_EQ(
+      Whole().top_logprobs[0],
+      Json(
+          {{"token_id:195", -0.25}, {"bytes:\\xc3", -0.5}, {"token_id:195'", -0.75}, {"a", -1.0}}));
+}
+
+TEST_F(OpenAiLogprobsTest, TheChosenTokenIsAmongTheTop) {
+  tops_ = {'x', 'y'};
+  Generate({'y', 'a'});
+  const ReceivedLists whole = Whole();
+  EXPECT_EQ(whole.top_logprobs[0], Json({{"x", -0.25}, {"y", -1.0}}));
+  EXPECT_EQ(whole.top_logprobs[1], Json({{"x", -0.25}, {"y", -0.5}, {"a", -2.0}}));
 }
 
 TEST_F(OpenAiLogprobsTest, WhatAStopStringCutsIsNotListed) {
@@ -294,9 +310,29 @@ TEST_F(OpenAiLogprobsTest, AnEchoedTextLeavesOutWhatTheTokenizerAddsAndIsAsItIsN
 class RandomAnswers : public OpenAiLogprobsTest {
  protected:
   int32_t PickToken() {
-    const int32_t picks[] = {'a',    'b',   '.',   ' ',     'c',    0xC3,      0xA9,           0xF0,
-                             0x9F,   0x98,  0x80,  0xE2,    0xFF,   kEndToken, kNoToken,       kAC3,
-                             kA9Dot, kF09F, k9880, kEAcute, kBDotC, kEndText,  kLooksLikeBytes};
+    const int32_t picks[] = {'a',
+                             'b',
+                             '.',
+                             ' ',
+                             'c',
+                             0xC3,
+                             0xA9,
+                             0xF0,
+                             0x9F,
+                             0x98,
+                             0x80,
+                             0xE2,
+                             0xFF,
+                             kEndToken,
+                             kIdWithoutToken,
+                             kAC3,
+                             kA9Dot,
+                             kF09F,
+                             k9880,
+                             kEAcute,
+                             kBDotC,
+                             kDay,
+                             kLooksLikeBytes};
     return picks[random_() % std::size(picks)];
   }
   void GenerateRandom() {
@@ -321,7 +357,7 @@ class RandomAnswers : public OpenAiLogprobsTest {
     }
     Generate(ids_, sizes, stop_token ? DecodeResponse::FINISH_STOP : DecodeResponse::FINISH_LENGTH);
   }
-  bool HasText(int32_t id) const { return id != kEndToken && id != kNoToken; }
+  bool HasText(int32_t id) const { return id != kEndToken && id != kIdWithoutToken; }
   // The bytes of the first `count` tokens.
   std::string Bytes(size_t count) const {
     std::string bytes;
@@ -333,14 +369,14 @@ class RandomAnswers : public OpenAiLogprobsTest {
   int64_t Characters(const std::string& bytes) const {
     return CountCharacters(*tokenizer_->Decode(Ids(bytes), false));
   }
-  void CheckCompletion(const Received& received);
-  void CheckChat(const Received& received);
+  void CheckCompletion(const ReceivedLists& received);
+  void CheckChat(const ReceivedLists& received);
 
   std::mt19937_64 random_;
   std::vector<int32_t> ids_;
 };
 
-void RandomAnswers::CheckCompletion(const Received& received) {
+void RandomAnswers::CheckCompletion(const ReceivedLists& received) {
   const int64_t length = CountCharacters(received.text);
   const size_t count = received.tokens.size();
   ASSERT_EQ(received.token_logprobs.size(), count);
@@ -372,7 +408,7 @@ void RandomAnswers::CheckCompletion(const Received& received) {
   }
 }
 
-void RandomAnswers::CheckChat(const Received& received) {
+void RandomAnswers::CheckChat(const ReceivedLists& received) {
   std::string bytes;
   size_t with_text = 0;
   for (const Json& entry : received.content) {
