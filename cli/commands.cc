@@ -19,6 +19,7 @@
 #include "cli/shared_flags.h"
 #include "cli/up_flags.h"
 #include "common/base/exit_code.h"
+#include "common/base/utf8.h"
 #include "common/base/version.h"
 
 namespace baton::cli {
@@ -77,7 +78,7 @@ std::string ReadSchema(const std::string& path) {
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (file.gcount() == 0) throw CLI::ValidationError("--json-schema", path + " cannot be read");
   text.resize(static_cast<size_t>(file.gcount()));
-  return text;
+  return std::string(WithoutByteOrderMark(text));
 }
 
 void AddStructuredOutput(CLI::App* app, client::GenerateRequest* request) {

@@ -27,6 +27,7 @@
 #include "absl/time/clock.h"
 #include "common/base/model_directory.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 
 namespace baton::cli {
 namespace {
@@ -49,7 +50,7 @@ std::string SavedToken() {
   std::ifstream file(path);
   std::string token;
   file >> token;
-  return token;
+  return std::string(WithoutByteOrderMark(token));
 }
 
 std::string WithoutQuery(const std::string& url) { return url.substr(0, url.find('?')); }

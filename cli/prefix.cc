@@ -19,6 +19,7 @@
 #include "common/base/exit_code.h"
 #include "common/base/rpc/channel.h"
 #include "common/base/rpc/grpc_status.h"
+#include "common/base/utf8.h"
 
 namespace baton::cli {
 namespace {
@@ -59,7 +60,8 @@ class PrefixCalls {
     if (!options_.file.empty()) {
       std::ifstream file(options_.file, std::ios::binary);
       if (!file) return absl::InvalidArgumentError(options_.file + " cannot be read");
-      request.set_text(std::string(std::istreambuf_iterator<char>(file), {}));
+      const std::string text(std::istreambuf_iterator<char>(file), {});
+      request.set_text(std::string(WithoutByteOrderMark(text)));
     }
     request.set_model(options_.model);
     request.set_cache_salt(options_.cache_salt);

@@ -15,6 +15,7 @@
 #include "common/base/error.h"
 #include "common/base/exit_code.h"
 #include "common/base/shutdown_signal.h"
+#include "common/base/utf8.h"
 
 namespace baton::cli {
 namespace {
@@ -89,7 +90,8 @@ absl::StatusOr<std::string> ReadPrefix(const std::string& path) {
   if (path.empty()) return std::string();
   std::ifstream file(path, std::ios::binary);
   if (!file) return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be opened"));
-  return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  return std::string(WithoutByteOrderMark(text));
 }
 
 }  // namespace

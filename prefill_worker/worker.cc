@@ -9,6 +9,7 @@
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 #include "common/kv_store/tier_spec.h"
 #include "common/security/tls_check.h"
 
@@ -100,7 +101,10 @@ absl::Status PrefillWorker::OpenTiers(const worker::WorkerOptions& options,
   std::string password;
   if (!prefill.kv_tier_redis_password_file.empty()) {
     std::ifstream file(prefill.kv_tier_redis_password_file);
-    if (!std::getline(file, password) || password.empty()) {
+    std::string line;
+    std::getline(file, line);
+    password = std::string(WithoutByteOrderMark(line));
+    if (password.empty()) {
       return InvalidField("BAD_OPTION", "--kv-tier-redis-password-file",
                           absl::StrCat(prefill.kv_tier_redis_password_file,
                                        " cannot be read or is empty, expected a line with the "

@@ -1,5 +1,7 @@
 #include "common/base/utf8.h"
 
+#include "absl/strings/strip.h"
+
 namespace baton {
 namespace {
 
@@ -97,6 +99,11 @@ std::string ClipToUtf8(absl::string_view text, size_t max_bytes) {
     text.remove_prefix(bytes == 0 ? 1 : bytes);
   }
   return clipped;
+}
+
+absl::string_view WithoutByteOrderMark(absl::string_view text) {
+  absl::ConsumePrefix(&text, "\xEF\xBB\xBF");
+  return text;
 }
 
 }  // namespace baton

@@ -33,6 +33,10 @@ int64_t CountCharacters(absl::string_view text);
 // that is too long is cut between characters and ends in "...", if max_bytes has room for that.
 std::string ClipToUtf8(absl::string_view text, size_t max_bytes);
 
+// A file's text without the byte order mark, U+FEFF, that some editors write at its start and none
+// shows.
+absl::string_view WithoutByteOrderMark(absl::string_view text);
+
 }  // namespace baton
 
 #endif  // BATON_COMMON_BASE_UTF8_H_

@@ -13,6 +13,7 @@
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 
 namespace baton::security {
 namespace {
@@ -95,7 +96,7 @@ absl::StatusOr<ApiKeyTable> ParseApiKeys(absl::string_view text) {
   }
   ApiKeyTable keys;
   int number = 0;
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+  for (absl::string_view line : absl::StrSplit(WithoutByteOrderMark(text), '\n')) {
     ++number;
     line = absl::StripAsciiWhitespace(line.substr(0, line.find('#')));
     if (line.empty()) continue;

@@ -10,6 +10,7 @@
 #include "absl/strings/strip.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
+#include "common/base/utf8.h"
 
 namespace baton::security {
 namespace {
@@ -37,7 +38,7 @@ absl::StatusOr<std::vector<std::string>> ParseSecrets(absl::string_view text) {
   if (!absl::ConsumeSuffix(&text, "\n")) {
     return BadSecret("the last line does not end, a newline expected");
   }
-  std::vector<std::string> secrets = absl::StrSplit(text, '\n');
+  std::vector<std::string> secrets = absl::StrSplit(WithoutByteOrderMark(text), '\n');
   if (secrets.size() > kMaxSecrets) {
     return BadSecret(absl::StrCat(secrets.size(), " lines, at most ", kMaxSecrets, " expected"));
   }

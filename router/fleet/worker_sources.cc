@@ -22,6 +22,7 @@
 #include "absl/strings/strip.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 
 namespace baton::router {
 namespace {
@@ -84,7 +85,7 @@ absl::StatusOr<std::vector<WorkerAddress>> ParseWorkers(absl::string_view text) 
   std::vector<WorkerAddress> workers;
   bool decode = false;
   int number = 0;
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+  for (absl::string_view line : absl::StrSplit(WithoutByteOrderMark(text), '\n')) {
     ++number;
     line = absl::StripAsciiWhitespace(line.substr(0, line.find('#')));
     if (line.empty()) continue;

@@ -52,5 +52,13 @@ TEST(Utf8Test, BytesThatAreNoTextAreShownAsSuch) {
   EXPECT_EQ(ClipToUtf8(std::string(10, '\xFF'), 5), "??...");
 }
 
+TEST(WithoutByteOrderMark, LeavesAllElse) {
+  EXPECT_EQ(WithoutByteOrderMark("\xEF\xBB\xBFtext"), "text");
+  EXPECT_EQ(WithoutByteOrderMark("text\xEF\xBB\xBF"), "text\xEF\xBB\xBF");
+  EXPECT_EQ(WithoutByteOrderMark("\xEF\xBB\xBF\xEF\xBB\xBF"), "\xEF\xBB\xBF");
+  EXPECT_EQ(WithoutByteOrderMark("\xEF\xBB"), "\xEF\xBB");
+  EXPECT_EQ(WithoutByteOrderMark(""), "");
+}
+
 }  // namespace
 }  // namespace baton

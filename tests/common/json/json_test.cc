@@ -24,6 +24,13 @@ TEST(JsonTest, RefusesWhatIsNotJson) {
   }
 }
 
+TEST(JsonTest, SkipsAByteOrderMark) {
+  const auto parsed = Parse("\xEF\xBB\xBF{\"a\": 1}", "f");
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->keys.size(), 1u);
+  EXPECT_FALSE(Parse("{} \xEF\xBB\xBF", "f").ok());
+}
+
 TEST(JsonTest, RefusesAKeyTwice) {
   EXPECT_THAT(ErrorOf(R"({"a": 1, "b": 2, "a": 3})"), HasSubstr("\"a\" appears twice"));
   EXPECT_THAT(ErrorOf(R"({"x": {"a": 1, "a": 1}})"), HasSubstr("\"a\" appears twice"));

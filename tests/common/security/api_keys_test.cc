@@ -17,9 +17,10 @@ const std::string kHash(64, 'a');
 
 TEST(ApiKeys, ParsesLines) {
   const std::string other(64, 'B');
-  const auto keys = ParseApiKeys(absl::StrCat(
-      "# keys of the cluster\n\nsha256:", kHash, " tenant=team-a/x  # the first\n  sha256:", other,
-      "\ttenant=b admin max-concurrent-requests=3 requests-per-minute=60\r\n"));
+  const auto keys = ParseApiKeys(
+      absl::StrCat("\xEF\xBB\xBF# keys of the cluster\n\nsha256:", kHash,
+                   " tenant=team-a/x  # the first\n  sha256:", other,
+                   "\ttenant=b admin max-concurrent-requests=3 requests-per-minute=60\r\n"));
   ASSERT_TRUE(keys.ok()) << keys.status();
   ASSERT_EQ(keys->size(), 2u);
   const ApiKey& first = keys->at(*FromHex(kHash));

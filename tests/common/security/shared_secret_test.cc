@@ -13,6 +13,7 @@ const std::string kOld(32, 'o'), kNew(43, 'n');
 
 TEST(SharedSecret, ParsesLines) {
   EXPECT_EQ(*ParseSecrets(kOld + "\n" + kNew + "\n"), (std::vector<std::string>{kOld, kNew}));
+  EXPECT_EQ(*ParseSecrets("\xEF\xBB\xBF" + kOld + "\n"), (std::vector<std::string>{kOld}));
   for (const std::string& bad :
        {std::string(), std::string("\n"), kOld, std::string(31, 'x') + "\n",
         std::string(513, 'x') + "\n", kOld + " x\n", kOld + "\n\n",

@@ -35,7 +35,7 @@ std::string ErrorOf(absl::string_view text) {
 
 TEST(WorkersFileTest, LinesCommentsAndSpaces) {
   const auto workers = ParseWorkers(
-      "# the cluster\n"
+      "\xEF\xBB\xBF# the cluster\n"
       "prefill 10.0.0.1:7000\r\n"
       "\n"
       "\t decode   [fe80::1]:7001  # new\n"
