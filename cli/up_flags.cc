@@ -22,6 +22,7 @@ std::vector<std::string> RouterFlagsOf(const UpFlags& flags) {
     if (!path.empty()) passed.insert(passed.end(), {flag, path});
   }
   if (flags.insecure) passed.push_back("--insecure");
+  if (flags.no_split_special_tokens) passed.push_back("--no-split-special-tokens");
   if (flags.kv_fetch) passed.push_back("--kv-fetch");
   return passed;
 }
@@ -59,6 +60,8 @@ void AddUp(CLI::App* app, UpOptions* up, UpFlags* flags) {
   security::AddServerTls(*app, flags->tls);
   app->add_flag("--insecure", flags->insecure,
                 "Passed to the router: it may listen beyond loopback without API keys");
+  app->add_flag("--no-split-special-tokens,!--split-special-tokens", flags->no_split_special_tokens,
+                "Passed to the router: messages of chats may spell special tokens");
   app->add_option("--metrics-listen", up->cluster.metrics_listen,
                   "Address of the router's /metrics, host:port");
   app->add_option("--log-dir", up->cluster.log_dir, "Directory for one log file per process");

@@ -21,6 +21,7 @@ struct UpFlags {
   std::string api_keys;
   ServerTls tls;
   bool insecure = false;
+  bool no_split_special_tokens = false;
   // Of the workers, which check them further.
   std::map<std::string, std::string> values;
   std::map<std::string, std::string> prefill_values;  // for prefill workers only

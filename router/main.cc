@@ -107,6 +107,9 @@ void AddFlags(CLI::App* app, Options* options, LogFlags* log) {
       ->check(CLI::Range(int64_t{1}, int64_t{16} << 20));
   app->add_option("--tokenizer-threads", options->tokenizer_threads, "Number of tokenizer threads")
       ->check(CLI::Range(1, 256));
+  app->add_flag("--split-special-tokens,!--no-split-special-tokens", options->split_special_tokens,
+                "Text of chat messages that spells special tokens stays text, unless their request "
+                "says otherwise (default on)");
   app->add_option("--default-deadline-ms", options->default_deadline_ms,
                   "Deadline of calls whose client sets none")
       ->check(CLI::Range(int64_t{1}, int64_t{86'400'000}));

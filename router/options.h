@@ -47,7 +47,8 @@ struct Options {
   int max_queued_prompts = 256;                    // prompts that wait for a tokenizer thread
   int64_t max_prompt_bytes = 1 << 20;              // of a prompt that is sent as text
   int tokenizer_threads = 2;
-  int http_threads = 0;  // that serve HTTP connections; 0: one for each core
+  bool split_special_tokens = true;  // of chats that don't set GenerateRequest.split_special_tokens
+  int http_threads = 0;              // that serve HTTP connections; 0: one for each core
   int max_http_connections = 16'384;
 
   int default_max_tokens = 0;  // of requests that set none; 0: the model's, else the context's rest

@@ -126,10 +126,12 @@ absl::StatusOr<Completion> Client::GenerateOnce(const GenerateRequest& request,
 
 absl::StatusOr<std::vector<int32_t>> Client::Tokenize(const std::string& text,
                                                       bool add_special_tokens,
-                                                      const CallOptions& options) {
+                                                      const CallOptions& options,
+                                                      bool split_special_tokens) {
   v1::TokenizeRequest request;
   request.set_text(text);
   request.set_add_special_tokens(add_special_tokens);
+  request.set_split_special_tokens(split_special_tokens);
   v1::TokenizeResponse response;
   absl::Status status = Ask(*connection_, options, *connection_->inference,
                             &v1::InferenceService::Stub::Tokenize, request, &response);

@@ -114,6 +114,9 @@ struct GenerateRequest {
   // Add the tokenizer's special tokens, such as begin-of-text. Absent: true for text, false for
   // messages.
   std::optional<bool> add_special_tokens;
+  // The prompt's text stays text where it spells special tokens; of messages, all that comes from
+  // them. Absent: false for text, what the router's --split-special-tokens says for messages.
+  std::optional<bool> split_special_tokens;
   Sampling sampling;
   // Absent: until the model stops or its context is full. 0, with prompt_logprobs: the prompt is
   // scored, and no token is generated.
@@ -440,7 +443,8 @@ class Client {
                                      const CallOptions& call = {});
   absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string& text,
                                                 bool add_special_tokens = true,
-                                                const CallOptions& call = {});
+                                                const CallOptions& call = {},
+                                                bool split_special_tokens = false);
   absl::StatusOr<std::string> Detokenize(const std::vector<int32_t>& token_ids,
                                          bool skip_special_tokens = true,
                                          const CallOptions& call = {});

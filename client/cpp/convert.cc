@@ -123,6 +123,7 @@ v1::GenerateRequest ToProto(const GenerateRequest& request) {
     to->set_length(segment.length);
   }
   if (request.add_special_tokens) out.set_add_special_tokens(*request.add_special_tokens);
+  if (request.split_special_tokens) out.set_split_special_tokens(*request.split_special_tokens);
   if (request.retention) *out.mutable_retention() = ToProto(*request.retention);
   out.set_explain_cache(request.explain_cache);
   return out;

@@ -37,7 +37,7 @@ absl::StatusOr<Value> ItemAt(Runtime& runtime, const Value& value, int64_t index
   }
   size_t end = at;
   NextCodePoint(text, &end);
-  return runtime.MakeString(text.substr(at, end - at), value.is_markup());
+  return runtime.MakePart(value, absl::string_view(text).substr(at, end - at));
 }
 
 absl::StatusOr<int64_t> SliceBound(const Value& bound, int64_t if_none) {
@@ -83,20 +83,21 @@ absl::StatusOr<Value> SliceOfText(Runtime& runtime, const Value& value, const Sl
   const std::string& text = value.text();
   BATON_RETURN_IF_ERROR(runtime.StepForBytes(text.size()));
   BATON_RETURN_IF_ERROR(runtime.CheckRoom(text.size() * (range.step == 1 ? 1 : sizeof(size_t))));
-  if (range.count == 0) return runtime.MakeString("", value.is_markup());
+  if (range.count == 0) return runtime.MakePart(value, "");
   if (range.step == 1) {
     const bool ascii = value.string().ascii;
     const size_t begin = ascii ? range.start : ByteOfCodePoint(text, range.start);
     const absl::string_view rest = absl::string_view(text).substr(begin);
     const size_t size = ascii ? range.count : ByteOfCodePoint(rest, range.count);
-    return runtime.MakeString(std::string(rest.substr(0, size)), value.is_markup());
+    return runtime.MakePart(value, rest.substr(0, size));
   }
   std::vector<size_t> starts;  // of each code point, and the end
   for (size_t at = 0; at < text.size(); NextCodePoint(text, &at)) starts.push_back(at);
   starts.push_back(text.size());
-  std::string result;
+  TracedText result;
   for (int64_t i = 0, at = range.start; i < range.count; ++i, at += range.step) {
-    result.append(text, starts[at], starts[at + 1] - starts[at]);
+    result.AppendPart(value.traced(),
+                      absl::string_view(text).substr(starts[at], starts[at + 1] - starts[at]));
   }
   return runtime.MakeString(std::move(result), value.is_markup());
 }
@@ -135,9 +136,9 @@ absl::StatusOr<Value> GetItem(Runtime& runtime, const Value& value, const Value&
     }
     return GetAttribute(runtime, value, key.text());
   }
-  BATON_ASSIGN_OR_RETURN(const std::string text, ReprOf(runtime, key));
+  BATON_ASSIGN_OR_RETURN(const TracedText text, ReprOf(runtime, key));
   return runtime.MakeUndefined(
-      absl::StrCat(value.type_name(), " object has no element ", json::Printable(text)));
+      absl::StrCat(value.type_name(), " object has no element ", json::Printable(text.text)));
 }
 
 absl::StatusOr<Value> GetSlice(Runtime& runtime, const Value& value, const Value& start,

@@ -17,10 +17,11 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Parse(absl::string_view source, absl:
   return ChatTemplate(std::move(syntax));
 }
 
-absl::StatusOr<std::string> ChatTemplate::Render(const json::Value& variables, absl::Time now,
-                                                 const RenderLimits& limits) const {
+absl::StatusOr<TracedText> ChatTemplate::Render(const json::Value& request_variables,
+                                                const json::Value& model_variables, absl::Time now,
+                                                const RenderLimits& limits) const {
   Runtime runtime(limits, now);
-  return Interpreter(*syntax_, runtime).Run(variables);
+  return Interpreter(*syntax_, runtime).Run(request_variables, model_variables);
 }
 
 }  // namespace baton::chat

@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/chat/traced_text.h"
 #include "common/json/json.h"
 
 namespace baton::chat {
@@ -44,15 +45,19 @@ class ChatTemplate {
   // "NAME:LINE: message".
   static absl::StatusOr<ChatTemplate> Parse(absl::string_view source, absl::string_view name);
 
-  // `variables` is an object. strftime_now formats `now` in UTC, so that all replicas make the same
-  // prompt. Errors:
+  // The variables are two objects. Strings in `request_variables` are the request's text, except
+  // the roles of messages that OpenAI's API knows; a variable in it hides one of the same name in
+  // `model_variables`, whose strings count as the template's text. Numbers count as the template's
+  // text, too. strftime_now formats `now` in UTC, so that all replicas make the same prompt.
+  // Errors:
   //   INVALID_ARGUMENT "CHAT_TEMPLATE_REFUSED": the template called raise_exception; the message is
   //       the template's, for the author of the request;
   //   INVALID_ARGUMENT "CHAT_TEMPLATE_FAILED": what jinja2 reports as an exception, for instance an
   //       attribute of an undefined variable: "NAME:LINE: message";
   //   RESOURCE_EXHAUSTED "CHAT_TEMPLATE_LIMIT": a limit is exceeded: "NAME:LINE: message".
-  absl::StatusOr<std::string> Render(const json::Value& variables, absl::Time now,
-                                     const RenderLimits& limits = {}) const;
+  absl::StatusOr<TracedText> Render(const json::Value& request_variables,
+                                    const json::Value& model_variables, absl::Time now,
+                                    const RenderLimits& limits = {}) const;
 
  private:
   explicit ChatTemplate(std::shared_ptr<const TemplateSyntax> syntax);

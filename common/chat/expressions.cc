@@ -172,12 +172,12 @@ Interpreter::Result Interpreter::EvaluateCompare(const Expr& expr) {
 }
 
 Interpreter::Result Interpreter::EvaluateConcatenation(const Expr& expr) {
-  std::string text;
+  TracedText text;
   for (const ExprPtr& child : expr.children) {
     BATON_ASSIGN_OR_RETURN(const Value value, Evaluate(*child));
-    BATON_ASSIGN_OR_RETURN(const std::string part, StrOf(runtime_, value));
-    BATON_RETURN_IF_ERROR(runtime_.CheckRoom(text.size() + part.size()));
-    text += part;
+    BATON_ASSIGN_OR_RETURN(const TracedText part, StrOf(runtime_, value));
+    BATON_RETURN_IF_ERROR(runtime_.CheckRoom(text.size() + part.size() + text.trace_bytes()));
+    text.Append(part);
   }
   return runtime_.MakeString(std::move(text));
 }

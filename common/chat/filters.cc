@@ -29,7 +29,7 @@ using FilterResult = absl::StatusOr<Value>;
 // The value as a string, a string unchanged.
 FilterResult AsText(Runtime& runtime, const Value& value) {
   if (value.is_string()) return value;
-  BATON_ASSIGN_OR_RETURN(std::string text, StrOf(runtime, value));
+  BATON_ASSIGN_OR_RETURN(TracedText text, StrOf(runtime, value));
   return runtime.MakeString(std::move(text));
 }
 
@@ -38,7 +38,7 @@ FilterResult ConvertFilter(Runtime& runtime, Arguments arguments) {
   BATON_ASSIGN_OR_RETURN(const auto args, BindArguments("filter", std::move(arguments), {"s"}, 1));
   BATON_ASSIGN_OR_RETURN(const Value text, AsText(runtime, args[0]));
   BATON_RETURN_IF_ERROR(runtime.CheckRoom(6 * text.text().size()));
-  return runtime.MakeString(convert(text.text()), text.is_markup());
+  return runtime.MakeString(Converted(text.traced(), convert), text.is_markup());
 }
 
 FilterResult EscapeFilter(Runtime& runtime, Arguments arguments) {
@@ -46,13 +46,13 @@ FilterResult EscapeFilter(Runtime& runtime, Arguments arguments) {
   BATON_ASSIGN_OR_RETURN(const Value text, AsText(runtime, args[0]));
   if (text.is_markup()) return text;
   BATON_RETURN_IF_ERROR(runtime.CheckRoom(6 * text.text().size()));
-  return runtime.MakeString(EscapeHtml(text.text()), /*markup=*/true);
+  return runtime.MakeString(Escaped(text), /*markup=*/true);
 }
 
 FilterResult SafeFilter(Runtime& runtime, Arguments arguments) {
   BATON_ASSIGN_OR_RETURN(const auto args, BindArguments("safe", std::move(arguments), {"s"}, 1));
   BATON_ASSIGN_OR_RETURN(const Value text, AsText(runtime, args[0]));
-  return runtime.MakeString(text.text(), /*markup=*/true);
+  return runtime.MakeString(text.traced(), /*markup=*/true);
 }
 
 FilterResult StringFilter(Runtime& runtime, Arguments arguments) {
@@ -65,54 +65,56 @@ FilterResult TrimFilter(Runtime& runtime, Arguments arguments) {
                          BindArguments("trim", std::move(arguments), {"value", "chars"}, 1));
   BATON_ASSIGN_OR_RETURN(const Value text, AsText(runtime, args[0]));
   if (args[1].is_missing() || args[1].is_none()) {
-    return runtime.MakeString(std::string(StripRight(StripLeft(text.text()))), text.is_markup());
+    return runtime.MakePart(text, StripRight(StripLeft(text.text())));
   }
   BATON_ASSIGN_OR_RETURN(const absl::string_view chars, TextArgument(args[1], "trim"));
   BATON_RETURN_IF_ERROR(runtime.StepForBytes(text.text().size() * (1 + chars.size() / 16)));
-  return runtime.MakeString(std::string(StripChars(text.text(), chars, true, true)),
-                            text.is_markup());
+  return runtime.MakePart(text, StripChars(text.text(), chars, true, true));
 }
 
 FilterResult ReplaceFilter(Runtime& runtime, Arguments arguments) {
   BATON_ASSIGN_OR_RETURN(const auto args, BindArguments("replace", std::move(arguments),
                                                         {"s", "old", "new", "count"}, 3));
-  std::vector<std::string> texts;
+  std::vector<TracedText> texts;
   for (int i = 0; i < 3; ++i) {
-    BATON_ASSIGN_OR_RETURN(std::string text, StrOf(runtime, args[i]));
+    BATON_ASSIGN_OR_RETURN(TracedText text, StrOf(runtime, args[i]));
     texts.push_back(std::move(text));
   }
   const Value count = args[3].is_none() ? Value() : args[3];
   BATON_ASSIGN_OR_RETURN(const int64_t max, IntArgument(count, "replace", -1));
   BATON_ASSIGN_OR_RETURN(const Value source, runtime.MakeString(std::move(texts[0])));
-  return ReplaceIn(runtime, source, texts[1], texts[2], max);
+  return ReplaceIn(runtime, source, texts[1].text, texts[2], max);
 }
 
 FilterResult IndentFilter(Runtime& runtime, Arguments arguments) {
   BATON_ASSIGN_OR_RETURN(const auto args, BindArguments("indent", std::move(arguments),
                                                         {"s", "width", "first", "blank"}, 1));
   BATON_ASSIGN_OR_RETURN(const absl::string_view text, TextArgument(args[0], "indent"));
-  std::string indention;
+  TracedText indention;
   if (args[1].is_string()) {
-    indention = args[1].text();
+    indention = args[1].traced();
   } else {
     BATON_ASSIGN_OR_RETURN(const int64_t width, IntArgument(args[1], "indent", 4));
     BATON_RETURN_IF_ERROR(runtime.CheckRoom(std::max<int64_t>(width, 0)));
-    indention = std::string(std::max<int64_t>(width, 0), ' ');
+    indention = TracedText(std::string(std::max<int64_t>(width, 0), ' '));
   }
   BATON_RETURN_IF_ERROR(runtime.CheckRoom(16 * text.size()));
   // A newline at the end, which makes the last line one even if it is empty.
-  const std::string ended = absl::StrCat(text, "\n");
-  std::string result = IsTrue(args[2]) ? indention : "";
+  TracedText ended = args[0].traced();
+  ended.Append("\n");
+  TracedText result;
+  if (IsTrue(args[2])) result.Append(indention);
   bool is_first = true;
-  for (const absl::string_view line : SplitLines(ended, /*keep_ends=*/false)) {
+  for (const absl::string_view line : SplitLines(ended.text, /*keep_ends=*/false)) {
     BATON_RETURN_IF_ERROR(runtime.StepForBytes(line.size() + indention.size()));
-    BATON_RETURN_IF_ERROR(runtime.CheckRoom(result.size() + line.size() + indention.size()));
+    BATON_RETURN_IF_ERROR(
+        runtime.CheckRoom(result.size() + line.size() + indention.size() + result.trace_bytes()));
     if (!is_first) {
-      result += '\n';
-      if (!line.empty() || IsTrue(args[3])) result += indention;
+      result.Append("\n");
+      if (!line.empty() || IsTrue(args[3])) result.Append(indention);
     }
     is_first = false;
-    absl::StrAppend(&result, line);
+    result.AppendPart(ended, line);
   }
   return runtime.MakeString(std::move(result), args[0].is_markup());
 }
@@ -122,7 +124,7 @@ FilterResult CenterFilter(Runtime& runtime, Arguments arguments) {
                          BindArguments("center", std::move(arguments), {"value", "width"}, 1));
   BATON_ASSIGN_OR_RETURN(const Value text, AsText(runtime, args[0]));
   BATON_ASSIGN_OR_RETURN(const int64_t width, IntArgument(args[1], "center", 80));
-  return PadText(runtime, text, width, Align::kCenter, " ");
+  return PadText(runtime, text, width, Align::kCenter, TracedText(" "));
 }
 
 FilterResult FormatFilter(Runtime& runtime, Arguments arguments) {
@@ -270,7 +272,14 @@ FilterResult ToJsonFilter(Runtime& runtime, Arguments arguments) {
       BindArguments("tojson", std::move(arguments),
                     {"x", "ensure_ascii", "indent", "separators", "sort_keys"}, 1));
   JsonStyle style;
+  Origin of_style = Origin::kTemplate;
+  const auto note_origin = [&](const Value& value) {
+    if (value.is_string() && value.traced().origin() == Origin::kRequest) {
+      of_style = Origin::kRequest;
+    }
+  };
   style.ensure_ascii = IsTrue(args[1]);
+  note_origin(args[2]);
   BATON_ASSIGN_OR_RETURN(style.indent, JsonIndent(runtime, args[2]));
   style.sort_keys = IsTrue(args[4]);
   if (style.indent) style.item_separator = ",";
@@ -281,8 +290,11 @@ FilterResult ToJsonFilter(Runtime& runtime, Arguments arguments) {
     }
     style.item_separator = separators[0].text();
     style.key_separator = separators[1].text();
+    note_origin(separators[0]);
+    note_origin(separators[1]);
   }
-  BATON_ASSIGN_OR_RETURN(std::string json, JsonOf(runtime, args[0], style));
+  BATON_ASSIGN_OR_RETURN(TracedText json, JsonOf(runtime, args[0], style));
+  if (of_style == Origin::kRequest) json = TracedText(std::move(json.text), of_style);
   return runtime.MakeString(std::move(json));
 }
 

@@ -118,7 +118,8 @@ absl::StatusOr<Value> FormatNumber(Runtime& runtime, FormatSpec spec, const Valu
                                  : spec.sign == '+' ? "+"
                                                     : " ";
   BATON_ASSIGN_OR_RETURN(const Value text, runtime.MakeString(absl::StrCat(sign, digits)));
-  return PadText(runtime, text, spec.width, spec.has_align ? spec.align : Align::kRight, spec.fill);
+  return PadText(runtime, text, spec.width, spec.has_align ? spec.align : Align::kRight,
+                 TracedText(spec.fill));
 }
 
 absl::StatusOr<Value> FormatText(Runtime& runtime, const FormatSpec& spec, const Value& text) {
@@ -127,7 +128,8 @@ absl::StatusOr<Value> FormatText(Runtime& runtime, const FormatSpec& spec, const
     BATON_ASSIGN_OR_RETURN(cut,
                            GetSlice(runtime, text, Value(), Value::Int(spec.precision), Value()));
   }
-  return PadText(runtime, cut, spec.width, spec.has_align ? spec.align : Align::kLeft, spec.fill);
+  return PadText(runtime, cut, spec.width, spec.has_align ? spec.align : Align::kLeft,
+                 TracedText(spec.fill));
 }
 
 // [[fill]align][sign][0][width][,][.precision][type]
@@ -182,7 +184,7 @@ absl::StatusOr<Value> FormatValue(Runtime& runtime, const Value& value, absl::st
   }
   if (spec.type != 0 && !(spec.type == 's' && value.is_string())) return BadSpec(text);
   if (!value.is_string() && !text.empty()) return BadSpec(text);
-  BATON_ASSIGN_OR_RETURN(std::string printed, StrOf(runtime, value));
+  BATON_ASSIGN_OR_RETURN(TracedText printed, StrOf(runtime, value));
   BATON_ASSIGN_OR_RETURN(const Value string, runtime.MakeString(std::move(printed)));
   return FormatText(runtime, spec, string);
 }
@@ -199,16 +201,17 @@ class PercentFormatter {
     }
   }
 
-  absl::StatusOr<std::string> Run(absl::string_view format) {
+  absl::StatusOr<TracedText> Run(absl::string_view format) {
     while (true) {
       const size_t percent = format.find('%');
       BATON_RETURN_IF_ERROR(runtime_.Step());
-      BATON_RETURN_IF_ERROR(runtime_.CheckRoom(result_.size() + format.size()));
-      absl::StrAppend(&result_, format.substr(0, percent));
+      BATON_RETURN_IF_ERROR(
+          runtime_.CheckRoom(result_.size() + result_.trace_bytes() + format.size()));
+      result_.Append(format.substr(0, percent));
       if (percent == absl::string_view::npos) break;
       format.remove_prefix(percent + 1);
       if (!format.empty() && format[0] == '%') {
-        result_ += '%';
+        result_.Append("%");
         format.remove_prefix(1);
         continue;
       }
@@ -266,14 +269,15 @@ class PercentFormatter {
       BATON_ASSIGN_OR_RETURN(value, Next());
     }
     BATON_ASSIGN_OR_RETURN(const Value text, Convert(spec, value));
-    BATON_RETURN_IF_ERROR(runtime_.CheckRoom(result_.size() + text.text().size()));
-    result_ += text.text();
+    BATON_RETURN_IF_ERROR(
+        runtime_.CheckRoom(result_.size() + result_.trace_bytes() + text.text().size()));
+    result_.Append(text.traced());
     return absl::OkStatus();
   }
 
   absl::StatusOr<Value> Convert(FormatSpec spec, const Value& value) {
     if (spec.type == 's' || spec.type == 'r') {
-      BATON_ASSIGN_OR_RETURN(std::string printed,
+      BATON_ASSIGN_OR_RETURN(TracedText printed,
                              spec.type == 's' ? StrOf(runtime_, value) : ReprOf(runtime_, value));
       BATON_ASSIGN_OR_RETURN(const Value text, runtime_.MakeString(std::move(printed)));
       if (spec.align == Align::kAfterSign) spec.align = Align::kRight;
@@ -297,7 +301,7 @@ class PercentFormatter {
   std::vector<Value> values_;
   Value dict_;
   size_t next_ = 0;
-  std::string result_;
+  TracedText result_;
 };
 
 class BraceFormatter {
@@ -305,18 +309,19 @@ class BraceFormatter {
   BraceFormatter(Runtime& runtime, const Arguments& arguments)
       : runtime_(runtime), arguments_(arguments) {}
 
-  absl::StatusOr<std::string> Run(absl::string_view format) {
-    std::string result;
+  absl::StatusOr<TracedText> Run(absl::string_view format) {
+    TracedText result;
     while (!format.empty()) {
       const size_t brace = format.find_first_of("{}");
       BATON_RETURN_IF_ERROR(runtime_.Step());
-      BATON_RETURN_IF_ERROR(runtime_.CheckRoom(result.size() + format.size()));
-      absl::StrAppend(&result, format.substr(0, brace));
+      BATON_RETURN_IF_ERROR(
+          runtime_.CheckRoom(result.size() + result.trace_bytes() + format.size()));
+      result.Append(format.substr(0, brace));
       if (brace == absl::string_view::npos) break;
       const char c = format[brace];
       format.remove_prefix(brace + 1);
       if (!format.empty() && format[0] == c) {
-        result += c;
+        result.Append(absl::string_view(&c, 1));
         format.remove_prefix(1);
         continue;
       }
@@ -324,8 +329,9 @@ class BraceFormatter {
       if (c == '}' || end == absl::string_view::npos)
         return Failure("a brace of the format is alone");
       BATON_ASSIGN_OR_RETURN(const Value text, Field(format.substr(0, end)));
-      BATON_RETURN_IF_ERROR(runtime_.CheckRoom(result.size() + text.text().size()));
-      result += text.text();
+      BATON_RETURN_IF_ERROR(
+          runtime_.CheckRoom(result.size() + result.trace_bytes() + text.text().size()));
+      result.Append(text.traced());
       format.remove_prefix(end + 1);
     }
     return result;
@@ -353,7 +359,7 @@ class BraceFormatter {
     }
     if (!conversion.empty()) {
       if (conversion != "r" && conversion != "s") return BadSpec(whole);
-      BATON_ASSIGN_OR_RETURN(std::string text,
+      BATON_ASSIGN_OR_RETURN(TracedText text,
                              conversion == "r" ? ReprOf(runtime_, value) : StrOf(runtime_, value));
       BATON_ASSIGN_OR_RETURN(value, runtime_.MakeString(std::move(text)));
     }
@@ -384,27 +390,36 @@ class BraceFormatter {
   size_t next_ = 0;
 };
 
+// What a format of the request makes is the request's.
+absl::StatusOr<Value> Formatted(Runtime& runtime, const Value& format, TracedText text) {
+  if (format.traced().origin() == Origin::kRequest) {
+    text = TracedText(std::move(text.text), Origin::kRequest);
+  }
+  return runtime.MakeString(std::move(text), format.is_markup());
+}
+
 }  // namespace
 
 absl::StatusOr<Value> FormatPercent(Runtime& runtime, const Value& format, const Value& arguments) {
-  BATON_ASSIGN_OR_RETURN(std::string text, PercentFormatter(runtime, arguments).Run(format.text()));
-  return runtime.MakeString(std::move(text), format.is_markup());
+  BATON_ASSIGN_OR_RETURN(TracedText text, PercentFormatter(runtime, arguments).Run(format.text()));
+  return Formatted(runtime, format, std::move(text));
 }
 
 absl::StatusOr<Value> FormatBraces(Runtime& runtime, const Value& format,
                                    const Arguments& arguments) {
-  BATON_ASSIGN_OR_RETURN(std::string text, BraceFormatter(runtime, arguments).Run(format.text()));
-  return runtime.MakeString(std::move(text), format.is_markup());
+  BATON_ASSIGN_OR_RETURN(TracedText text, BraceFormatter(runtime, arguments).Run(format.text()));
+  return Formatted(runtime, format, std::move(text));
 }
 
 absl::StatusOr<Value> PadText(Runtime& runtime, const Value& text, int64_t width, Align align,
-                              absl::string_view fill) {
+                              const TracedText& fill) {
   BATON_ASSIGN_OR_RETURN(const int64_t length, LengthOf(runtime, text));
   if (width <= length) return text;
   const int64_t missing = width - length;
   // A first bound, so that the product cannot overflow.
   BATON_RETURN_IF_ERROR(runtime.CheckRoom(missing));
-  BATON_RETURN_IF_ERROR(runtime.CheckRoom(missing * fill.size() + text.text().size()));
+  BATON_RETURN_IF_ERROR(
+      runtime.CheckRoom(missing * (fill.size() + fill.trace_bytes()) + text.text().size()));
   int64_t left = 0;
   if (align == Align::kRight || align == Align::kAfterSign) left = missing;
   if (align == Align::kMiddle) left = missing / 2;
@@ -412,10 +427,11 @@ absl::StatusOr<Value> PadText(Runtime& runtime, const Value& text, int64_t width
   const absl::string_view content = text.text();
   const bool has_sign = !content.empty() && (content[0] == '-' || content[0] == '+');
   const size_t sign = align == Align::kAfterSign && has_sign ? 1 : 0;
-  std::string padded(content.substr(0, sign));
-  for (int64_t i = 0; i < left; ++i) absl::StrAppend(&padded, fill);
-  absl::StrAppend(&padded, content.substr(sign));
-  for (int64_t i = left; i < missing; ++i) absl::StrAppend(&padded, fill);
+  TracedText padded;
+  padded.AppendPart(text.traced(), content.substr(0, sign));
+  for (int64_t i = 0; i < left; ++i) padded.Append(fill);
+  padded.AppendPart(text.traced(), content.substr(sign));
+  for (int64_t i = left; i < missing; ++i) padded.Append(fill);
   return runtime.MakeString(std::move(padded), text.is_markup());
 }
 

@@ -7,8 +7,8 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "common/chat/runtime.h"
+#include "common/chat/traced_text.h"
 #include "common/chat/value.h"
 
 namespace baton::chat {
@@ -28,7 +28,7 @@ enum class Align : uint8_t {
 };
 // Fills `text` up to `width` code points.
 absl::StatusOr<Value> PadText(Runtime& runtime, const Value& text, int64_t width, Align align,
-                              absl::string_view fill);
+                              const TracedText& fill);
 
 }  // namespace baton::chat
 

@@ -156,7 +156,8 @@ absl::StatusOr<Value> DictFunction(Runtime& runtime, Arguments arguments) {
     }
   }
   for (auto& [name, value] : arguments.named) {
-    BATON_ASSIGN_OR_RETURN(Value key, runtime.MakeString(name));
+    // It may be a key of a dict of the request, given with **.
+    BATON_ASSIGN_OR_RETURN(Value key, runtime.MakeString(TracedText(name, Origin::kRequest)));
     entries.emplace_back(std::move(key), std::move(value));
   }
   return runtime.MakeDict(std::move(entries));
@@ -179,9 +180,9 @@ absl::StatusOr<Value> NamespaceFunction(Runtime& runtime, Arguments arguments) {
 absl::StatusOr<Value> RaiseFunction(Runtime& runtime, Arguments arguments) {
   BATON_ASSIGN_OR_RETURN(const auto args,
                          BindArguments("raise_exception", std::move(arguments), {"message"}, 1));
-  BATON_ASSIGN_OR_RETURN(const std::string message, StrOf(runtime, args[0]));
+  BATON_ASSIGN_OR_RETURN(const TracedText message, StrOf(runtime, args[0]));
   return MakeError(absl::StatusCode::kInvalidArgument, "CHAT_TEMPLATE_REFUSED",
-                   ClipToUtf8(message, kMaxRefusalBytes));
+                   ClipToUtf8(message.text, kMaxRefusalBytes));
 }
 
 absl::StatusOr<Value> TimeFunction(Runtime& runtime, Arguments arguments) {
@@ -189,7 +190,8 @@ absl::StatusOr<Value> TimeFunction(Runtime& runtime, Arguments arguments) {
                          BindArguments("strftime_now", std::move(arguments), {"format"}, 1));
   BATON_ASSIGN_OR_RETURN(const absl::string_view format, TextArgument(args[0], "strftime_now"));
   if (format.size() > kMaxTimeFormatBytes) return Failure("strftime_now: the format is too long");
-  return runtime.MakeString(absl::FormatTime(format, runtime.now(), absl::UTCTimeZone()));
+  return runtime.MakeString(TracedText(absl::FormatTime(format, runtime.now(), absl::UTCTimeZone()),
+                                       args[0].traced().origin()));
 }
 
 }  // namespace

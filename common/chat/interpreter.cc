@@ -14,8 +14,9 @@
 
 namespace baton::chat {
 
-absl::StatusOr<std::string> Interpreter::Run(const json::Value& variables) {
-  BATON_RETURN_IF_ERROR(BindVariables(variables));
+absl::StatusOr<TracedText> Interpreter::Run(const json::Value& request_variables,
+                                            const json::Value& model_variables) {
+  BATON_RETURN_IF_ERROR(BindVariables(request_variables, model_variables));
   BATON_ASSIGN_OR_RETURN(scope_, NewScope(nullptr));
   BATON_ASSIGN_OR_RETURN(const Flow flow, ExecuteBody(syntax_.body));
   BATON_CHECK(flow == Flow::kNext) << "the parser refuses break outside of a loop";
@@ -23,16 +24,27 @@ absl::StatusOr<std::string> Interpreter::Run(const json::Value& variables) {
 }
 
 // Only the names that the template mentions become values.
-absl::Status Interpreter::BindVariables(const json::Value& variables) {
+absl::Status Interpreter::BindVariables(const json::Value& request_variables,
+                                        const json::Value& model_variables) {
   context_.resize(syntax_.names.size());
   for (size_t id = 0; id < syntax_.names.size(); ++id) {
-    const json::Value* given = variables.Find(syntax_.names[id]);
-    const auto value =
-        given != nullptr ? runtime_.FromJson(*given) : FindGlobal(runtime_, syntax_.names[id]);
+    const auto value = VariableOf(syntax_.names[id], request_variables, model_variables);
     if (!value.ok()) return Annotate(value.status(), syntax_.name);
     context_[id] = *value;
   }
   return absl::OkStatus();
+}
+
+Interpreter::Result Interpreter::VariableOf(const std::string& name,
+                                            const json::Value& request_variables,
+                                            const json::Value& model_variables) {
+  if (const json::Value* given = request_variables.Find(name)) {
+    return runtime_.FromJson(*given, Origin::kRequest);
+  }
+  if (const json::Value* given = model_variables.Find(name)) {
+    return runtime_.FromJson(*given, Origin::kTemplate);
+  }
+  return FindGlobal(runtime_, name);
 }
 
 absl::StatusOr<Interpreter::Scope*> Interpreter::NewScope(Scope* parent) {
@@ -99,22 +111,27 @@ absl::Status Interpreter::Assign(const Expr& target, Value value) {
   return absl::OkStatus();
 }
 
-absl::Status Interpreter::Write(absl::string_view text) {
-  BATON_RETURN_IF_ERROR(runtime_.StepForBytes(text.size()));
-  if (text.size() > runtime_.limits().max_output_bytes - output_bytes_) {
+absl::Status Interpreter::CheckWrite(size_t bytes) {
+  BATON_RETURN_IF_ERROR(runtime_.StepForBytes(bytes));
+  if (bytes > runtime_.limits().max_output_bytes - output_bytes_) {
     return MakeError(absl::StatusCode::kResourceExhausted, "CHAT_TEMPLATE_LIMIT",
                      absl::StrCat("the template writes more than ",
                                   runtime_.limits().max_output_bytes, " bytes"));
   }
-  output_bytes_ += text.size();
-  absl::StrAppend(out_, text);
+  output_bytes_ += bytes;
   return absl::OkStatus();
 }
 
 absl::Status Interpreter::WriteValue(const Value& value) {
-  if (value.is_string()) return Write(value.text());
-  BATON_ASSIGN_OR_RETURN(const std::string text, StrOf(runtime_, value));
-  return Write(text);
+  if (value.is_string()) {
+    BATON_RETURN_IF_ERROR(CheckWrite(value.text().size()));
+    out_->Append(value.traced());
+    return absl::OkStatus();
+  }
+  BATON_ASSIGN_OR_RETURN(const TracedText text, StrOf(runtime_, value));
+  BATON_RETURN_IF_ERROR(CheckWrite(text.size()));
+  out_->Append(text);
+  return absl::OkStatus();
 }
 
 absl::Status Interpreter::Locate(absl::Status status, int line) {
@@ -150,7 +167,8 @@ absl::StatusOr<Interpreter::Flow> Interpreter::Execute(const Statement& statemen
 absl::StatusOr<Interpreter::Flow> Interpreter::Dispatch(const Statement& statement) {
   switch (statement.kind) {
     case Statement::Kind::kText:
-      BATON_RETURN_IF_ERROR(Write(statement.text));
+      BATON_RETURN_IF_ERROR(CheckWrite(statement.text.size()));
+      out_->Append(statement.text);
       return Flow::kNext;
     case Statement::Kind::kOutput: {
       BATON_ASSIGN_OR_RETURN(const Value value, Evaluate(*statement.value));
@@ -258,7 +276,7 @@ absl::StatusOr<Interpreter::Flow> Interpreter::ExecuteWith(const Statement& stat
 }
 
 absl::StatusOr<Interpreter::Flow> Interpreter::ExecuteCaptured(const Statement& statement) {
-  std::string text;
+  TracedText text;
   {
     Capture capture(*this);
     BATON_ASSIGN_OR_RETURN(const Flow flow, ExecuteInScope(statement.body, scope_));
@@ -333,7 +351,8 @@ absl::Status Interpreter::BindParameters(const MacroSyntax& macro, Arguments arg
       has_caller = true;
       Set(kCallerName, std::move(value));
     } else if (macro.uses_kwargs) {
-      BATON_ASSIGN_OR_RETURN(Value key, runtime_.MakeString(name));
+      // It may be a key of a dict of the request, given with **.
+      BATON_ASSIGN_OR_RETURN(Value key, runtime_.MakeString(TracedText(name, Origin::kRequest)));
       named.emplace_back(std::move(key), std::move(value));
     } else {
       return Failure(

@@ -27,7 +27,9 @@ class Interpreter {
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;
 
-  absl::StatusOr<std::string> Run(const json::Value& variables);
+  // Of a name that both have, the request's variable counts.
+  absl::StatusOr<TracedText> Run(const json::Value& request_variables,
+                                 const json::Value& model_variables);
 
  private:
   friend class LoopObject;
@@ -70,27 +72,31 @@ class Interpreter {
     }
     Capture(const Capture&) = delete;
     Capture& operator=(const Capture&) = delete;
-    std::string Take() {
+    TracedText Take() {
       written_bytes_ += text_.size();
-      return std::exchange(text_, std::string());
+      return std::exchange(text_, TracedText());
     }
 
    private:
     Interpreter& interpreter_;
-    std::string* const outer_;
-    std::string text_;
+    TracedText* const outer_;
+    TracedText text_;
     size_t written_bytes_ = 0;
   };
   enum class Flow : uint8_t { kNext, kBreak, kContinue };
   using Result = absl::StatusOr<Value>;
 
-  absl::Status BindVariables(const json::Value& variables);
+  absl::Status BindVariables(const json::Value& request_variables,
+                             const json::Value& model_variables);
+  absl::StatusOr<Value> VariableOf(const std::string& name, const json::Value& request_variables,
+                                   const json::Value& model_variables);
   absl::StatusOr<Scope*> NewScope(Scope* parent);
   void KeepScopes(Scope* scope);
   Result Lookup(int name_id);
   void Set(int name_id, Value value);
   absl::Status Assign(const Expr& target, Value value);
-  absl::Status Write(absl::string_view text);
+  // Counts what is about to be written.
+  absl::Status CheckWrite(size_t bytes);
   absl::Status WriteValue(const Value& value);
   // Adds the template's name and the line, unless an inner expression has done so.
   absl::Status Locate(absl::Status status, int line);
@@ -132,8 +138,8 @@ class Interpreter {
   std::vector<std::unique_ptr<Scope>> scopes_;
   std::vector<Scope*> free_scopes_;
   Scope* scope_ = nullptr;
-  std::string output_;
-  std::string* out_ = &output_;
+  TracedText output_;
+  TracedText* out_ = &output_;
   size_t output_bytes_ = 0;  // of all buffers that are open
   Value block_input_;        // of the filters of a block
   bool located_ = false;

@@ -12,6 +12,7 @@
 #include "common/base/status_macros.h"
 #include "common/chat/format.h"
 #include "common/chat/operators.h"
+#include "common/chat/printing.h"
 #include "common/chat/text.h"
 
 namespace baton::chat {
@@ -55,7 +56,7 @@ Result Strip(Runtime& runtime, Arguments arguments) {
     BATON_RETURN_IF_ERROR(runtime.StepForBytes(text.size() * (1 + chars.size() / 16)));
     text = StripChars(text, chars, left, right);
   }
-  return runtime.MakeString(std::string(text), args[0].is_markup());
+  return runtime.MakePart(args[0], text);
 }
 
 template <bool from_right>
@@ -66,19 +67,19 @@ Result Split(Runtime& runtime, Arguments arguments) {
   BATON_RETURN_IF_ERROR(runtime.StepForBytes(text.size()));
   BATON_RETURN_IF_ERROR(runtime.CheckRoom(text.size()));
   if (args[1].is_missing() || args[1].is_none()) {
-    return MakeTexts(runtime, SplitSpace(text, max, from_right), args[0].is_markup());
+    return MakeParts(runtime, args[0], SplitSpace(text, max, from_right));
   }
   BATON_ASSIGN_OR_RETURN(const absl::string_view separator, TextArgument(args[1], "split"));
   if (separator.empty()) return Failure("empty separator");
   if (from_right) BATON_RETURN_IF_ERROR(runtime.StepForBytes(text.size() * separator.size()));
   BATON_RETURN_IF_ERROR(runtime.CheckRoom(sizeof(StringRep) * CountText(text, separator)));
-  return MakeTexts(runtime, SplitText(text, separator, max, from_right), args[0].is_markup());
+  return MakeParts(runtime, args[0], SplitText(text, separator, max, from_right));
 }
 
 Result SplitLinesMethod(Runtime& runtime, Arguments arguments) {
   BATON_ASSIGN_OR_RETURN(const auto args, Bind("splitlines", arguments, {"keepends"}, 0));
   BATON_RETURN_IF_ERROR(runtime.CheckRoom(16 * args[0].text().size()));
-  return MakeTexts(runtime, SplitLines(args[0].text(), IsTrue(args[1])), args[0].is_markup());
+  return MakeParts(runtime, args[0], SplitLines(args[0].text(), IsTrue(args[1])));
 }
 
 template <bool from_right>
@@ -91,11 +92,11 @@ Result Partition(Runtime& runtime, Arguments arguments) {
   const auto parts = SplitText(text, separator, 1, from_right);
   std::vector<absl::string_view> three = {text, "", ""};
   if (parts.size() == 2) {
-    three = {parts[0], separator, parts[1]};
+    three = {parts[0], text.substr(parts[0].size(), separator.size()), parts[1]};
   } else if (from_right) {
     three = {"", "", text};
   }
-  BATON_ASSIGN_OR_RETURN(const Value list, MakeTexts(runtime, three, args[0].is_markup()));
+  BATON_ASSIGN_OR_RETURN(const Value list, MakeParts(runtime, args[0], three));
   return runtime.MakeSequence(Flavor::kTuple, list.sequence().items);
 }
 
@@ -163,10 +164,10 @@ Result CountMethod(Runtime& runtime, Arguments arguments) {
 Result Replace(Runtime& runtime, Arguments arguments) {
   BATON_ASSIGN_OR_RETURN(const auto args, Bind("replace", arguments, {"old", "new", "count"}, 2));
   BATON_ASSIGN_OR_RETURN(const absl::string_view from, TextArgument(args[1], "replace"));
-  BATON_ASSIGN_OR_RETURN(const absl::string_view to, TextArgument(args[2], "replace"));
+  BATON_RETURN_IF_ERROR(TextArgument(args[2], "replace").status());
   BATON_ASSIGN_OR_RETURN(const int64_t count, IntArgument(args[3], "replace", -1));
-  const bool escape = args[0].is_markup() && !args[2].is_markup();
-  return ReplaceIn(runtime, args[0], from, escape ? EscapeHtml(to) : std::string(to), count);
+  return ReplaceIn(runtime, args[0], from,
+                   args[0].is_markup() ? Escaped(args[2]) : args[2].traced(), count);
 }
 
 Result JoinMethod(Runtime& runtime, Arguments arguments) {
@@ -179,7 +180,7 @@ template <std::string (*convert)(absl::string_view)>
 Result Convert(Runtime& runtime, Arguments arguments) {
   BATON_ASSIGN_OR_RETURN(const auto args, Bind("this method", arguments, {}, 0));
   BATON_RETURN_IF_ERROR(runtime.CheckRoom(3 * args[0].text().size()));
-  return runtime.MakeString(convert(args[0].text()), args[0].is_markup());
+  return runtime.MakeString(Converted(args[0].traced(), convert), args[0].is_markup());
 }
 
 template <CharacterClass which>
@@ -200,18 +201,19 @@ template <Align align>
 Result Pad(Runtime& runtime, Arguments arguments) {
   BATON_ASSIGN_OR_RETURN(const auto args, Bind("padding", arguments, {"width", "fillchar"}, 1));
   BATON_ASSIGN_OR_RETURN(const int64_t width, IntArgument(args[1], "padding", 0));
-  absl::string_view fill = " ";
+  TracedText fill(" ");
   if (!args[2].is_missing()) {
-    BATON_ASSIGN_OR_RETURN(fill, TextArgument(args[2], "padding"));
+    BATON_RETURN_IF_ERROR(TextArgument(args[2], "padding").status());
+    fill = args[2].traced();
   }
-  if (CodePointCount(fill) != 1) return Failure("the fill character must be one character");
+  if (CodePointCount(fill.text) != 1) return Failure("the fill character must be one character");
   return PadText(runtime, args[0], width, align, fill);
 }
 
 Result ZeroFill(Runtime& runtime, Arguments arguments) {
   BATON_ASSIGN_OR_RETURN(const auto args, Bind("zfill", arguments, {"width"}, 1));
   BATON_ASSIGN_OR_RETURN(const int64_t width, IntArgument(args[1], "zfill", 0));
-  return PadText(runtime, args[0], width, Align::kAfterSign, "0");
+  return PadText(runtime, args[0], width, Align::kAfterSign, TracedText("0"));
 }
 
 template <bool prefix>
@@ -224,7 +226,7 @@ Result Remove(Runtime& runtime, Arguments arguments) {
   } else {
     absl::ConsumeSuffix(&text, affix);
   }
-  return runtime.MakeString(std::string(text), args[0].is_markup());
+  return runtime.MakePart(args[0], text);
 }
 
 Result FormatMethod(Runtime& runtime, Arguments arguments) {
@@ -364,42 +366,49 @@ absl::StatusOr<int64_t> IntArgument(const Value& value, absl::string_view what, 
       absl::StrCat(what, ": found an argument of type ", value.type_name(), ", expected int"));
 }
 
-absl::StatusOr<Value> MakeTexts(Runtime& runtime, const std::vector<absl::string_view>& texts,
-                                bool markup) {
+absl::StatusOr<Value> MakeParts(Runtime& runtime, const Value& whole,
+                                const std::vector<absl::string_view>& parts) {
   std::vector<Value> items;
-  items.reserve(texts.size());
-  for (const absl::string_view text : texts) {
-    BATON_ASSIGN_OR_RETURN(Value item, runtime.MakeString(std::string(text), markup));
+  items.reserve(parts.size());
+  for (const absl::string_view part : parts) {
+    BATON_ASSIGN_OR_RETURN(Value item, runtime.MakePart(whole, part));
     items.push_back(std::move(item));
   }
   return runtime.MakeList(std::move(items));
 }
 
 absl::StatusOr<Value> ReplaceIn(Runtime& runtime, const Value& text, absl::string_view from,
-                                absl::string_view to, int64_t max) {
+                                const TracedText& to, int64_t max) {
   BATON_RETURN_IF_ERROR(runtime.StepForBytes(text.text().size()));
   const size_t count = CountText(text.text(), from);
-  const size_t grown = to.size() > from.size() ? to.size() - from.size() : 0;
+  const bool traced = text.traced().origin() == Origin::kRequest || to.origin() == Origin::kRequest;
+  const size_t trace_bytes = traced ? to.trace_bytes() + sizeof(ByteRange) : 0;
+  const size_t grown = (to.size() > from.size() ? to.size() - from.size() : 0) + trace_bytes;
   if (grown > 0 && count > runtime.limits().max_value_bytes / grown) {
     return runtime.CheckRoom(runtime.limits().max_value_bytes + 1);
   }
   BATON_RETURN_IF_ERROR(runtime.CheckRoom(text.text().size() + count * grown));
-  return runtime.MakeString(ReplaceText(text.text(), from, to, max), text.is_markup());
+  TracedText result;
+  ReplaceText(
+      text.text(), from, max,
+      [&](absl::string_view kept) { result.AppendPart(text.traced(), kept); },
+      [&] { result.Append(to); });
+  return runtime.MakeString(std::move(result), text.is_markup());
 }
 
 absl::StatusOr<Value> JoinTexts(Runtime& runtime, const Value& separator,
                                 const std::vector<Value>& items) {
-  size_t bytes = separator.text().size() * items.size();
+  const TracedText& between = separator.traced();
+  size_t bytes = (between.size() + between.trace_bytes()) * items.size();
   for (const Value& item : items) {
     BATON_ASSIGN_OR_RETURN(const absl::string_view text, TextArgument(item, "join"));
-    bytes += text.size() * (separator.is_markup() ? 6 : 1);
+    bytes += text.size() * (separator.is_markup() ? 6 : 1) + item.traced().trace_bytes();
   }
   BATON_RETURN_IF_ERROR(runtime.CheckRoom(bytes));
-  std::string joined;
+  TracedText joined;
   for (size_t i = 0; i < items.size(); ++i) {
-    if (i > 0) joined += separator.text();
-    const bool escape = separator.is_markup() && !items[i].is_markup();
-    joined += escape ? EscapeHtml(items[i].text()) : items[i].text();
+    if (i > 0) joined.Append(between);
+    joined.Append(separator.is_markup() ? Escaped(items[i]) : items[i].traced());
   }
   return runtime.MakeString(std::move(joined), separator.is_markup());
 }

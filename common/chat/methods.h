@@ -22,12 +22,12 @@ absl::StatusOr<absl::string_view> TextArgument(const Value& value, absl::string_
 // The integer of an argument, `if_absent` if the caller left it out.
 absl::StatusOr<int64_t> IntArgument(const Value& value, absl::string_view what, int64_t if_absent);
 
-// A list of strings.
-absl::StatusOr<Value> MakeTexts(Runtime& runtime, const std::vector<absl::string_view>& texts,
-                                bool markup);
+// A list of parts of a string, as for Runtime::MakePart.
+absl::StatusOr<Value> MakeParts(Runtime& runtime, const Value& whole,
+                                const std::vector<absl::string_view>& parts);
 // The first `max` places of `from` replaced by `to`; all of them if negative.
 absl::StatusOr<Value> ReplaceIn(Runtime& runtime, const Value& text, absl::string_view from,
-                                absl::string_view to, int64_t max);
+                                const TracedText& to, int64_t max);
 // separator.join(items). Failure for an item that is no string.
 absl::StatusOr<Value> JoinTexts(Runtime& runtime, const Value& separator,
                                 const std::vector<Value>& items);

@@ -255,9 +255,12 @@ absl::StatusOr<RenderedChat> ModelChat::Render(const Conversation& conversation,
     return MakeError(absl::StatusCode::kInvalidArgument, "NO_CHAT_TEMPLATE",
                      "the model has no chat template");
   }
-  json::Value variables;
-  variables.kind = json::Value::Kind::kObject;
-  for (const auto& [name, token] : special_tokens_) SetVariable(&variables, name, token);
+  json::Value tokens;
+  tokens.kind = json::Value::Kind::kObject;
+  for (const auto& [name, token] : special_tokens_) SetVariable(&tokens, name, token);
+  json::Value given;
+  given.kind = json::Value::Kind::kObject;
+  json::Value& variables = conversation.split_special_tokens ? given : tokens;
   for (size_t i = 0; i < conversation.variables.keys.size(); ++i) {
     const std::string& name = conversation.variables.keys[i];
     if (std::find(std::begin(kReserved), std::end(kReserved), name) != std::end(kReserved)) {
@@ -276,8 +279,12 @@ absl::StatusOr<RenderedChat> ModelChat::Render(const Conversation& conversation,
   const bool with_tools = !conversation.tools.is_null() && tool_template_.has_value();
   RenderedChat rendered;
   BATON_ASSIGN_OR_RETURN(
-      rendered.text, (with_tools ? *tool_template_ : *template_).Render(variables, now, limits));
-  rendered.starts_with_bos = !bos_token_.empty() && absl::StartsWith(rendered.text, bos_token_);
+      TracedText text,
+      (with_tools ? *tool_template_ : *template_).Render(given, tokens, now, limits));
+  rendered.text = std::move(text.text);
+  rendered.split = std::move(text.from_request);
+  rendered.starts_with_bos = !bos_token_.empty() && absl::StartsWith(rendered.text, bos_token_) &&
+                             !Overlaps(rendered.split, 0, bos_token_.size());
   return rendered;
 }
 

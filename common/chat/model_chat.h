@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/base/byte_range.h"
 #include "common/chat/chat_template.h"
 #include "common/chat/tool_calls.h"
 #include "common/json/json.h"
@@ -24,10 +25,15 @@ struct Conversation {
   // Further variables, an object, e.g. {"enable_thinking": false}; null without any. They may
   // replace special tokens, and not the variables above.
   json::Value variables = {};
+  // Text of all of the above is to stay text where it spells special tokens.
+  bool split_special_tokens = true;
 };
 
 struct RenderedChat {
   std::string text;
+  // Where the tokenizer must not recognise special tokens: the conversation's text, if
+  // split_special_tokens.
+  ByteRanges split;
   // The text starts with the BOS token, so the tokenizer must add none.
   bool starts_with_bos = false;
 };

@@ -91,16 +91,16 @@ absl::StatusOr<Value> RealArithmetic(Operator op, double a, double b) {
 
 absl::StatusOr<Value> Repeat(Runtime& runtime, const Value& value, int64_t count) {
   count = std::max<int64_t>(count, 0);
-  const size_t unit =
-      value.is_string() ? value.text().size() : value.sequence().items.size() * sizeof(Value);
+  const size_t unit = value.is_string() ? value.text().size() + value.traced().trace_bytes()
+                                        : value.sequence().items.size() * sizeof(Value);
   if (unit > 0 && static_cast<uint64_t>(count) > runtime.limits().max_value_bytes / unit) {
     count = static_cast<int64_t>(runtime.limits().max_value_bytes / unit) + 1;
   }
   BATON_RETURN_IF_ERROR(runtime.CheckRoom(unit * count));
   if (value.is_string()) {
-    std::string text;
-    text.reserve(unit * count);
-    for (int64_t i = 0; unit > 0 && i < count; ++i) text += value.text();
+    TracedText text;
+    text.text.reserve(value.text().size() * count);
+    for (int64_t i = 0; unit > 0 && i < count; ++i) text.Append(value.traced());
     return runtime.MakeString(std::move(text), value.is_markup());
   }
   std::vector<Value> items;
@@ -120,11 +120,9 @@ absl::StatusOr<Value> Join(Runtime& runtime, const Value& a, const Value& b) {
     const bool markup = a.is_markup() || b.is_markup();
     BATON_RETURN_IF_ERROR(runtime.CheckRoom(6 * (markup ? a.text().size() + b.text().size() : 0) +
                                             a.text().size() + b.text().size()));
-    if (!markup) return runtime.MakeString(absl::StrCat(a.text(), b.text()));
-    const auto escaped = [](const Value& v) {
-      return v.is_markup() ? v.text() : EscapeHtml(v.text());
-    };
-    return runtime.MakeString(absl::StrCat(escaped(a), escaped(b)), /*markup=*/true);
+    TracedText text;
+    for (const Value* const part : {&a, &b}) text.Append(markup ? Escaped(*part) : part->traced());
+    return runtime.MakeString(std::move(text), markup);
   }
   const auto joinable = [&](Flavor flavor) { return a.IsSequence(flavor) && b.IsSequence(flavor); };
   if (!joinable(Flavor::kList) && !joinable(Flavor::kTuple)) {
@@ -305,7 +303,9 @@ absl::StatusOr<std::vector<Value>> ItemsOf(Runtime& runtime, const Value& value)
   for (size_t at = 0; at < text.size();) {
     const size_t start = at;
     NextCodePoint(text, &at);
-    BATON_ASSIGN_OR_RETURN(Value item, runtime.MakeString(text.substr(start, at - start)));
+    BATON_ASSIGN_OR_RETURN(
+        Value item, runtime.MakeString(
+                        PartOf(value.traced(), absl::string_view(text).substr(start, at - start))));
     items.push_back(std::move(item));
   }
   return items;

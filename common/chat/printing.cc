@@ -19,21 +19,21 @@ class ReprPrinter {
 
   absl::Status Append(const Value& value) {
     BATON_RETURN_IF_ERROR(runtime_.Step());
-    BATON_RETURN_IF_ERROR(runtime_.CheckRoom(text.size()));
+    BATON_RETURN_IF_ERROR(runtime_.CheckRoom(text.size() + text.trace_bytes()));
     switch (value.kind()) {
       case Kind::kMissing:
       case Kind::kUndefined:
-        text += "Undefined";
+        text.Append("Undefined");
         return absl::OkStatus();
       case Kind::kNone:
-        text += "None";
+        text.Append("None");
         return absl::OkStatus();
       case Kind::kBool:
-        text += value.boolean() ? "True" : "False";
+        text.Append(value.boolean() ? "True" : "False");
         return absl::OkStatus();
       case Kind::kInt:
       case Kind::kFloat:
-        text += NumberText(value);
+        text.Append(NumberText(value));
         return absl::OkStatus();
       case Kind::kString:
         return AppendString(value);
@@ -42,32 +42,33 @@ class ReprPrinter {
       case Kind::kDict:
         return AppendDict(value.dict());
       case Kind::kObject:
-        absl::StrAppend(&text, "<", value.object().type_name(), ">");
+        text.Append(absl::StrCat("<", value.object().type_name(), ">"));
         return absl::OkStatus();
     }
     return absl::OkStatus();
   }
 
-  std::string text;
+  TracedText text;
 
  private:
   absl::Status AppendString(const Value& value) {
     BATON_RETURN_IF_ERROR(runtime_.StepForBytes(value.text().size()));
     const std::string quoted = QuotedLikePython(value.text());
     BATON_RETURN_IF_ERROR(runtime_.CheckRoom(text.size() + quoted.size()));
-    absl::StrAppend(&text, value.is_markup() ? "Markup(" : "", quoted,
-                    value.is_markup() ? ")" : "");
+    if (value.is_markup()) text.Append("Markup(");
+    text.Append(quoted, value.traced().origin());
+    if (value.is_markup()) text.Append(")");
     return absl::OkStatus();
   }
 
   absl::Status AppendItems(const SequenceRep& sequence, absl::string_view open,
                            absl::string_view close) {
-    absl::StrAppend(&text, open);
+    text.Append(open);
     for (size_t i = 0; i < sequence.items.size(); ++i) {
-      if (i > 0) text += ", ";
+      if (i > 0) text.Append(", ");
       BATON_RETURN_IF_ERROR(Append(sequence.items[i]));
     }
-    absl::StrAppend(&text, close);
+    text.Append(close);
     return absl::OkStatus();
   }
 
@@ -87,7 +88,7 @@ class ReprPrinter {
         AppendRange(sequence.items);
         return absl::OkStatus();
       case Flavor::kGenerator:
-        text += "<generator object>";
+        text.Append("<generator object>");
         return absl::OkStatus();
     }
     return absl::OkStatus();
@@ -97,20 +98,20 @@ class ReprPrinter {
     const int64_t first = items.empty() ? 0 : items[0].integer();
     const int64_t step = items.size() > 1 ? items[1].integer() - first : 1;
     const int64_t end = items.empty() ? 0 : items.back().integer() + step;
-    absl::StrAppend(&text, "range(", first, ", ", end);
-    if (step != 1) absl::StrAppend(&text, ", ", step);
-    text += ")";
+    text.Append(absl::StrCat("range(", first, ", ", end));
+    if (step != 1) text.Append(absl::StrCat(", ", step));
+    text.Append(")");
   }
 
   absl::Status AppendDict(const DictRep& dict) {
-    text += "{";
+    text.Append("{");
     for (size_t i = 0; i < dict.entries.size(); ++i) {
-      if (i > 0) text += ", ";
+      if (i > 0) text.Append(", ");
       BATON_RETURN_IF_ERROR(Append(dict.entries[i].first));
-      text += ": ";
+      text.Append(": ");
       BATON_RETURN_IF_ERROR(Append(dict.entries[i].second));
     }
-    text += "}";
+    text.Append("}");
     return absl::OkStatus();
   }
 
@@ -124,18 +125,18 @@ class JsonPrinter {
   absl::Status Append(const Value& value, int level) {
     BATON_RETURN_IF_ERROR(
         runtime_.StepForBytes(style_.item_separator.size() + style_.key_separator.size()));
-    BATON_RETURN_IF_ERROR(runtime_.CheckRoom(text.size()));
+    BATON_RETURN_IF_ERROR(runtime_.CheckRoom(text.size() + text.trace_bytes()));
     switch (value.kind()) {
       case Kind::kNone:
-        text += "null";
+        text.Append("null");
         return absl::OkStatus();
       case Kind::kBool:
       case Kind::kInt:
       case Kind::kFloat:
-        text += ScalarText(value);
+        text.Append(ScalarText(value));
         return absl::OkStatus();
       case Kind::kString:
-        return AppendString(value.text());
+        return AppendString(value.traced());
       case Kind::kDict:
         return AppendDict(value.dict(), level);
       case Kind::kSequence:
@@ -149,7 +150,7 @@ class JsonPrinter {
     return Failure(absl::StrCat("Object of type ", value.type_name(), " is not JSON serializable"));
   }
 
-  std::string text;
+  TracedText text;
 
  private:
   static std::string ScalarText(const Value& value) {
@@ -161,19 +162,26 @@ class JsonPrinter {
     return NumberText(value);
   }
 
-  void AppendEscaped(char32_t c) {
+  static void AppendEscaped(char32_t c, std::string* quoted) {
     if (c < 0x10000) {
-      absl::StrAppendFormat(&text, "\\u%04x", static_cast<unsigned>(c));
+      absl::StrAppendFormat(quoted, "\\u%04x", static_cast<unsigned>(c));
       return;
     }
     const unsigned rest = static_cast<unsigned>(c) - 0x10000;
-    absl::StrAppendFormat(&text, "\\u%04x\\u%04x", 0xD800 + (rest >> 10), 0xDC00 + (rest & 0x3FF));
+    absl::StrAppendFormat(quoted, "\\u%04x\\u%04x", 0xD800 + (rest >> 10), 0xDC00 + (rest & 0x3FF));
   }
 
-  absl::Status AppendString(absl::string_view string) {
-    BATON_RETURN_IF_ERROR(runtime_.StepForBytes(string.size()));
-    BATON_RETURN_IF_ERROR(runtime_.CheckRoom(text.size() + 6 * string.size()));
-    text += '"';
+  absl::Status AppendString(const TracedText& traced) {
+    BATON_RETURN_IF_ERROR(runtime_.StepForBytes(traced.size()));
+    BATON_RETURN_IF_ERROR(runtime_.CheckRoom(text.size() + 6 * traced.size()));
+    text.Append("\"");
+    traced.ForEachRun([&](absl::string_view run, Origin origin) { AppendRun(run, origin); });
+    text.Append("\"");
+    return absl::OkStatus();
+  }
+
+  void AppendRun(absl::string_view string, Origin origin) {
+    std::string quoted;
     for (size_t at = 0; at < string.size();) {
       const size_t start = at;
       const char32_t c = NextCodePoint(string, &at);
@@ -181,16 +189,15 @@ class JsonPrinter {
       static constexpr absl::string_view kLetters = "\"\\nrtbf";
       const size_t found = c < 0x80 ? kEscaped.find(static_cast<char>(c)) : absl::string_view::npos;
       if (found != absl::string_view::npos) {
-        text += '\\';
-        text += kLetters[found];
+        quoted += '\\';
+        quoted += kLetters[found];
       } else if (c < 0x20 || (c >= 0x7F && style_.ensure_ascii && c != 0x7F)) {
-        AppendEscaped(c);
+        AppendEscaped(c, &quoted);
       } else {
-        absl::StrAppend(&text, string.substr(start, at - start));
+        absl::StrAppend(&quoted, string.substr(start, at - start));
       }
     }
-    text += '"';
-    return absl::OkStatus();
+    text.Append(quoted, origin);
   }
 
   absl::Status AppendBreak(int level) {
@@ -198,20 +205,20 @@ class JsonPrinter {
     const size_t bytes = style_.indent->size() * level + 1;
     BATON_RETURN_IF_ERROR(runtime_.StepForBytes(bytes));
     BATON_RETURN_IF_ERROR(runtime_.CheckRoom(text.size() + bytes));
-    text += '\n';
-    for (int i = 0; i < level; ++i) text += *style_.indent;
+    text.Append("\n");
+    for (int i = 0; i < level; ++i) text.Append(*style_.indent);
     return absl::OkStatus();
   }
 
   absl::Status AppendList(const std::vector<Value>& items, int level) {
-    text += '[';
+    text.Append("[");
     for (size_t i = 0; i < items.size(); ++i) {
-      if (i > 0) text += style_.item_separator;
+      if (i > 0) text.Append(style_.item_separator);
       BATON_RETURN_IF_ERROR(AppendBreak(level + 1));
       BATON_RETURN_IF_ERROR(Append(items[i], level + 1));
     }
     if (!items.empty()) BATON_RETURN_IF_ERROR(AppendBreak(level));
-    text += ']';
+    text.Append("]");
     return absl::OkStatus();
   }
 
@@ -229,24 +236,24 @@ class JsonPrinter {
       std::sort(entries.begin(), entries.end(),
                 [](const auto* a, const auto* b) { return a->first.text() < b->first.text(); });
     }
-    text += '{';
+    text.Append("{");
     for (size_t i = 0; i < entries.size(); ++i) {
       const Value& key = entries[i]->first;
-      if (i > 0) text += style_.item_separator;
+      if (i > 0) text.Append(style_.item_separator);
       BATON_RETURN_IF_ERROR(AppendBreak(level + 1));
       if (key.is_none() || key.is_number()) {
-        absl::StrAppend(&text, "\"", key.is_none() ? "null" : ScalarText(key), "\"");
+        text.Append(absl::StrCat("\"", key.is_none() ? "null" : ScalarText(key), "\""));
       } else if (key.is_string()) {
-        BATON_RETURN_IF_ERROR(AppendString(key.text()));
+        BATON_RETURN_IF_ERROR(AppendString(key.traced()));
       } else {
         return Failure(
             absl::StrCat("keys must be str, int, float, bool or None, not ", key.type_name()));
       }
-      text += style_.key_separator;
+      text.Append(style_.key_separator);
       BATON_RETURN_IF_ERROR(Append(entries[i]->second, level + 1));
     }
     if (!entries.empty()) BATON_RETURN_IF_ERROR(AppendBreak(level));
-    text += '}';
+    text.Append("}");
     return absl::OkStatus();
   }
 
@@ -260,21 +267,26 @@ std::string NumberText(const Value& value) {
   return value.is_float() ? FloatText(value.number()) : absl::StrCat(value.integer());
 }
 
-absl::StatusOr<std::string> ReprOf(Runtime& runtime, const Value& value) {
+TracedText Escaped(const Value& value) {
+  if (value.is_markup()) return value.traced();
+  return Converted(value.traced(), EscapeHtml);
+}
+
+absl::StatusOr<TracedText> ReprOf(Runtime& runtime, const Value& value) {
   ReprPrinter printer(runtime);
   BATON_RETURN_IF_ERROR(printer.Append(value));
   return std::move(printer.text);
 }
 
-absl::StatusOr<std::string> StrOf(Runtime& runtime, const Value& value) {
-  if (value.is_undefined() || value.is_missing()) return std::string();
+absl::StatusOr<TracedText> StrOf(Runtime& runtime, const Value& value) {
+  if (value.is_undefined() || value.is_missing()) return TracedText();
   if (!value.is_string()) return ReprOf(runtime, value);
   BATON_RETURN_IF_ERROR(runtime.StepForBytes(value.text().size()));
   BATON_RETURN_IF_ERROR(runtime.CheckRoom(value.text().size()));
-  return value.text();
+  return value.traced();
 }
 
-absl::StatusOr<std::string> JsonOf(Runtime& runtime, const Value& value, const JsonStyle& style) {
+absl::StatusOr<TracedText> JsonOf(Runtime& runtime, const Value& value, const JsonStyle& style) {
   JsonPrinter printer(runtime, style);
   BATON_RETURN_IF_ERROR(printer.Append(value, 0));
   return std::move(printer.text);

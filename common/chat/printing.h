@@ -10,14 +10,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/chat/runtime.h"
+#include "common/chat/traced_text.h"
 #include "common/chat/value.h"
 
 namespace baton::chat {
 
-absl::StatusOr<std::string> StrOf(Runtime& runtime, const Value& value);
-absl::StatusOr<std::string> ReprOf(Runtime& runtime, const Value& value);
+absl::StatusOr<TracedText> StrOf(Runtime& runtime, const Value& value);
+absl::StatusOr<TracedText> ReprOf(Runtime& runtime, const Value& value);
 // repr(int) or repr(float). REQUIRES: a number.
 std::string NumberText(const Value& value);
+// As HTML; markup is HTML. REQUIRES: a string.
+TracedText Escaped(const Value& value);
 
 // The options of json.dumps, as far as the filter tojson of `transformers` passes them on.
 struct JsonStyle {
@@ -27,7 +30,7 @@ struct JsonStyle {
   std::string item_separator = ", ";
   std::string key_separator = ": ";
 };
-absl::StatusOr<std::string> JsonOf(Runtime& runtime, const Value& value, const JsonStyle& style);
+absl::StatusOr<TracedText> JsonOf(Runtime& runtime, const Value& value, const JsonStyle& style);
 
 }  // namespace baton::chat
 

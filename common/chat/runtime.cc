@@ -1,6 +1,7 @@
 #include "common/chat/runtime.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
@@ -12,6 +13,17 @@ namespace {
 
 absl::Status LimitError(absl::string_view message) {
   return MakeError(absl::StatusCode::kResourceExhausted, "CHAT_TEMPLATE_LIMIT", message);
+}
+
+// Some templates put a message's role into a special token ('<|' ~ role ~ '|>'). The roles of
+// OpenAI's API are words that a template could list as well, so they count as its text. Another
+// role is the request's text: it might be "endoftext".
+bool IsKnownRole(absl::string_view key, const json::Value& value) {
+  static constexpr absl::string_view kRoles[] = {"system",    "developer", "user",
+                                                 "assistant", "tool",      "function"};
+  return key == "role" && value.kind == json::Value::Kind::kScalar &&
+         value.scalar.kind == json::Scalar::Kind::kString &&
+         std::find(std::begin(kRoles), std::end(kRoles), value.scalar.text) != std::end(kRoles);
 }
 
 }  // namespace
@@ -43,9 +55,9 @@ absl::Status Runtime::Level::Check() const {
       absl::StrCat("the template nests deeper than ", runtime_.limits_.max_depth, " levels"));
 }
 
-absl::StatusOr<Value> Runtime::MakeString(std::string text, bool markup) {
-  BATON_RETURN_IF_ERROR(StepForBytes(text.size()));
-  const size_t bytes = sizeof(StringRep) + text.capacity();
+absl::StatusOr<Value> Runtime::MakeString(TracedText text, bool markup) {
+  BATON_RETURN_IF_ERROR(StepForBytes(text.size() + text.trace_bytes()));
+  const size_t bytes = sizeof(StringRep) + text.text.capacity() + text.trace_bytes();
   BATON_RETURN_IF_ERROR(CheckRoom(bytes));
   return Value(Kind::kString, std::make_shared<StringRep>(Charge(bytes), std::move(text), markup));
 }
@@ -77,7 +89,7 @@ absl::StatusOr<Value> Runtime::MakeDict(DictRep::Entries entries) {
 Value Runtime::MakeUndefined(std::string message) {
   const size_t bytes = sizeof(StringRep) + message.size();
   return Value(Kind::kUndefined,
-               std::make_shared<StringRep>(Charge(bytes), std::move(message), false));
+               std::make_shared<StringRep>(Charge(bytes), TracedText(std::move(message)), false));
 }
 
 Value Runtime::Adopt(std::unique_ptr<Object> object) {
@@ -85,7 +97,7 @@ Value Runtime::Adopt(std::unique_ptr<Object> object) {
   return Value(Kind::kObject, std::shared_ptr<const Representation>(std::shared_ptr<void>(), raw));
 }
 
-absl::StatusOr<Value> Runtime::FromJson(const json::Value& json, int depth) {
+absl::StatusOr<Value> Runtime::FromJson(const json::Value& json, Origin origin, int depth) {
   if (depth > kMaxValueDepth) return LimitError("the variables nest too deep");
   if (json.kind == json::Value::Kind::kScalar) {
     switch (json.scalar.kind) {
@@ -101,21 +113,25 @@ absl::StatusOr<Value> Runtime::FromJson(const json::Value& json, int depth) {
         break;
     }
     if (!IsUtf8(json.scalar.text)) return Failure("a variable is not UTF-8");
-    return MakeString(json.scalar.text);
+    return MakeString(TracedText(json.scalar.text, origin));
   }
   BATON_RETURN_IF_ERROR(CheckRoom(json.items.size() * sizeof(Value)));
   std::vector<Value> items;
   items.reserve(json.items.size());
-  for (const json::Value& item : json.items) {
-    BATON_ASSIGN_OR_RETURN(Value value, FromJson(item, depth + 1));
+  const bool is_object = json.kind == json::Value::Kind::kObject;
+  for (size_t i = 0; i < json.items.size(); ++i) {
+    const bool known_role =
+        is_object && i < json.keys.size() && IsKnownRole(json.keys[i], json.items[i]);
+    BATON_ASSIGN_OR_RETURN(
+        Value value, FromJson(json.items[i], known_role ? Origin::kTemplate : origin, depth + 1));
     items.push_back(std::move(value));
   }
-  if (json.kind == json::Value::Kind::kArray) return MakeList(std::move(items));
+  if (!is_object) return MakeList(std::move(items));
   DictRep::Entries entries;
   entries.reserve(items.size());
   for (size_t i = 0; i < items.size() && i < json.keys.size(); ++i) {
     if (!IsUtf8(json.keys[i])) return Failure("a key of a variable is not UTF-8");
-    BATON_ASSIGN_OR_RETURN(Value key, MakeString(json.keys[i]));
+    BATON_ASSIGN_OR_RETURN(Value key, MakeString(TracedText(json.keys[i], origin)));
     entries.emplace_back(std::move(key), std::move(items[i]));
   }
   return MakeDict(std::move(entries));

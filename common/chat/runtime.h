@@ -56,7 +56,14 @@ class Runtime {
   };
 
   // Each fails with RESOURCE_EXHAUSTED if the value exceeds the budget or nests too deep.
-  absl::StatusOr<Value> MakeString(std::string text, bool markup = false);
+  absl::StatusOr<Value> MakeString(TracedText text, bool markup = false);
+  absl::StatusOr<Value> MakeString(std::string text, bool markup = false) {  // the template's
+    return MakeString(TracedText(std::move(text)), markup);
+  }
+  // A part of a string, which is markup if the whole is. REQUIRES: as for TracedText::AppendPart.
+  absl::StatusOr<Value> MakePart(const Value& whole, absl::string_view part) {
+    return MakeString(PartOf(whole.traced(), part), whole.is_markup());
+  }
   absl::StatusOr<Value> MakeSequence(Flavor flavor, std::vector<Value> items);
   absl::StatusOr<Value> MakeList(std::vector<Value> items) {
     return MakeSequence(Flavor::kList, std::move(items));
@@ -64,7 +71,11 @@ class Runtime {
   // Fails also for a key that is not hashable.
   absl::StatusOr<Value> MakeDict(DictRep::Entries entries);
   Value MakeUndefined(std::string message);
-  absl::StatusOr<Value> FromJson(const json::Value& json) { return FromJson(json, 0); }
+  // Its strings are of this origin, keys included, except the roles of messages: see IsKnownRole in
+  // runtime.cc.
+  absl::StatusOr<Value> FromJson(const json::Value& json, Origin origin) {
+    return FromJson(json, origin, 0);
+  }
 
   // A charge for an object of `bytes`, which the caller has checked.
   HeapCharge Charge(size_t bytes) { return HeapCharge(&heap_, bytes); }
@@ -72,7 +83,7 @@ class Runtime {
   Value Adopt(std::unique_ptr<Object> object);
 
  private:
-  absl::StatusOr<Value> FromJson(const json::Value& json, int depth);
+  absl::StatusOr<Value> FromJson(const json::Value& json, Origin origin, int depth);
 
   const RenderLimits limits_;
   const absl::Time now_;

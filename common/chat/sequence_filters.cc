@@ -47,7 +47,7 @@ absl::StatusOr<Value> ValueAt(Runtime& runtime, Value value, const Value& path,
 // What jinja2 compares unless case_sensitive: strings in lower case.
 absl::StatusOr<Value> SortKey(Runtime& runtime, const Value& value, bool case_sensitive) {
   if (case_sensitive || !value.is_string()) return value;
-  return runtime.MakeString(LowerCase(value.text()));
+  return runtime.MakeString(TracedText(LowerCase(value.text()), value.traced().origin()));
 }
 
 struct Keyed {
@@ -212,11 +212,11 @@ Sequence JoinFilter(Runtime& runtime, Arguments arguments) {
   std::vector<Value> texts;
   for (const Value& value : values) {
     BATON_ASSIGN_OR_RETURN(const Value item, ValueAt(runtime, value, args[2], Value()));
-    BATON_ASSIGN_OR_RETURN(std::string text, StrOf(runtime, item));
+    BATON_ASSIGN_OR_RETURN(TracedText text, StrOf(runtime, item));
     BATON_ASSIGN_OR_RETURN(Value string, runtime.MakeString(std::move(text)));
     texts.push_back(std::move(string));
   }
-  BATON_ASSIGN_OR_RETURN(std::string text, StrOf(runtime, args[1]));
+  BATON_ASSIGN_OR_RETURN(TracedText text, StrOf(runtime, args[1]));
   BATON_ASSIGN_OR_RETURN(const Value separator, runtime.MakeString(std::move(text)));
   return JoinTexts(runtime, separator, texts);
 }

@@ -178,26 +178,27 @@ size_t CountText(absl::string_view text, absl::string_view wanted) {
   return count;
 }
 
-std::string ReplaceText(absl::string_view text, absl::string_view from, absl::string_view to,
-                        int64_t max) {
-  std::string result;
+void ReplaceText(absl::string_view text, absl::string_view from, int64_t max,
+                 absl::FunctionRef<void(absl::string_view kept)> keep,
+                 absl::FunctionRef<void()> replace) {
   size_t done = 0;
   for (int64_t count = 0; max < 0 || count < max; ++count) {
     if (from.empty()) {
       if (count > 0 && done == text.size()) break;
       size_t next = done;
       if (count > 0) NextCodePoint(text, &next);
-      absl::StrAppend(&result, text.substr(done, next - done), to);
+      keep(text.substr(done, next - done));
+      replace();
       done = next;
       continue;
     }
     const size_t found = FindText(text, from, done);
     if (found == absl::string_view::npos) break;
-    absl::StrAppend(&result, text.substr(done, found - done), to);
+    keep(text.substr(done, found - done));
+    replace();
     done = found + from.size();
   }
-  absl::StrAppend(&result, text.substr(done));
-  return result;
+  keep(text.substr(done));
 }
 
 std::vector<absl::string_view> SplitText(absl::string_view text, absl::string_view separator,

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
@@ -33,9 +34,11 @@ absl::string_view StripChars(absl::string_view text, absl::string_view chars, bo
 // Takes linear time, unlike std::string::find. npos if there is none.
 size_t FindText(absl::string_view text, absl::string_view wanted, size_t start = 0);
 size_t CountText(absl::string_view text, absl::string_view wanted);  // without overlaps
-// The first `max` places, all of them if negative. An empty `from` is before each code point.
-std::string ReplaceText(absl::string_view text, absl::string_view from, absl::string_view to,
-                        int64_t max);
+// Visits, in order, the parts of `text` that stay and the places of `from`: the first `max`, all of
+// them if negative. An empty `from` is before each code point.
+void ReplaceText(absl::string_view text, absl::string_view from, int64_t max,
+                 absl::FunctionRef<void(absl::string_view kept)> keep,
+                 absl::FunctionRef<void()> replace);
 
 // str.split; `separator` must not be empty. Negative `max`: no limit on the number of splits.
 std::vector<absl::string_view> SplitText(absl::string_view text, absl::string_view separator,

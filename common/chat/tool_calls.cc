@@ -86,9 +86,9 @@ absl::string_view NameInHeader(ToolCallFormat format, absl::string_view header) 
 std::string ArgumentsText(const json::Value* arguments) {
   if (arguments == nullptr || arguments->kind != json::Value::Kind::kObject) return "";
   Runtime runtime(RenderLimits(), absl::UnixEpoch());
-  const auto value = runtime.FromJson(*arguments);
+  const auto value = runtime.FromJson(*arguments, Origin::kTemplate);
   if (!value.ok()) return "";
-  return JsonOf(runtime, *value, JsonStyle()).value_or("");
+  return JsonOf(runtime, *value, JsonStyle()).value_or(TracedText()).text;
 }
 
 }  // namespace

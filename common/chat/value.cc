@@ -40,11 +40,12 @@ Value Value::Float(double d) {
 }
 
 Value Value::Constant(std::string text) {
-  return Value(Kind::kString, std::make_shared<StringRep>(HeapCharge(), std::move(text), false));
+  return Value(Kind::kString,
+               std::make_shared<StringRep>(HeapCharge(), TracedText(std::move(text)), false));
 }
 
 const StringRep& Value::string() const { return static_cast<const StringRep&>(*rep_); }
-const std::string& Value::text() const { return string().text; }
+const TracedText& Value::traced() const { return string().traced; }
 const SequenceRep& Value::sequence() const { return static_cast<const SequenceRep&>(*rep_); }
 const DictRep& Value::dict() const { return static_cast<const DictRep&>(*rep_); }
 Object& Value::object() const {
@@ -102,8 +103,11 @@ absl::string_view Value::type_name() const {
   return "";
 }
 
-StringRep::StringRep(HeapCharge c, std::string t, bool m)
-    : Representation(std::move(c)), text(std::move(t)), ascii(IsAsciiText(text)), markup(m) {}
+StringRep::StringRep(HeapCharge c, TracedText t, bool m)
+    : Representation(std::move(c)),
+      traced(std::move(t)),
+      ascii(IsAsciiText(traced.text)),
+      markup(m) {}
 
 SequenceRep::SequenceRep(HeapCharge c, Flavor f, std::vector<Value> i)
     : Representation(std::move(c)), flavor(f), items(std::move(i)), depth(DepthOf(items)) {}

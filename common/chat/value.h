@@ -17,6 +17,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/chat/traced_text.h"
 
 namespace baton::chat {
 
@@ -112,7 +113,8 @@ class Value {
   double number() const { return is_float() ? real_ : static_cast<double>(integer_); }
 
   // REQUIRES: the kind (for the text, kUndefined too: what is undefined).
-  const std::string& text() const;
+  const std::string& text() const { return traced().text; }
+  const TracedText& traced() const;
   const StringRep& string() const;
   const SequenceRep& sequence() const;
   const DictRep& dict() const;
@@ -139,8 +141,8 @@ class Value {
 };
 
 struct StringRep : Representation {
-  StringRep(HeapCharge c, std::string t, bool m);
-  const std::string text;
+  StringRep(HeapCharge c, TracedText t, bool m);
+  const TracedText traced;
   const bool ascii;
   const bool markup;  // the filter safe made it: adding to it escapes HTML, as in markupsafe
 };

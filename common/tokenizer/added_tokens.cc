@@ -54,26 +54,29 @@ bool AddedTokenFinder::Add(const AddedToken* token) {
   return true;
 }
 
-std::optional<AddedTokenFinder::Match> AddedTokenFinder::LongestAt(absl::string_view text,
-                                                                   size_t begin) const {
+std::optional<AddedTokenFinder::Match> AddedTokenFinder::LongestAt(
+    absl::string_view text, size_t begin, absl::Span<const ByteRange> split) const {
   std::optional<Match> longest;
   uint32_t node = 0;
   for (size_t i = begin; i < text.size(); ++i) {
     const auto child = children_.find(ChildKey(node, text[i]));
     if (child == children_.end()) break;
     node = child->second;
-    if (tokens_[node] != nullptr) longest = Match{tokens_[node], i + 1};
+    const AddedToken* const token = tokens_[node];
+    if (token == nullptr || (token->special && Overlaps(split, begin, i + 1))) continue;
+    longest = Match{token, i + 1};
   }
   return longest;
 }
 
 absl::Status AddedTokenFinder::ForEachPart(
-    absl::string_view text, absl::FunctionRef<absl::Status(const Part&)> visit) const {
+    absl::string_view text, absl::Span<const ByteRange> split,
+    absl::FunctionRef<absl::Status(const Part&)> visit) const {
   size_t covered = 0;
   // The search goes on behind the token itself, not behind the space that rstrip takes.
   for (size_t at = 0; at < text.size();) {
     std::optional<Match> match;
-    if (is_first_byte_[static_cast<unsigned char>(text[at])]) match = LongestAt(text, at);
+    if (is_first_byte_[static_cast<unsigned char>(text[at])]) match = LongestAt(text, at, split);
     if (!match) {
       ++at;
       continue;

@@ -16,6 +16,8 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/base/byte_range.h"
 
 namespace baton::tokenizer {
 
@@ -48,8 +50,9 @@ class AddedTokenFinder {
     size_t begin;
     size_t end;
   };
-  // Visits the parts in order; none of the texts is empty. Stops at the first error.
-  absl::Status ForEachPart(absl::string_view text,
+  // Visits the parts in order; none of the texts is empty. Special tokens with a byte in `split`
+  // are text; a token that such a one covers is found. Stops at the first error.
+  absl::Status ForEachPart(absl::string_view text, absl::Span<const ByteRange> split,
                            absl::FunctionRef<absl::Status(const Part&)> visit) const;
 
  private:
@@ -57,7 +60,8 @@ class AddedTokenFinder {
     const AddedToken* token;
     size_t end;
   };
-  std::optional<Match> LongestAt(absl::string_view text, size_t begin) const;
+  std::optional<Match> LongestAt(absl::string_view text, size_t begin,
+                                 absl::Span<const ByteRange> split) const;
 
   // A trie: node 0 is the root, children_ maps (node, byte) to a node, tokens_ is by node.
   std::vector<const AddedToken*> tokens_ = {nullptr};

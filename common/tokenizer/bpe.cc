@@ -49,11 +49,17 @@ Bpe::Bpe(BpeSpec spec, bool byte_level)
       byte_fallback_(spec.byte_fallback),
       ignore_merges_(spec.ignore_merges),
       byte_level_(byte_level),
-      cache_owner_(NextCacheOwner()) {
+      cache_owner_(NextCacheOwner()),
+      plain_cache_owner_(NextCacheOwner()) {
+  const absl::flat_hash_set<int32_t> special(spec.special.begin(), spec.special.end());
+  for (const int32_t id : special) {
+    if (ignore_merges_ && vocabulary_.Token(id) != nullptr) special_.insert(id);
+  }
   merges_.reserve(spec.merges.size());
   uint32_t rank = 0;
   for (const BpeSpec::Merge& merge : spec.merges) {
     merges_[PairKey(merge.left, merge.right)] = {rank++, merge.merged};
+    if (special.contains(merge.merged)) special_.insert(merge.merged);
   }
   for (int byte = 0; byte < 256; ++byte) {
     byte_units_[byte] = vocabulary_.Find(absl::StrFormat("<0x%02X>", byte));
@@ -85,30 +91,34 @@ bool Bpe::NoTokenCrossesMetaspace() const {
   return true;
 }
 
-void Bpe::Encode(absl::string_view word, std::vector<int32_t>* ids) const {
+void Bpe::Encode(absl::string_view word, bool may_be_special, std::vector<int32_t>* ids) const {
   if (word.empty()) return;
+  may_be_special = may_be_special || special_.empty();
   BATON_CHECK_LE(word.size(), size_t{1} << 30);
-  if (!cut_at_metaspace_ || word.size() <= WordCache::kMaxWordBytes) return EncodePart(word, ids);
+  if (!cut_at_metaspace_ || word.size() <= WordCache::kMaxWordBytes) {
+    return EncodePart(word, may_be_special, ids);
+  }
   size_t begin = 0;
   for (size_t at = word.find(kMetaspace, 1); at != absl::string_view::npos;
        at = word.find(kMetaspace, at + kMetaspace.size())) {
     if (EndsWithMetaspace(word.substr(0, at))) continue;
-    EncodePart(word.substr(begin, at - begin), ids);
+    EncodePart(word.substr(begin, at - begin), may_be_special, ids);
     begin = at;
   }
-  EncodePart(word.substr(begin), ids);
+  EncodePart(word.substr(begin), may_be_special, ids);
 }
 
-void Bpe::EncodePart(absl::string_view word, std::vector<int32_t>* ids) const {
-  if (word.size() > WordCache::kMaxWordBytes) return EncodeUncached(word, ids);
+void Bpe::EncodePart(absl::string_view word, bool may_be_special, std::vector<int32_t>* ids) const {
+  if (word.size() > WordCache::kMaxWordBytes) return EncodeUncached(word, may_be_special, ids);
   static thread_local WordCache cache;
+  const uint32_t owner = may_be_special ? cache_owner_ : plain_cache_owner_;
   const uint64_t hash = XXH3_64bits(word.data(), word.size());
-  if (cache.Lookup(cache_owner_, hash, word, ids)) return;
+  if (cache.Lookup(owner, hash, word, ids)) return;
   const size_t first = ids->size();
-  EncodeUncached(word, ids);
+  EncodeUncached(word, may_be_special, ids);
   const size_t count = ids->size() - first;
   if (count <= WordCache::kMaxIds) {
-    cache.Store(cache_owner_, hash, word, ids->data() + first, count);
+    cache.Store(owner, hash, word, ids->data() + first, count);
   }
 }
 
@@ -119,9 +129,11 @@ std::optional<int32_t> Bpe::WholeWord(absl::string_view word) const {
   return found->second;
 }
 
-void Bpe::EncodeUncached(absl::string_view word, std::vector<int32_t>* ids) const {
+void Bpe::EncodeUncached(absl::string_view word, bool may_be_special,
+                         std::vector<int32_t>* ids) const {
   if (ignore_merges_) {
-    if (const std::optional<int32_t> id = WholeWord(word)) {
+    const std::optional<int32_t> id = WholeWord(word);
+    if (id && (may_be_special || !special_.contains(*id))) {
       ids->push_back(*id);
       return;
     }
@@ -130,11 +142,11 @@ void Bpe::EncodeUncached(absl::string_view word, std::vector<int32_t>* ids) cons
   AppendUnits(word, ids);
   const size_t count = ids->size() - first;
   if (count <= kMaxShortUnits) {
-    MergeShort(ids, first);
+    MergeShort(ids, first, may_be_special);
   } else if (count <= kMaxHeapUnits) {
-    MergeLong<HeapMergeQueue>(ids, first);
+    MergeLong<HeapMergeQueue>(ids, first, may_be_special);
   } else {
-    MergeLong<BucketMergeQueue>(ids, first);
+    MergeLong<BucketMergeQueue>(ids, first, may_be_special);
   }
 }
 
@@ -202,19 +214,21 @@ void Bpe::AppendUnits(absl::string_view word, std::vector<int32_t>* units) const
   writer.Close();
 }
 
-const Bpe::RankedMerge* Bpe::FindMerge(int32_t left, int32_t right) const {
+const Bpe::RankedMerge* Bpe::FindMerge(int32_t left, int32_t right, bool may_be_special) const {
   const auto found = merges_.find(PairKey(left, right));
-  return found == merges_.end() ? nullptr : &found->second;
+  if (found == merges_.end()) return nullptr;
+  if (!may_be_special && special_.contains(found->second.merged)) return nullptr;
+  return &found->second;
 }
 
 // Merges the units from `first` on, in place. REQUIRES: at most kMaxShortUnits of them.
-void Bpe::MergeShort(std::vector<int32_t>* units, size_t first) const {
+void Bpe::MergeShort(std::vector<int32_t>* units, size_t first, bool may_be_special) const {
   int32_t* const unit = units->data() + first;
   size_t count = units->size() - first;
   if (count < 2) return;
   RankedMerge merges[kMaxShortUnits];  // of each unit with the next
   const auto look_up = [&](size_t i) {
-    const RankedMerge* merge = FindMerge(unit[i], unit[i + 1]);
+    const RankedMerge* merge = FindMerge(unit[i], unit[i + 1], may_be_special);
     merges[i] = merge != nullptr ? *merge : RankedMerge{kNoRank, 0};
   };
   for (size_t i = 0; i + 1 < count; ++i) look_up(i);
@@ -237,7 +251,7 @@ void Bpe::MergeShort(std::vector<int32_t>* units, size_t first) const {
 }
 
 template <class Queue>
-void Bpe::MergeLong(std::vector<int32_t>* units, size_t first) const {
+void Bpe::MergeLong(std::vector<int32_t>* units, size_t first, bool may_be_special) const {
   int32_t* const unit = units->data() + first;
   const uint32_t count = static_cast<uint32_t>(units->size() - first);
   std::vector<uint32_t> next(count);
@@ -246,7 +260,7 @@ void Bpe::MergeLong(std::vector<int32_t>* units, size_t first) const {
   // pair.
   Queue queue;
   const auto push = [&](uint32_t left, uint32_t right) {
-    const RankedMerge* merge = FindMerge(unit[left], unit[right]);
+    const RankedMerge* merge = FindMerge(unit[left], unit[right], may_be_special);
     if (merge != nullptr) queue.Push({merge->rank, left});
   };
   for (uint32_t i = 0; i < count; ++i) {
@@ -258,7 +272,7 @@ void Bpe::MergeLong(std::vector<int32_t>* units, size_t first) const {
     const auto [rank, left] = queue.Pop();
     if (unit[left] == kMergedAway || next[left] >= count) continue;
     const uint32_t right = next[left];
-    const RankedMerge* merge = FindMerge(unit[left], unit[right]);
+    const RankedMerge* merge = FindMerge(unit[left], unit[right], may_be_special);
     if (merge == nullptr || merge->rank != rank) continue;
     unit[left] = merge->merged;
     unit[right] = kMergedAway;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/string_view.h"
 #include "common/tokenizer/vocabulary.h"
 
@@ -36,6 +37,8 @@ struct BpeSpec {
   bool fuse_unknown = false;
   bool byte_fallback = false;
   bool ignore_merges = false;  // a word that is in the vocabulary is one token
+  std::vector<int32_t>
+      special;  // ids of special tokens, which some files also have in these tables
 };
 
 // Thread-safe.
@@ -49,8 +52,9 @@ class Bpe {
 
   // Appends the ids of `word`. A character that is neither in the vocabulary nor expressible by
   // byte tokens becomes the unknown token, or nothing if the model has none, as in Hugging Face.
+  // Without `may_be_special`, no merge and no whole word makes a special token.
   // REQUIRES: at most 2^30 bytes; valid UTF-8 unless byte_level.
-  void Encode(absl::string_view word, std::vector<int32_t>* ids) const;
+  void Encode(absl::string_view word, bool may_be_special, std::vector<int32_t>* ids) const;
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
 
@@ -61,15 +65,14 @@ class Bpe {
   };
   struct UnitWriter;  // appends the ids of one character after another
 
-  void EncodePart(absl::string_view word, std::vector<int32_t>* ids) const;
-  void EncodeUncached(absl::string_view word, std::vector<int32_t>* ids) const;
+  void EncodePart(absl::string_view word, bool may_be_special, std::vector<int32_t>* ids) const;
+  void EncodeUncached(absl::string_view word, bool may_be_special, std::vector<int32_t>* ids) const;
   std::optional<int32_t> WholeWord(absl::string_view word) const;
   void AppendUnits(absl::string_view word, std::vector<int32_t>* units) const;
-  const RankedMerge* FindMerge(int32_t left, int32_t right) const;
-  void MergeShort(std::vector<int32_t>* units, size_t first) const;
+  const RankedMerge* FindMerge(int32_t left, int32_t right, bool may_be_special) const;
+  void MergeShort(std::vector<int32_t>* units, size_t first, bool may_be_special) const;
   template <class Queue>
-  void MergeLong(std::vector<int32_t>* units, size_t first) const;
-  void FillByteUnits();
+  void MergeLong(std::vector<int32_t>* units, size_t first, bool may_be_special) const;
   bool NoTokenCrossesMetaspace() const;
 
   const Vocabulary vocabulary_;
@@ -78,13 +81,16 @@ class Bpe {
   const bool byte_fallback_;
   const bool ignore_merges_;
   const bool byte_level_;
-  const uint32_t cache_owner_;  // identifies this model's words in a thread's table
+  // Identify this model's words in a thread's table: those that may be special, and the others.
+  const uint32_t cache_owner_;
+  const uint32_t plain_cache_owner_;
   absl::flat_hash_map<uint64_t, RankedMerge> merges_;   // key: left id, right id
   std::array<std::optional<int32_t>, 256> byte_units_;  // ids of "<0x00>".. for byte_fallback
   bool has_byte_units_ = false;
   // byte_level: the id of each byte, and of whole words as bytes for ignore_merges.
   std::array<std::optional<int32_t>, 256> named_bytes_;
   absl::flat_hash_map<std::string, int32_t> words_;
+  absl::flat_hash_set<int32_t> special_;  // that a merge or a whole word makes; mostly none
   // Long words may be cut before each U+2581 that follows another character.
   bool cut_at_metaspace_ = false;
 };

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "common/base/byte_range.h"
 #include "common/tokenizer/pipeline.h"
 
 namespace baton::tokenizer {
@@ -22,8 +23,11 @@ struct Piece {
   bool at_start;
 };
 
-// Replaces piece->text, if it changes, by a text in `scratch`. REQUIRES: valid UTF-8.
-absl::Status Normalize(const std::vector<Normalizer>& normalizers, Piece* piece, Scratch* scratch);
+// Replaces piece->text, if it changes, by a text in `scratch`. `split` may be null: parts of the
+// text, which become those that the normalizers made of them; what was made of several bytes, one
+// of which was in `split`, is all in it. REQUIRES: valid UTF-8.
+absl::Status Normalize(const std::vector<Normalizer>& normalizers, Piece* piece, Scratch* scratch,
+                       ByteRanges* split);
 
 }  // namespace baton::tokenizer
 

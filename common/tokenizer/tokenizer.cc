@@ -38,7 +38,7 @@ absl::Status NormalizePatterns(const std::vector<Normalizer>& normalizers,
     if (!token.normalized) continue;
     Scratch scratch;
     Piece piece{token.content, /*at_start=*/true};
-    BATON_RETURN_IF_ERROR(Normalize(normalizers, &piece, &scratch));
+    BATON_RETURN_IF_ERROR(Normalize(normalizers, &piece, &scratch, /*split=*/nullptr));
     token.pattern = std::string(piece.text);
   }
   return absl::OkStatus();
@@ -114,6 +114,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(absl::string_view
   BATON_ASSIGN_OR_RETURN(BpeSpec model, ReadModel(root));
   BATON_ASSIGN_OR_RETURN(std::vector<AddedToken> added, ReadAddedTokens(root, model.vocabulary));
   BATON_RETURN_IF_ERROR(NormalizePatterns(pipeline.normalizers, &added));
+  for (const AddedToken& token : added) {
+    if (token.special) model.special.push_back(token.id);
+  }
 
   auto parts = std::make_unique<Parts>(std::move(pipeline), std::move(model), std::move(added));
   parts->fingerprint = XXH3_64bits(json.data(), json.size());
@@ -128,6 +131,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(absl::string_view
     parts->added_by_id.emplace(token.id, &token);
     parts->added_by_content.emplace(token.content, &token);
     if (token.special) parts->special_contents.insert(token.content);
+    if (token.special && token.normalized) parts->has_normalized_special = true;
     parts->vocab_size = std::max(parts->vocab_size, token.id + 1);
   }
   std::unique_ptr<Tokenizer> tokenizer(new Tokenizer(std::move(parts)));
@@ -138,7 +142,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(absl::string_view
 }
 
 absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(absl::string_view text,
-                                                       bool add_special_tokens) const {
+                                                       bool add_special_tokens,
+                                                       absl::Span<const ByteRange> split) const {
   if (text.size() > kMaxTextBytes) {
     return MakeError(
         absl::StatusCode::kInvalidArgument, "TEXT_TOO_LONG",
@@ -152,31 +157,39 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(absl::string_view text,
   std::vector<int32_t> ids;
   const Template& enclosing = parts_->pipeline.special_tokens;
   if (add_special_tokens) ids = enclosing.prefix;
-  BATON_RETURN_IF_ERROR(EncodeText(text, &ids));
+  BATON_RETURN_IF_ERROR(EncodeText(text, split, &ids));
   if (add_special_tokens) {
     ids.insert(ids.end(), enclosing.suffix.begin(), enclosing.suffix.end());
   }
   return ids;
 }
 
-absl::Status Tokenizer::EncodeText(absl::string_view text, std::vector<int32_t>* ids) const {
+absl::Status Tokenizer::EncodeText(absl::string_view text, absl::Span<const ByteRange> split,
+                                   std::vector<int32_t>* ids) const {
   std::vector<Piece> words;
   const auto encode_words = [&](Piece piece) -> absl::Status {
     Scratch scratch;
     BATON_RETURN_IF_ERROR(PreTokenize(parts_->pipeline.pre_tokenizers, piece, &scratch, &words));
-    for (const Piece& word : words) parts_->bpe.Encode(word.text, ids);
+    for (const Piece& word : words) {
+      parts_->bpe.Encode(word.text, /*may_be_special=*/split.empty(), ids);
+    }
     return absl::OkStatus();
   };
-  return parts_->raw_finder.ForEachPart(text, [&](const AddedTokenFinder::Part& raw) {
+  return parts_->raw_finder.ForEachPart(text, split, [&](const AddedTokenFinder::Part& raw) {
     if (raw.token != nullptr) {
       ids->push_back(raw.token->id);
       return absl::OkStatus();
     }
     Scratch scratch;
     Piece piece{text.substr(raw.begin, raw.end - raw.begin), raw.begin == 0};
-    BATON_RETURN_IF_ERROR(Normalize(parts_->pipeline.normalizers, &piece, &scratch));
+    ByteRanges split_of_piece;
+    if (parts_->has_normalized_special) {
+      AppendRangesOfPart(split, raw.begin, raw.end, 0, &split_of_piece);
+    }
+    BATON_RETURN_IF_ERROR(
+        Normalize(parts_->pipeline.normalizers, &piece, &scratch, &split_of_piece));
     return parts_->normalized_finder.ForEachPart(
-        piece.text, [&](const AddedTokenFinder::Part& part) {
+        piece.text, split_of_piece, [&](const AddedTokenFinder::Part& part) {
           if (part.token == nullptr) {
             return encode_words({piece.text.substr(part.begin, part.end - part.begin),
                                  piece.at_start && part.begin == 0});

@@ -3,8 +3,8 @@
 // `tokenizers` token for token; anything in a file that Baton would do differently is refused at
 // load. README.md of this folder lists the components.
 //
-// Added tokens are recognised in all text, including a user's: a caller that must not accept
-// <|eot_id|> from a user has to check for it before.
+// Added tokens are recognised in all text, including a user's, except that Encode recognises no
+// special token in the parts of a text that it is to split.
 #ifndef BATON_COMMON_TOKENIZER_TOKENIZER_H_
 #define BATON_COMMON_TOKENIZER_TOKENIZER_H_
 
@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/base/byte_range.h"
 
 namespace baton::tokenizer {
 
@@ -45,10 +46,18 @@ class Tokenizer {
   Tokenizer& operator=(const Tokenizer&) = delete;
 
   // `add_special_tokens` applies the post-processor, which e.g. puts the BOS token first; pass
-  // false for text that a chat template made. INVALID_ARGUMENT: reason "INVALID_UTF8" with the byte
-  // offset, "TEXT_TOO_LONG", or "TEXT_TOO_COMPLEX" (see Matcher::ForEachMatch).
-  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text,
-                                              bool add_special_tokens) const;
+  // false for text that a chat template made.
+  //
+  // Special tokens are not recognised where a byte of theirs is in `split`, parts of the text as in
+  // ByteRanges: these bytes become tokens as if the tokenizer had no special tokens. Other added
+  // tokens are. Between two recognised tokens the text is encoded as a whole, so that `split`
+  // changes nothing where it hides no token. Where a normalizer changes a part of the text (such as
+  // a character and its accent), all of the part is in `split` if a byte of it is.
+  //
+  // INVALID_ARGUMENT: reason "INVALID_UTF8" with the byte offset, "TEXT_TOO_LONG", or
+  // "TEXT_TOO_COMPLEX" (see Matcher::ForEachMatch).
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, bool add_special_tokens,
+                                              absl::Span<const ByteRange> split = {}) const;
 
   // Returns the last place in `text` where it can be cut whatever follows it: for every `more`, the
   // tokens of text + more are those of text[0, cut), with add_special_tokens as for the whole, and
@@ -94,7 +103,8 @@ class Tokenizer {
   struct Parts;
   explicit Tokenizer(std::unique_ptr<const Parts> parts);
 
-  absl::Status EncodeText(absl::string_view text, std::vector<int32_t>* ids) const;
+  absl::Status EncodeText(absl::string_view text, absl::Span<const ByteRange> split,
+                          std::vector<int32_t>* ids) const;
   // The tokens of `ids` as the decoders see them, less the special ones if they are to be skipped.
   absl::StatusOr<std::vector<absl::string_view>> TokensToDecode(absl::Span<const int32_t> ids,
                                                                 bool skip_special_tokens) const;

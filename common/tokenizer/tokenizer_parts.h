@@ -28,8 +28,9 @@ struct Tokenizer::Parts {
   absl::flat_hash_map<int32_t, const AddedToken*> added_by_id;
   absl::flat_hash_map<absl::string_view, const AddedToken*> added_by_content;
   absl::flat_hash_set<absl::string_view> special_contents;
-  AddedTokenFinder raw_finder;         // searches the unchanged text
-  AddedTokenFinder normalized_finder;  // searches the normalised text between those matches
+  AddedTokenFinder raw_finder;          // searches the unchanged text
+  AddedTokenFinder normalized_finder;   // searches the normalised text between those matches
+  bool has_normalized_special = false;  // a special token is in normalized_finder
   int vocab_size = 0;
   uint64_t fingerprint = 0;
 };

@@ -162,7 +162,9 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
     BATON_RETURN_IF_ERROR(CheckText("text", request.text(), parts_.options.max_prompt_bytes));
     const bool special = !request.has_add_special_tokens() || request.add_special_tokens();
     std::vector<int32_t> ids;
-    BATON_ASSIGN_OR_RETURN(ids, parts_.tokenizer.Encode(request.text(), special));
+    BATON_ASSIGN_OR_RETURN(
+        ids, parts_.tokenizer.Encode(request.text(), special,
+                                     SplitOfText(request.split_special_tokens(), request.text())));
     v1::TokenizeResponse answer;
     answer.mutable_token_ids()->Assign(ids.begin(), ids.end());
     *response = ToBytes(answer);

@@ -184,6 +184,13 @@ absl::Status ReadSpecialTokens(absl::string_view name, const Value& value, OpenA
   return absl::OkStatus();
 }
 
+absl::Status ReadSplitSpecialTokens(absl::string_view name, const Value& value,
+                                    OpenAiRequest& request) {
+  BATON_ASSIGN_OR_RETURN(const bool split, Bool(name, value));
+  request.generate.set_split_special_tokens(split);
+  return absl::OkStatus();
+}
+
 // Of a field with one value that means nothing new: that value is allowed.
 template <bool kAllowed>
 absl::Status ReadOnlyBool(absl::string_view name, const Value& value, OpenAiRequest&) {
@@ -254,6 +261,7 @@ constexpr Field kCommonFields[] = {
     {"retention", ReadRetention},
     {"explain_cache", ReadExplainCache},
     {"add_special_tokens", ReadSpecialTokens},
+    {"split_special_tokens", ReadSplitSpecialTokens},
     {"skip_special_tokens", ReadOnlyBool<true>},
     {"include_stop_str_in_output", ReadOnlyBool<false>},
     {"response_format", ReadResponseFormat},

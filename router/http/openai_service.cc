@@ -252,7 +252,8 @@ void OpenAiService::StartChat(std::shared_ptr<Exchange> exchange, OpenAiRequest 
     if (const absl::Status checked = CheckTruncation(generate); !checked.ok()) {
       dropped = checked;
     } else {
-      dropped = RenderChat(parts_, ClassOf(parts_, tenant), shared->conversation, &generate);
+      dropped =
+          RenderChat(parts_, ClassOf(parts_, tenant), std::move(shared->conversation), &generate);
     }
     shared->conversation = chat::Conversation();
     held->Shrink(shared->json_bytes);
@@ -283,7 +284,8 @@ void OpenAiService::StartEcho(std::shared_ptr<Exchange> exchange, OpenAiRequest 
         echo.push_back({text, std::nullopt, {}});
         continue;
       }
-      const auto ids = parts_.tokenizer.Encode(text, special);
+      const auto ids = parts_.tokenizer.Encode(
+          text, special, SplitOfText(generate.split_special_tokens(), text));
       if (!ids.ok()) return exchange->Refuse(ids.status());
       echo.push_back(EchoText(parts_.tokenizer, text, *ids, special));
       prompt.mutable_token_ids()->mutable_ids()->Assign(ids->begin(), ids->end());

@@ -31,6 +31,10 @@ const std::string& TextOf(const json::Value& message, absl::string_view field) {
   return value == nullptr ? kNone : value->scalar.text;
 }
 
+absl::Status OfMessages(const absl::Status& error) {
+  return WithDetails(error, "", "messages", /*retry_after=*/std::nullopt);
+}
+
 // How many messages may go: each number that leaves the first of the others with the role of the
 // first of all. `lead`: system messages at the start.
 std::vector<size_t> CutsOf(const std::vector<json::Value>& messages, size_t lead) {
@@ -41,34 +45,32 @@ std::vector<size_t> CutsOf(const std::vector<json::Value>& messages, size_t lead
   return cuts;
 }
 
-absl::Status Render(const RouterParts& parts, const chat::Conversation& conversation,
-                    v1::GenerateRequest* request) {
+absl::StatusOr<std::vector<int32_t>> TokensOf(const RouterParts& parts,
+                                              const chat::Conversation& conversation,
+                                              const v1::GenerateRequest& request) {
   chat::RenderLimits limits;
   limits.max_output_bytes = static_cast<size_t>(parts.options.max_prompt_bytes) + 1;
-  absl::StatusOr<chat::RenderedChat> rendered =
+  const absl::StatusOr<chat::RenderedChat> rendered =
       parts.chat.Render(conversation, parts.clock.Now(), limits);
-  if (!rendered.ok()) {
-    return WithDetails(rendered.status(), "", "messages", /*retry_after=*/std::nullopt);
-  }
-  request->set_text(std::move(rendered->text));
+  if (!rendered.ok()) return OfMessages(rendered.status());
+  BATON_RETURN_IF_ERROR(CheckText("messages", rendered->text, parts.options.max_prompt_bytes));
   // One BOS token only.
-  if (rendered->starts_with_bos) request->set_add_special_tokens(false);
-  return absl::OkStatus();
+  const bool special = !rendered->starts_with_bos &&
+                       (!request.has_add_special_tokens() || request.add_special_tokens());
+  auto tokens = parts.tokenizer.Encode(rendered->text, special, rendered->split);
+  if (!tokens.ok()) return OfMessages(tokens.status());
+  if (tokens->empty()) {
+    return InvalidField("EMPTY_PROMPT", "messages", "the prompt has no tokens");
+  }
+  return tokens;
 }
 
-absl::StatusOr<int64_t> CountTokens(const RouterParts& parts, const v1::GenerateRequest& request) {
-  const bool special = !request.has_add_special_tokens() || request.add_special_tokens();
-  std::vector<int32_t> tokens;
-  BATON_ASSIGN_OR_RETURN(tokens, parts.tokenizer.Encode(request.text(), special));
-  return static_cast<int64_t>(tokens.size());
-}
-
-// Renders without the oldest messages: the fewest that have as many tokens as truncation takes from
-// a prompt of this length.
+// Makes `prompt`, the tokens of the whole conversation, those without the oldest messages: the
+// fewest that have as many tokens as truncation takes from a prompt of this length.
 absl::StatusOr<int> DropMessages(const RouterParts& parts, int room,
-                                 const chat::Conversation& whole, v1::GenerateRequest* request) {
-  int64_t tokens = 0;
-  BATON_ASSIGN_OR_RETURN(tokens, CountTokens(parts, *request));
+                                 const chat::Conversation& whole,
+                                 const v1::GenerateRequest& request, std::vector<int32_t>* prompt) {
+  const auto tokens = static_cast<int64_t>(prompt->size());
   if (tokens <= room) return 0;
   const std::vector<json::Value>& messages = whole.messages.items;
   size_t lead = 0;
@@ -78,15 +80,15 @@ absl::StatusOr<int> DropMessages(const RouterParts& parts, int room,
   }
   const std::vector<size_t> cuts = CutsOf(messages, lead);
   if (cuts.empty() || room < 1) return TooLong("messages", tokens, std::max(room, 0) + 1);
-  const int64_t step = TruncationStep(request->truncation(), room);
+  const int64_t step = TruncationStep(request.truncation(), room);
   const int64_t most = tokens - (tokens - room + step - 1) / step * step;
   int64_t left = 0;
   const auto render = [&](size_t cut) -> absl::Status {
     chat::Conversation rest = whole;
     const auto first = rest.messages.items.begin() + static_cast<std::ptrdiff_t>(lead);
     rest.messages.items.erase(first, first + static_cast<std::ptrdiff_t>(cuts[cut]));
-    BATON_RETURN_IF_ERROR(Render(parts, rest, request));
-    BATON_ASSIGN_OR_RETURN(left, CountTokens(parts, *request));
+    BATON_ASSIGN_OR_RETURN(*prompt, TokensOf(parts, rest, request));
+    left = static_cast<int64_t>(prompt->size());
     return absl::OkStatus();
   };
   size_t low = 0, high = cuts.size() - 1;
@@ -107,15 +109,23 @@ absl::StatusOr<int> DropMessages(const RouterParts& parts, int room,
 }  // namespace
 
 absl::StatusOr<int> RenderChat(const RouterParts& parts, const RequestClass& request_class,
-                               const chat::Conversation& conversation,
-                               v1::GenerateRequest* request) {
-  BATON_RETURN_IF_ERROR(Render(parts, conversation, request));
-  const std::optional<ModelInfo> model = parts.roster.model();
+                               chat::Conversation conversation, v1::GenerateRequest* request) {
+  conversation.split_special_tokens = request->has_split_special_tokens()
+                                          ? request->split_special_tokens()
+                                          : parts.options.split_special_tokens;
+  std::vector<int32_t> tokens;
+  BATON_ASSIGN_OR_RETURN(tokens, TokensOf(parts, conversation, *request));
   int dropped = 0;
-  if (request->has_truncation() && model) {
-    const int room = RoomForPrompt(request->stop(), *model, request_class);
-    BATON_ASSIGN_OR_RETURN(dropped, DropMessages(parts, room, conversation, request));
+  if (const std::optional<ModelInfo> model = parts.roster.model()) {
+    if (request->has_truncation()) {
+      const int room = RoomForPrompt(request->stop(), *model, request_class);
+      BATON_ASSIGN_OR_RETURN(dropped, DropMessages(parts, room, conversation, *request, &tokens));
+    }
+    const int context = ContextOf(*model, request_class);
+    const auto count = static_cast<int64_t>(tokens.size());
+    if (count >= context) return TooLong("messages", count, context);
   }
+  request->mutable_token_ids()->mutable_ids()->Assign(tokens.begin(), tokens.end());
   request->clear_truncation();
   return dropped;
 }
@@ -133,10 +143,7 @@ absl::StatusOr<int> RenderMessages(const RouterParts& parts, const RequestClass&
     object.items.push_back(JsonText(std::move(*message.mutable_content())));
   }
   if (!request->has_add_special_tokens()) request->set_add_special_tokens(false);
-  int dropped = 0;
-  BATON_ASSIGN_OR_RETURN(dropped, RenderChat(parts, request_class, conversation, request));
-  BATON_RETURN_IF_ERROR(CheckText("messages", request->text(), parts.options.max_prompt_bytes));
-  return dropped;
+  return RenderChat(parts, request_class, std::move(conversation), request);
 }
 
 }  // namespace baton::router

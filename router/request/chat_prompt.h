@@ -1,4 +1,4 @@
-// Makes the text of a prompt from the messages of a conversation.
+// Makes the tokens of a prompt from the messages of a conversation.
 #ifndef BATON_ROUTER_REQUEST_CHAT_PROMPT_H_
 #define BATON_ROUTER_REQUEST_CHAT_PROMPT_H_
 
@@ -13,18 +13,20 @@ namespace baton::router {
 
 // Takes up to seconds for large conversations: for the threads of RouterParts::pool. Thread-safe.
 //
-// Sets the text of `request` to the conversation as the model's chat template writes it, and clears
-// its truncation: a prompt that is too long is made of fewer messages. The oldest ones go first,
-// but no system messages at the start and not the last message, and the first one left has the role
-// of the first one dropped, as templates demand. Returns how many tokens that saved. Errors are
-// those of ModelChat::Render, with the field "messages"; PROMPT_TOO_LONG if the messages that stay
-// are.
+// Sets the token ids of `request` to those of the conversation as the model's chat template writes
+// it. Which of its text may be special tokens, the text alone would not say: with
+// split_special_tokens, of the request or else of the router, that is what the template itself
+// writes. Clears the request's truncation: a prompt that is too long is made of fewer messages. The
+// oldest ones go first, but no system messages at the start and not the last message, and the first
+// one left has the role of the first one dropped, as templates demand. Returns how many tokens that
+// saved. Errors are those of ModelChat::Render and Tokenizer::Encode, with the field "messages";
+// EMPTY_PROMPT; PROMPT_TOO_LONG above --max-prompt-bytes, and if the messages do not fit in the
+// context.
 absl::StatusOr<int> RenderChat(const RouterParts& parts, const RequestClass& request_class,
-                               const chat::Conversation& conversation,
-                               v1::GenerateRequest* request);
+                               chat::Conversation conversation, v1::GenerateRequest* request);
 
-// The same for the messages of `request`, which are replaced; PROMPT_TOO_LONG above
-// --max-prompt-bytes. Changes nothing if the prompt is not given as messages.
+// The same for the messages of `request`, which are replaced. Changes nothing if the prompt is not
+// given as messages.
 absl::StatusOr<int> RenderMessages(const RouterParts& parts, const RequestClass& request_class,
                                    v1::GenerateRequest* request);
 

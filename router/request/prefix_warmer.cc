@@ -46,6 +46,9 @@ v1::GenerateRequest ToGenerateRequest(const v1::WarmPrefixRequest& request) {
   if (request.has_add_special_tokens()) {
     generate.set_add_special_tokens(request.add_special_tokens());
   }
+  if (request.has_split_special_tokens()) {
+    generate.set_split_special_tokens(request.split_special_tokens());
+  }
   generate.set_cache_salt(request.cache_salt());
   generate.set_tenant(request.tenant());
   if (request.has_retention()) *generate.mutable_retention() = request.retention();

@@ -9,6 +9,7 @@
 #include "common/base/request_limits.h"
 #include "common/base/status_macros.h"
 #include "common/tokenizer/incremental_detokenizer.h"
+#include "router/request/request_check.h"
 
 namespace baton::router {
 namespace {
@@ -88,7 +89,9 @@ absl::StatusOr<std::vector<SourceRun>> SourcesOf(const v1::GenerateRequest& requ
     return runs;
   }
   std::vector<int32_t> plain;
-  BATON_ASSIGN_OR_RETURN(plain, tokenizer.Encode(request.text(), /*add_special_tokens=*/false));
+  BATON_ASSIGN_OR_RETURN(
+      plain, tokenizer.Encode(request.text(), /*add_special_tokens=*/false,
+                              SplitOfText(request.split_special_tokens(), request.text())));
   // Special tokens that the tokenizer has added stand around these.
   const auto found = std::search(tokens.begin(), tokens.end(), plain.begin(), plain.end());
   const int before = found == tokens.end() ? 0 : static_cast<int>(found - tokens.begin());

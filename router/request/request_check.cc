@@ -189,7 +189,9 @@ absl::StatusOr<std::vector<int32_t>> PromptTokens(const v1::GenerateRequest& req
   std::vector<int32_t> tokens;
   if (is_text) {
     const bool special = !request.has_add_special_tokens() || request.add_special_tokens();
-    BATON_ASSIGN_OR_RETURN(tokens, tokenizer.Encode(request.text(), special));
+    BATON_ASSIGN_OR_RETURN(
+        tokens, tokenizer.Encode(request.text(), special,
+                                 SplitOfText(request.split_special_tokens(), request.text())));
   } else {
     const auto& ids = request.token_ids().ids();
     BATON_RETURN_IF_ERROR(CheckIdCount(request, max_model_len));
@@ -296,6 +298,12 @@ absl::Status CheckNames(const v1::GenerateRequest& request) {
                       absl::StrCat("at most ", kMaxCacheSaltBytes, " expected"));
   }
   return absl::OkStatus();
+}
+
+ByteRanges SplitOfText(bool split_special_tokens, absl::string_view text) {
+  ByteRanges split;
+  if (split_special_tokens) AppendRange(0, text.size(), &split);
+  return split;
 }
 
 absl::Status CheckModel(const std::string& model, const std::string& served_model_name) {

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "baton/internal/v1/decode.pb.h"
 #include "baton/v1/inference.pb.h"
+#include "common/base/byte_range.h"
 #include "common/tokenizer/tokenizer.h"
 #include "router/fleet/model_info.h"
 #include "router/request/prepared_request.h"
@@ -35,6 +36,9 @@ absl::Status CheckIdCount(const v1::GenerateRequest& request, int max_model_len)
 
 // INVALID_ARGUMENT naming `field`: a prompt of so many tokens leaves no room for an answer.
 absl::Status TooLong(absl::string_view field, int64_t prompt_tokens, int max_model_len);
+
+// What the tokenizer is to split of a prompt that is given as text: all or nothing.
+ByteRanges SplitOfText(bool split_special_tokens, absl::string_view text);
 
 // All checks that need neither the tokenizer nor a worker: cheap enough for an event thread.
 absl::Status CheckRequest(const v1::GenerateRequest& request, const std::string& served_model_name,

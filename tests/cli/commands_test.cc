@@ -262,13 +262,14 @@ TEST(CommandsTest, UpHandsRouterFlagsOn) {
   const baton::testing::TestCa ca(dir.path(), "ca");
   const baton::testing::CertificateFiles server = ca.Issue("server");
   const std::string client_ca = ca.ca();
-  ParsedCommands parsed = Parse({"up", "--model", "/tmp", "--api-keys", "keys", "--ssl-certfile",
-                                 server.cert.c_str(), "--ssl-keyfile", server.key.c_str(),
-                                 "--tls-client-ca", client_ca.c_str(), "--insecure"});
+  ParsedCommands parsed =
+      Parse({"up", "--model", "/tmp", "--api-keys", "keys", "--ssl-certfile", server.cert.c_str(),
+             "--ssl-keyfile", server.key.c_str(), "--tls-client-ca", client_ca.c_str(),
+             "--insecure", "--no-split-special-tokens"});
   ASSERT_FALSE(parsed.exit_now);
   EXPECT_THAT(parsed.commands.up.cluster.router_flags,
               ElementsAre("--api-keys", "keys", "--tls-cert", server.cert, "--tls-key", server.key,
-                          "--tls-client-ca", client_ca, "--insecure"));
+                          "--tls-client-ca", client_ca, "--insecure", "--no-split-special-tokens"));
   EXPECT_TRUE(parsed.commands.up.cluster.router_tls);
   parsed = Parse({"up", "--model", "/tmp"});
   EXPECT_THAT(parsed.commands.up.cluster.router_flags, ElementsAre());

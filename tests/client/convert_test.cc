@@ -33,6 +33,7 @@ TEST(ConvertTest, EveryFieldOfARequest) {
   request.priority = Priority::kLow;
   request.tenant = "t";
   request.add_special_tokens = false;
+  request.split_special_tokens = false;
   const v1::GenerateRequest proto = ToProto(request);
   EXPECT_EQ(proto.sampling().repetition_penalty(), 1.5f);
   EXPECT_EQ(proto.sampling().frequency_penalty(), -1);
@@ -48,6 +49,8 @@ TEST(ConvertTest, EveryFieldOfARequest) {
   EXPECT_EQ(proto.priority(), v1::PRIORITY_LOW);
   EXPECT_EQ(proto.tenant(), "t");
   EXPECT_TRUE(proto.has_add_special_tokens());
+  EXPECT_TRUE(proto.has_split_special_tokens());
+  EXPECT_FALSE(proto.split_special_tokens());
 }
 
 TEST(ConvertTest, Retention) {
@@ -130,6 +133,7 @@ TEST(ConvertTest, WhatIsAbsentStaysAbsent) {
   EXPECT_FALSE(proto.has_logprobs());
   EXPECT_FALSE(proto.has_prompt_logprobs());
   EXPECT_FALSE(proto.has_add_special_tokens());
+  EXPECT_FALSE(proto.has_split_special_tokens());
   EXPECT_EQ(proto.priority(), v1::PRIORITY_UNSPECIFIED);
 }
 

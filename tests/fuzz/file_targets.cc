@@ -112,6 +112,10 @@ void FuzzTokenizer(absl::string_view data) {
     const auto ids = (*tokenizer)->Encode(parts.second, special);
     if (!ids.ok()) continue;
     for (const int32_t id : *ids) BATON_CHECK(id >= 0 && id < (*tokenizer)->vocab_size());
+    const ByteRange half[] = {{0, (parts.second.size() + 1) / 2}};
+    const auto split = (*tokenizer)->Encode(parts.second, special, half);
+    BATON_CHECK(split.ok()) << split.status();
+    for (const int32_t id : *split) BATON_CHECK(id >= 0 && id < (*tokenizer)->vocab_size());
     const auto text = (*tokenizer)->Decode(*ids, special);
     BATON_CHECK(text.ok()) << text.status();
     BATON_CHECK(IsUtf8(*text));
@@ -145,7 +149,7 @@ void FuzzChatTemplate(absl::string_view data) {
         "fixed");
   }
   const chat::RenderLimits limits{20'000, 1 << 16, 1 << 20, 100};
-  const auto text = parsed->Render(*variables, absl::UnixEpoch(), limits);
+  const auto text = parsed->Render(*variables, json::Value(), absl::UnixEpoch(), limits);
   if (text.ok()) BATON_CHECK(text->size() <= limits.max_output_bytes);
 }
 

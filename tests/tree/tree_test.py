@@ -140,6 +140,8 @@ UNMIRRORED_TESTS = {
         "vector_kernels.h is compiled once per instruction set: tested through the backend",
     "tests/common/chat/chat_golden_test.cc":
         "the second half of chat_template_test.cc: published templates against jinja2",
+    "tests/common/chat/special_tokens_test.cc":
+        "the part of model_chat_test.cc that has a tokenizer, too: conversations that spell special tokens",
     "tests/common/tokenizer/tokenizer_golden_test.cc":
         "the second half of tokenizer_test.cc: strings against Hugging Face's tokenizers",
     "tests/common/kv/radix_cache_property_test.cc":

@@ -288,7 +288,8 @@ class ClientCases:
         completion = self.ask("generate_once", "p", max_tokens=3)
         self.assertEqual((completion.text, completion.finish_reason, completion.seed),
                          ("ok", "length", 5))
-        self.assertEqual(self.ask("tokenize", "ab", add_special_tokens=False), [1, 2])
+        self.assertEqual(self.ask("tokenize", "ab", add_special_tokens=False,
+                                  split_special_tokens=True), [1, 2])
         self.assertEqual(self.ask("detokenize", [1], skip_special_tokens=False, model="m"), "t")
         self.assertEqual(self.ask("models"), [baton.Model("m", 8, 9, 2**64 - 1)])
         self.assertEqual(self.ask("workers"),
@@ -299,6 +300,7 @@ class ClientCases:
         self.assertEqual(requests[0].request.stop.max_tokens, 3)
         self.assertTrue(requests[0].request.request_id)
         self.assertFalse(requests[1].add_special_tokens)
+        self.assertTrue(requests[1].split_special_tokens)
         self.assertFalse(requests[2].skip_special_tokens)
         self.assertEqual(requests[2].model, "m")
 

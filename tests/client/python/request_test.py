@@ -38,6 +38,7 @@ OPTIONS = {
     "prompt_logprobs": (1, lambda r: r.prompt_logprobs),
     "return_token_ids": (True, lambda r: r.return_token_ids),
     "add_special_tokens": (False, lambda r: r.add_special_tokens),
+    "split_special_tokens": (True, lambda r: r.split_special_tokens),
     "priority": ("high", lambda r: inference_pb2.Priority.Name(r.priority)[9:].lower()),
     "tenant": ("t", lambda r: r.tenant),
     "request_id": ("id", lambda r: r.request_id),

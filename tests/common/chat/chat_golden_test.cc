@@ -7,12 +7,15 @@
 #include <set>
 #include <string>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/civil_time.h"
 #include "absl/time/time.h"
+#include "common/base/status_macros.h"
 #include "common/chat/chat_template.h"
+#include "common/chat/text.h"
 #include "common/json/json.h"
 
 namespace baton::chat {
@@ -20,6 +23,7 @@ namespace {
 
 constexpr int kMinTexts = 3'000;
 constexpr int kMinProbes = 600;
+constexpr int kMinTraced = 2'000;
 constexpr size_t kMaxShownFailures = 20;
 
 std::string& GoldenFile() {
@@ -43,6 +47,30 @@ std::string Difference(const std::string& expected, const std::string& found) {
   return absl::StrCat("at byte ", at, "\nexpected …", part(expected), "\nfound    …", part(found));
 }
 
+// The first bytes of Armenian letters, which have upper and lower case and stand in no template.
+bool BeginsArmenianLetter(char byte) {
+  return static_cast<unsigned char>(byte) >= 0xD4 && static_cast<unsigned char>(byte) <= 0xD6;
+}
+
+// Latin letters of all strings become Armenian ones, except in roles.
+void Transliterate(json::Value* value) {
+  for (size_t i = 0; i < value->items.size(); ++i) {
+    if (i < value->keys.size() && value->keys[i] == "role") continue;
+    Transliterate(&value->items[i]);
+  }
+  std::string foreign;
+  for (const char c : value->scalar.text) {
+    if (absl::ascii_islower(c)) {
+      AppendCodePoint(U'\u0561' + static_cast<char32_t>(c - 'a'), &foreign);
+    } else if (absl::ascii_isupper(c)) {
+      AppendCodePoint(U'\u0531' + static_cast<char32_t>(c - 'A'), &foreign);
+    } else {
+      foreign += c;
+    }
+  }
+  value->scalar.text = foreign;
+}
+
 class Comparison {
  public:
   void Read(const json::Value& line) {
@@ -61,12 +89,44 @@ class Comparison {
   int texts = 0;
   int probes = 0;
   int failures = 0;
+  int traced = 0;
 
  private:
+  // The text that the template makes of `variables` in which other letters stand, all of which come
+  // from the request; they are no letters of a template.
+  void CheckOrigins(const std::string& name, const json::Value& variables) {
+    json::Value foreign = variables;
+    Transliterate(&foreign);
+    const auto text = template_->Render(foreign, json::Value(), Now());
+    if (!text.ok()) return;
+    size_t found = 0;
+    for (size_t at = 0; at < text->text.size(); ++at) {
+      if (!BeginsArmenianLetter(text->text[at])) continue;
+      ++found;
+      ASSERT_TRUE(Overlaps(text->from_request, at, at + 1)) << name << " " << source_ << "\n"
+                                                            << text->text.substr(0, 400);
+    }
+    if (found > 0) ++traced;
+    // Without the request's variables, nothing is of the request.
+    const auto plain = template_->Render(json::Value(), foreign, Now());
+    ASSERT_TRUE(plain.ok()) << plain.status();
+    ASSERT_EQ(plain->text, text->text) << name << " " << source_;
+    // Names of arguments count as the request's, as they may be keys of its objects.
+    if (!absl::StrContains(source_, "dict(") && !absl::StrContains(source_, "kwargs")) {
+      ASSERT_TRUE(plain->from_request.empty()) << name << " " << source_;
+    }
+  }
+
+  absl::StatusOr<std::string> Rendered(const json::Value& variables) const {
+    if (!template_.ok()) return template_.status();
+    BATON_ASSIGN_OR_RETURN(const TracedText text,
+                           template_->Render(variables, json::Value(), Now()));
+    return text.text;
+  }
+
   void Compare(const std::string& name, const std::string& variables, const json::Value& expected) {
-    const absl::StatusOr<std::string> found =
-        template_.ok() ? template_->Render(variables_.at(variables), Now())
-                       : absl::StatusOr<std::string>(template_.status());
+    const absl::StatusOr<std::string> found = Rendered(variables_.at(variables));
+    if (template_.ok()) CheckOrigins(name, variables_.at(variables));
     const bool is_probe = absl::StartsWith(name, "probe ");
     ++(is_probe ? probes : texts);
     const bool refused = expected.is_null();
@@ -99,6 +159,7 @@ TEST(ChatGoldenTest, EqualsJinja2) {
   EXPECT_EQ(comparison.failures, 0);
   EXPECT_GE(comparison.texts, kMinTexts);
   EXPECT_GE(comparison.probes, kMinProbes);
+  EXPECT_GE(comparison.traced, kMinTraced);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/base/error.h"
+#include "common/base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/seed.h"
@@ -31,7 +32,9 @@ absl::StatusOr<std::string> RenderSource(absl::string_view source,
                                          const RenderLimits& limits = {}) {
   const auto parsed = ChatTemplate::Parse(source, "t.jinja");
   if (!parsed.ok()) return parsed.status();
-  return parsed->Render(Variables(), absl::UnixEpoch(), limits);
+  BATON_ASSIGN_OR_RETURN(const TracedText traced,
+                         parsed->Render(Variables(), json::Value(), absl::UnixEpoch(), limits));
+  return traced.text;
 }
 
 std::string Text(absl::string_view source) {
@@ -255,7 +258,8 @@ TEST(ChatTemplateTest, RendersInManyThreads) {
   for (std::string& text : texts) {
     threads.emplace_back([&text, &shared] {
       for (int i = 0; i < 50; ++i) {
-        text = shared->Render(Variables(), absl::UnixEpoch()).value_or("failed");
+        const auto rendered = shared->Render(Variables(), json::Value(), absl::UnixEpoch());
+        text = rendered.ok() ? rendered->text : "failed";
       }
     });
   }
@@ -436,7 +440,7 @@ TEST(ChatTemplateTest, AnySourceGivesTextOrAStatus) {
       ASSERT_EQ(ErrorReason(parsed.status()), "BAD_CHAT_TEMPLATE") << source;
       continue;
     }
-    const auto text = parsed->Render(variables, absl::UnixEpoch(), limits);
+    const auto text = parsed->Render(variables, json::Value(), absl::UnixEpoch(), limits);
     if (text.ok()) {
       ++rendered;
       ASSERT_LE(text->size(), limits.max_output_bytes) << source;

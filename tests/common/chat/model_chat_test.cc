@@ -196,6 +196,37 @@ TEST(ModelChatTest, KnowsTheFormatsOfPublishedTemplates) {
   }
 }
 
+// What comes from the conversation is split, unless it is to be as the template's text.
+TEST(ModelChatTest, TellsTheConversationsTextFromTheTemplates) {
+  const ModelDir dir;
+  dir.Write("chat_template.jinja",
+            "{{ bos_token }}{{ messages[0].content }}{{ tools[0] }}{{ mood }}</s>");
+  dir.Write("tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": "</s>"})");
+  const auto chat = ModelChat::Load(dir.path());
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  Conversation conversation = Hello();
+  conversation.tools = Json(R"(["t"])");
+  conversation.variables = Json(R"({"mood": "m"})");
+  auto rendered = chat->Render(conversation, absl::UnixEpoch());
+  ASSERT_TRUE(rendered.ok()) << rendered.status();
+  EXPECT_EQ(rendered->text, "<s>Hitm</s>");
+  EXPECT_EQ(rendered->split, (ByteRanges{{3, 7}}));
+  EXPECT_TRUE(rendered->starts_with_bos);
+  conversation.split_special_tokens = false;
+  rendered = chat->Render(conversation, absl::UnixEpoch());
+  EXPECT_EQ(rendered->text, "<s>Hitm</s>");
+  EXPECT_TRUE(rendered->split.empty());
+  // A conversation may spell the BOS token, which makes it none.
+  conversation.variables = Json(R"({"bos_token": ""})");
+  conversation.messages.items[0].items[1].scalar.text = "<s>";
+  EXPECT_TRUE(chat->Render(conversation, absl::UnixEpoch())->starts_with_bos);
+  conversation.split_special_tokens = true;
+  EXPECT_FALSE(chat->Render(conversation, absl::UnixEpoch())->starts_with_bos);
+  // The variable is the conversation's, too.
+  conversation.variables = Json(R"({"bos_token": "<s>"})");
+  EXPECT_FALSE(chat->Render(conversation, absl::UnixEpoch())->starts_with_bos);
+}
+
 TEST(ModelChatTest, ADirectoryMayHaveNoTemplate) {
   for (const char* config : {"", "{}", R"({"chat_template": null, "bos_token": "<s>"})"}) {
     const ModelDir dir;

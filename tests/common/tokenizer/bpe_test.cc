@@ -76,10 +76,10 @@ void CompareWords(const std::vector<size_t>& lengths, int models) {
         word.push_back(static_cast<char>('a' + units.back()));
       }
       std::vector<int32_t> ids;
-      bpe.Encode(word, &ids);
+      bpe.Encode(word, /*may_be_special=*/true, &ids);
       ASSERT_EQ(ids, MergeNaively(spec, units)) << word;
       ids.clear();
-      bpe.Encode(word, &ids);  // now perhaps from the table of known words
+      bpe.Encode(word, /*may_be_special=*/true, &ids);  // now perhaps from the table of known words
       ASSERT_EQ(ids, MergeNaively(spec, units)) << word;
     }
   }
@@ -113,7 +113,7 @@ TEST(BpeTest, CuttingAtMetaspaceChangesNothing) {
       word += *spec.vocabulary.Token(units.back());
     }
     std::vector<int32_t> ids;
-    bpe.Encode(word, &ids);
+    bpe.Encode(word, /*may_be_special=*/true, &ids);
     ASSERT_EQ(ids, MergeNaively(spec, units)) << word;
   }
 }
@@ -127,10 +127,10 @@ TEST(BpeTest, ModelsShareAThreadsTableOfWords) {
   const Bpe splitting(std::move(plain), true);
   for (int round = 0; round < 3; ++round) {
     std::vector<int32_t> ids;
-    splitting.Encode("abcabc", &ids);
+    splitting.Encode("abcabc", /*may_be_special=*/true, &ids);
     EXPECT_EQ(ids, (std::vector<int32_t>{0, 1, 2, 0, 1, 2}));
     ids.clear();
-    merging.Encode("abcabc", &ids);
+    merging.Encode("abcabc", /*may_be_special=*/true, &ids);
     EXPECT_EQ(ids, MergeNaively(spec, {0, 1, 2, 0, 1, 2}));
   }
 }

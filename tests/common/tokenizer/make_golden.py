@@ -618,8 +618,11 @@ def write_family(make, directory):
     texts = strings(r, added)
     with_special = tokenizer.encode_batch(texts)
     without = tokenizer.encode_batch(texts, add_special_tokens=False)
+    tokenizer.encode_special_tokens = True  # split_special_tokens of `transformers`
+    split = tokenizer.encode_batch(texts, add_special_tokens=False)
+    tokenizer.encode_special_tokens = False
     lines = []
-    for text, a, b in zip(texts, with_special, without):
+    for text, a, b, c in zip(texts, with_special, without, split):
         lines.append(
             [
                 text,
@@ -627,6 +630,7 @@ def write_family(make, directory):
                 b.ids,
                 tokenizer.decode(a.ids, skip_special_tokens=False),
                 tokenizer.decode(a.ids, skip_special_tokens=True),
+                c.ids,
             ]
         )
     id_lists = [[i] for i in known]

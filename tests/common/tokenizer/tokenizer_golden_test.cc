@@ -3,6 +3,7 @@
 // make_golden.py wrote.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <fstream>
 #include <memory>
@@ -25,6 +26,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kMinStrings = 10'000;
+constexpr int kMinSplits = 100;
 constexpr int kMaxShownFailures = 10;
 
 std::string& GoldenDir() {
@@ -37,6 +39,7 @@ struct Golden {
   std::string text;
   std::vector<int32_t> ids_with_special;
   std::vector<int32_t> ids;
+  std::vector<int32_t> split_ids;  // of the text with its special tokens split
   std::string decoded;
   std::string decoded_without_special;
 };
@@ -48,6 +51,7 @@ Golden Parse(const std::string& line) {
   if (golden.has_text) {
     golden.text = json[0].get<std::string>();
     golden.ids_with_special = json[1].get<std::vector<int32_t>>();
+    golden.split_ids = json[5].get<std::vector<int32_t>>();
   }
   golden.ids = json[2].get<std::vector<int32_t>>();
   golden.decoded = json[3].get<std::string>();
@@ -95,6 +99,11 @@ class GoldenTest : public ::testing::TestWithParam<const char*> {
                   << ::testing::PrintToString(actual);
   }
 
+  int CountSpecial(const std::vector<int32_t>& ids) const {
+    return static_cast<int>(std::count_if(ids.begin(), ids.end(),
+                                          [&](int32_t id) { return tokenizer_->IsSpecial(id); }));
+  }
+
   void CompareEncoding(const Golden& golden) {
     const auto with_special = tokenizer_->Encode(golden.text, /*add_special_tokens=*/true);
     const auto without = tokenizer_->Encode(golden.text, /*add_special_tokens=*/false);
@@ -102,6 +111,18 @@ class GoldenTest : public ::testing::TestWithParam<const char*> {
     ASSERT_TRUE(without.ok()) << without.status();
     Compare(golden.ids_with_special, *with_special, golden, "encoding with special tokens");
     Compare(golden.ids, *without, golden, "encoding");
+    const ByteRange whole[] = {{0, golden.text.size()}};
+    const auto split = tokenizer_->Encode(golden.text, /*add_special_tokens=*/false, whole);
+    ASSERT_TRUE(split.ok()) << split.status();
+    const bool fewer = CountSpecial(*split) < CountSpecial(golden.split_ids);
+    if (fewer) {
+      // Merges of Llama 2 and Mistral make "</s>" and "<unk>", which Hugging Face takes.
+      Compare(*tokenizer_->Decode(golden.split_ids, /*skip_special_tokens=*/false),
+              *tokenizer_->Decode(*split, /*skip_special_tokens=*/false), golden, "split text");
+    } else {
+      Compare(golden.split_ids, *split, golden, "encoding without special tokens");
+    }
+    if (golden.split_ids != golden.ids) ++splits_;
   }
 
   void CompareDecoding(const Golden& golden) {
@@ -122,6 +143,7 @@ class GoldenTest : public ::testing::TestWithParam<const char*> {
   std::vector<Golden> goldens_;
   std::mt19937 random_{testing::TestSeed(1)};
   int failures_ = 0;
+  int splits_ = 0;  // strings with special tokens
 };
 
 TEST_P(GoldenTest, EqualsHuggingFace) {
@@ -135,6 +157,7 @@ TEST_P(GoldenTest, EqualsHuggingFace) {
   }
   EXPECT_EQ(failures_, 0);
   EXPECT_GE(strings, kMinStrings);
+  EXPECT_GE(splits_, kMinSplits);
   RecordProperty("strings", strings);
 }
 

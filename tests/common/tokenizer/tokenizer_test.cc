@@ -504,5 +504,96 @@ TEST(TokenizerTest, MalformedJsonIsRefused) {
   EXPECT_FALSE(Tokenizer::FromJson("{\"a\xFF\": 1}", "bytes").ok());
 }
 
+// The ids of `text` with the bytes between { and } split; the braces are no part of it.
+std::vector<int32_t> SplitIds(const Tokenizer& tokenizer, absl::string_view text) {
+  std::string plain;
+  ByteRanges split;
+  size_t begin = 0;
+  for (const char c : text) {
+    if (c == '{') begin = plain.size();
+    if (c == '}') AppendRange(begin, plain.size(), &split);
+    if (c != '{' && c != '}') plain += c;
+  }
+  const auto ids = tokenizer.Encode(plain, /*add_special_tokens=*/false, split);
+  EXPECT_TRUE(ids.ok()) << ids.status();
+  return ids.value_or(std::vector<int32_t>());
+}
+
+std::vector<int32_t> Bytes(absl::string_view text) {
+  std::vector<int32_t> ids;
+  for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+  return ids;
+}
+
+std::vector<int32_t> Concat(const std::vector<std::vector<int32_t>>& parts) {
+  std::vector<int32_t> all;
+  for (const auto& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+TEST(TokenizerTest, SplitTextHasNoSpecialTokens) {
+  nlohmann::json json = ByteLevelJson();
+  json["added_tokens"] = {AddedTokenJson(256, "<|a|>"), AddedTokenJson(257, "<think>", false),
+                          AddedTokenJson(258, "<a>"),   AddedTokenJson(259, "<a><b>"),
+                          AddedTokenJson(260, "<b>"),   AddedTokenJson(261, "<a", false)};
+  const auto tokenizer = MakeTokenizer(json);
+  EXPECT_EQ(SplitIds(*tokenizer, "<|a|>x{<|a|><think>}"), Concat({{256}, Bytes("x<|a|>"), {257}}));
+  EXPECT_EQ(SplitIds(*tokenizer, "{x}<|a|>{x}"), Concat({Bytes("x"), {256}, Bytes("x")}));
+  for (const char* text : {"{<}|a|>", "<|{a}|>", "<|a|{>}", "{<|}a{|>}"}) {
+    EXPECT_EQ(SplitIds(*tokenizer, text), Bytes("<|a|>")) << text;
+  }
+  // What is split takes no byte of a token behind it, and leaves shorter tokens as they are.
+  EXPECT_EQ(SplitIds(*tokenizer, "{<a>}<b>"), Concat({{261}, Bytes(">"), {260}}));
+  EXPECT_EQ(SplitIds(*tokenizer, "<a>{<b>}"), Concat({{258}, Bytes("<b>")}));
+  EXPECT_EQ(SplitIds(*tokenizer, "{<|a<}|a|>"), Bytes("<|a<|a|>"));
+  EXPECT_EQ(SplitIds(*tokenizer, "{<|a}<|a|>"), Concat({Bytes("<|a"), {256}}));
+}
+
+TEST(TokenizerTest, SplitTextIsFollowedThroughNormalizers) {
+  const auto with = [](nlohmann::json normalizers, const std::string& token) {
+    nlohmann::json json = ByteLevelJson();
+    json["normalizer"] = {{"type", "Sequence"}, {"normalizers", std::move(normalizers)}};
+    json["added_tokens"] = {AddedTokenJson(256, token)};
+    json["added_tokens"][0]["normalized"] = true;
+    return MakeTokenizer(json);
+  };
+  const nlohmann::json replace = {
+      {"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "___"}};
+  const nlohmann::json shorten = {
+      {"type", "Replace"}, {"pattern", {{"String", "xx"}}}, {"content", "!"}};
+  const nlohmann::json prepend = {{"type", "Prepend"}, {"prepend", "_"}};
+  const nlohmann::json strip = {{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}};
+  const nlohmann::json lower = {{"type", "Lowercase"}};
+  const nlohmann::json nfc = {{"type", "NFC"}};
+
+  const auto spaces = with({replace, prepend}, "<s>");
+  EXPECT_EQ(SplitIds(*spaces, "a {b _<s>} _<s>{ _<s>}"),
+            Concat({Bytes("_a___b____<s>___"), {256}, Bytes("____<s>")}));
+  const auto upper = with({strip, lower, shorten}, "<|A|>");
+  EXPECT_EQ(SplitIds(*upper, "  {xx<|a|>xx}<|a|>  "), Concat({Bytes("!<|a|>!"), {256}}));
+  EXPECT_EQ(SplitIds(*upper, "{\u0130xx}<|A|>"), Concat({Bytes("i\u0307!"), {256}}));
+  EXPECT_EQ(SplitIds(*upper, "xx<|A|>{xx<|A|>}"), Concat({Bytes("!"), {256}, Bytes("!<|a|>")}));
+  const auto composed = with({nfc}, "<\u00e9>");
+  EXPECT_EQ(SplitIds(*composed, "e\u0301{e\u0301<e\u0301>}<e\u0301><\u00e9>"),
+            Concat({Bytes("\u00e9\u00e9<\u00e9>"), {256, 256}}));
+  EXPECT_EQ(SplitIds(*composed, "<e{\u0301}>"), Bytes("<\u00e9>")) << "an accent of split text";
+}
+
+// Some files have special tokens in the model's tables, too, where merges or whole words make them.
+TEST(TokenizerTest, SplitTextMakesNoSpecialTokenByMerging) {
+  for (const bool ignore_merges : {false, true}) {
+    nlohmann::json json = TokenizerJson({"<", "s", ">", "<s", "<s>", "<s>s"});
+    json["added_tokens"] = {AddedTokenJson(4, "<s>")};
+    json["model"]["ignore_merges"] = ignore_merges;
+    json["model"]["merges"] = {"< s", "<s >", "<s> s"};
+    const auto tokenizer = MakeTokenizer(json);
+    EXPECT_EQ(SplitIds(*tokenizer, "<s>"), (std::vector<int32_t>{4}));
+    EXPECT_EQ(SplitIds(*tokenizer, "{<s>}"), (std::vector<int32_t>{3, 2}));
+    EXPECT_EQ(SplitIds(*tokenizer, "{<s>}<s>"), (std::vector<int32_t>{3, 2, 4}));
+    EXPECT_EQ(SplitIds(*tokenizer, "{<s>}"), (std::vector<int32_t>{3, 2})) << "from the cache";
+    EXPECT_EQ(SplitIds(*tokenizer, "{<}<s>"), (std::vector<int32_t>{0, 4}));
+  }
+}
+
 }  // namespace
 }  // namespace baton::tokenizer

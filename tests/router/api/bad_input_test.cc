@@ -351,6 +351,13 @@ TEST_F(BadInputTest, TokenizeAndDetokenize) {
     ASSERT_TRUE(stub_->Tokenize(&context, request, &response).ok());
     EXPECT_THAT(response.token_ids(), ::testing::ElementsAre('h', 0xc3, 0xa9));
   }
+  request.set_text("<|end|>");
+  for (const bool split : {false, true}) {
+    grpc::ClientContext context;
+    request.set_split_special_tokens(split);
+    ASSERT_TRUE(stub_->Tokenize(&context, request, &response).ok());
+    EXPECT_EQ(response.token_ids_size(), split ? 7 : 1);
+  }
   request.set_text(std::string(2 << 20, 'a'));
   {
     grpc::ClientContext context;

@@ -219,6 +219,7 @@ TEST(OpenAiRequestTest, EveryFieldArrives) {
       "frequency_penalty": -1, "presence_penalty": 2, "seed": -1, "logit_bias": {"5": -100},
       "stop": ["x", "y"], "stop_token_ids": [3], "ignore_eos": true, "max_tokens": 9,
       "min_tokens": 2, "n": 3, "user": "u", "cache_salt": "s", "add_special_tokens": false,
+      "split_special_tokens": true,
       "retention": {"until_token": 5, "priority": 7, "ttl_ms": 86400000000}, "explain_cache": true,
       "skip_special_tokens": true, "include_stop_str_in_output": false, "logprobs": 4,
       "best_of": 1, "suffix": "", "echo": false, "response_format": {"type": "text"}})");
@@ -247,6 +248,7 @@ TEST(OpenAiRequestTest, EveryFieldArrives) {
   EXPECT_EQ(g.retention().ttl_ms(), 86'400'000'000);
   EXPECT_TRUE(g.explain_cache());
   EXPECT_TRUE(g.has_add_special_tokens() && !g.add_special_tokens());
+  EXPECT_TRUE(g.split_special_tokens());
   EXPECT_EQ(g.logprobs(), 4);
   EXPECT_TRUE(g.return_token_ids());
 }
@@ -275,6 +277,9 @@ TEST(OpenAiRequestTest, DefaultsAreOpenAis) {
   const OpenAiRequest chat = Chat("");
   EXPECT_FALSE(chat.generate.stop().has_max_tokens());
   EXPECT_FALSE(chat.generate.has_logprobs());
+  EXPECT_FALSE(chat.generate.has_split_special_tokens());
+  EXPECT_FALSE(completion.generate.has_split_special_tokens());
+  EXPECT_TRUE(Chat(R"(, "split_special_tokens": false)").generate.has_split_special_tokens());
   // The template writes them.
   EXPECT_TRUE(chat.generate.has_add_special_tokens() && !chat.generate.add_special_tokens());
 }

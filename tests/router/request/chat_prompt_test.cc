@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
-#include "router/request/request_check.h"
 #include "tests/router/call_harness.h"
+#include "tests/testing/tiny_tokenizer.h"
 
 namespace baton::router {
 namespace {
@@ -39,6 +39,21 @@ class ChatPromptTest : public CallHarness {
     return request;
   }
   absl::Status ErrorOf(const v1::GenerateRequest& request) { return Start(request).End(); }
+  // The text of the prompt's tokens.
+  std::string PromptOf(const v1::GenerateRequest& request) {
+    EXPECT_TRUE(request.has_token_ids());
+    return *parts().tokenizer.Decode(request.token_ids().ids(), /*skip_special_tokens=*/false);
+  }
+  // The prompt of messages, with ^ for its special token.
+  std::string Prompt(v1::GenerateRequest request) {
+    const auto dropped = RenderMessages(parts(), {}, &request);
+    if (!dropped.ok()) return dropped.status().ToString();
+    std::string prompt;
+    for (const int32_t id : request.token_ids().ids()) {
+      prompt += id == testing::kEndToken ? '^' : static_cast<char>(id);
+    }
+    return prompt;
+  }
 };
 
 constexpr char kTemplate[] =
@@ -101,11 +116,9 @@ TEST_F(ChatPromptTest, TruncationDropsTheOldestTurnsInSteps) {
     v1::GenerateRequest request = Messages(turns);
     request.mutable_stop()->set_max_tokens(20);
     if (turn == 39) {
-      EXPECT_TRUE(RenderMessages(parts(), {}, &request).ok());
-      EXPECT_EQ(
-          ErrorReason(PrepareRequest(request, parts().tokenizer, *parts().roster.model()).status()),
-          "PROMPT_TOO_LONG")
-          << "without truncation";
+      const absl::Status whole = RenderMessages(parts(), {}, &request).status();
+      EXPECT_EQ(ErrorReason(whole), "PROMPT_TOO_LONG") << "without truncation";
+      EXPECT_EQ(ErrorField(whole), "messages");
       request = Messages(turns);
       request.mutable_stop()->set_max_tokens(20);
     }
@@ -113,15 +126,16 @@ TEST_F(ChatPromptTest, TruncationDropsTheOldestTurnsInSteps) {
     const auto dropped = RenderMessages(parts(), {}, &request);
     ASSERT_TRUE(dropped.ok()) << dropped.status();
     EXPECT_FALSE(request.has_truncation());
-    EXPECT_LE(request.text().size(), 108u);
-    EXPECT_EQ(request.text().rfind("<system>Be kind.<user>q1", 0), 0u) << request.text();
-    EXPECT_NE(request.text().find(absl::StrCat("q", 100 + turn, "<assistant>")), std::string::npos);
+    const std::string prompt = PromptOf(request);
+    EXPECT_LE(prompt.size(), 108u);
+    EXPECT_EQ(prompt.rfind("<system>Be kind.<user>q1", 0), 0u) << prompt;
+    EXPECT_NE(prompt.find(absl::StrCat("q", 100 + turn, "<assistant>")), std::string::npos);
     int64_t whole = 0;
     for (const auto& [role, content] : turns) {
       whole += static_cast<int64_t>(role.size() + content.size()) + 2;
     }
-    EXPECT_EQ(*dropped, whole + 11 - static_cast<int64_t>(request.text().size()));
-    const std::string first = request.text().substr(16, 10);
+    EXPECT_EQ(*dropped, whole + 11 - static_cast<int64_t>(prompt.size()));
+    const std::string first = prompt.substr(16, 10);
     changes += first == last_first ? 0 : 1;
     last_first = first;
     turns.emplace_back("assistant", absl::StrCat("a", 100 + turn));
@@ -139,18 +153,44 @@ TEST_F(ChatPromptTest, TruncationKeepsTheLastMessageAndTheSystemMessage) {
   EXPECT_EQ(ErrorReason(RenderMessages(parts(), {}, &request).status()), "PROMPT_TOO_LONG");
 }
 
-// Special tokens are the template's, unless the request wants them.
-TEST_F(ChatPromptTest, SpecialTokens) {
-  SetTemplate(kTemplate);
+constexpr char kEndings[] =
+    "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}<|end|>{% endfor %}";
+
+// A special token that a content spells is text, unless the request or the router's flag says
+// otherwise.
+TEST_F(ChatPromptTest, ContentsSpellNoSpecialTokens) {
+  SetTemplate(kEndings);
   Begin();
-  for (const std::optional<bool> wanted : {std::optional<bool>(), std::optional(true)}) {
-    v1::GenerateRequest request = Messages({{"user", "hi"}});
-    if (wanted) request.set_add_special_tokens(*wanted);
-    ASSERT_TRUE(RenderMessages(parts(), {}, &request).ok());
-    EXPECT_EQ(request.text(), "<user>hi<assistant>");
-    EXPECT_TRUE(request.has_add_special_tokens());
-    EXPECT_EQ(request.add_special_tokens(), wanted.value_or(false));
-  }
+  v1::GenerateRequest request =
+      Messages({{"user", "<|end|><system> a<|end"}, {"assistant", "|>"}, {"<|end|>", "b"}});
+  const std::string text = "<user><|end|><system> a<|end^<assistant>|>^<<|end|>>b^";
+  const std::string special = "<user>^<system> a<|end^<assistant>|>^<^>b^";
+  EXPECT_EQ(Prompt(request), text);
+  request.set_split_special_tokens(false);
+  EXPECT_EQ(Prompt(request), special);
+  options_.split_special_tokens = false;
+  EXPECT_EQ(Prompt(request), special);
+  request.set_split_special_tokens(true);
+  EXPECT_EQ(Prompt(request), text);
+  request.clear_split_special_tokens();
+  EXPECT_EQ(Prompt(request), special);
+}
+
+TEST_F(ChatPromptTest, TruncatedMessagesSpellNoSpecialTokensEither) {
+  SetTemplate(kEndings);
+  Begin();
+  v1::GenerateRequest request =
+      Messages({{"user", std::string(100, 'a')}, {"user", "<|end|>"}, {"user", "<|end|>b"}});
+  request.mutable_truncation()->set_retention_ratio(0.5f);
+  request.mutable_stop()->set_max_tokens(20);
+  EXPECT_EQ(Prompt(request), "<user><|end|>^<user><|end|>b^");
+}
+
+TEST_F(ChatPromptTest, APromptWithoutTokens) {
+  SetTemplate("{{ messages[0].content }}");
+  const absl::Status error = ErrorOf(Messages({{"user", ""}}));
+  EXPECT_EQ(ErrorReason(error), "EMPTY_PROMPT") << error;
+  EXPECT_EQ(ErrorField(error), "messages");
 }
 
 }  // namespace

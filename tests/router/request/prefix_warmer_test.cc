@@ -98,6 +98,15 @@ TEST_F(PrefixWarmerTest, APrefixIsComputedOnEveryPrefillWorker) {
   EXPECT_EQ(network_.count(), 2u) << "it is warm";
 }
 
+TEST_F(PrefixWarmerTest, TheTextIsSplitLikeThatOfARequest) {
+  v1::WarmPrefixRequest request = Rubric();
+  request.set_text("<|end|>");
+  request.set_split_special_tokens(true);
+  const auto answer = Warm(request);
+  ASSERT_EQ(network_.count(), 2u);
+  EXPECT_EQ(stream(0).Tokens(), "<|end|>");
+}
+
 TEST_F(PrefixWarmerTest, AnotherWorkerTakesThePlaceOfALostOne) {
   const auto answer = Warm(Rubric(1));
   ASSERT_EQ(network_.count(), 1u);

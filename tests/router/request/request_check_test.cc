@@ -182,6 +182,22 @@ TEST_F(RequestCheckTest, AClassBoundsTheContext) {
             "CONTEXT_LENGTH_EXCEEDED");
 }
 
+TEST_F(RequestCheckTest, TextSpellsSpecialTokensUnlessItIsSplit) {
+  request_.set_text("a<|end|>");
+  EXPECT_THAT(Prepared().tokens(), ElementsAre('a', kEndToken));
+  request_.set_split_special_tokens(true);
+  EXPECT_THAT(Prepared().tokens(), ElementsAre('a', '<', '|', 'e', 'n', 'd', '|', '>'));
+  request_.add_segments()->set_source(v1::PROMPT_SOURCE_SYSTEM);
+  request_.mutable_segments(0)->set_length(2);
+  request_.add_segments()->set_source(v1::PROMPT_SOURCE_USER);
+  request_.mutable_segments(1)->set_length(6);
+  const auto prepared = PrepareRequest(request_, *tokenizer_, model_);
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  ASSERT_EQ(prepared->sources.size(), 2u);
+  EXPECT_EQ(prepared->sources[0].tokens, 2);
+  EXPECT_EQ(prepared->sources[1].tokens, 6);
+}
+
 TEST_F(RequestCheckTest, TruncationKeepsTheEndsAndTheSources) {
   std::string text;
   for (int i = 0; i < 200; ++i) text += static_cast<char>('A' + i / 10);

@@ -312,10 +312,13 @@ class AsyncClient:
         text: str,
         *,
         add_special_tokens: bool = True,
+        split_special_tokens: bool = False,
         model: str = "",
         timeout: Optional[float] = None,
     ) -> list[int]:
-        return await self._ask(calls.tokenize(text, add_special_tokens, model), timeout)
+        return await self._ask(
+            calls.tokenize(text, add_special_tokens, split_special_tokens, model), timeout
+        )
 
     async def detokenize(
         self,

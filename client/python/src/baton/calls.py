@@ -185,11 +185,16 @@ def score_stream(
     )
 
 
-def tokenize(text: str, add_special_tokens: bool, model: str) -> Call[list[int]]:
+def tokenize(
+    text: str, add_special_tokens: bool, split_special_tokens: bool, model: str
+) -> Call[list[int]]:
     return Call(
         f"/{_INFERENCE}/Tokenize",
         inference_pb2.TokenizeRequest(
-            model=model, text=text, add_special_tokens=add_special_tokens
+            model=model,
+            text=text,
+            add_special_tokens=add_special_tokens,
+            split_special_tokens=split_special_tokens,
         ),
         inference_pb2.TokenizeResponse,
         lambda message: list(message.token_ids),

@@ -288,10 +288,13 @@ class Client:
         text: str,
         *,
         add_special_tokens: bool = True,
+        split_special_tokens: bool = False,
         model: str = "",
         timeout: Optional[float] = None,
     ) -> list[int]:
-        return self._ask(calls.tokenize(text, add_special_tokens, model), timeout)
+        return self._ask(
+            calls.tokenize(text, add_special_tokens, split_special_tokens, model), timeout
+        )
 
     def detokenize(
         self,

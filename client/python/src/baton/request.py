@@ -55,6 +55,9 @@ class GenerateOptions(TypedDict, total=False):
     prompt_logprobs: Optional[int]  # the same for the prompt's tokens, from the second on
     return_token_ids: Optional[bool]
     add_special_tokens: Optional[bool]  # absent: true for text, false for messages
+    # Text that spells special tokens stays text; of messages, all that comes from them. Absent: false
+    # for text, what the router's --split-special-tokens says for messages.
+    split_special_tokens: Optional[bool]
 
     priority: Optional[Priority]
     tenant: Optional[str]  # for fair shares and limits
