@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 #include "common/chat/interpreter.h"
 #include "common/chat/parser.h"
 #include "common/chat/runtime.h"
@@ -13,7 +14,8 @@ ChatTemplate::ChatTemplate(std::shared_ptr<const TemplateSyntax> syntax)
     : syntax_(std::move(syntax)) {}
 
 absl::StatusOr<ChatTemplate> ChatTemplate::Parse(absl::string_view source, absl::string_view name) {
-  BATON_ASSIGN_OR_RETURN(auto syntax, ParseTemplate(source, name));
+  // jinja2 would write the mark into every prompt.
+  BATON_ASSIGN_OR_RETURN(auto syntax, ParseTemplate(WithoutByteOrderMark(source), name));
   return ChatTemplate(std::move(syntax));
 }
 

@@ -41,8 +41,8 @@ struct RenderLimits {
 // Immutable once parsed, thread-safe; copies share their syntax.
 class ChatTemplate {
  public:
-  // `name` is the file's or template's in messages. INVALID_ARGUMENT, reason "BAD_CHAT_TEMPLATE":
-  // "NAME:LINE: message".
+  // `name` is the file's or template's in messages. A byte order mark at the start is no part of
+  // the template. INVALID_ARGUMENT, reason "BAD_CHAT_TEMPLATE": "NAME:LINE: message".
   static absl::StatusOr<ChatTemplate> Parse(absl::string_view source, absl::string_view name);
 
   // The variables are two objects. Strings in `request_variables` are the request's text, except

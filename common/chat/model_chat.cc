@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
+#include "common/chat/text.h"
 #include "common/gguf/documents.h"
 
 namespace baton::chat {
@@ -175,6 +176,30 @@ void ParseArguments(json::Value* messages) {
   }
 }
 
+void SetMissingContents(json::Value* messages, const json::Value& missing) {
+  for (json::Value& message : messages->items) {
+    if (message.kind != json::Value::Kind::kObject) continue;
+    json::Value* const content = FindMutable(message, "content");
+    if (content == nullptr) {
+      message.keys.emplace_back("content");
+      message.items.push_back(missing);
+    } else if (content->is_null()) {
+      *content = missing;
+    }
+  }
+}
+
+json::Value EmptyText() {
+  json::Value value;
+  value.scalar.kind = json::Scalar::Kind::kString;
+  return value;
+}
+
+// How often a text has what templates write for null.
+size_t CountNulls(absl::string_view text) {
+  return CountText(text, "None") + CountText(text, "null");
+}
+
 constexpr char kProbeTools[] = R"([{"type": "function", "function": {"name": "probe_of_tools",
   "description": "x", "parameters": {"type": "object", "properties": {}, "required": []}}}])";
 constexpr char kProbeMessages[] = R"([
@@ -182,6 +207,9 @@ constexpr char kProbeMessages[] = R"([
   {"role": "assistant", "content": "", "tool_calls": [{"id": "call00001", "type": "function",
     "function": {"name": "probe_of_tools", "arguments": "{\"argument_of_probe\": \"x\"}"}}]},
   {"role": "tool", "tool_call_id": "call00001", "name": "probe_of_tools", "content": "x"}])";
+
+constexpr char kProbeAnswer[] = R"([
+  {"role": "user", "content": "x"}, {"role": "assistant", "content": ""}])";
 
 void SetVariable(json::Value* variables, absl::string_view name, json::Value value) {
   const auto found = std::find(variables->keys.begin(), variables->keys.end(), name);
@@ -223,6 +251,7 @@ absl::StatusOr<ModelChat> ModelChat::Load(const std::string& model_dir) {
   chat.template_ = std::move(templates.normal);
   chat.tool_template_ = std::move(templates.with_tools);
   chat.parses_arguments_ = chat.template_.has_value() && chat.TakesArgumentObjects();
+  chat.takes_null_content_ = chat.template_.has_value() && chat.TakesNullContent();
   if (!chat.template_ || !chat.RendersTools())
     chat.tool_call_format_ = ToolCallFormat::kUnsupported;
   return chat;
@@ -238,6 +267,24 @@ bool ModelChat::TakesArgumentObjects() const {
   // A template that expects a text and prints the object writes it with Python's quotes.
   return rendered.ok() && absl::StrContains(rendered->text, "argument_of_probe") &&
          !absl::StrContains(rendered->text, "'argument_of_probe'");
+}
+
+bool ModelChat::TakesNullContent() const {
+  ModelChat probe = *this;
+  // With a tool call, or, for templates that refuse those, without.
+  for (const char* const messages : {kProbeMessages, kProbeAnswer}) {
+    Conversation conversation{.messages = json::Parse(messages, "probe").value(),
+                              .add_generation_prompt = false};
+    conversation.messages.items[1].items[1] = json::Value();  // the answer's content
+    probe.takes_null_content_ = true;
+    const auto with_null = probe.Render(conversation, absl::UnixEpoch());
+    probe.takes_null_content_ = false;
+    const auto with_text = probe.Render(conversation, absl::UnixEpoch());
+    if (!with_null.ok() && !with_text.ok()) continue;
+    if (!with_null.ok() || !with_text.ok()) return with_null.ok();
+    return CountNulls(with_null->text) <= CountNulls(with_text->text);
+  }
+  return false;
 }
 
 bool ModelChat::RendersTools() const {
@@ -272,6 +319,7 @@ absl::StatusOr<RenderedChat> ModelChat::Render(const Conversation& conversation,
   }
   json::Value messages = conversation.messages;
   if (parses_arguments_) ParseArguments(&messages);
+  SetMissingContents(&messages, takes_null_content_ ? json::Value() : EmptyText());
   SetVariable(&variables, "messages", std::move(messages));
   SetVariable(&variables, "tools", conversation.tools);
   SetVariable(&variables, "documents", json::Value());

@@ -18,7 +18,9 @@ namespace baton::chat {
 
 struct Conversation {
   // An array of objects, as in OpenAI's API. Render replaces the texts of tool calls' arguments by
-  // the objects they describe, which most templates expect, unless the template needs texts.
+  // the objects they describe, which most templates expect, unless the template needs texts. A
+  // content that is null or absent, as beside tool calls, becomes "" unless the template renders
+  // null: many fail at it or write "None".
   json::Value messages = {};
   json::Value tools = {};  // an array of objects; null without tools
   bool add_generation_prompt = true;
@@ -70,9 +72,11 @@ class ModelChat {
   std::optional<ChatTemplate> tool_template_;
   // Each renders a small conversation to find out.
   bool TakesArgumentObjects() const;
+  bool TakesNullContent() const;
   bool RendersTools() const;
 
   bool parses_arguments_ = false;
+  bool takes_null_content_ = true;
   ToolCallFormat tool_call_format_ = ToolCallFormat::kUnsupported;
   std::string bos_token_;
   std::vector<std::pair<std::string, json::Value>> special_tokens_;

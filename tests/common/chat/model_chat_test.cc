@@ -227,6 +227,54 @@ TEST(ModelChatTest, TellsTheConversationsTextFromTheTemplates) {
   EXPECT_FALSE(chat->Render(conversation, absl::UnixEpoch())->starts_with_bos);
 }
 
+TEST(ModelChatTest, ATemplateHasNoByteOrderMark) {
+  const ModelDir file;
+  file.Write("chat_template.jinja",
+             "\xEF\xBB\xBF"
+             "file {{ messages[0].content }}");
+  EXPECT_EQ(TextOf(file, Hello()), "file Hi");
+  const ModelDir config;
+  config.Write("tokenizer_config.json",
+               "\xEF\xBB\xBF{\"chat_template\": \"\xEF\xBB\xBF"
+               "config\"}");
+  EXPECT_EQ(TextOf(config, Hello()), "config");
+}
+
+// Contents that are null or absent, as beside tool calls.
+TEST(ModelChatTest, MissingContentsAreEmptyUnlessTheTemplateTakesNull) {
+  const auto text = [](const char* source) {
+    const ModelDir dir;
+    dir.Write("chat_template.jinja", source);
+    return TextOf(dir, {.messages = Json(R"([
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f"}}]},
+        {"role": "assistant"}])")});
+  };
+  EXPECT_EQ(text("{% for m in messages %}[{{ m.content }}]{% endfor %}"), "[Hi][][]");
+  EXPECT_EQ(text("{% for m in messages %}[{{ m.content + '.' }}]{% endfor %}"), "[Hi.][.][.]");
+  EXPECT_EQ(text("None {{ messages | map(attribute='content') | list | tojson }}"),
+            "None [\"Hi\", \"\", \"\"]");
+  EXPECT_EQ(text("{% for m in messages %}[{{ 'call' if m.content is none else m.content }}]"
+                 "{% endfor %}"),
+            "[Hi][call][call]");
+  EXPECT_EQ(text("{% for m in messages %}{{ raise_exception('tools') if m.role == 'tool' }}"
+                 "[{{ m.content }}]{% endfor %}"),
+            "[Hi][][]");
+}
+
+// The template of the demo model, by itself.
+TEST(ModelChatTest, TheDemoModelsTemplateLeavesOutNull) {
+  const auto demo =
+      ChatTemplate::Parse(testing::ReadAll(BATON_DEMO_MODEL "/chat_template.jinja"), "demo");
+  ASSERT_TRUE(demo.ok()) << demo.status();
+  const auto text = demo->Render(
+      Json(
+          R"({"messages": [{"content": "a"}, {"content": null}, {"content": ""}, {"role": "b"}]})"),
+      json::Value(), absl::UnixEpoch());
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_EQ(text->text, "a\n");
+}
+
 TEST(ModelChatTest, ADirectoryMayHaveNoTemplate) {
   for (const char* config : {"", "{}", R"({"chat_template": null, "bos_token": "<s>"})"}) {
     const ModelDir dir;
