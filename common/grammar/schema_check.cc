@@ -15,6 +15,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/utf8.h"
 #include "common/grammar/normal_regex.h"
+#include "common/grammar/schema_keywords.h"
 #include "common/json/json.h"
 
 namespace baton::grammar {
@@ -26,34 +27,6 @@ using json::Value;
 constexpr absl::string_view kField = "structured_output.json_schema";
 constexpr int64_t kMaxLength = 4096;  // of strings and arrays: each step is a part of the grammar
 constexpr int64_t kMaxWhole = int64_t{1} << 53;
-
-// Keywords that say nothing about which values are valid.
-const std::set<absl::string_view>& Annotations() {
-  static const auto* const keywords = new std::set<absl::string_view>{
-      "title",      "description", "default",   "examples", "$schema",    "$comment",
-      "deprecated", "readOnly",    "writeOnly", "$defs",    "definitions"};
-  return *keywords;
-}
-
-// The keywords that constrain values of one type. "number" covers integers.
-const std::map<absl::string_view, std::set<absl::string_view>>& KeywordsOfTypes() {
-  static const auto* const keywords = new std::map<absl::string_view, std::set<absl::string_view>>{
-      {"object", {"properties", "required", "additionalProperties"}},
-      {"array", {"items", "prefixItems", "minItems", "maxItems"}},
-      {"string", {"minLength", "maxLength", "pattern", "format"}},
-      {"integer", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}},
-      {"number", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}},
-      {"boolean", {}},
-      {"null", {}}};
-  return *keywords;
-}
-
-// Not email: XGrammar's has escapes that JSON has not.
-const std::set<absl::string_view>& Formats() {
-  static const auto* const formats = new std::set<absl::string_view>{
-      "date", "time", "date-time", "duration", "hostname", "ipv4", "ipv6", "uuid"};
-  return *formats;
-}
 
 const std::string* Text(const Value& value) {
   const bool is_text =

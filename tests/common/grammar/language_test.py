@@ -10,7 +10,6 @@ made beside the request must be one that the masks allow. COUNT of each kind, 2,
 
 import json
 import os
-import random
 import re
 import socket
 import struct
@@ -18,8 +17,12 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from pathlib import Path
 
 import jsonschema
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "testing"))
+import seed  # noqa: E402
 
 JSON_SCHEMA, REGEX, CHOICES = 1, 2, 3  # GrammarSpec::Kind
 HELLO, COMPILE, LOAD, UNLOAD = range(4)  # Request
@@ -383,11 +386,9 @@ def main():
     warnings.simplefilter("ignore", FutureWarning)  # of - and & in classes
     program = os.path.join(sys.argv[1], "baton-grammar")
     count = int(sys.argv[2]) if len(sys.argv) > 2 else 2000
-    seed = int(os.environ.get("BATON_TEST_SEED") or random.randrange(1 << 32))
-    print(f"BATON_TEST_SEED={seed}", flush=True)
     failed = False
     with tempfile.TemporaryDirectory() as directory:
-        rng = random.Random(seed)
+        rng = seed.generator("languages")
         process = GrammarProcess(program, directory, write_tokenizer(directory, rng))
         for ask in (ask_choices, ask_regex, ask_pattern, ask_schema):
             failed |= not check_kind(process, rng, ask, count)

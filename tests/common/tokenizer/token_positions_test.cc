@@ -5,9 +5,9 @@
 
 #include <random>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/utf8.h"
 #include "tests/common/tokenizer/tokenizer_json.h"
+#include "tests/testing/seed.h"
 
 namespace baton::tokenizer {
 namespace {
@@ -72,11 +72,7 @@ TEST(TokenPositionsTest, ATextsFirstSpaceMayBeNone) {
 
 // A token begins at the last character of the text that ends with its first byte.
 TEST(TokenPositionsTest, AnyBytesBeginWhereTheirTextDoes) {
-  const char* given = std::getenv("BATON_TEST_SEED");
-  const uint64_t seed =
-      given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
-  SCOPED_TRACE(absl::StrCat("BATON_TEST_SEED=", seed));
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(testing::TestSeed());
   // Bytes of which many sequences are valid, and many are not.
   const std::vector<int32_t> bytes = {'a',  0x80, 0xA9, 0x9F, 0xBF, 0xC3,
                                       0xE2, 0xED, 0xF0, 0xF4, 0xFF};

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -16,6 +15,7 @@
 #include "router/http/openai_response.h"
 #include "router/request/answer.h"
 #include "router/request/response_sink.h"
+#include "tests/testing/seed.h"
 #include "tests/testing/tiny_tokenizer.h"
 
 namespace baton::router {
@@ -428,11 +428,7 @@ void RandomAnswers::CheckChat(const ReceivedLists& received) {
 }
 
 TEST_F(RandomAnswers, ListsDescribeTheText) {
-  const char* given = std::getenv("BATON_TEST_SEED");
-  const uint64_t seed =
-      given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
-  SCOPED_TRACE(absl::StrCat("BATON_TEST_SEED=", seed));
-  random_.seed(seed);
+  random_.seed(testing::TestSeed());
   for (int round = 0; round < 500 && !HasFailure(); ++round) {
     GenerateRandom();
     SCOPED_TRACE(absl::StrCat("round ", round, ": ", ::testing::PrintToString(ids_), " stops ",

@@ -1,0 +1,23 @@
+// The keywords of JSON Schema that structured output supports.
+#ifndef BATON_COMMON_GRAMMAR_SCHEMA_KEYWORDS_H_
+#define BATON_COMMON_GRAMMAR_SCHEMA_KEYWORDS_H_
+
+#include <map>
+#include <set>
+
+#include "absl/strings/string_view.h"
+
+namespace baton::grammar {
+
+// Keywords that say nothing about which values are valid.
+const std::set<absl::string_view>& Annotations();
+
+// The keywords that constrain values of one type. "number" covers integers.
+const std::map<absl::string_view, std::set<absl::string_view>>& KeywordsOfTypes();
+
+// The values of `format`. Not email: XGrammar's has escapes that JSON has not.
+const std::set<absl::string_view>& Formats();
+
+}  // namespace baton::grammar
+
+#endif  // BATON_COMMON_GRAMMAR_SCHEMA_KEYWORDS_H_
