@@ -206,6 +206,25 @@ TEST_F(RoutePlannerTest, AlreadyBusyDecodeWorkersGetFewerAnswers) {
   EXPECT_LT(to_first, 30);
 }
 
+TEST_F(RoutePlannerTest, AfterALossAWorkerThatWasSilentForLongerIsTheLastChoice) {
+  clock_.Advance(absl::Seconds(2));
+  for (int worker : {kFleetPrefill0 + 1, kDecode1}) Report(worker, 0, /*running=*/20);
+  RouteRequest request;
+  request.model_fingerprint = 0xA0DE1;
+  request.prompt_tokens = 4;
+  EXPECT_EQ(planner_.Choose(request)->decode.worker, kDecode0) << "the idle one";
+  request.after_loss = true;
+  for (int i = 0; i < 5; ++i) {
+    const Route route = *planner_.Choose(request);
+    EXPECT_EQ(route.decode.worker, kDecode1);
+    EXPECT_EQ(route.prefill.worker, kFleetPrefill0 + 1);
+  }
+  // Where all are as silent, load decides again.
+  clock_.Advance(absl::Milliseconds(900));
+  Report(kDecode0);
+  EXPECT_EQ(planner_.Choose(request)->decode.worker, kDecode0);
+}
+
 TEST_F(RoutePlannerTest, WhatTransfersTakeIsLearned) {
   Cache(kDecode0, {1, 2, 3});
   for (int worker : {kDecode0, kDecode1}) {
