@@ -490,7 +490,7 @@ TEST_F(RosterTest, AWorkerThatReportedRegularlyIsSuspectWithinTwoSecondsAndLoses
   EXPECT_EQ(StatusOf(kPrefill0).indexed_blocks(), 2);
   EXPECT_EQ(StatusOf(kDecode).state(), v1::WORKER_STATE_READY);
   EXPECT_GE(roster_.Suspicion(kPrefill0), SignsOfLife::kSuspicious);
-  EXPECT_GE(roster_.Silence(kPrefill0), absl::Milliseconds(1500));
+  EXPECT_GE(roster_.SilenceOf(kPrefill0), absl::Milliseconds(1500));
   EXPECT_EQ(roster_.Suspicion(kDecode), 0);
   ASSERT_TRUE(Load(kPrefill0).ok());
   EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_READY);
@@ -535,7 +535,7 @@ TEST_F(RosterTest, MessagesOnStreamsOfRequestsKeepSuspicionAway) {
   ++earlier.epoch;
   Pass(absl::Seconds(1));
   EXPECT_EQ(roster_.LifeOf(earlier, clock_.SinceStart()), ProcessLife::kGone);
-  EXPECT_EQ(roster_.Silence(kDecode), absl::Seconds(1));
+  EXPECT_EQ(roster_.SilenceOf(kDecode), absl::Seconds(1));
 }
 
 TEST_F(RosterTest, ARouterThatWasPausedBlamesNoWorker) {
