@@ -283,6 +283,25 @@ TEST(ServerTest, DrainLetsRunningStreamsFinish) {
   EXPECT_EQ(text, "still here");
 }
 
+// What a call on a new connection comes to.
+absl::Status CallAnew(FakeCluster& cluster) {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + testing::kPatience));
+  v1::ListModelsResponse response;
+  const auto channel = MakeChannel(cluster.server().address(), kClientChannel);
+  return FromGrpcStatus(
+      v1::InferenceService::NewStub(channel)->ListModels(&context, {}, &response));
+}
+
+// Until the router has its gRPC address again, a moment after the drain began.
+bool AwaitRefusals(FakeCluster& cluster) {
+  const absl::Time end = absl::Now() + testing::kPatience;
+  while (absl::Now() < end) {
+    if (ErrorReason(CallAnew(cluster)) == "DRAINING") return true;
+  }
+  return false;
+}
+
 // docs/http.md: /readyz is 503 while the router drains, for whoever connects then.
 TEST(ServerTest, NewConnectionsDuringADrainHearOfIt) {
   FakeCluster cluster(1, 1, [](Options* options) { options->http_listen = "127.0.0.1:0"; });
@@ -294,7 +313,7 @@ TEST(ServerTest, NewConnectionsDuringADrainHearOfIt) {
   std::thread client([&] { end = GenerateOnce(cluster, &text); });
   DecodeCall decode = cluster.decode(0)->AwaitDecode();
   std::thread drain([&] { cluster.server().Drain(absl::InfiniteDuration()); });
-  AwaitDraining(cluster);
+  ASSERT_TRUE(AwaitRefusals(cluster));
   for (int i = 0; i < 3; ++i) {
     EXPECT_THAT(testing::HttpGet(http, "/readyz"), HasSubstr(" 503 "));
     EXPECT_THAT(testing::HttpGet(http, "/health"), HasSubstr("draining"));
@@ -306,13 +325,8 @@ TEST(ServerTest, NewConnectionsDuringADrainHearOfIt) {
     EXPECT_EQ(refused.Header("Retry-After"), "1");
     EXPECT_THAT(refused.body, HasSubstr("shutting down"));
     EXPECT_TRUE(late.AtEnd());
-    const auto channel = MakeChannel(cluster.server().address(), kClientChannel);
-    EXPECT_EQ(Health(channel), 2);
-    grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + testing::kPatience));
-    v1::ListModelsResponse response;
-    const absl::Status refusal =
-        FromGrpcStatus(v1::InferenceService::NewStub(channel)->ListModels(&context, {}, &response));
+    EXPECT_EQ(Health(MakeChannel(cluster.server().address(), kClientChannel)), 2);
+    const absl::Status refusal = CallAnew(cluster);
     EXPECT_EQ(refusal.code(), absl::StatusCode::kUnavailable);
     EXPECT_EQ(ErrorReason(refusal), "DRAINING");
     EXPECT_TRUE(ErrorRetryAfter(refusal).has_value());
@@ -332,12 +346,7 @@ TEST(ServerTest, GrpcRefusesForAsLongAsHttpRuns) {
   client.Post("/v1/completions", R"({"model": "tiny", "prompt": "x"})");
   DecodeCall decode = cluster.decode(0)->AwaitDecode();
   std::thread drain([&] { cluster.server().Drain(absl::InfiniteDuration()); });
-  AwaitDraining(cluster);
-  const absl::Time patience = absl::Now() + testing::kPatience;
-  const auto health = [&] { return Health(MakeChannel(cluster.server().address())); };
-  while (health() != 2 && absl::Now() < patience) {
-  }
-  EXPECT_EQ(health(), 2);
+  EXPECT_TRUE(AwaitRefusals(cluster));
   decode.Finish(Ids("done"), internal::v1::DecodeResponse::FINISH_LENGTH);
   EXPECT_EQ(client.Read().status, 200);
   drain.join();
