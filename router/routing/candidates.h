@@ -51,6 +51,7 @@ struct Candidate {
   int max_sequences = 0;       // places in the batch; 0: unknown
   double silence_s = 0;        // since its last report
   uint64_t identity = 0;       // the same in all routers
+  int64_t last_sent = 0;       // grows with each request that this router sends to any worker
 };
 
 // What many decisions have in common of the workers that may be chosen together, in order of their

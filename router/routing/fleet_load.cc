@@ -137,6 +137,7 @@ bool FleetLoad::RefreshRow(int worker) {
   c.queued_tokens = w.queued_tokens + w.sent_tokens;
   c.free_blocks = w.free_blocks - w.sent_blocks;
   c.total_blocks = w.total_blocks;
+  c.last_sent = w.last_sent;
   c.identity = table.identities[w.place] = w.identity;
   table.idle_at_s[w.place] = w.idle_at_s;
   table.reported_at_s[w.place] = w.reported_at_s;
@@ -215,6 +216,7 @@ void FleetLoad::OnDone(int worker, int64_t dispatch, absl::Duration now) {
 int64_t FleetLoad::OnDispatch(int worker, absl::Duration now, const Sent& sent) {
   Worker& w = workers_[worker];
   dispatched_[worker].push_back({++last_dispatch_, now, sent});
+  w.last_sent = last_dispatch_;
   ++w.sent;
   w.sent_blocks += sent.blocks;
   w.sent_tokens += sent.tokens;

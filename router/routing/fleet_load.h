@@ -107,6 +107,7 @@ class FleetLoad {
     int sent_blocks = 0;
     int64_t sent_tokens = 0;
     int64_t sent_context_tokens = 0;
+    int64_t last_sent = 0;  // number of its last dispatch
     int group = -1;  // -1: it is no candidate
     int place = -1;  // in the group's table
   };

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -74,6 +75,31 @@ BATON_WIDE_LOOPS FleetSums SumsOf(const double* queue_s, const int* matched_bloc
   }
   return {sums[0] + sums[1] + sums[2] + sums[3], busy[0] + busy[1] + busy[2] + busy[3], deepest};
 }
+
+// Of equally cheap decode workers: the one with the fewest sequences, then with the most free
+// blocks, then the one that this router has sent no request for longest. Short answers leave equal
+// workers idle most of the time, so that always the first one of them would be chosen, or by chance
+// one far more often than another.
+class LeastLoaded {
+ public:
+  explicit LeastLoaded(uint64_t turn) : turn_(turn) {}
+  void Add(int i, const Candidate& c) {
+    const Load load = {c.running + c.queued, -c.free_blocks, c.last_sent};
+    if (equals_ > 0 && load > least_) return;
+    equals_ = equals_ > 0 && load == least_ ? equals_ + 1 : 1;
+    least_ = load;
+    // Of k equals, the k-th takes the place of the one before with the chance 1/k.
+    if (Mix(turn_, static_cast<uint64_t>(i)) % equals_ == 0) chosen_ = i;
+  }
+  int chosen() const { return chosen_; }  // -1: none was added
+
+ private:
+  using Load = std::tuple<int, int, int64_t>;
+  const uint64_t turn_;
+  int chosen_ = -1;
+  uint64_t equals_ = 0;
+  Load least_;
+};
 
 bool Stale(const Candidates& candidates) {
   for (int i = 0; i < candidates.size(); ++i) {
@@ -188,8 +214,7 @@ void PricedPolicy::LookAtDecode(const RouteQuery& query, absl::Span<const Candid
   }
 }
 
-// Room first, then the lowest price; of equal prices the fewer sequences, then the more free
-// blocks; of equals one at random. -1: none was looked at.
+// Room first, then the lowest price; of equal prices see LeastLoaded. -1: none was looked at.
 int PricedPolicy::CheapestDecode(absl::Span<const Candidate> decode, uint64_t turn,
                                  const Compared& compared) {
   const std::vector<int>& looked_at = compared.looked_at;
@@ -204,22 +229,14 @@ int PricedPolicy::CheapestDecode(absl::Span<const Candidate> decode, uint64_t tu
     all_full = all_full & full;
   }
   const double lowest = all_full ? lowest_full : lowest_with_room;
-  int best = looked_at[0];
-  uint64_t equals = 0;
-  std::pair<int, int> least_load;
+  LeastLoaded best(turn);
   for (const int i : looked_at) {
     if ((compared.decode_costs[i] != lowest) | (compared.decode_prices[i].full != all_full)) {
       continue;
     }
-    const Candidate& c = decode[i];
-    const std::pair load = {c.running + c.queued, -c.free_blocks};
-    if (equals > 0 && load > least_load) continue;
-    equals = equals > 0 && load == least_load ? equals + 1 : 1;
-    least_load = load;
-    // Of k equals, the k-th takes the place of the one before with the chance 1/k.
-    if (Mix(turn, static_cast<uint64_t>(i)) % equals == 0) best = i;
+    best.Add(i, decode[i]);
   }
-  return best;
+  return best.chosen();
 }
 
 int PricedPolicy::ChooseDecode(const RouteQuery& query, absl::Span<const Candidate> decode,
@@ -244,12 +261,12 @@ int PricedPolicy::ChooseDecode(const RouteQuery& query, absl::Span<const Candida
 // stops the sequences of its batch for as long: their time counts as the prompt's own does.
 int PricedPolicy::ChooseLocal(const RouteQuery& query, const Candidate& prefill,
                               const Pricing& pricing, absl::Span<const Candidate> decode,
-                              const Candidate& partner) {
+                              const Candidate& partner, uint64_t turn) {
   if (options_.max_local_prefill_tokens == 0 || !prefill.cost_known) return -1;
   const double elsewhere = pricing.Cost(prefill) + KvMove(query, partner).SecondsFrom(prefill);
   const double partner_step_s = DecodeStepSeconds(partner, 1, query.prompt_tokens);
-  int best = -1;
   double lowest = elsewhere;
+  std::vector<std::pair<int, double>> cheaper;
   for (int i = 0; i < static_cast<int>(decode.size()); ++i) {
     const Candidate& c = decode[i];
     const int tail = query.prompt_tokens - c.matched_blocks * query.block_tokens;
@@ -258,9 +275,15 @@ int PricedPolicy::ChooseLocal(const RouteQuery& query, const Candidate& prefill,
     const double slower_s = DecodeStepSeconds(c, 1, query.prompt_tokens) - partner_step_s;
     const double here =
         c.queue_s + c.service_s * (1 + c.running) + query.answer_tokens * std::max(0.0, slower_s);
-    if (here < lowest) best = i, lowest = here;
+    if (here >= elsewhere) continue;
+    cheaper.emplace_back(i, here);
+    lowest = std::min(lowest, here);
   }
-  return best;
+  LeastLoaded best(turn);
+  for (const auto& [i, here] : cheaper) {
+    if (here <= lowest + std::max(kTie_s, kTieShare * lowest)) best.Add(i, decode[i]);
+  }
+  return best.chosen();
 }
 
 void PricedPolicy::OnSent(const Candidate& prefill) {
@@ -271,9 +294,8 @@ void PricedPolicy::OnSent(const Candidate& prefill) {
 // Where links are measured: the prefill worker as ever; a decode worker for it, by load and link;
 // a prefill worker for that one. If it is another, once more the decode worker.
 bool PricedPolicy::ChooseByLinks(const RouteQuery& query, const Candidates& prefill,
-                                 absl::Span<const Candidate> decode, RouteChoice& choice,
-                                 Compared& compared) {
-  const uint64_t turn = Mix(options_.seed, turn_++);
+                                 absl::Span<const Candidate> decode, uint64_t turn,
+                                 RouteChoice& choice, Compared& compared) {
   choice.prefill = ChoosePrefill(query, prefill, choice, compared);
   if (choice.decision == "home") {
     choice.decode =
@@ -307,13 +329,14 @@ RouteChoice PricedPolicy::Choose(const RouteQuery& query, const Candidates& pref
   thread_local Compared compared;  // for its memory
   compared.decode_costs.clear();
   RouteChoice choice;
+  const uint64_t turn = Mix(options_.seed, turn_++);
   if (query.links != nullptr && !prefill.empty() && !decode.empty()) {
-    if (!ChooseByLinks(query, prefill, decode, choice, compared)) return choice;
+    if (!ChooseByLinks(query, prefill, decode, turn, choice, compared)) return choice;
   } else {
     const bool alone = prefill.empty();
-    choice.decode = decode.empty() ? -1
-                                   : ChooseDecode(query, decode, alone, /*prefill=*/nullptr,
-                                                  Mix(options_.seed, turn_++), compared);
+    choice.decode = decode.empty()
+                        ? -1
+                        : ChooseDecode(query, decode, alone, /*prefill=*/nullptr, turn, compared);
     if (alone) {
       choice.decision = "decode_only";
       return choice;
@@ -322,8 +345,8 @@ RouteChoice PricedPolicy::Choose(const RouteQuery& query, const Candidates& pref
     if (choice.decision == "home" || decode.empty()) return choice;
     choice.decode_costs = &compared.decode_costs;
   }
-  const int local =
-      ChooseLocal(query, prefill[choice.prefill], choice.pricing, decode, decode[choice.decode]);
+  const int local = ChooseLocal(query, prefill[choice.prefill], choice.pricing, decode,
+                                decode[choice.decode], turn);
   if (local >= 0) {
     choice.prefill = -1;
     choice.decode = local;

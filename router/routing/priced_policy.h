@@ -57,8 +57,8 @@ struct PricedOptions {
   // A decode worker that lacks at most this many tokens of a prompt may compute them itself, if
   // that is cheaper than bringing them from a prefill worker. 0: never.
   int max_local_prefill_tokens = 512;
-  // Breaks ties and draws candidates. Different in each router, so that routers with equal reports
-  // do not all choose the same of several equal workers.
+  // Draws candidates, and breaks ties among workers that were never sent a request. Different in
+  // each router, so that routers with equal reports do not all choose the same worker.
   uint64_t seed = 0;
 };
 
@@ -90,7 +90,8 @@ class PricedPolicy final : public Policy {
                     Compared& compared);
   // False: no more is to be chosen.
   bool ChooseByLinks(const RouteQuery& query, const Candidates& prefill,
-                     absl::Span<const Candidate> decode, RouteChoice& choice, Compared& compared);
+                     absl::Span<const Candidate> decode, uint64_t turn, RouteChoice& choice,
+                     Compared& compared);
   // `alone`: there is no prefill worker. `prefill`: the one that computes the prompt; null: any.
   // `turn`: decides among equals, and which workers are looked at.
   int ChooseDecode(const RouteQuery& query, absl::Span<const Candidate> decode, bool alone,
@@ -101,7 +102,7 @@ class PricedPolicy final : public Policy {
                             const Compared& compared);
   // `partner`: the decode worker chosen to go with `prefill`.
   int ChooseLocal(const RouteQuery& query, const Candidate& prefill, const Pricing& pricing,
-                  absl::Span<const Candidate> decode, const Candidate& partner);
+                  absl::Span<const Candidate> decode, const Candidate& partner, uint64_t turn);
 
   // Updates the share of busy workers and sets the home key.
   Pricing PricingOf(const RouteQuery& query, const Candidates& prefill, uint64_t* home_key);

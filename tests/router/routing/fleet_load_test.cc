@@ -201,6 +201,7 @@ TEST_F(FleetLoadTest, WhatWasSentCountsAmongTheContextBeforeAnyReport) {
   const int64_t sent = fleet_.OnDispatch(kDecode, now_, {1, 0, 4, 64});
   EXPECT_EQ(Of(kDecode).context_tokens, 564);
   EXPECT_EQ(Of(kDecode).running + Of(kDecode).queued, 4);
+  EXPECT_EQ(Of(kDecode).last_sent, sent);
   fleet_.OnDispatch(kDecode, now_, {1, 0, 4, 60});
   fleet_.OnDone(kDecode, sent, now_);
   EXPECT_EQ(Of(kDecode).context_tokens, 560);

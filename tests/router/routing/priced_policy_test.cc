@@ -314,6 +314,31 @@ TEST(PricedPolicyTest, EqualDecodeWorkersTakeTurns) {
   for (int count : chosen) EXPECT_GT(count, 50);
 }
 
+// The first of equals would be the first one always, and a chance favours one for a while.
+TEST(PricedPolicyTest, OfEqualDecodeWorkersTheOneSentNothingForLongestIsNext) {
+  PricedPolicy policy;
+  for (const bool local : {false, true}) {
+    std::vector<Candidate> prefill = {Prefill(9, 0, 0, 0.1)};
+    std::vector<Candidate> decode = {Decode(1, 0, 100, 0.01), Decode(2, 0, 100, 0.01)};
+    for (Candidate& c : decode) {
+      c.cost_known = local;
+      c.service_s = 0.003;
+    }
+    std::vector<int> chosen(2);
+    for (int i = 1; i <= 80; ++i) {
+      const RouteChoice choice = policy.Choose(Query(), prefill, decode);
+      EXPECT_EQ(choice.decision == "local", local);
+      ++chosen[choice.decode];
+      decode[choice.decode].last_sent = i;
+    }
+    EXPECT_EQ(chosen, std::vector<int>({40, 40}));
+    // Not at the price of load.
+    decode[0].running = decode[0].last_sent > decode[1].last_sent ? 0 : 1;
+    decode[1].running = 1 - decode[0].running;
+    EXPECT_EQ(policy.Choose(Query(), prefill, decode).decode, decode[0].running);
+  }
+}
+
 // Several routers that have heard the same reports.
 TEST(PricedPolicyTest, RoutersDoNotAllFillTheSameGap) {
   std::vector<Candidate> decode;
