@@ -16,7 +16,7 @@ from demo_cluster import PATIENCE_S, start_cluster
 
 # A model as small as this one answers noticeably better with activations that are not rounded to 8 bits. An answer without a
 # limit must fit into the KV cache even of a CPU that computes in float32.
-WORKER_FLAGS = ["--dequantize-weights", "--max-model-len", "4096"]
+WORKER_FLAGS = ["--dequantize-weights"]
 # Greedy, so that the same question has the same answer for everyone.
 CHAT_FLAGS = ["--temperature", "0", "--repetition-penalty", "1.1", "--max-tokens", "256"]
 
@@ -25,7 +25,7 @@ def main():
     binary, model, *chat_flags = sys.argv[1:]
     binary = Path(binary) / "baton"
     with tempfile.TemporaryDirectory(prefix="baton-demo-") as directory:
-        cluster, (address, _, http) = start_cluster(binary, Path(directory), *WORKER_FLAGS, model=model, kv_cache_memory="256MB",
+        cluster, (address, _, http) = start_cluster(binary, Path(directory), *WORKER_FLAGS, model=model, kv_cache_memory="400MB",
                                                     own_session=True)
         try:
             if sys.stdin.isatty():

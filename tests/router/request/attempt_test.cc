@@ -90,12 +90,15 @@ TEST(AttemptTest, ADeathCountsIfTheRequestRanThereWhenTheProcessEnded) {
   constexpr auto kLost = absl::StatusCode::kUnavailable;
   const auto deaths = [](const RetryState& past) { return past.losses.deaths(); };
   Attempt attempt = OnePair();
-  attempt.sent_at = kNow - absl::Minutes(1);
+  attempt.sent_at_awake = kNow - absl::Minutes(1);
   EXPECT_EQ(deaths(After(attempt, kLost, "WORKER_LOST", true)), 0) << "it waited in the queue";
-  attempt.sent_at = kNow - absl::Milliseconds(10);
+  attempt.sent_at_awake = kNow - absl::Milliseconds(10);
   EXPECT_EQ(deaths(After(attempt, kLost, "WORKER_LOST", true)), 1) << "it had just come";
   EXPECT_EQ(deaths(After(attempt, kLost, "STALE_EPOCH", true)), 0) << "it met the next process";
-  attempt.sent_at = kNow - absl::Minutes(1);
+  for (const char* reason : {"WORKER_SUSPECT", "WORKER_STALLED", "WORKER_EXPIRED"}) {
+    EXPECT_EQ(deaths(After(attempt, kLost, reason, true)), 0) << "it fell silent: " << reason;
+  }
+  attempt.sent_at_awake = kNow - absl::Minutes(1);
   attempt.OnMessage({}, kNow - absl::Minutes(1));
   EXPECT_EQ(deaths(After(attempt, kLost, "WORKER_LOST", true)), 1);
   EXPECT_EQ(deaths(After(attempt, kLost, "WORKER_LOST", true, absl::Seconds(5))), 0)
