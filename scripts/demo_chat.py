@@ -14,9 +14,10 @@ from pathlib import Path
 
 from demo_cluster import PATIENCE_S, start_cluster
 
-# A model as small as this one answers noticeably better with activations that are not rounded to 8 bits. An answer without a
-# limit must fit into the KV cache even of a CPU that computes in float32.
+# A model as small as this one answers noticeably better with activations that are not rounded to 8 bits.
 WORKER_FLAGS = ["--dequantize-weights"]
+# The page asks for answers without a limit: the context of 8,192 tokens must fit, even of a CPU that computes in float32.
+KV_CACHE_MEMORY = "400MB"
 # Greedy, so that the same question has the same answer for everyone.
 CHAT_FLAGS = ["--temperature", "0", "--repetition-penalty", "1.1", "--max-tokens", "256"]
 
@@ -25,8 +26,8 @@ def main():
     binary, model, *chat_flags = sys.argv[1:]
     binary = Path(binary) / "baton"
     with tempfile.TemporaryDirectory(prefix="baton-demo-") as directory:
-        cluster, (address, _, http) = start_cluster(binary, Path(directory), *WORKER_FLAGS, model=model, kv_cache_memory="400MB",
-                                                    own_session=True)
+        cluster, (address, _, http) = start_cluster(binary, Path(directory), *WORKER_FLAGS, model=model,
+                                                    kv_cache_memory=KV_CACHE_MEMORY, own_session=True)
         try:
             if sys.stdin.isatty():
                 print(f"demo: {Path(model).stem} on two prefill and two decode workers.\n"
