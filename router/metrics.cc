@@ -133,7 +133,7 @@ struct RouterMetrics::Families {
         inflight(set.Gauge("baton_requests_inflight", "Requests inside the router.")),
         inflight_prompt_tokens(set.Gauge("baton_prompt_tokens_inflight",
                                          "Prompt tokens of the requests inside the router.")),
-        held_bytes(set.Gauge("baton_request_bytes_inflight",
+        held_bytes(set.Gauge("baton_inflight_request_bytes",
                              "Bytes of the requests inside the router, or arriving over HTTP.")),
         queued(set.Gauges("baton_requests_queued",
                           "Requests inside the router that are not tokenized yet.",

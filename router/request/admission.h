@@ -170,6 +170,11 @@ class Admission {
 
   // Until the last ticket is gone.
   void AwaitEmpty();
+  // AwaitEmpty would return at once.
+  bool empty() const {
+    absl::MutexLock lock(&mutex_);
+    return tickets_ == 0;
+  }
 
  private:
   bool TryAddPrompt(int64_t tokens, Ticket* ticket);

@@ -312,7 +312,8 @@ bool Router::Idle() const {
   const Process& process = *process_;
   return process.calls.empty() && process.network.live_calls() == 0 &&
          process.inside.requests == 0 && process.inside.prompt_tokens == 0 &&
-         process.registry.size() == 0 && process.continuations.waiting() == 0 &&
+         process.admission.empty() && process.registry.size() == 0 &&
+         process.continuations.waiting() == 0 &&
          process.continuations.holds() == 0;
 }
 

@@ -151,7 +151,7 @@ TEST_F(OpenAiServiceTest, BodiesBeyondTheBoundAreRefusedForLoad) {
   running.Post(kCompletions, absl::StrCat(R"({"prompt": "p")", spaces, "}"));
   DecodeCall call = cluster_->decode(0)->AwaitDecode();
   EXPECT_THAT(testing::HttpGet(cluster_->server().metrics_address(), "/metrics"),
-              HasSubstr(absl::StrCat(R"(baton_request_bytes_inflight{model="tiny",role="router"} )",
+              HasSubstr(absl::StrCat(R"(baton_inflight_request_bytes{model="tiny",role="router"} )",
                                      60'015)));
   refused.Post(kCompletions, absl::StrCat(R"({"prompt": "p")", spaces, "}"));
   HttpReply reply = refused.Read();
