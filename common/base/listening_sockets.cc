@@ -25,7 +25,7 @@ bool IsHost(absl::string_view host) {
   });
 }
 
-// As far as a resolver has to look at it: "::1", "fe80::1%eth0".
+// An IPv6 address in brackets, such as [::1] or [fe80::1%eth0]; a resolver checks its digits.
 bool IsInBrackets(absl::string_view host) {
   if (host.size() < 4 || host.front() != '[' || host.back() != ']') return false;
   const absl::string_view inside = host.substr(1, host.size() - 2);

@@ -27,7 +27,7 @@ class Interpreter {
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;
 
-  // Of a name that both have, the request's variable counts.
+  // Where both have a name, the request's variable counts.
   absl::StatusOr<TracedText> Run(const json::Value& request_variables,
                                  const json::Value& model_variables);
 

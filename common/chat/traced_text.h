@@ -25,7 +25,7 @@ struct TracedText {
   // That of all its bytes, as far as a function must assume that mixes them.
   Origin origin() const { return from_request.empty() ? Origin::kTemplate : Origin::kRequest; }
   size_t size() const { return text.size(); }
-  // Of memory, beside the text's own.
+  // These bytes are taken beside the text's own.
   size_t trace_bytes() const { return from_request.size() * sizeof(ByteRange); }
 
   void Append(absl::string_view added, Origin origin = Origin::kTemplate);

@@ -41,8 +41,8 @@ struct ProcessOptions {
   int token_count = 0;    // logits of the model: bits of a mask
   std::vector<int32_t> end_token_ids;
   int64_t memory_bytes = int64_t{2} << 30;  // RLIMIT_AS
-  // Of the processor, for one compilation and for one mask: what else the machine does must not
-  // decide what compiles, nor end an answer. Accepting the tokens of a continuation has the time of
+  // Processor time of one compilation and of one mask: what else the machine does must not decide
+  // what compiles, nor end an answer. Accepting the tokens of a continuation has the time of
   // a mask again for each kTokensPerLimit tokens. In whole milliseconds, 1 or more.
   absl::Duration compile_cpu_limit = absl::Seconds(2);
   absl::Duration mask_cpu_limit = absl::Seconds(1);

@@ -1,5 +1,5 @@
 // The head of an HTTP request: what RFC 9112 demands of it beyond Boost.Beast's parser, so that
-// this server and a proxy before it never disagree on where a request ends or whom it is for.
+// this server and a proxy before it agree on where a request ends and which server it is for.
 #ifndef BATON_ROUTER_HTTP_HTTP_HEAD_H_
 #define BATON_ROUTER_HTTP_HTTP_HEAD_H_
 

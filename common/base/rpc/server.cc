@@ -32,7 +32,7 @@ constexpr absl::Duration kCancelTick = absl::Milliseconds(10);
 // How long Drain() tries to get the address back.
 constexpr absl::Duration kRefuseWithin = absl::Seconds(2);
 constexpr absl::Duration kRefuseTick = absl::Milliseconds(1);
-// Of connections to a server that only refuses.
+// Connections to a server that only refuses live so long.
 constexpr int kRefusedConnectionMs = 1000;
 
 using MayReflect = std::function<absl::Status(const grpc::ServerContextBase&)>;
@@ -68,7 +68,7 @@ class RpcServer::OwnCalls {
       open = calls_;
       for (grpc_call* call : open) grpc_call_ref(call);
     }
-    // Without the lock: a call may end within.
+    // The lock is not held here: a call may end within.
     for (grpc_call* call : open) {
       Cancel(call);
       grpc_call_unref(call);

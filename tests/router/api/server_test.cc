@@ -302,7 +302,7 @@ bool AwaitRefusals(FakeCluster& cluster) {
   return false;
 }
 
-// docs/http.md: /readyz is 503 while the router drains, for whoever connects then.
+// docs/http.md: /readyz is 503 while the router drains, for new connections.
 TEST(ServerTest, NewConnectionsDuringADrainHearOfIt) {
   FakeCluster cluster(1, 1, [](Options* options) { options->http_listen = "127.0.0.1:0"; });
   ASSERT_TRUE(AwaitHealth(cluster, 1));
