@@ -56,7 +56,7 @@ class RosterObserver {
   // The worker may get requests. Its observer may keep the target's hold until the next of the
   // three calls below.
   virtual void OnReady(const WorkerTarget& target, const internal::v1::WorkerCard& card) {}
-  // Silent for suspiciously long.
+  // It has been silent for suspiciously long.
   virtual void OnSuspect(int worker) {}
   // The worker gets no new requests.
   virtual void OnUnavailable(int worker) {}
@@ -136,7 +136,7 @@ class Roster final : public WorkerSigns {
 
   // Nothing before the first worker has sent its card.
   std::optional<ModelInfo> model() const;
-  // Of a process that has a stream of a request, which may be one that computes the prompt for it.
+  // What is known of a process that has a stream of a request or computes the prompt for it.
   ProcessLife LifeOf(const WorkerTarget& target) const;
   // The same; `heard_at`: when the process last sent something on the stream, a sign of life.
   ProcessLife LifeOf(const WorkerTarget& target, absl::Duration heard_at);
@@ -154,7 +154,7 @@ class Roster final : public WorkerSigns {
   // a new request does better to wait: one is SUSPECT, or was connected when this process was
   // paused and has not been heard since.
   bool Awaited(v1::WorkerRole role) const;
-  // How suspicious that is: see SignsOfLife::Suspicion.
+  // How suspicious the worker's silence is: see SignsOfLife::Suspicion.
   double Suspicion(int worker) const;
   // A decode worker is ready, and either a prefill worker is or none is to be waited for: listed
   // prefill workers get a moment after the router's start to report. After a pause of this process,
