@@ -220,7 +220,10 @@ class Simulation {
       const Micros last = random().Chance(0.5) ? kIntroduced + kSecond : kArrivals;
       world_.At(random().Time(0, last), [this] { Fault(); });
     }
-    return kArrivals + 25 * kSecond;
+    const Micros over = kArrivals + 25 * kSecond;
+    // Else a prompt of many frames may meet a spoilt one in every attempt until its deadline.
+    world_.At(over, [this] { faults_.EndSpoiling(); });
+    return over;
   }
 
   // Each when the one before has been back for as long as routers take to see it.

@@ -27,7 +27,9 @@ struct FrameFaults {
   bool checksum_skipped = false;  // a planted bug: the receiver believes every frame
   bool pins_ignored = false;    // a planted bug: blocks are given back before their bytes have left
   bool pins_leaked = false;     // a planted bug: some blocks sent are never given back
-  bool commit_unheard = false;  // a planted bug: some transfers end and nobody is told
+  bool commit_unheard = false;  // a planted bug: some transfers end without a word to their caller
+
+  void EndSpoiling() { flip = truncate = lose = duplicate = reorder = 0; }
 };
 
 class SimPrefillCall;
