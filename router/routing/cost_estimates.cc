@@ -66,33 +66,35 @@ CostEstimates::Report ReportOf(const internal::v1::DecodeCost& cost, double at_s
 
 void CostEstimates::Joins(int worker, const std::string& kind) {
   workers_[worker].kind = kind;
-  Worker& w = workers_[worker];
   PoolFits();
-  Judge(w, w.report.at_s);
+  Judge(workers_[worker]);
 }
 
-void CostEstimates::OnReport(int worker, const Report& report) {
+void CostEstimates::OnReport(int worker, const Report& report, double now_s) {
   Worker& w = workers_[worker];
+  now_s_ = now_s;
   // A cost of nothing is none.
   if (!(report.fit.Seconds(1, 1, 1) > 0)) return;
   const bool first = !w.reported;
   w.reported = true;
   w.report = report;
   if (first) {
-    Tick(report.at_s);
+    Tick(now_s);
   } else {
-    Judge(w, report.at_s);
+    Judge(w);
   }
 }
 
 void CostEstimates::OnDispatch(int worker, double now_s) {
+  now_s_ = now_s;
   workers_[worker].last_dispatch_s = now_s;
-  Judge(workers_[worker], now_s);
+  Judge(workers_[worker]);
 }
 
 void CostEstimates::Tick(double now_s) {
+  now_s_ = now_s;
   PoolFits();
-  for (Worker& w : workers_) Judge(w, now_s);
+  for (Worker& w : workers_) Judge(w);
 }
 
 void CostEstimates::PoolFits() {
@@ -150,7 +152,7 @@ CostEstimates::Pool CostEstimates::PoolOf(const std::string& kind,
 }
 
 // Sets what is expected of the worker.
-void CostEstimates::Judge(Worker& w, double now_s) const {
+void CostEstimates::Judge(Worker& w) const {
   auto pool = std::find_if(pools_.begin(), pools_.end(),
                            [&w](const Pool& p) { return !w.kind.empty() && p.kind == w.kind; });
   if (pool == pools_.end() && !pools_.empty()) pool = std::prev(pools_.end());
@@ -163,13 +165,13 @@ void CostEstimates::Judge(Worker& w, double now_s) const {
     w.stands_out = false;
     return;
   }
-  const double faded = std::exp2(-std::max(0.0, now_s - r.at_s) / kHalfLife_s);
+  const double faded = std::exp2(-std::max(0.0, now_s_ - r.at_s) / kHalfLife_s);
   const double evidence = std::min(r.steps, kMostSteps) * faded;
   const double pace = std::pow(r.seconds / expected, evidence / (evidence + kPoolSteps));
   w.stands_out = Differs(pace, w.stands_out ? kIsAlike : kStandsOut);
   if (!w.stands_out) return;
   const double try_every = evidence < kPoolSteps ? kTryEvery_s : kTryMeasuredEvery_s;
-  if (pace > 1 && now_s - w.last_dispatch_s >= try_every) return;  // its turn to show its pace
+  if (pace > 1 && now_s_ - w.last_dispatch_s >= try_every) return;  // its turn to show its pace
   w.estimate.pace = pace;
   w.estimate.cost = w.estimate.cost * pace;
 }

@@ -38,9 +38,9 @@ class CostEstimates {
     double seconds = 0;
     double first = 0;
     double second = 0;
-    double at_s = 0;
+    double at_s = 0;  // an idle worker repeats its last measurements, which get older
   };
-  void OnReport(int worker, const Report& report);
+  void OnReport(int worker, const Report& report, double now_s);
   // A request was sent to the worker.
   void OnDispatch(int worker, double now_s);
   // Call several times a second: brings pools and paces up to date.
@@ -71,14 +71,15 @@ class CostEstimates {
 
   void PoolFits();
   Pool PoolOf(const std::string& kind, const std::vector<const Worker*>& members) const;
-  void Judge(Worker& worker, double now_s) const;
+  void Judge(Worker& worker) const;
 
   const LinearCost standing_in_;
+  double now_s_ = 0;  // of the last call that said it
   std::vector<Worker> workers_;
   std::vector<Pool> pools_;  // the last one is all workers'
 };
 
-// As reported, read at that time.
+// As reported, of that time.
 CostEstimates::Report ReportOf(const internal::v1::PrefillCost& cost, double at_s);
 CostEstimates::Report ReportOf(const internal::v1::DecodeCost& cost, double at_s);
 

@@ -165,11 +165,11 @@ void FleetLoad::OnReport(int worker, const internal::v1::LoadReport& report, abs
   bool first = false;
   if (report.has_prefill_cost() && w.role != v1::WORKER_ROLE_UNSPECIFIED) {
     first = !PromptCosts(w.role).Of(worker).known;
-    PromptCosts(w.role).OnReport(worker, ReportOf(report.prefill_cost(), now_s - age_s));
+    PromptCosts(w.role).OnReport(worker, ReportOf(report.prefill_cost(), now_s - age_s), now_s);
   }
   if (report.has_decode_cost()) {
     first = first || !decode_steps_.Of(worker).known;
-    decode_steps_.OnReport(worker, ReportOf(report.decode_cost(), now_s - age_s));
+    decode_steps_.OnReport(worker, ReportOf(report.decode_cost(), now_s - age_s), now_s);
   }
   // What the first of a kind reports holds for all of it.
   if (first) RefreshAll();

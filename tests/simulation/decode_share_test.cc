@@ -12,6 +12,7 @@
 #include "tests/simulation/clients.h"
 #include "tests/simulation/router.h"
 #include "tests/simulation/worker.h"
+#include "tests/testing/seed.h"
 
 namespace baton::simulation {
 namespace {
@@ -100,7 +101,7 @@ class DecodeShareTest : public ::testing::Test {
   const std::vector<int>& calls_opened() const { return routers_[0]->counts().calls; }
 
   FrameFaults faults_;
-  World world_{11};
+  World world_{testing::TestSeed()};
   const router::Options options_;
   const MayFail may_fail_;
   std::vector<std::unique_ptr<PrefillWorker>> prefill_;

@@ -20,7 +20,7 @@ class CostEstimatesTest : public ::testing::Test {
   }
   // A worker whose fit is `fit`, and which has lately run `steps` steps of four sequences, each
   // `pace` times as long as kTrue says.
-  void Report(int worker, double steps, double pace, LinearCost fit = kTrue) {
+  void Report(int worker, double steps, double pace, LinearCost fit = kTrue, double age_s = 0) {
     CostEstimates::Report report;
     report.fit = fit;
     report.fitted_steps = 100;
@@ -28,8 +28,8 @@ class CostEstimatesTest : public ::testing::Test {
     report.first = 4 * steps;
     report.second = 1000 * steps;
     report.seconds = pace * kTrue.Seconds(report.steps, report.first, report.second);
-    report.at_s = now_s_;
-    estimates_.OnReport(worker, report);
+    report.at_s = now_s_ - age_s;
+    estimates_.OnReport(worker, report, now_s_);
   }
   double Pace(int worker) { return estimates_.Of(worker).pace; }
   void Pass(double seconds) {
@@ -118,6 +118,20 @@ TEST_F(CostEstimatesTest, EvidenceFadesWithTime) {
   EXPECT_EQ(Pace(1), 1) << "ten seconds later nothing is known of its pace";
 }
 
+// An idle worker measures nothing new, and its reports go on.
+TEST_F(CostEstimatesTest, WhatAReportRepeatsCountsByItsAge) {
+  Report(0, 60, 1);
+  AllHadRequests();
+  Report(1, 60, 8);
+  EXPECT_GT(Pace(1), 5);
+  Pass(11);
+  AllHadRequests();
+  Report(1, 60, 8, kTrue, /*age_s=*/11);
+  EXPECT_EQ(Pace(1), 1);
+  estimates_.Joins(1, "one kind");
+  EXPECT_EQ(Pace(1), 1);
+}
+
 TEST_F(CostEstimatesTest, ASlowWorkerIsTriedAtABoundedRate) {
   Report(0, 60, 1);
   AllHadRequests();
@@ -178,7 +192,7 @@ TEST_F(CostEstimatesTest, NonsenseIsTakenAsNothing) {
   cost.set_fixed_us(nan);
   cost.set_sequence_us(-1);
   cost.set_context_token_us(-infinity);
-  estimates_.OnReport(0, ReportOf(cost, now_s_));
+  estimates_.OnReport(0, ReportOf(cost, now_s_), now_s_);
   EXPECT_FALSE(estimates_.Of(0).known);
   // A mean that is no number.
   cost.set_fixed_us(0);
@@ -186,7 +200,7 @@ TEST_F(CostEstimatesTest, NonsenseIsTakenAsNothing) {
   cost.set_context_token_us(0);
   cost.mutable_measured()->set_steps(1e-300);
   cost.mutable_measured()->set_context_tokens(1e18);
-  estimates_.OnReport(2, ReportOf(cost, now_s_));
+  estimates_.OnReport(2, ReportOf(cost, now_s_), now_s_);
   EXPECT_TRUE(std::isfinite(estimates_.Of(2).cost.DecodeStep(64, 1e6)));
   cost.set_fixed_us(infinity);
   cost.set_sequence_us(1e300);
@@ -197,7 +211,7 @@ TEST_F(CostEstimatesTest, NonsenseIsTakenAsNothing) {
   cost.mutable_measured()->set_context_tokens(nan);
   for (const double seconds : {-5.0, nan, infinity, 1e-300}) {
     cost.mutable_measured()->set_seconds(seconds);
-    estimates_.OnReport(0, ReportOf(cost, now_s_));
+    estimates_.OnReport(0, ReportOf(cost, now_s_), now_s_);
     Report(1, 60, 1);
     Pass(0.1);
     for (int i = 0; i < 4; ++i) {
