@@ -100,12 +100,14 @@ class BatonRouter final : public SimRouter {
     fleet_.planner.OnFirstToken(found->second);
     if (setup_.decode_workers > 0) return;  // its answer is still to come
     fleet_.planner.OnRouteWorked(found->second, /*kv_moved=*/true);
+    fleet_.planner.OnRouteEnded(found->second);
     routes_.erase(found);
   }
   void OnEnd(int request, const SimRoute&, const SimAnswer& answer, int64_t now_us) override {
     Advance(now_us);
     const auto found = routes_.find(request);
     fleet_.planner.OnRouteWorked(found->second, answer.moved_tokens > 0);
+    fleet_.planner.OnRouteEnded(found->second);
     fleet_.planner.OnAnswered(
         answer.generated_tokens,
         static_cast<int64_t>(static_cast<double>(answer.moved_tokens) * kKvBytesPerToken),

@@ -241,6 +241,7 @@ void GenerateCall::RelayTokens(int stream, const decode_pb::DecodeResponse& resp
   if (attempt.ends < static_cast<int>(attempt.choices.size())) attempt.handle->Cancel();
   const Attempt last = std::move(attempt);
   attempts_.erase(stream);
+  parts_.planner.OnRouteEnded(last.route);
   trace_.StreamDone(stream, last, parts_.clock.SinceStart());
   Send(**std::move(delta), last, end_reported);
 }
@@ -329,7 +330,10 @@ void GenerateCall::Fail(const absl::Status& error) {
 
 // Counted before the answer goes out: a client that has the answer finds it in the metrics.
 ResponseSink* GenerateCall::End(absl::StatusCode code, v1::FinishReason reason) {
-  for (auto& [stream, attempt] : attempts_) attempt.handle->Cancel();
+  for (auto& [stream, attempt] : attempts_) {
+    attempt.handle->Cancel();
+    parts_.planner.OnRouteEnded(attempt.route);
+  }
   attempts_.clear();
   first_.reset();
   waiting_.clear();

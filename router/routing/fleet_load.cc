@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
@@ -13,6 +14,8 @@ namespace {
 constexpr absl::Duration kReportDelay = absl::Milliseconds(50);
 // No dispatch stays uncounted by its worker for longer than this.
 constexpr absl::Duration kDispatchLife = absl::Seconds(5);
+// The end of an answer that takes longer is seen by the next report.
+constexpr absl::Duration kLongestTracked = absl::Minutes(5);
 constexpr double kMostReportSeconds = 86'400;
 // Sums of a few of these stay within their types.
 constexpr int kMostCounted = 1 << 24;
@@ -131,11 +134,12 @@ bool FleetLoad::RefreshRow(int worker) {
   if (w.group < 0) return false;
   CandidateTable& table = groups_[w.group].table;
   Candidate& c = table.rows[w.place];
-  c.running = w.running;
+  c.running = std::max(0, w.running - w.ended);
   c.queued = w.queued + w.sent;
   c.sent = w.sent;
   c.queued_tokens = w.queued_tokens + w.sent_tokens;
-  c.free_blocks = w.free_blocks - w.sent_blocks;
+  const int free_blocks = std::min(w.free_blocks + w.ended_blocks, w.total_blocks);
+  c.free_blocks = std::max(w.free_blocks, free_blocks) - w.sent_blocks;
   c.total_blocks = w.total_blocks;
   c.last_sent = w.last_sent;
   c.identity = table.identities[w.place] = w.identity;
@@ -147,7 +151,10 @@ bool FleetLoad::RefreshRow(int worker) {
   w.prompt_cost.cost = prefill.cost;
   if (w.role != v1::WORKER_ROLE_DECODE) return changed;
   c.max_sequences = w.max_sequences;
-  c.context_tokens = w.context_tokens + w.sent_context_tokens;
+  // What an answer has generated is in its context, too.
+  const int64_t left =
+      c.running == 0 ? 0 : std::max<int64_t>(0, w.context_tokens - w.ended_context_tokens);
+  c.context_tokens = left + w.sent_context_tokens;
   c.step = decode_steps_.Of(worker).cost;
   return changed;
 }
@@ -174,21 +181,40 @@ void FleetLoad::OnReport(int worker, const internal::v1::LoadReport& report, abs
   // What the first of a kind reports holds for all of it.
   if (first) RefreshAll();
   const double accepted_age_s = SecondsOfReport(static_cast<double>(report.accepted_age_us()));
-  DropCounted(worker, now - absl::Seconds(std::max(age_s, accepted_age_s)) - kReportDelay);
+  w.may_contain = now - absl::Seconds(std::max(age_s, accepted_age_s));
+  CountAsReported(worker, w.may_contain - kReportDelay);
+  DropEnded(worker, now - absl::Seconds(age_s));
   w.reported_idle_at_s =
       now_s - age_s + SecondsOfReport(static_cast<double>(report.remaining_work_us()));
-  w.idle_at_s = w.reported_idle_at_s;
-  for (const Dispatch& dispatch : dispatched_[worker]) w.idle_at_s += dispatch.sent.seconds;
+  SetIdleAt(worker, w.reported_idle_at_s);
   Refresh(worker);
 }
 
-void FleetLoad::DropCounted(int worker, absl::Duration before) {
-  Worker& w = workers_[worker];
-  std::deque<Dispatch>& dispatched = dispatched_[worker];
-  while (!dispatched.empty() && dispatched.front().at <= before) {
-    Uncount(w, dispatched.front());
-    dispatched.pop_front();
+void FleetLoad::CountAsReported(int worker, absl::Duration sent_by) {
+  for (Dispatch& dispatch : dispatched_[worker]) {
+    if (dispatch.at > sent_by) break;
+    if (!dispatch.reported) Uncount(workers_[worker], dispatch);
+    dispatch.reported = true;
   }
+}
+
+void FleetLoad::DropEnded(int worker, absl::Duration shown_at) {
+  Worker& w = workers_[worker];
+  w.ended = w.ended_blocks = 0;
+  w.ended_context_tokens = 0;
+  std::erase_if(dispatched_[worker], [&w, shown_at](const Dispatch& dispatch) {
+    if (!dispatch.done_at) return dispatch.reported && dispatch.at < shown_at - kLongestTracked;
+    if (*dispatch.done_at <= shown_at) return true;
+    CountEnded(w, dispatch);
+    return false;
+  });
+}
+
+void FleetLoad::CountEnded(Worker& w, const Dispatch& dispatch) {
+  if (dispatch.at >= w.may_contain) return;
+  ++w.ended;
+  w.ended_blocks += dispatch.sent.blocks;
+  w.ended_context_tokens += dispatch.sent.context_tokens;
 }
 
 void FleetLoad::Uncount(Worker& w, const Dispatch& dispatch) {
@@ -198,18 +224,50 @@ void FleetLoad::Uncount(Worker& w, const Dispatch& dispatch) {
   w.sent_context_tokens -= dispatch.sent.context_tokens;
 }
 
-void FleetLoad::OnDone(int worker, int64_t dispatch, absl::Duration now) {
-  if (worker < 0 || worker >= static_cast<int>(workers_.size())) return;
-  Worker& w = workers_[worker];
-  std::deque<Dispatch>& dispatched = dispatched_[worker];
+FleetLoad::Dispatches::iterator FleetLoad::Find(int worker, int64_t dispatch) {
+  Dispatches& dispatched = dispatched_[worker];
   const auto found =
       std::lower_bound(dispatched.begin(), dispatched.end(), dispatch,
                        [](const Dispatch& d, int64_t number) { return d.number < number; });
-  if (found == dispatched.end() || found->number != dispatch) return;  // a report has it
-  Uncount(w, *found);
-  dispatched.erase(found);
-  w.idle_at_s = std::max(w.reported_idle_at_s, absl::ToDoubleSeconds(now));
-  for (const Dispatch& left : dispatched) w.idle_at_s += left.sent.seconds;
+  return found == dispatched.end() || found->number != dispatch ? dispatched.end() : found;
+}
+
+void FleetLoad::SetIdleAt(int worker, double reported_s) {
+  double& idle_at_s = workers_[worker].idle_at_s;
+  idle_at_s = reported_s;
+  for (const Dispatch& d : dispatched_[worker]) idle_at_s += d.reported ? 0 : d.sent.seconds;
+}
+
+void FleetLoad::OnComputed(int worker, int64_t dispatch, absl::Duration now) {
+  if (worker < 0 || worker >= static_cast<int>(workers_.size())) return;
+  const auto found = Find(worker, dispatch);
+  if (found == dispatched_[worker].end() || found->reported) return;
+  Worker& w = workers_[worker];
+  w.sent_tokens -= std::exchange(found->sent.tokens, 0);
+  found->sent.seconds = 0;
+  SetIdleAt(worker, std::max(w.reported_idle_at_s, absl::ToDoubleSeconds(now)));
+  Refresh(worker);
+}
+
+void FleetLoad::OnDone(int worker, int64_t dispatch, absl::Duration now) {
+  if (worker < 0 || worker >= static_cast<int>(workers_.size())) return;
+  const auto found = Find(worker, dispatch);
+  if (found == dispatched_[worker].end() || found->done_at) return;
+  Worker& w = workers_[worker];
+  const bool reported = found->reported;
+  if (!reported) Uncount(w, *found);
+  if (w.role == v1::WORKER_ROLE_DECODE) {
+    // The last report may contain it, or one that is on its way.
+    found->reported = true;
+    found->done_at = now;
+    CountEnded(w, *found);
+  } else {
+    // What a report says of prompts is a time, which passes by itself.
+    dispatched_[worker].erase(found);
+  }
+  if (!reported) {
+    SetIdleAt(worker, std::max(w.reported_idle_at_s, absl::ToDoubleSeconds(now)));
+  }
   Refresh(worker);
 }
 
@@ -231,7 +289,8 @@ int64_t FleetLoad::OnDispatch(int worker, absl::Duration now, const Sent& sent) 
 
 void FleetLoad::Tick(absl::Duration now) {
   for (size_t i = 0; i < workers_.size(); ++i) {
-    DropCounted(static_cast<int>(i), now - kDispatchLife);
+    CountAsReported(static_cast<int>(i), now - kDispatchLife);
+    DropEnded(static_cast<int>(i), now - kDispatchLife);
   }
   const double now_s = absl::ToDoubleSeconds(now);
   for (CostEstimates* costs : {&prompts_on_prefill_, &prompts_on_decode_, &decode_steps_}) {

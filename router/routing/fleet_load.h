@@ -51,8 +51,11 @@ class FleetLoad {
     int blocks = 0;              // that it will fill
     int64_t context_tokens = 0;  // decode workers: of the prompt
   };
-  // Counts until a report can contain it, or until OnDone. Returns its number, 1 or more.
+  // Counts from now until OnDone: by itself until a report can contain it, then as part of what the
+  // worker reports. Returns its number, 1 or more.
   int64_t OnDispatch(int worker, absl::Duration now, const Sent& sent);
+  // The prompt of that dispatch is computed, and the worker goes on with its answer.
+  void OnComputed(int worker, int64_t dispatch, absl::Duration now);
   // The work of that dispatch is done, or has failed.
   void OnDone(int worker, int64_t dispatch, absl::Duration now);
   // Several times a second: brings the estimates of costs up to date.
@@ -77,7 +80,11 @@ class FleetLoad {
     int64_t number;
     absl::Duration at;
     Sent sent;
+    bool reported = false;  // counts as part of what the worker reports
+    // Its answer has ended, and a report may still contain it.
+    std::optional<absl::Duration> done_at = std::nullopt;
   };
+  using Dispatches = std::deque<Dispatch>;  // by number
   // Those that may be chosen together, in order of their numbers.
   struct Group {
     v1::WorkerRole role;
@@ -102,21 +109,34 @@ class FleetLoad {
     double idle_at_s = 0;  // when the work known of will be done
     double reported_at_s = 0;
     double reported_idle_at_s = 0;  // by the last report alone
-    // Of `dispatched`.
+    absl::Duration may_contain;     // the last report may contain what was sent before that time
+    // Of `dispatched_`: those that no report contains for sure.
     int sent = 0;
     int sent_blocks = 0;
     int64_t sent_tokens = 0;
     int64_t sent_context_tokens = 0;
+    // And the answers that have ended, but are part of the last report.
+    int ended = 0;
+    int ended_blocks = 0;
+    int64_t ended_context_tokens = 0;
     int64_t last_sent = 0;  // number of its last dispatch
-    int group = -1;  // -1: it is no candidate
-    int place = -1;  // in the group's table
+    int group = -1;         // -1: it is no candidate
+    int place = -1;         // in the group's table
   };
 
   CostEstimates& PromptCosts(v1::WorkerRole role) {
     return role == v1::WORKER_ROLE_DECODE ? prompts_on_decode_ : prompts_on_prefill_;
   }
-  void DropCounted(int worker, absl::Duration before);
-  void Uncount(Worker& w, const Dispatch& dispatch);
+  // dispatched_[worker].end(): it has ended, or is too old.
+  Dispatches::iterator Find(int worker, int64_t dispatch);
+  // What was sent by then is part of what the worker reports.
+  void CountAsReported(int worker, absl::Duration sent_by);
+  // The report shows the worker as it was at that time, without the answers that had ended by then.
+  void DropEnded(int worker, absl::Duration shown_at);
+  // By what was reported and what has been sent since.
+  void SetIdleAt(int worker, double reported_s);
+  static void Uncount(Worker& w, const Dispatch& dispatch);
+  static void CountEnded(Worker& w, const Dispatch& dispatch);
   // Puts the worker into the group that it belongs to now, if any.
   void Regroup(int worker);
   void Leave(int worker);
@@ -129,7 +149,7 @@ class FleetLoad {
   void PricePrompts(Group& group);
 
   std::vector<Worker> workers_;
-  std::vector<std::deque<Dispatch>> dispatched_;
+  std::vector<Dispatches> dispatched_;
   std::vector<Group> groups_;
   int64_t last_dispatch_ = 0;
   // Costs of prompts are apart by role: the one says nothing about the other.

@@ -173,7 +173,7 @@ absl::StatusOr<Route> RoutePlanner::ChooseOf(const RouteRequest& request) {
   bool will_be_cached = false;
   {
     BriefLock lock(&mutex_);
-    route.dispatch = CountDispatch(chosen->query, chosen->pair);
+    CountDispatch(chosen->query, chosen->pair, &route);
     will_be_cached = chosen->pair.prefill && workers_[chosen->pair.prefill->worker].prefix_caching;
   }
   if (will_be_cached) {
@@ -404,9 +404,9 @@ absl::Status RoutePlanner::CheckSlo(const RouteRequest& request, const Candidate
                         std::clamp(excess * (1 + share), kShortestSloRetry, kLongestSloRetry));
 }
 
-// Returns the number of the dispatch to the worker that computes the prompt. A worker that has been
-// forgotten since the decision is counted for until FleetLoad drops the dispatch.
-int64_t RoutePlanner::CountDispatch(const RouteQuery& query, const Pair& pair) {
+// A worker that has been forgotten since the decision is counted for until FleetLoad drops the
+// dispatch.
+void RoutePlanner::CountDispatch(const RouteQuery& query, const Pair& pair, Route* route) {
   const absl::Duration now = clock_.SinceStart();
   const Candidate& computes = pair.computes();
   const int64_t tokens = std::max<int64_t>(
@@ -415,35 +415,56 @@ int64_t RoutePlanner::CountDispatch(const RouteQuery& query, const Pair& pair) {
   if (pair.prefill_alone()) {
     health_.OnChosen(kNoWorker, pair.prefill->worker);
     policy_.OnSent(*pair.prefill);
-    return fleet_.OnDispatch(pair.prefill->worker, now,
-                             {tokens, pair.prefill->computing_s(),
-                              std::max(0, query.prompt_blocks - pair.prefill->matched_blocks), 0});
+    route->dispatch =
+        fleet_.OnDispatch(pair.prefill->worker, now,
+                          {tokens, pair.prefill->computing_s(),
+                           std::max(0, query.prompt_blocks - pair.prefill->matched_blocks), 0});
+    return;
   }
   health_.OnChosen(pair.prefill ? pair.prefill->worker : kNoWorker, pair.decode.worker);
   if (!pair.prefill) {
-    return fleet_.OnDispatch(pair.decode.worker, now,
-                             {tokens, pair.decode.service_s, received, query.prompt_tokens});
+    route->dispatch = fleet_.OnDispatch(
+        pair.decode.worker, now, {tokens, pair.decode.service_s, received, query.prompt_tokens});
+    return;
   }
   policy_.OnSent(*pair.prefill);
   const int computed = std::max(0, query.prompt_blocks - pair.prefill->matched_blocks);
-  fleet_.OnDispatch(pair.decode.worker, now, {1, 0, received, query.prompt_tokens});
-  return fleet_.OnDispatch(pair.prefill->worker, now,
-                           {tokens, pair.prefill->computing_s(), computed, 0});
+  route->answer_dispatch =
+      fleet_.OnDispatch(pair.decode.worker, now, {1, 0, received, query.prompt_tokens});
+  route->dispatch = fleet_.OnDispatch(pair.prefill->worker, now,
+                                      {tokens, pair.prefill->computing_s(), computed, 0});
 }
 
 void RoutePlanner::OnFirstToken(const Route& route) {
+  const absl::Duration now = clock_.SinceStart();
   absl::MutexLock lock(&mutex_);
-  EndDispatch(route);
+  if (route.prefill.worker != kNoWorker) {
+    fleet_.OnDone(route.prefill.worker, route.dispatch, now);
+  } else if (workers_[route.decode.worker].role == v1::WORKER_ROLE_DECODE) {
+    fleet_.OnComputed(route.decode.worker, route.dispatch, now);
+  } else {
+    fleet_.OnDone(route.decode.worker, route.dispatch, now);
+  }
 }
 
-void RoutePlanner::EndDispatch(const Route& route) {
-  const WorkerTarget& computed = route.prefill.worker == kNoWorker ? route.decode : route.prefill;
-  fleet_.OnDone(computed.worker, route.dispatch, clock_.SinceStart());
+void RoutePlanner::OnRouteEnded(const Route& route) {
+  absl::MutexLock lock(&mutex_);
+  EndDispatches(route);
+}
+
+// A worker reports what it runs at intervals, in which short answers begin and end. Counted until
+// the next report, they would keep requests away from the worker that had fewer of them at the
+// last.
+void RoutePlanner::EndDispatches(const Route& route) {
+  const absl::Duration now = clock_.SinceStart();
+  const bool alone = route.prefill.worker == kNoWorker;
+  fleet_.OnDone(alone ? route.decode.worker : route.prefill.worker, route.dispatch, now);
+  if (route.answer_dispatch != 0) fleet_.OnDone(route.decode.worker, route.answer_dispatch, now);
 }
 
 void RoutePlanner::OnRouteFailed(const Route& route, Blame blame) {
   absl::MutexLock lock(&mutex_);
-  EndDispatch(route);
+  EndDispatches(route);
   // Failures of an earlier process at the address do not count against this one.
   const auto current = [this](const WorkerTarget& target) {
     mutex_.AssertHeld();

@@ -64,6 +64,8 @@ class RoutePlanner final : public RosterObserver {
   absl::StatusOr<Route> Choose(const RouteRequest& request);
   // The prompt is computed: its worker is free for the next.
   void OnFirstToken(const Route& route);
+  // The request's work there is over, done or cancelled. Not after OnRouteFailed.
+  void OnRouteEnded(const Route& route);
   // What came of the route.
   void OnRouteFailed(const Route& route, Blame blame);
   // `kv_moved`: from the prefill to the decode worker. Else the decode worker had or computed all
@@ -179,8 +181,9 @@ class RoutePlanner final : public RosterObserver {
                   const Candidates& prefill, absl::Span<const Candidate> decode, Route* route) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   Route RouteTo(const Pair& pair) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  void EndDispatch(const Route& route) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  int64_t CountDispatch(const RouteQuery& query, const Pair& pair)
+  void EndDispatches(const Route& route) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Sets the numbers of the route's dispatches.
+  void CountDispatch(const RouteQuery& query, const Pair& pair, Route* route)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<Decision> Explain(const RouteQuery& query, const Route& route, const Pair& pair,
                                     const Candidates& prefill,

@@ -67,6 +67,104 @@ TEST_F(FleetLoadTest, OnlyThoseThatServeTheModelInTheRoleAreCandidates) {
   EXPECT_TRUE(Collect(v1::WORKER_ROLE_DECODE).empty());
 }
 
+TEST_F(FleetLoadTest, AWorkerThatHasComputedAPromptGoesOnWithItsAnswer) {
+  fleet_.OnReport(kDecode, Report(0), now_);
+  const int64_t sent = fleet_.OnDispatch(kDecode, now_, {64, 2.0, 4, 64});
+  EXPECT_EQ(Of(kDecode).last_sent, sent);
+  EXPECT_EQ(Of(kDecode).queue_s, 2);
+  fleet_.OnComputed(kDecode, sent, now_);
+  EXPECT_EQ(Of(kDecode).queue_s, 0);
+  EXPECT_EQ(Of(kDecode).queued, 1);
+  EXPECT_EQ(Of(kDecode).queued_tokens, 0);
+  EXPECT_EQ(Of(kDecode).context_tokens, 64);
+  EXPECT_EQ(Of(kDecode).free_blocks, 46);
+  fleet_.OnDone(kDecode, sent, now_);
+  EXPECT_EQ(Of(kDecode).queued, 0);
+  EXPECT_EQ(Of(kDecode).context_tokens, 0);
+  EXPECT_EQ(Of(kDecode).free_blocks, 50);
+  fleet_.OnComputed(kDecode, sent, now_);
+  fleet_.OnComputed(-1, sent, now_);
+  EXPECT_EQ(Of(kDecode).queued, 0);
+}
+
+TEST_F(FleetLoadTest, AnAnswerThatHasEndedIsTakenFromTheReportThatShowsIt) {
+  internal::v1::LoadReport with = Report(0), without = Report(0);
+  with.set_running(3);
+  with.set_context_tokens(500);
+  with.set_free_blocks(46);
+  without.set_running(2);
+  without.set_context_tokens(420);
+  const auto expect = [this](int running, int context_tokens, int free_blocks) {
+    const Candidate c = Of(kDecode);
+    EXPECT_EQ(c.running, running);
+    EXPECT_EQ(c.queued, 0);
+    EXPECT_EQ(c.context_tokens, context_tokens);
+    EXPECT_EQ(c.free_blocks, free_blocks);
+  };
+  fleet_.OnReport(kDecode, without, now_);
+  for (const absl::Duration until_report : {absl::Milliseconds(100), absl::Milliseconds(20)}) {
+    const int64_t sent = fleet_.OnDispatch(kDecode, now_, {1, 0, 4, 64});
+    now_ += until_report;
+    fleet_.OnReport(kDecode, with, now_);
+    now_ += absl::Milliseconds(10);
+    fleet_.OnDone(kDecode, sent, now_);
+    expect(2, 436, 50);
+    fleet_.OnDone(kDecode, sent, now_);
+    expect(2, 436, 50);
+    // A report of before its end.
+    now_ += absl::Milliseconds(5);
+    with.set_age_us(10'000);
+    fleet_.OnReport(kDecode, with, now_);
+    expect(2, 436, 50);
+    with.set_age_us(0);
+    fleet_.OnReport(kDecode, without, now_);
+    expect(2, 420, 50);
+  }
+  // A report that was on its way when it ended.
+  const int64_t short_one = fleet_.OnDispatch(kDecode, now_, {1, 0, 4, 64});
+  now_ += absl::Milliseconds(20);
+  fleet_.OnDone(kDecode, short_one, now_);
+  expect(2, 420, 50);
+  now_ += absl::Milliseconds(5);
+  with.set_age_us(10'000);
+  fleet_.OnReport(kDecode, with, now_);
+  expect(2, 436, 50);
+  fleet_.OnReport(kDecode, without, now_);
+  // Sent after what the report shows.
+  without.set_age_us(10'000);
+  now_ += absl::Milliseconds(20);
+  const int64_t sent = fleet_.OnDispatch(kDecode, now_, {1, 0, 4, 64});
+  now_ += absl::Milliseconds(5);
+  fleet_.OnReport(kDecode, without, now_);
+  fleet_.OnDone(kDecode, sent, now_);
+  expect(2, 420, 50);
+}
+
+TEST_F(FleetLoadTest, NoMoreEndsThanWasReported) {
+  int64_t sent = fleet_.OnDispatch(kDecode, now_, {1, 0, 60, 64});
+  now_ += absl::Milliseconds(100);
+  fleet_.OnReport(kDecode, Report(0), now_);
+  fleet_.OnDone(kDecode, sent, now_);
+  Candidate c = Of(kDecode);
+  EXPECT_EQ(c.running + c.queued, 0);
+  EXPECT_EQ(c.context_tokens, 0);
+  EXPECT_EQ(c.free_blocks, 100);
+  // An answer of which the report shows the prompt and what was generated.
+  sent = fleet_.OnDispatch(kDecode, now_, {1, 0, 4, 64});
+  now_ += absl::Milliseconds(100);
+  internal::v1::LoadReport report = Report(0);
+  report.set_running(1);
+  report.set_context_tokens(70);
+  fleet_.OnReport(kDecode, report, now_);
+  EXPECT_EQ(Of(kDecode).context_tokens, 70);
+  fleet_.OnDone(kDecode, sent, now_);
+  EXPECT_EQ(Of(kDecode).context_tokens, 0);
+  // A worker that goes silent then is what it said last.
+  now_ += absl::Seconds(6);
+  fleet_.Tick(now_);
+  EXPECT_EQ(Of(kDecode).running, 1);
+}
+
 TEST_F(FleetLoadTest, TheQueueIsWhatWasReportedLessTheTimeSinceThen) {
   fleet_.OnReport(kPrefill, Report(2), now_);
   EXPECT_NEAR(Of(kPrefill).queue_s, 2, 1e-9);

@@ -206,6 +206,45 @@ TEST_F(RoutePlannerTest, AlreadyBusyDecodeWorkersGetFewerAnswers) {
   EXPECT_LT(to_first, 30);
 }
 
+// Answers begin and end between two reports.
+TEST_F(RoutePlannerTest, ShortAnswersAreSharedEvenlyHoweverOldTheReportsAre) {
+  auto ask = [this, key = uint64_t{100}]() mutable {
+    const Route route = *Choose({++key});
+    planner_.OnFirstToken(route);
+    planner_.OnRouteEnded(route);
+    return route.decode.worker == kDecode0 ? 1 : 0;
+  };
+  int to_first = 0;
+  for (int i = 0; i < 80; ++i) to_first += ask();
+  EXPECT_EQ(to_first, 40);
+  // A report that shows a worker in the middle of an answer.
+  to_first = 0;
+  for (int i = 0; i < 80; ++i) {
+    const Route route = *Choose({1000u + i});
+    to_first += route.decode.worker == kDecode0 ? 1 : 0;
+    clock_.Advance(absl::Milliseconds(30));
+    if (i % 7 == 0) Report(route.decode.worker, 0, /*running=*/1);
+    clock_.Advance(absl::Milliseconds(1));
+    planner_.OnFirstToken(route);
+    planner_.OnRouteEnded(route);
+  }
+  EXPECT_EQ(to_first, 40);
+  // What one worker reports is no reason to send it the next dozen.
+  clock_.Advance(absl::Milliseconds(100));
+  Report(kDecode0);
+  to_first = 0;
+  for (int i = 0; i < 80; ++i) to_first += ask();
+  EXPECT_EQ(to_first, 40);
+  // Those that were lost count no more either.
+  for (int i = 0; i < 10; ++i) {
+    const Route route = *Choose({2000u + i});
+    planner_.OnRouteFailed(route, Blame::kNone);
+  }
+  to_first = 0;
+  for (int i = 0; i < 80; ++i) to_first += ask();
+  EXPECT_EQ(to_first, 40);
+}
+
 TEST_F(RoutePlannerTest, AfterALossAWorkerThatWasSilentForLongerIsTheLastChoice) {
   clock_.Advance(absl::Seconds(2));
   for (int worker : {kFleetPrefill0 + 1, kDecode1}) Report(worker, 0, /*running=*/20);
