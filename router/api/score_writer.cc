@@ -49,9 +49,11 @@ ScoreStreamWriter::ScoreStreamWriter(absl::Time deadline, grpc::CallbackServerCo
                                      RouterParts& parts, Begin begin)
     : deadline_(deadline),
       context_(context),
+      parts_(parts),
       begin_(std::move(begin)),
       unread_(parts.unread, CutBehind(context, parts)),
       stall_(StallLimit(parts)) {
+  if (parts.request_bytes != nullptr) held_ = parts.request_bytes->Open();
   StartRead(&read_);
 }
 
@@ -74,12 +76,16 @@ std::shared_ptr<ScoreCall> ScoreStreamWriter::Call() {
 
 void ScoreStreamWriter::OnReadDone(bool ok) {
   v1::ScoreStreamRequest message;
-  const absl::Status parsed = ok ? ParseRequest(read_, &message) : absl::OkStatus();
+  absl::Status parsed = ok ? ParseRequest(read_, &message) : absl::OkStatus();
+  const int64_t bytes = ok ? static_cast<int64_t>(read_.Length()) : 0;
   read_.Clear();
   {
     absl::MutexLock lock(&mutex_);
     if (!ok) input_ended_ = true;
     open_items_ += message.items_size();
+    if (parsed.ok()) parsed = Hold(parts_, bytes, &held_);
+    // The settings are needed until the end.
+    if (parsed.ok() && call_ != nullptr) item_bytes_ += bytes;
   }
   const std::shared_ptr<ScoreCall> call = Call();
   if (call == nullptr) {
@@ -191,12 +197,22 @@ void ScoreStreamWriter::WriteNext() {
   }
 }
 
+// Items are let go of in any order, each as if it had the mean size of all that are held.
+void ScoreStreamWriter::LetGo(int64_t items) {
+  if (items == 0) return;
+  const double share = static_cast<double>(items) / static_cast<double>(open_items_);
+  const auto bytes = static_cast<int64_t>(share * static_cast<double>(item_bytes_));
+  held_.Shrink(bytes);
+  item_bytes_ -= bytes;
+  open_items_ -= items;
+}
+
 void ScoreStreamWriter::OnWriteDone(bool ok) {
   {
     absl::MutexLock lock(&mutex_);
     writing_ = false;
     moved_ = true;
-    open_items_ -= writing_items_;
+    LetGo(std::exchange(writing_items_, 0));
     if (!ok) {  // the client is gone
       pending_.Clear();
       pending_bytes_ = 0;

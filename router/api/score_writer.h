@@ -77,11 +77,14 @@ class ScoreStreamWriter final : public grpc::ServerBidiReactor<grpc::ByteBuffer,
   void TakeItems(ScoreCall& call, const absl::Status& parsed, v1::ScoreStreamRequest message);
   void ReadMore();
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Their results are sent.
+  void LetGo(int64_t items) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `taken`: a write has ended.
   void CountUnread(bool taken) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const absl::Time deadline_;
   grpc::CallbackServerContext* const context_;
+  RouterParts& parts_;
   const Begin begin_;
   grpc::ByteBuffer read_;
   absl::Mutex mutex_;
@@ -93,6 +96,8 @@ class ScoreStreamWriter final : public grpc::ServerBidiReactor<grpc::ByteBuffer,
   bool reading_ ABSL_GUARDED_BY(mutex_) = true;  // or what was read is being taken
   bool input_ended_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t open_items_ ABSL_GUARDED_BY(mutex_) = 0;
+  RequestBytes::Share held_ ABSL_GUARDED_BY(mutex_);  // of the settings and the open items
+  int64_t item_bytes_ ABSL_GUARDED_BY(mutex_) = 0;    // of them, those of the items
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t writing_items_ ABSL_GUARDED_BY(mutex_) = 0;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kOpen;

@@ -74,6 +74,61 @@ TEST(ScoreTest, ResultsComeInTheOrderOfTheMessages) {
   for (size_t i = 0; i < ids.size(); ++i) ASSERT_EQ(ids[i], i);
 }
 
+TEST(ScoreTest, TheBytesOfAStreamsItemsAreBoundedUntilTheirResultsAreSent) {
+  FakeCluster cluster(1, 1, [](Options* options) { options->max_inflight_request_bytes = 2000; });
+  absl::Notification asked, may_answer;
+  cluster.prefill(0)->SetScoreReply([&](ScoreItemsCall call) {
+    if (!asked.HasBeenNotified()) {
+      asked.Notify();
+      may_answer.WaitForNotification();
+    }
+    call.ScoreAll();
+  });
+  const auto stub = v1::InferenceService::NewStub(cluster.channel());
+  grpc::ClientContext context, refused_context;
+  for (grpc::ClientContext* one : {&context, &refused_context}) {
+    one->set_deadline(absl::ToChronoTime(absl::Now() + baton::testing::kPatience));
+  }
+  v1::ScoreStreamRequest settings, items;
+  *settings.mutable_settings() = Judge(0);
+  items.add_items()->set_text("m");
+  // A field that the router does not know.
+  items.GetReflection()->MutableUnknownFields(&items)->AddLengthDelimited(500,
+                                                                          std::string(1500, 'x'));
+  auto stream = stub->ScoreStream(&context);
+  ASSERT_TRUE(stream->Write(settings));
+  ASSERT_TRUE(stream->Write(items));
+  asked.WaitForNotification();
+
+  v1::ScoreRequest large = Judge(0);
+  large.add_items("m");
+  large.GetReflection()->MutableUnknownFields(&large)->AddLengthDelimited(500,
+                                                                          std::string(800, 'x'));
+  EXPECT_EQ(ErrorReason(Score(cluster, large).status()), "TOO_MANY_REQUEST_BYTES");
+  auto refused = stub->ScoreStream(&refused_context);
+  ASSERT_TRUE(refused->Write(settings));
+  refused->Write(items);
+  v1::ScoreStreamResponse response;
+  while (refused->Read(&response)) {
+  }
+  EXPECT_EQ(ErrorReason(FromGrpcStatus(refused->Finish())), "TOO_MANY_REQUEST_BYTES");
+
+  may_answer.Notify();
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_EQ(response.items_size(), 1);
+  // The stream goes on, and holds no more than its settings once that write has ended.
+  const absl::Time patience = absl::Now() + baton::testing::kPatience;
+  absl::Status second;
+  do {
+    second = Score(cluster, large).status();
+  } while (ErrorReason(second) == "TOO_MANY_REQUEST_BYTES" && absl::Now() < patience);
+  EXPECT_TRUE(second.ok()) << second;
+  stream->WritesDone();
+  while (stream->Read(&response)) {
+  }
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
 TEST(ScoreTest, ItemsOfAWorkerThatNeverAnswersGoToAnother) {
   FakeCluster cluster(2, 1, [](Options* options) { options->stall_timeout_ms = 500; });
   std::atomic<int> stalls{0};
