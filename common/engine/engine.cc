@@ -107,7 +107,8 @@ class ModelEngine final : public Engine {
 };
 
 absl::Status ModelEngine::Initialize(const EngineOptions& options) {
-  BATON_ASSIGN_OR_RETURN(config_, model::LoadModelConfig(options.model_dir));
+  BATON_ASSIGN_OR_RETURN(config_,
+                         model::LoadModelConfig(options.model_dir, options.generation_overrides));
   config_.load_bits = options.weight_bits;
   BATON_RETURN_IF_ERROR(CheckModel(config_, options));
   max_num_batched_tokens_ = options.max_num_batched_tokens;

@@ -8,15 +8,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
-#include "common/base/request_limits.h"
 #include "common/base/status_macros.h"
 #include "common/gguf/documents.h"
 #include "common/json/json.h"
 #include "common/model/architecture.h"
 #include "common/model/checkpoint.h"
-#include "common/model/config_keys.h"
 #include "common/model/convert.h"
 #include "common/model/fingerprint.h"
+#include "common/model/generation_config.h"
 #include "common/model/json_fields.h"
 #include "common/model/quantization.h"
 #include "common/model/tokenizer_ids.h"
@@ -25,15 +24,7 @@ namespace baton::model {
 namespace {
 
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
-constexpr int kMaxTopK = 1 << 22;
-constexpr int kMaxNewTokens = 1 << 30;
 constexpr size_t kMaxTokenizerBytes = size_t{256} << 20;
-
-absl::Status CheckEosTokenIds(const JsonFields& fields, const ModelConfig& model) {
-  if (model.eos_token_ids.size() <= kMaxEosTokenIds) return absl::OkStatus();
-  return fields.Invalid("eos_token_id", absl::StrCat("found ", model.eos_token_ids.size(),
-                                                     " ids, expected at most ", kMaxEosTokenIds));
-}
 
 // A file of the directory, or what a GGUF file has for it; nullopt if there is none.
 absl::StatusOr<std::optional<std::string>> ReadDocument(const std::string& model_dir,
@@ -45,40 +36,11 @@ absl::StatusOr<std::optional<std::string>> ReadDocument(const std::string& model
   return ReadFile(path, max_bytes);
 }
 
-// Transformers samples with these only where do_sample is true.
-absl::Status ReadGenerationConfig(const std::string& model_dir, ModelConfig* model) {
+absl::Status ReadGeneration(const std::string& model_dir, absl::string_view overrides,
+                            ModelConfig* model) {
   constexpr absl::string_view kDocument = "generation_config.json";
   BATON_ASSIGN_OR_RETURN(const auto text, ReadDocument(model_dir, kDocument, kMaxConfigBytes));
-  if (!text) return absl::OkStatus();
-  const std::string path = gguf::DocumentName(model_dir, kDocument);
-  BATON_ASSIGN_OR_RETURN(const json::Value document, json::Parse(*text, path));
-  BATON_ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::Make(document, path));
-  if (fields.Has("eos_token_id")) {
-    BATON_ASSIGN_OR_RETURN(model->eos_token_ids,
-                           fields.Ints("eos_token_id", 0, model->vocab_size - 1));
-    BATON_RETURN_IF_ERROR(CheckEosTokenIds(fields, *model));
-  }
-  const auto to_float = [](std::optional<double> value) {
-    return value ? std::optional<float>(static_cast<float>(*value)) : std::nullopt;
-  };
-  // Transformers applies it to greedy decoding, too.
-  BATON_ASSIGN_OR_RETURN(const auto repetition_penalty,
-                         fields.OptionalReal("repetition_penalty", 1e-6, kMaxRepetitionPenalty));
-  model->repetition_penalty = to_float(repetition_penalty);
-  BATON_ASSIGN_OR_RETURN(model->max_new_tokens,
-                         fields.OptionalInt("max_new_tokens", 1, kMaxNewTokens));
-  BATON_ASSIGN_OR_RETURN(const bool do_sample, fields.Bool("do_sample", false));
-  BATON_RETURN_IF_ERROR(CheckGenerationKeys(fields, do_sample));
-  if (!do_sample) return absl::OkStatus();
-  BATON_ASSIGN_OR_RETURN(const auto temperature,
-                         fields.OptionalReal("temperature", 0, kMaxTemperature));
-  BATON_ASSIGN_OR_RETURN(const auto top_p, fields.OptionalReal("top_p", 1e-6, 1));
-  BATON_ASSIGN_OR_RETURN(const auto min_p, fields.OptionalReal("min_p", 0, 1));
-  BATON_ASSIGN_OR_RETURN(model->top_k, fields.OptionalInt("top_k", -1, kMaxTopK));
-  model->temperature = to_float(temperature);
-  model->top_p = to_float(top_p);
-  model->min_p = to_float(min_p);
-  return absl::OkStatus();
+  return ReadGenerationConfig(text, gguf::DocumentName(model_dir, kDocument), overrides, model);
 }
 
 absl::Status ReadTokenizer(const std::string& model_dir, ModelConfig* model) {
@@ -114,10 +76,11 @@ absl::Status CheckBiases(const JsonFields& config, const Checkpoint& checkpoint)
 }
 
 // All but what the weights say.
-absl::StatusOr<ModelConfig> FromFiles(const std::string& model_dir, const JsonFields& config) {
+absl::StatusOr<ModelConfig> FromFiles(const std::string& model_dir, const JsonFields& config,
+                                      absl::string_view generation_overrides = "") {
   BATON_ASSIGN_OR_RETURN(ModelConfig model, ParseConfig(config));
   BATON_RETURN_IF_ERROR(CheckEosTokenIds(config, model));
-  BATON_RETURN_IF_ERROR(ReadGenerationConfig(model_dir, &model));
+  BATON_RETURN_IF_ERROR(ReadGeneration(model_dir, generation_overrides, &model));
   BATON_RETURN_IF_ERROR(ReadTokenizer(model_dir, &model));
   return model;
 }
@@ -173,11 +136,12 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir) {
   return FromFiles(model_dir, fields);
 }
 
-absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
+absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir,
+                                            absl::string_view generation_overrides) {
   BATON_ASSIGN_OR_RETURN(const json::Value document, ReadConfigJson(model_dir));
   BATON_ASSIGN_OR_RETURN(const JsonFields fields,
                          JsonFields::Make(document, ConfigName(model_dir)));
-  BATON_ASSIGN_OR_RETURN(ModelConfig model, FromFiles(model_dir, fields));
+  BATON_ASSIGN_OR_RETURN(ModelConfig model, FromFiles(model_dir, fields, generation_overrides));
   BATON_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model_dir));
   BATON_RETURN_IF_ERROR(CheckBiases(fields, checkpoint));
   BATON_RETURN_IF_ERROR(ApplyRopeFactors(checkpoint, &model));

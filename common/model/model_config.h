@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/backend/tensor.h"
 #include "common/json/json.h"
 
@@ -67,7 +68,8 @@ struct ModelConfig {
   // 8 in any case); 0: the activations' type.
   int load_bits = 0;
   std::vector<int32_t> eos_token_ids;  // generation_config.json, else config.json
-  // Defaults of generation_config.json, where present and do_sample is true.
+  // Defaults of generation_config.json, where present and do_sample is true, or what replaces them
+  // (generation_config.h).
   std::optional<float> temperature;
   std::optional<float> top_p;
   std::optional<int> top_k;
@@ -96,7 +98,9 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir);
 
 // Reads config.json, generation_config.json, tokenizer.json (ids only) and the weight headers of
 // `model_dir`. Errors name the file and the field: NOT_FOUND, INVALID_ARGUMENT, UNIMPLEMENTED.
-absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir);
+// `generation_overrides`: as of ReadGenerationConfig.
+absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir,
+                                            absl::string_view generation_overrides = "");
 
 }  // namespace baton::model
 

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,7 @@
 #include "common/base/log.h"
 #include "common/base/request_limits.h"
 #include "common/base/status_macros.h"
+#include "common/model/generation_config.h"
 #include "common/security/flags.h"
 #include "common/security/listen_check.h"
 #include "common/security/tls_check.h"
@@ -29,6 +31,10 @@ void AddWorkerFlags(CLI::App& app, WorkerOptions& o) {
                  "Hugging Face directory or GGUF file of the model, or its id, or "
                  "ORG/NAME/FILE.gguf, in the local Hugging Face cache")
       ->required();
+  app.add_option("--override-generation-config", o.override_generation_config,
+                 "JSON object of defaults that replace those of the model's "
+                 "generation_config.json, e.g. '{\"temperature\": 0.5}'; the same for all workers "
+                 "of a cluster");
   app.add_option("--listen", o.listen, "host:port for gRPC; port 0 takes a free one")
       ->capture_default_str();
   app.add_option("--metrics-listen", o.metrics_listen, "host:port for /metrics")
@@ -151,6 +157,10 @@ absl::Status Validate(const WorkerOptions& o) {
   BATON_RETURN_IF_ERROR(security::CheckTls(o.tls));
   BATON_RETURN_IF_ERROR(tracing::Validate(o.tracing));
   if (!o.pool.empty()) BATON_RETURN_IF_ERROR(CheckPool("--pool", o.pool));
+  const absl::Status overrides = model::CheckGenerationOverrides(o.override_generation_config);
+  if (!overrides.ok()) {
+    return WithDetails(overrides, "BAD_OPTION", "--override-generation-config", std::nullopt);
+  }
   // Attention adds up splits of 256 tokens, which blocks must not straddle.
   if (o.block_size < 16 || 256 % o.block_size != 0) {
     return InvalidField("BLOCK_SIZE", "--block-size",
@@ -182,6 +192,7 @@ absl::Status Validate(const WorkerOptions& o) {
 engine::EngineOptions ToEngineOptions(const WorkerOptions& o) {
   engine::EngineOptions engine;
   engine.model_dir = o.model_dir;
+  engine.generation_overrides = o.override_generation_config;
   using Compute = backend::BackendOptions::Compute;
   engine.backend.device = o.device;
   engine.backend.compute = o.dtype == "float32"    ? Compute::kF32

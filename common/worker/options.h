@@ -19,6 +19,8 @@ namespace baton::worker {
 struct WorkerOptions {
   std::string model_dir;   // as the flag: what FindModel() takes
   std::string model_name;  // not a flag; in reports. Empty: the name of model_dir
+  // A JSON object whose values replace those of the model's generation_config.json; empty: none.
+  std::string override_generation_config;
   std::string listen = "127.0.0.1:0";
   std::string metrics_listen = "127.0.0.1:0";
   std::string address_file;  // written once the worker listens; see base/rpc/address_file.h

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/error.h"
@@ -27,6 +28,16 @@ absl::Status BadStream(absl::string_view message) {
 }
 
 std::string Hex(uint64_t value) { return absl::StrCat(absl::Hex(value, absl::kZeroPad16)); }
+
+bool SameGeneration(const worker_pb::WorkerCard& a, const worker_pb::WorkerCard& b) {
+  return absl::c_equal(a.eos_token_ids(), b.eos_token_ids()) &&
+         a.generation_defaults().SerializeAsString() == b.generation_defaults().SerializeAsString();
+}
+
+std::string GenerationText(const worker_pb::WorkerCard& card) {
+  return absl::StrCat("generation defaults {", card.generation_defaults().ShortDebugString(),
+                      "} and end tokens ", absl::StrJoin(card.eos_token_ids(), ", "));
+}
 
 }  // namespace
 
@@ -192,6 +203,12 @@ absl::Status Roster::CheckSameModel(int worker, const worker_pb::WorkerCard& car
           "KV_LAYOUT_MISMATCH",
           absl::StrCat("KV layout {", card.kv_layout().ShortDebugString(),
                        "}, but this cluster has {", first.kv_layout().ShortDebugString(), "}"));
+    }
+    // What a request leaves open must not depend on which worker came first.
+    if (!SameGeneration(card, first)) {
+      return Refuse(
+          "GENERATION_CONFIG_MISMATCH",
+          absl::StrCat(GenerationText(card), ", but this cluster has ", GenerationText(first)));
     }
   }
   return absl::OkStatus();

@@ -122,7 +122,8 @@ class Roster final : public WorkerSigns {
   // last event, however many streams are tried.
   void OnStreamStarted(int worker);
   // FAILED_PRECONDITION if the worker is of another model, KV layout, tokenizer or role than this
-  // cluster: the worker is then REFUSED, with both values in its detail.
+  // cluster, or has other generation defaults: the worker is then REFUSED, with both values in its
+  // detail.
   absl::Status OnEvent(int worker, const internal::v1::WatchResponse& event);
   // REFUSED if the worker does not accept this router, see IsAccessRefused. Either way it gets no
   // new request until another stream is established. What it has cached stays in the index: the

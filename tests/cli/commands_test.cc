@@ -294,6 +294,15 @@ TEST(CommandsTest, DeterministicIsTheDefault) {
   EXPECT_FALSE(parsed.commands.plan.question.engine.backend.deterministic);
 }
 
+TEST(CommandsTest, UpHandsGenerationDefaultsOn) {
+  const char* defaults = R"({"temperature": 0.2, "top_p": 0.9})";
+  const ParsedCommands parsed =
+      Parse({"up", "--model", "/tmp", "--override-generation-config", defaults});
+  ASSERT_FALSE(parsed.exit_now);
+  EXPECT_THAT(parsed.commands.up.cluster.worker_flags,
+              ElementsAre("--override-generation-config", defaults));
+}
+
 TEST(CommandsTest, UpHandsAnEmptyValueOn) {
   const ParsedCommands parsed = Parse({"up", "--model", "/tmp", "--cublas-algorithms", ""});
   ASSERT_FALSE(parsed.exit_now);

@@ -175,6 +175,30 @@ TEST_F(WholeClusterTest, TheDemoModelRemembersWhatItRead) {
   ExpectIdle();
 }
 
+TEST_F(WholeClusterTest, AnOperatorsDefaultsHoldForWhatARequestLeavesOpen) {
+  worker::WorkerOptions options = WorkerOptions();
+  options.override_generation_config = R"({"temperature": 0, "max_new_tokens": 12})";
+  StartCluster(options);
+  for (Case& c : MakeCases(*oracle_, 8, testing::TestSeed(47))) {
+    const auto& ids = c.request.token_ids().ids();
+    const std::vector<int32_t> prompt(ids.begin(), ids.end());
+    v1::SamplingParams& sampling = *c.request.mutable_sampling();
+    const auto oracle = [&](float temperature, int max_tokens) {
+      return oracle_->Generate(prompt, {.temperature = temperature, .seed = sampling.seed()},
+                               max_tokens);
+    };
+    sampling.clear_temperature(), sampling.clear_top_p(), sampling.clear_top_k();
+    sampling.clear_min_p();
+    c.request.mutable_stop()->clear_max_tokens();
+    EXPECT_EQ(Generate(c.request).token_ids, oracle(0, 12));
+    sampling.set_temperature(1.9f);
+    EXPECT_EQ(Generate(c.request).token_ids, oracle(1.9f, 12)) << "the request's";
+    c.request.mutable_stop()->set_max_tokens(14);
+    EXPECT_EQ(Generate(c.request).token_ids, oracle(1.9f, 14)) << "a default is no ceiling";
+  }
+  ExpectIdle();
+}
+
 TEST_F(WholeClusterTest, BadInputIsNamedAndBlocksAreAsBefore) {
   StartCluster(WorkerOptions());
   using Code = absl::StatusCode;

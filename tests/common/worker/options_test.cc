@@ -1,5 +1,6 @@
 #include "common/worker/options.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
@@ -101,6 +102,17 @@ TEST(WorkerOptionsTest, TheTypeOfKvArrivesAtTheEngine) {
     EXPECT_EQ(Parse({"--kv-cache-dtype", name}, &options), "");
     EXPECT_EQ(ToEngineOptions(options).kv_dtype, kv::ParseKvDtype(name));
   }
+}
+
+TEST(WorkerOptionsTest, GenerationDefaultsAreCheckedAtOnceAndArriveAtTheEngine) {
+  WorkerOptions options, wrong;
+  EXPECT_EQ(Parse({"--override-generation-config", R"({"temperature": 0.5})"}, &options), "");
+  EXPECT_TRUE(Validate(options).ok());
+  EXPECT_EQ(ToEngineOptions(options).generation_overrides, R"({"temperature": 0.5})");
+  EXPECT_EQ(Parse({"--override-generation-config", R"({"temperature": 3})"}, &wrong), "");
+  EXPECT_EQ(ErrorReason(Validate(wrong)), "BAD_OPTION");
+  EXPECT_EQ(ErrorField(Validate(wrong)), "--override-generation-config");
+  EXPECT_THAT(std::string(Validate(wrong).message()), ::testing::HasSubstr("temperature: found 3"));
 }
 
 TEST(WorkerOptionsTest, OutOfRangeIsRefusedByName) {

@@ -285,6 +285,10 @@ TEST_F(RosterTest, ForeignWorkersAreRefusedWithBothValues) {
          card->mutable_kv_layout()->set_block_tokens(32);
          card->mutable_kv_layout()->set_fingerprint(2);
        }},
+      {"GENERATION_CONFIG_MISMATCH", "temperature: 0.5", "this cluster has generation defaults {}",
+       [](auto* card) { card->mutable_generation_defaults()->set_temperature(0.5f); }},
+      {"GENERATION_CONFIG_MISMATCH", "end tokens 256, 3", "this cluster has generation defaults {}",
+       [](auto* card) { card->add_eos_token_ids(3); }},
       {"TOKENIZER_MISMATCH", "0000000000000005", "000000000000004d",
        [](auto* card) { card->set_tokenizer_fingerprint(5); }},
       {"ROLE_MISMATCH", "prefill", "decode",
