@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
+#include "common/kv/answer_blocks.h"
 #include "decode_worker/beam_search.h"
 #include "decode_worker/scheduler.h"
 #include "decode_worker/shared_prefill.h"
@@ -69,15 +70,9 @@ absl::Status DecodeScheduler::CheckFits(const Sequence& sequence) const {
         absl::StrCat(choices, " choices at once requested, the decode worker has slots for ",
                      options_.max_num_seqs, " (--max-num-seqs)"));
   }
-  // The KV of the last token is never read. Choices can run one after another, beams cannot.
   const int64_t prompt = static_cast<int64_t>(sequence.tokens.size());
-  const int64_t whole = prompt + call.max_tokens - 1;
-  int64_t blocks = BlocksFor(whole);
-  if (call.beams != nullptr) {
-    const int64_t shared = prompt / options_.block_tokens;
-    // A beam that splits has a copy of its parent's last block beside the parent's own.
-    blocks = shared + (blocks - shared + 1) * choices;
-  }
+  const int64_t blocks = kv::BlocksOfAnswer(
+      prompt, call.max_tokens, call.beams != nullptr ? choices : 0, options_.block_tokens);
   if (blocks <= pool_.counts().total) return absl::OkStatus();
   return MakeError(
       kExhausted, "KV_POOL_TOO_SMALL",

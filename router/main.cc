@@ -91,7 +91,7 @@ void AddFlags(CLI::App* app, Options* options, LogFlags* log) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 50));
   app->add_option("--default-max-tokens", options->default_max_tokens,
                   "Limit for the answers to requests that set none; 0: max_new_tokens of the "
-                  "model's generation_config.json, else what its context holds")
+                  "model's generation_config.json, else what its context and the KV pools hold")
       ->check(CLI::Range(0, 1 << 30));
   app->add_option("--max-output-tokens", options->max_output_tokens,
                   "Requests for longer answers are refused; 0: none are")

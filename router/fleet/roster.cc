@@ -461,17 +461,20 @@ std::optional<ModelInfo> Roster::model() const {
   std::optional<ModelInfo> model;
   for (const Worker& w : workers_) {
     if (!w.card || !w.listed) continue;
-    if (model) {
-      model->max_model_len = std::min(model->max_model_len, w.card->max_model_len());
-      continue;
+    if (!model) {
+      model.emplace();
+      model->fingerprint = w.card->model_fingerprint();
+      model->kv_layout_fingerprint = w.card->kv_layout().fingerprint();
+      model->block_tokens = w.card->kv_layout().block_tokens();
+      model->max_model_len = w.card->max_model_len();
+      model->eos_token_ids.assign(w.card->eos_token_ids().begin(), w.card->eos_token_ids().end());
+      model->defaults = w.card->generation_defaults();
     }
-    model.emplace();
-    model->fingerprint = w.card->model_fingerprint();
-    model->kv_layout_fingerprint = w.card->kv_layout().fingerprint();
-    model->block_tokens = w.card->kv_layout().block_tokens();
-    model->max_model_len = w.card->max_model_len();
-    model->eos_token_ids.assign(w.card->eos_token_ids().begin(), w.card->eos_token_ids().end());
-    model->defaults = w.card->generation_defaults();
+    model->max_model_len = std::min(model->max_model_len, w.card->max_model_len());
+    // Most fleets have one size, or a few.
+    const int blocks = w.role == v1::WORKER_ROLE_DECODE ? w.card->total_blocks() : 0;
+    std::vector<int>& sizes = model->decode_blocks;
+    if (blocks > 0 && (sizes.empty() || sizes.back() != blocks)) sizes.push_back(blocks);
   }
   return model;
 }

@@ -11,6 +11,7 @@
 #include "common/base/utf8.h"
 #include "common/grammar/from_proto.h"
 #include "common/grammar/schema_check.h"
+#include "router/request/answer_length.h"
 #include "router/request/prompt_sources.h"
 #include "router/request/truncation.h"
 
@@ -396,11 +397,11 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& reques
     FillSampling(request.sampling(), model.defaults, decode.mutable_sampling());
   }
   FillChoices(request, &decode);
-  const int answer = DefaultAnswerTokens(model, request_class);
   // A prompt is computed for a token behind it.
-  decode.set_max_tokens(stop.has_max_tokens() ? std::max(1, stop.max_tokens())
-                        : answer > 0          ? std::min(room, std::max(answer, stop.min_tokens()))
-                                              : room);
+  decode.set_max_tokens(
+      stop.has_max_tokens()
+          ? std::max(1, stop.max_tokens())
+          : DefaultMaxTokens(request, model, request_class, static_cast<int>(tokens.size()), room));
   *decode.mutable_stop_token_ids() = stop.stop_token_ids();
   if (!stop.ignore_eos()) {
     for (int32_t id : model.eos_token_ids) decode.add_stop_token_ids(id);

@@ -7,6 +7,7 @@
 #include "common/base/error.h"
 #include "common/base/request_limits.h"
 #include "common/base/status_macros.h"
+#include "router/request/answer_length.h"
 
 namespace baton::router {
 namespace {
@@ -42,14 +43,6 @@ absl::Status CheckTruncation(const v1::GenerateRequest& request) {
 int ContextOf(const ModelInfo& model, const RequestClass& request_class) {
   if (request_class.max_context_tokens <= 0) return model.max_model_len;
   return std::min(model.max_model_len, request_class.max_context_tokens);
-}
-
-int DefaultAnswerTokens(const ModelInfo& model, const RequestClass& request_class) {
-  int tokens = request_class.default_max_tokens > 0 ? request_class.default_max_tokens
-                                                    : std::max(0, model.defaults.max_new_tokens());
-  if (request_class.max_output_tokens <= 0) return tokens;
-  return tokens > 0 ? std::min(tokens, request_class.max_output_tokens)
-                    : request_class.max_output_tokens;
 }
 
 int RoomForPrompt(const v1::StopConditions& stop, const ModelInfo& model,

@@ -25,9 +25,6 @@ absl::Status CheckTruncation(const v1::GenerateRequest& request);
 // The context of a request: the model's, or what its class allows of it.
 int ContextOf(const ModelInfo& model, const RequestClass& request_class);
 
-// Tokens of an answer whose request sets no limit: the class' default, else the model's; 0: none.
-int DefaultAnswerTokens(const ModelInfo& model, const RequestClass& request_class);
-
 // Tokens for the prompt, in a context that must hold the answer, too: max_tokens, or the default,
 // or else a sixteenth of the context.
 int RoomForPrompt(const v1::StopConditions& stop, const ModelInfo& model,

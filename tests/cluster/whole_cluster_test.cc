@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -196,6 +197,37 @@ TEST_F(WholeClusterTest, AnOperatorsDefaultsHoldForWhatARequestLeavesOpen) {
     c.request.mutable_stop()->set_max_tokens(14);
     EXPECT_EQ(Generate(c.request).token_ids, oracle(1.9f, 14)) << "a default is no ceiling";
   }
+  ExpectIdle();
+}
+
+// The context has 1,024 tokens, the pools 320.
+TEST_F(WholeClusterTest, AnAnswerWithoutALimitFillsTheKvPool) {
+  worker::WorkerOptions options = WorkerOptions();
+  options.num_blocks = 20;
+  StartCluster(options);
+  for (Case& c : MakeCases(*oracle_, 4, testing::TestSeed(48))) {
+    const auto& ids = c.request.token_ids().ids();
+    const std::vector<int32_t> prompt(ids.begin(), ids.begin() + std::min(ids.size(), 100));
+    c.request.mutable_token_ids()->mutable_ids()->Assign(prompt.begin(), prompt.end());
+    *c.request.mutable_sampling() = {};
+    c.request.mutable_sampling()->set_temperature(0);
+    c.request.mutable_stop()->clear_max_tokens();
+    const int most = 320 - static_cast<int>(prompt.size()) + 1;
+    c.expected = oracle_->Generate(prompt, {.temperature = 0}, most);
+    ExpectAnswer(Generate(c.request), c, prompt.size());
+    c.request.set_n(3);  // one after another where they do not fit together
+    EXPECT_EQ(Generate(c.request).usage.generated_tokens(), 3 * most);
+    c.request.clear_n();
+    c.request.mutable_stop()->set_max_tokens(most + 1);
+    EXPECT_EQ(ErrorReason(Generate(c.request).status), "KV_POOL_TOO_SMALL") << "the client's";
+  }
+  GenerateRequest search;
+  search.set_text("Table:\n deha = 9194\nQ deha ?");
+  search.set_beam_width(4);
+  search.mutable_stop()->set_ignore_eos(true);
+  const Answer found = Generate(search);
+  EXPECT_TRUE(found.status.ok()) << found.status;
+  EXPECT_EQ(found.finish, v1::FINISH_REASON_LENGTH);
   ExpectIdle();
 }
 

@@ -320,6 +320,29 @@ TEST_F(RosterTest, ForeignWorkersAreRefusedWithBothValues) {
   EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_READY);
 }
 
+TEST_F(RosterTest, TheModelHasTheSmallestContextAndTheDecodeWorkersPools) {
+  testing::RoutedFleet fleet({"p:1"}, {"d0:1", "d1:1"}, kTokenizer, policy_, clock_);
+  const auto introduce = [&fleet](int worker, int blocks, int max_model_len) {
+    internal::v1::WatchResponse event;
+    *event.mutable_card() =
+        FakeCard(worker == 0 ? v1::WORKER_ROLE_PREFILL : v1::WORKER_ROLE_DECODE, kTokenizer);
+    event.mutable_card()->set_total_blocks(blocks);
+    event.mutable_card()->set_max_model_len(max_model_len);
+    fleet.roster.OnStreamStarted(worker);
+    ASSERT_TRUE(fleet.roster.OnEvent(worker, event).ok());
+  };
+  introduce(0, 5, 512);
+  EXPECT_TRUE(fleet.roster.model()->decode_blocks.empty()) << "a prefill worker's does not count";
+  introduce(1, 64, 1024);
+  introduce(2, 32, 256);
+  EXPECT_THAT(fleet.roster.model()->decode_blocks, ::testing::ElementsAre(64, 32));
+  EXPECT_EQ(fleet.roster.model()->max_model_len, 256);
+  introduce(2, 96, 256);  // started again, with more memory
+  EXPECT_THAT(fleet.roster.model()->decode_blocks, ::testing::ElementsAre(64, 96));
+  introduce(2, 64, 256);
+  EXPECT_THAT(fleet.roster.model()->decode_blocks, ::testing::ElementsAre(64));
+}
+
 TEST_F(RosterTest, WhenNoneOfTheOldModelIsLeftANewModelMayCome) {
   MakeReady(kPrefill0);
   Pass(absl::Seconds(10));

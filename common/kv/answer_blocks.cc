@@ -1,0 +1,24 @@
+#include "common/kv/answer_blocks.h"
+
+#include <algorithm>
+
+namespace baton::kv {
+
+int64_t BlocksOfAnswer(int64_t prompt_tokens, int64_t max_tokens, int beams, int block_tokens) {
+  const int64_t blocks = (prompt_tokens + max_tokens - 1 + block_tokens - 1) / block_tokens;
+  if (beams == 0) return blocks;
+  const int64_t shared = prompt_tokens / block_tokens;
+  // A beam that splits has a copy of its parent's last block beside the parent's own.
+  return shared + (blocks - shared + 1) * beams;
+}
+
+int64_t LongestAnswer(int64_t prompt_tokens, int beams, int block_tokens, int64_t blocks) {
+  int64_t of_one = blocks;
+  if (beams > 0) {
+    const int64_t shared = prompt_tokens / block_tokens;
+    of_one = blocks < shared ? 0 : shared - 1 + (blocks - shared) / beams;
+  }
+  return std::max<int64_t>(0, of_one * block_tokens - prompt_tokens + 1);
+}
+
+}  // namespace baton::kv
