@@ -35,7 +35,9 @@ CLEAN = {
     "tests/testing/seed.py": "import random\n" "random.Random(os." "urandom(4))\n",
     "tests/cluster/kill_test.py": "self.random = seed.generator(self.id())\nself.random.choice(random.Random(3))\n",
     "proto/baton/v1/inference.proto": "message A { int32 block = 1; }\n",
+    "scripts/run": "#!/bin/sh\n",
 }
+EXECUTABLE = {"scripts/run"}
 
 # What is put into the clean tree: what the report must say of it. Each breaks one rule, once.
 BREACHES = [
@@ -101,6 +103,8 @@ BREACHES = [
     ("tests/cli/a_test.py", "generator = random" ".Random()\n", "draws by random" "."),
     ("tests/cli/a_test.py", "weights = os" ".urandom(10)\n", "draws by os" ".urandom"),
     ("tests/cli/a_test.py", "name = uuid" ".uuid4()\n", "draws by uuid" ".uuid4"),
+    ("scripts/walk.py", "#!/usr/bin/env python3\n", "expected an executable file"),
+    ("tests/cli/a_test.py", "#!/usr/bin/env python3\n", "expected an executable file"),
 ]
 
 # Exceptions that no longer hold: check, list, what the report must say.
@@ -146,6 +150,8 @@ def write(root, tree):
     for path, text in tree.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text, encoding="utf-8")
+        if path in EXECUTABLE:
+            (root / path).chmod(0o755)
 
 
 def report_of(tree):

@@ -10,6 +10,7 @@ breach too.
 
 import argparse
 import graphlib
+import os
 import re
 import sys
 from pathlib import Path
@@ -370,6 +371,20 @@ def check_seeds(root):
                 yield f"{path}:{number}", f"draws by {found}, expected a seed from {SEED_FILES[python]}"
 
 
+def check_modes(root):
+    """Documents and head comments show such a file as a command."""
+    for top in (*ROOTS, "deploy", "models", "packaging", "scripts"):
+        for path in sorted((root / top).rglob("*")):
+            relative = path.relative_to(root)
+            hidden = any(p.startswith(".") or p in ("build", "__pycache__") for p in relative.parts)
+            if hidden or not path.is_file():
+                continue
+            with open(path, "rb") as file:
+                program = file.read(2) == b"#!"
+            if program and not os.access(path, os.X_OK):
+                yield relative, "begins with #!, expected an executable file (chmod +x)"
+
+
 def says_page(identifier):
     words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", SYSTEM_PAGE.sub("", identifier))
     return any(word.lower() in ("page", "pages", "paged") for word in words)
@@ -388,7 +403,7 @@ def missing(root, exceptions, name):
 
 
 CHECKS = (check_includes, check_links, check_subrooms, check_mirror, check_length, check_guards,
-          check_names, check_words, check_seeds)
+          check_names, check_words, check_seeds, check_modes)
 
 
 def breaches(root, checks=CHECKS):
