@@ -281,9 +281,7 @@ def run_clusters(bench, command, scratch):
     folder = Path(rows[0]["folder"])
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(bench.demo / name, folder / name)
-    libraries = [str(bench.cluster / "lib"), bench.environment.get("LD_LIBRARY_PATH", "")]
-    clusters = dataclasses.replace(bench, deadline=min(bench.deadline, time.monotonic() + CLUSTER_SECONDS), environment={
-        **bench.environment, "LD_LIBRARY_PATH": ":".join(filter(None, libraries))})
-    return run(clusters, "clusters", [sys.executable, str(HERE / CLUSTERS), str(bench.cluster / "bin"), "--demo",
-                                      str(bench.demo), "--load-model", str(folder), "--seconds",
-                                      f"{clusters.left():.0f}"])
+    clusters = dataclasses.replace(bench, deadline=min(bench.deadline, time.monotonic() + CLUSTER_SECONDS))
+    return run(clusters, "clusters", [sys.executable, str(HERE / CLUSTERS), str(bench.cluster / "bin"), "--libraries",
+                                      str(bench.cluster / "lib"), "--demo", str(bench.demo), "--load-model", str(folder),
+                                      "--seconds", f"{clusters.left():.0f}"])

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Whole clusters on the device that is there: the part `clusters` of scripts/gpu-check. Prints a line of JSON for each result.
 
-    gpu_clusters.py BIN_DIR [--device cuda:0] [--transports grpc,ipc] [--demo models/demo] [--load-model DIR]
-                    [--input-len 1024] [--runs texts,kills,serve] [--seconds 120]
+    gpu_clusters.py BIN_DIR [--libraries DIR] [--device cuda:0] [--transports grpc,ipc] [--demo models/demo]
+                    [--load-model DIR] [--input-len 1024] [--runs texts,kills,serve] [--seconds 120]
     gpu_clusters.py build/cpu-release/bin --device cpu --transports grpc,shm --input-len 512   # without a GPU
 
 - texts: the prompts of models/demo, greedy, to clusters that differ in workers, transport and formats. At least 95 % of the
@@ -194,7 +194,13 @@ def main():
     parser.add_argument("--input-len", type=int, default=1024)
     parser.add_argument("--runs", default="texts,kills,serve")
     parser.add_argument("--seconds", type=float, default=120)
-    return Runs(parser.parse_args()).run()
+    parser.add_argument("--libraries", type=Path, help="a folder with shared libraries of the programs")
+    arguments = parser.parse_args()
+    if arguments.libraries:
+        # For what is started from here: this Python has those of its machine, which may be newer.
+        folders = (str(arguments.libraries), os.environ.get("LD_LIBRARY_PATH"))
+        os.environ["LD_LIBRARY_PATH"] = ":".join(filter(None, folders))
+    return Runs(arguments).run()
 
 
 if __name__ == "__main__":

@@ -190,9 +190,9 @@ elif part == "checkpoint":
 # In place of gpu_clusters.py: says how it was called, and fails.
 CLUSTERS = """import json, os, sys
 model = sys.argv[sys.argv.index("--load-model") + 1]
-print(json.dumps({"part": "clusters", "what": "texts", "case": " ".join(sys.argv[1:4]), "device": "fake",
+print(json.dumps({"part": "clusters", "what": "texts", "case": " ".join(sys.argv[1:6]), "device": "fake",
                   "asked": len(os.listdir(model)), "right": 1, "same": 0}))
-print(os.environ["LD_LIBRARY_PATH"], file=sys.stderr)
+print("libraries", os.environ.get("LD_LIBRARY_PATH"), file=sys.stderr)
 sys.exit(1)
 """
 
@@ -225,6 +225,18 @@ def run_fake(folder, parts, seconds, models=(), program="good"):
     return code, output.getvalue(), (folder / "r.md").read_text(encoding="utf-8"), bench
 
 
+def test_libraries_of_clusters():
+    """The programs of a cluster are loaded with the pack's libraries, before those that the caller names."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "baton").write_text("#!/bin/sh\necho loads $LD_LIBRARY_PATH\nexit 1\n", encoding="utf-8")
+        (Path(folder) / "baton").chmod(0o755)
+        command = [ROOT / "scripts" / gpu_bench.CLUSTERS, folder, "--libraries", f"{folder}/lib", "--demo",
+                   ROOT / "models/demo", "--runs", "texts"]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60,
+                             env={**os.environ, "LD_LIBRARY_PATH": "/elsewhere"})
+        assert ran.returncode == 1 and f"loads {folder}/lib:/elsewhere" in ran.stderr, ran
+
+
 def test_running():
     with tempfile.TemporaryDirectory() as folder:
         code, output, text, bench = run_fake(folder, ["kernels"], 60)
@@ -254,9 +266,12 @@ def test_running():
         (Path(folder) / "clusters.py").write_text(CLUSTERS, encoding="utf-8")
         with unittest.mock.patch.object(gpu_bench, "CLUSTERS", f"{folder}/clusters.py"):
             code, _, text, _ = run_fake(folder, ["clusters"], 60)
-        # The tokenizer's two files came to the weights.
-        assert f"| texts | {folder}/cluster/bin --demo {ROOT / 'models/demo'} | fake | asked 2, right 1, same 0 |" in text, text
-        assert code == 1 and f"| clusters |  | exit code 1 after 0 s: {folder}/cluster/lib" in text, text
+        # The tokenizer's two files came to the weights. Python itself goes on with its machine's libraries.
+        cluster = f"{folder}/cluster"
+        assert (f"| texts | {cluster}/bin --libraries {cluster}/lib --demo {ROOT / 'models/demo'} | fake "
+                "| asked 2, right 1, same 0 |") in text, text
+        here = os.environ.get("LD_LIBRARY_PATH")
+        assert code == 1 and f"| clusters |  | exit code 1 after 0 s: libraries {here} |" in text, text
         # The tables of several runs' figures, anywhere.
         made = subprocess.run([sys.executable, ROOT / "scripts/gpu-check", "--markdown",
                                Path(folder) / "all.md", "--render", bench.results],
@@ -454,8 +469,8 @@ def main():
         test_program(program)
         print("gpu_bench prints what it should")
         return 0
-    for test in (test_floors, test_goals, test_cells, test_gated, test_traffic, test_running, test_gpu_check,
-                 test_peers, test_peers_order):
+    for test in (test_floors, test_goals, test_cells, test_gated, test_traffic, test_running,
+                 test_libraries_of_clusters, test_gpu_check, test_peers, test_peers_order):
         test()
     print("gpu-check --bench reckons as it should")
     return 0
