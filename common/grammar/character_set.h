@@ -30,6 +30,7 @@ class CharacterSet {
   bool empty() const { return ranges_.empty(); }
   // Ascending; no two touch.
   const std::vector<Range>& ranges() const { return ranges_; }
+  friend bool operator==(const CharacterSet&, const CharacterSet&) = default;
 
  private:
   std::vector<Range> ranges_;

@@ -21,6 +21,8 @@ namespace {
 constexpr int kMaxRepetitions = 1000;
 constexpr size_t kMaxGroupDepth = 64;
 constexpr uint32_t kLastAscii = 0x7f;
+// No text has them, and UTF-8 has no bytes for them, but ranges may end with them.
+constexpr CharacterSet::Range kSurrogates = {0xd800, 0xdfff};
 
 // Of a class of which engines disagree on members: those that are surely in it may match, and a
 // negation must not match those that may be in it.
@@ -64,6 +66,10 @@ const CharacterSet& LineEnds() {
   return *set;
 }
 
+bool HasCharacter(const CharacterSet& set) {
+  return !set.empty() && set != CharacterSet{kSurrogates};
+}
+
 ClassEscape Negated(const ClassEscape& escape) {
   return {escape.maybe.Complement(), escape.surely.Complement()};
 }
@@ -73,8 +79,8 @@ void AppendCharacter(uint32_t character, absl::string_view with_backslash, std::
     out->append("\\n");
   } else if (character == '\r') {
     out->append("\\r");
-  } else if (character == 0) {
-    out->append("\\u0000");
+  } else if (character == 0 || (character >= kSurrogates.first && character <= kSurrogates.last)) {
+    absl::StrAppend(out, "\\u", absl::Hex(character, absl::kZeroPad4));
   } else {
     const bool meaning =
         character < 0x80 && absl::StrContains(with_backslash, static_cast<char>(character));
@@ -172,7 +178,7 @@ class RegexWalk {
   void AtomBegins() { atom_ = normal_.size(); }
 
   absl::Status Atom(const CharacterSet& set) {
-    if (set.empty()) return Unsupported("a class without a character");
+    if (!HasCharacter(set)) return Unsupported("a class without a character");
     AtomBegins();
     normal_.append(NormalClass(set));
     return absl::OkStatus();
@@ -281,7 +287,7 @@ class RegexWalk {
     if (at_ >= regex_.size()) return Invalid("a class is not closed", begin);
     ++at_;
     const CharacterSet set = negated ? members.maybe.Complement() : members.surely;
-    if (set.empty()) return Unsupported("a class without a character", begin);
+    if (!HasCharacter(set)) return Unsupported("a class without a character", begin);
     return Atom(set);
   }
 

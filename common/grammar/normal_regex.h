@@ -6,7 +6,8 @@
 // and these disagree: to one of them \x22a is one character. So it gets a normal form, in which
 // they agree:
 // - a character stands for itself, in UTF-8. Punctuation that has a meaning has a backslash; a line
-//   feed and a carriage return are \n and \r, and a zero byte is \u0000;
+//   feed and a carriage return are \n and \r. A zero byte is \u0000. A surrogate is in no text, but
+//   a range may end with \ud800 or \udfff;
 // - a class is its characters in ascending order, but a ^ in first place is the last one. One with
 //   characters beyond ASCII is the negation of all others, in ranges that end where ASCII ends:
 //   where XGrammar looks ahead, it compares the last byte of a range's ends with a character of

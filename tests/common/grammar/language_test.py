@@ -188,7 +188,8 @@ class Expressions:
         self.in_json = in_json
         low = 0x20 if in_json else 0
         self.ascii = [chr(c) for c in range(low, 128) if not in_json or chr(c) not in '"\\']
-        self.wide = ["\x80", "é", "ÿ", "Ł", "\u2028", "日", "\ufffd", "😀", "\U0010ffff"]
+        self.wide = ["\x80", "é", "ÿ", "Ł", "\u2028", "日", "\ud7ff", "\ue000", "\ufffd", "😀",
+                     "\U0010ffff"]
 
     def any_character(self):
         return self.rng.choice(self.rng.choice([self.ascii, HEX, self.wide]))

@@ -87,11 +87,23 @@ TEST(NormalRegexTest, AClassBeyondAsciiIsTheNegationOfTheRest) {
   EXPECT_EQ(Normal(R"([\s\S\u001c-\uffff])"), "[\\u0000-\U0010ffff]");
 }
 
+// JSON's writer would replace the bytes that UTF-8 might have had for them.
+TEST(NormalRegexTest, SurrogatesAtTheEndOfARangeHaveAnEscape) {
+  EXPECT_EQ(Normal(R"([\x20-\ud7ff])"), "[^\\u0000-\x1f\\ud800-\U0010ffff]");
+  EXPECT_EQ(Normal(R"([^\x20-\ud7ff])"), "[^ -\x7f\u0080-\ud7ff]");
+  EXPECT_EQ(Normal(R"([\x20-\ud7ff\ue000-\ufffd])"),
+            "[^\\u0000-\x1f\\ud800-\\udfff\ufffe-\U0010ffff]");
+  EXPECT_EQ(Normal(R"([\x00-\ud7ff\ue000-\udbff\udfff])"), "[^\\ud800-\\udfff]");
+  EXPECT_EQ(Normal(R"([\ue000])"), "\ue000");
+  EXPECT_EQ(Normal(R"([#\ue000])", RegexUse::kJsonString),
+            "[^\\u0000-\"$-\x7f\u0080-\\udfff\ue001-\U0010ffff]");
+}
+
 TEST(NormalRegexTest, RefusesByNameWhatIsNotSupported) {
   for (const char* const regex :
        {"a^b", "a$b", "(?=a)", "(?!a)", "(?<n>a)", "(?i)a", R"(\b)", R"((a)\1)", R"(\p{L})",
         R"(\A)", "[[:alpha:]]", R"(\cA)", R"(\0)", R"(\ud800)", R"(\udc00\ud800)", R"(a\ud800b)",
-        R"([^\s\S])", R"([^\u0000-\udbff\udfff])"}) {
+        R"([^\s\S])", R"([^\u0000-\udbff\udfff])", R"([^\x00-\ud7ff\ue000-\udbff\udfff])"}) {
     EXPECT_THAT(Normal(regex), ::testing::StartsWith("SCHEMA_UNSUPPORTED")) << regex;
   }
 }
