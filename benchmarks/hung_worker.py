@@ -162,7 +162,7 @@ def soak(log, cluster, http_address, options):
     rng = random.Random(options.seed)
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count())]
     try:
-        os.setpriority(os.PRIO_PROCESS, 0, -10)  # so that a pause ends when it should
+        os.setpriority(os.PRIO_PROCESS, 0, -10)  # a pause must end on time on a busy machine, too
     except PermissionError:
         pass  # the longest pause is printed
     clients = Clients(http_address, options)

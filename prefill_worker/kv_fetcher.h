@@ -94,7 +94,7 @@ class KvFetcher {
     bool of_offer = false;
     bool cancelled = false;
     absl::Duration began;
-    absl::Duration awake_began;  // by the clock of the options
+    absl::Duration awake_began;  // when it began, by the clock of the options
     std::shared_ptr<transfer::PrefillCall> call;
     int missing() const { return blocks.size() - first_block; }
   };

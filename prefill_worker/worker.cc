@@ -128,7 +128,7 @@ absl::Status PrefillWorker::SharePool(const worker::WorkerOptions& options) {
   if (transport == "grpc" || transport == "nccl") return absl::OkStatus();
   const backend::KvPool& pool = engine().kv_pool();
   const bool in_host = pool.shared_file >= 0 && transport != "ipc";
-  // Not with "auto": no checksum covers the bytes.
+  // "auto" does not choose this, because no checksum covers the bytes.
   const bool in_device = pool.copier != nullptr && pool.copier->shares() && transport == "ipc";
   absl::Status status = absl::OkStatus();
   if (in_host || in_device) {

@@ -92,7 +92,7 @@ class RouterMetrics {
   void HttpConnectionsChanged(int change);
   void HttpStreamsChanged(int change);
   void HttpConnectionRefused();
-  // That wait for clients to read them.
+  // So many bytes of answers wait for clients to read them.
   void SetUnreadBytes(int64_t bytes);
   // An answer was given up. `why`: "stalled", "answer_memory" or "memory".
   void AnswerNotRead(absl::string_view why);

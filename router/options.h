@@ -43,12 +43,12 @@ struct Options {
   // Limits. Requests beyond them are refused with RESOURCE_EXHAUSTED and a retry time.
   int max_inflight_requests = 256;
   int64_t max_inflight_prompt_tokens = 1 << 20;    // of all concurrent requests together
-  int64_t max_inflight_request_bytes = 256 << 20;  // as they arrived, and as JSON values
+  int64_t max_inflight_request_bytes = 256 << 20;  // bytes as they arrived, and as JSON values
   int max_queued_prompts = 256;                    // prompts that wait for a tokenizer thread
   int64_t max_prompt_bytes = 1 << 20;              // of a prompt that is sent as text
   int tokenizer_threads = 2;
   bool split_special_tokens = true;  // of chats that don't set GenerateRequest.split_special_tokens
-  int http_threads = 0;              // that serve HTTP connections; 0: one for each core
+  int http_threads = 0;              // threads that serve HTTP connections; 0: one for each core
   int max_http_connections = 16'384;
 
   int default_max_tokens = 0;  // of requests that set none; 0: the model's, else the context's rest
@@ -66,7 +66,7 @@ struct Options {
   int max_warm_prefixes = 64;               // that are remembered and kept warm
   int explain_log_every = 0;                // log every n-th routing decision in full; 0: none
 
-  // A client that reads nothing of its answer for longer has lost it. 1 or more.
+  // A client that reads nothing of its answer for longer loses it. 1 or more.
   int64_t write_stall_timeout_ms = 30'000;
   // Memory for what clients have not read yet: of one answer's stream, and of all answers together.
   int64_t unread_answer_bytes = 64 << 20;

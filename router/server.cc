@@ -282,7 +282,8 @@ void RouterServer::Drain(absl::Duration grace) {
     }
     rpc_->StopRefusing();
   }
-  // Streams to workers may outlive those to clients, and what was admitted, by a moment.
+  // Streams to workers, and places of admitted requests, may outlive the streams to clients by a
+  // moment.
   admission_.AwaitEmpty();
   if (tracer_ != nullptr) {
     tracer_->Stop(std::max(absl::ZeroDuration(), end - clock_.SinceStart()));

@@ -65,10 +65,10 @@ class RouterServer {
     return metrics_endpoint_ ? metrics_endpoint_->address() : "";
   }
 
-  // NOT_SERVING, and new calls are refused (DRAINING), also on new connections, which are accepted
-  // until the end; waits until the running calls have ended or `grace` is over, then cancels them.
-  // Until then they get all that they would have got before: a worker for what was still queued,
-  // and another one for what loses its own. Idempotent.
+  // Sets NOT_SERVING and refuses new calls (DRAINING), also on new connections, which are accepted
+  // until the end. Waits until the running calls have ended or `grace` is over, then cancels them.
+  // A running call loses nothing by the drain: a queued one still gets a worker, and one that loses
+  // its worker gets another. Idempotent.
   void Drain(absl::Duration grace);
   // Cancels every call now; a Drain() in another thread then returns. Thread-safe.
   void Stop();

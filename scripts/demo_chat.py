@@ -14,14 +14,15 @@ from pathlib import Path
 
 from demo_cluster import PATIENCE_S, start_cluster
 
-# For the page and for clients that name no sampling: the model's file recommends none, and at temperature 1 it writes nonsense.
-# Temperature and top_p are its authors' advice; without the penalty it repeats itself until the context is full.
+# The page, and clients that name no sampling, use these: the model's file recommends none, and at temperature 1 it
+# writes nonsense. Temperature and top_p are its authors' advice; without the penalty it repeats itself until the
+# context is full.
 DEFAULTS = '{"temperature": 0.2, "top_p": 0.9, "repetition_penalty": 1.1}'
 # A model as small as this one answers noticeably better with activations that are not rounded to 8 bits.
 WORKER_FLAGS = ["--dequantize-weights", "--override-generation-config", DEFAULTS]
 # A conversation may fill the context of 8,192 tokens, even on a CPU that computes in float32.
 KV_CACHE_MEMORY = "400MB"
-# Greedy, so that the same question has the same answer for everyone.
+# The chat is greedy, so that the same question has the same answer for everyone.
 CHAT_FLAGS = ["--temperature", "0", "--repetition-penalty", "1.1", "--max-tokens", "256"]
 
 

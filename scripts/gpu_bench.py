@@ -28,9 +28,9 @@ PROGRAM = "gpu_bench"
 GROUPS = ("attention", "products", "quantized", "gated", "passes", "sampling", "blocks")
 PEERS = "gpu_peers.py"
 CLUSTERS = "gpu_clusters.py"
-FILES = ("gpu_bench.py", "gpu_report.py", PEERS, CLUSTERS, "demo_cluster.py")  # that a pack has beside gpu-check
+FILES = ("gpu_bench.py", "gpu_report.py", PEERS, CLUSTERS, "demo_cluster.py")  # files of a pack beside gpu-check
 CLUSTER_MODEL = "qwen2.5-0.5b"
-CLUSTER_SECONDS = 180  # at most: a run takes two minutes
+CLUSTER_SECONDS = 180  # the most that a run may take; it takes two minutes
 CHECKPOINT_BYTES = 16 << 30  # of the largest model
 # Cases whose traffic ncu is asked for.
 TRAFFIC = ("attention_split qwen2.5-7b b64 c8192", "attention_split qwen2.5-0.5b b64 c8192",

@@ -74,8 +74,8 @@ class Entry:
         self.sets_up = set(properties.get("FIXTURES_SETUP", []))
         self.environment = {**os.environ, **dict(pair.split("=", 1) for pair in properties.get("ENVIRONMENT", []))}
         self.script = next((Path(a) for a in self.command or [] if a.endswith(".py")), None)
-        self.tests = []  # of a program: those to run
-        self.cpu_s = 0  # of all runs
+        self.tests = []  # the tests to run, of a program
+        self.cpu_s = 0  # CPU seconds of all runs
 
     def is_randomised(self):
         if self.disabled:
@@ -87,7 +87,7 @@ class Entry:
         for argument in self.command:
             if argument.startswith("--sources="):
                 return any(asks_for_seed(ROOT / source) for source in argument.removeprefix("--sources=").split(","))
-        # A program of this entry alone.
+        # Only this entry runs the program, so the program itself shows whether its tests ask.
         return VARIABLE.encode() in Path(shutil.which(self.command[0])).read_bytes()
 
     def list_tests(self):
@@ -130,7 +130,7 @@ class Count:
     runs: int = 0
     failures: int = 0
     seconds: float = 0
-    seeds: set = dataclasses.field(default_factory=set)  # that failed
+    seeds: set = dataclasses.field(default_factory=set)  # seeds with which it failed
 
 
 class Stopped(Exception):
@@ -187,7 +187,7 @@ class Repetition:
                     self._count(entry, f"{entry.name} at its end", seed, False)
                 break
             pending = [test for test in pending if test not in ended]
-        entry.tests = asked  # one run shows which
+        entry.tests = asked  # one run shows which tests ask
 
     def _start(self, entry, seed, arguments):
         """Exit code, negative if a signal ended it, and standard output."""

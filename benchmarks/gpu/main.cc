@@ -5,12 +5,13 @@
 //            --models=NAME,…] [--group=NAME]
 //             [--only=TEXT] [--scratch=DIR] [--once|--dry] [--tiny]
 //
-// models: their configs alone, which come before the rows of the others, too. checkpoint: writes the
-// models and leaves them in --scratch. --group: of kernels; kGroups. --only: kernels whose "kernel case " has the text. --once: kernels are launched once,
-// and not timed: for profilers.
-// --dry: nor launched, nor is there memory for them. --scratch: where checkpoints are written, one
-// at a time, 15 GB for the largest. --tiny: shapes of nothing, for tests. Exits with 77 where there
-// is no GPU.
+// --part=models prints the models' configs alone; the other parts but ceilings print them first,
+// too. --part=checkpoint writes the models to --scratch and leaves them there. --group chooses one
+// group of kernels (kGroups), and --only the kernels whose "<kernel> <case> " contains the text.
+// --once launches each kernel once and times none, for profilers. --dry launches none and needs no
+// memory for them. --scratch is the folder for checkpoints, which are written one at a time, 15 GB
+// for the largest. --tiny uses tiny shapes, for tests. The program exits with 77 where there is no
+// GPU.
 #include <cstdio>
 #include <string>
 #include <vector>

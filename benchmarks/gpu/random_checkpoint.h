@@ -10,7 +10,7 @@
 
 namespace baton::gpu_bench {
 
-// Removed with the object, unless Keep().
+// The destructor removes the checkpoint unless Keep() was called.
 class RandomCheckpoint {
  public:
   // Makes a folder in `parent` and writes config.json and model.safetensors (bfloat16, quantised as

@@ -114,12 +114,14 @@ struct GenerateRequest {
   // Add the tokenizer's special tokens, such as begin-of-text. Absent: true for text, false for
   // messages.
   std::optional<bool> add_special_tokens;
-  // The prompt's text stays text where it spells special tokens; of messages, all that comes from
-  // them. Absent: false for text, what the router's --split-special-tokens says for messages.
+  // If true, text that spells special tokens stays text: a prompt that is given as text, or all
+  // that the chat template takes from messages. If absent, it is false for text, and the router's
+  // --split-special-tokens decides for messages.
   std::optional<bool> split_special_tokens;
   Sampling sampling;
-  // Absent: until the model stops or its context is full. 0, with prompt_logprobs: the prompt is
-  // scored, and no token is generated.
+  // If absent, a default of the router or the model limits the answer, if there is one; else the
+  // answer ends when the model stops, or when its context or the KV pool is full. If 0, with
+  // prompt_logprobs, the prompt is scored and no token is generated.
   std::optional<int32_t> max_tokens;
   std::vector<std::string> stop;  // texts that end the answer and are not part of it
   std::vector<int32_t> stop_token_ids;

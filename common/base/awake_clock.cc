@@ -25,8 +25,8 @@ AwakeClock::~AwakeClock() {
 absl::Duration AwakeClock::SinceStart() const {
   const int64_t limit = limit_ns_.load(std::memory_order_acquire);
   const int64_t uncounted = uncounted_ns_.load(std::memory_order_acquire);
-  // Last: a thread that is stopped between the loads and here reads too late a time, which the old
-  // limit bounds.
+  // The base clock is read last: a thread that is stopped between the loads and here reads too late
+  // a time, which the old limit bounds.
   return absl::Nanoseconds(std::min(Nanoseconds(base_.SinceStart()) - uncounted, limit));
 }
 

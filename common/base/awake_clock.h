@@ -24,8 +24,8 @@ namespace baton {
 class AwakeClock final : public Clock {
  public:
   static constexpr absl::Duration kPeriod = absl::Milliseconds(50);
-  // A beat that is later than this was kept from running: the rest of the time is not counted. Long
-  // enough for a thread that waits for a busy core.
+  // If a beat comes later than this after the one before, the process was kept from running, and
+  // the rest of the time does not count. A thread that waits for a busy core is not that late.
   static constexpr absl::Duration kMostPerBeat = absl::Milliseconds(250);
   // So much uncounted time between two beats is a pause of the process.
   static constexpr absl::Duration kPause = absl::Seconds(1);
@@ -39,10 +39,10 @@ class AwakeClock final : public Clock {
 
   absl::Duration SinceStart() const override;
   absl::Time Now() const override { return base_.Now(); }
-  // Zero as soon as the process runs again, before the next beat.
+  // The result is zero as soon as the process runs again, even before the next beat.
   absl::Duration SincePause() const override;
 
-  // The process runs now.
+  // Notes that the process runs now.
   void Beat();
 
  private:
@@ -55,7 +55,7 @@ class AwakeClock final : public Clock {
   std::atomic<int64_t> uncounted_ns_{0};
   std::atomic<int64_t> limit_ns_;
   mutable absl::Mutex mutex_;
-  std::optional<absl::Duration> pause_ended_ ABSL_GUARDED_BY(mutex_);  // by this clock
+  std::optional<absl::Duration> pause_ended_ ABSL_GUARDED_BY(mutex_);  // time by this clock
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -18,11 +18,11 @@ struct ByteRange {
   friend bool operator==(const ByteRange&, const ByteRange&) = default;
 };
 
-// In order; none is empty, and no two overlap or touch.
+// The ranges are in order; none is empty, and no two overlap or touch.
 using ByteRanges = std::vector<ByteRange>;
 
-// Adds [begin, end) behind the others; joins it to the last one if they touch. Nothing if it is
-// empty. REQUIRES: begin is not before the end of the last one.
+// Adds [begin, end) behind the others; joins it to the last one if they touch. Does nothing if it
+// is empty. REQUIRES: begin is not before the end of the last one.
 void AppendRange(size_t begin, size_t end, ByteRanges* ranges);
 
 // Appends what `ranges` has of [begin, end) of a text, for a copy of that part which starts at the

@@ -35,11 +35,12 @@ bool IsInBrackets(absl::string_view host) {
          });
 }
 
-// Port 0 is asked for again while another process has the port, which one address gave, at the
-// next.
+// With port 0, the first address of a host gets a free port, and the next ones must have the same.
+// While another process has that port at one of them, another port is tried.
 constexpr int kMostTries = 10;
 
-// Unavailable: someone else has the port. Not found: this machine does not have the address.
+// NOT_FOUND if this machine does not have the address, else UNAVAILABLE, most likely because
+// another process has the port.
 absl::Status Failed(int error) {
   const bool lacks_it = error == EADDRNOTAVAIL || error == EAFNOSUPPORT;
   return absl::Status(lacks_it ? absl::StatusCode::kNotFound : absl::StatusCode::kUnavailable,
@@ -59,7 +60,7 @@ int PortOf(int fd) {
                                            : reinterpret_cast<sockaddr_in&>(bound).sin_port);
 }
 
-// `at` with that port.
+// Listens at the address `at` with that port.
 absl::StatusOr<int> Listen(const addrinfo& at, int port) {
   const int fd = socket(at.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return Failed(errno);

@@ -25,9 +25,10 @@ class ListeningSockets {
     int fd;
   };
 
-  // One for each address that the host has, as "localhost" may have two, with one port; port 0: any
-  // free one. "[::]" serves IPv4, too. INVALID_ARGUMENT as ParseHostPort; UNAVAILABLE, with the
-  // reason alone as its message, if the host has no address or one of them cannot be bound.
+  // Opens a socket for each address of the host ("localhost" may have two), all with one port: any
+  // free one for port 0. "[::]" serves IPv4, too. INVALID_ARGUMENT as ParseHostPort; UNAVAILABLE,
+  // with the reason alone as its message, if the host has no address or one of them cannot be
+  // bound.
   static absl::StatusOr<ListeningSockets> Open(const std::string& address);
   ~ListeningSockets();
   ListeningSockets(ListeningSockets&& other) noexcept;
@@ -35,7 +36,7 @@ class ListeningSockets {
 
   // The host as it was given, and the port that is bound.
   const std::string& address() const { return address_; }
-  // The caller owns them from now on.
+  // Returns the sockets, which the caller owns from now on.
   std::vector<Socket> Release();
 
  private:

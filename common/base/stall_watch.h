@@ -20,8 +20,8 @@ absl::Status ReaderStalled(absl::Duration limit);
 // peer has read meanwhile shows at the next look. Unsynchronized.
 class StallWatch {
  public:
-  // So many bytes of one write get the limit; each further so many get it again. Of a large write
-  // the owner sees only the end, and a slow peer must be able to reach it.
+  // A write gets the limit once, and again for each so many bytes that it has. The owner sees only
+  // the end of a large write, and a slow peer must be able to reach it.
   static constexpr size_t kBytesPerLimit = 64 << 10;
 
   explicit StallWatch(absl::Duration limit) : limit_(limit) {}
@@ -30,14 +30,14 @@ class StallWatch {
   absl::Duration period() const {
     return std::clamp(limit_ / 8, absl::Milliseconds(10), absl::Seconds(1));
   }
-  // Before the first look, and after a time without looks.
+  // Starts the count anew. Call it before the first look, and after a time without looks.
   void Begin(absl::Duration now) {
     looked_at_ = now;
     stalled_ = absl::ZeroDuration();
   }
   // True once the peer has taken nothing for the limit. `moved`: since the last look, a write has
-  // begun, advanced or ended, or none is under way. `bytes`: of the write, if its parts do not
-  // show.
+  // begun, advanced or ended, or none is under way. `bytes`: size of the write, if the owner does
+  // not see it advance.
   bool Look(absl::Duration now, bool moved, size_t bytes = 0) {
     const absl::Duration step = std::min(now - looked_at_, limit_ / 4);
     looked_at_ = now;

@@ -390,7 +390,7 @@ class BraceFormatter {
   size_t next_ = 0;
 };
 
-// What a format of the request makes is the request's.
+// If the format comes from the request, so does all of the result.
 absl::StatusOr<Value> Formatted(Runtime& runtime, const Value& format, TracedText text) {
   if (format.traced().origin() == Origin::kRequest) {
     text = TracedText(std::move(text.text), Origin::kRequest);

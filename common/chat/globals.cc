@@ -156,7 +156,7 @@ absl::StatusOr<Value> DictFunction(Runtime& runtime, Arguments arguments) {
     }
   }
   for (auto& [name, value] : arguments.named) {
-    // It may be a key of a dict of the request, given with **.
+    // The name may be a key of the request's dict that is passed with **.
     BATON_ASSIGN_OR_RETURN(Value key, runtime.MakeString(TracedText(name, Origin::kRequest)));
     entries.emplace_back(std::move(key), std::move(value));
   }

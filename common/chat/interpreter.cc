@@ -351,7 +351,7 @@ absl::Status Interpreter::BindParameters(const MacroSyntax& macro, Arguments arg
       has_caller = true;
       Set(kCallerName, std::move(value));
     } else if (macro.uses_kwargs) {
-      // It may be a key of a dict of the request, given with **.
+      // The name may be a key of the request's dict that is passed with **.
       BATON_ASSIGN_OR_RETURN(Value key, runtime_.MakeString(TracedText(name, Origin::kRequest)));
       named.emplace_back(std::move(key), std::move(value));
     } else {

@@ -27,7 +27,7 @@ class Interpreter {
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;
 
-  // Where both have a name, the request's variable counts.
+  // If both objects have a variable, the request's counts.
   absl::StatusOr<TracedText> Run(const json::Value& request_variables,
                                  const json::Value& model_variables);
 

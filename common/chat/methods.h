@@ -22,7 +22,7 @@ absl::StatusOr<absl::string_view> TextArgument(const Value& value, absl::string_
 // The integer of an argument, `if_absent` if the caller left it out.
 absl::StatusOr<int64_t> IntArgument(const Value& value, absl::string_view what, int64_t if_absent);
 
-// A list of parts of a string, as for Runtime::MakePart.
+// Makes a list of parts of `whole`, each as Runtime::MakePart does.
 absl::StatusOr<Value> MakeParts(Runtime& runtime, const Value& whole,
                                 const std::vector<absl::string_view>& parts);
 // The first `max` places of `from` replaced by `to`; all of them if negative.

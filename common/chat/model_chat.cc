@@ -271,7 +271,7 @@ bool ModelChat::TakesArgumentObjects() const {
 
 bool ModelChat::TakesNullContent() const {
   ModelChat probe = *this;
-  // With a tool call, or, for templates that refuse those, without.
+  // The first conversation has a tool call; the second one is for templates that refuse tool calls.
   for (const char* const messages : {kProbeMessages, kProbeAnswer}) {
     Conversation conversation{.messages = json::Parse(messages, "probe").value(),
                               .add_generation_prompt = false};

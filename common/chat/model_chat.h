@@ -27,7 +27,7 @@ struct Conversation {
   // Further variables, an object, e.g. {"enable_thinking": false}; null without any. They may
   // replace special tokens, and not the variables above.
   json::Value variables = {};
-  // Text of all of the above is to stay text where it spells special tokens.
+  // Text of all fields above stays text where it spells special tokens.
   bool split_special_tokens = true;
 };
 

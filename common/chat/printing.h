@@ -19,7 +19,7 @@ absl::StatusOr<TracedText> StrOf(Runtime& runtime, const Value& value);
 absl::StatusOr<TracedText> ReprOf(Runtime& runtime, const Value& value);
 // repr(int) or repr(float). REQUIRES: a number.
 std::string NumberText(const Value& value);
-// As HTML; markup is HTML. REQUIRES: a string.
+// Escapes a string for HTML; markup is HTML already, and stays as it is. REQUIRES: a string.
 TracedText Escaped(const Value& value);
 
 // The options of json.dumps, as far as the filter tojson of `transformers` passes them on.

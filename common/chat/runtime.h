@@ -57,7 +57,7 @@ class Runtime {
 
   // Each fails with RESOURCE_EXHAUSTED if the value exceeds the budget or nests too deep.
   absl::StatusOr<Value> MakeString(TracedText text, bool markup = false);
-  absl::StatusOr<Value> MakeString(std::string text, bool markup = false) {  // the template's
+  absl::StatusOr<Value> MakeString(std::string text, bool markup = false) {  // the template's text
     return MakeString(TracedText(std::move(text)), markup);
   }
   // A part of a string, which is markup if the whole is. REQUIRES: as for TracedText::AppendPart.
@@ -71,8 +71,8 @@ class Runtime {
   // Fails also for a key that is not hashable.
   absl::StatusOr<Value> MakeDict(DictRep::Entries entries);
   Value MakeUndefined(std::string message);
-  // Its strings are of this origin, keys included, except the roles of messages: see IsKnownRole in
-  // runtime.cc.
+  // The strings of the result, keys included, have this origin, except the roles of messages: see
+  // IsKnownRole in runtime.cc.
   absl::StatusOr<Value> FromJson(const json::Value& json, Origin origin) {
     return FromJson(json, origin, 0);
   }

@@ -22,10 +22,11 @@ struct TracedText {
   TracedText() = default;
   explicit TracedText(std::string all, Origin origin = Origin::kTemplate);
 
-  // That of all its bytes, as far as a function must assume that mixes them.
+  // The origin of a result in which a function mixes the bytes: the request if any of them is the
+  // request's.
   Origin origin() const { return from_request.empty() ? Origin::kTemplate : Origin::kRequest; }
   size_t size() const { return text.size(); }
-  // These bytes are taken beside the text's own.
+  // Memory that the trace takes beside the text.
   size_t trace_bytes() const { return from_request.size() * sizeof(ByteRange); }
 
   void Append(absl::string_view added, Origin origin = Origin::kTemplate);
@@ -44,8 +45,8 @@ struct TracedText {
 TracedText PartOf(const TracedText& whole, absl::string_view part);
 
 // What `convert` makes of the text: each part has the origin of what it was made of. If `convert`
-// makes something else of the whole than of its parts (as of a sigma at the end of one), all of it
-// is the request's, if any was.
+// makes something else of the whole than of its parts (a Greek sigma is another letter at the end
+// of a word), all of the result is the request's if any byte of the text was.
 TracedText Converted(const TracedText& text,
                      absl::FunctionRef<std::string(absl::string_view)> convert);
 

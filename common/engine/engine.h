@@ -23,7 +23,7 @@ namespace baton::engine {
 
 struct EngineOptions {
   std::string model_dir;
-  std::string generation_overrides;  // as of model::ReadGenerationConfig
+  std::string generation_overrides;  // see model::ReadGenerationConfig
   backend::BackendOptions backend;
   int weight_bits = 0;  // ModelConfig::load_bits: 0, 4 or 8
   int block_tokens = 16;

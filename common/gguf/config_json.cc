@@ -217,8 +217,8 @@ class ConfigWriter {
 
 constexpr absl::string_view kSampling = "general.sampling.";
 
-// Samplers that Baton does not have. What only they read is ignored, and so is the order of
-// samplers, which is Baton's (docs/sampling.md).
+// Refuses samplers that Baton does not have. Parameters that only they read are ignored, and so is
+// the file's order of samplers, because Baton has its own (docs/sampling.md).
 absl::Status CheckSampling(const File& file) {
   for (const absl::string_view name : {"mirostat", "xtc_probability"}) {
     const std::string key = absl::StrCat(kSampling, name);

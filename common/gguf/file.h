@@ -94,9 +94,9 @@ class File {
   const std::string& path() const { return path_; }
 
   bool Has(absl::string_view key) const { return metadata_.contains(key); }
-  // Those that begin with `prefix`, sorted.
+  // The keys that begin with `prefix`, sorted.
   std::vector<std::string> Keys(absl::string_view prefix) const;
-  // Whether the value is 0, false, an empty text or an empty list; true without the key.
+  // True if the key is absent, or its value is 0, false, an empty text or an empty list.
   bool IsOff(absl::string_view key) const;
   // Each is nullopt without the key, and INVALID_ARGUMENT for a value of another type. A text is
   // valid UTF-8 of at most 16 MiB.

@@ -42,8 +42,8 @@ struct ProcessOptions {
   std::vector<int32_t> end_token_ids;
   int64_t memory_bytes = int64_t{2} << 30;  // RLIMIT_AS
   // Processor time of one compilation and of one mask: what else the machine does must not decide
-  // what compiles, nor end an answer. Accepting the tokens of a continuation has the time of
-  // a mask again for each kTokensPerLimit tokens. In whole milliseconds, 1 or more.
+  // what compiles, nor end an answer. Accepting the tokens of a continuation has the time of a mask
+  // again for each kTokensPerLimit tokens. Both are whole milliseconds, 1 or more.
   absl::Duration compile_cpu_limit = absl::Seconds(2);
   absl::Duration mask_cpu_limit = absl::Seconds(1);
   absl::Duration start_limit = absl::Seconds(60);  // to start and to read the tokenizer

@@ -24,8 +24,8 @@ constexpr uint32_t kLastAscii = 0x7f;
 // No text has them, and UTF-8 has no bytes for them, but ranges may end with them.
 constexpr CharacterSet::Range kSurrogates = {0xd800, 0xdfff};
 
-// Of a class of which engines disagree on members: those that are surely in it may match, and a
-// negation must not match those that may be in it.
+// Engines disagree on the members of some classes, such as \s. A class matches only what is surely
+// in it, and its negation only what is surely not.
 struct ClassEscape {
   CharacterSet surely;
   CharacterSet maybe;
@@ -126,7 +126,7 @@ class RegexWalk {
   // What an escape stands for.
   struct Escaped {
     std::optional<uint32_t> character;
-    ClassEscape set = {};  // if it is no character
+    ClassEscape set = {};  // the class, if it is no character
   };
 
   absl::Status Element() {
@@ -249,7 +249,7 @@ class RegexWalk {
     return Escaped{.character = character};
   }
 
-  // \uXXXX; two that are a pair of surrogates are one character.
+  // Reads \uXXXX; a pair of surrogates is one character.
   absl::StatusOr<Escaped> CodeUnits() {
     BATON_ASSIGN_OR_RETURN(const uint32_t unit, Hex(at_, 4));
     if (unit < 0xd800 || unit > 0xdfff) return Character(unit, 6);
@@ -291,7 +291,7 @@ class RegexWalk {
     return Atom(set);
   }
 
-  // A character, a class or a range in a class.
+  // Reads a character, a class or a range in a class.
   absl::Status Member(ClassEscape& members) {
     const size_t begin = at_;
     BATON_ASSIGN_OR_RETURN(const Escaped first, MemberEnd());
@@ -356,7 +356,7 @@ class RegexWalk {
     return QuantifierEnds();
   }
 
-  // {m}, {m,} or {m,n}
+  // Reads {m}, {m,} or {m,n}.
   absl::Status Repetition() {
     const size_t end = regex_.find('}', at_);
     if (end == absl::string_view::npos) return Invalid("a { without its }: write \\{");

@@ -15,7 +15,8 @@ const std::set<absl::string_view>& Annotations();
 // The keywords that constrain values of one type. "number" covers integers.
 const std::map<absl::string_view, std::set<absl::string_view>>& KeywordsOfTypes();
 
-// The values of `format`. Not email: XGrammar's has escapes that JSON has not.
+// The values of `format`. "email" is not one of them: XGrammar's grammar for it has escapes that
+// JSON does not have.
 const std::set<absl::string_view>& Formats();
 
 }  // namespace baton::grammar

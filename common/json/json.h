@@ -75,8 +75,8 @@ inline constexpr size_t kMaxValues = size_t{1} << 16;
 absl::StatusOr<Value> Parse(absl::string_view text, absl::string_view file,
                             size_t max_values = kMaxValues);
 
-// Builds a Value from a visit: of a whole document, or of the values that another visitor passes
-// on, which leaves out members of objects. For one document.
+// Builds a Value from a visit of one document: from all of it, or from the values that another
+// visitor passes on, which may leave out members of objects.
 class TreeBuilder : public Visitor {
  public:
   explicit TreeBuilder(size_t max_values) : max_values_(max_values) {}

@@ -43,12 +43,12 @@ class RedisStore final : public SegmentStore {
  private:
   class Connection;
   static constexpr absl::Duration kFairTime = absl::Milliseconds(200);
-  // Of the time that a call was given. Less of it passes by an AwakeClock while the process is
-  // paused.
+  // A call that ends late shows a fault of the server only if at least this share of its time
+  // passed by clock_. While this process is paused, less passes by an AwakeClock.
   static constexpr double kFairShare = 0.9;
   struct Question {
-    absl::Duration given;  // until its deadline
-    absl::Duration at;     // by the clock
+    absl::Duration given;  // time until its deadline
+    absl::Duration at;     // when it began, by clock_
   };
 
   // An idle one, or a new one.

@@ -129,7 +129,8 @@ absl::Status CheckLayerTypes(const JsonFields& config, const ModelConfig& model)
   return absl::OkStatus();
 }
 
-// Its class has no window. Files that were made of Qwen's have the keys, switched off.
+// Llama's class in Transformers has no window. Files that were converted from Qwen have the keys of
+// one, switched off.
 absl::Status AdaptLlama(const JsonFields& config, ModelConfig* model) {
   BATON_ASSIGN_OR_RETURN(const bool slides, config.Bool("use_sliding_window", true));
   if (!slides) config.Ignore("sliding_window");

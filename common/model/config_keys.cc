@@ -33,7 +33,7 @@ constexpr absl::string_view kHarmless[] = {
     "attn_implementation",
     "pretraining_tp",
     "chunk_size_feed_forward",
-    "max_window_layers",  // of windows, whose own key is read or refused
+    "max_window_layers",  // only for windows, whose own key is read or refused
     "id2label",
     "label2id",
     "problem_type",
@@ -50,8 +50,8 @@ constexpr absl::string_view kHarmlessParts[] = {
     "flash_att", "_token_id",     "_token_index",
 };
 
-// Parts of the names that models give to what they compute: what the text models of Transformers 5
-// read beside sizes has one of these.
+// Parts of the names of keys that change a computation: apart from sizes, every key that the text
+// models of Transformers 5 read has one of these in its name.
 constexpr absl::string_view kForwardWords[] = {
     "rope",    "rotary",      "position", "alibi",    "yarn",         "attn",         "attention",
     "softcap", "soft_cap",    "_cap",     "clip",     "scal",         "multiplier",   "factor",
@@ -108,8 +108,8 @@ constexpr absl::string_view kQuantizerWords[] = {
     "cache",    "spars",   "dynamic", "smooth", "codebook", "quant",
 };
 
-// Of generation_config.json: what `transformers` does to every answer, or to sampled ones only, and
-// no request of Baton can ask for.
+// A key of generation_config.json with which `transformers` changes every answer, or sampled ones
+// only, in a way that no request of Baton can ask for.
 struct AnswerKey {
   absl::string_view name;
   bool sampled_only = false;
@@ -145,7 +145,7 @@ constexpr AnswerKey kAnswerKeys[] = {
     {"epsilon_cutoff", true},
     {"eta_cutoff", true},
 };
-// Others that change no token, or none without a key above.
+// Other keys of generation_config.json that change no token, or none without a key above.
 constexpr absl::string_view kGenerationHarmless[] = {
     "bos_token_id",
     "pad_token_id",
@@ -186,7 +186,7 @@ void LogUnknown(const JsonFields& fields, const std::vector<std::string>& unknow
       "not read, as Baton does not know it and its name is not that of a part of the computation");
 }
 
-// One that multiplies, so that 1 changes nothing.
+// True if the key is a factor, so that 1 changes nothing.
 bool IsFactor(absl::string_view name) {
   return IsAmong(name, {}, {"scal", "multiplier", "factor"});
 }

@@ -9,19 +9,19 @@
 
 namespace baton::model {
 
-// Each is called after all readers of the object, whose JsonFields know what they read. A value
-// that is off (JsonFields::Unread) is no reason to refuse. UNIMPLEMENTED with the key; what is
-// unknown becomes one line of the log.
+// Call each of these functions after all readers of the object, because its JsonFields know what
+// was read. A value that is off (JsonFields::Unread) is no reason to refuse. They return
+// UNIMPLEMENTED with the key; unknown keys become one line of the log.
 
-// config.json. A key is refused if its name has a word of the computation, such as "rope", "attn"
-// or "scale", and is not known to change nothing. 1 is off for a scale or factor.
+// Checks config.json. A key is refused if its name has a word of the computation, such as "rope",
+// "attn" or "scale", and is not known to change nothing. 1 is off for a scale or factor.
 absl::Status CheckConfigKeys(const JsonFields& config);
 
-// config.json's quantization_config, by the same rule with the words of weight formats.
+// Checks config.json's quantization_config by the same rule, with the words of weight formats.
 absl::Status CheckQuantizationKeys(const JsonFields& quantization);
 
-// generation_config.json. A key is refused if it is known to change the tokens that are drawn
-// whatever a request says, and is not at its neutral value. `samples`: do_sample is true.
+// Checks generation_config.json. A key is refused if it is known to change the tokens that are
+// drawn, whatever a request says, and is not at its neutral value. `samples`: do_sample is true.
 absl::Status CheckGenerationKeys(const JsonFields& generation, bool samples);
 
 }  // namespace baton::model

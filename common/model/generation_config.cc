@@ -21,7 +21,7 @@ constexpr int kMaxNewTokens = 1 << 30;
 
 // Transformers samples with these only where do_sample is true.
 constexpr absl::string_view kSampling[] = {"temperature", "top_p", "top_k", "min_p"};
-// All others that are read.
+// The other keys that are read.
 constexpr absl::string_view kOthers[] = {"do_sample", "eos_token_id", "repetition_penalty",
                                          "max_new_tokens"};
 
@@ -47,7 +47,7 @@ absl::Status ReadSampling(const JsonFields& fields, ModelConfig* model) {
   return ReadInt(fields, "top_k", -1, kMaxTopK, &model->top_k);
 }
 
-// What holds for greedy answers, too, as in Transformers.
+// Reads the values that hold for greedy answers, too, as in Transformers.
 absl::Status ReadOthers(const JsonFields& fields, ModelConfig* model) {
   if (fields.Has("eos_token_id")) {
     BATON_ASSIGN_OR_RETURN(model->eos_token_ids,
@@ -59,7 +59,7 @@ absl::Status ReadOthers(const JsonFields& fields, ModelConfig* model) {
   return ReadInt(fields, "max_new_tokens", 1, kMaxNewTokens, &model->max_new_tokens);
 }
 
-// `samples`: in place of the file's do_sample.
+// `samples`: replaces the file's do_sample, if present.
 absl::Status ReadFileText(absl::string_view text, const std::string& file,
                           std::optional<bool> samples, ModelConfig* model) {
   BATON_ASSIGN_OR_RETURN(const json::Value document, json::Parse(text, file));

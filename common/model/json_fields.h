@@ -41,12 +41,12 @@ class JsonFields {
   // An integer or a list of them; empty if absent.
   absl::StatusOr<std::vector<int>> Ints(absl::string_view key, int lowest, int highest) const;
 
-  // Counts as asked for: the key changes nothing here.
+  // Marks the key as read: it changes nothing here.
   void Ignore(absl::string_view key) const { asked_for_->insert(std::string(key)); }
   // The keys in file order that no method was asked for and that are not off: a null, false, 0, an
   // empty text, list or object.
   std::vector<std::string> Unread() const;
-  // The number; nullopt if it is none.
+  // The value as a number; nullopt if it is none.
   std::optional<double> NumberOf(absl::string_view key) const;
   // "8", "\"x\"", "a list", "nothing": the value in a message.
   std::string Found(absl::string_view key) const;

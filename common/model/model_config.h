@@ -98,7 +98,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir);
 
 // Reads config.json, generation_config.json, tokenizer.json (ids only) and the weight headers of
 // `model_dir`. Errors name the file and the field: NOT_FOUND, INVALID_ARGUMENT, UNIMPLEMENTED.
-// `generation_overrides`: as of ReadGenerationConfig.
+// `generation_overrides`: see ReadGenerationConfig.
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir,
                                             absl::string_view generation_overrides = "");
 

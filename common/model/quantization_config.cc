@@ -50,8 +50,8 @@ absl::StatusOr<bool> ZerosAreLessOne(const JsonFields& fields) {
   return less_one.value_or(true);
 }
 
-// GPTQModel's settings of single modules. Those of "-:PATTERN" are not quantised, which the tensors
-// show; others have other bits or groups.
+// Checks GPTQModel's settings of single modules. Modules of "-:PATTERN" are not quantised, which
+// the tensors show; others have other bits or groups.
 absl::Status CheckOverrides(const JsonFields& fields) {
   BATON_ASSIGN_OR_RETURN(const auto dynamic, fields.OptionalObject("dynamic"));
   if (!dynamic) return absl::OkStatus();
@@ -99,7 +99,7 @@ absl::StatusOr<WeightQuantization> ParseAwq(const JsonFields& fields) {
   return quantization;
 }
 
-// Not a file's own: common/gguf writes it.
+// common/gguf writes this section; a model's own config.json has none of this kind.
 absl::StatusOr<WeightQuantization> ParseGguf(const JsonFields& fields) {
   WeightQuantization quantization;
   quantization.format = WeightQuantization::Format::kGguf;

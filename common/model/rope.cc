@@ -47,7 +47,8 @@ absl::StatusOr<std::optional<JsonFields>> FindParameters(const JsonFields& confi
   return has_old ? old : parameters;
 }
 
-// "default" without a type, which then must have nothing to scale with.
+// The type of the scaling. Without a type it is "default", and the object must have nothing to
+// scale with.
 absl::StatusOr<std::string> TypeOf(const JsonFields& scaling) {
   BATON_ASSIGN_OR_RETURN(const auto type, scaling.OptionalString("rope_type"));
   BATON_ASSIGN_OR_RETURN(const auto old_type, scaling.OptionalString("type"));

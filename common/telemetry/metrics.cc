@@ -38,11 +38,11 @@ using boost::system::error_code;
 // A Prometheus server keeps one connection to each process that it scrapes. More are closed at
 // once.
 constexpr int kMostConnections = 64;
-// Between two scrapes of a connection.
+// Longest pause between two scrapes of a connection.
 constexpr std::chrono::seconds kIdleTimeout(150);
 constexpr std::chrono::seconds kWriteTimeout(30);
 constexpr uint32_t kMostHeaderBytes = 16 << 10;
-// After accept() found no file descriptor.
+// Pause after accept() finds no file descriptor.
 constexpr std::chrono::milliseconds kMetricsAcceptPause(100);
 
 using Answer = http::response<http::string_body>;
@@ -68,7 +68,7 @@ Answer AnswerTo(const http::request<http::empty_body>& request, prometheus::Regi
   return answer;
 }
 
-// Lives as long as an operation of it is pending.
+// A connection to a Prometheus server. It lives as long as one of its operations is pending.
 class Scraper final : public std::enable_shared_from_this<Scraper> {
  public:
   Scraper(tcp::socket socket, prometheus::Registry& registry, int& open)
@@ -107,7 +107,7 @@ class Scraper final : public std::enable_shared_from_this<Scraper> {
 
 }  // namespace
 
-// Everything but the constructor and the destructor is on its thread.
+// Everything but the constructor and the destructor runs on its thread.
 class MetricsEndpoint::Server {
  public:
   Server(std::vector<ListeningSockets::Socket> sockets, prometheus::Registry& registry)
@@ -132,7 +132,7 @@ class MetricsEndpoint::Server {
 
   void Accept(Door& door) {
     door.acceptor.async_accept([this, &door](error_code error, tcp::socket socket) {
-      if (error) {  // out of file descriptors, most likely: some will be closed
+      if (error) {  // most likely no file descriptor is left: some will be closed
         door.pause.expires_after(kMetricsAcceptPause);
         door.pause.async_wait([this, &door](error_code) { Accept(door); });
         return;

@@ -50,8 +50,8 @@ class AddedTokenFinder {
     size_t begin;
     size_t end;
   };
-  // Visits the parts in order; none of the texts is empty. Special tokens with a byte in `split`
-  // are text; a token that such a one covers is found. Stops at the first error.
+  // Visits the parts in order; none of the texts is empty. A special token with a byte in `split`
+  // is text; a token that it would have covered is found. Stops at the first error.
   absl::Status ForEachPart(absl::string_view text, absl::Span<const ByteRange> split,
                            absl::FunctionRef<absl::Status(const Part&)> visit) const;
 

@@ -81,7 +81,8 @@ class Bpe {
   const bool byte_fallback_;
   const bool ignore_merges_;
   const bool byte_level_;
-  // Identify this model's words in a thread's table: those that may be special, and the others.
+  // These identify this model's words in a thread's table: those that may be special, and the
+  // others.
   const uint32_t cache_owner_;
   const uint32_t plain_cache_owner_;
   absl::flat_hash_map<uint64_t, RankedMerge> merges_;   // key: left id, right id
@@ -90,7 +91,7 @@ class Bpe {
   // byte_level: the id of each byte, and of whole words as bytes for ignore_merges.
   std::array<std::optional<int32_t>, 256> named_bytes_;
   absl::flat_hash_map<std::string, int32_t> words_;
-  absl::flat_hash_set<int32_t> special_;  // that a merge or a whole word makes; mostly none
+  absl::flat_hash_set<int32_t> special_;  // tokens that a merge or a whole word makes; mostly none
   // Long words may be cut before each U+2581 that follows another character.
   bool cut_at_metaspace_ = false;
 };

@@ -19,7 +19,8 @@ enum class TextPosition {
   kContinuation,  // text, such as a prompt's, came before it
 };
 
-// "<0x41>" to its byte; nullopt for tokens that DecodeByteFallback does not make a byte.
+// The byte of a token such as "<0x41>"; nullopt for tokens that DecodeByteFallback does not make a
+// byte.
 std::optional<char> ByteOfToken(absl::string_view token);
 
 // One decoder in the chain. Each token arrives in one or more pieces; the step passes on the text

@@ -23,9 +23,9 @@ struct Piece {
   bool at_start;
 };
 
-// Replaces piece->text, if it changes, by a text in `scratch`. `split` may be null: parts of the
-// text, which become those that the normalizers made of them; what was made of several bytes, one
-// of which was in `split`, is all in it. REQUIRES: valid UTF-8.
+// Replaces piece->text, if it changes, by a text in `scratch`. `split`, which may be null, has
+// parts of the text; they become the parts that the normalizers make of them. What is made of
+// several bytes is all in `split` if one of the bytes was. REQUIRES: valid UTF-8.
 absl::Status Normalize(const std::vector<Normalizer>& normalizers, Piece* piece, Scratch* scratch,
                        ByteRanges* split);
 

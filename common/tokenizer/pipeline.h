@@ -98,7 +98,7 @@ struct Pipeline {
   bool decoder_absent = false;
 };
 
-// Whether one of the decoders is of this kind.
+// True if one of the decoders is of this kind.
 template <class Kind>
 bool Has(const Pipeline& pipeline) {
   for (const Decoder& decoder : pipeline.decoders) {

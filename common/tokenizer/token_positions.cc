@@ -28,7 +28,7 @@ void TokenPositions::Append(int32_t id, bool hidden, std::vector<int64_t>* begin
   if (byte_level_) return AppendBytes(*token, begins);
   const std::optional<char> byte = byte_fallback_ ? ByteOfToken(*token) : std::nullopt;
   const int64_t run_characters = byte ? 0 : EndRun(begins);
-  std::string text;  // with that of the run, if that has ended
+  std::string text;  // includes the run's text, if the run has ended
   // If a Replace decoder's pattern gives up, the text has nothing of this token either.
   if (!stream_.Push(*token, &text).ok()) text.clear();
   if (byte) {
@@ -55,7 +55,7 @@ void TokenPositions::AppendBytes(absl::string_view token, std::vector<int64_t>* 
 // Returns the run's characters: those of its bytes, or one for each byte if they are not UTF-8.
 int64_t TokenPositions::EndRun(std::vector<int64_t>* begins) {
   const bool valid = IsUtf8(run_);
-  std::vector<int64_t> character(run_.size() + 1);  // of each byte, and of the end
+  std::vector<int64_t> character(run_.size() + 1);  // the character of each byte, and of the end
   int64_t count = 0;
   for (size_t i = 0; i < run_.size(); ++i) {
     count += !valid || (static_cast<unsigned char>(run_[i]) & 0xC0) != 0x80;

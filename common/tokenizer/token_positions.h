@@ -3,8 +3,8 @@
 //
 // A token begins at the character to which its first byte belongs: all tokens of one character
 // begin at that character, and a token after a broken character begins after its U+FFFD. A hidden
-// token begins where the next token's first byte would. Exact where a step after the bytes changes
-// no text, as in all published models.
+// token begins where the next token's first byte would. Positions are exact where no step after the
+// bytes changes the text, as in all published models.
 #ifndef BATON_COMMON_TOKENIZER_TOKEN_POSITIONS_H_
 #define BATON_COMMON_TOKENIZER_TOKEN_POSITIONS_H_
 
@@ -19,7 +19,8 @@
 
 namespace baton::tokenizer {
 
-// One per text, not thread-safe. Memory is bounded by the text that a detokenizer would hold back.
+// One object serves one text; it is not thread-safe. Memory is bounded by the text that a
+// detokenizer would hold back.
 class TokenPositions {
  public:
   // `tokenizer` outlives this.
@@ -39,9 +40,9 @@ class TokenPositions {
   const Tokenizer& tokenizer_;
   const bool byte_level_;
   const bool byte_fallback_;
-  int64_t characters_ = 0;      // of the text so far, without what is held back
-  LossyUtf8Decoder held_;       // of byte-level models: the unfinished character
-  DecodeStream stream_;         // of the others
+  int64_t characters_ = 0;      // characters of the text so far, without what is held back
+  LossyUtf8Decoder held_;       // the unfinished character of byte-level models
+  DecodeStream stream_;         // used for all other models
   std::string run_;             // the bytes of a run that has not ended
   std::vector<size_t> in_run_;  // where in `run_` its tokens begin
 };

@@ -257,8 +257,8 @@ bool Tokenizer::IsSpecial(int32_t id) const {
   return added != parts_->added_by_id.end() && added->second->special;
 }
 
-// Asked of the normalised text, so a special token that a normalizer changes is not skipped: that
-// is what Hugging Face's decode does.
+// The decision is by the normalised text, so a special token that a normalizer changes is not
+// skipped, as in Hugging Face's decode.
 bool Tokenizer::IsSkipped(int32_t id) const {
   const std::optional<absl::string_view> token = TokenToDecode(id);
   return token && parts_->special_contents.contains(*token);

@@ -76,7 +76,7 @@ class Tokenizer {
   std::optional<int32_t> TokenToId(absl::string_view token) const;
   std::optional<std::string> IdToToken(int32_t id) const;
   bool IsSpecial(int32_t id) const;  // false for unknown ids
-  // Whether Decode leaves the token out with skip_special_tokens. false for unknown ids.
+  // True if Decode leaves the token out with skip_special_tokens; false for unknown ids.
   bool IsSkipped(int32_t id) const;
 
   // How many special tokens `add_special_tokens` puts before and after a text.
@@ -89,9 +89,9 @@ class Tokenizer {
   // What the token adds to a text in the middle of it, if it is not skipped: bytes, which may be a
   // part of a character. nullopt for ids without a token.
   std::optional<std::string> BytesOf(int32_t id) const;
-  // The same for all ids. Empty for special tokens, and for ids without a token. UNIMPLEMENTED,
-  // reason "BAD_TOKENIZER", if the decoders make a token's text depend on other tokens than the
-  // first.
+  // Returns BytesOf for all ids; it is empty for special tokens, and for ids without a token.
+  // UNIMPLEMENTED, reason "BAD_TOKENIZER", if the decoders make a token's text depend on other
+  // tokens than the first.
   absl::StatusOr<std::vector<std::string>> TokenBytes() const;
 
   // XXH3-64 of the bytes of tokenizer.json, or of what a GGUF file has in its place.
@@ -108,7 +108,7 @@ class Tokenizer {
   // The tokens of `ids` as the decoders see them, less the special ones if they are to be skipped.
   absl::StatusOr<std::vector<absl::string_view>> TokensToDecode(absl::Span<const int32_t> ids,
                                                                 bool skip_special_tokens) const;
-  // As the decoders see it; nullopt for ids without a token.
+  // The token as the decoders see it; nullopt for ids without a token.
   std::optional<absl::string_view> TokenToDecode(int32_t id) const;
 
   const std::unique_ptr<const Parts> parts_;

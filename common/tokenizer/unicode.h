@@ -41,7 +41,7 @@ class LossyUtf8Decoder {
   void Append(absl::string_view bytes, std::string* out);
   // The text ends here: a held unfinished character becomes one U+FFFD.
   void Finish(std::string* out);
-  // Whether the byte would be a part of a held unfinished character.
+  // True if the byte would be a part of a held unfinished character.
   bool Continues(unsigned char byte) const {
     return missing_bytes_ > 0 && byte >= next_min_ && byte <= next_max_;
   }

@@ -50,12 +50,12 @@ class WatchService final : public internal::v1::WorkerService::CallbackService {
   void OnAccepted(int routers, std::function<void()> accepted);
   static constexpr absl::Duration kAcceptedAfter = absl::Seconds(2);
 
-  // Well below the second for which a worker may pause without an alarm in a router.
+  // The period is well below the second for which a worker may pause without an alarm in a router.
   static constexpr absl::Duration kHeartbeat = absl::Milliseconds(250);
-  // Call from the loop whenever something may have changed. Cheap: a thread of this service sends
-  // the reports, no more often than every 20 ms, and repeats the last one every kHeartbeat. Reports
-  // therefore show that the process is alive. That its loop is alive shows in the heartbeats of its
-  // streams.
+  // Call from the loop whenever something may have changed. It is cheap: a thread of this service
+  // sends the reports, no more often than every 20 ms, and repeats the last one every kHeartbeat.
+  // Reports therefore show that the process is alive. That its loop is alive shows in the
+  // heartbeats of its streams.
   void Publish(const WorkerLoad& load);
   // Ends all Watch streams and waiting calls with UNAVAILABLE, so that the server can stop.
   // Idempotent.

@@ -8,7 +8,8 @@
 namespace baton::router {
 namespace {
 
-// A message of one token that is being written is not worth a lock.
+// A message of one token is smaller. It does not count while it is being written, because counting
+// takes a lock.
 constexpr size_t kSmallMessage = 4096;
 
 }  // namespace

@@ -55,7 +55,7 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, pu
   mutable absl::Mutex mutex_;
   UnreadAnswers::Answer unread_ ABSL_GUARDED_BY(mutex_);
   StallWatch stall_ ABSL_GUARDED_BY(mutex_);
-  bool moved_ ABSL_GUARDED_BY(mutex_) = false;  // since the last look
+  bool moved_ ABSL_GUARDED_BY(mutex_) = false;  // a write moved since the last look
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kOpen;
   PendingDeltas pending_ ABSL_GUARDED_BY(mutex_);
@@ -82,7 +82,7 @@ class OnceWriter final : public grpc::ServerUnaryReactor, public ResponseSink {
   const std::shared_ptr<GenerateCall> call_;  // shared with the worker's stream
   grpc::CallbackServerContext* const context_;
   grpc::ByteBuffer* const response_;
-  // Unguarded: the call makes its calls one at a time.
+  // No lock guards these, because the GenerateCall makes its calls one at a time.
   UnreadAnswers::Answer unread_;
   WholeAnswer answer_;
 };

@@ -40,7 +40,7 @@ class ScoreOnceWriter final : public grpc::ServerUnaryReactor, public ScoreSink 
   const std::shared_ptr<ScoreCall> call_;  // shared with the workers' streams
   grpc::CallbackServerContext* const context_;
   grpc::ByteBuffer* const response_;
-  // Unguarded: the call makes its calls one at a time.
+  // No lock guards these, because the ScoreCall makes its calls one at a time.
   UnreadAnswers::Answer unread_;
   v1::ScoreResponse answer_;
 };
@@ -77,7 +77,7 @@ class ScoreStreamWriter final : public grpc::ServerBidiReactor<grpc::ByteBuffer,
   void TakeItems(ScoreCall& call, const absl::Status& parsed, v1::ScoreStreamRequest message);
   void ReadMore();
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Their results are sent.
+  // Releases the bytes of so many items, whose results are sent.
   void LetGo(int64_t items) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `taken`: a write has ended.
   void CountUnread(bool taken) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -90,21 +90,21 @@ class ScoreStreamWriter final : public grpc::ServerBidiReactor<grpc::ByteBuffer,
   absl::Mutex mutex_;
   UnreadAnswers::Answer unread_ ABSL_GUARDED_BY(mutex_);
   StallWatch stall_ ABSL_GUARDED_BY(mutex_);
-  bool moved_ ABSL_GUARDED_BY(mutex_) = false;               // since the last look
+  bool moved_ ABSL_GUARDED_BY(mutex_) = false;               // a write moved since the last look
   std::shared_ptr<ScoreCall> call_ ABSL_GUARDED_BY(mutex_);  // from the first message on
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   bool reading_ ABSL_GUARDED_BY(mutex_) = true;  // or what was read is being taken
   bool input_ended_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t open_items_ ABSL_GUARDED_BY(mutex_) = 0;
-  RequestBytes::Share held_ ABSL_GUARDED_BY(mutex_);  // of the settings and the open items
-  int64_t item_bytes_ ABSL_GUARDED_BY(mutex_) = 0;    // of them, those of the items
+  RequestBytes::Share held_ ABSL_GUARDED_BY(mutex_);  // bytes of the settings and the open items
+  int64_t item_bytes_ ABSL_GUARDED_BY(mutex_) = 0;    // the items' part of these bytes
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t writing_items_ ABSL_GUARDED_BY(mutex_) = 0;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kOpen;
   std::string request_id_ ABSL_GUARDED_BY(mutex_);
   bool id_sent_ ABSL_GUARDED_BY(mutex_) = false;
   v1::ScoreStreamResponse pending_ ABSL_GUARDED_BY(mutex_);
-  int64_t pending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // in memory
+  int64_t pending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // size in memory
   grpc::ByteBuffer on_wire_ ABSL_GUARDED_BY(mutex_);
   grpc::Status end_ ABSL_GUARDED_BY(mutex_);  // once kFinishing
 };

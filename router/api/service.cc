@@ -65,7 +65,7 @@ absl::StatusOr<Caller> Admit(const RouterParts& parts, const grpc::ServerContext
   return caller;
 }
 
-// Of a call that generates nothing, and is answered at once.
+// Authenticates a call that generates nothing and is answered at once.
 absl::StatusOr<Caller> CallerOf(const RouterParts& parts, grpc::CallbackServerContext& context) {
   EchoRequestId("", &context);
   return Authenticate(parts, context);

@@ -21,8 +21,8 @@ absl::Status ParseRequest(const grpc::ByteBuffer& bytes, google::protobuf::Messa
 
 grpc::ByteBuffer ToBytes(const google::protobuf::Message& message);
 
-// For the sink of a call. UnreadAnswers::Answer ends the call with the first; a write may make no
-// progress for as long as the second.
+// Both are for the sink of a call. UnreadAnswers::Answer ends the call with CutBehind; a write may
+// make no progress for as long as StallLimit.
 std::function<void()> CutBehind(grpc::CallbackServerContext* context, const RouterParts& parts);
 absl::Duration StallLimit(const RouterParts& parts);
 

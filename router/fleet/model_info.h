@@ -15,7 +15,7 @@ struct ModelInfo {
   uint64_t kv_layout_fingerprint = 0;
   int block_tokens = 0;
   int max_model_len = 0;  // the smallest of the workers'
-  // KV blocks of the decode workers, each number once at least; empty: none is known.
+  // Sizes of the decode workers' KV pools in blocks, each one at least once; empty: none is known.
   std::vector<int> decode_blocks;
   std::vector<int32_t> eos_token_ids;
   internal::v1::GenerationDefaults defaults;

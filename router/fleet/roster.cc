@@ -373,8 +373,8 @@ ProcessLife Roster::LifeOfLocked(const WorkerTarget& target) const {
       (w.card && w.card->epoch() != target.epoch)) {
     return ProcessLife::kGone;
   }
-  // Where no other worker could take its requests, or all fall silent together, which tells of the
-  // network or of this process, they wait for it until it expires.
+  // If no other worker could take its requests, or all workers fall silent together, which points
+  // to the network or to this process, the requests wait until the worker expires.
   const bool other = w.role == v1::WORKER_ROLE_DECODE ? hears_decode_ : hears_prefill_;
   return w.state == v1::WORKER_STATE_SUSPECT && other ? ProcessLife::kSuspect : ProcessLife::kLives;
 }

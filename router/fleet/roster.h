@@ -5,9 +5,9 @@
 //        ▲  └─another model─▶ REFUSED   ◀────any event────┘                          │
 //        └──────────────── stream lost, tried again ─────────────────────────────────┘
 //
-// Too long: so late that it is suspicious by how the worker's signs of life came before
-// (SignsOfLife), or no report for 3 s. Signs of life are reports and the messages of requests'
-// streams.
+// A worker is silent too long if its next sign of life is so late that this is suspicious by how
+// its signs came before (SignsOfLife), or if no report has come for 3 s. Signs of life are reports
+// and the messages of requests' streams.
 #ifndef BATON_ROUTER_FLEET_ROSTER_H_
 #define BATON_ROUTER_FLEET_ROSTER_H_
 
@@ -36,7 +36,8 @@
 
 namespace baton::router {
 
-// At the latest, without a report.
+// A worker that sends no report is SUSPECT after the first time, and EXPIRED after the second, at
+// the latest.
 inline constexpr absl::Duration kSuspectAfter = absl::Seconds(3);
 inline constexpr absl::Duration kExpireAfter = absl::Seconds(6);
 // After a pause of this process, so much time of its clock is enough to hear from each worker that
@@ -70,12 +71,12 @@ class RosterObserver {
 
 // What a router knows of a process to which it has sent a request.
 enum class ProcessLife {
-  kLives,    // as far as is known
+  kLives,    // alive, as far as is known
   kSuspect,  // suspect, while another worker of the role is ready and has just been heard
   kGone,     // expired or refused, or another process is at its address
 };
 
-// Whether the end of a Watch stream means that the worker does not accept this router's secret.
+// True if the end of a Watch stream means that the worker does not accept this router's secret.
 // Only another configuration helps. A failed handshake of TLS has no code of gRPC's: it is
 // UNAVAILABLE like a host that does not answer, and only its text says why.
 bool IsAccessRefused(const absl::Status& why);
@@ -147,13 +148,13 @@ class Roster final : public WorkerSigns {
   bool LooksDead(const WorkerTarget& target) const override;
   // How long the worker has given no sign of life, on its Watch stream or on those of requests.
   absl::Duration SilenceOf(int worker) const override;
-  // Of all workers, by their numbers.
+  // The silences of all workers, by their numbers.
   std::vector<absl::Duration> Silences() const;
   // Some decode worker is READY. Takes no lock.
   bool AnyDecodeWorkerReady() const { return ready_decode_workers_ > 0; }
-  // Whether a worker of the role, though none may be READY, is likely to be within moments, so that
-  // a new request does better to wait: one is SUSPECT, or was connected when this process was
-  // paused and has not been heard since.
+  // True if a worker of the role is likely to be READY within moments, though none may be now, so
+  // that a new request should wait: one is SUSPECT, or was connected when this process was paused
+  // and has not been heard since.
   bool Awaited(v1::WorkerRole role) const;
   // How suspicious the worker's silence is: see SignsOfLife::Suspicion.
   double Suspicion(int worker) const;
@@ -214,7 +215,7 @@ class Roster final : public WorkerSigns {
   void SetListed(int worker, bool listed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetServingState(int worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   ProcessLife LifeOfLocked(const WorkerTarget& target) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  // Connected when this process was paused, and not heard since.
+  // True if the worker was connected when this process was paused, and has not been heard since.
   bool Unheard(const Worker& worker) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Expire(int worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Forget(int worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -237,7 +238,7 @@ class Roster final : public WorkerSigns {
   std::atomic<int> ready_decode_workers_{0};
   std::function<void(const Incarnation&)> on_death_ ABSL_GUARDED_BY(mutex_);
   std::function<void(v1::WorkerRole)> on_expired_ ABSL_GUARDED_BY(mutex_);
-  // By the last Tick: some worker of the role is READY, and not silent for long.
+  // At the last Tick, some worker of the role was READY and not silent for long.
   bool hears_prefill_ ABSL_GUARDED_BY(mutex_) = false;
   bool hears_decode_ ABSL_GUARDED_BY(mutex_) = false;
 };

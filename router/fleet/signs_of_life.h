@@ -23,7 +23,7 @@ class SignsOfLife {
   static constexpr absl::Duration kApart = absl::Milliseconds(100);
   // The deviation is at least this: intervals that are all equal are still a guess.
   static constexpr absl::Duration kLeastDeviation = absl::Milliseconds(50);
-  // Of an interval. A longer silence than this says nothing of how signs usually come.
+  // Longer intervals count as this one: a longer silence says nothing of how signs usually come.
   static constexpr absl::Duration kLongestInterval = absl::Seconds(3);
   // Before so many intervals, no silence is suspicious.
   static constexpr int kFewestIntervals = 8;
@@ -33,12 +33,12 @@ class SignsOfLife {
 
   // A sign has come; one that is older than the last is ignored.
   void Heard(absl::Duration at);
-  // Silence counts from `at` on, and nothing is known of the intervals. Also of a new process.
+  // Forgets the intervals; silence counts from `at` on. Call it for a new process, too.
   void Restart(absl::Duration at);
 
   // When the last sign came.
   absl::Duration heard_at() const { return heard_at_; }
-  // φ, from 0 on; infinite where it is too large to compute.
+  // φ, which is 0 or more; infinite where it is too large to compute.
   double Suspicion(absl::Duration now) const;
 
  private:

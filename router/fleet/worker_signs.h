@@ -11,9 +11,10 @@ namespace baton::router {
 class WorkerSigns {
  public:
   virtual ~WorkerSigns() = default;
-  // Whether more than one lost stream speaks against the process. False for kNoWorker.
+  // True if more than one lost stream speaks against the process; false for kNoWorker.
   virtual bool LooksDead(const WorkerTarget& target) const = 0;
-  // Since the last message of the process that has the worker's number. REQUIRES: not kNoWorker.
+  // Time since the last message of the process that has the worker's number. REQUIRES: not
+  // kNoWorker.
   virtual absl::Duration SilenceOf(int worker) const = 0;
 };
 

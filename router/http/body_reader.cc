@@ -79,7 +79,7 @@ absl::Status BodyReader::OnBegin(json::Path path, bool is_array) {
 
 absl::Status BodyReader::OnEnd(json::Path path) {
   if (!IsPrompt(path)) return document_.OnEnd(path);
-  // An empty array, of prompts or of ids.
+  // Neither the array of prompts nor one of ids may be empty.
   const bool none = path.size() == 1 ? prompts_.empty() : prompts_.back().token_ids().ids().empty();
   return none ? Keep(WrongType(PromptName(path, prompt_is_ids_), kPromptExpected))
               : absl::OkStatus();

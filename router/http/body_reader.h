@@ -16,10 +16,10 @@
 
 namespace baton::router {
 
-// Of one body, beside the token ids of its prompts.
+// Most JSON values of one body, without the token ids of its prompts.
 inline constexpr size_t kMaxBodyValues = json::kMaxValues;
 
-// For one call of json::Visit, whose error is then that of status(), if there is one.
+// Serves one call of json::Visit, which returns the error of status(), if there is one.
 class BodyReader final : public json::Visitor {
  public:
   // `is_field`: whether a body has a field of that name; must outlive this.
@@ -34,8 +34,8 @@ class BodyReader final : public json::Visitor {
   const absl::Status& status() const { return status_; }
   // The body without its field `prompt`, and without the unknown fields of messages that are null.
   json::Value TakeDocument() { return document_.Take(); }
-  size_t values() const { return document_.values(); }  // of the document
-  // Of the field `prompt`: messages with nothing but a prompt, at most kMaxPrompts.
+  size_t values() const { return document_.values(); }  // number of the document's values
+  // The prompts of the field `prompt`, as messages with nothing else, at most kMaxPrompts.
   std::vector<v1::GenerateRequest> TakePrompts() { return std::move(prompts_); }
 
  private:
@@ -45,7 +45,7 @@ class BodyReader final : public json::Visitor {
   absl::Status AddPrompt(v1::GenerateRequest** prompt);
   absl::Status ReadPromptScalar(json::Path path, const json::Scalar& scalar);
   absl::Status BeginPrompt(json::Path path, bool is_array);
-  absl::Status Keep(absl::Status status);  // as status(), if it is an error
+  absl::Status Keep(absl::Status status);  // becomes status() if it is an error
 
   const absl::FunctionRef<bool(absl::string_view)> is_field_;
   json::TreeBuilder document_{kMaxBodyValues};

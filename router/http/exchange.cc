@@ -12,7 +12,7 @@
 namespace baton::router {
 namespace {
 
-// Between events: proxies and clients see that the stream lives.
+// The stream sends this between events, so that proxies and clients see that it lives.
 constexpr char kComment[] = ": keep-alive\n\n";
 
 class WholeExchange final : public Exchange {
@@ -32,7 +32,7 @@ class WholeExchange final : public Exchange {
   void Fail(const absl::Status& error) override { RespondError(error); }
 
  private:
-  WholeAnswer answer_;  // the call makes its calls one at a time
+  WholeAnswer answer_;  // needs no lock: the call makes its calls one at a time
 };
 
 // Sends nothing before the first token, so that an error has its own status until then.
@@ -82,7 +82,8 @@ class StreamExchange final : public Exchange {
 
  private:
   enum class End { kOpen, kFinished, kDone };
-  // A piece of one token that is being written is not worth a lock.
+  // A piece of one token is smaller. It does not count while it is being written, because counting
+  // takes a lock.
   static constexpr size_t kSmallPiece = 4096;
 
   void CountUnread(bool taken) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -116,7 +117,7 @@ class StreamExchange final : public Exchange {
   PendingDeltas pending_ ABSL_GUARDED_BY(mutex_);
   bool begun_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  size_t piece_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // that are being written
+  size_t piece_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes that are being written
   End end_ ABSL_GUARDED_BY(mutex_) = End::kOpen;
   std::string end_text_ ABSL_GUARDED_BY(mutex_);
 };

@@ -40,14 +40,14 @@ class Exchange : public HttpCall,
         request_id_(options.request_id),
         format_(std::move(options), parts.tokenizer) {}
 
-  // Before Start.
+  // Call these before Start.
   void ShowSpecialTokens(const std::vector<int32_t>& ids) { call_->ShowSpecialTokens(ids); }
   void Rendered(absl::Duration begin, absl::Duration end, int dropped_tokens) {
     call_->Rendered(begin, end, dropped_tokens);
   }
   void SetEcho(std::vector<EchoedPrompt> echo) { format_.SetEcho(std::move(echo)); }
 
-  // One request for each prompt.
+  // `requests` has one for each prompt.
   void Start(std::vector<v1::GenerateRequest> requests, absl::Time deadline) {
     if (gone_) return Refuse(absl::CancelledError("the client has closed the connection"));
     self_ = shared_from_this();
@@ -93,7 +93,7 @@ class Exchange : public HttpCall,
   std::shared_ptr<Exchange> self_;
 };
 
-// `stream`: as server-sent events, else whole.
+// `stream`: the answer is sent as server-sent events, else whole.
 std::shared_ptr<Exchange> MakeExchange(bool stream, RouterParts& parts, const Caller& caller,
                                        std::shared_ptr<HttpResponder> responder,
                                        OpenAiResponse::Options options, int prompts);

@@ -55,7 +55,7 @@ void HttpConnection::Expire(absl::Duration after) {
   });
 }
 
-// A client that has begun a request learns that it was too slow. The read's end does the rest.
+// A client that has begun a request learns that it was too slow. The end of the read does the rest.
 void HttpConnection::OnExpired() {
   if (state_ != State::kReading || !parser_ || !parser_->got_some()) return Close();
   too_slow_ = true;
@@ -74,7 +74,7 @@ void HttpConnection::Handshake() {
 void HttpConnection::ReadRequest() {
   if (state_ == State::kClosed) return;
   state_ = State::kReading;
-  // During a drain each connection has one answer more.
+  // During a drain each connection gets one more answer.
   if (server_.draining() && answered_) return Close();
   request_ = HttpRequest();
   too_slow_ = false;
@@ -98,7 +98,7 @@ void HttpConnection::OnHeader(error_code error) {
   const HttpServerOptions& options = server_.options();
   if (options.request_bytes != nullptr) request_.held = options.request_bytes->Open();
   const uint64_t length = parser_->content_length().value_or(0);  // at most max_body_bytes
-  // What has no body is no load: probes are answered whatever else is here.
+  // A request without a body is no load: health probes are answered however many bytes are held.
   if (length > 0 && !request_.held.MayGrow(static_cast<int64_t>(length))) {
     return Refuse(429, kNoRoom);
   }
@@ -116,8 +116,8 @@ void HttpConnection::ReadBody() {
   ReadMoreBody();
 }
 
-// Piece by piece, because a body counts as it arrives: an eager parser would read on, uncounted,
-// whenever a chunk ends with what has arrived.
+// Reads piece by piece, because a body counts as it arrives: an eager parser would read on,
+// uncounted, whenever a chunk ends with what has arrived.
 void HttpConnection::ReadMoreBody() {
   if (state_ == State::kClosed) return;
   if (parser_->is_done()) return OnRequest();
@@ -153,7 +153,7 @@ void HttpConnection::Refuse(int status, absl::string_view why) {
   timer_.cancel();
   BeginAnswering();
   close_after_ = true;
-  // Of a request whose head does not parse, what was understood of it.
+  // If the head does not parse, the answer is for what was understood of it.
   if (request_.method.empty()) request_ = HeadOf(parser_->get());
   path_ = request_.path;
   HttpResponse response = server_.error_answer()(status, why, request_);
@@ -182,7 +182,7 @@ void HttpConnection::OnRequest() {
   call_ = server_.handler()(std::move(request), shared_from_this());
 }
 
-// What comes during a drain is refused at once, and does not hold up its end.
+// A request that comes during a drain is refused at once, so it does not delay the drain's end.
 void HttpConnection::BeginAnswering() {
   state_ = State::kAnswering;
   busy_ = !server_.draining();
@@ -256,14 +256,14 @@ void HttpConnection::Send(std::string text) {
   WatchWrite();
   net::async_write(
       stream_, net::buffer(out_),
-      [this](error_code error, size_t bytes) -> size_t {  // after each part, and before the first
+      [this](error_code error, size_t bytes) -> size_t {  // runs at first, and after each part
         moved_ = moved_ || bytes > 0;
         return error ? 0 : kWriteAtOnce;
       },
       [self = shared_from_this()](error_code error, size_t) { self->OnSent(error); });
 }
 
-// One timer for many writes: most end at once.
+// One timer serves many writes, because most end at once.
 void HttpConnection::WatchWrite() {
   if (std::exchange(watching_, true)) return;
   stall_.Begin(server_.options().clock->SinceStart());
@@ -284,7 +284,7 @@ void HttpConnection::LookAtWrite() {
   } else if (stall_.Look(server_.options().clock->SinceStart(), std::exchange(moved_, false))) {
     watching_ = false;
     if (metrics() != nullptr) metrics()->AnswerNotRead("stalled");
-    Reset();  // which ends the write
+    Reset();  // this ends the write
   } else {
     AwaitLook();
   }

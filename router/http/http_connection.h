@@ -23,8 +23,9 @@ namespace baton::router {
 
 class HttpConnection;
 
-// Of what was read and not yet parsed: more than a head, what is read ahead, or what is read at
-// once of a body. A line of a chunked body must fit, and so must its trailers.
+// Most bytes that are read and not yet parsed. This is more than a head, than what is read ahead,
+// and than what is read at once of a body. A line of a chunked body must fit, and so must its
+// trailers.
 inline constexpr size_t kMaxBuffered = 128 << 10;
 
 // The server, as its connections see it. Thread-safe.
@@ -125,7 +126,7 @@ class HttpConnection final : public HttpResponder,
   void ReadMoreBody();
   void OnBody(boost::system::error_code error);
   void OnRequest();
-  // Of a read that failed.
+  // A read has failed, or was too slow.
   void OnReadError(boost::system::error_code error);
   void Refuse(int status, absl::string_view why);
   void OnExpired();
@@ -154,12 +155,13 @@ class HttpConnection final : public HttpResponder,
   boost::beast::flat_buffer buffer_{kMaxBuffered};
   std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;
   State state_ = State::kReading;
-  // The request that is being read: its head, once that is here. Then its trailers do not count.
+  // The request that is being read. It has the head as soon as that has come, so trailers do not
+  // count.
   HttpRequest request_;
   bool too_slow_ = false;  // the read was cut short
-  std::string path_;       // of the request being answered
+  std::string path_;       // path of the request being answered
   std::shared_ptr<HttpCall> call_;
-  bool answered_ = false;       // a request was
+  bool answered_ = false;       // a request was answered
   bool busy_ = false;           // the server counts the request as busy
   bool close_after_ = false;    // the connection ends with this answer
   bool streaming_ = false;      // the answer is a stream
@@ -171,8 +173,8 @@ class HttpConnection final : public HttpResponder,
   boost::asio::steady_timer write_timer_;
   StallWatch stall_;
   bool watching_ = false;  // write_timer_ runs
-  bool moved_ = false;     // since the last look
-  bool gone_ = false;      // reported
+  bool moved_ = false;     // the write has moved since the last look
+  bool gone_ = false;      // the client's end was reported
   std::string out_;
 };
 

@@ -24,7 +24,7 @@ std::vector<absl::string_view> ValuesOf(const HttpMessage& message, http::field 
   return values;
 }
 
-// "/path?query" of itself, of "http://host/path?query", and of a URL without a path.
+// Returns "/path?query" for itself and for "http://host/path?query"; the URL may have no path.
 absl::string_view WithoutHost(absl::string_view target) {
   for (const absl::string_view scheme : {"http://", "https://"}) {
     if (!absl::StartsWithIgnoreCase(target, scheme)) continue;

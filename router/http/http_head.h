@@ -13,16 +13,16 @@ namespace baton::router {
 
 using HttpMessage = boost::beast::http::request<boost::beast::http::string_body>;
 
-// Method, path and headers, of a target in any form that RFC 9112 has.
+// Returns the method, path and headers. The target may have any form that RFC 9112 has.
 HttpRequest HeadOf(const HttpMessage& message);
 
 struct HttpRefusal {
   int status = 0;  // 0: none
   std::string why = "";
 };
-// 400 for a head that is wrong or ambiguous: of HTTP/1.1 without one Host, with several lengths, a
-// length and a transfer coding, or a transfer coding other than chunked at the end. 501 for
-// another coding before chunked.
+// Refuses a head that is wrong or ambiguous with 400: HTTP/1.1 without exactly one Host, several
+// lengths, a length beside a transfer coding, or a transfer coding other than chunked at the end.
+// Refuses another coding before chunked with 501.
 HttpRefusal CheckHead(const HttpMessage& message);
 
 }  // namespace baton::router

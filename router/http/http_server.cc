@@ -66,7 +66,7 @@ class HttpServer::Impl final : public HttpConnectionOwner {
     absl::MutexLock lock(&mutex_);
     connections_.erase(connection);
   }
-  // A request that Stop waits for is being answered, or no longer.
+  // +1: a request that Stop waits for is being answered; -1: no longer.
   void AddBusy(int change) override {
     absl::MutexLock lock(&mutex_);
     busy_ += change;
@@ -89,7 +89,7 @@ class HttpServer::Impl final : public HttpConnectionOwner {
   const ErrorAnswer error_answer_;
   std::unique_ptr<HttpTls> tls_;  // null: plaintext
   net::io_context io_;
-  const net::strand<net::io_context::executor_type> accept_strand_;  // of all doors
+  const net::strand<net::io_context::executor_type> accept_strand_;  // shared by all doors
   std::list<Door> doors_;  // one for each address that is listened on
   std::atomic<bool> draining_{false};
   absl::Mutex mutex_;
@@ -141,7 +141,7 @@ void HttpServer::Impl::Accept(Door& door) {
                              [this, &door](error_code error, tcp::socket socket) {
                                if (error == net::error::operation_aborted) return;
                                if (error) {
-                                 // Out of file descriptors, most likely: some will be closed.
+                                 // Most likely no file descriptor is left: some will be closed.
                                  BATON_LOG(Warning) << "HTTP: accept: " << error.message();
                                  door.pause.expires_after(kAcceptPause);
                                  door.pause.async_wait([this, &door](error_code aborted) {

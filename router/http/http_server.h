@@ -28,9 +28,9 @@ using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 struct HttpRequest {
   std::string method;   // "GET"
   std::string path;     // "/v1/models"; the query is cut off, as are the scheme and host of a URL
-  HttpHeaders headers;  // without trailers
+  HttpHeaders headers;  // trailers are left out
   std::string body;
-  RequestBytes::Share held;  // of the body
+  RequestBytes::Share held;  // bytes of the body
 
   // The first header of that name, in any case; empty if there is none.
   absl::string_view Header(absl::string_view name) const;
@@ -82,8 +82,9 @@ struct HttpServerOptions {
   // Counts the bytes of bodies, as they arrive. A body that no longer fits is answered with 429.
   // Null: there is no bound on their sum. Must outlive the server.
   RequestBytes* request_bytes = nullptr;
-  // A connection without a request may stay open for so long; a request's head must have come
-  // within so long, its body within so long after its head. What has begun is answered with 408.
+  // A connection without a request may stay open for idle_timeout, within which a request's head
+  // must have come, too. Its body must have come within read_timeout after the head. A request that
+  // has begun and comes too slowly is answered with 408.
   absl::Duration idle_timeout = absl::Seconds(75);
   absl::Duration read_timeout = absl::Seconds(60);
   // A client that reads nothing of what is being written for so long, by this clock, is gone.
@@ -118,11 +119,12 @@ class HttpServer {
   // "host:port" with the port that is bound.
   const std::string& address() const { return address_; }
 
-  // From now on each connection ends with its next answer, and idle ones end at once. New ones are
-  // accepted until Stop ends: what their requests get is the handler's part. Returns at once.
+  // From now on each connection ends with its next answer, and idle ones end at once. New
+  // connections are accepted until Stop ends, and the handler decides what their requests get.
+  // Returns at once.
   void StartDraining();
-  // The same; waits up to `grace` for the requests that came before it and are being answered, then
-  // accepts no more, reports all requests as gone, and returns when they have ended and their
+  // Does the same, waits up to `grace` for the requests that came before it and are being answered,
+  // then accepts no more, reports all requests as gone, and returns when they have ended and their
   // responders are released. A Stop with a grace of zero shortens one that waits in another thread.
   void Stop(absl::Duration grace);
 

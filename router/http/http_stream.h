@@ -23,7 +23,7 @@ class HttpStream {
   using Error = boost::system::error_code;
   using NotSentLowWater =
       boost::asio::detail::socket_option::integer<IPPROTO_TCP, TCP_NOTSENT_LOWAT>;
-  static constexpr int kUnsentBytes = 64 << 10;  // that wait in the kernel
+  static constexpr int kUnsentBytes = 64 << 10;  // bytes that may wait in the kernel
 
   // `context`: null for plaintext.
   HttpStream(Socket socket, std::shared_ptr<Context> context) : context_(std::move(context)) {

@@ -9,7 +9,8 @@
 namespace baton::router {
 namespace {
 
-// As OpenAI's completions name such tokens; each list of bytes has its own name.
+// Names a token without whole characters as OpenAI's completions do; each list of bytes has its own
+// name.
 std::string NameOfBytes(absl::string_view bytes) {
   std::string name = "bytes:";
   for (const char c : bytes) {
@@ -151,8 +152,8 @@ OpenAiLogprobs::Json OpenAiLogprobs::ChatEntry(int32_t id, float logprob) const 
   return {{"token", Name(id)}, {"logprob", logprob}, {"bytes", std::move(bytes)}};
 }
 
-// The most probable tokens, and the one that is there if it is not among them. A name is a key: of
-// tokens with one name, the one that is there or else the most probable has it, and the others are
+// The most probable tokens, and the text's own token if it is not among them. A name is a key: of
+// tokens with one name, the text's own or else the most probable one has it, and the others are
 // named by their ids.
 OpenAiLogprobs::Json OpenAiLogprobs::TopOfCompletion(const v1::TokenLogprobs& token) const {
   Json top = Json::object();

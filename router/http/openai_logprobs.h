@@ -23,8 +23,8 @@ namespace baton::router {
 // A prompt that begins the text of its choices.
 struct EchoedPrompt {
   std::string text;
-  // With log probabilities: the first token, which has none, and where each token begins in `text`,
-  // in characters.
+  // These are set if log probabilities are wanted: the first token, which has none, and where each
+  // token begins in `text`, in characters.
   std::optional<int32_t> first_token;
   std::vector<int64_t> offsets;
 };
@@ -45,7 +45,7 @@ class OpenAiLogprobs {
   // Both must outlive it. `chat`: the shape of chat completions, else that of completions.
   OpenAiLogprobs(const tokenizer::Tokenizer& tokenizer, const ShownTokens& shown, bool chat);
 
-  // `tokens`: the prompt's from the second on. Before the first Add; not for chat.
+  // `tokens`: the prompt's from the second on. Call it before the first Add, and not for chat.
   void AddPrompt(const EchoedPrompt& prompt, const Tokens& tokens);
   // Takes the text and the tokens of the answer's next delta, whose text may come with a later one.
   void Add(const v1::GenerateResponse& delta);
@@ -70,12 +70,12 @@ class OpenAiLogprobs {
   const ShownTokens& shown_;
   const bool chat_;
   int64_t prompt_characters_ = 0;
-  tokenizer::TokenPositions positions_;   // in the answer
-  std::vector<int64_t> known_positions_;  // of the first of `waiting_`
+  tokenizer::TokenPositions positions_;   // positions in the answer
+  std::vector<int64_t> known_positions_;  // positions of the first of `waiting_`
   std::deque<v1::TokenLogprobs> waiting_;
-  int64_t characters_ = 0;  // of the answer's text that has been returned
+  int64_t characters_ = 0;  // characters of the answer's text that were returned
   int entries_ = 0;
-  Json content_ = Json::array();  // chat
+  Json content_ = Json::array();  // for chat
   Json tokens_ = Json::array(), token_logprobs_ = Json::array(), top_logprobs_ = Json::array();
   Json text_offset_ = Json::array();
 };

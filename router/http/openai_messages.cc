@@ -46,7 +46,7 @@ constexpr absl::string_view kTextFields[] = {"name",      "tool_call_id",      "
                                              "reasoning", "reasoning_content", "thinking"};
 
 absl::Status ReadMessage(const std::string& at, Value& message) {
-  DropNulls(message, "content");  // which a message with calls need not have
+  DropNulls(message, "content");  // a message with calls needs no content
   for (size_t k = 0; k < message.keys.size(); ++k) {
     const std::string field = absl::StrCat(at, ".", message.keys[k]);
     if (message.keys[k] == "content") {

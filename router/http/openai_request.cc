@@ -76,8 +76,8 @@ absl::Status ReadSeed(absl::string_view name, const Value& value, OpenAiRequest&
   return absl::OkStatus();
 }
 
-// Of the spellings of a token id only the one that JSON has for the number: two keys are then two
-// tokens, and the parser has refused a key that appears twice.
+// A token id must be spelled as JSON spells the number, so that two keys are two tokens: the parser
+// has refused a key that appears twice.
 bool ParseTokenKey(absl::string_view key, int32_t* id) {
   return absl::SimpleAtoi(key, id) && absl::StrCat(*id) == key;
 }
@@ -271,7 +271,7 @@ constexpr Field kCommonFields[] = {
 
 // --- Completions.
 
-// BodyReader has read it.
+// BodyReader has read the prompt.
 absl::Status ReadPrompt(absl::string_view, const Value&, OpenAiRequest&) {
   return absl::OkStatus();
 }

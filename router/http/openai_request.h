@@ -56,13 +56,13 @@ absl::Status ReadMessages(absl::string_view name, const json::Value& value, Open
 absl::Status ReadTools(absl::string_view name, const json::Value& value, OpenAiRequest& request);
 absl::Status ReadToolChoice(absl::string_view name, const json::Value& value,
                             OpenAiRequest& request);
-// Of a message: drops the nulls of its calls. `value` is no null.
+// Checks a message's tool calls and drops their nulls. REQUIRES: `value` is not null.
 absl::Status ReadToolCalls(const std::string& name, json::Value& value);
-// Whether OpenAI's API, or the chat template of a model that reasons, has a field of that name in a
+// True if OpenAI's API, or the chat template of a model that reasons, has a field of that name in a
 // message.
 bool IsMessageField(absl::string_view name);
-// Removes the members of an object that are null, but for `kept`: to a template, a variable that is
-// null is not one that is absent.
+// Removes the members of an object that are null, except `kept`: a template tells a null variable
+// from an absent one.
 void DropNulls(json::Value& object, absl::string_view kept = "");
 
 }  // namespace baton::router

@@ -34,7 +34,7 @@ class OpenAiResponse {
     bool parallel_tool_calls = true;  // else only the first call of a choice is returned
     uint64_t call_id_seed = 0;        // random
     int choices_per_prompt = 1;       // with `echo`
-    // That are a part of the deltas' text; the others are not.
+    // Special tokens that are a part of the deltas' text; other special tokens are not.
     std::vector<int32_t> shown_special_tokens;
   };
   // `tokenizer` must outlive it.
@@ -46,8 +46,8 @@ class OpenAiResponse {
   // One for each prompt; before the first delta.
   void SetEcho(std::vector<EchoedPrompt> echo) { echo_ = std::move(echo); }
 
-  // A server-sent event with what `delta` adds to its choice; empty if it adds nothing, as its text
-  // may be the beginning of a tool call or of a stop string.
+  // A server-sent event with what `delta` adds to its choice; empty if it adds nothing yet, because
+  // its text may be the beginning of a tool call or of a stop string.
   std::string Chunk(const v1::GenerateResponse& delta);
   // The events after the last delta: the usage, if it is wanted, and "[DONE]".
   std::string StreamEnd(const v1::Usage& usage) const;
@@ -69,7 +69,8 @@ class OpenAiResponse {
                                         ChoiceState& state) const;
   template <class Json>
   static Json CallsJson(const std::vector<chat::ToolCall>& calls, const int* first_index);
-  // With logprobs: takes those of `delta`, and at the choice's start those of an echoed prompt.
+  // If logprobs are wanted, takes those of `delta`, and at the choice's start those of an echoed
+  // prompt.
   void AddLogprobs(const v1::GenerateResponse& delta, ChoiceState& state);
   // The prompt of the choice; null if it is not echoed.
   const EchoedPrompt* EchoOf(int choice) const;

@@ -13,7 +13,8 @@ namespace {
 constexpr size_t kMaxTools = 128;
 constexpr size_t kMaxToolNameBytes = 256;
 
-// An object of type "function": its field `function`, with a name. Drops the nulls of both.
+// Returns the field `function`, which must have a name, of an object of type "function". Drops the
+// nulls of both.
 absl::StatusOr<Value*> FunctionOf(const std::string& name, Value& value) {
   DropNulls(value);
   if (const Value* type = value.Find("type")) {

@@ -23,14 +23,15 @@ struct Caller {
   std::optional<std::string> tenant;
   bool admin = true;
   security::KeyLimits limits;
-  // Not the key's, but the call's: its id, in case it is refused before its request is read; the
-  // trace that it is in; whether its endpoint is for chats; the length of an answer whose request
-  // sets none (0: as its class says).
+  // The fields from here on belong to the call, not to the key: its id, in case it is refused
+  // before its request is read; the trace that it is in; whether its endpoint is for chats; the
+  // length of an answer whose request sets none (0: as its class says).
   std::string request_id = {};
   TraceContext trace = {};
   bool chat = false;
   int default_max_tokens = 0;
-  // Of its request. Shared by the calls of one request's prompts; null: it does not count.
+  // Bytes of the call's request, shared by the calls of one request's prompts; null: they do not
+  // count.
   std::shared_ptr<RequestBytes::Share> held = nullptr;
 };
 

@@ -168,7 +168,7 @@ class Admission {
     answer_pace_.OnAnswer(tokens, max_tokens, took, whole);
   }
 
-  // Until the last ticket is gone.
+  // Waits until the last ticket is gone.
   void AwaitEmpty();
   // AwaitEmpty would return at once.
   bool empty() const {
@@ -197,7 +197,7 @@ class Admission {
   const std::function<void(const Inside&)> on_change_;
   mutable absl::Mutex mutex_;
   Inside inside_ ABSL_GUARDED_BY(mutex_);
-  int tickets_ ABSL_GUARDED_BY(mutex_) = 0;  // of places, and of requests that have left
+  int tickets_ ABSL_GUARDED_BY(mutex_) = 0;  // tickets with a place, and those that have left
   absl::Duration last_change_ ABSL_GUARDED_BY(mutex_);
   absl::Duration full_time_ ABSL_GUARDED_BY(mutex_);  // runs only while NearlyFull()
   DecayingRate completions_ ABSL_GUARDED_BY(mutex_);  // by that clock

@@ -12,11 +12,11 @@ namespace baton::router {
 int DefaultAnswerTokens(const ModelInfo& model, const RequestClass& request_class);
 
 // max_tokens of such a request behind a prompt of so many tokens: DefaultAnswerTokens, or all of
-// the context's `room` behind the prompt. At most what the smallest KV pool holds of those decode
-// workers that can hold the prompt, so that each of these takes the request, though never less than
-// min_tokens, which the client has set. If no decode worker is known that holds the prompt, KV
-// pools set no bound: a worker's refusal says more than a short answer would. At most `room`.
-// REQUIRES: 1 <= room, min_tokens <= room.
+// the context's `room` behind the prompt. Of the decode workers that can hold the prompt, the
+// smallest KV pool bounds the result, so that each of them takes the request; yet it is never less
+// than min_tokens, which the client has set. If no known decode worker can hold the prompt, KV
+// pools set no bound: a worker's refusal says more than a short answer would. The result is at most
+// `room`. REQUIRES: 1 <= room, min_tokens <= room.
 int DefaultMaxTokens(const v1::GenerateRequest& request, const ModelInfo& model,
                      const RequestClass& request_class, int prompt_tokens, int room);
 

@@ -80,8 +80,8 @@ Loss Attempt::LossAfter(const absl::Status& error, Blame blame, const WorkerSign
                         absl::Duration now) const {
   Loss loss;
   loss.at = now;
-  // A process that ends as it receives the request says nothing before. One that has been silent
-  // for longer had the request in its queue.
+  // A process that ends as it receives the request sends no message before. A process that was
+  // silent for longer than kAnswerTime had the request in its queue.
   const bool ran = heard || now - sent_at_awake <= kAnswerTime;
   loss.ran = ran && ErrorReason(error) != "STALE_EPOCH";  // the request met another process
   std::vector<WorkerTarget> suspects = Suspects(blame);

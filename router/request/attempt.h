@@ -58,8 +58,8 @@ struct Attempt {
   bool worked = false;  // the planner knows that the pair works
   int ends = 0;         // finishes that the worker reported
   int64_t kv_bytes = 0;
-  absl::Duration sent_at;        // by RouterParts::clock
-  absl::Duration sent_at_awake;  // by RouterParts::awake
+  absl::Duration sent_at;        // when it was sent, by RouterParts::clock
+  absl::Duration sent_at_awake;  // when it was sent, by RouterParts::awake
   std::optional<int64_t> decision;  // number in the decision log
   int cached_tokens = 0;
   internal::v1::DecodeTimings timings;

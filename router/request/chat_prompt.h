@@ -14,19 +14,18 @@ namespace baton::router {
 // Takes up to seconds for large conversations: for the threads of RouterParts::pool. Thread-safe.
 //
 // Sets the token ids of `request` to those of the conversation as the model's chat template writes
-// it. Which of its text may be special tokens, the text alone would not say: with
-// split_special_tokens, of the request or else of the router, that is what the template itself
-// writes. Clears the request's truncation: a prompt that is too long is made of fewer messages. The
-// oldest ones go first, but no system messages at the start and not the last message, and the first
-// one left has the role of the first one dropped, as templates demand. Returns how many tokens that
-// saved. Errors are those of ModelChat::Render and Tokenizer::Encode, with the field "messages";
-// EMPTY_PROMPT; PROMPT_TOO_LONG above --max-prompt-bytes, and if the messages do not fit in the
-// context.
+// it. The text alone would not say which parts may be special tokens: with split_special_tokens, of
+// the request or else of the router, only the template's own text may be. Clears the request's
+// truncation: a prompt that is too long is made of fewer messages. The oldest ones go first, but no
+// system messages at the start and not the last message, and the first one left has the role of the
+// first one dropped, as templates demand. Returns how many tokens that saved. Errors are those of
+// ModelChat::Render and Tokenizer::Encode, with the field "messages"; EMPTY_PROMPT; PROMPT_TOO_LONG
+// above --max-prompt-bytes, and if the messages do not fit in the context.
 absl::StatusOr<int> RenderChat(const RouterParts& parts, const RequestClass& request_class,
                                chat::Conversation conversation, v1::GenerateRequest* request);
 
-// The same for the messages of `request`, which are replaced. Changes nothing if the prompt is not
-// given as messages.
+// Does the same for the messages of `request`, and replaces them. Changes nothing if the prompt is
+// not given as messages.
 absl::StatusOr<int> RenderMessages(const RouterParts& parts, const RequestClass& request_class,
                                    v1::GenerateRequest* request);
 

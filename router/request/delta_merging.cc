@@ -9,8 +9,8 @@
 namespace baton::router {
 namespace {
 
-// Deltas merge up to here; one alone may be larger, below a bound of its kind, as prompt_logprobs
-// have one. So much a client must be able to read within the limit of a stalled write.
+// Deltas merge up to this size; one alone may be larger, within a bound of its kind, such as that
+// of prompt_logprobs. A client must be able to read this much within the limit of a stalled write.
 constexpr size_t kMaxMergedBytes = StallWatch::kBytesPerLimit;
 // The rest is for what does not grow, and for the first choice's text, which is sent twice.
 constexpr size_t kMaxOnceBytes = WholeAnswer::kMaxMessageBytes - (512 << 10);
@@ -27,7 +27,7 @@ size_t GrowingBytes(const v1::GenerateResponse& delta) {
   return bytes;
 }
 
-// In memory. Log probabilities take several times what they do on the wire.
+// Bytes in memory, where log probabilities take several times what they take on the wire.
 int64_t MemoryOf(const v1::GenerateResponse& delta) {
   size_t bytes = delta.text().size() + sizeof(int32_t) * delta.token_ids_size();
   for (const v1::TokenLogprobs& one : delta.logprobs()) bytes += one.SpaceUsedLong();

@@ -21,7 +21,7 @@ class PendingDeltas {
   bool empty() const { return pending_.empty(); }
   // The memory that they take, roughly.
   int64_t bytes() const { return bytes_; }
-  // At most so much would be added.
+  // Add(delta) would add at most so many bytes.
   static int64_t BytesOf(const v1::GenerateResponse& delta);
   void Add(const v1::GenerateResponse& delta);
   // Instead of Add, for a delta that is sent at once.
@@ -36,7 +36,7 @@ class PendingDeltas {
  private:
   struct Pending {
     v1::GenerateResponse delta;
-    size_t wire_bytes = 0;  // of what was merged into it, at most
+    size_t wire_bytes = 0;  // most bytes of what was merged into it
     int64_t bytes = 0;
   };
   // Those of a choice in their order; one for each choice, unless that is too large for a message.

@@ -42,7 +42,7 @@ absl::Status CheckDeadline(const RouterParts& parts, absl::Time deadline, int64_
 
 // Counts so many more bytes of the request. RESOURCE_EXHAUSTED, TOO_MANY_REQUEST_BYTES.
 absl::Status Hold(const RouterParts& parts, int64_t bytes, RequestBytes::Share* held);
-// That error.
+// The error of Hold.
 absl::Status TooManyRequestBytes(const RouterParts& parts);
 
 // UNAVAILABLE, DRAINING, with a time to retry: the router is shutting down.

@@ -219,8 +219,8 @@ void GenerateCall::RelayTokens(int stream, const decode_pb::DecodeResponse& resp
     return Fail(FromWorker(grpc::Status::OK));
   }
   usage_.set_generated_tokens(answer_->generated_tokens());
-  // The token behind a prompt that is only scored is not the client's, and shows that it was
-  // computed.
+  // The token behind a prompt that is only scored is not for the client; it shows that the prompt
+  // was computed.
   const int taken = prepared_.prompt_only ? response.token_ids_size()
                                           : answer_->generated_tokens() - tokens_before;
   if (taken == 0 && !delta->has_value()) return;  // a heartbeat
@@ -338,7 +338,8 @@ ResponseSink* GenerateCall::End(absl::StatusCode code, v1::FinishReason reason) 
   first_.reset();
   waiting_.clear();
   registered_.reset();
-  // A client that has the answer may send the next, and one that does not read it holds no place.
+  // A client that has the answer may send its next request, and a client that does not read its
+  // answer holds no place.
   entrance_.Leave();
   RouterMetrics::RequestEnd end;
   end.code = code;
@@ -360,7 +361,7 @@ ResponseSink* GenerateCall::End(absl::StatusCode code, v1::FinishReason reason) 
   parts_.metrics.RequestEnded(end);
   if (code == absl::StatusCode::kOk) CountSlos(end.longest_choice_tokens);
   trace_.Ended(usage_, now);
-  // What is left waits for the client to read, perhaps for long.
+  // The call may wait long for its client to read, so it frees what it no longer needs.
   answer_.reset();
   prepared_ = PreparedRequest();
   answered_ = sink_;

@@ -99,8 +99,8 @@ class GenerateCall final : public DecodeListener,
   void OnAttemptLost(int stream, const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The choices that still lack tokens. Ends the others, and perhaps the request.
   std::vector<int> Unfinished(const Attempt& attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // `suspects`: workers whose death would explain the loss; none for a refusal. `pauses`: not at
-  // once, but when the router knows which workers are gone.
+  // `suspects`: workers whose death would explain the loss; none for a refusal. `pauses`: the retry
+  // waits until the router knows which workers are gone.
   void RetryElsewhere(std::vector<int> choices, RetryState past, const absl::Status& error,
                       std::vector<WorkerTarget> suspects, bool pauses)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -114,7 +114,7 @@ class GenerateCall final : public DecodeListener,
   void CheckReader(absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // --- Attempts that wait: generate_call_waiting.cc.
-  // Opens the first stream. If no worker is ready, yet one is likely to be soon, it stays to be
+  // Opens the first stream. If no worker is ready but one is likely to be soon, the attempt is
   // tried again at the next tick; for any other error the request fails.
   void OpenFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OpenWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -148,7 +148,7 @@ class GenerateCall final : public DecodeListener,
 
   absl::Mutex mutex_;
   ResponseSink* sink_ ABSL_GUARDED_BY(mutex_) = nullptr;      // null once answered
-  ResponseSink* answered_ ABSL_GUARDED_BY(mutex_) = nullptr;  // which may still be writing
+  ResponseSink* answered_ ABSL_GUARDED_BY(mutex_) = nullptr;  // it may still be writing
   std::string request_id_ ABSL_GUARDED_BY(mutex_);
   RequestTrace trace_ ABSL_GUARDED_BY(mutex_);
   absl::Time deadline_ ABSL_GUARDED_BY(mutex_);

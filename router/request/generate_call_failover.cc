@@ -41,7 +41,7 @@ constexpr int kMaxPauseDoublings = 3;
 // A request that no worker lets in for so long keeps no new ones out any more: smaller requests may
 // fit where it does not.
 constexpr absl::Duration kLongestHold = absl::Seconds(30);
-// After a pause of this process, it has noticed by then which connections did not outlast it.
+// So long after a pause, this process has noticed which connections did not outlast it.
 constexpr absl::Duration kLossesAfterPause = absl::Seconds(1);
 
 absl::Duration PauseAfter(int refusals) {

@@ -24,7 +24,7 @@ namespace baton::router {
 
 // A request fails with this many losses in a row whose workers live.
 inline constexpr int kMaxLosses = 3;
-// And with this many deaths in a row of processes that ran it.
+// A request fails with this many deaths in a row of processes that ran it.
 inline constexpr int kMaxDeaths = 3;
 // A worker that was silent for longer before its stream broke did not end at that moment: workers
 // report every second.
@@ -49,13 +49,14 @@ class LossRecord {
   // Takes the deaths into account that explain losses. One that becomes known more than
   // kProofWithin after a loss does not explain it.
   void Settle(const WorkerSigns& signs, absl::Duration now);
-  // There was a token.
+  // A token has come: forgets all losses.
   void Clear() { *this = LossRecord(); }
 
-  int count() const { return count_; }    // of all losses
-  int deaths() const { return deaths_; }  // of processes that ended while they ran the request
+  int count() const { return count_; }    // all losses
+  int deaths() const { return deaths_; }  // processes that ended while they ran the request
   int unproven() const { return static_cast<int>(unproven_.size()); }  // losses without a death
-  // With those that may still become known. At kMaxDeaths, the next attempt waits until they are.
+  // Deaths, with those that may still become known. At kMaxDeaths, the next attempt waits until
+  // they are known.
   int possible_deaths() const;
 
  private:

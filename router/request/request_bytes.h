@@ -15,11 +15,11 @@ namespace baton::router {
 // Thread-safe. Must outlive its shares.
 class RequestBytes {
  public:
-  // Those of one request, until the destructor. Move-only; its methods are for one thread at a
-  // time.
+  // The bytes of one request, which count until the destructor. Move-only; its methods are for one
+  // thread at a time.
   class Share {
    public:
-    Share() = default;  // of no bound
+    Share() = default;  // counts nowhere
     Share(Share&& other) noexcept
         : all_(std::exchange(other.all_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
     Share& operator=(Share&& other) noexcept {
@@ -37,7 +37,7 @@ class RequestBytes {
       bytes_ += bytes;
       return true;
     }
-    // Whether TryGrow would succeed now.
+    // True if TryGrow would succeed now.
     bool MayGrow(int64_t bytes) const { return all_ == nullptr || all_->Fits(bytes, bytes_); }
     // REQUIRES: at most bytes().
     void Shrink(int64_t bytes) {

@@ -397,7 +397,8 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& reques
     FillSampling(request.sampling(), model.defaults, decode.mutable_sampling());
   }
   FillChoices(request, &decode);
-  // A prompt is computed for a token behind it.
+  // Workers compute a prompt for a token behind it, so a prompt that is only scored asks for one,
+  // too.
   decode.set_max_tokens(
       stop.has_max_tokens()
           ? std::max(1, stop.max_tokens())

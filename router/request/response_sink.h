@@ -19,17 +19,18 @@ class ResponseSink {
   virtual void Send(const v1::GenerateResponse& delta) = 0;
   // Between Sends: the request is alive, without news. `empty` adds nothing to what was sent.
   virtual void Heartbeat(const v1::GenerateResponse& empty) {}
-  // An error if the answer, with this, would be more than a client can take, or than may wait for
-  // it: the request ends with it.
+  // An error if the answer with `delta` would be larger than a client can take, or if too much
+  // would wait for the client: the request ends with that error.
   virtual absl::Status Accepts(const v1::GenerateResponse& delta) const { return absl::OkStatus(); }
   // `token_counts`: how many tokens each choice has.
   virtual void Finish(const v1::GenerateResponse& last, absl::Span<const int> token_counts) = 0;
   virtual void Fail(const absl::Status& error) = 0;
-  // Several times a second, until GenerateCall::OnSinkGone. True once the client has not read what
-  // is being written for too long. Sinks whose connection watches that itself say false.
+  // The call asks this several times a second, until GenerateCall::OnSinkGone. True once the client
+  // has read nothing of what is being written for too long. Sinks whose connection watches that
+  // itself return false.
   virtual bool Stalled(absl::Duration now) { return false; }
-  // After Finish or Fail, and at most once: the client has not read the answer. `why`: how long
-  // that was.
+  // The client has not read the answer in time. Called after Finish or Fail, and at most once.
+  // `why`: the error that ends the answer.
   virtual void Abort(const absl::Status& why) {}
 };
 

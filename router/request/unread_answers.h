@@ -20,7 +20,8 @@ absl::Status ReaderBehind(int64_t answer_bytes);
 // ABORTED, READER_BEHIND: more than so many bytes of all answers would wait.
 absl::Status ReadersBehind(int64_t all_bytes);
 
-// Of an answer's stream: READER_BEHIND if more than `answer_bytes` would wait with `delta`.
+// The check of one answer's stream: READER_BEHIND if more than `answer_bytes` would wait with
+// `delta`, unless `delta` alone would wait.
 inline absl::Status AcceptBehind(const PendingDeltas& waiting, const v1::GenerateResponse& delta,
                                  int64_t answer_bytes) {
   if (waiting.empty() || waiting.bytes() + PendingDeltas::BytesOf(delta) <= answer_bytes) {
@@ -36,11 +37,12 @@ class UnreadAnswers {
   // What an answer takes beside the bytes that wait, from its end until it is read.
   static constexpr int64_t kAnswerBytes = 16 << 10;
 
-  // The part of one answer, until the destructor. Its methods are called one at a time.
+  // The bytes of one answer that wait, which count until the destructor. Its methods are called one
+  // at a time.
   class Answer {
    public:
-    // `all` outlives it. `cut` ends the client's stream at once. It is called at most once, by any
-    // thread and under locks: it must not wait, or call back. Never after the destructor.
+    // `all` outlives it. `cut` ends the client's stream at once. Any thread may call it, under
+    // locks, at most once and never after the destructor: it must not wait, or call back.
     Answer(UnreadAnswers& all, std::function<void()> cut) : all_(all), cut_(std::move(cut)) {}
     ~Answer() { Update(0, false); }
     Answer(const Answer&) = delete;
@@ -54,15 +56,15 @@ class UnreadAnswers {
     friend class UnreadAnswers;
     UnreadAnswers& all_;
     const std::function<void()> cut_;
-    int64_t reported_ = 0;  // the last Update
+    int64_t reported_ = 0;  // bytes of the last Update
     // Guarded by the lock of all_.
     int64_t counted_ = 0;  // above zero: the answer is in its list
     bool was_cut_ = false;
     std::list<Answer*>::iterator at_;
   };
 
-  // Both are called under the lock: they must be quick. `on_change`: so many bytes wait now.
-  // `on_cut`: an answer was ended.
+  // Both functions are called under the lock, so they must be quick. `on_change`: so many bytes
+  // wait now. `on_cut`: an answer was ended.
   UnreadAnswers(int64_t most_bytes, std::function<void(int64_t)> on_change,
                 std::function<void()> on_cut)
       : most_bytes_(most_bytes), on_change_(std::move(on_change)), on_cut_(std::move(on_cut)) {}
@@ -82,7 +84,8 @@ class UnreadAnswers {
   const std::function<void()> on_cut_;
   mutable absl::Mutex mutex_;
   int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Of which something waits; first the one whose client took something the longest time ago.
+  // The answers of which something waits; first the one whose client took something the longest
+  // time ago.
   std::list<Answer*> waiting_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -49,7 +49,7 @@ absl::Status FromWorker(const grpc::Status& status) {
     case absl::StatusCode::kNotFound:
       return reason.empty() ? Internal() : error;
     case absl::StatusCode::kResourceExhausted:
-      // Without a reason it is the transport that speaks, as below.
+      // An error without a reason comes from the transport, as below.
       if (reason.empty()) {
         return absl::ResourceExhaustedError("a worker has no room for the request");
       }

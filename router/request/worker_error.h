@@ -16,11 +16,11 @@ namespace baton::router {
 // of a worker passes. The caller logs the whole.
 absl::Status FromWorker(const grpc::Status& status);
 
-// A stream that the router gave up on: "WORKER_STALLED", "WORKER_EXPIRED", "WORKER_SUSPECT",
-// "PREFILL_SUSPECT".
+// The error for a stream that the router gave up on: "WORKER_STALLED", "WORKER_EXPIRED",
+// "WORKER_SUSPECT", "PREFILL_SUSPECT".
 absl::Status LostWorker(absl::string_view reason);
 
-// Such an error: the worker fell silent, and did not end when the stream did.
+// True if the error says that the worker fell silent: it did not end when the stream did.
 bool IsSilence(const absl::Status& error);
 
 // The request's deadline passed while it had a stream or waited for one.

@@ -171,7 +171,7 @@ void CostEstimates::Judge(Worker& w) const {
   w.stands_out = Differs(pace, w.stands_out ? kIsAlike : kStandsOut);
   if (!w.stands_out) return;
   const double try_every = evidence < kPoolSteps ? kTryEvery_s : kTryMeasuredEvery_s;
-  if (pace > 1 && now_s_ - w.last_dispatch_s >= try_every) return;  // its turn to show its pace
+  if (pace > 1 && now_s_ - w.last_dispatch_s >= try_every) return;  // it may show its pace again
   w.estimate.pace = pace;
   w.estimate.cost = w.estimate.cost * pace;
 }

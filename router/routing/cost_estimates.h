@@ -74,12 +74,12 @@ class CostEstimates {
   void Judge(Worker& worker) const;
 
   const LinearCost standing_in_;
-  double now_s_ = 0;  // of the last call that said it
+  double now_s_ = 0;  // time of the last call that gave one
   std::vector<Worker> workers_;
   std::vector<Pool> pools_;  // the last one is all workers'
 };
 
-// As reported, of that time.
+// The costs that a worker reported, as of the time `at_s`.
 CostEstimates::Report ReportOf(const internal::v1::PrefillCost& cost, double at_s);
 CostEstimates::Report ReportOf(const internal::v1::DecodeCost& cost, double at_s);
 

@@ -257,12 +257,12 @@ void FleetLoad::OnDone(int worker, int64_t dispatch, absl::Duration now) {
   const bool reported = found->reported;
   if (!reported) Uncount(w, *found);
   if (w.role == v1::WORKER_ROLE_DECODE) {
-    // The last report may contain it, or one that is on its way.
+    // The last report may contain the dispatch, and so may one that is on its way.
     found->reported = true;
     found->done_at = now;
     CountEnded(w, *found);
   } else {
-    // What a report says of prompts is a time, which passes by itself.
+    // A prefill worker reports its prompts as a time, which passes by itself.
     dispatched_[worker].erase(found);
   }
   if (!reported) {

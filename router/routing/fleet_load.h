@@ -51,8 +51,8 @@ class FleetLoad {
     int blocks = 0;              // that it will fill
     int64_t context_tokens = 0;  // decode workers: of the prompt
   };
-  // Counts from now until OnDone: by itself until a report can contain it, then as part of what the
-  // worker reports. Returns its number, 1 or more.
+  // A request was sent. It counts from now until OnDone: by itself until a report can contain it,
+  // then as part of what the worker reports. Returns the number of the dispatch, 1 or more.
   int64_t OnDispatch(int worker, absl::Duration now, const Sent& sent);
   // The prompt of that dispatch is computed, and the worker goes on with its answer.
   void OnComputed(int worker, int64_t dispatch, absl::Duration now);
@@ -84,7 +84,7 @@ class FleetLoad {
     // Its answer has ended, and a report may still contain it.
     std::optional<absl::Duration> done_at = std::nullopt;
   };
-  using Dispatches = std::deque<Dispatch>;  // by number
+  using Dispatches = std::deque<Dispatch>;  // sorted by number
   // Those that may be chosen together, in order of their numbers.
   struct Group {
     v1::WorkerRole role;
@@ -110,12 +110,12 @@ class FleetLoad {
     double reported_at_s = 0;
     double reported_idle_at_s = 0;  // by the last report alone
     absl::Duration may_contain;     // the last report may contain what was sent before that time
-    // Of `dispatched_`: those that no report contains for sure.
+    // Sums over the entries of `dispatched_` that no report can contain yet.
     int sent = 0;
     int sent_blocks = 0;
     int64_t sent_tokens = 0;
     int64_t sent_context_tokens = 0;
-    // And the answers that have ended, but are part of the last report.
+    // Sums over the answers that have ended, but are part of the last report.
     int ended = 0;
     int ended_blocks = 0;
     int64_t ended_context_tokens = 0;
@@ -127,13 +127,13 @@ class FleetLoad {
   CostEstimates& PromptCosts(v1::WorkerRole role) {
     return role == v1::WORKER_ROLE_DECODE ? prompts_on_decode_ : prompts_on_prefill_;
   }
-  // dispatched_[worker].end(): it has ended, or is too old.
+  // Returns dispatched_[worker].end() if the dispatch has ended or is too old.
   Dispatches::iterator Find(int worker, int64_t dispatch);
-  // What was sent by then is part of what the worker reports.
+  // Counts what was sent by then as part of what the worker reports.
   void CountAsReported(int worker, absl::Duration sent_by);
   // The report shows the worker as it was at that time, without the answers that had ended by then.
   void DropEnded(int worker, absl::Duration shown_at);
-  // By what was reported and what has been sent since.
+  // Adds up what was reported and what has been sent since.
   void SetIdleAt(int worker, double reported_s);
   static void Uncount(Worker& w, const Dispatch& dispatch);
   static void CountEnded(Worker& w, const Dispatch& dispatch);

@@ -76,10 +76,10 @@ BATON_WIDE_LOOPS FleetSums SumsOf(const double* queue_s, const int* matched_bloc
   return {sums[0] + sums[1] + sums[2] + sums[3], busy[0] + busy[1] + busy[2] + busy[3], deepest};
 }
 
-// Of equally cheap decode workers: the one with the fewest sequences, then with the most free
-// blocks, then the one that this router has sent no request for longest. Short answers leave equal
-// workers idle most of the time, so that always the first one of them would be chosen, or by chance
-// one far more often than another.
+// Chooses among equally cheap decode workers: the one with the fewest sequences, then with the most
+// free blocks, then the one that this router has sent no request for longest. Short answers leave
+// equal workers idle most of the time, so without the last rule the first of them would always be
+// chosen, or chance would choose one far more often than another.
 class LeastLoaded {
  public:
   explicit LeastLoaded(uint64_t turn) : turn_(turn) {}
@@ -88,7 +88,7 @@ class LeastLoaded {
     if (equals_ > 0 && load > least_) return;
     equals_ = equals_ > 0 && load == least_ ? equals_ + 1 : 1;
     least_ = load;
-    // Of k equals, the k-th takes the place of the one before with the chance 1/k.
+    // The k-th of equal workers takes the place of the one before with the chance 1/k.
     if (Mix(turn_, static_cast<uint64_t>(i)) % equals_ == 0) chosen_ = i;
   }
   int chosen() const { return chosen_; }  // -1: none was added
@@ -214,7 +214,8 @@ void PricedPolicy::LookAtDecode(const RouteQuery& query, absl::Span<const Candid
   }
 }
 
-// Room first, then the lowest price; of equal prices see LeastLoaded. -1: none was looked at.
+// Workers with room come first, then the lowest price decides, then LeastLoaded. Returns -1 if none
+// was looked at.
 int PricedPolicy::CheapestDecode(absl::Span<const Candidate> decode, uint64_t turn,
                                  const Compared& compared) {
   const std::vector<int>& looked_at = compared.looked_at;

@@ -57,8 +57,8 @@ struct PricedOptions {
   // A decode worker that lacks at most this many tokens of a prompt may compute them itself, if
   // that is cheaper than bringing them from a prefill worker. 0: never.
   int max_local_prefill_tokens = 512;
-  // Draws candidates, and breaks ties among workers that were never sent a request. Different in
-  // each router, so that routers with equal reports do not all choose the same worker.
+  // Draws candidates, and breaks ties among workers that were never sent a request. It differs
+  // between routers, so that routers with equal reports do not all choose the same worker.
   uint64_t seed = 0;
 };
 

@@ -27,7 +27,7 @@ struct Route {
   absl::Duration predicted_ttft;
   std::shared_ptr<Decision> why;  // null unless asked for
   int64_t dispatch = 0;  // number of the prompt's dispatch; 0 if the route was only asked for
-  int64_t answer_dispatch = 0;  // and of the answer's, if another worker computes the prompt
+  int64_t answer_dispatch = 0;  // number of the answer's, if another worker computes the prompt
   std::vector<v1::WorkerRole> spilled;  // roles whose worker is of another pool than asked for
 };
 

@@ -35,7 +35,7 @@ absl::Status NoPrefillWorker() {
                         absl::Seconds(1));
 }
 
-// Keeps those that were heard of lately. `silences`: by worker; empty: no matter.
+// Keeps the candidates that were heard of lately. `silences`: by worker; empty: keeps all.
 void PreferHeard(absl::Span<const absl::Duration> silences, Candidates* found) {
   const auto silence = [&](int i) {
     const auto worker = static_cast<size_t>(found->worker(i));
@@ -452,9 +452,9 @@ void RoutePlanner::OnRouteEnded(const Route& route) {
   EndDispatches(route);
 }
 
-// A worker reports what it runs at intervals, in which short answers begin and end. Counted until
-// the next report, they would keep requests away from the worker that had fewer of them at the
-// last.
+// A worker reports what it runs at intervals, in which short answers begin and end. If ended
+// answers counted until the next report, they would keep requests away from the worker that had
+// fewer of them at its last report.
 void RoutePlanner::EndDispatches(const Route& route) {
   const absl::Duration now = clock_.SinceStart();
   const bool alone = route.prefill.worker == kNoWorker;

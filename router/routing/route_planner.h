@@ -64,7 +64,8 @@ class RoutePlanner final : public RosterObserver {
   absl::StatusOr<Route> Choose(const RouteRequest& request);
   // The prompt is computed: its worker is free for the next.
   void OnFirstToken(const Route& route);
-  // The request's work there is over, done or cancelled. Not after OnRouteFailed.
+  // The request's work on the route is over: done or cancelled. Not to be called after
+  // OnRouteFailed.
   void OnRouteEnded(const Route& route);
   // What came of the route.
   void OnRouteFailed(const Route& route, Blame blame);
@@ -126,7 +127,7 @@ class RoutePlanner final : public RosterObserver {
     std::vector<int> reported;  // with kv_fetch: that it says it has
     std::vector<int> ends;      // the different depths that are reported
     InTiers in_tiers;
-    std::vector<absl::Duration> silences;  // after a loss: by worker, since its last message
+    std::vector<absl::Duration> silences;  // set after a loss: by worker, since its last message
   };
   struct Chosen {
     bool no_decode_worker = false;  // the rest is not set

@@ -355,7 +355,7 @@ ScoreSink* ScoreCall::End(absl::StatusCode code) {
     parts_.metrics.SloMeasured("ttft", *first_result_at_ - received_ <= class_.ttft_slo);
   }
   trace_.Ended(usage_, now);
-  // What is left waits for the client to read, perhaps for long.
+  // The call may wait long for its client to read, so it frees what it no longer needs.
   settings_ = Settings();
   prompts_ = nullptr;
   prefix_keys_.clear();
@@ -368,7 +368,7 @@ void ScoreCall::OnSinkGone() {
   answered_ = nullptr;
 }
 
-// As GenerateCall's.
+// GenerateCall::CheckReader does the same.
 void ScoreCall::CheckReader(absl::Duration now) {
   ScoreSink* const sink = sink_ != nullptr ? sink_ : answered_;
   if (sink == nullptr) return;

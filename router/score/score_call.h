@@ -105,7 +105,7 @@ class ScoreCall final : public ScoreListener,
     absl::Duration sent_at;
     // A worker sends results, or heartbeats.
     bool heard = false;
-    absl::Duration last_message;  // or when it was sent
+    absl::Duration last_message;  // time of the last message, or of sending
     absl::Duration heard_at;      // the last message; zero before the first
     absl::Duration patience;      // longer silence is a loss
   };
@@ -149,7 +149,7 @@ class ScoreCall final : public ScoreListener,
   // All items of the batch were answered or returned.
   void EndBatch(int stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnBatchLost(int stream, const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of the items that wait, those that too many processes ended with have an error as their result.
+  // Answers waiting items with an error if too many processes have ended while they ran them.
   void DropSuspected() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The items wait for a worker again, before those that came later.
   void GiveBack(std::vector<Item> items) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -163,7 +163,7 @@ class ScoreCall final : public ScoreListener,
 
   absl::Mutex mutex_;
   ScoreSink* sink_ ABSL_GUARDED_BY(mutex_) = nullptr;      // null once answered
-  ScoreSink* answered_ ABSL_GUARDED_BY(mutex_) = nullptr;  // which may still be writing
+  ScoreSink* answered_ ABSL_GUARDED_BY(mutex_) = nullptr;  // it may still be writing
   Settings settings_ ABSL_GUARDED_BY(mutex_);              // without the items
   std::string request_id_ ABSL_GUARDED_BY(mutex_);
   ScoreTrace trace_ ABSL_GUARDED_BY(mutex_);

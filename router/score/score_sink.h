@@ -8,15 +8,15 @@
 
 namespace baton::router {
 
-// Calls come one at a time, under the lock of the ScoreCall: quick, and not back into it. The sink
-// lives until it calls ScoreCall::OnSinkGone, which it does after Finish or Fail.
+// Calls come one at a time, under the lock of the ScoreCall: they must be quick and must not call
+// it. The sink lives until it calls ScoreCall::OnSinkGone, which it does after Finish or Fail.
 class ScoreSink {
  public:
   virtual void Result(v1::ItemScore item) = 0;
-  // Exactly one of these, behind all results.
+  // Exactly one of these is called, after all results.
   virtual void Finish(const v1::ScoreUsage& usage) = 0;
   virtual void Fail(const absl::Status& error) = 0;
-  // As of ResponseSink.
+  // These are as in ResponseSink.
   virtual bool Stalled(absl::Duration now) { return false; }
   virtual void Abort(const absl::Status& why) {}
 

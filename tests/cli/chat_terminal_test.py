@@ -156,7 +156,7 @@ class DemoChatTest(unittest.TestCase):
             terminal.expect("two prefill and two decode workers")
             terminal.expect("Model demo.")
             terminal.expect("> ")
-            terminal.type("a line that Ctrl-C drops\x03")  # and the cluster stays
+            terminal.type("a line that Ctrl-C drops\x03")  # the cluster stays up
             terminal.expect("> ")
             terminal.type('"""' + "\n".join(TABLE) + '"""\n')
             terminal.expect('Q deha ?"""\n')

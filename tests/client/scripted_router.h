@@ -147,7 +147,7 @@ class ScriptedRouter final : public v1::InferenceService::CallbackService {
 
     ScriptedRouter& router_;
     const ScriptedAnswer answer_;
-    const size_t number_;  // of the call
+    const size_t number_;  // number of the call
     size_t next_ = 0;
     bool cancelled_ = false;  // guarded by router_.mutex_, as is the next one
     bool hanging_ = false;

@@ -285,7 +285,7 @@ TEST(UnreadStreamTest, KeepsNoMoreThanAWindow) {
   EXPECT_TRUE(read->status().ok()) << read->status();
   EXPECT_GT(bytes, kMessages * kBytes);
   EXPECT_LE(router.taken_bytes(0), (1 << 20) + 3 * kBytes);
-  // It goes on where it stopped.
+  // The unread stream goes on where it stopped.
   bytes = 0;
   for (const Delta& delta : *unread) bytes += delta.text.size();
   EXPECT_TRUE(unread->status().ok()) << unread->status();

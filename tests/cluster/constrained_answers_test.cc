@@ -313,7 +313,7 @@ TEST_F(ConstrainedAnswersTest, WhatCannotBeDoneIsRefusedByName) {
             "SCHEMA_INVALID structured_output.choices");
   EXPECT_EQ(reason([](GenerateRequest& r) { r.mutable_structured_output()->set_regex("*a"); }),
             "SCHEMA_INVALID structured_output.regex");
-  // Found by the compiler.
+  // The compiler of grammars finds this error.
   EXPECT_EQ(reason([](GenerateRequest& r) {
               r.mutable_structured_output()->set_json_schema(
                   R"({"type": "integer", "minimum": 5, "maximum": 3})");

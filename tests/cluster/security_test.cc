@@ -192,8 +192,8 @@ class SecurityTest : public ::testing::Test {
                                                  const security::NewKey& key) {
     return Channel(router.address(), files_->With(files_->client), Bearer(key.key));
   }
-  // Each answer of the router is the event that is waited for. Returns both workers' details, once
-  // both are in the state and their details have the text.
+  // Asks the router again and again until both workers are in the state and their details have the
+  // text. Returns the details.
   static std::vector<std::string> AwaitWorkers(const router::RouterServer& router,
                                                v1::WorkerState state,
                                                absl::string_view in_detail = "") {
@@ -453,7 +453,8 @@ TEST_F(SecurityTest, ARouterShowsTheWorkersThatRefuseIt) {
   for (const std::string& detail : AwaitWorkers(*wrong_secret, v1::WORKER_STATE_REFUSED)) {
     EXPECT_THAT(detail, HasSubstr("secret"));
   }
-  // With those whose certificate it does not trust there is no connection, and the detail says why.
+  // A router cannot connect to workers whose certificate it does not trust, and the detail says
+  // why.
   ChannelTls trusts_another = files_->With(files_->client);
   trusts_another.ca = files_->other_ca.ca();
   const auto wrong_ca = *StartRouter("secret", trusts_another);

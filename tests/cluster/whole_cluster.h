@@ -132,7 +132,7 @@ class WholeClusterTest : public ::testing::Test {
     }
   }
 
-  std::string host_ = "127.0.0.1";  // of the router; before StartCluster
+  std::string host_ = "127.0.0.1";  // the router's; set it before StartCluster
   inline static testing::Oracle* oracle_ = nullptr;
   std::vector<std::unique_ptr<prefill_worker::PrefillWorker>> prefill_;
   std::vector<std::unique_ptr<decode_worker::DecodeWorker>> decode_;

@@ -37,8 +37,8 @@ TEST_F(WholeClusterTest, FiveHundredPromptsAloneColdThenWarm) {
   ExpectIdle();
 }
 
-// The oracle has the directory that the file was made of.
-// Every hop: clients, routers, workers, KV that is sent and KV that is fetched; probes and metrics.
+// Every hop uses IPv6: clients, routers, workers, KV that is sent and KV that is fetched, probes
+// and metrics.
 TEST_F(WholeClusterTest, OverIpv6) {
   if (!testing::HasIpv6()) GTEST_SKIP() << "this machine has no ::1";
   host_ = "[::1]";
@@ -63,6 +63,7 @@ TEST_F(WholeClusterTest, OverIpv6) {
   }
 }
 
+// The oracle has the directory that the file was made of.
 TEST_F(WholeClusterTest, AGgufFileAnswersLikeItsDirectory) {
   worker::WorkerOptions options = WorkerOptions();
   options.model_dir = BATON_CHECKPOINT_DIR "/demo.gguf";
@@ -215,7 +216,7 @@ TEST_F(WholeClusterTest, AnAnswerWithoutALimitFillsTheKvPool) {
     const int most = 320 - static_cast<int>(prompt.size()) + 1;
     c.expected = oracle_->Generate(prompt, {.temperature = 0}, most);
     ExpectAnswer(Generate(c.request), c, prompt.size());
-    c.request.set_n(3);  // one after another where they do not fit together
+    c.request.set_n(3);  // they run one after another where they do not fit together
     EXPECT_EQ(Generate(c.request).usage.generated_tokens(), 3 * most);
     c.request.clear_n();
     c.request.mutable_stop()->set_max_tokens(most + 1);

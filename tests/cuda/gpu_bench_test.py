@@ -187,7 +187,7 @@ elif part == "checkpoint":
     say({{"part": "checkpoint", "what": "big", "folder": scratch + "/weights"}})
 """
 
-# In place of gpu_clusters.py: says how it was called, and fails.
+# This script stands in for gpu_clusters.py: it prints how it was called, and fails.
 CLUSTERS = """import json, os, sys
 model = sys.argv[sys.argv.index("--load-model") + 1]
 print(json.dumps({"part": "clusters", "what": "texts", "case": " ".join(sys.argv[1:6]), "device": "fake",
@@ -266,7 +266,7 @@ def test_running():
         (Path(folder) / "clusters.py").write_text(CLUSTERS, encoding="utf-8")
         with unittest.mock.patch.object(gpu_bench, "CLUSTERS", f"{folder}/clusters.py"):
             code, _, text, _ = run_fake(folder, ["clusters"], 60)
-        # The tokenizer's two files came to the weights. Python itself goes on with its machine's libraries.
+        # The tokenizer's two files lie beside the weights. Python itself goes on with its machine's libraries.
         cluster = f"{folder}/cluster"
         assert (f"| texts | {cluster}/bin --libraries {cluster}/lib --demo {ROOT / 'models/demo'} | fake "
                 "| asked 2, right 1, same 0 |") in text, text

@@ -108,7 +108,7 @@ def test_pack():
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         assert "no-file" in ran.stderr, ran  # the unpacked script has read its arguments
         assert os.access(unpacked / "bin/native/a", os.X_OK)
-        # From the tree, the folder of the pack leads there too.
+        # The tree's own gpu-check finds the programs through the pack's folder, too.
         ran = subprocess.run([sys.executable, str(ROOT / "scripts/gpu-check"), str(out), "--part", "native"],
                              capture_output=True, text=True, check=False)
         assert ran.returncode == 77 or gpu_check.gpu_line(), ran

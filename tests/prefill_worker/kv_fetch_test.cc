@@ -219,7 +219,7 @@ TEST_F(KvFetchTest, WhateverComesTheAnswerIsTheSame) {
   ExpectNothingHeld();
 }
 
-// Its deadline has passed, or the holder has closed the connection.
+// During the pause the fetch's deadline has passed, or the holder has closed the connection.
 TEST_F(KvFetchTest, AFetchThatAPauseOfThisProcessEndedIsNotTheHoldersFault) {
   for (const absl::Status& failure :
        {absl::DeadlineExceededError("late"),

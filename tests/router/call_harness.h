@@ -277,7 +277,7 @@ class CallHarness : public ::testing::Test {
   void Tick() {
     for (const auto& call : calls_) call->OnTick();
   }
-  // Time passes, and everybody sees it. Workers report.
+  // Time passes for the machine and the router's process, and workers report.
   void Pass(absl::Duration time) {
     RunFor(time, clock_, awake_);
     for (int worker = 0; worker < kWorkers; ++worker) {
@@ -288,8 +288,8 @@ class CallHarness : public ::testing::Test {
   }
 
   FakeClock clock_;
-  AwakeClock awake_{clock_, /*own_thread=*/false};  // of the router
-  internal::v1::WorkerCard cards_[kWorkers];        // of the last processes
+  AwakeClock awake_{clock_, /*own_thread=*/false};  // the router's
+  internal::v1::WorkerCard cards_[kWorkers];        // cards of the last processes
   bool reporting_[kWorkers] = {true, true, true, true, true};
   FakeNetwork network_;
   std::optional<RoutedFleet> fleet_;

@@ -35,7 +35,7 @@ using ::testing::Not;
 
 constexpr int kUnreadChoices = 16;
 constexpr int kUnreadTokens =
-    500;  // of each choice: some 2 MB of JSON, more than all socket buffers hold
+    500;  // tokens of each choice: some 2 MB of JSON, more than all socket buffers hold
 constexpr int kTinyBuffer = 4096;
 constexpr absl::Duration kUnreadLimit = absl::Milliseconds(400);
 // Between two looks at a write, less time than this passes for a client that reads.
@@ -65,7 +65,7 @@ DecodeResponse TokensWithLogprobs(int choice, int count) {
   return message;
 }
 
-// All of the answer, at once.
+// The worker generates the whole answer at once.
 void GenerateAll(DecodeCall& call, int tokens = kUnreadTokens) {
   for (int i = 0; i < tokens; i += 50) {
     for (int choice = 0; choice < kUnreadChoices; ++choice) {
@@ -116,7 +116,7 @@ class UnreadTest : public ::testing::Test {
     return Metric(
         R"(baton_requests_total{model="tiny",role="router",code="OK",finish_reason="length"} )");
   }
-  // `happened` is asked for again and again, before which `meanwhile` runs.
+  // Calls `happened` again and again until it is true, and `meanwhile` in between.
   bool AwaitThat(const std::function<bool()>& happened,
                  const std::function<void()>& meanwhile = nullptr) {
     const absl::Time patience = absl::Now() + kPatience;
@@ -231,7 +231,7 @@ TEST_F(UnreadTest, ASlowReaderOverHttpGetsEverything) {
     DecodeCall call = NextDecode();
     GenerateAll(call);
     ASSERT_TRUE(AwaitThat([&] { return Ended() == 1; }));
-    // Within the limit, it reads several times what the sockets hold.
+    // Within the limit, the client reads several times what the sockets hold.
     std::string all;
     absl::Duration took;
     while (true) {
@@ -285,7 +285,7 @@ TEST_F(UnreadTest, OneStreamHasABoundAndEndsWithAnErrorBehindWhatWaited) {
   ASSERT_TRUE(AwaitThat(
       [&] { return Metric(Series("baton_unread_answers_total", "answer_memory")) == 2; }));
   EXPECT_EQ(Metric(Plain("baton_requests_inflight")), 0);
-  // What waits, what is being written, and what an answer takes beside.
+  // These bytes are what waits, what is being written, and what an answer takes besides.
   EXPECT_LT(Metric(Plain("baton_unread_bytes")), 2 * (1 << 20) + 2e6);
   const std::string events = http_client.ReadUntil("0\r\n\r\n");
   EXPECT_THAT(events, HasSubstr("reader_behind"));

@@ -75,7 +75,8 @@ void Clients::OnEnd(const std::shared_ptr<Request>& request, const absl::Status&
   request->router = nullptr;
   counts_.tokens += judge.tokens();
   counts_.heartbeats += judge.heartbeats();
-  // No simulated request ends a process, so one of which the router thinks so may be sent again.
+  // No simulated request ends a process, so a request that the router blames for deaths may be sent
+  // again.
   const bool lost = absl::IsUnavailable(status) || absl::IsResourceExhausted(status) ||
                     ErrorReason(status) == "WORKERS_DIED";
   if (!status.ok() && !absl::IsCancelled(status)) {

@@ -102,7 +102,7 @@ struct Router::Process {
   const router::Access access;
   router::PromptHistory prompts{1 << 20};
   router::TenantLimits tenants;
-  router::UnreadAnswers unread{0, [](int64_t) {}, [] {}};  // of the sinks that serve connections
+  router::UnreadAnswers unread{0, [](int64_t) {}, [] {}};  // only sinks of connections use it
   const chat::ModelChat chat;
   SimDecodeNetwork network;
   router::RouterParts parts;

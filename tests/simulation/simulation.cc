@@ -221,7 +221,8 @@ class Simulation {
       world_.At(random().Time(0, last), [this] { Fault(); });
     }
     const Micros over = kArrivals + 25 * kSecond;
-    // Else a prompt of many frames may meet a spoilt one in every attempt until its deadline.
+    // If this went on, a prompt of many frames might meet a spoilt one in every attempt until its
+    // deadline.
     world_.At(over, [this] { faults_.EndSpoiling(); });
     return over;
   }

@@ -32,7 +32,7 @@ HttpClient::HttpClient(const std::string& address, int receive_buffer_bytes) {
   fd_ = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const timeval patience = {60, 0};
   setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-  if (receive_buffer_bytes > 0) {  // before the window is announced
+  if (receive_buffer_bytes > 0) {  // must come before the window is announced
     setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer_bytes, sizeof(receive_buffer_bytes));
   }
   if (connect(fd_, found->ai_addr, found->ai_addrlen) != 0) Close();

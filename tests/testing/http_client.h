@@ -19,7 +19,8 @@ struct HttpReply {
 // One connection. Reads give up after a minute.
 class HttpClient {
  public:
-  // `address`: host:port. `receive_buffer_bytes`: of the socket; 0: the kernel's.
+  // `address`: host:port. `receive_buffer_bytes`: size of the socket's buffer; 0: the kernel's
+  // default.
   explicit HttpClient(const std::string& address, int receive_buffer_bytes = 0);
   ~HttpClient() { Close(); }
   HttpClient(const HttpClient&) = delete;

@@ -1,4 +1,4 @@
-// Whether tests of IPv6 can run on this machine.
+// Tells whether tests of IPv6 can run on this machine.
 #ifndef BATON_TESTS_TESTING_IPV6_H_
 #define BATON_TESTS_TESTING_IPV6_H_
 

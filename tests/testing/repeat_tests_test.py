@@ -15,7 +15,8 @@ from pathlib import Path
 ARGUMENTS = None
 RUNS = 6
 
-# Of its tests, Even fails with odd seeds, Brittle ends the process, Hasty passes, Plain asks for no seed, Idle is skipped.
+# In this program, Even fails with odd seeds, Brittle ends the process, Hasty passes, Plain asks for no seed, Idle is
+# skipped.
 PROGRAM = '''#!{python}
 import os, sys
 tests = ["Suite.Brittle", "All/Suite.Even/0", "All/Suite.Even/1", "Suite.Hasty", "Suite.Idle", "Suite.Plain"]

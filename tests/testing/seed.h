@@ -38,12 +38,13 @@ inline uint32_t FirstSeed() {
     return seed;
   }
   seed = std::random_device()();
-  // For processes that a test starts with the same program: they play a part of the same test.
+  // Processes that a test starts with the same program inherit the seed: they play a part of the
+  // same test.
   setenv(kSeedVariable, std::to_string(seed).c_str(), /*overwrite=*/1);
   return seed;
 }
 
-// Before main(), and so before any thread that reads the environment.
+// The seed is drawn before main(), and so before any thread reads the environment.
 inline const uint32_t kSeed = FirstSeed();
 
 }  // namespace seed_internal
@@ -56,7 +57,7 @@ inline uint32_t TestSeed(uint32_t stream = 0) {
   const uint32_t seed = seed_internal::kSeed;
   if (printed.exchange(test) != test) {
     std::printf("[   SEED   ] %s=%u\n", kSeedVariable, seed);
-    std::fflush(stdout);  // a broken invariant ends the process
+    std::fflush(stdout);  // a broken invariant ends the process without a flush
   }
   if (stream == 0) return seed;
   return static_cast<uint32_t>(SplitMix64(uint64_t{seed} << 32 | stream));

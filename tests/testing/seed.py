@@ -20,7 +20,7 @@ def _first_seed():
 
 
 SEED = _first_seed()
-os.environ[VARIABLE] = str(SEED)  # for processes that a test starts
+os.environ[VARIABLE] = str(SEED)  # processes that a test starts inherit it
 print(f"[   SEED   ] {VARIABLE}={SEED}", flush=True)
 
 

@@ -32,7 +32,7 @@ TEST(TestSeedTest, TheChild) {
   parent.Send(seeds, sizeof(seeds));
 }
 
-// Alone in its process, which is given no seed but its parent's.
+// The child is alone in its process, which has no seed but its parent's.
 TEST(TestSeedTest, AChildHasTheSeedOfItsParent) {
   ChildProcess child("TestSeedTest.TheChild", "");
   uint32_t seeds[2] = {};

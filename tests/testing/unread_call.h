@@ -14,8 +14,8 @@
 
 namespace baton::testing {
 
-// Over a connection with a small window: what does not fit into it waits in the server. For one
-// thread.
+// The connection has a small window: what does not fit into it waits in the server. One thread uses
+// the call.
 class UnreadCall {
  public:
   // `method`: "/package.Service/Method". Returns when the request is sent.
@@ -44,7 +44,7 @@ class UnreadCall {
     call_->Read(message, nullptr);
     return Await();
   }
-  // Reads what is left, and returns the call's status. Once.
+  // Reads what is left, and returns the call's status. Call it once.
   absl::Status Rest() {
     grpc::ByteBuffer message;
     while (Read(&message)) {

@@ -21,8 +21,8 @@ void CutCall(grpc_call* call, const absl::Status& why) {
                                nullptr);
 }
 
-// Of one call, with which it is destroyed. The answer is under way from its status on, which goes
-// out with it.
+// Watches the answer of one call, and is destroyed with the call. The answer is under way as soon
+// as its status is, because both go out together.
 class AnswerWatch::Answer final : public grpc::experimental::Interceptor {
  public:
   Answer(AnswerWatch& watch, grpc::ServerContextBase* context)
@@ -48,14 +48,14 @@ class AnswerWatch::Answer final : public grpc::experimental::Interceptor {
     methods->Proceed();
   }
 
-  // Under the watch's lock.
+  // The watch calls this under its lock.
   bool Stalled(absl::Duration now) { return stall_.Look(now, /*moved=*/false, bytes_); }
   grpc_call* call() const { return call_; }
 
  private:
   AnswerWatch& watch_;
   grpc::ServerContextBase* const context_;
-  grpc_call* call_ = nullptr;  // from the answer on
+  grpc_call* call_ = nullptr;  // null before the answer
   size_t bytes_ = 0;
   StallWatch stall_;
 };

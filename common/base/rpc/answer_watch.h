@@ -19,11 +19,12 @@
 
 namespace baton {
 
-// Ends a server's call with the error at once, past all that its client has not read. For any
-// thread while it has a reference to the call, or gRPC still needs its context. Does not call back.
+// Ends a server's call with the error at once, past all that its client has not read. Any thread
+// may call it while it has a reference to the call, or while gRPC still needs the call's context.
+// It does not call back.
 void CutCall(grpc_call* call, const absl::Status& why);
 
-// Looks at the answers under way by one thread. Must outlive the server. Thread-safe.
+// One thread looks at all answers under way. Must outlive the server. Thread-safe.
 class AnswerWatch {
  public:
   // An answer of which the client has taken nothing for `limit` (StallWatch) ends with
@@ -31,7 +32,7 @@ class AnswerWatch {
   AnswerWatch(absl::Duration limit, const Clock& clock, std::function<void()> on_stalled);
   ~AnswerWatch();
 
-  // For the server's builder.
+  // Makes the factory that the server's builder takes.
   std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> MakeFactory();
 
  private:

@@ -48,8 +48,9 @@ inline constexpr ChannelSettings kTransferChannel = {
 // of 20 s. A refused connection still fails at once. The back-off stays short, so that a
 // long-lived client finds a restarted router within 3 s.
 //
-// An application that does not read a stream keeps a window of it, and not as much as the path once
-// carried. 1 MiB is 10 MB/s at a round trip of 100 ms, more than any answer needs.
+// An application that does not read a stream buffers one flow-control window of it, however much
+// the connection once carried. A window of 1 MiB allows 10 MB/s at a round trip of 100 ms, more
+// than any answer needs.
 inline constexpr ChannelSettings kClientChannel = {absl::Seconds(20),
                                                    absl::Milliseconds(200),
                                                    absl::Seconds(3),

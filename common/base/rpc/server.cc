@@ -59,7 +59,7 @@ class RpcServer::OwnCalls {
     }
     grpc_call_unref(call);
   }
-  // And those that come.
+  // Cancels the open calls now, and later ones as they come.
   void CancelAll() {
     std::vector<grpc_call*> open;
     {
@@ -68,7 +68,7 @@ class RpcServer::OwnCalls {
       open = calls_;
       for (grpc_call* call : open) grpc_call_ref(call);
     }
-    // The lock is not held here: a call may end within.
+    // The lock is not held here: a cancelled call may end, and call Remove, at once.
     for (grpc_call* call : open) {
       Cancel(call);
       grpc_call_unref(call);
@@ -84,8 +84,8 @@ class RpcServer::OwnCalls {
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// A call of one of gRPC's own services: noted, and in the case of reflection checked before gRPC's
-// handler reads from it.
+// Notes a call of one of gRPC's own services, and checks a call of reflection before gRPC's handler
+// reads from it.
 class RpcServer::OwnCall final : public grpc::experimental::Interceptor {
  public:
   OwnCall(std::shared_ptr<OwnCalls> calls, const MayReflect* may_reflect,
@@ -131,7 +131,7 @@ class RpcServer::OwnCall final : public grpc::experimental::Interceptor {
   }
 
   const std::shared_ptr<OwnCalls> calls_;
-  const MayReflect* const may_reflect_;  // of the factory, which the server owns; null: no check
+  const MayReflect* const may_reflect_;  // the factory's, which the server owns; null: no check
   grpc::ServerContextBase* const context_;
   grpc_call* call_ = nullptr;
 };
@@ -221,7 +221,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Build(
 RpcServer::RpcServer() = default;
 
 RpcServer::~RpcServer() {
-  if (server_ != nullptr) Stop(absl::ZeroDuration());  // else it could not be started
+  if (server_ != nullptr) Stop(absl::ZeroDuration());  // null if the server could not be started
   StopRefusing();
 }
 

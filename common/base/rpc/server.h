@@ -58,13 +58,13 @@ class RpcServer {
   void SetServing(bool serving);
 
   // Refuses new calls, waits up to `grace` for the running ones, then cancels them. Returns when
-  // all have ended. Those of the health and reflection services are not waited for. A call with a
+  // all have ended. It does not wait for calls of the health and reflection services. A call with a
   // grace of zero shortens one that waits in another thread.
   void Stop(absl::Duration grace);
-  // The same, but a few milliseconds after its begin the address accepts connections again, until
-  // StopRefusing() or the destructor: their calls get `refusal`, and the health service answers
-  // that the process lives and is not ready. Each such connection ends after a second, so that a
-  // client may reach another server. Not over the Unix domain socket.
+  // Does the same, but a few milliseconds after its begin the address accepts connections again,
+  // until StopRefusing() or the destructor: their calls get `refusal`, and the health service
+  // answers that the process lives and is not ready. Each such connection ends after a second, so
+  // that a client may reach another server. The Unix domain socket accepts no more connections.
   void Drain(absl::Duration grace, const absl::Status& refusal);
   void StopRefusing();
 

@@ -1,5 +1,5 @@
-// A bound on the time that a thread computes: the processor's, so that a machine that stalls, or
-// has other work, uses none of it up.
+// Bounds how long a thread computes, in time of the processor: a machine that stalls, or has other
+// work, uses none of it up.
 #ifndef BATON_COMMON_GRAMMAR_PROGRAM_CPU_LIMIT_H_
 #define BATON_COMMON_GRAMMAR_PROGRAM_CPU_LIMIT_H_
 

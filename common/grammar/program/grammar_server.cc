@@ -51,8 +51,8 @@ auto Guarded(Function&& function) -> decltype(function()) {
   }
 }
 
-// One of the texts, as an EBNF grammar. Escapes have eight digits: XGrammar reads all hexadecimal
-// digits that follow \x.
+// Returns an EBNF grammar whose only texts are the choices. Escapes have eight digits: XGrammar
+// reads all hexadecimal digits that follow \x.
 std::string ChoicesGrammar(const std::vector<std::string>& choices) {
   std::string grammar = "root ::= ";
   for (size_t i = 0; i < choices.size(); ++i) {

@@ -34,7 +34,7 @@ class GrammarServer {
   absl::Status FillMask(FrameReader& item, CpuLimit& limit, std::vector<uint32_t>& mask);
 
   std::optional<xgrammar::TokenizerInfo> vocabulary_;  // set by Hello, before anything else
-  uint64_t compile_ms_ = 0, mask_ms_ = 0;              // likewise
+  uint64_t compile_ms_ = 0, mask_ms_ = 0;              // set by Hello, too
   absl::Mutex mutex_;
   std::map<uint64_t, xgrammar::CompiledGrammar> grammars_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, xgrammar::GrammarMatcher> sessions_;  // of ServeMasks

@@ -34,7 +34,7 @@ TEST_F(StallWatchTest, ASlowPeerIsNotHoweverLongItTakes) {
 TEST_F(StallWatchTest, APauseOfThisProcessIsNotThePeers) {
   EXPECT_FALSE(LookAfter(absl::Hours(1), false));
   EXPECT_FALSE(LookAfter(absl::Milliseconds(50), true)) << "what it took meanwhile";
-  // Without that, the pause counts as little as any other step.
+  // If the peer took nothing meanwhile, the pause counts as little as any other step.
   EXPECT_FALSE(LookAfter(absl::Hours(1), false));
   EXPECT_FALSE(LookAfter(absl::Hours(1), false));
   EXPECT_FALSE(LookAfter(absl::Hours(1), false));

@@ -92,8 +92,8 @@ class Comparison {
   int traced = 0;
 
  private:
-  // The text that the template makes of `variables` in which other letters stand, all of which come
-  // from the request; they are no letters of a template.
+  // Renders `variables` with Armenian letters in place of the Latin ones: no template has any, so
+  // all Armenian letters of the text must count as the request's.
   void CheckOrigins(const std::string& name, const json::Value& variables) {
     json::Value foreign = variables;
     Transliterate(&foreign);
@@ -107,7 +107,7 @@ class Comparison {
                                                             << text->text.substr(0, 400);
     }
     if (found > 0) ++traced;
-    // Without the request's variables, nothing is of the request.
+    // If all variables are the model's, none of the text is the request's.
     const auto plain = template_->Render(json::Value(), foreign, Now());
     ASSERT_TRUE(plain.ok()) << plain.status();
     ASSERT_EQ(plain->text, text->text) << name << " " << source_;

@@ -196,7 +196,7 @@ TEST(ModelChatTest, KnowsTheFormatsOfPublishedTemplates) {
   }
 }
 
-// What comes from the conversation is split, unless it is to be as the template's text.
+// Text of the conversation is split, unless split_special_tokens is false.
 TEST(ModelChatTest, TellsTheConversationsTextFromTheTemplates) {
   const ModelDir dir;
   dir.Write("chat_template.jinja",
@@ -216,13 +216,13 @@ TEST(ModelChatTest, TellsTheConversationsTextFromTheTemplates) {
   rendered = chat->Render(conversation, absl::UnixEpoch());
   EXPECT_EQ(rendered->text, "<s>Hitm</s>");
   EXPECT_TRUE(rendered->split.empty());
-  // A conversation may spell the BOS token, which makes it none.
+  // A conversation may spell the BOS token, but text that is split has none.
   conversation.variables = Json(R"({"bos_token": ""})");
   conversation.messages.items[0].items[1].scalar.text = "<s>";
   EXPECT_TRUE(chat->Render(conversation, absl::UnixEpoch())->starts_with_bos);
   conversation.split_special_tokens = true;
   EXPECT_FALSE(chat->Render(conversation, absl::UnixEpoch())->starts_with_bos);
-  // The variable is the conversation's, too.
+  // A variable of the request is text of the conversation, too.
   conversation.variables = Json(R"({"bos_token": "<s>"})");
   EXPECT_FALSE(chat->Render(conversation, absl::UnixEpoch())->starts_with_bos);
 }
@@ -240,7 +240,7 @@ TEST(ModelChatTest, ATemplateHasNoByteOrderMark) {
   EXPECT_EQ(TextOf(config, Hello()), "config");
 }
 
-// Contents that are null or absent, as beside tool calls.
+// Contents may be null or absent, for example beside tool calls.
 TEST(ModelChatTest, MissingContentsAreEmptyUnlessTheTemplateTakesNull) {
   const auto text = [](const char* source) {
     const ModelDir dir;
@@ -262,7 +262,7 @@ TEST(ModelChatTest, MissingContentsAreEmptyUnlessTheTemplateTakesNull) {
             "[Hi][][]");
 }
 
-// The template of the demo model, by itself.
+// This renders the demo model's template without ModelChat, which may replace null.
 TEST(ModelChatTest, TheDemoModelsTemplateLeavesOutNull) {
   const auto demo =
       ChatTemplate::Parse(testing::ReadAll(BATON_DEMO_MODEL "/chat_template.jinja"), "demo");

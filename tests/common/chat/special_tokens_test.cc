@@ -30,7 +30,7 @@ using ::testing::Gt;
 using testing::ModelDir;
 using testing::ReadAll;
 
-constexpr int kFirstSpecial = 256;  // below: bytes
+constexpr int kFirstSpecial = 256;  // ids below are bytes
 
 bool IsWordByte(char c) {
   return absl::ascii_isalnum(c) || absl::StrContains("_|/:-", absl::string_view(&c, 1)) ||
@@ -187,7 +187,7 @@ std::string PlainText(std::mt19937_64& random) {
   return text;
 }
 
-// Contents without special tokens have the ids that they would have anywhere.
+// Contents without special tokens have the same ids, split or not.
 TEST(SpecialTokensTest, OtherTextKeepsItsTokens) {
   std::mt19937_64 random(testing::TestSeed());
   int rendered = 0;
@@ -223,7 +223,7 @@ TEST(SpecialTokensTest, OnlyTheTemplateWritesSpecialTokens) {
   for (const PublishedTemplate& test : AllCases()) {
     int of_case = 0;
     for (int round = 0; round < 40; ++round) {
-      // A private character stands for each of some spellings.
+      // A private-use character stands for each of some spellings.
       std::vector<std::pair<std::string, std::string>> spellings;
       for (char32_t c = 0xE000; c < 0xE004; ++c) {
         std::string mark;

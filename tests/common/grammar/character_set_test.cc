@@ -9,7 +9,7 @@
 namespace baton::grammar {
 namespace {
 
-// Against a set of single characters, at both ends.
+// The model is a set of single characters, at both ends of all code points.
 TEST(CharacterSetTest, IsTheUnionOfItsRanges) {
   const auto in = [](const CharacterSet& set, uint32_t c) { return set.Intersects({{c, c}}); };
   for (uint32_t seed = 0; seed < 200; ++seed) {

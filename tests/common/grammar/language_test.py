@@ -28,7 +28,7 @@ JSON_SCHEMA, REGEX, CHOICES = 1, 2, 3  # GrammarSpec::Kind
 HELLO, COMPILE, LOAD, UNLOAD = range(4)  # Request
 END_TOKEN = 256
 HEX = "0123456789abcdefABCDEF"
-PUNCTUATION = set("^$.*+?\\()[]{}|/")  # may be escaped by a backslash
+PUNCTUATION = set("^$.*+?\\()[]{}|/")  # characters that a backslash may escape
 MAX_TOKENS = 120
 
 
@@ -61,7 +61,7 @@ class GrammarProcess:
         self.masks, masks = socket.socketpair()
         self.last = 0
 
-        def descriptors():  # above 4 first, so that one does not replace the other
+        def descriptors():  # the copies are above 4 first, so that one does not replace the other
             high = [os.dup2(fd.fileno(), number) for fd, number in ((control, 100), (masks, 101))]
             os.dup2(high[0], 3)
             os.dup2(high[1], 4)
@@ -384,7 +384,7 @@ def check_kind(process, rng, ask, count):
 
 
 def main():
-    warnings.simplefilter("ignore", FutureWarning)  # of - and & in classes
+    warnings.simplefilter("ignore", FutureWarning)  # warnings of - and & in classes
     program = os.path.join(sys.argv[1], "baton-grammar")
     count = int(sys.argv[2]) if len(sys.argv) > 2 else 2000
     failed = False

@@ -78,7 +78,7 @@ TEST(NormalRegexTest, NegationsLeaveOutWhatMayBeInTheClass) {
   EXPECT_EQ(Normal(R"([^\D])"), "[0-9]");
 }
 
-// Where they are listed, XGrammar's look-ahead would take A for U+0141.
+// If the characters were listed, XGrammar's look-ahead would take A for U+0141.
 TEST(NormalRegexTest, AClassBeyondAsciiIsTheNegationOfTheRest) {
   EXPECT_EQ(Normal("[a-zŁ-Ń]"), "[^\\u0000-`{-\x7f\u0080-ŀń-\U0010ffff]");
   EXPECT_EQ(Normal("[^a-zŁ-Ń]"), "[^a-zŁ-Ń]");

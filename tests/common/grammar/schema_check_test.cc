@@ -136,7 +136,7 @@ TEST(NormalSchemaTest, PatternsAndLengthsAreInNormalForm) {
   const auto normal = [](const char* schema) { return NormalSchema(schema).value(); };
   EXPECT_EQ(normal(R"({"type": "string", "pattern": "^[\\^a]\\x2e5$", "title": "t"})"),
             R"({"type":"string","title":"t","pattern":"[a^]\\.5"})");
-  // What is no keyword stays: a name, a value, an annotation.
+  // A text that is no keyword stays: a name, a value, an annotation.
   for (
       const char* const schema :
       {R"({"properties":{"pattern":{"const":{"pattern":"\\x41","minLength":1}}}})",

@@ -268,7 +268,7 @@ TEST_F(StructuredOutputTest, AStoppedMaskProcessIsReplacedAndNoMaskChanges) {
   EXPECT_NE(output_->mask_pid(), stopped);
 }
 
-// What takes seconds of the processor, at each attempt.
+// A grammar that takes seconds of the processor to compile, at each attempt.
 GrammarSpec SlowToCompile() {
   std::string regex = "(a|b)*a";
   for (int i = 0; i < 10; ++i) absl::StrAppend(&regex, "((a|b){1,1000}c?){1,1000}");
@@ -280,14 +280,15 @@ TEST_F(StructuredOutputTest, ACompilerThatNeverAnswersCostsOneRequestAnError) {
   options.compile_limit = absl::Milliseconds(1);
   options.process.compile_cpu_limit = absl::Minutes(5);
   Start(options);
-  // Not the grammar's fault, as far as can be known: another worker, or the same later, may do it.
+  // This may not be the grammar's fault: another worker, or the same one later, may compile it.
   const absl::Status status = Compile(SlowToCompile()).status();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_EQ(ErrorReason(status), "GRAMMAR_PROCESS_LOST") << status;
   EXPECT_EQ(output_->compiling_pid(), 0);
 }
 
-// An answer that its grammar can read in very many ways, all of which are kept: half a second.
+// The answer below can be read by this grammar in very many ways, all of which XGrammar keeps: a
+// mask takes half a second.
 GrammarSpec SlowToMask() { return {Kind::kRegex, {"((a{0,9}){0,9}){0,9}"}}; }
 std::vector<int32_t> SlowTokens() { return Ids(std::string(250, 'a')); }
 

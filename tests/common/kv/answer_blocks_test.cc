@@ -19,7 +19,7 @@ TEST(AnswerBlocksTest, BeamsShareTheWholeBlocksOfThePrompt) {
   EXPECT_EQ(LongestAnswer(37, 4, 16, 9), 0);
 }
 
-// For all small numbers: what is said to fit fits, and a token more does not.
+// This holds for all small numbers: the longest answer fits, and one more token does not.
 TEST(AnswerBlocksTest, TheLongestAnswerFitsAndNoLongerOneDoes) {
   for (const int block_tokens : {1, 3, 16}) {
     for (const int beams : {0, 2, 5}) {

@@ -273,7 +273,7 @@ TEST_F(ModelConfigTest, RefusesEveryBadConfig) {
   }
 }
 
-// Each would change what is computed, and is not read.
+// Each key would change what is computed, and nothing reads it.
 TEST_F(ModelConfigTest, RefusesKeysOfOtherComputations) {
   for (const char* key : {"num_experts",
                           "num_local_experts",
@@ -326,7 +326,7 @@ TEST_F(ModelConfigTest, RefusesKeysOfOtherComputations) {
       ExpectError(Load(Changed(Llama(), absl::StrCat("{\"", key, "\": ", value, "}"))).status(),
                   absl::StatusCode::kUnimplemented, "config.json", absl::StrCat(key, ": found "));
     }
-    // Off, as files of larger families write it.
+    // Files of larger families have the key, switched off.
     json off = Llama();
     for (const json& value : {json(nullptr), json(false), json(0), json(0.0), json(""),
                               json::array(), json::object()}) {
@@ -335,7 +335,7 @@ TEST_F(ModelConfigTest, RefusesKeysOfOtherComputations) {
     }
   }
   MustLoad(Changed(Llama(), R"({"logit_scale": 1.0, "embedding_multiplier": 1})"));
-  // The window of another architecture, and of a file that was made of it.
+  // Llama has no window; a file that was converted from Qwen has the keys of one, switched off.
   ExpectError(Load(Changed(Llama(), R"({"sliding_window": 40})")).status(),
               absl::StatusCode::kUnimplemented, "config.json", "sliding_window: found 40");
   EXPECT_THAT(Windows(Changed(Llama(), R"({"sliding_window": 40, "use_sliding_window": false,

@@ -47,7 +47,7 @@ float NearestF16(double value) {
 
 // How far a group is from its rounded values, of which it has at least one.
 struct Distance {
-  double largest = 0, root = 0;  // of one value, and of the sum of squares
+  double largest = 0, root = 0;  // the largest of one value; the root of the sum of squares
 };
 
 Distance Between(absl::Span<const float> values, absl::Span<const float> rounded) {
@@ -60,16 +60,17 @@ Distance Between(absl::Span<const float> values, absl::Span<const float> rounded
   return distance;
 }
 
-// 8 bits: the scale is the least float16 that reaches every value, so within a unit of its last
-// place of the exact one.
+// With 8 bits, the scale is the least float16 that reaches every value, so it is within a unit of
+// its last place of the exact one.
 void ExpectNearIn8Bits(absl::Span<const float> values, absl::Span<const float> rounded,
                        double largest) {
   const double exact = largest / 127, scale = exact + std::max(exact * 0x1p-10, 0x1p-24);
   EXPECT_LE(Between(values, rounded).largest, scale / 2 * 1.0001) << "largest " << largest;
 }
 
-// 4 bits: no worse than the grid that reaches every value without a search. Its scale is a float16,
-// too: for few values that happen to lie on the exact grid, this matters more than what is rounded.
+// With 4 bits, the error is no worse than that of the grid that reaches every value without a
+// search. Its scale is a float16, too: for few values that happen to lie on the exact grid, this
+// matters more than what is rounded.
 void ExpectNearIn4Bits(absl::Span<const float> values, absl::Span<const float> rounded,
                        double largest) {
   const float scale = NearestF16(largest / 7);

@@ -164,7 +164,7 @@ TEST(MetricsEndpointTest, AConnectionServesManyScrapesOfAnyMethodThatReads) {
                                     "HTTP/1.1 405 Method Not Allowed.*"));
 }
 
-// As many connections as anyone opens, and requests that never end, cost a bounded number of
+// Clients may open many connections, with requests that never end: they take a bounded number of
 // places.
 TEST(MetricsEndpointTest, FurtherConnectionsAreClosed) {
   auto endpoint = MetricsEndpoint::Start("127.0.0.1:0");

@@ -39,7 +39,7 @@ struct Golden {
   std::string text;
   std::vector<int32_t> ids_with_special;
   std::vector<int32_t> ids;
-  std::vector<int32_t> split_ids;  // of the text with its special tokens split
+  std::vector<int32_t> split_ids;  // ids of the text with its special tokens split
   std::string decoded;
   std::string decoded_without_special;
 };

@@ -542,7 +542,7 @@ TEST(TokenizerTest, SplitTextHasNoSpecialTokens) {
   for (const char* text : {"{<}|a|>", "<|{a}|>", "<|a|{>}", "{<|}a{|>}"}) {
     EXPECT_EQ(SplitIds(*tokenizer, text), Bytes("<|a|>")) << text;
   }
-  // What is split takes no byte of a token behind it, and leaves shorter tokens as they are.
+  // Split text takes no byte of a token behind it, and shorter tokens within it are still found.
   EXPECT_EQ(SplitIds(*tokenizer, "{<a>}<b>"), Concat({{261}, Bytes(">"), {260}}));
   EXPECT_EQ(SplitIds(*tokenizer, "<a>{<b>}"), Concat({{258}, Bytes("<b>")}));
   EXPECT_EQ(SplitIds(*tokenizer, "{<|a<}|a|>"), Bytes("<|a<|a|>"));

@@ -34,7 +34,7 @@ TEST(GenerateTest, TheBytesOfMessagesAreBounded) {
   FakeCluster cluster(1, 1, [](Options* options) { options->max_inflight_request_bytes = 1000; });
   v1::GenerateRequest large = Prompt("p");
   large.mutable_stop()->set_max_tokens(2);
-  // A field that the router does not know, as gRPC keeps it for the whole call.
+  // The router does not know this field, and gRPC keeps its bytes for the whole call.
   large.GetReflection()->MutableUnknownFields(&large)->AddLengthDelimited(500,
                                                                           std::string(900, 'x'));
   Call running(cluster, large);
@@ -44,7 +44,7 @@ TEST(GenerateTest, TheBytesOfMessagesAreBounded) {
   EXPECT_EQ(refusal.code(), absl::StatusCode::kResourceExhausted) << refusal;
   EXPECT_EQ(ErrorReason(refusal), "TOO_MANY_REQUEST_BYTES");
   EXPECT_TRUE(ErrorRetryAfter(refusal).has_value());
-  // What is answered at once is served all the same.
+  // A call that is answered at once is served all the same.
   const auto stub = v1::InferenceService::NewStub(cluster.channel());
   grpc::ClientContext context;
   v1::CancelRequest cancel;
@@ -239,7 +239,7 @@ TEST(GenerateTest, AClientThatStopsReadingHoldsNoPlaceOnceItsAnswerIsGenerated) 
     call.Finish(std::vector<int32_t>(1 << 20, 'a'), DecodeResponse::FINISH_LENGTH);
   });
   Call silent(OrdinaryChannel(cluster), Prompt("hello"));
-  silent.AwaitHeaders();  // which come with the first token, here the last
+  silent.AwaitHeaders();  // headers come with the first token, here the last
   EXPECT_EQ(Call(cluster, Prompt("hello")).Rest().text().size(), 1u << 20);
 }
 

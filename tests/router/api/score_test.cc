@@ -92,7 +92,7 @@ TEST(ScoreTest, TheBytesOfAStreamsItemsAreBoundedUntilTheirResultsAreSent) {
   v1::ScoreStreamRequest settings, items;
   *settings.mutable_settings() = Judge(0);
   items.add_items()->set_text("m");
-  // A field that the router does not know.
+  // The router does not know this field.
   items.GetReflection()->MutableUnknownFields(&items)->AddLengthDelimited(500,
                                                                           std::string(1500, 'x'));
   auto stream = stub->ScoreStream(&context);

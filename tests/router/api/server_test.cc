@@ -283,7 +283,7 @@ TEST(ServerTest, DrainLetsRunningStreamsFinish) {
   EXPECT_EQ(text, "still here");
 }
 
-// What a call on a new connection comes to.
+// The status of a call on a new connection.
 absl::Status CallAnew(FakeCluster& cluster) {
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + testing::kPatience));
@@ -293,7 +293,7 @@ absl::Status CallAnew(FakeCluster& cluster) {
       v1::InferenceService::NewStub(channel)->ListModels(&context, {}, &response));
 }
 
-// Until the router has its gRPC address again, a moment after the drain began.
+// Waits until the router has its gRPC address again, a moment after the drain began.
 bool AwaitRefusals(FakeCluster& cluster) {
   const absl::Time end = absl::Now() + testing::kPatience;
   while (absl::Now() < end) {

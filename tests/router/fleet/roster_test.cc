@@ -73,7 +73,7 @@ class RosterTest : public ::testing::Test {
   }
 
   void Pass(absl::Duration time) { testing::RunFor(time, machine_, clock_); }
-  // Of the router's process: what workers send meanwhile arrives afterwards.
+  // Pauses the router's process: what workers send meanwhile arrives afterwards.
   void Pause(absl::Duration time) { machine_.Advance(time); }
   // Time passes in which workers report every 250 ms, as they do when they have no work.
   void Report(absl::Duration time, std::vector<int> workers) {
@@ -246,7 +246,7 @@ TEST_F(RosterTest, MoreKeysThanBlocksEndTheStream) {
   EXPECT_FALSE(Delta(kPrefill0, 2, {66}).ok());
 }
 
-// Another secret: the state says so, and a stream that is accepted ends it.
+// A worker with another secret is REFUSED until it accepts a stream.
 TEST_F(RosterTest, AWorkerThatRefusesTheRouterIsRefused) {
   for (const absl::Status& refusal :
        {absl::UnauthenticatedError("not the secret"), absl::PermissionDeniedError("no")}) {
@@ -491,7 +491,8 @@ TEST_F(RosterTest, ASuspectProcessIsLeftWhereAnotherWorkerIsReady) {
   EXPECT_EQ(roster_.LifeOf(target), ProcessLife::kLives);
 }
 
-// A cut network, say. Moved from one suspect worker to the next, a request would soon fail.
+// All fall silent together when the network is cut, for example. A request that moved from one
+// suspect worker to the next would soon fail.
 TEST_F(RosterTest, WhereAllFallSilentTogetherNoProcessIsLeft) {
   for (int worker : {kPrefill0, kPrefill1, kDecode}) MakeReady(worker);
   const WorkerTarget target = Choose()->prefill;
@@ -551,12 +552,12 @@ TEST_F(RosterTest, MessagesOnStreamsOfRequestsKeepSuspicionAway) {
     roster_.Tick();
     ASSERT_EQ(StatusOf(kDecode).state(), v1::WORKER_STATE_READY);
   }
-  // Without reports, the router does not know its load.
+  // Without reports, the router does not know the worker's load.
   Pass(absl::Milliseconds(200));
   EXPECT_EQ(roster_.LifeOf(target, clock_.SinceStart()), ProcessLife::kLives);
   roster_.Tick();
   EXPECT_EQ(StatusOf(kDecode).state(), v1::WORKER_STATE_SUSPECT);
-  // Those of an earlier process say nothing of this one.
+  // Messages of an earlier process say nothing of this one.
   ASSERT_TRUE(Load(kDecode).ok());
   WorkerTarget earlier = target;
   ++earlier.epoch;
@@ -571,7 +572,7 @@ TEST_F(RosterTest, ARouterThatWasPausedBlamesNoWorker) {
   Report(absl::Seconds(20), {kPrefill0, kDecode});
   for (const absl::Duration pause : {absl::Seconds(4), absl::Seconds(8), absl::Minutes(10)}) {
     Pause(pause);
-    // Both before and after the clock's first beat.
+    // This holds both before and after the clock's first beat.
     EXPECT_TRUE(roster_.Tick().empty());
     clock_.Beat();
     EXPECT_TRUE(roster_.Tick().empty());
@@ -584,7 +585,7 @@ TEST_F(RosterTest, ARouterThatWasPausedBlamesNoWorker) {
     EXPECT_TRUE(roster_.AnyDecodeWorkerReady());
     Report(absl::Seconds(20), {kPrefill0, kDecode});
   }
-  // Those that were lost meanwhile are noticed all the same.
+  // The router still notices workers that were lost meanwhile.
   Pause(absl::Seconds(8));
   clock_.Beat();
   roster_.Tick();

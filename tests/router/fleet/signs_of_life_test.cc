@@ -63,7 +63,7 @@ TEST_F(SignsOfLifeTest, WhereSignsSpreadASilenceMustBeLonger) {
   for (int i = 0; i < 500; ++i) Hear(absl::Milliseconds(apart_ms(random)));
   EXPECT_FALSE(SuspectAfter(absl::Milliseconds(2300)));
   EXPECT_TRUE(SuspectAfter(absl::Milliseconds(3500)));
-  // And it may be shorter again once they come regularly.
+  // A shorter silence is suspicious again once signs come regularly.
   HearMany(600, absl::Milliseconds(250));
   EXPECT_TRUE(SuspectAfter(absl::Milliseconds(1600)));
 }
@@ -81,7 +81,7 @@ TEST_F(SignsOfLifeTest, ANewProcessIsNotJudgedByTheOldOnesSigns) {
   HearMany(100, absl::Milliseconds(250));
   signs_.Restart(now_);
   EXPECT_FALSE(SuspectAfter(absl::Hours(1)));
-  HearMany(SignsOfLife::kFewestIntervals, absl::Seconds(1));  // of an older release
+  HearMany(SignsOfLife::kFewestIntervals, absl::Seconds(1));  // as an older release reports
   EXPECT_FALSE(SuspectAfter(absl::Milliseconds(2200)));
   EXPECT_TRUE(SuspectAfter(absl::Milliseconds(2300)));
 }

@@ -1,4 +1,4 @@
-// Its streams to workers are tested in tests/router/api/server_test.cc.
+// WorkerWatch's streams to workers are tested in tests/router/api/server_test.cc.
 #include "router/fleet/worker_watch.h"
 
 #include <fcntl.h>
@@ -24,7 +24,7 @@ class DroppingAddress {
   DroppingAddress() {
     const int port = std::stoi(socket_.address().substr(socket_.address().rfind(':') + 1));
     const sockaddr_in address = testing::Loopback(port);
-    // More than the backlog, which nothing empties: the system drops further SYNs.
+    // These are more than the backlog, which nothing empties: the system drops further SYNs.
     for (int i = 0; i < 32; ++i) {
       fds_.push_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
       (void)connect(fds_.back(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));

@@ -345,7 +345,7 @@ TEST_F(HttpServerTest, TrailersAreNoHeadersAndAFoldedLineIsOneValue) {
   EXPECT_EQ(client.Read().body, "served");
 }
 
-// Of a length that was not said, as of one that was.
+// The bound holds for bodies with a declared length and for chunked ones.
 TEST_F(HttpServerTest, TheSumOfBodiesIsBounded) {
   std::atomic<int64_t> held = 0;
   RequestBytes bytes(100, [&](int64_t now) { held = now; });
@@ -451,7 +451,7 @@ TEST_F(HttpServerTest, ADrainClosesIdleConnectionsAndAwaitsTheOthers) {
   auto call = Await();
   std::thread stop([this] { server_->Stop(absl::Minutes(5)); });
   EXPECT_TRUE(idle.AtEnd());
-  // One that was open before without a request, and new ones, have one answer each.
+  // A connection that was open without a request, and new ones, get one answer each.
   silent.Post("/echo", "two");
   HttpReply refused = silent.Read();
   EXPECT_EQ(refused.body, "two");

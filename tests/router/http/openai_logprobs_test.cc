@@ -61,7 +61,7 @@ struct ReceivedLists {
   std::string text;
   Json tokens = Json::array(), token_logprobs = Json::array(), top_logprobs = Json::array();
   Json text_offset = Json::array();
-  Json content = Json::array();  // chat
+  Json content = Json::array();  // for chat
 
   void Add(const Json& choice) {
     if (choice.contains("text")) text += choice["text"].get<std::string>();
@@ -306,7 +306,7 @@ TEST_F(OpenAiLogprobsTest, AnEchoedTextLeavesOutWhatTheTokenizerAddsAndIsAsItIsN
   EXPECT_EQ(prompt.offsets, (std::vector<int64_t>{0, 0, 0, 1}));
 }
 
-// Any tokens, any stop strings, and any sizes of messages.
+// Answers of any tokens, with any stop strings and any sizes of messages.
 class RandomAnswers : public OpenAiLogprobsTest {
  protected:
   int32_t PickToken() {

@@ -58,7 +58,7 @@ TEST(OpenAiRequestTest, ThePromptsOfAMillionIdsAreRead) {
   EXPECT_LT(request.json_bytes, 10'000);
 }
 
-// Refused where it begins: what is wrong behind it is never looked at, nor kept.
+// A body is refused where an unknown field begins: what follows is neither checked nor kept.
 TEST(OpenAiRequestTest, AnUnknownFieldEndsTheReadingWhereItBegins) {
   const auto refused = [](const std::string& body, const std::string& field) {
     const absl::Status status = ParseChat(body).status();

@@ -181,7 +181,7 @@ TEST_F(OpenAiServiceTest, APromptIsScoredAndNothingIsGenerated) {
     client.Post(kCompletions, absl::StrCat(R"({"prompt": "abc", "echo": true, "max_tokens": 0,
         "logprobs": 1, "stream": )",
                                            stream ? "true" : "false", "}"));
-    // An answer of one token, so a prefill worker gives it.
+    // The answer has one token, so a prefill worker gives it.
     DecodeCall call = cluster_->prefill(0)->AwaitDecode();
     EXPECT_EQ(call.request.max_tokens(), 1);
     EXPECT_EQ(call.request.prompt_logprobs(), 1);

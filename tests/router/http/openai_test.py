@@ -256,7 +256,7 @@ class OpenAiTest(unittest.TestCase):
         self.assertEqual(sum((c.choices[0].logprobs.tokens for c in chunks if c.choices[0].logprobs),
                              []), choice.logprobs.tokens)
 
-    # As evaluation harnesses ask for the probability of a text.
+    # Evaluation harnesses ask for the probability of a text in this way.
     def test_a_prompt_is_scored_and_nothing_is_generated(self):
         options = {"model": "demo", "prompt": [PROMPT, PROMPT * 2], "echo": True, "logprobs": 2}
         scored = self.client.completions.create(max_tokens=0, **options)
@@ -285,7 +285,7 @@ class OpenAiTest(unittest.TestCase):
                    "echo": True, "logprobs": 20, "extra_body": {"ignore_eos": True}}
         plain = self.client.completions.create(**options).choices[0]
         self.assertTrue(plain.text.startswith("é😀z"))
-        # A stop string in the middle of the answer.
+        # The stop string is in the middle of the answer.
         answer = plain.text[len("é😀z"):]
         stop = answer[len(answer) // 2:][:2]
         stopped = self.client.completions.create(stop=[stop], **options)

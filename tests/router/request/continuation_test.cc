@@ -390,7 +390,8 @@ TEST_F(ContinuationTest, ARequestThatNoWorkerTakesDoesNotKeepNewOnesOutForEver) 
   EXPECT_LE(out, absl::Seconds(30));
 }
 
-// Of four workers three were frozen a few seconds apart: two of eighty streams met all of them.
+// In one run, three of four workers froze a few seconds apart: two of eighty streams met all of
+// them.
 TEST_F(ContinuationTest, WorkersThatFreezeOneAfterTheOtherCostARequestNothing) {
   SpendBudget();
   FakeSink& sink = StartMany(1)[0][0];
@@ -400,7 +401,7 @@ TEST_F(ContinuationTest, WorkersThatFreezeOneAfterTheOtherCostARequestNothing) {
     Silence(frozen);
     for (int tick = 0; tick < 200 && network_.count() == i + 1; ++tick) {
       Pass(absl::Milliseconds(50));
-      if (i % 2 == 1 && tick == 100) {  // or its connection is closed before it expires
+      if (i % 2 == 1 && tick == 100) {  // its connection is closed before it expires
         LoseWatch(frozen);
         stream(i).End(kSocketClosed);
       }

@@ -70,7 +70,7 @@ TEST(LossRecordTest, OfTwoSuspectsTheDeadOneCounts) {
   Loss loss = LossOn(1, /*ran=*/true, /*sudden=*/true);
   loss.suspects.push_back(LossOn(2, true, /*sudden=*/false).suspects[0]);
   record.Add(loss);
-  signs.dead = {2};  // which froze
+  signs.dead = {2};  // it froze
   record.Settle(signs, kLossAt);
   EXPECT_EQ(record.unproven(), 0);
   EXPECT_EQ(record.deaths(), 0);

@@ -14,7 +14,7 @@ using ::baton::testing::kSocketClosed;
 
 class PauseTest : public CallHarness {
  protected:
-  // Time in which workers report every 250 ms, and the router ticks as often as it does.
+  // Time passes in which workers report every 250 ms, and the router ticks as often as it does.
   void Live(absl::Duration time) {
     for (absl::Duration end = awake_.SinceStart() + time; awake_.SinceStart() < end;) {
       testing::RunFor(absl::Milliseconds(50), clock_, awake_);
@@ -36,7 +36,7 @@ class PauseTest : public CallHarness {
     return sink;
   }
   v1::WorkerState StateOf(int worker) { return fleet_->roster.Status(worker).state(); }
-  // After a broken connection: the same process.
+  // The connection broke, but the worker is the same process.
   void Reconnect(int worker) {
     internal::v1::WatchResponse event;
     *event.mutable_card() = cards_[worker];
@@ -91,7 +91,7 @@ TEST_F(PauseTest, AWorkerThatPausesForASecondKeepsItsStreams) {
   EXPECT_EQ(sink.choice().text(), "abbbbbbbbbb!");
 }
 
-// Nowhere to go: the stream waits until the worker expires or the stream has stalled, as before.
+// No other worker is ready: the stream waits until its worker expires or the stream has stalled.
 TEST_F(PauseTest, WithoutAnotherReadyWorkerAStreamStaysWithASuspectOne) {
   FakeSink& sink = BeginWithOneToken();
   for (int worker : {2, 3, 4}) reporting_[worker] = false;
@@ -146,7 +146,7 @@ TEST_F(PauseTest, ARouterThatWasPausedLosesNoStream) {
   FakeSink& sink = BeginWithOneToken();
   for (const absl::Duration pause : {absl::Seconds(4), absl::Seconds(8), absl::Minutes(10)}) {
     PauseRouter(pause);
-    Tick();  // before any message that waits has been read
+    Tick();  // the messages that wait have not been read yet
     awake_.Beat();
     fleet_->roster.Tick();
     Tick();

@@ -59,7 +59,7 @@ TEST_F(UnreadAnswersTest, BeyondTheBoundTheOneThatWasNotReadForLongestEnds) {
   EXPECT_EQ(cut_, "b");
   EXPECT_EQ(all_.bytes(), 701);
   EXPECT_EQ(seen_cuts_, 1);
-  b->Update(900, false);  // which it does not know yet
+  b->Update(900, false);  // b does not know that yet
   EXPECT_EQ(all_.bytes(), 701);
   b.reset();
   EXPECT_EQ(all_.bytes(), 701);
@@ -123,7 +123,7 @@ TEST(PendingDeltasTest, TheirBytesAreCountedAndMergedMessagesStaySmall) {
   std::string text[2];
   while (!pending.empty()) {
     const v1::GenerateResponse next = pending.Next();
-    // With the usage, and what else does not grow.
+    // The rest of the bound is for the usage, and for what else does not grow.
     EXPECT_LE(next.ByteSizeLong(), (64 << 10) + 256);
     text[next.choice()] += next.text();
   }

@@ -111,7 +111,7 @@ TEST_F(FleetLoadTest, AnAnswerThatHasEndedIsTakenFromTheReportThatShowsIt) {
     expect(2, 436, 50);
     fleet_.OnDone(kDecode, sent, now_);
     expect(2, 436, 50);
-    // A report of before its end.
+    // This report is from before the answer's end.
     now_ += absl::Milliseconds(5);
     with.set_age_us(10'000);
     fleet_.OnReport(kDecode, with, now_);
@@ -120,7 +120,7 @@ TEST_F(FleetLoadTest, AnAnswerThatHasEndedIsTakenFromTheReportThatShowsIt) {
     fleet_.OnReport(kDecode, without, now_);
     expect(2, 420, 50);
   }
-  // A report that was on its way when it ended.
+  // This report was on its way when the answer ended.
   const int64_t short_one = fleet_.OnDispatch(kDecode, now_, {1, 0, 4, 64});
   now_ += absl::Milliseconds(20);
   fleet_.OnDone(kDecode, short_one, now_);
@@ -130,7 +130,7 @@ TEST_F(FleetLoadTest, AnAnswerThatHasEndedIsTakenFromTheReportThatShowsIt) {
   fleet_.OnReport(kDecode, with, now_);
   expect(2, 436, 50);
   fleet_.OnReport(kDecode, without, now_);
-  // Sent after what the report shows.
+  // This request is sent after the moment that the report shows.
   without.set_age_us(10'000);
   now_ += absl::Milliseconds(20);
   const int64_t sent = fleet_.OnDispatch(kDecode, now_, {1, 0, 4, 64});
@@ -149,7 +149,7 @@ TEST_F(FleetLoadTest, NoMoreEndsThanWasReported) {
   EXPECT_EQ(c.running + c.queued, 0);
   EXPECT_EQ(c.context_tokens, 0);
   EXPECT_EQ(c.free_blocks, 100);
-  // An answer of which the report shows the prompt and what was generated.
+  // The report shows an answer's prompt and what was generated.
   sent = fleet_.OnDispatch(kDecode, now_, {1, 0, 4, 64});
   now_ += absl::Milliseconds(100);
   internal::v1::LoadReport report = Report(0);
@@ -159,7 +159,7 @@ TEST_F(FleetLoadTest, NoMoreEndsThanWasReported) {
   EXPECT_EQ(Of(kDecode).context_tokens, 70);
   fleet_.OnDone(kDecode, sent, now_);
   EXPECT_EQ(Of(kDecode).context_tokens, 0);
-  // A worker that goes silent then is what it said last.
+  // If the worker goes silent then, its last report counts again.
   now_ += absl::Seconds(6);
   fleet_.Tick(now_);
   EXPECT_EQ(Of(kDecode).running, 1);

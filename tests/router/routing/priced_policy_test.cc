@@ -314,7 +314,8 @@ TEST(PricedPolicyTest, EqualDecodeWorkersTakeTurns) {
   for (int count : chosen) EXPECT_GT(count, 50);
 }
 
-// The first of equals would be the first one always, and a chance favours one for a while.
+// Without this rule, the first of equal workers would always be chosen, or chance would favour one
+// for a while.
 TEST(PricedPolicyTest, OfEqualDecodeWorkersTheOneSentNothingForLongestIsNext) {
   PricedPolicy policy;
   for (const bool local : {false, true}) {
@@ -332,7 +333,7 @@ TEST(PricedPolicyTest, OfEqualDecodeWorkersTheOneSentNothingForLongestIsNext) {
       decode[choice.decode].last_sent = i;
     }
     EXPECT_EQ(chosen, std::vector<int>({40, 40}));
-    // Not at the price of load.
+    // The load decides before this rule.
     decode[0].running = decode[0].last_sent > decode[1].last_sent ? 0 : 1;
     decode[1].running = 1 - decode[0].running;
     EXPECT_EQ(policy.Choose(Query(), prefill, decode).decode, decode[0].running);

@@ -217,7 +217,7 @@ TEST_F(RoutePlannerTest, ShortAnswersAreSharedEvenlyHoweverOldTheReportsAre) {
   int to_first = 0;
   for (int i = 0; i < 80; ++i) to_first += ask();
   EXPECT_EQ(to_first, 40);
-  // A report that shows a worker in the middle of an answer.
+  // Some reports show a worker in the middle of an answer.
   to_first = 0;
   for (int i = 0; i < 80; ++i) {
     const Route route = *Choose({1000u + i});
@@ -235,7 +235,7 @@ TEST_F(RoutePlannerTest, ShortAnswersAreSharedEvenlyHoweverOldTheReportsAre) {
   to_first = 0;
   for (int i = 0; i < 80; ++i) to_first += ask();
   EXPECT_EQ(to_first, 40);
-  // Those that were lost count no more either.
+  // Requests that were lost count no more, either.
   for (int i = 0; i < 10; ++i) {
     const Route route = *Choose({2000u + i});
     planner_.OnRouteFailed(route, Blame::kNone);
@@ -258,7 +258,7 @@ TEST_F(RoutePlannerTest, AfterALossAWorkerThatWasSilentForLongerIsTheLastChoice)
     EXPECT_EQ(route.decode.worker, kDecode1);
     EXPECT_EQ(route.prefill.worker, kFleetPrefill0 + 1);
   }
-  // Where all are as silent, load decides again.
+  // Where all are equally silent, load decides again.
   clock_.Advance(absl::Milliseconds(900));
   Report(kDecode0);
   EXPECT_EQ(planner_.Choose(request)->decode.worker, kDecode0);

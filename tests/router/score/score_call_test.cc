@@ -103,7 +103,7 @@ TEST_F(ScoreCallTest, ItemsThatEndThreeWorkersAreNotSentToAFourth) {
   for (size_t i = 0; i < 3; ++i) {
     const int worker = batch(i).worker;
     batch(i).Heartbeat();
-    batch(i).End(kSocketClosed);  // before the Watch stream
+    batch(i).End(kSocketClosed);  // the stream ends before the Watch stream
     LoseWatch(worker);
     Introduce(worker);
     PassForCalls(router::kSameWorkerPause);

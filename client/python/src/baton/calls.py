@@ -63,8 +63,8 @@ _MAX_MESSAGE_BYTES = 16 << 20  # as common/base/rpc/channel.cc
 # A router on a busy machine accepts TCP connections long before it answers: each attempt to connect
 # gets gRPC's default of 20 s. Pauses between attempts stay short, so that a long-lived client
 # reaches a restarted router within 3 s, as in common/base/rpc/channel.h. Keepalive pings also flow
-# while a long prefill sends nothing. A program that does not read a stream keeps a window of it, and
-# not as much as the path once carried.
+# while a long prefill sends nothing. A program that does not read a stream buffers one flow-control
+# window of it, however much the connection once carried.
 CHANNEL_OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 20_000),  # in spite of its name, the limit of one attempt
     ("grpc.initial_reconnect_backoff_ms", 200),

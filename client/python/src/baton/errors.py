@@ -152,7 +152,7 @@ _CODES: dict[grpc.StatusCode, type[BatonError]] = {
     grpc.StatusCode.INTERNAL: WorkerFailedError,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceededError,
     grpc.StatusCode.CANCELLED: CancelledError,
-    # Without details: the router could not send them past what was unread.
+    # This status has no details: the router could not send them past the unread part of the answer.
     grpc.StatusCode.ABORTED: UnreadAnswerError,
 }
 

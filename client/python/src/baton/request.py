@@ -29,8 +29,9 @@ class GenerateOptions(TypedDict, total=False):
     presence_penalty: Optional[float]
     logit_bias: Optional[Mapping[int, float]]  # by token id
 
-    # Absent: until the model stops or its context is full. 0, with prompt_logprobs: the prompt is
-    # scored, and no token is generated.
+    # If absent, a default of the router or the model limits the answer, if there is one; else the
+    # answer ends when the model stops, or when its context or the KV pool is full. If 0, with
+    # prompt_logprobs, the prompt is scored and no token is generated.
     max_tokens: Optional[int]
     min_tokens: Optional[int]
     stop: Union[str, Sequence[str], None]  # texts that end the answer and are not part of it
@@ -55,8 +56,9 @@ class GenerateOptions(TypedDict, total=False):
     prompt_logprobs: Optional[int]  # the same for the prompt's tokens, from the second on
     return_token_ids: Optional[bool]
     add_special_tokens: Optional[bool]  # absent: true for text, false for messages
-    # Text that spells special tokens stays text; of messages, all that comes from them. Absent: false
-    # for text, what the router's --split-special-tokens says for messages.
+    # If true, text that spells special tokens stays text: a prompt that is given as text, or all
+    # that the chat template takes from messages. If absent, it is false for text, and the router's
+    # --split-special-tokens decides for messages.
     split_special_tokens: Optional[bool]
 
     priority: Optional[Priority]

@@ -62,7 +62,7 @@ inline std::unique_ptr<Backend> Make(const Variant& v) {
   return std::move(MakeCpuBackend(options, *v.kernels)).value();
 }
 
-// A stream of the test's seed; says which when a test fails.
+// Draws from a stream of the test's seed, and names the stream when a test fails.
 class Random {
  public:
   explicit Random(uint32_t stream)

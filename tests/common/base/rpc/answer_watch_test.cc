@@ -20,13 +20,13 @@ namespace {
 using ::baton::testing::UnreadCall;
 using ::testing::HasSubstr;
 
-constexpr absl::Duration kAnswerPatience = absl::Seconds(60);  // no expectation
+constexpr absl::Duration kAnswerPatience = absl::Seconds(60);  // the test expects far less
 constexpr absl::Duration kAnswerLimit = absl::Milliseconds(400);
 constexpr char kDetokenize[] = "/baton.v1.InferenceService/Detokenize";
 
 class LargeAnswers final : public v1::InferenceService::CallbackService {
  public:
-  // As many bytes as the first id says.
+  // The answer has as many bytes as the first id says.
   grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
                                        const v1::DetokenizeRequest* request,
                                        v1::DetokenizeResponse* response) override {

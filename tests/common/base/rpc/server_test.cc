@@ -102,8 +102,8 @@ TEST(RpcServerTest, AStopWithoutGraceShortensOneThatWaits) {
   EXPECT_NE(end.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
 }
 
-// What the health service says of a service: 1 is SERVING, 2 NOT_SERVING; 0: no answer. On a new
-// connection. The bytes are written out, as nothing else here needs that proto.
+// Asks the health service about a service on a new connection: 1 is SERVING, 2 NOT_SERVING, 0 no
+// answer. The request's bytes are written out, because nothing else here needs that proto.
 int HealthAt(const std::string& address, const std::string& service) {
   const std::string bytes = std::string("\x0a") + static_cast<char>(service.size()) + service;
   grpc::Slice slice(bytes);
@@ -149,7 +149,7 @@ TEST_P(DrainTest, NewConnectionsHearThatTheServerEnds) {
   const absl::Status refusal = WithRetryAfter(
       MakeError(absl::StatusCode::kUnavailable, "DRAINING", "it ends"), absl::Seconds(1));
   std::thread drain([&] { (*server)->Drain(absl::InfiniteDuration(), refusal); });
-  // The first connection that is not to the server as it was.
+  // Waits until a new connection meets the server that refuses.
   const absl::Time patience = absl::Now() + kPatience;
   while (HealthAt(address, kName) != 2 && absl::Now() < patience) {
   }
@@ -167,7 +167,7 @@ TEST_P(DrainTest, NewConnectionsHearThatTheServerEnds) {
   EXPECT_EQ(ErrorReason(ListModelsAt(address)), "");
 }
 
-// Load balancers watch it for as long as they are connected.
+// Load balancers watch the health for as long as they are connected.
 TEST(RpcServerTest, AWatchOfTheHealthDoesNotHoldUpTheEnd) {
   auto server = RpcServer::Start({}, {}, {"baton.v1.InferenceService"});
   ASSERT_TRUE(server.ok()) << server.status();
