@@ -18,21 +18,23 @@ constexpr char kComment[] = ": keep-alive\n\n";
 class WholeExchange final : public Exchange {
  public:
   using Exchange::Exchange;
-  void Send(const v1::GenerateResponse& delta) override { answer_.Add(delta); }
+  void Send(const v1::GenerateResponse& delta) override {
+    size_.Add(delta);
+    format_.Add(delta);
+  }
   absl::Status Accepts(const v1::GenerateResponse& delta) const override {
-    return answer_.Accepts(delta);
+    return size_.Accepts(delta);
   }
   void Finish(const v1::GenerateResponse& last, absl::Span<const int>) override {
-    answer_.Add(last);
-    HttpResponse response = Ok("application/json", format_.Whole(answer_.choices(), last.usage()));
-    answer_ = WholeAnswer();
+    Send(last);
+    HttpResponse response = Ok("application/json", format_.Whole(last.usage()));
     unread_.Update(UnreadAnswers::kAnswerBytes + static_cast<int64_t>(response.body.size()), true);
     responder_->Respond(std::move(response));
   }
   void Fail(const absl::Status& error) override { RespondError(error); }
 
  private:
-  WholeAnswer answer_;  // needs no lock: the call makes its calls one at a time
+  WholeAnswerSize size_;  // needs no lock: the call makes its calls one at a time
 };
 
 // Sends nothing before the first token, so that an error has its own status until then.

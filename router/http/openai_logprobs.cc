@@ -24,6 +24,11 @@ std::string NameOfBytes(absl::string_view bytes) {
   return name;
 }
 
+void Append(const nlohmann::ordered_json& element, std::string* list) {
+  if (!list->empty()) list->push_back(',');
+  list->append(element.dump());
+}
+
 std::string NameOfId(int32_t id) { return absl::StrCat("token_id:", id); }
 
 // Where the tokens of a prompt begin; `hides(i)`: the i-th is not in its text.
@@ -130,15 +135,16 @@ void OpenAiLogprobs::AddEntry(const v1::TokenLogprobs& token, int64_t begin) {
   }
   Json entry = ChatEntry(token.token_id(), token.logprob());
   entry["top_logprobs"] = std::move(top);
-  content_.push_back(std::move(entry));
+  Append(entry, &content_);
   ++entries_;
 }
 
-void OpenAiLogprobs::AddListed(const std::string& name, Json logprob, Json top, int64_t offset) {
-  tokens_.push_back(name);
-  token_logprobs_.push_back(std::move(logprob));
-  top_logprobs_.push_back(std::move(top));
-  text_offset_.push_back(offset);
+void OpenAiLogprobs::AddListed(const std::string& name, const Json& logprob, const Json& top,
+                               int64_t offset) {
+  Append(name, &tokens_);
+  Append(logprob, &token_logprobs_);
+  Append(top, &top_logprobs_);
+  Append(offset, &text_offset_);
   ++entries_;
 }
 
@@ -176,14 +182,13 @@ OpenAiLogprobs::Json OpenAiLogprobs::TopOfCompletion(const v1::TokenLogprobs& to
   return top;
 }
 
-nlohmann::ordered_json OpenAiLogprobs::Take() {
+std::string OpenAiLogprobs::Take() {
   entries_ = 0;
-  const auto take = [](Json& list) { return std::exchange(list, Json::array()); };
-  if (chat_) return {{"content", take(content_)}, {"refusal", nullptr}};
-  return {{"tokens", take(tokens_)},
-          {"token_logprobs", take(token_logprobs_)},
-          {"top_logprobs", take(top_logprobs_)},
-          {"text_offset", take(text_offset_)}};
+  const auto take = [](std::string& list) { return std::exchange(list, {}); };
+  if (chat_) return absl::StrCat(R"({"content":[)", take(content_), R"(],"refusal":null})");
+  return absl::StrCat(R"({"tokens":[)", take(tokens_), R"(],"token_logprobs":[)",
+                      take(token_logprobs_), R"(],"top_logprobs":[)", take(top_logprobs_),
+                      R"(],"text_offset":[)", take(text_offset_), "]}");
 }
 
 }  // namespace baton::router

@@ -51,15 +51,15 @@ class OpenAiLogprobs {
   void Add(const v1::GenerateResponse& delta);
 
   bool empty() const { return entries_ == 0; }
-  // The entries since the last call, as the field `logprobs`.
-  nlohmann::ordered_json Take();
+  // The entries since the last call, as the field `logprobs`: the text of a JSON object.
+  std::string Take();
 
  private:
   using Json = nlohmann::ordered_json;
 
   bool IsInText(int32_t id, int64_t begin) const;
   void AddEntry(const v1::TokenLogprobs& token, int64_t begin);
-  void AddListed(const std::string& name, Json logprob, Json top, int64_t offset);
+  void AddListed(const std::string& name, const Json& logprob, const Json& top, int64_t offset);
   Json ChatEntry(int32_t id, float logprob) const;
   Json TopOfCompletion(const v1::TokenLogprobs& token) const;
   // The token as text; "bytes:\xf0\x9f" if its bytes are no whole characters, "token_id:5" without
@@ -75,9 +75,10 @@ class OpenAiLogprobs {
   std::deque<v1::TokenLogprobs> waiting_;
   int64_t characters_ = 0;  // characters of the answer's text that were returned
   int entries_ = 0;
-  Json content_ = Json::array();  // for chat
-  Json tokens_ = Json::array(), token_logprobs_ = Json::array(), top_logprobs_ = Json::array();
-  Json text_offset_ = Json::array();
+  // The elements of each list as JSON, separated by commas. A whole answer has megabytes of them,
+  // which take many times as much memory as values, and a second to write at once.
+  std::string content_;  // for chat
+  std::string tokens_, token_logprobs_, top_logprobs_, text_offset_;
 };
 
 }  // namespace baton::router

@@ -9,7 +9,9 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "absl/types/span.h"
 
 namespace baton::router {
 namespace {
@@ -21,7 +23,18 @@ std::string Dump(const OrderedJson& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-std::string Event(const OrderedJson& json) { return absl::StrCat("data: ", Dump(json), "\n\n"); }
+std::string Event(absl::string_view json) { return absl::StrCat("data: ", json, "\n\n"); }
+
+// The text of `object`, which is not empty, with more members behind its own. Their values are
+// JSON.
+std::string Extended(const OrderedJson& object,
+                     absl::Span<const std::pair<absl::string_view, std::string>> members) {
+  std::string text = Dump(object);
+  text.pop_back();
+  for (const auto& [name, value] : members) absl::StrAppend(&text, ",\"", name, "\":", value);
+  text.push_back('}');
+  return text;
+}
 
 OrderedJson UsageJson(const v1::Usage& usage) {
   OrderedJson json = {{"prompt_tokens", usage.prompt_tokens()},
@@ -95,14 +108,12 @@ void OpenAiResponse::KeepPromptLogprobs(const v1::GenerateResponse& delta) {
   prompt_logprobs_[delta.choice() / options_.choices_per_prompt] = delta.prompt_logprobs();
 }
 
-chat::ToolCallParser::Delta OpenAiResponse::ContentOf(const v1::GenerateResponse& delta,
-                                                      ChoiceState& state) const {
-  if (options_.tool_calls == chat::ToolCallFormat::kUnsupported) return {delta.text(), {}};
-  if (!state.parser) {
-    state.parser.emplace(options_.tool_calls, options_.call_id_seed + delta.choice());
-  }
-  chat::ToolCallParser::Delta content = state.parser->Append(delta.text());
-  if (delta.finish_reason() != v1::FINISH_REASON_UNSPECIFIED) {
+chat::ToolCallParser::Delta OpenAiResponse::ContentOf(int choice, const std::string& text,
+                                                      bool ends, ChoiceState& state) const {
+  if (options_.tool_calls == chat::ToolCallFormat::kUnsupported) return {text, {}};
+  if (!state.parser) state.parser.emplace(options_.tool_calls, options_.call_id_seed + choice);
+  chat::ToolCallParser::Delta content = state.parser->Append(text);
+  if (ends) {
     chat::ToolCallParser::Delta last = state.parser->Finish();
     content.text += last.text;
     absl::c_move(last.calls, std::back_inserter(content.calls));
@@ -130,7 +141,7 @@ Object OpenAiResponse::CallsJson(const std::vector<chat::ToolCall>& calls, const
 }
 
 std::string OpenAiResponse::Chunk(const v1::GenerateResponse& delta) {
-  OrderedJson chunk =
+  const OrderedJson chunk =
       Head<OrderedJson>(options_.chat ? "chat.completion.chunk" : "text_completion");
   OrderedJson choice = {{"index", delta.choice()}};
   ChoiceState& state = choices_[delta.choice()];
@@ -142,7 +153,7 @@ std::string OpenAiResponse::Chunk(const v1::GenerateResponse& delta) {
   const bool must_come = starts || ends || has_logprobs || options_.continuous_usage;
   if (options_.chat) {
     const int calls_before = state.calls;
-    const chat::ToolCallParser::Delta added = ContentOf(delta, state);
+    const chat::ToolCallParser::Delta added = ContentOf(delta.choice(), delta.text(), ends, state);
     if (added.text.empty() && added.calls.empty() && !must_come) return "";
     OrderedJson content = OrderedJson::object();
     if (starts) content["role"] = "assistant";
@@ -156,15 +167,17 @@ std::string OpenAiResponse::Chunk(const v1::GenerateResponse& delta) {
     if (delta.text().empty() && !must_come) return "";
     choice["text"] = (echo != nullptr ? echo->text : "") + delta.text();
   }
-  choice["logprobs"] = has_logprobs ? state.logprobs->Take() : nullptr;
-  choice["finish_reason"] = FinishJson(delta.finish_reason(), state.calls > 0);
-  chunk["choices"] = OrderedJson::array({std::move(choice)});
+  const std::string whole_choice = Extended(
+      choice, {{"logprobs", has_logprobs ? state.logprobs->Take() : "null"},
+               {"finish_reason", Dump(FinishJson(delta.finish_reason(), state.calls > 0))}});
+  std::vector<std::pair<absl::string_view, std::string>> members = {
+      {"choices", absl::StrCat("[", whole_choice, "]")}};
   if (options_.continuous_usage) {
-    chunk["usage"] = UsageJson(delta.usage());
+    members.emplace_back("usage", Dump(UsageJson(delta.usage())));
   } else if (options_.include_usage) {
-    chunk["usage"] = nullptr;
+    members.emplace_back("usage", "null");
   }
-  return Event(chunk);
+  return Event(Extended(chunk, members));
 }
 
 std::string OpenAiResponse::StreamEnd(const v1::Usage& usage) const {
@@ -174,21 +187,27 @@ std::string OpenAiResponse::StreamEnd(const v1::Usage& usage) const {
         Head<OrderedJson>(options_.chat ? "chat.completion.chunk" : "text_completion");
     chunk["choices"] = OrderedJson::array();
     chunk["usage"] = UsageJson(usage);
-    end = Event(chunk);
+    end = Event(Dump(chunk));
   }
   return absl::StrCat(end, "data: [DONE]\n\n");
 }
 
-std::string OpenAiResponse::Whole(const std::map<int, v1::GenerateResponse>& all,
-                                  const v1::Usage& usage) {
-  OrderedJson whole = Head<OrderedJson>(options_.chat ? "chat.completion" : "text_completion");
-  OrderedJson choices = OrderedJson::array();
-  for (const auto& [index, one] : all) KeepPromptLogprobs(one);
-  for (const auto& [index, one] : all) {
+void OpenAiResponse::Add(const v1::GenerateResponse& delta) {
+  ChoiceState& state = choices_[delta.choice()];
+  KeepPromptLogprobs(delta);
+  AddLogprobs(delta, state);
+  state.text += delta.text();
+  if (delta.finish_reason() != v1::FINISH_REASON_UNSPECIFIED) {
+    state.finish_reason = delta.finish_reason();
+  }
+}
+
+std::string OpenAiResponse::Whole(const v1::Usage& usage) {
+  std::string choices;
+  for (auto& [index, state] : choices_) {
     OrderedJson choice = {{"index", index}};
-    ChoiceState& state = choices_[index];
     if (options_.chat) {
-      chat::ToolCallParser::Delta content = ContentOf(one, state);
+      chat::ToolCallParser::Delta content = ContentOf(index, state.text, /*ends=*/true, state);
       OrderedJson message = {
           {"role", "assistant"}, {"content", content.text}, {"refusal", nullptr}};
       if (!content.calls.empty()) {
@@ -198,16 +217,17 @@ std::string OpenAiResponse::Whole(const std::map<int, v1::GenerateResponse>& all
       choice["message"] = std::move(message);
     } else {
       const EchoedPrompt* echo = EchoOf(index);
-      choice["text"] = (echo != nullptr ? echo->text : "") + one.text();
+      choice["text"] = (echo != nullptr ? echo->text : "") + state.text;
     }
-    AddLogprobs(one, state);
-    choice["logprobs"] = state.logprobs ? state.logprobs->Take() : nullptr;
-    choice["finish_reason"] = FinishJson(one.finish_reason(), state.calls > 0);
-    choices.push_back(std::move(choice));
+    absl::StrAppend(
+        &choices, choices.empty() ? "" : ",",
+        Extended(choice,
+                 {{"logprobs", state.logprobs ? state.logprobs->Take() : "null"},
+                  {"finish_reason", Dump(FinishJson(state.finish_reason, state.calls > 0))}}));
   }
-  whole["choices"] = std::move(choices);
-  whole["usage"] = UsageJson(usage);
-  return Dump(whole);
+  return Extended(
+      Head<OrderedJson>(options_.chat ? "chat.completion" : "text_completion"),
+      {{"choices", absl::StrCat("[", choices, "]")}, {"usage", Dump(UsageJson(usage))}});
 }
 
 }  // namespace baton::router

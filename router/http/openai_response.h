@@ -51,8 +51,11 @@ class OpenAiResponse {
   std::string Chunk(const v1::GenerateResponse& delta);
   // The events after the last delta: the usage, if it is wanted, and "[DONE]".
   std::string StreamEnd(const v1::Usage& usage) const;
-  // The whole answer as one JSON object. `choices`: all deltas of each.
-  std::string Whole(const std::map<int, v1::GenerateResponse>& choices, const v1::Usage& usage);
+  // Takes the next delta of an answer that is sent whole. The log probabilities become text here:
+  // all at once, they would keep a thread of gRPC from its other calls for a second.
+  void Add(const v1::GenerateResponse& delta);
+  // The whole answer as one JSON object, once all deltas were added. Call it once.
+  std::string Whole(const v1::Usage& usage);
 
  private:
   template <class Json>
@@ -63,9 +66,11 @@ class OpenAiResponse {
     std::optional<OpenAiLogprobs> logprobs;
     std::optional<chat::ToolCallParser> parser;
     int calls = 0;
+    std::string text;  // of a whole answer, as is the reason
+    v1::FinishReason finish_reason = v1::FINISH_REASON_UNSPECIFIED;
   };
-  // Text and calls that `delta` completes.
-  chat::ToolCallParser::Delta ContentOf(const v1::GenerateResponse& delta,
+  // Text and calls that more text completes. `ends`: it is the last.
+  chat::ToolCallParser::Delta ContentOf(int choice, const std::string& text, bool ends,
                                         ChoiceState& state) const;
   template <class Json>
   static Json CallsJson(const std::vector<chat::ToolCall>& calls, const int* first_index);

@@ -73,16 +73,18 @@ v1::GenerateResponse PendingDeltas::Next() {
   return next;
 }
 
-void WholeAnswer::Add(const v1::GenerateResponse& delta) {
-  bytes_ += GrowingBytes(delta);
-  MergeDelta(delta, &choices_[delta.choice()]);
-}
+void WholeAnswerSize::Add(const v1::GenerateResponse& delta) { bytes_ += GrowingBytes(delta); }
 
-absl::Status WholeAnswer::Accepts(const v1::GenerateResponse& delta) const {
+absl::Status WholeAnswerSize::Accepts(const v1::GenerateResponse& delta) const {
   if (bytes_ + GrowingBytes(delta) <= kMaxOnceBytes) return absl::OkStatus();
   return MakeError(absl::StatusCode::kOutOfRange, "ANSWER_TOO_LARGE",
                    "the answer is larger than what clients take in one message: expected "
                    "fewer logprobs or choices, or a call of Generate, which streams");
+}
+
+void WholeAnswer::Add(const v1::GenerateResponse& delta) {
+  size_.Add(delta);
+  MergeDelta(delta, &choices_[delta.choice()]);
 }
 
 v1::GenerateOnceResponse WholeAnswer::Take(const v1::GenerateResponse& last,

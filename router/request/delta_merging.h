@@ -45,25 +45,33 @@ class PendingDeltas {
   v1::Usage usage_;
 };
 
-// An answer that is sent whole. Unsynchronized.
+// Bounds the size of an answer that is sent whole. Unsynchronized.
+class WholeAnswerSize {
+ public:
+  void Add(const v1::GenerateResponse& delta);
+  // OUT_OF_RANGE, ANSWER_TOO_LARGE, if the answer with `delta` would be larger than
+  // WholeAnswer::kMaxMessageBytes.
+  absl::Status Accepts(const v1::GenerateResponse& delta) const;
+
+ private:
+  size_t bytes_ = 0;  // of what grows
+};
+
+// An answer that is sent as one message. Unsynchronized.
 class WholeAnswer {
  public:
   // The largest message that every gRPC client takes.
   static constexpr size_t kMaxMessageBytes = 4 << 20;
 
   void Add(const v1::GenerateResponse& delta);
-  // OUT_OF_RANGE, ANSWER_TOO_LARGE, if the answer with `delta` would be larger than
-  // kMaxMessageBytes.
-  absl::Status Accepts(const v1::GenerateResponse& delta) const;
-  // What was added, by choice.
-  const std::map<int, v1::GenerateResponse>& choices() const { return choices_; }
+  absl::Status Accepts(const v1::GenerateResponse& delta) const { return size_.Accepts(delta); }
   // Call once, at the end. `last`: the last delta, not added before.
   v1::GenerateOnceResponse Take(const v1::GenerateResponse& last,
                                 absl::Span<const int> token_counts);
 
  private:
-  std::map<int, v1::GenerateResponse> choices_;
-  size_t bytes_ = 0;  // of what grows in them
+  std::map<int, v1::GenerateResponse> choices_;  // what was added, by choice
+  WholeAnswerSize size_;
 };
 
 }  // namespace baton::router

@@ -139,9 +139,8 @@ class OpenAiLogprobsTest : public ::testing::Test {
     options_.chat = chat;
     OpenAiResponse format(options_, *tokenizer_);
     format.SetEcho(echo_);
-    v1::GenerateResponse all;
-    for (const v1::GenerateResponse& delta : deltas_) MergeDelta(delta, &all);
-    const Json choice = Json::parse(format.Whole({{0, all}}, {}))["choices"][0];
+    for (const v1::GenerateResponse& delta : deltas_) format.Add(delta);
+    const Json choice = Json::parse(format.Whole({}))["choices"][0];
     ReceivedLists received;
     received.Add(choice);
     if (chat) received.text = choice["message"]["content"];

@@ -98,8 +98,9 @@ class OpenAiResponseTest : public ::testing::Test {
     v1::GenerateResponse all;
     all.set_text(text);
     all.set_finish_reason(v1::FINISH_REASON_STOP);
-    const Json choice =
-        Json::parse(OpenAiResponse(options, *tokenizer_).Whole({{0, all}}, {}))["choices"][0];
+    OpenAiResponse format(options, *tokenizer_);
+    format.Add(all);
+    const Json choice = Json::parse(format.Whole({}))["choices"][0];
     Received received;
     const Json& message = choice["message"];
     if (!message["content"].is_null()) received.content = message["content"];
@@ -229,8 +230,8 @@ TEST_F(OpenAiResponseTest, EveryChoiceOfAPromptBeginsWithItsEcho) {
 
   OpenAiResponse whole(options, *tokenizer_);
   whole.SetEcho(echo);
-  const Json choices =
-      Json::parse(whole.Whole({{0, deltas[1]}, {1, deltas[0]}, {2, deltas[2]}}, {}))["choices"];
+  for (const v1::GenerateResponse& one : deltas) whole.Add(one);
+  const Json choices = Json::parse(whole.Whole({}))["choices"];
   EXPECT_EQ(choices[0]["text"], "aby");
   const Json& logprobs = choices[0]["logprobs"];
   EXPECT_EQ(logprobs["tokens"], Json({"a", "b", "y"}));
@@ -242,11 +243,11 @@ TEST_F(OpenAiResponseTest, EveryChoiceOfAPromptBeginsWithItsEcho) {
 TEST_F(OpenAiResponseTest, ACacheMissIsPartOfTheUsage) {
   v1::Usage usage;
   OpenAiResponse format({}, *tokenizer_);
-  EXPECT_FALSE(Json::parse(format.Whole({}, usage))["usage"].contains("cache_miss"));
+  EXPECT_FALSE(Json::parse(format.Whole(usage))["usage"].contains("cache_miss"));
   usage.mutable_cache_miss()->set_cause(v1::CACHE_MISS_CAUSE_OTHER_SALT);
   usage.mutable_cache_miss()->set_lost_tokens(32);
   usage.mutable_cache_miss()->set_earlier_text("\xFF");
-  const Json miss = Json::parse(format.Whole({}, usage))["usage"]["cache_miss"];
+  const Json miss = Json::parse(format.Whole(usage))["usage"]["cache_miss"];
   EXPECT_EQ(miss["cause"], "other_salt");
   EXPECT_EQ(miss["lost_tokens"], 32);
   EXPECT_EQ(miss["earlier_text"], "\xEF\xBF\xBD");
