@@ -203,8 +203,6 @@ TEST_F(WorkerAdminTest, LoadsAreThoseLastReportedAndTheRoutersOwn) {
   load.set_computed_prompt_tokens(9000);
   load.set_generated_tokens(600);
   cluster_.decode(1)->Tell(event);
-  Call call(cluster_, Prompt("hello"));
-  DecodeCall decode = cluster_.decode(0)->AwaitDecode();
   v1::GetLoadsResponse loads;
   const auto find = [&] {
     loads = Loads();
@@ -214,6 +212,9 @@ TEST_F(WorkerAdminTest, LoadsAreThoseLastReportedAndTheRoutersOwn) {
     return v1::WorkerLoad();
   };
   while (find().running() != 3) std::this_thread::yield();
+  // The other one is idle.
+  Call call(cluster_, Prompt("hello"));
+  DecodeCall decode = cluster_.decode(0)->AwaitDecode();
   const v1::WorkerLoad worker = find();
   EXPECT_EQ(loads.workers_size(), 3);
   EXPECT_EQ(worker.role(), v1::WORKER_ROLE_DECODE);
