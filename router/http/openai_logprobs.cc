@@ -26,7 +26,8 @@ std::string NameOfBytes(absl::string_view bytes) {
 
 void Append(const nlohmann::ordered_json& element, std::string* list) {
   if (!list->empty()) list->push_back(',');
-  list->append(element.dump());
+  // A token's text may not be what the writer takes for UTF-8.
+  list->append(element.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 std::string NameOfId(int32_t id) { return absl::StrCat("token_id:", id); }

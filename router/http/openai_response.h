@@ -66,7 +66,7 @@ class OpenAiResponse {
     std::optional<OpenAiLogprobs> logprobs;
     std::optional<chat::ToolCallParser> parser;
     int calls = 0;
-    std::string text;  // of a whole answer, as is the reason
+    std::string text;  // set for whole answers only, as is the reason
     v1::FinishReason finish_reason = v1::FINISH_REASON_UNSPECIFIED;
   };
   // Text and calls that more text completes. `ends`: it is the last.
