@@ -5,32 +5,53 @@
 namespace baton {
 namespace {
 
-int ContinuationBytes(unsigned char lead) {
-  return lead < 0x80   ? 0
-         : lead < 0xC2 ? -1
-         : lead < 0xE0 ? 1
-         : lead < 0xF0 ? 2
-         : lead < 0xF5 ? 3
-                       : -1;
-}
-
 // Length in bytes of the first character of `text`; 0 if that is invalid. REQUIRES: not empty.
 size_t CharacterBytes(absl::string_view text) {
-  const auto lead = static_cast<unsigned char>(text[0]);
-  const int more = ContinuationBytes(lead);
-  if (more < 0 || text.size() <= static_cast<size_t>(more)) return 0;
-  for (int j = 1; j <= more; ++j) {
-    if ((static_cast<unsigned char>(text[j]) & 0xC0) != 0x80) return 0;
+  Utf8State state = Utf8State::kCharacter;
+  for (size_t i = 0; i < text.size(); ++i) {
+    state = NextUtf8State(state, static_cast<unsigned char>(text[i]));
+    if (state == Utf8State::kCharacter) return i + 1;
+    if (state == Utf8State::kInvalid) return 0;
   }
-  const auto second = more > 0 ? static_cast<unsigned char>(text[1]) : 0;
-  if (lead == 0xE0 && second < 0xA0) return 0;
-  if (lead == 0xED && second > 0x9F) return 0;
-  if (lead == 0xF0 && second < 0x90) return 0;
-  if (lead == 0xF4 && second > 0x8F) return 0;
-  return more + 1;
+  return 0;
 }
 
 }  // namespace
+
+Utf8State NextUtf8State(Utf8State state, unsigned char byte) {
+  const auto if_within = [byte](unsigned char first, unsigned char last, Utf8State next) {
+    return byte >= first && byte <= last ? next : Utf8State::kInvalid;
+  };
+  switch (state) {
+    case Utf8State::kCharacter:
+      if (byte < 0x80) return Utf8State::kCharacter;
+      if (byte < 0xC2) return Utf8State::kInvalid;
+      if (byte < 0xE0) return Utf8State::kOneMore;
+      if (byte == 0xE0) return Utf8State::kAfterE0;
+      if (byte == 0xED) return Utf8State::kAfterEd;
+      if (byte < 0xF0) return Utf8State::kTwoMore;
+      if (byte == 0xF0) return Utf8State::kAfterF0;
+      if (byte < 0xF4) return Utf8State::kThreeMore;
+      return byte == 0xF4 ? Utf8State::kAfterF4 : Utf8State::kInvalid;
+    case Utf8State::kOneMore:
+      return if_within(0x80, 0xBF, Utf8State::kCharacter);
+    case Utf8State::kTwoMore:
+      return if_within(0x80, 0xBF, Utf8State::kOneMore);
+    case Utf8State::kThreeMore:
+      return if_within(0x80, 0xBF, Utf8State::kTwoMore);
+    case Utf8State::kAfterE0:  // overlong below
+      return if_within(0xA0, 0xBF, Utf8State::kOneMore);
+    case Utf8State::kAfterEd:  // surrogates above
+      return if_within(0x80, 0x9F, Utf8State::kOneMore);
+    case Utf8State::kAfterF0:  // overlong below
+      return if_within(0x90, 0xBF, Utf8State::kTwoMore);
+    case Utf8State::kAfterF4:  // above U+10FFFF
+      return if_within(0x80, 0x8F, Utf8State::kTwoMore);
+    case Utf8State::kInvalid:
+      return Utf8State::kInvalid;
+  }
+  return Utf8State::kInvalid;
+}
 
 bool IsUtf8(absl::string_view text) {
   while (!text.empty()) {

@@ -14,6 +14,23 @@ namespace baton {
 // Also false for surrogates, overlong forms and code points above U+10FFFF.
 bool IsUtf8(absl::string_view text);
 
+// What may follow the bytes so far: a character, one to three bytes of 0x80 to 0xBF, or such bytes
+// after a lead byte that limits the first of them.
+enum class Utf8State : uint8_t {
+  kCharacter,
+  kOneMore,
+  kTwoMore,
+  kThreeMore,
+  kAfterE0,
+  kAfterEd,
+  kAfterF0,
+  kAfterF4,
+  kInvalid,  // nothing: the bytes begin no UTF-8
+};
+constexpr size_t kUtf8States = static_cast<size_t>(Utf8State::kInvalid);  // without kInvalid
+
+Utf8State NextUtf8State(Utf8State state, unsigned char byte);
+
 // Returns the length in bytes of the character that starts with `lead`. REQUIRES: `lead` is the
 // lead byte of valid UTF-8.
 inline size_t Utf8CharBytes(char lead) {

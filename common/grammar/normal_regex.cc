@@ -21,7 +21,7 @@ namespace {
 constexpr int kMaxRepetitions = 1000;
 constexpr size_t kMaxGroupDepth = 64;
 constexpr uint32_t kLastAscii = 0x7f;
-// No text has them, and UTF-8 has no bytes for them, but ranges may end with them.
+// No text has them, and UTF-8 has no bytes for them, but a range may go across them.
 constexpr CharacterSet::Range kSurrogates = {0xd800, 0xdfff};
 
 // Engines disagree on the members of some classes, such as \s. A class matches only what is surely
@@ -66,8 +66,11 @@ const CharacterSet& LineEnds() {
   return *set;
 }
 
-bool HasCharacter(const CharacterSet& set) {
-  return !set.empty() && set != CharacterSet{kSurrogates};
+// What is not in the set, and all surrogates.
+CharacterSet OtherCharacters(const CharacterSet& set) {
+  CharacterSet others = set.Complement();
+  others.Add(kSurrogates);
+  return others;
 }
 
 ClassEscape Negated(const ClassEscape& escape) {
@@ -177,8 +180,11 @@ class RegexWalk {
 
   void AtomBegins() { atom_ = normal_.size(); }
 
-  absl::Status Atom(const CharacterSet& set) {
-    if (!HasCharacter(set)) return Unsupported("a class without a character");
+  absl::Status Atom(const CharacterSet& set) { return Atom(set, at_); }
+  absl::Status Atom(const CharacterSet& set, size_t byte) {
+    if (OtherCharacters(set).Complement().empty()) {
+      return Unsupported("a class without a character", byte);
+    }
     AtomBegins();
     normal_.append(NormalClass(set));
     return absl::OkStatus();
@@ -286,9 +292,7 @@ class RegexWalk {
     while (at_ < regex_.size() && regex_[at_] != ']') BATON_RETURN_IF_ERROR(Member(members));
     if (at_ >= regex_.size()) return Invalid("a class is not closed", begin);
     ++at_;
-    const CharacterSet set = negated ? members.maybe.Complement() : members.surely;
-    if (!HasCharacter(set)) return Unsupported("a class without a character", begin);
-    return Atom(set);
+    return Atom(negated ? members.maybe.Complement() : members.surely, begin);
   }
 
   // Reads a character, a class or a range in a class.
@@ -440,7 +444,9 @@ absl::StatusOr<std::string> NormalRegex(absl::string_view regex, RegexUse use,
   return RegexWalk(regex, use, field, place).Run();
 }
 
-std::string NormalClass(const CharacterSet& set) {
+std::string NormalClass(const CharacterSet& with_surrogates) {
+  const CharacterSet others = OtherCharacters(with_surrogates);
+  const CharacterSet set = others.Complement();
   BATON_CHECK(!set.empty());
   const CharacterSet::Range first = set.ranges().front(), last = set.ranges().back();
   std::string text;
@@ -448,10 +454,9 @@ std::string NormalClass(const CharacterSet& set) {
     AppendLiteral(first.first, &text);
     return text;
   }
-  const CharacterSet rest = set.Complement();
-  const bool negated = last.last > kLastAscii && !rest.empty();
+  const bool negated = last.last > kLastAscii;
   std::vector<CharacterSet::Range> ranges;
-  for (const CharacterSet::Range& range : (negated ? rest : set).ranges()) {
+  for (const CharacterSet::Range& range : (negated ? others : set).ranges()) {
     const bool both = negated && range.first <= kLastAscii && range.last > kLastAscii;
     if (both) ranges.push_back({range.first, kLastAscii});
     ranges.push_back({both ? kLastAscii + 1 : range.first, range.last});

@@ -6,12 +6,12 @@
 // and these disagree: to one of them \x22a is one character. So it gets a normal form, in which
 // they agree:
 // - a character stands for itself, in UTF-8. Punctuation that has a meaning has a backslash; a line
-//   feed and a carriage return are \n and \r. A zero byte is \u0000. A surrogate is in no text, but
-//   a range may end with \ud800 or \udfff;
+//   feed and a carriage return are \n and \r. A zero byte is \u0000;
 // - a class is its characters in ascending order, but a ^ in first place is the last one. One with
 //   characters beyond ASCII is the negation of all others, in ranges that end where ASCII ends:
 //   where XGrammar looks ahead, it compares the last byte of a range's ends with a character of
-//   ASCII, so what is listed beyond ASCII may forbid, but not allow, such a character too many;
+//   ASCII, so what is listed beyond ASCII may forbid, but not allow, such a character too many.
+//   Surrogates, which are in no text, are among the others, as \ud800 and \udfff;
 // - groups are plain, x? is x{0,1}, and no repetition is lazy, which would not change the language.
 #ifndef BATON_COMMON_GRAMMAR_NORMAL_REGEX_H_
 #define BATON_COMMON_GRAMMAR_NORMAL_REGEX_H_
@@ -35,7 +35,7 @@ enum class RegexUse {
 absl::StatusOr<std::string> NormalRegex(absl::string_view regex, RegexUse use,
                                         absl::string_view field, absl::string_view place = "");
 
-// A class in normal form. REQUIRES: it is not empty.
+// The class of these characters in normal form. REQUIRES: not all of them are surrogates.
 std::string NormalClass(const CharacterSet& set);
 
 // What a JSON string holds only escaped: the quote, the backslash and control characters.

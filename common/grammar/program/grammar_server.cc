@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/types/span.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
 #include "common/grammar/grammar_process.h"
@@ -110,6 +111,7 @@ absl::StatusOr<std::string> GrammarServer::Hello(FrameReader& request) {
   bytes.resize(token_count);  // what no text is for, XGrammar never allows
   vocabulary_ = xgrammar::TokenizerInfo(bytes, xgrammar::VocabType::RAW,
                                         static_cast<int>(token_count), end_token_ids);
+  utf8_masks_.emplace(std::move(bytes));
   return "";
 }
 
@@ -185,13 +187,16 @@ absl::Status GrammarServer::FillMask(FrameReader& item, CpuLimit& limit,
     absl::MutexLock lock(&mutex_);
     const auto grammar = grammars_.find(grammar_id);
     if (grammar == grammars_.end()) return Refused("MALFORMED_REQUEST", "no such grammar");
-    sessions_.emplace(session_id, xgrammar::GrammarMatcher(grammar->second));
+    sessions_.emplace(session_id, Session{.matcher = xgrammar::GrammarMatcher(grammar->second)});
   }
   const auto found = sessions_.find(session_id);
   if (found == sessions_.end()) return Refused("MALFORMED_REQUEST", "no such session");
-  xgrammar::GrammarMatcher& matcher = found->second;
+  auto& [matcher, text_end] = found->second;
   for (const int32_t token : further) {
-    if (matcher.AcceptToken(token)) continue;
+    if (matcher.AcceptToken(token)) {
+      text_end = utf8_masks_->After(text_end, token);
+      if (text_end != Utf8State::kInvalid) continue;
+    }
     return Refused("GRAMMAR_MISMATCH", absl::StrCat("token ", token,
                                                     " of the answer so far does not follow the "
                                                     "request's grammar"));
@@ -208,6 +213,7 @@ absl::Status GrammarServer::FillMask(FrameReader& item, CpuLimit& limit,
   const bool constrained = matcher.FillNextTokenBitmask(&tensor);
   mask.assign(bits.begin(), bits.end());
   if (!constrained) mask.assign(bits.size(), ~uint32_t{0});
+  utf8_masks_->Apply(text_end, absl::MakeSpan(mask));
   if (vocab_size % 32 != 0) mask.back() &= (uint32_t{1} << (vocab_size % 32)) - 1;
   return absl::OkStatus();
 }

@@ -16,6 +16,7 @@
 #include "common/grammar/frames.h"
 #include "common/grammar/grammar.h"
 #include "common/grammar/program/cpu_limit.h"
+#include "common/grammar/program/utf8_masks.h"
 
 namespace baton::grammar {
 
@@ -33,11 +34,19 @@ class GrammarServer {
   absl::StatusOr<std::string> Load(FrameReader& request);
   absl::Status FillMask(FrameReader& item, CpuLimit& limit, std::vector<uint32_t>& mask);
 
-  std::optional<xgrammar::TokenizerInfo> vocabulary_;  // set by Hello, before anything else
-  uint64_t compile_ms_ = 0, mask_ms_ = 0;              // set by Hello, too
+  // An answer so far.
+  struct Session {
+    xgrammar::GrammarMatcher matcher;
+    Utf8State text_end = Utf8State::kCharacter;
+  };
+
+  // Set by Hello, before anything else.
+  std::optional<xgrammar::TokenizerInfo> vocabulary_;
+  std::optional<Utf8Masks> utf8_masks_;
+  uint64_t compile_ms_ = 0, mask_ms_ = 0;
   absl::Mutex mutex_;
   std::map<uint64_t, xgrammar::CompiledGrammar> grammars_ ABSL_GUARDED_BY(mutex_);
-  std::map<uint64_t, xgrammar::GrammarMatcher> sessions_;  // of ServeMasks
+  std::map<uint64_t, Session> sessions_;  // of ServeMasks
 };
 
 }  // namespace baton::grammar

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstdint>
+#include <string>
+
 namespace baton {
 namespace {
 
@@ -12,6 +16,32 @@ TEST(Utf8Test, KnowsWhatIsUtf8) {
   for (const char* text : {"\x80", "\xC3", "a\xE2\x82", "\xC0\x80", "\xE0\x80\x80", "\xED\xA0\x80",
                            "\xF0\x80\x80\x80", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF"}) {
     EXPECT_FALSE(IsUtf8(text)) << text;
+  }
+}
+
+// As EveryCharacterRoundTrips says that none is missing, the number says that there is nothing
+// else.
+TEST(Utf8Test, NoByteSequenceIsUtf8ButTheCharacters) {
+  std::array<int64_t, kUtf8States> ways = {};
+  ways[static_cast<size_t>(Utf8State::kCharacter)] = 1;
+  for (const int64_t characters : {128, 1920, 0x10000 - 2048 - 2048, 0x100000}) {
+    std::array<int64_t, kUtf8States> next = {};
+    for (size_t state = 0; state < kUtf8States; ++state) {
+      for (int byte = 0; byte < 256; ++byte) {
+        const Utf8State after =
+            NextUtf8State(static_cast<Utf8State>(state), static_cast<unsigned char>(byte));
+        if (after != Utf8State::kInvalid) next[static_cast<size_t>(after)] += ways[state];
+      }
+    }
+    int64_t& whole = next[static_cast<size_t>(Utf8State::kCharacter)];
+    EXPECT_EQ(whole, characters);
+    whole = 0;  // the next round's sequences are one byte longer
+    ways = next;
+  }
+  for (const int64_t left : ways) EXPECT_EQ(left, 0) << "a sequence of five bytes";
+  for (int byte = 0; byte < 256; ++byte) {
+    EXPECT_EQ(NextUtf8State(Utf8State::kInvalid, static_cast<unsigned char>(byte)),
+              Utf8State::kInvalid);
   }
 }
 

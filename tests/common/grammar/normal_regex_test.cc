@@ -67,30 +67,32 @@ TEST(NormalRegexTest, HasNoEscapeThatCanBeReadInTwoWays) {
 
 // What engines do not agree on is in neither a class nor its negation.
 TEST(NormalRegexTest, NegationsLeaveOutWhatMayBeInTheClass) {
-  EXPECT_EQ(Normal("."), "[^\\n\\r\u2028\u2029]");
+  EXPECT_EQ(Normal("."), "[^\\n\\r\u2028\u2029\\ud800-\\udfff]");
   const std::string no_space =
-      "[^\t-\\r\x1c- \u0085\u00a0\u1680\u180e\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff]";
+      "[^\t-\\r\x1c- "
+      "\u0085\u00a0\u1680\u180e\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\\ud800-\\udfff"
+      "\ufeff]";
   EXPECT_EQ(Normal(R"(\S)"), no_space);
   EXPECT_EQ(Normal(R"([^\s])"), no_space);
   EXPECT_EQ(Normal(R"([^\S])"), Normal(R"(\s)"));
-  EXPECT_EQ(Normal(R"(\W)"), "[^0-9A-Z_a-z]");
-  EXPECT_EQ(Normal(R"(\D)"), "[^0-9]");
+  EXPECT_EQ(Normal(R"(\W)"), "[^0-9A-Z_a-z\\ud800-\\udfff]");
+  EXPECT_EQ(Normal(R"(\D)"), "[^0-9\\ud800-\\udfff]");
   EXPECT_EQ(Normal(R"([^\D])"), "[0-9]");
 }
 
 // If the characters were listed, XGrammar's look-ahead would take A for U+0141.
 TEST(NormalRegexTest, AClassBeyondAsciiIsTheNegationOfTheRest) {
   EXPECT_EQ(Normal("[a-zŁ-Ń]"), "[^\\u0000-`{-\x7f\u0080-ŀń-\U0010ffff]");
-  EXPECT_EQ(Normal("[^a-zŁ-Ń]"), "[^a-zŁ-Ń]");
-  EXPECT_EQ(Normal(R"([^\x18-\u2028])"), "[^\x18-\x7f\u0080-\u2028]");
-  EXPECT_EQ(Normal(R"([^\^a])"), "[^a^]");
-  EXPECT_EQ(Normal(R"([\s\S\u001c-\uffff])"), "[\\u0000-\U0010ffff]");
+  EXPECT_EQ(Normal("[^a-zŁ-Ń]"), "[^a-zŁ-Ń\\ud800-\\udfff]");
+  EXPECT_EQ(Normal(R"([^\x18-\u2028])"), "[^\x18-\x7f\u0080-\u2028\\ud800-\\udfff]");
+  EXPECT_EQ(Normal(R"([^\^a])"), "[^a\\ud800-\\udfff^]");
+  EXPECT_EQ(Normal(R"([\s\S\u001c-\uffff])"), "[^\\ud800-\\udfff]");
 }
 
-// JSON's writer would replace the bytes that UTF-8 might have had for them.
-TEST(NormalRegexTest, SurrogatesAtTheEndOfARangeHaveAnEscape) {
+// JSON's writer would replace the bytes that UTF-8 might have had for them, so they have an escape.
+TEST(NormalRegexTest, SurrogatesAreInNoClass) {
   EXPECT_EQ(Normal(R"([\x20-\ud7ff])"), "[^\\u0000-\x1f\\ud800-\U0010ffff]");
-  EXPECT_EQ(Normal(R"([^\x20-\ud7ff])"), "[^ -\x7f\u0080-\ud7ff]");
+  EXPECT_EQ(Normal(R"([^\x20-\ud7ff])"), "[^ -\x7f\u0080-\\udfff]");
   EXPECT_EQ(Normal(R"([\x20-\ud7ff\ue000-\ufffd])"),
             "[^\\u0000-\x1f\\ud800-\\udfff\ufffe-\U0010ffff]");
   EXPECT_EQ(Normal(R"([\x00-\ud7ff\ue000-\udbff\udfff])"), "[^\\ud800-\\udfff]");

@@ -144,7 +144,7 @@ TEST(NormalSchemaTest, PatternsAndLengthsAreInNormalForm) {
        R"({"type":"string","minLength":0})"}) {
     EXPECT_EQ(normal(schema), schema);
   }
-  const std::string characters = R"([^\\u0000-\u001f\"\\\\])";
+  const std::string characters = R"([^\\u0000-\u001f\"\\\\\\ud800-\\udfff])";
   EXPECT_EQ(normal(R"({"type":["null","string"],"minLength":2})"),
             absl::StrCat(R"({"type":["null","string"],"pattern":")", characters, R"({2,}"})"));
   EXPECT_EQ(normal(R"({"items":{"type":"string","minLength":1,"maxLength":40},"type":"array"})"),
