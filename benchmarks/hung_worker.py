@@ -231,7 +231,7 @@ def measure(baton, parent, address, http_address, options):
             while set(states(baton, address).values()) != {"READY"}:
                 time.sleep(0.05)
             for one in json_lines(baton, "explain", "--json", "--last", "1024", "--address", address):
-                decisions.setdefault(one["request_id"], set()).update((one["prefill_address"], one["decode_address"]))
+                decisions.setdefault(one["request_id"], set()).update((one["computes_address"], one["answers_address"]))
     finally:
         clients.stop()
     if clients.errors:

@@ -89,12 +89,13 @@ std::string DecisionTable(const v1::Decision& decision) {
   int shown[3] = {0, 0, 0};
   for (const v1::DecisionCandidate& c : decision.candidates()) {
     const bool prefill = c.role() == v1::WORKER_ROLE_PREFILL;
-    const std::string& chosen = prefill ? decision.prefill_address() : decision.decode_address();
+    const bool chosen =
+        c.address() == decision.computes_address() || c.address() == decision.answers_address();
     ++shown[prefill ? 1 : 2];
     absl::StrAppendFormat(
-        &table, "  %s %-8s %-24s %8d %10.4g %10.4g %12.5g%s%s%s%s\n",
-        c.address() == chosen ? "*" : " ", prefill ? "prefill" : "decode", c.address(),
-        c.cached_tokens(), c.queue_seconds(), c.service_seconds(), c.cost(),
+        &table, "  %s %-8s %-24s %8d %10.4g %10.4g %12.5g%s%s%s%s\n", chosen ? "*" : " ",
+        prefill ? "prefill" : "decode", c.address(), c.cached_tokens(), c.queue_seconds(),
+        c.service_seconds(), c.cost(),
         c.tier_tokens() > 0 ? absl::StrCat("  ", c.tier_tokens(), " from tiers") : "",
         c.transfer_seconds() > 0 ? absl::StrFormat("  KV %.3g s", c.transfer_seconds()) : "",
         c.pool().empty() ? "" : "  pool " + c.pool(),
@@ -103,8 +104,8 @@ std::string DecisionTable(const v1::Decision& decision) {
   const int more =
       decision.prefill_candidates() - shown[1] + decision.decode_candidates() - shown[2];
   if (more > 0) absl::StrAppend(&table, "    and ", more, " more\n");
-  if (decision.prefill_address().empty()) {
-    absl::StrAppend(&table, "  the decode worker computes the prompt\n");
+  if (decision.computes_address() == decision.answers_address()) {
+    absl::StrAppend(&table, "  one worker computes the prompt and answers\n");
   }
   return table;
 }

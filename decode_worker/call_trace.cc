@@ -33,7 +33,7 @@ TraceContext CallTrace::BeginTransfer(uint64_t sequence, const std::string& work
   const RequestSpans::Index index = spans_->Add("kv_transfer", SpanKind::kClient, now);
   transfers_[sequence] = index;
   tracing::Span& span = spans_->at(index);
-  span.Set("baton.prefill_worker.id", worker_id);
+  span.Set("baton.computes.worker_id", worker_id);
   span.Set("server.address", address);
   span.Set("baton.transport", "grpc");
   return spans_->ContextOf(index);

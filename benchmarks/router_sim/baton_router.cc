@@ -84,12 +84,12 @@ class BatonRouter final : public SimRouter {
     ask.prompt_tokens = r.prompt_tokens;
     if (avoid >= 0) ask.avoid.push_back({NumberOf(avoid), epochs_[avoid]});
     absl::StatusOr<router::Route> route = fleet_.planner.Choose(ask);
-    if (!route.ok() || route->prefill.worker == router::kNoWorker) return {};
+    if (!route.ok() || route->together()) return {};
     SimRoute found;
-    if (setup_.workers > 0) found.prefill = route->prefill.worker;
+    if (setup_.workers > 0) found.prefill = route->computes.worker;
     if (route->kv_holder.worker < setup_.workers) found.holder = route->kv_holder.worker;
     if (setup_.decode_workers > 0) {
-      found.decode = route->decode.worker - std::max(setup_.workers, 1) + setup_.workers;
+      found.decode = route->answers.worker - std::max(setup_.workers, 1) + setup_.workers;
     }
     routes_.insert_or_assign(request, *std::move(route));
     return found;
@@ -119,7 +119,7 @@ class BatonRouter final : public SimRouter {
     const auto found = routes_.find(request);
     const bool decodes = setup_.decode_workers > 0;
     fleet_.planner.OnRouteFailed(found->second,
-                                 decodes ? router::Blame::kDecodeWorker : router::Blame::kPair);
+                                 decodes ? router::Blame::kAnswers : router::Blame::kPair);
     routes_.erase(found);
   }
 

@@ -46,7 +46,7 @@ RetryState Attempt::PastAfter(const absl::Status& error, Blame blame, const Work
   next.continued = next.continued || token_messages > 0;
   next.reason = ErrorReason(error);
   AddTimings(timings, &next.timings);
-  next.avoid.push_back(route.decode.incarnation());
+  next.avoid.push_back(route.answers.incarnation());
   next.failed.push_back(route);
   if (IsRefusal(error)) {
     ++next.refusals;
@@ -63,15 +63,16 @@ RetryState Attempt::PastAfter(const absl::Status& error, Blame blame, const Work
       next.losses.Settle(signs, now);
     }
   }
-  if (blame == Blame::kDecodeWorker || next.reason == "WORKER_EXPIRED" ||
+  const int computed_by = route.together() ? kNoWorker : route.computes.worker;
+  if (blame == Blame::kAnswers || next.reason == "WORKER_EXPIRED" ||
       next.reason == "WORKER_SUSPECT") {
-    // The prefill worker did its part, and has the prompt: it is the best to ask again.
+    // The worker that computed did its part, and has the prompt: it is the best to ask again.
     next.lost.push_back(route);
-    next.warm_prefill = token_messages > 0 ? route.prefill.worker : kNoWorker;
+    next.warm_worker = token_messages > 0 ? computed_by : kNoWorker;
   } else if (worked) {
-    next.warm_prefill = route.prefill.worker;  // the decode worker drains, for example
-  } else if (route.prefill.worker != kNoWorker) {
-    next.avoid.push_back(route.prefill.incarnation());
+    next.warm_worker = computed_by;  // the worker that answers drains, for example
+  } else if (!route.together()) {
+    next.avoid.push_back(route.computes.incarnation());
   }
   return next;
 }
@@ -86,17 +87,16 @@ Loss Attempt::LossAfter(const absl::Status& error, Blame blame, const WorkerSign
   loss.ran = ran && ErrorReason(error) != "STALE_EPOCH";  // the request met another process
   std::vector<WorkerTarget> suspects = Suspects(blame);
   for (WorkerTarget& worker : suspects) {
-    const bool sudden =
-        !IsSilence(error) && signs.SilenceOf(worker.worker) <= kSuddenWithin;
+    const bool sudden = !IsSilence(error) && signs.SilenceOf(worker.worker) <= kSuddenWithin;
     loss.suspects.push_back({std::move(worker), sudden});
   }
   return loss;
 }
 
 std::vector<WorkerTarget> Attempt::Suspects(Blame blame) const {
-  std::vector<WorkerTarget> suspects = {route.decode};
-  if (blame != Blame::kDecodeWorker && route.prefill.worker != kNoWorker) {
-    suspects.push_back(route.prefill);
+  std::vector<WorkerTarget> suspects = {route.answers};
+  if (blame != Blame::kAnswers && !route.together()) {
+    suspects.push_back(route.computes);
   }
   return suspects;
 }

@@ -31,9 +31,9 @@ struct RetryState {
   bool lost_worker = false;  // an earlier attempt was lost with its worker
   std::string reason;        // why the last attempt ended
   std::vector<Incarnation> avoid;
-  int warm_prefill = kNoWorker;         // has computed the prompt
-  std::vector<Route> lost;              // their decode workers are not asked again
-  std::vector<Route> failed;            // these pairs are not asked again
+  int warm_worker = kNoWorker;          // has computed the prompt, and did not answer
+  std::vector<Route> lost;              // their workers that answered are not asked again
+  std::vector<Route> failed;            // not asked again
   absl::Duration lost_at;               // the last loss
   internal::v1::DecodeTimings timings;  // sum over the attempts
 
@@ -58,8 +58,8 @@ struct Attempt {
   bool worked = false;  // the planner knows that the pair works
   int ends = 0;         // finishes that the worker reported
   int64_t kv_bytes = 0;
-  absl::Duration sent_at;        // when it was sent, by RouterParts::clock
-  absl::Duration sent_at_awake;  // when it was sent, by RouterParts::awake
+  absl::Duration sent_at;           // when it was sent, by RouterParts::clock
+  absl::Duration sent_at_awake;     // when it was sent, by RouterParts::awake
   std::optional<int64_t> decision;  // number in the decision log
   int cached_tokens = 0;
   internal::v1::DecodeTimings timings;

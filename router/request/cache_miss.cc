@@ -20,10 +20,9 @@ PromptChain ChainOf(const PreparedRequest& prepared) {
 // The time to compute the lost tokens, as the last of those that were not cached. 0: unknown.
 absl::Duration LostTime(const RouterParts& parts, const PreparedRequest& prepared,
                         const Route& route, int cached_tokens, int lost_tokens) {
-  const WorkerTarget& computes = route.prefill.worker == kNoWorker ? route.decode : route.prefill;
   const int computed = prepared.decode.tokens_size() - cached_tokens;
-  const auto took = parts.planner.PrefillTime(computes.worker, computed, cached_tokens);
-  const auto without = parts.planner.PrefillTime(computes.worker, computed - lost_tokens,
+  const auto took = parts.planner.PrefillTime(route.computes.worker, computed, cached_tokens);
+  const auto without = parts.planner.PrefillTime(route.computes.worker, computed - lost_tokens,
                                                  cached_tokens + lost_tokens);
   return took && without ? std::max(absl::ZeroDuration(), *took - *without) : absl::Duration();
 }

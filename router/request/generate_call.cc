@@ -205,7 +205,7 @@ void GenerateCall::RelayTokens(int stream, const decode_pb::DecodeResponse& resp
                         response.finish() != decode_pb::DecodeResponse::FINISH_UNSPECIFIED;
   if (has_news && !attempt.whole && response.choice() != attempt.choices.front()) {
     BATON_REQUEST_LOG(Error, request_id_, trace_.context())
-        << "decode worker " << attempt.route.decode.address << " was asked for choice "
+        << "worker " << attempt.route.answers.address << " was asked for choice "
         << attempt.choices.front() << " and sent tokens of " << response.choice();
     return Fail(FromWorker(grpc::Status::OK));
   }
@@ -214,8 +214,7 @@ void GenerateCall::RelayTokens(int stream, const decode_pb::DecodeResponse& resp
       answer_->Take(response, &attempt.cursor);
   if (!delta.ok()) {
     BATON_REQUEST_LOG(Error, request_id_, trace_.context())
-        << "decode worker " << attempt.route.decode.address
-        << " sent a bad message: " << delta.status();
+        << "worker " << attempt.route.answers.address << " sent a bad message: " << delta.status();
     return Fail(FromWorker(grpc::Status::OK));
   }
   usage_.set_generated_tokens(answer_->generated_tokens());

@@ -60,7 +60,7 @@ absl::Status GenerateCall::Open(Attempt& attempt) {
   wanted.max_answer_tokens = request.max_tokens();
   wanted.avoid = attempt.past.avoid;
   wanted.avoided_prefill_may_do = attempt.past.refusals > 0;
-  wanted.warm_prefill = attempt.past.warm_prefill;
+  wanted.warm_worker = attempt.past.warm_worker;
   wanted.only_prefill = only_prefill_;
   wanted.failed = attempt.past.failed;
   wanted.lost = attempt.past.lost;
@@ -88,14 +88,15 @@ absl::Status GenerateCall::Open(Attempt& attempt) {
   parts_.metrics.Routed(attempt.route.decision, parts_.planner.policy_name());
   for (const v1::WorkerRole role : attempt.route.spilled) parts_.metrics.PoolSpilled(role);
   BATON_REQUEST_LOG(Debug, request_id_, trace_.context())
-      << wanted.prompt_tokens << " tokens to " << attempt.route.prefill.address << " ("
-      << attempt.route.matched_blocks << " blocks cached) and " << attempt.route.decode.address;
+      << wanted.prompt_tokens << " tokens: " << attempt.route.computes.address << " computes ("
+      << attempt.route.matched_blocks << " blocks cached), " << attempt.route.answers.address
+      << " answers";
   request.set_continuation(MayWait(attempt.past));
-  request.set_decode_epoch(attempt.route.decode.epoch);
-  if (attempt.route.prefill.worker != kNoWorker) {
-    request.mutable_prefill()->set_address(attempt.route.prefill.address);
-    request.mutable_prefill()->set_worker_id(attempt.route.prefill.worker_id);
-    request.mutable_prefill()->set_epoch(attempt.route.prefill.epoch);
+  request.set_decode_epoch(attempt.route.answers.epoch);
+  if (!attempt.route.together()) {
+    request.mutable_prefill()->set_address(attempt.route.computes.address);
+    request.mutable_prefill()->set_worker_id(attempt.route.computes.worker_id);
+    request.mutable_prefill()->set_epoch(attempt.route.computes.epoch);
   }
   if (const WorkerTarget& holder = attempt.route.kv_holder; holder.worker != kNoWorker) {
     request.mutable_kv_holder()->set_address(holder.address);
@@ -105,8 +106,8 @@ absl::Status GenerateCall::Open(Attempt& attempt) {
   }
   attempt.cursor = attempt.whole ? answer_->AtStart() : answer_->AtEnd();
   const int stream = next_stream_++;
-  const int worker = attempt.route.decode.worker;
-  for (const WorkerTarget* target : {&attempt.route.prefill, &attempt.route.decode}) {
+  const int worker = attempt.route.answers.worker;
+  for (const WorkerTarget* target : {&attempt.route.computes, &attempt.route.answers}) {
     // Once for each worker: a request that waits for room may ask one often.
     if (!absl::c_linear_search(holds_, target->hold)) holds_.push_back(target->hold);
   }
@@ -148,8 +149,8 @@ void GenerateCall::OnStreamEnd(int stream, const grpc::Status& status) {
   found->second.handle = nullptr;
   const Route& route = found->second.route;
   BATON_REQUEST_LOG(Warning, request_id_, trace_.context())
-      << "failed on decode worker " << route.decode.address << " with prefill worker "
-      << (route.prefill.worker == kNoWorker ? "(none)" : route.prefill.address) << " after "
+      << "failed on " << route.answers.address << ", which answers what "
+      << (route.together() ? "it" : route.computes.address) << " computes, after "
       << usage_.generated_tokens()
       << " tokens: " << (status.ok() ? "no finish" : status.error_message()) << " (code "
       << status.error_code() << ")";
@@ -179,7 +180,7 @@ void GenerateCall::OnAttemptLost(int stream, const absl::Status& error) {
   // The second stream in a row ended before its first message, as if several workers were gone: the
   // next one is kept for a worker that is known to live.
   const bool unheard =
-      !refused && blame == Blame::kDecodeWorker && !attempt.heard && past.losses.count() > 1;
+      !refused && blame == Blame::kAnswers && !attempt.heard && past.losses.count() > 1;
   // A stream may break a moment before the death of its worker is known.
   const bool unclear = !refused && past.losses.possible_deaths() >= kMaxDeaths;
   if (!refused && !unclear && past.losses.unproven() >= kMaxLosses) return Fail(error);
@@ -307,16 +308,16 @@ void GenerateCall::CheckReader(absl::Duration now) {
 
 absl::Status GenerateCall::CheckStream(const Attempt& attempt, absl::Duration now) const {
   const Route& route = attempt.route;
-  const ProcessLife decode = parts_.roster.LifeOf(route.decode, attempt.last_message);
+  const ProcessLife answers = parts_.roster.LifeOf(route.answers, attempt.last_message);
   if (attempt.Stalled(now, absl::Milliseconds(parts_.options.stall_timeout_ms))) {
     return LostWorker("WORKER_STALLED");
   }
-  if (decode == ProcessLife::kGone) return LostWorker("WORKER_EXPIRED");
-  if (decode == ProcessLife::kSuspect) return LostWorker("WORKER_SUSPECT");
-  // What the prefill worker still owes would come as late as its reports. The decode worker notices
-  // that it is gone.
-  if (!attempt.worked && route.prefill.worker != kNoWorker &&
-      parts_.roster.LifeOf(route.prefill) == ProcessLife::kSuspect) {
+  if (answers == ProcessLife::kGone) return LostWorker("WORKER_EXPIRED");
+  if (answers == ProcessLife::kSuspect) return LostWorker("WORKER_SUSPECT");
+  // What the worker that computes still owes would come as late as its reports. The one that
+  // answers notices that it is gone.
+  if (!attempt.worked && !route.together() &&
+      parts_.roster.LifeOf(route.computes) == ProcessLife::kSuspect) {
     return LostWorker("PREFILL_SUSPECT");
   }
   return absl::OkStatus();
@@ -334,7 +335,7 @@ void GenerateCall::OnTick() {
   for (const auto& [stream, error] : lost) {
     if (sink_ == nullptr) return;
     BATON_REQUEST_LOG(Warning, request_id_, trace_.context())
-        << "leaves decode worker " << attempts_.at(stream).route.decode.address << " after "
+        << "leaves worker " << attempts_.at(stream).route.answers.address << " after "
         << usage_.generated_tokens() << " tokens: " << ErrorReason(error);
     OnAttemptLost(stream, error);
   }

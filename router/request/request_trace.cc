@@ -14,9 +14,8 @@ using tracing::SpanKind;
 constexpr char kRequestId[] = "baton.request.id";
 
 void SetWorkers(const Route& route, tracing::Span& span) {
-  span.Set("baton.decode_worker.id", route.decode.worker_id);
-  if (route.prefill.worker != kNoWorker)
-    span.Set("baton.prefill_worker.id", route.prefill.worker_id);
+  span.Set("baton.computes.worker_id", route.computes.worker_id);
+  span.Set("baton.answers.worker_id", route.answers.worker_id);
 }
 
 const char* FinishReasonName(v1::FinishReason reason) {
@@ -99,7 +98,7 @@ TraceContext RequestTrace::Opened(int stream, const Attempt& attempt, absl::Dura
   streams_[stream] = index;
   tracing::Span& span = spans_->at(index);
   span.Set(kRequestId, request_id_);
-  span.Set("server.address", attempt.route.decode.address);
+  span.Set("server.address", attempt.route.answers.address);
   SetWorkers(attempt.route, span);
   if (!attempt.whole) span.Set("baton.choice", int64_t{attempt.choices.front()});
   return spans_->ContextOf(index);

@@ -107,7 +107,7 @@ Blame BlameFor(const absl::Status& error) {
     if (reason == learned) return Blame::kNone;
   }
   if (reason == "WORKER_LOST" || reason == "WORKER_STALLED" || reason == "WORKER_REFUSED") {
-    return Blame::kDecodeWorker;
+    return Blame::kAnswers;
   }
   return Blame::kPair;
 }

@@ -45,16 +45,16 @@ struct Decision {
   int prefill_candidates = 0;
   int decode_candidates = 0;
 
-  int prefill = kNoWorker;  // kNoWorker: the decode worker computes the prompt
-  int decode = kNoWorker;   // kNoWorker: the prefill worker answers alone
-  std::string prefill_address;
-  std::string decode_address;
+  int computes = kNoWorker;  // the worker that computes the prompt
+  int answers = kNoWorker;   // the worker that answers; it may be the same
+  std::string computes_address;
+  std::string answers_address;
   absl::string_view label;   // static text, as the metric's `decision`
   absl::string_view policy;  // static text
-  double kappa = 0;          // price of a second of service on `prefill`; 0: the policy has none
+  double kappa = 0;  // price of a second of service on a prefill worker; 0: the policy has none
 
-  // Of the chosen pair.
-  int predicted_cached_tokens = 0;  // tier_tokens included
+  // Of the chosen workers.
+  int predicted_cached_tokens = 0;    // tier_tokens included
   double predicted_ttft_seconds = 0;  // 0: not known
 
   std::string kv_holder_address;  // as in Route; empty: none

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/log.h"
@@ -17,8 +18,16 @@ v1::Decision ToProto(const Decision& decision) {
   told.set_prompt_tokens(decision.prompt_tokens);
   told.set_policy(std::string(decision.policy));
   told.set_decision(std::string(decision.label));
-  told.set_prefill_address(decision.prefill_address);
-  told.set_decode_address(decision.decode_address);
+  told.set_computes_address(decision.computes_address);
+  told.set_answers_address(decision.answers_address);
+  const auto does_both = [&decision](v1::WorkerRole role) {
+    return decision.computes == decision.answers &&
+           absl::c_any_of(decision.candidates, [&](const DecisionCandidate& candidate) {
+             return candidate.worker == decision.computes && candidate.role == role;
+           });
+  };
+  if (!does_both(v1::WORKER_ROLE_DECODE)) told.set_prefill_address(decision.computes_address);
+  if (!does_both(v1::WORKER_ROLE_PREFILL)) told.set_decode_address(decision.answers_address);
   for (const DecisionCandidate& candidate : decision.candidates) {
     v1::DecisionCandidate& c = *told.add_candidates();
     c.set_address(candidate.address);
@@ -46,11 +55,10 @@ v1::Decision ToProto(const Decision& decision) {
 
 std::string ToText(const Decision& decision) {
   std::string text = absl::StrFormat(
-      "request %s of %d tokens to %s and %s: %s by %s, kappa %.3g, %d tokens cached, first token "
-      "in %.3g s; of %d prefill and %d decode workers",
-      decision.request_id, decision.prompt_tokens,
-      decision.prefill_address.empty() ? "(none)" : decision.prefill_address,
-      decision.decode_address, decision.label, decision.policy, decision.kappa,
+      "request %s of %d tokens: %s computes, %s answers: %s by %s, kappa %.3g, %d tokens cached, "
+      "first token in %.3g s; of %d prefill and %d decode workers",
+      decision.request_id, decision.prompt_tokens, decision.computes_address,
+      decision.answers_address, decision.label, decision.policy, decision.kappa,
       decision.predicted_cached_tokens, decision.predicted_ttft_seconds,
       decision.prefill_candidates, decision.decode_candidates);
   if (!decision.kv_holder_address.empty()) {

@@ -25,22 +25,22 @@ void PairHealth::CountPartner(int worker, int partner) {
   if (partners.size() >= kFailuresToAvoid) CountFailure(workers_[worker], 1);
 }
 
-void PairHealth::OnPairFailed(int prefill, int decode) {
-  if (prefill == kNoWorker) return OnWorkerFailed(decode);
-  CountFailure(pairs_[{prefill, decode}], kFailuresToAvoid);
-  CountPartner(prefill, decode);
-  CountPartner(decode, prefill);
+void PairHealth::OnPairFailed(int computes, int answers) {
+  if (computes == answers) return OnWorkerFailed(answers);
+  CountFailure(pairs_[{computes, answers}], kFailuresToAvoid);
+  CountPartner(computes, answers);
+  CountPartner(answers, computes);
 }
 
 void PairHealth::OnWorkerFailed(int worker) { CountFailure(workers_[worker], kFailuresToAvoid); }
 
-void PairHealth::OnPairWorked(int prefill, int decode) {
-  if (prefill == kNoWorker) {
-    workers_.erase(decode);
+void PairHealth::OnPairWorked(int computes, int answers) {
+  if (computes == answers) {  // which shows nothing of any pair
+    workers_.erase(answers);
     return;
   }
-  pairs_.erase({prefill, decode});
-  for (int worker : {prefill, decode}) {
+  pairs_.erase({computes, answers});
+  for (int worker : {computes, answers}) {
     workers_.erase(worker);
     partners_.erase(worker);
   }
@@ -60,8 +60,8 @@ bool PairHealth::WorkerUsable(int worker) const {
   return found == workers_.end() || Usable(found->second);
 }
 
-bool PairHealth::PairUsable(int prefill, int decode) const {
-  const auto found = pairs_.find({prefill, decode});
+bool PairHealth::PairUsable(int computes, int answers) const {
+  const auto found = pairs_.find({computes, answers});
   return found == pairs_.end() || Usable(found->second);
 }
 
@@ -72,9 +72,11 @@ void PairHealth::Probe(Record& record) {
   record.avoided_until = clock_.SinceStart() + std::max(record.avoidance, kTryMayTake);
 }
 
-void PairHealth::OnChosen(int prefill, int decode) {
-  if (const auto pair = pairs_.find({prefill, decode}); pair != pairs_.end()) Probe(pair->second);
-  for (int worker : {prefill, decode}) {
+void PairHealth::OnChosen(int computes, int answers) {
+  if (const auto pair = pairs_.find({computes, answers}); pair != pairs_.end()) {
+    Probe(pair->second);
+  }
+  for (int worker : {computes, answers}) {
     if (const auto found = workers_.find(worker); found != workers_.end()) Probe(found->second);
   }
 }

@@ -28,30 +28,29 @@ inline constexpr absl::Duration kLongestAvoidance = absl::Seconds(30);
 // be silent (Options::stall_timeout_ms), or a second request would be lost like the first.
 inline constexpr absl::Duration kTryMayTake = absl::Seconds(10);
 
-// Workers are numbers, as in Roster; kNoWorker is the prefill worker of a request whose prompt the
-// decode worker computes. Unsynchronized.
+// Workers are numbers, as in Roster. A pair is the worker that computes a prompt and the one that
+// answers; they may be the same, which is no pair. Unsynchronized.
 class PairHealth {
  public:
   // `clock` must outlive it.
   explicit PairHealth(const Clock& clock) : clock_(clock) {}
 
   // A request failed between the two.
-  void OnPairFailed(int prefill, int decode);
+  void OnPairFailed(int computes, int answers);
   // The worker did not answer the router.
   void OnWorkerFailed(int worker);
-  // kNoWorker: the decode worker worked alone, which shows nothing of any pair.
-  void OnPairWorked(int prefill, int decode);
+  void OnPairWorked(int computes, int answers);
 
   bool WorkerUsable(int worker) const;
   // No worker is avoided.
   bool all_usable() const;
   // By the failures of the pair alone: see WorkerUsable for those of its workers.
-  bool PairUsable(int prefill, int decode) const;
+  bool PairUsable(int computes, int answers) const;
   // A request is sent to the pair. If the pair was avoided until now, the request is its try: other
   // requests avoid the pair until the try has ended, or for as long again, kTryMayTake at least. Of
   // an avoided pair, only the failures of tries count: one event fails all requests that are under
   // way, and is one failure.
-  void OnChosen(int prefill, int decode);
+  void OnChosen(int computes, int answers);
 
   // There is another process at the worker's address.
   void Forget(int worker);

@@ -16,10 +16,10 @@
 namespace baton::router {
 
 struct Route {
-  WorkerTarget prefill;  // kNoWorker: the decode worker computes the prompt itself
-  WorkerTarget decode;   // the worker that the router calls; or a prefill worker that answers alone
-  int matched_blocks = 0;    // on the worker that computes the prompt
-  WorkerTarget kv_holder;    // has more of the prompt cached than the prefill worker; may be none
+  WorkerTarget computes;   // the worker that computes the prompt
+  WorkerTarget answers;    // the worker that the router calls, and that draws the tokens
+  int matched_blocks = 0;  // on the worker that computes
+  WorkerTarget kv_holder;  // has more of the prompt cached than the one that computes; may be none
   int kv_holder_tokens = 0;  // so many of the prompt
   std::string decision;      // label of metrics
   // From now to the expected first token: the queue before the prompt, and its own computing. 0
@@ -29,6 +29,9 @@ struct Route {
   int64_t dispatch = 0;  // number of the prompt's dispatch; 0 if the route was only asked for
   int64_t answer_dispatch = 0;  // number of the answer's, if another worker computes the prompt
   std::vector<v1::WorkerRole> spilled;  // roles whose worker is of another pool than asked for
+
+  // One worker does both: no KV moves.
+  bool together() const { return computes.worker == answers.worker; }
 };
 
 struct RouteRequest {
@@ -47,12 +50,12 @@ struct RouteRequest {
   enum class Workers { kPair, kPrefillIfAny, kPrefill };
   Workers workers = Workers::kPair;
   // Has just computed this prompt, whether or not it has reported its blocks yet.
-  int warm_prefill = kNoWorker;
+  int warm_worker = kNoWorker;
   // With kPrefill: the worker, whatever its pool and price; UNAVAILABLE, NO_WORKER, if that process
   // takes no requests now. No worker: any.
   Incarnation only_prefill = {kNoWorker, 0};
-  // Not to be chosen again: the pair of each of `failed`, the decode worker of each of `lost`, by
-  // epoch. UNAVAILABLE, with nothing noted, if nothing else is left.
+  // Not to be chosen again: the workers of each of `failed` together, the worker that answers of
+  // each of `lost`, by epoch. UNAVAILABLE, with nothing noted, if nothing else is left.
   absl::Span<const Route> failed;
   absl::Span<const Route> lost;
   // The workers to choose among: of this pool; empty: of no pool. A role without workers of the
@@ -73,11 +76,11 @@ struct RouteRequest {
   bool may_refuse = false;
 };
 
-// What caused a failure on a pair.
+// What caused a failure on a route.
 enum class Blame {
-  kNone,          // neither worker, e.g. one that drains
-  kPair,          // the two could not do it together
-  kDecodeWorker,  // it did not answer the router
+  kNone,     // neither worker, for example when one drains
+  kPair,     // the two could not do it together
+  kAnswers,  // the worker that answers did not
 };
 
 }  // namespace baton::router

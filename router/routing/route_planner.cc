@@ -151,8 +151,8 @@ void RoutePlanner::Match(const RouteRequest& request, Matched* found) const {
   if (options_.kv_fetch) matched.reported = matched.depths;
   matched.in_tiers = MatchTiers(request);
   dispatched_.Match(request.keys, &matched.depths, /*likely=*/matched.ends);
-  if (request.warm_prefill >= 0 && request.warm_prefill < static_cast<int>(matched.depths.size())) {
-    matched.depths[request.warm_prefill] = static_cast<int>(request.keys.size());
+  if (request.warm_worker >= 0 && request.warm_worker < static_cast<int>(matched.depths.size())) {
+    matched.depths[request.warm_worker] = static_cast<int>(request.keys.size());
   }
 }
 
@@ -222,8 +222,8 @@ absl::StatusOr<RoutePlanner::Chosen> RoutePlanner::Decide(const RouteRequest& re
       alone ? ChooseAlone(query, prefill) : ChoosePair(query, prefill, decode);
   Route& route = chosen.route = RouteTo(pair);
   const bool failed = absl::c_any_of(request.failed, [&route](const Route& f) {
-    return f.prefill.incarnation() == route.prefill.incarnation() &&
-           f.decode.incarnation() == route.decode.incarnation();
+    return f.computes.incarnation() == route.computes.incarnation() &&
+           f.answers.incarnation() == route.answers.incarnation();
   });
   if (failed) return absl::UnavailableError("no other pair");
   BATON_RETURN_IF_ERROR(CheckSlo(request, prefill, decode, pair));
@@ -263,12 +263,8 @@ RoutePlanner::Pair RoutePlanner::ChooseAlone(const RouteQuery& query,
 
 Route RoutePlanner::RouteTo(const Pair& pair) const {
   Route route;
-  if (pair.prefill_alone()) {
-    route.decode = workers_[pair.prefill->worker].target;
-    return route;
-  }
-  route.decode = workers_[pair.decode.worker].target;
-  if (pair.prefill) route.prefill = workers_[pair.prefill->worker].target;
+  route.computes = workers_[pair.computes().worker].target;
+  route.answers = workers_[pair.answers().worker].target;
   return route;
 }
 
@@ -299,7 +295,7 @@ void RoutePlanner::Collect(v1::WorkerRole role, bool suspect, const RouteRequest
       mutex_.AssertReaderHeld();
       const Incarnation here = ProcessAt(found->worker(i));
       return absl::c_none_of(request.lost,
-                             [&here](const Route& l) { return l.decode.incarnation() == here; });
+                             [&here](const Route& l) { return l.answers.incarnation() == here; });
     });
     found->Prefer(wanted);
     found->Prefer(usable);
@@ -412,8 +408,8 @@ void RoutePlanner::CountDispatch(const RouteQuery& query, const Pair& pair, Rout
   const int64_t tokens = std::max<int64_t>(
       query.prompt_tokens - int64_t{computes.matched_blocks} * query.block_tokens, 1);
   const int received = std::max(0, query.prompt_blocks - pair.decode.matched_blocks);
+  health_.OnChosen(computes.worker, pair.answers().worker);
   if (pair.prefill_alone()) {
-    health_.OnChosen(kNoWorker, pair.prefill->worker);
     policy_.OnSent(*pair.prefill);
     route->dispatch =
         fleet_.OnDispatch(pair.prefill->worker, now,
@@ -421,7 +417,6 @@ void RoutePlanner::CountDispatch(const RouteQuery& query, const Pair& pair, Rout
                            std::max(0, query.prompt_blocks - pair.prefill->matched_blocks), 0});
     return;
   }
-  health_.OnChosen(pair.prefill ? pair.prefill->worker : kNoWorker, pair.decode.worker);
   if (!pair.prefill) {
     route->dispatch = fleet_.OnDispatch(
         pair.decode.worker, now, {tokens, pair.decode.service_s, received, query.prompt_tokens});
@@ -438,12 +433,10 @@ void RoutePlanner::CountDispatch(const RouteQuery& query, const Pair& pair, Rout
 void RoutePlanner::OnFirstToken(const Route& route) {
   const absl::Duration now = clock_.SinceStart();
   absl::MutexLock lock(&mutex_);
-  if (route.prefill.worker != kNoWorker) {
-    fleet_.OnDone(route.prefill.worker, route.dispatch, now);
-  } else if (workers_[route.decode.worker].role == v1::WORKER_ROLE_DECODE) {
-    fleet_.OnComputed(route.decode.worker, route.dispatch, now);
+  if (route.together() && workers_[route.answers.worker].role == v1::WORKER_ROLE_DECODE) {
+    fleet_.OnComputed(route.answers.worker, route.dispatch, now);
   } else {
-    fleet_.OnDone(route.decode.worker, route.dispatch, now);
+    fleet_.OnDone(route.computes.worker, route.dispatch, now);
   }
 }
 
@@ -457,9 +450,8 @@ void RoutePlanner::OnRouteEnded(const Route& route) {
 // fewer of them at its last report.
 void RoutePlanner::EndDispatches(const Route& route) {
   const absl::Duration now = clock_.SinceStart();
-  const bool alone = route.prefill.worker == kNoWorker;
-  fleet_.OnDone(alone ? route.decode.worker : route.prefill.worker, route.dispatch, now);
-  if (route.answer_dispatch != 0) fleet_.OnDone(route.decode.worker, route.answer_dispatch, now);
+  fleet_.OnDone(route.computes.worker, route.dispatch, now);
+  if (route.answer_dispatch != 0) fleet_.OnDone(route.answers.worker, route.answer_dispatch, now);
 }
 
 void RoutePlanner::OnRouteFailed(const Route& route, Blame blame) {
@@ -468,16 +460,17 @@ void RoutePlanner::OnRouteFailed(const Route& route, Blame blame) {
   // Failures of an earlier process at the address do not count against this one.
   const auto current = [this](const WorkerTarget& target) {
     mutex_.AssertHeld();
-    return target.worker == kNoWorker || workers_[target.worker].target.epoch == target.epoch;
+    return workers_[target.worker].target.epoch == target.epoch;
   };
-  if (!current(route.prefill) || !current(route.decode)) return;
-  if (blame == Blame::kPair) health_.OnPairFailed(route.prefill.worker, route.decode.worker);
-  if (blame == Blame::kDecodeWorker) health_.OnWorkerFailed(route.decode.worker);
+  if (!current(route.computes) || !current(route.answers)) return;
+  if (blame == Blame::kPair) health_.OnPairFailed(route.computes.worker, route.answers.worker);
+  if (blame == Blame::kAnswers) health_.OnWorkerFailed(route.answers.worker);
 }
 
 void RoutePlanner::OnRouteWorked(const Route& route, bool kv_moved) {
   absl::MutexLock lock(&mutex_);
-  health_.OnPairWorked(kv_moved ? route.prefill.worker : kNoWorker, route.decode.worker);
+  const WorkerTarget& sender = kv_moved ? route.computes : route.answers;
+  health_.OnPairWorked(sender.worker, route.answers.worker);
 }
 
 void RoutePlanner::OnAnswered(int64_t generated_tokens, int64_t kv_bytes,

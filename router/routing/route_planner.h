@@ -69,8 +69,8 @@ class RoutePlanner final : public RosterObserver {
   void OnRouteEnded(const Route& route);
   // What came of the route.
   void OnRouteFailed(const Route& route, Blame blame);
-  // `kv_moved`: from the prefill to the decode worker. Else the decode worker had or computed all
-  // that it needed.
+  // `kv_moved`: from the worker that computes to the one that answers. Else the latter had or
+  // computed all that it needed.
   void OnRouteWorked(const Route& route, bool kv_moved);
   // A request was answered in full. Its KV took so long on the way, beyond what was hidden behind
   // computing (0 bytes: none was moved).
@@ -120,6 +120,7 @@ class RoutePlanner final : public RosterObserver {
 
     bool prefill_alone() const { return decode.worker == kNoWorker; }
     const Candidate& computes() const { return prefill ? *prefill : decode; }
+    const Candidate& answers() const { return prefill_alone() ? *prefill : decode; }
   };
 
   struct Matched {

@@ -55,12 +55,10 @@ std::shared_ptr<Decision> RoutePlanner::Explain(const RouteQuery& query, const R
                                                 absl::Span<const Candidate> decode) const {
   auto why = std::make_shared<Decision>();
   why->prompt_tokens = query.prompt_tokens;
-  const bool alone = pair.prefill_alone();
-  const WorkerTarget& computes = alone ? route.decode : route.prefill;
-  why->prefill = computes.worker;
-  why->decode = alone ? kNoWorker : route.decode.worker;
-  why->prefill_address = computes.address;
-  if (!alone) why->decode_address = route.decode.address;
+  why->computes = route.computes.worker;
+  why->answers = route.answers.worker;
+  why->computes_address = route.computes.address;
+  why->answers_address = route.answers.address;
   why->label = pair.decision;
   why->policy = policy_.name();
   if (pair.prefill) why->kappa = pair.pricing.Price(*pair.prefill);
@@ -108,7 +106,7 @@ void RoutePlanner::ExplainPrefill(const RouteQuery& query, const Pair& pair,
     moved.Seal();
     column = &moved;
   }
-  for (const auto& [cost, i] : Cheapest(*column, prefill.Find(why->prefill))) {
+  for (const auto& [cost, i] : Cheapest(*column, prefill.Find(why->computes))) {
     DecisionCandidate& explained = ExplainOne(query, prefill[i], /*computes=*/true, why);
     explained.transfer_seconds = transfer_s(i);
     explained.cost = cost;
@@ -120,7 +118,7 @@ void RoutePlanner::ExplainDecode(const RouteQuery& query, const Pair& pair,
   const bool computes = !pair.prefill;
   const Candidate* prefill = computes ? nullptr : &*pair.prefill;
   const auto chosen = std::find_if(decode.begin(), decode.end(),
-                                   [why](const Candidate& c) { return c.worker == why->decode; });
+                                   [why](const Candidate& c) { return c.worker == why->answers; });
   const int at = chosen == decode.end() ? -1 : static_cast<int>(chosen - decode.begin());
   thread_local CostColumn column;  // for its memory
   const absl::Span<double> costs = column.Resize(decode.size());

@@ -15,7 +15,7 @@ bool RoutePlanner::MayTake(v1::WorkerRole role, const RouteRequest& request, con
   const Incarnation here = worker.target.incarnation();
   if (absl::c_linear_search(request.avoid, here) || !health_.WorkerUsable(here.worker))
     return false;
-  const auto is_here = [&here](const Route& l) { return l.decode.incarnation() == here; };
+  const auto is_here = [&here](const Route& l) { return l.answers.incarnation() == here; };
   if (absl::c_any_of(request.lost, is_here)) return false;
   if (role != v1::WORKER_ROLE_DECODE) return true;
   const int blocks = (request.prompt_tokens + worker.block_tokens - 1) / worker.block_tokens;
@@ -58,12 +58,14 @@ void RoutePlanner::KeepPool(v1::WorkerRole role, const RouteRequest& request,
 std::vector<v1::WorkerRole> RoutePlanner::SpilledOf(const RouteRequest& request,
                                                     const Route& route) const {
   std::vector<v1::WorkerRole> spilled;
-  for (const WorkerTarget* target : {&route.prefill, &route.decode}) {
-    if (target->worker == kNoWorker) continue;
-    const Worker& worker = workers_[target->worker];
+  const auto look = [&](const WorkerTarget& target) {
+    mutex_.AssertReaderHeld();
+    const Worker& worker = workers_[target.worker];
     const int pool = pools_.Serving(worker.role, request.pool);
     if (pool != PoolNames::kAll && worker.pool != pool) spilled.push_back(worker.role);
-  }
+  };
+  look(route.computes);
+  if (!route.together()) look(route.answers);
   return spilled;
 }
 

@@ -123,7 +123,7 @@ absl::Status ScoreCall::OpenBatch(const Cut& cut, Admission::FurtherPrompt admit
   internal::v1::ScoreItemsRequest request;
   request.set_request_id(request_id_);
   request.set_model_fingerprint(model_.fingerprint);
-  request.set_prefill_epoch(batch.route.decode.epoch);
+  request.set_prefill_epoch(batch.route.answers.epoch);
   request.set_cache_salt(settings_.request.cache_salt());
   request.set_priority(settings_.request.priority());
   request.set_tenant(settings_.request.tenant());
@@ -147,7 +147,7 @@ absl::Status ScoreCall::OpenBatch(const Cut& cut, Admission::FurtherPrompt admit
   // A long step of the worker sends nothing.
   batch.patience =
       absl::Milliseconds(parts_.options.stall_timeout_ms) + 2 * batch.route.predicted_ttft;
-  const WorkerTarget& target = batch.route.decode;
+  const WorkerTarget& target = batch.route.answers;
   if (!absl::c_linear_search(holds_, target.hold)) holds_.push_back(target.hold);
   BATON_REQUEST_LOG(Debug, request_id_, trace_.context())
       << cut.items << " items to " << target.address << " (" << batch.route.matched_blocks
@@ -183,7 +183,7 @@ void ScoreCall::OnStreamEnd(int stream, const grpc::Status& status) {
   if (sink_ == nullptr || found == batches_.end()) return;
   const Batch& batch = found->second;
   BATON_REQUEST_LOG(Warning, request_id_, trace_.context())
-      << "lost " << batch.open << " items at prefill worker " << batch.route.decode.address << ": "
+      << "lost " << batch.open << " items at prefill worker " << batch.route.answers.address << ": "
       << status.error_message() << " (code " << status.error_code() << ")";
   OnBatchLost(stream, FromWorker(status));
 }
@@ -205,9 +205,8 @@ void ScoreCall::OnBatchLost(int stream, const absl::Status& error) {
   loss.at = now;
   loss.ran = batch.heard || now - batch.sent_at <= kAnswerTime;
   loss.suspects.push_back(
-      {batch.route.decode,
-       !IsSilence(error) &&
-           parts_.roster.SilenceOf(batch.route.decode.worker) <= kSuddenWithin});
+      {batch.route.answers,
+       !IsSilence(error) && parts_.roster.SilenceOf(batch.route.answers.worker) <= kSuddenWithin});
   std::vector<Item> left;
   const auto take = [&](Item item) {
     mutex_.AssertHeld();
@@ -232,7 +231,7 @@ void ScoreCall::OnBatchLost(int stream, const absl::Status& error) {
   if (!left.empty()) {
     parts_.metrics.RequestRetried(ErrorReason(error));
     trace_.Retried(ErrorReason(error), parts_.clock.SinceStart());
-    const WorkerTarget& worker = batch.route.decode;
+    const WorkerTarget& worker = batch.route.answers;
     avoid_.push_back(worker.incarnation());
     avoid_until_ = now + kSameWorkerPause;
     if (refused) {
@@ -321,7 +320,7 @@ void ScoreCall::OnTick() {
   const absl::Duration now = parts_.awake.SinceStart();
   std::vector<std::pair<int, absl::Status>> lost;
   for (const auto& [stream, batch] : batches_) {
-    const ProcessLife life = parts_.roster.LifeOf(batch.route.decode, batch.heard_at);
+    const ProcessLife life = parts_.roster.LifeOf(batch.route.answers, batch.heard_at);
     if (now - batch.last_message > batch.patience) {
       lost.emplace_back(stream, LostWorker("WORKER_STALLED"));
     } else if (life != ProcessLife::kLives) {
@@ -333,7 +332,7 @@ void ScoreCall::OnTick() {
     if (sink_ == nullptr) return;
     const Batch& batch = batches_.at(stream);
     BATON_REQUEST_LOG(Warning, request_id_, trace_.context())
-        << batch.open << " items leave prefill worker " << batch.route.decode.address << ": "
+        << batch.open << " items leave prefill worker " << batch.route.answers.address << ": "
         << ErrorReason(error);
     batch.handle->Cancel();
     OnBatchLost(stream, error);

@@ -41,8 +41,8 @@ TraceContext ScoreTrace::Opened(int stream, const Route& route, int items, absl:
   streams_[stream] = index;
   tracing::Span& span = spans_->at(index);
   span.Set("baton.items", int64_t{items});
-  span.Set("server.address", route.decode.address);
-  span.Set("baton.prefill_worker.id", route.decode.worker_id);
+  span.Set("server.address", route.answers.address);
+  span.Set("baton.computes.worker_id", route.computes.worker_id);
   span.Set("baton.route.decision", route.decision);
   span.Set("baton.route.matched_blocks", int64_t{route.matched_blocks});
   span.Set("baton.route.predicted_ttft", absl::ToDoubleSeconds(route.predicted_ttft));

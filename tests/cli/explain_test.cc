@@ -31,7 +31,7 @@ TEST(ExplainCommandTest, AsksWithoutSendingAndTellsAPlainError) {
   ASSERT_EQ(RunExplain(options, out, err), 0);
   const auto json = nlohmann::json::parse(out.str());
   EXPECT_EQ(json["prompt_tokens"], 10);
-  EXPECT_EQ(json["prefill_address"], cluster.prefill(0)->address());
+  EXPECT_EQ(json["computes_address"], cluster.prefill(0)->address());
   options.model = "another";
   EXPECT_EQ(RunExplain(options, out, err), 1);
   EXPECT_THAT(err.str(), HasSubstr("[MODEL_NOT_FOUND]"));
@@ -53,7 +53,8 @@ TEST(ExplainCommandTest, TableShowsOnlyWhatIsKnown) {
   decision.set_prompt_tokens(100);
   decision.set_decision("prefix");
   decision.set_policy("priced");
-  decision.set_decode_address("d:1");
+  decision.set_computes_address("d:1");
+  decision.set_answers_address("d:1");
   decision.set_predicted_cached_tokens(64);
   decision.set_decode_candidates(9);
   v1::DecisionCandidate& c = *decision.add_candidates();
@@ -68,7 +69,8 @@ TEST(ExplainCommandTest, TableShowsOnlyWhatIsKnown) {
   EXPECT_THAT(table, HasSubstr("no room"));
   EXPECT_THAT(table, Not(HasSubstr("KV")));
   EXPECT_THAT(table, HasSubstr("and 8 more"));
-  EXPECT_THAT(table, HasSubstr("the decode worker computes the prompt"));
+  EXPECT_THAT(table, HasSubstr("* decode   d:1"));
+  EXPECT_THAT(table, HasSubstr("one worker computes the prompt and answers"));
   EXPECT_THAT(table, Not(HasSubstr("found")));
   decision.set_actual_cached_tokens(48);
   decision.set_predicted_ttft_seconds(0.5);

@@ -56,8 +56,8 @@ class OperatorTest : public ReplicasTest {
     return std::any_of(response.decisions().begin(), response.decisions().end(),
                        [&](const auto& decision) {
                          return decision.time_unix_ms() > absl::ToUnixMillis(since) &&
-                                (decision.prefill_address() == Told(name) ||
-                                 decision.decode_address() == Told(name));
+                                (decision.computes_address() == Told(name) ||
+                                 decision.answers_address() == Told(name));
                        });
   }
   int FlushAll(int router) {

@@ -265,8 +265,8 @@ class TracingTest(unittest.TestCase):
         self.assertEqual(list(kinds.values()), ["SERVER", "CLIENT", "SERVER", "CLIENT", "SERVER", "INTERNAL"])
         self.assertEqual([one(name).service for name in chain],
                          [SERVICES[i] for i in (0, 0, 1, 1, 2, 2)])
-        self.assertTrue(one("decode_stream").attributes["baton.decode_worker.id"].startswith("decode-"))
-        self.assertTrue(one("kv_transfer").attributes["baton.prefill_worker.id"].startswith("prefill-"))
+        self.assertTrue(one("decode_stream").attributes["baton.answers.worker_id"].startswith("decode-"))
+        self.assertTrue(one("kv_transfer").attributes["baton.computes.worker_id"].startswith("prefill-"))
         self.assertGreater(one("kv_transfer").attributes["baton.kv_bytes"], 0)
         self.assertEqual(one("decode").attributes["gen_ai.usage.output_tokens"], usage["completion_tokens"])
         self.assertIn("baton.route.decision", one("route").attributes)
@@ -444,8 +444,8 @@ class TracingTest(unittest.TestCase):
             first, last = sorted(streams, key=lambda sent: sent.span.start_time_unix_nano)
             self.assertEqual((first.span.status.code, last.span.status.code), (2, 0))
             self.assertEqual(root.events["retry"]["error.type"], first.attributes["error.type"])
-            self.assertNotEqual(first.attributes["baton.decode_worker.id"],
-                                last.attributes["baton.decode_worker.id"])
+            self.assertNotEqual(first.attributes["baton.answers.worker_id"],
+                                last.attributes["baton.answers.worker_id"])
             self.assertEqual(root.span.status.code, 0)
         self.assertGreater(retried, 0)
 

@@ -77,8 +77,8 @@ TEST_F(ExplainTest, TellsWhereARequestWouldGoAndSendsNothing) {
   ASSERT_TRUE(Explain(kPrompt, &decision).ok());
   EXPECT_EQ(decision.request_id(), "asked");
   EXPECT_EQ(decision.prompt_tokens(), 33);
-  EXPECT_EQ(decision.prefill_address(), cluster_.prefill(1)->address());
-  EXPECT_EQ(decision.decode_address(), cluster_.decode(0)->address());
+  EXPECT_EQ(decision.computes_address(), cluster_.prefill(1)->address());
+  EXPECT_EQ(decision.answers_address(), cluster_.decode(0)->address());
   EXPECT_EQ(decision.predicted_cached_tokens(), 32);
   EXPECT_EQ(decision.prefill_candidates(), 2);
   EXPECT_GT(decision.time_unix_ms(), 0);

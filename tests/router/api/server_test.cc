@@ -118,7 +118,7 @@ TEST(ServerTest, WarmPrefixDecidesAndDeltasChangeIt) {
              w.indexed_blocks() == (w.address() == address ? 2 : 0);
     }));
     const v1::Decision decision = Explain(cluster);
-    EXPECT_EQ(decision.prefill_address(), address);
+    EXPECT_EQ(decision.computes_address(), address);
     EXPECT_EQ(decision.predicted_cached_tokens(), 32);
     EXPECT_EQ(decision.decision(), "prefix");
   }

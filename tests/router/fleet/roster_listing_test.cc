@@ -74,10 +74,10 @@ TEST_F(RosterListingTest, AWorkerThatIsAddedServesAndTheOthersKeepWhatTheyHave) 
   EXPECT_EQ(roster_.address(2), "p1:1");
   EXPECT_EQ(StatusOf("p0:1").indexed_blocks(), 2);
   EXPECT_EQ(StatusOf("p1:1").state(), v1::WORKER_STATE_CONNECTING);
-  EXPECT_EQ(Choose({7})->prefill.worker, 0) << "the new one has not introduced itself";
+  EXPECT_EQ(Choose({7})->computes.worker, 0) << "the new one has not introduced itself";
   MakeReady(2, kP, {7, 8});
-  EXPECT_EQ(Choose({7, 8})->prefill.worker, 2);
-  EXPECT_EQ(Choose({1, 2})->prefill.worker, 0);
+  EXPECT_EQ(Choose({7, 8})->computes.worker, 2);
+  EXPECT_EQ(Choose({1, 2})->computes.worker, 0);
 }
 
 TEST_F(RosterListingTest, AWorkerThatIsNoLongerListedKeepsItsRequestsAndGetsNoOthers) {
@@ -87,10 +87,10 @@ TEST_F(RosterListingTest, AWorkerThatIsNoLongerListedKeepsItsRequestsAndGetsNoOt
   ASSERT_TRUE(roster_.SetWorkers({{kD, "d0:1"}, {kP, "p1:1"}}).ok());
   EXPECT_EQ(StatusOf("p0:1").state(), v1::WORKER_STATE_DRAINING);
   EXPECT_EQ(StatusOf("p0:1").detail(), "no longer listed");
-  EXPECT_EQ(Choose()->prefill.worker, kNoWorker);
+  EXPECT_TRUE(Choose()->together());
   ASSERT_TRUE(Report(0).ok());
   EXPECT_EQ(StatusOf("p0:1").state(), v1::WORKER_STATE_DRAINING) << "its word changes nothing";
-  EXPECT_EQ(roster_.LifeOf(running->prefill), ProcessLife::kLives);
+  EXPECT_EQ(roster_.LifeOf(running->computes), ProcessLife::kLives);
   EXPECT_THAT(roster_.Departed(), IsEmpty()) << "a request is still there";
   EXPECT_FALSE(roster_.Release(0));
   running.reset();
@@ -106,10 +106,10 @@ TEST_F(RosterListingTest, ItsSilenceStillEndsWhatRunsOnIt) {
   ASSERT_TRUE(roster_.SetWorkers({{kD, "d1:1"}}).ok());
   clock_.Advance(kSuspectAfter + absl::Milliseconds(1));
   roster_.Tick();
-  EXPECT_EQ(roster_.LifeOf(running.decode), ProcessLife::kLives);
+  EXPECT_EQ(roster_.LifeOf(running.answers), ProcessLife::kLives);
   clock_.Advance(kExpireAfter);
   EXPECT_THAT(roster_.Tick(), ElementsAre(1));
-  EXPECT_EQ(roster_.LifeOf(running.decode), ProcessLife::kGone);
+  EXPECT_EQ(roster_.LifeOf(running.answers), ProcessLife::kGone);
 }
 
 TEST_F(RosterListingTest, ListedAgainItGoesOnWarm) {
@@ -121,7 +121,7 @@ TEST_F(RosterListingTest, ListedAgainItGoesOnWarm) {
   EXPECT_FALSE(roster_.Release(0)) << "its stream is to be opened again";
   EXPECT_THAT(roster_.Departed(), IsEmpty());
   const auto route = Choose({1, 2});
-  EXPECT_EQ(route->prefill.worker, 0);
+  EXPECT_EQ(route->computes.worker, 0);
   EXPECT_EQ(route->matched_blocks, 2);
 }
 
@@ -139,7 +139,7 @@ TEST_F(RosterListingTest, ANumberIsUsedAgainOnlyWhenNothingRefersToItAndThenStar
   EXPECT_EQ(StatusOf("p2:1").state(), v1::WORKER_STATE_CONNECTING);
   EXPECT_EQ(StatusOf("p2:1").indexed_blocks(), 0);
   MakeReady(0, kP);
-  EXPECT_EQ(Choose({1, 2})->prefill.worker, 0) << "failures of the earlier one are forgotten";
+  EXPECT_EQ(Choose({1, 2})->computes.worker, 0) << "failures of the earlier one are forgotten";
   EXPECT_EQ(roster_.worker_count(), 3);
 }
 
@@ -152,7 +152,7 @@ TEST_F(RosterListingTest, AnAddressMayChangeItsRole) {
   EXPECT_TRUE(roster_.Release(1));
   MakeReady(2, kD);
   MakeReady(3, kP);
-  EXPECT_EQ(Choose()->decode.address, "p0:1");
+  EXPECT_EQ(Choose()->answers.address, "p0:1");
 }
 
 TEST_F(RosterListingTest, ASetThatCannotBeChangesNothing) {
@@ -165,7 +165,7 @@ TEST_F(RosterListingTest, ASetThatCannotBeChangesNothing) {
   const absl::Status too_many = roster_.SetWorkers(many);
   EXPECT_EQ(ErrorReason(too_many), "TOO_MANY_WORKERS");
   EXPECT_EQ(roster_.worker_count(), 2);
-  EXPECT_TRUE(Choose()->prefill.worker == 0);
+  EXPECT_TRUE(Choose()->computes.worker == 0);
   many.pop_back();
   EXPECT_TRUE(roster_.SetWorkers(many).ok());
   EXPECT_EQ(roster_.worker_count(), kMaxWorkers);
@@ -201,7 +201,7 @@ TEST_F(RosterListingTest, ASetMayGoBackToTheModelBefore) {
   MakeReady(2, kD, {}, /*model=*/0xA0DE2);
   ASSERT_TRUE(roster_.SetWorkers({{kD, "d0:1"}}).ok());
   EXPECT_EQ(StatusOf("d0:1").state(), v1::WORKER_STATE_READY) << "the other model leaves";
-  EXPECT_EQ(Choose()->decode.address, "d0:1");
+  EXPECT_EQ(Choose()->answers.address, "d0:1");
 }
 
 TEST_F(RosterListingTest, WhatIsSuspectAndNoLongerListedIsNoLastResort) {
@@ -210,9 +210,9 @@ TEST_F(RosterListingTest, WhatIsSuspectAndNoLongerListedIsNoLastResort) {
   clock_.Advance(kSuspectAfter + absl::Milliseconds(1));
   MakeReady(1, kD);
   roster_.Tick();
-  EXPECT_NE(Choose()->prefill.worker, kNoWorker) << "all are silent: it is the router's ear";
+  EXPECT_FALSE(Choose()->together()) << "all are silent: it is the router's ear";
   ASSERT_TRUE(roster_.SetWorkers({{kP, "p1:1"}, {kD, "d0:1"}}).ok());
-  EXPECT_EQ(Choose()->prefill.worker, kNoWorker);
+  EXPECT_TRUE(Choose()->together());
 }
 
 TEST_F(RosterListingTest, OneProcessIsOneWorkerWhateverItsAddresses) {
@@ -245,7 +245,7 @@ TEST_F(RosterListingTest, NumbersAreStableWhateverComesAndGoes) {
     most_listed = std::max<int>(most_listed, listed.size());
     ASSERT_TRUE(roster_.SetWorkers(listed).ok());
     for (int worker : roster_.Departed()) {
-      for (const Route& route : running) ASSERT_NE(route.prefill.worker, worker);
+      for (const Route& route : running) ASSERT_NE(route.computes.worker, worker);
       if (random() % 2) roster_.Release(worker);
     }
     for (int worker : roster_.Watched()) {
@@ -258,9 +258,9 @@ TEST_F(RosterListingTest, NumbersAreStableWhateverComesAndGoes) {
     if (const auto route = Choose(); random() % 2 && route.ok()) running.push_back(*route);
     while (running.size() > 4) running.erase(running.begin() + random() % running.size());
     for (const Route& route : running) {
-      if (route.prefill.worker == kNoWorker) continue;
-      ASSERT_EQ(roster_.address(route.prefill.worker), route.prefill.address);
-      ASSERT_EQ(roster_.LifeOf(route.prefill), ProcessLife::kLives);
+      if (route.together()) continue;
+      ASSERT_EQ(roster_.address(route.computes.worker), route.computes.address);
+      ASSERT_EQ(roster_.LifeOf(route.computes), ProcessLife::kLives);
     }
   }
   EXPECT_LE(roster_.worker_count(), 14) << "numbers are used again; most listed " << most_listed;

@@ -360,7 +360,7 @@ TEST_F(RosterTest, DrainingWorkersGetNoNewWork) {
   EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_DRAINING);
   const auto alone = Choose();
   ASSERT_TRUE(alone.ok());
-  EXPECT_EQ(alone->prefill.worker, kNoWorker);
+  EXPECT_TRUE(alone->together());
   EXPECT_EQ(alone->decision, "decode_only");
   ASSERT_TRUE(Load(kDecode, 0, /*draining=*/true).ok());
   const absl::Status none = Choose().status();
@@ -434,38 +434,37 @@ TEST_F(RosterTest, APairThatFailsIsPassedOverUntilItIsTriedAgain) {
   for (int worker : {kPrefill0, kPrefill1, kDecode}) MakeReady(worker);
   const auto first = Choose();
   for (int i = 0; i < 2; ++i) planner_.OnRouteFailed(*first, Blame::kPair);
-  for (int i = 0; i < 4; ++i) EXPECT_NE(Choose()->prefill.worker, first->prefill.worker);
+  for (int i = 0; i < 4; ++i) EXPECT_NE(Choose()->computes.worker, first->computes.worker);
   for (int i = 0; i < 2; ++i) {
-    Route other = *first;
-    other.prefill = Choose()->prefill;
-    if (other.prefill.worker != kNoWorker) planner_.OnRouteFailed(other, Blame::kPair);
+    const Route other = *Choose();
+    if (!other.together()) planner_.OnRouteFailed(other, Blame::kPair);
   }
-  EXPECT_EQ(Choose()->prefill.worker, kNoWorker) << "all pairs of the only decode worker failed";
+  EXPECT_TRUE(Choose()->together()) << "all pairs of the only decode worker failed";
   Pass(kFirstAvoidance);
   for (int worker : {kPrefill0, kPrefill1, kDecode}) ASSERT_TRUE(Load(worker).ok());
   const auto probe = Choose();
-  EXPECT_NE(probe->prefill.worker, kNoWorker);
+  EXPECT_FALSE(probe->together());
   planner_.OnRouteWorked(*probe, /*kv_moved=*/true);
   // The other one is tried, too, by one request; the rest go where it works.
-  EXPECT_NE(Choose()->prefill.worker, probe->prefill.worker);
-  for (int i = 0; i < 4; ++i) EXPECT_EQ(Choose()->prefill.worker, probe->prefill.worker);
+  EXPECT_NE(Choose()->computes.worker, probe->computes.worker);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(Choose()->computes.worker, probe->computes.worker);
 }
 
 TEST_F(RosterTest, FailuresOfAnEarlierProcessAreNotHeldAgainstTheNext) {
   for (int worker : {kPrefill0, kPrefill1, kDecode}) MakeReady(worker);
   const auto before = Choose();
-  const int prefill = before->prefill.worker;
+  const int prefill = before->computes.worker;
   MakeReady(prefill);  // a new process at the address
   for (int i = 0; i < 2; ++i) planner_.OnRouteFailed(*before, Blame::kPair);
   std::set<int> used;
-  for (int i = 0; i < 4; ++i) used.insert(Choose()->prefill.worker);
+  for (int i = 0; i < 4; ++i) used.insert(Choose()->computes.worker);
   EXPECT_TRUE(used.count(prefill));
 }
 
 TEST_F(RosterTest, AProcessMayLiveWhileItsWorkerIsSuspectAndNoOtherHasItsPlace) {
   MakeReady(kDecode);
   MakeReady(kPrefill0);
-  const WorkerTarget target = Choose()->decode;
+  const WorkerTarget target = Choose()->answers;
   EXPECT_EQ(roster_.LifeOf(target), ProcessLife::kLives);
   Pass(kSuspectAfter + absl::Milliseconds(1));
   roster_.Tick();
@@ -481,7 +480,7 @@ TEST_F(RosterTest, AProcessMayLiveWhileItsWorkerIsSuspectAndNoOtherHasItsPlace) 
 
 TEST_F(RosterTest, ASuspectProcessIsLeftWhereAnotherWorkerIsReady) {
   for (int worker : {kPrefill0, kPrefill1, kDecode}) MakeReady(worker);
-  const WorkerTarget target = Choose()->prefill;
+  const WorkerTarget target = Choose()->computes;
   const int other = target.worker == kPrefill0 ? kPrefill1 : kPrefill0;
   Pass(kSuspectAfter + absl::Milliseconds(1));
   ASSERT_TRUE(Load(other).ok());
@@ -495,7 +494,7 @@ TEST_F(RosterTest, ASuspectProcessIsLeftWhereAnotherWorkerIsReady) {
 // suspect worker to the next would soon fail.
 TEST_F(RosterTest, WhereAllFallSilentTogetherNoProcessIsLeft) {
   for (int worker : {kPrefill0, kPrefill1, kDecode}) MakeReady(worker);
-  const WorkerTarget target = Choose()->prefill;
+  const WorkerTarget target = Choose()->computes;
   const int other = target.worker == kPrefill0 ? kPrefill1 : kPrefill0;
   for (int i = 0; i < 20; ++i) {
     Report(absl::Milliseconds(500), {target.worker, kDecode});
@@ -544,7 +543,7 @@ TEST_F(RosterTest, MessagesOnStreamsOfRequestsKeepSuspicionAway) {
   MakeReady(kPrefill0);
   MakeReady(kDecode);
   Report(absl::Seconds(20), {kPrefill0, kDecode});
-  const WorkerTarget target = Choose()->decode;
+  const WorkerTarget target = Choose()->answers;
   for (int tick = 0; tick < 29; ++tick) {
     Pass(absl::Milliseconds(100));
     ASSERT_TRUE(Load(kPrefill0).ok());
@@ -639,12 +638,12 @@ TEST_F(RosterTest, OwnDispatchesCountUntilReported) {
   // Not yet reported, so the other one is less loaded, whoever's turn it is.
   const auto second = Choose();
   ASSERT_TRUE(second.ok());
-  EXPECT_NE(first->prefill.worker, second->prefill.worker);
+  EXPECT_NE(first->computes.worker, second->computes.worker);
   // Reports that came later contain the dispatches: what they say is all there is.
   Pass(absl::Seconds(1));
-  ASSERT_TRUE(Load(first->prefill.worker, 0).ok());
-  ASSERT_TRUE(Load(second->prefill.worker, 50).ok());
-  EXPECT_EQ(Choose()->prefill.worker, first->prefill.worker);
+  ASSERT_TRUE(Load(first->computes.worker, 0).ok());
+  ASSERT_TRUE(Load(second->computes.worker, 50).ok());
+  EXPECT_EQ(Choose()->computes.worker, first->computes.worker);
 }
 
 TEST_F(RosterTest, AskingAloneChangesNothing) {
@@ -662,9 +661,9 @@ TEST_F(RosterTest, AskingAloneChangesNothing) {
     const auto route = planner_.Choose(request);
     ASSERT_TRUE(route.ok());
     const Decision& why = *route->why;
-    EXPECT_EQ(why.prefill, kPrefill0);
-    EXPECT_EQ(why.prefill_address, "p0:1");
-    EXPECT_EQ(why.decode_address, "d0:1");
+    EXPECT_EQ(why.computes, kPrefill0);
+    EXPECT_EQ(why.computes_address, "p0:1");
+    EXPECT_EQ(why.answers_address, "d0:1");
     EXPECT_EQ(why.label, "prefix");
     EXPECT_EQ(why.predicted_cached_tokens, 32);
     EXPECT_EQ(why.prefill_candidates, 2);
@@ -684,18 +683,18 @@ TEST_F(RosterTest, WarmPrefixWinsAndAvoidedWorkersAreUsedOnlyAlone) {
   for (int i = 0; i < 4; ++i) {
     const auto route = Choose({1, 2, 3, 4});
     ASSERT_TRUE(route.ok());
-    EXPECT_EQ(route->prefill.worker, kPrefill1);
+    EXPECT_EQ(route->computes.worker, kPrefill1);
     EXPECT_EQ(route->matched_blocks, 3);
   }
   const auto first = Choose({1, 2, 3, 4});
-  const std::vector<Incarnation> avoid = {first->prefill.incarnation(),
-                                          first->decode.incarnation()};
+  const std::vector<Incarnation> avoid = {first->computes.incarnation(),
+                                          first->answers.incarnation()};
   const auto other = Choose({1, 2, 3, 4}, avoid);
   ASSERT_TRUE(other.ok());
-  EXPECT_EQ(other->prefill.worker, kPrefill0);
-  EXPECT_EQ(other->decode.worker, kDecode) << "there is no other";
+  EXPECT_EQ(other->computes.worker, kPrefill0);
+  EXPECT_EQ(other->answers.worker, kDecode) << "there is no other";
   MakeReady(kPrefill1, {1, 2, 3});  // as another process
-  EXPECT_EQ(Choose({1, 2, 3, 4}, avoid)->prefill.worker, kPrefill1);
+  EXPECT_EQ(Choose({1, 2, 3, 4}, avoid)->computes.worker, kPrefill1);
 }
 
 TEST_F(RosterTest, AProcessLooksDeadWithoutItsWatchStreamSilentOrReplaced) {
@@ -706,42 +705,42 @@ TEST_F(RosterTest, AProcessLooksDeadWithoutItsWatchStreamSilentOrReplaced) {
   EXPECT_FALSE(roster_.LooksDead(WorkerTarget()));
   const Route first = *Choose();
   const auto dead = [&](const WorkerTarget& target) { return roster_.LooksDead(target); };
-  EXPECT_FALSE(dead(first.decode) || dead(first.prefill));
+  EXPECT_FALSE(dead(first.answers) || dead(first.computes));
   EXPECT_TRUE(told.empty());
 
   // Its stream breaks, is tried again, and comes back from the same process.
   const internal::v1::WorkerCard same = [&] {
     internal::v1::WorkerCard card = Card(kDecode);
-    card.set_worker_id(first.decode.worker_id);
-    card.set_epoch(first.decode.epoch);
+    card.set_worker_id(first.answers.worker_id);
+    card.set_epoch(first.answers.epoch);
     return card;
   }();
   roster_.OnStreamLost(kDecode, absl::UnavailableError("reset"));
-  EXPECT_TRUE(dead(first.decode));
-  EXPECT_EQ(told, std::vector<Incarnation>{first.decode.incarnation()});
+  EXPECT_TRUE(dead(first.answers));
+  EXPECT_EQ(told, std::vector<Incarnation>{first.answers.incarnation()});
   roster_.OnStreamStarted(kDecode);
-  EXPECT_TRUE(dead(first.decode)) << "the process may be gone";
+  EXPECT_TRUE(dead(first.answers)) << "the process may be gone";
   ASSERT_TRUE(Introduce(kDecode, same).ok());
-  EXPECT_FALSE(dead(first.decode));
+  EXPECT_FALSE(dead(first.answers));
   ASSERT_TRUE(Snapshot(kDecode, 10, {}).ok());
   ASSERT_TRUE(Load(kDecode, 0, /*draining=*/true).ok());
-  EXPECT_FALSE(dead(first.decode)) << "a worker that drains has not ended";
+  EXPECT_FALSE(dead(first.answers)) << "a worker that drains has not ended";
 
   told.clear();
   Pass(kSuspectAfter + absl::Milliseconds(1));
   ASSERT_TRUE(Load(kDecode).ok());
   roster_.Tick();
-  EXPECT_TRUE(dead(first.prefill));
-  EXPECT_FALSE(dead(first.decode));
-  EXPECT_EQ(told, std::vector<Incarnation>{first.prefill.incarnation()});
+  EXPECT_TRUE(dead(first.computes));
+  EXPECT_FALSE(dead(first.answers));
+  EXPECT_EQ(told, std::vector<Incarnation>{first.computes.incarnation()});
   ASSERT_TRUE(Load(kPrefill0).ok());
-  EXPECT_FALSE(dead(first.prefill)) << "a word is enough";
+  EXPECT_FALSE(dead(first.computes)) << "a word is enough";
 
   told.clear();
   MakeReady(kDecode);  // as another process
-  EXPECT_TRUE(dead(first.decode));
-  EXPECT_FALSE(dead(Choose()->decode));
-  EXPECT_EQ(told, std::vector<Incarnation>{first.decode.incarnation()});
+  EXPECT_TRUE(dead(first.answers));
+  EXPECT_FALSE(dead(Choose()->answers));
+  EXPECT_EQ(told, std::vector<Incarnation>{first.answers.incarnation()});
 }
 
 TEST_F(RosterTest, WhetherAnyDecodeWorkerIsReadyIsKnownWithoutAsking) {

@@ -17,10 +17,10 @@ constexpr absl::Duration kNow = absl::Seconds(100);
 
 Attempt OnePair() {
   Attempt attempt;
-  attempt.route.prefill.worker = kPrefillProcess.worker;
-  attempt.route.prefill.epoch = kPrefillProcess.epoch;
-  attempt.route.decode.worker = kDecodeProcess.worker;
-  attempt.route.decode.epoch = kDecodeProcess.epoch;
+  attempt.route.computes.worker = kPrefillProcess.worker;
+  attempt.route.computes.epoch = kPrefillProcess.epoch;
+  attempt.route.answers.worker = kDecodeProcess.worker;
+  attempt.route.answers.epoch = kDecodeProcess.epoch;
   return attempt;
 }
 
@@ -49,10 +49,10 @@ TEST(AttemptTest, ALostDecodeWorkerIsNotAskedAgainAndItsPrefillWorkerMayBe) {
   EXPECT_EQ(past.reason, "WORKER_LOST");
   EXPECT_THAT(past.avoid, ElementsAre(kDecodeProcess));
   ASSERT_EQ(past.lost.size(), 1u);
-  EXPECT_EQ(past.warm_prefill, kNoWorker) << "no token shows that it has computed the prompt";
+  EXPECT_EQ(past.warm_worker, kNoWorker) << "no token shows that it has computed the prompt";
   attempt.token_messages = 1;
   past = After(attempt, absl::StatusCode::kUnavailable, "WORKER_LOST");
-  EXPECT_EQ(past.warm_prefill, kPrefillProcess.worker);
+  EXPECT_EQ(past.warm_worker, kPrefillProcess.worker);
   EXPECT_TRUE(past.continued);
 }
 
@@ -136,9 +136,9 @@ TEST(AttemptTest, SilenceCountsFromTheFirstMessage) {
 
 TEST(AttemptTest, OnlyWorkersWhoseDeathExplainsTheLossAreSuspects) {
   Attempt attempt = OnePair();
-  EXPECT_EQ(attempt.Suspects(Blame::kDecodeWorker).size(), 1u);
+  EXPECT_EQ(attempt.Suspects(Blame::kAnswers).size(), 1u);
   EXPECT_EQ(attempt.Suspects(Blame::kPair).size(), 2u);
-  attempt.route.prefill = WorkerTarget();
+  attempt.route.computes = attempt.route.answers;
   EXPECT_EQ(attempt.Suspects(Blame::kPair).size(), 1u);
 }
 

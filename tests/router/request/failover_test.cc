@@ -125,7 +125,7 @@ TEST_F(FailedPairTest, AskingForAnotherPairWhereThereIsNoneDoesNotTakeTheTryOfAn
   wanted.prompt_tokens = 100;
   const Route pair = *fleet_->planner.Choose(wanted);
   for (int i = 0; i < 2; ++i) fleet_->planner.OnRouteFailed(pair, Blame::kPair);
-  ASSERT_EQ(fleet_->planner.Choose(wanted)->prefill.worker, kNoWorker) << "avoided";
+  ASSERT_TRUE(fleet_->planner.Choose(wanted)->together()) << "avoided";
   testing::RunFor(kFirstAvoidance, clock_, awake_);
   const std::vector<Route> used = {pair};
   wanted.failed = used;
@@ -134,7 +134,7 @@ TEST_F(FailedPairTest, AskingForAnotherPairWhereThereIsNoneDoesNotTakeTheTryOfAn
   wanted.lost = used;
   for (int i = 0; i < 3; ++i) EXPECT_FALSE(fleet_->planner.Choose(wanted).ok());
   wanted.lost = {};
-  EXPECT_EQ(fleet_->planner.Choose(wanted)->prefill.worker, pair.prefill.worker);
+  EXPECT_EQ(fleet_->planner.Choose(wanted)->computes.worker, pair.computes.worker);
 }
 
 TEST_F(FailedPairTest, AnAnswerForWhichNoKvWasMovedShowsNothingOfThePair) {
@@ -156,7 +156,7 @@ TEST_F(FailedPairTest, AnAnswerForWhichNoKvWasMovedShowsNothingOfThePair) {
     fleet_->planner.OnRouteFailed(pair, Blame::kPair);
     answer(kv_bytes);
     fleet_->planner.OnRouteFailed(pair, Blame::kPair);
-    const bool avoided = fleet_->planner.Choose(wanted)->prefill.worker == kNoWorker;
+    const bool avoided = fleet_->planner.Choose(wanted)->together();
     EXPECT_EQ(avoided, kv_bytes == 0);
     if (!avoided) fleet_->planner.OnRouteWorked(pair, /*kv_moved=*/true);
   }
@@ -169,10 +169,10 @@ TEST_F(FailedPairTest, AWorkerThatWasLostMayBeUsedAsAnotherProcess) {
   const std::vector<Route> lost = {*fleet_->planner.Choose(wanted)};
   wanted.lost = lost;
   for (int worker : {2, 3, 4}) {
-    if (worker != lost[0].decode.worker) LoseWatch(worker);
+    if (worker != lost[0].answers.worker) LoseWatch(worker);
   }
   EXPECT_FALSE(fleet_->planner.Choose(wanted).ok());
-  Introduce(lost[0].decode.worker);
+  Introduce(lost[0].answers.worker);
   EXPECT_TRUE(fleet_->planner.Choose(wanted).ok());
 }
 

@@ -21,8 +21,10 @@ std::shared_ptr<Decision> Make(const std::string& request_id) {
   decision->request_id = request_id;
   decision->time = absl::UnixEpoch() + absl::Seconds(5);
   decision->prompt_tokens = 100;
-  decision->prefill_address = "p:1";
-  decision->decode_address = "d:1";
+  decision->computes = 0;
+  decision->answers = 1;
+  decision->computes_address = "p:1";
+  decision->answers_address = "d:1";
   decision->label = "prefix";
   decision->policy = "priced";
   decision->kappa = 1.5;
@@ -31,6 +33,7 @@ std::shared_ptr<Decision> Make(const std::string& request_id) {
   decision->prefill_candidates = 3;
   decision->decode_candidates = 1;
   DecisionCandidate& candidate = decision->candidates.emplace_back();
+  candidate.worker = 0;
   candidate.role = v1::WORKER_ROLE_PREFILL;
   candidate.address = "p:1";
   candidate.cached_tokens = 64;
@@ -62,6 +65,8 @@ TEST_F(DecisionLogTest, AllThatIsKnownIsTold) {
   EXPECT_EQ(told.prompt_tokens(), 100);
   EXPECT_EQ(told.policy(), "priced");
   EXPECT_EQ(told.decision(), "prefix");
+  EXPECT_EQ(told.computes_address(), "p:1");
+  EXPECT_EQ(told.answers_address(), "d:1");
   EXPECT_EQ(told.prefill_address(), "p:1");
   EXPECT_EQ(told.decode_address(), "d:1");
   EXPECT_EQ(told.kappa(), 1.5);
@@ -78,6 +83,21 @@ TEST_F(DecisionLogTest, AllThatIsKnownIsTold) {
   told = log_.Last(5, "")[0];
   EXPECT_EQ(told.actual_ttft_seconds(), 0.5);
   EXPECT_EQ(told.actual_cached_tokens(), 48);
+}
+
+TEST_F(DecisionLogTest, OfAWorkerThatDoesBothTheOlderFieldsNameItByItsRole) {
+  for (const v1::WorkerRole role : {v1::WORKER_ROLE_PREFILL, v1::WORKER_ROLE_DECODE}) {
+    const auto decision = Make("a");
+    decision->answers = decision->computes;
+    decision->answers_address = decision->computes_address;
+    decision->candidates[0].role = role;
+    const v1::Decision told = ToProto(*decision);
+    EXPECT_EQ(told.computes_address(), "p:1");
+    EXPECT_EQ(told.answers_address(), "p:1");
+    const bool prefill = role == v1::WORKER_ROLE_PREFILL;
+    EXPECT_EQ(told.prefill_address(), prefill ? "p:1" : "");
+    EXPECT_EQ(told.decode_address(), prefill ? "" : "p:1");
+  }
 }
 
 TEST_F(DecisionLogTest, TheOldestGivesWayAndIsNotMistakenForItsSuccessor) {
@@ -129,7 +149,8 @@ TEST_F(DecisionLogTest, MetricsCompareWhatWasPredictedWithWhatCame) {
 TEST_F(DecisionLogTest, AsText) {
   const std::string text = ToText(*Make("a"));
   EXPECT_THAT(text,
-              HasSubstr("request a of 100 tokens to p:1 and d:1: prefix by priced, kappa 1.5"));
+              HasSubstr("request a of 100 tokens: p:1 computes, d:1 answers: prefix by priced, "
+                        "kappa 1.5"));
   EXPECT_THAT(text, HasSubstr("prefill p:1 cached 64 Q 0.125 T 0.0625 cost 0.25 (failed lately)"));
 }
 

@@ -38,12 +38,12 @@ TEST_F(PairHealthTest, ASuccessBetweenThemForgivesTheFirst) {
 
 TEST_F(PairHealthTest, ADecodeWorkerThatDidItAloneShowsNothingOfThePair) {
   health_.OnPairFailed(kP0, kD0);
-  health_.OnPairWorked(kNoWorker, kD0);
+  health_.OnPairWorked(kD0, kD0);
   health_.OnPairFailed(kP0, kD0);
   EXPECT_FALSE(health_.PairUsable(kP0, kD0));
   health_.OnPairFailed(kP1, kD0);
   EXPECT_FALSE(health_.WorkerUsable(kD0)) << "which reaches nobody";
-  health_.OnPairWorked(kNoWorker, kD0);
+  health_.OnPairWorked(kD0, kD0);
   EXPECT_TRUE(health_.WorkerUsable(kD0)) << "but answers";
   EXPECT_FALSE(health_.PairUsable(kP0, kD0));
 }
@@ -77,7 +77,7 @@ TEST_F(PairHealthTest, AWorkerThatWorksWithAnotherIsNotToBlame) {
 TEST_F(PairHealthTest, AWorkerThatDoesNotAnswerIsAvoidedWhateverItsPartner) {
   health_.OnWorkerFailed(kD0);
   EXPECT_TRUE(health_.WorkerUsable(kD0));
-  health_.OnPairFailed(kNoWorker, kD0);
+  health_.OnPairFailed(kD0, kD0);
   EXPECT_FALSE(health_.WorkerUsable(kD0));
 }
 

@@ -68,11 +68,12 @@ class RoutePlannerPoolsTest : public ::testing::Test {
     request.dispatch = false;
     return fleet_.planner.Choose(request);
   }
-  // Prefill and decode worker of the choice.
+  // The workers of the choice that compute and answer.
   std::pair<int, int> Chosen(const std::string& pool, bool spill = true) {
     const auto route = Choose(pool, spill);
     EXPECT_TRUE(route.ok()) << route.status();
-    return route.ok() ? std::pair(route->prefill.worker, route->decode.worker) : std::pair(-9, -9);
+    return route.ok() ? std::pair(route->computes.worker, route->answers.worker)
+                      : std::pair(-9, -9);
   }
 
   FakeClock clock_;
@@ -94,11 +95,11 @@ TEST_F(RoutePlannerPoolsTest, WithoutAReadyWorkerTheySpillIfTheyMay) {
   Lose(1);
   const auto route = Choose("long");
   ASSERT_TRUE(route.ok()) << route.status();
-  EXPECT_EQ(route->prefill.worker, 0);
-  EXPECT_EQ(route->decode.worker, 3);
+  EXPECT_EQ(route->computes.worker, 0);
+  EXPECT_EQ(route->answers.worker, 3);
   EXPECT_THAT(route->spilled, ElementsAre(v1::WORKER_ROLE_PREFILL));
   EXPECT_THAT(route->why->spilled, ElementsAre(v1::WORKER_ROLE_PREFILL));
-  EXPECT_EQ(Chosen("long", /*spill=*/false), std::pair(kNoWorker, 3))
+  EXPECT_EQ(Chosen("long", /*spill=*/false), std::pair(3, 3))
       << "the decode worker of the pool computes the prompt";
   Lose(3);
   EXPECT_EQ(Chosen("long"), std::pair(0, 2));
@@ -120,10 +121,10 @@ TEST_F(RoutePlannerPoolsTest, AFullPoolSpills) {
 
 TEST_F(RoutePlannerPoolsTest, AWorkerThatRefusedTheRequestIsFull) {
   const Route first = *Choose("long");
-  const auto again = Choose("long", true, {first.prefill.incarnation()});
-  EXPECT_EQ(again->prefill.worker, 0);
+  const auto again = Choose("long", true, {first.computes.incarnation()});
+  EXPECT_EQ(again->computes.worker, 0);
   EXPECT_THAT(again->spilled, ElementsAre(v1::WORKER_ROLE_PREFILL));
-  EXPECT_EQ(Choose("long", false, {first.prefill.incarnation()})->prefill.worker, 1);
+  EXPECT_EQ(Choose("long", false, {first.computes.incarnation()})->computes.worker, 1);
 }
 
 TEST_F(RoutePlannerPoolsTest, RequestsOfNoPoolSpillIntoPoolsOnlyIfTheyMay) {
@@ -146,7 +147,7 @@ TEST_F(RoutePlannerPoolsTest, ARoleWithoutTheWorkersOfAPoolServesItAsItServesNon
   for (bool spill : {true, false}) {
     const auto route = Choose("prompts", spill);
     ASSERT_TRUE(route.ok()) << route.status();
-    EXPECT_EQ(route->prefill.worker, 1);
+    EXPECT_EQ(route->computes.worker, 1);
     EXPECT_THAT(route->spilled, IsEmpty());
   }
 }

@@ -113,12 +113,12 @@ TEST_F(RoutePlannerTest, WhatWasSentIsMatchedAsIfItWereCachedAndExpires) {
   clock_.Advance(absl::Milliseconds(20));
   // 90 + 14 ms behind the first, 110 ms on an idle worker.
   const auto second = Choose(kPromptKeys);
-  EXPECT_EQ(second->prefill.worker, first->prefill.worker);
+  EXPECT_EQ(second->computes.worker, first->computes.worker);
   EXPECT_EQ(second->matched_blocks, 6);
 }
 
 TEST_F(RoutePlannerTest, SentPromptsThatNoWorkerTellsOfAreForgotten) {
-  const int worker = Choose(kPromptKeys)->prefill.worker;
+  const int worker = Choose(kPromptKeys)->computes.worker;
   clock_.Advance(absl::Milliseconds(2200));
   for (int i = kFleetPrefill0; i <= kDecode1; ++i) Report(i);
   roster_.Tick();
@@ -128,7 +128,7 @@ TEST_F(RoutePlannerTest, SentPromptsThatNoWorkerTellsOfAreForgotten) {
 }
 
 TEST_F(RoutePlannerTest, AWorkerThatCameBackHasNothingOfWhatTheOldOneWasSent) {
-  const int worker = Choose(kPromptKeys)->prefill.worker;
+  const int worker = Choose(kPromptKeys)->computes.worker;
   roster_.OnStreamLost(worker, absl::UnavailableError("killed"));
   Start(worker);
   const auto route = Choose(kPromptKeys, /*dispatch=*/false);
@@ -140,7 +140,7 @@ TEST_F(RoutePlannerTest, TheDecisionIsToldAsItWasMade) {
   Cache(kFleetPrefill1, {1, 2, 3, 4});
   Report(kFleetPrefill1, 0.02);
   const auto route = Choose(kPromptKeys);
-  EXPECT_EQ(route->prefill.worker, kFleetPrefill1);
+  EXPECT_EQ(route->computes.worker, kFleetPrefill1);
   const Decision& why = *route->why;
   EXPECT_EQ(why.label, "prefix");
   EXPECT_EQ(why.policy, "priced");
@@ -157,7 +157,7 @@ TEST_F(RoutePlannerTest, TheDecisionIsToldAsItWasMade) {
 
 TEST_F(RoutePlannerTest, AShortTailOnADecodeWorkerThatToldItsCostStaysThere) {
   Cache(kDecode1, kPromptKeys);
-  EXPECT_NE(Choose(kPromptKeys, false)->prefill.worker, kNoWorker) << "it has told no cost";
+  EXPECT_FALSE(Choose(kPromptKeys, false)->together()) << "it has told no cost";
   internal::v1::WatchResponse event;
   event.mutable_load()->set_free_blocks(1000);
   event.mutable_load()->mutable_prefill_cost()->set_fixed_us(10'000);
@@ -165,8 +165,8 @@ TEST_F(RoutePlannerTest, AShortTailOnADecodeWorkerThatToldItsCostStaysThere) {
   Tell(kDecode1, event);
   const auto route = Choose(kPromptKeys, false);
   EXPECT_EQ(route->decision, "local");
-  EXPECT_EQ(route->prefill.worker, kNoWorker);
-  EXPECT_EQ(route->decode.worker, kDecode1);
+  EXPECT_TRUE(route->together());
+  EXPECT_EQ(route->answers.worker, kDecode1);
   EXPECT_EQ(route->matched_blocks, 6);
 }
 
@@ -177,14 +177,14 @@ TEST_F(RoutePlannerTest, WhenAllPrefillWorkersAreSilentPromptsGoHome) {
     roster_.Tick();
   };
   silent_but({kFleetPrefill1, kDecode0, kDecode1});
-  EXPECT_EQ(Choose(kPromptKeys, false)->prefill.worker, kFleetPrefill1) << "the others hang";
+  EXPECT_EQ(Choose(kPromptKeys, false)->computes.worker, kFleetPrefill1) << "the others hang";
   EXPECT_NE(Choose(kPromptKeys, false)->decision, "home");
   for (int worker : {kFleetPrefill0, kPrefill2}) Report(worker);
   silent_but({kDecode0, kDecode1});
   const auto home = Choose(kPromptKeys, false);
   EXPECT_EQ(home->decision, "home");
   for (int i = 0; i < 5; ++i) {
-    EXPECT_EQ(Choose(kPromptKeys)->prefill.worker, home->prefill.worker)
+    EXPECT_EQ(Choose(kPromptKeys)->computes.worker, home->computes.worker)
         << "whatever was sent there";
   }
 }
@@ -201,7 +201,7 @@ TEST_F(RoutePlannerTest, ALonePrefillWorkerThatIsSilentIsNotTrusted) {
 
 TEST_F(RoutePlannerTest, AlreadyBusyDecodeWorkersGetFewerAnswers) {
   int to_first = 0;
-  for (int i = 0; i < 40; ++i) to_first += Choose({100u + i})->decode.worker == kDecode0;
+  for (int i = 0; i < 40; ++i) to_first += Choose({100u + i})->answers.worker == kDecode0;
   EXPECT_GT(to_first, 10);
   EXPECT_LT(to_first, 30);
 }
@@ -212,7 +212,7 @@ TEST_F(RoutePlannerTest, ShortAnswersAreSharedEvenlyHoweverOldTheReportsAre) {
     const Route route = *Choose({++key});
     planner_.OnFirstToken(route);
     planner_.OnRouteEnded(route);
-    return route.decode.worker == kDecode0 ? 1 : 0;
+    return route.answers.worker == kDecode0 ? 1 : 0;
   };
   int to_first = 0;
   for (int i = 0; i < 80; ++i) to_first += ask();
@@ -221,9 +221,9 @@ TEST_F(RoutePlannerTest, ShortAnswersAreSharedEvenlyHoweverOldTheReportsAre) {
   to_first = 0;
   for (int i = 0; i < 80; ++i) {
     const Route route = *Choose({1000u + i});
-    to_first += route.decode.worker == kDecode0 ? 1 : 0;
+    to_first += route.answers.worker == kDecode0 ? 1 : 0;
     clock_.Advance(absl::Milliseconds(30));
-    if (i % 7 == 0) Report(route.decode.worker, 0, /*running=*/1);
+    if (i % 7 == 0) Report(route.answers.worker, 0, /*running=*/1);
     clock_.Advance(absl::Milliseconds(1));
     planner_.OnFirstToken(route);
     planner_.OnRouteEnded(route);
@@ -251,17 +251,17 @@ TEST_F(RoutePlannerTest, AfterALossAWorkerThatWasSilentForLongerIsTheLastChoice)
   RouteRequest request;
   request.model_fingerprint = 0xA0DE1;
   request.prompt_tokens = 4;
-  EXPECT_EQ(planner_.Choose(request)->decode.worker, kDecode0) << "the idle one";
+  EXPECT_EQ(planner_.Choose(request)->answers.worker, kDecode0) << "the idle one";
   request.after_loss = true;
   for (int i = 0; i < 5; ++i) {
     const Route route = *planner_.Choose(request);
-    EXPECT_EQ(route.decode.worker, kDecode1);
-    EXPECT_EQ(route.prefill.worker, kFleetPrefill0 + 1);
+    EXPECT_EQ(route.answers.worker, kDecode1);
+    EXPECT_EQ(route.computes.worker, kFleetPrefill0 + 1);
   }
   // Where all are equally silent, load decides again.
   clock_.Advance(absl::Milliseconds(900));
   Report(kDecode0);
-  EXPECT_EQ(planner_.Choose(request)->decode.worker, kDecode0);
+  EXPECT_EQ(planner_.Choose(request)->answers.worker, kDecode0);
 }
 
 TEST_F(RoutePlannerTest, WhatTransfersTakeIsLearned) {
@@ -273,12 +273,12 @@ TEST_F(RoutePlannerTest, WhatTransfersTakeIsLearned) {
     Tell(worker, event);
   }
   // Three blocks of 128 KiB at 1 GB/s are less than what two sequences add to an answer's steps.
-  EXPECT_EQ(Choose(kPromptKeys, false)->decode.worker, kDecode1);
+  EXPECT_EQ(Choose(kPromptKeys, false)->answers.worker, kDecode1);
   for (int i = 0; i < 10; ++i) planner_.OnAnswered(100, 1 << 20, absl::Seconds(1));
-  EXPECT_EQ(Choose(kPromptKeys, false)->decode.worker, kDecode0);
+  EXPECT_EQ(Choose(kPromptKeys, false)->answers.worker, kDecode0);
   // Long answers turn it again.
   for (int i = 0; i < 200; ++i) planner_.OnAnswered(100'000, 0, absl::ZeroDuration());
-  EXPECT_EQ(Choose(kPromptKeys, false)->decode.worker, kDecode1);
+  EXPECT_EQ(Choose(kPromptKeys, false)->answers.worker, kDecode1);
 }
 
 TEST_F(RoutePlannerTest, TransferTimesThatCannotBeAreBounded) {
@@ -331,7 +331,7 @@ TEST_F(MeasuredLinksTest, ASlowLinkIsAvoidedAndTheDecisionSaysWhatItTakes) {
   // Seven blocks of 128 KiB: 0.92 MB, at 1 MB/s longer than the prompt's 110 ms.
   TellLinks(kDecode0, {1e6, 1e6, 1e6});
   TellLinks(kDecode1, {1e7, 1e7, 1e7});
-  for (int i = 0; i < 20; ++i) EXPECT_EQ(Choose(kPromptKeys, false)->decode.worker, kDecode1);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(Choose(kPromptKeys, false)->answers.worker, kDecode1);
   const auto route = Choose(kPromptKeys, false);
   double chosen = -1, other = -1;
   for (const DecisionCandidate& c : route->why->candidates) {
@@ -352,7 +352,7 @@ TEST_F(MeasuredLinksTest, ALinkIsForgottenWithTheProcessThatItWasMeasuredTo) {
   clock_.Advance(absl::Milliseconds(200));
   roster_.Tick();
   int to_first = 0;
-  for (int i = 0; i < 40; ++i) to_first += Choose(kPromptKeys, false)->decode.worker == kDecode0;
+  for (int i = 0; i < 40; ++i) to_first += Choose(kPromptKeys, false)->answers.worker == kDecode0;
   EXPECT_GT(to_first, 5) << "as the prefill workers' other links";
 }
 
@@ -393,7 +393,7 @@ TEST_F(MeasuredLinksTest, WithoutAKnownLinkNothingChanges) {
       request.prompt_tokens = 52;
       request.explain = true;
       const auto route = fleet.planner.Choose(request);
-      chosen.push_back(absl::StrCat(route->prefill.worker, " ", route->decode.worker));
+      chosen.push_back(absl::StrCat(route->computes.worker, " ", route->answers.worker));
       for (const DecisionCandidate& c : route->why->candidates) {
         absl::StrAppend(&chosen.back(), " ", c.worker, ":", c.cost, ":", c.transfer_seconds);
       }
@@ -417,11 +417,11 @@ class KvFetchTest : public RoutePlannerTest {
 TEST_F(KvFetchTest, ABusyWorkerThatHasThePrefixIsNamedAsItsHolder) {
   Cache(kFleetPrefill0, kPromptKeys);
   auto route = Choose(kPromptKeys, /*dispatch=*/false);
-  EXPECT_EQ(route->prefill.worker, kFleetPrefill0);
+  EXPECT_EQ(route->computes.worker, kFleetPrefill0);
   EXPECT_EQ(route->kv_holder.worker, kNoWorker) << "it has the prefix itself";
   Report(kFleetPrefill0, /*remaining_s=*/100);
   route = Choose(kPromptKeys, /*dispatch=*/false);
-  EXPECT_NE(route->prefill.worker, kFleetPrefill0);
+  EXPECT_NE(route->computes.worker, kFleetPrefill0);
   EXPECT_EQ(route->kv_holder.worker, kFleetPrefill0);
   EXPECT_EQ(route->kv_holder.address, "p0:1");
   EXPECT_NE(route->kv_holder.epoch, 0u);
@@ -448,14 +448,14 @@ TEST_F(KvFetchTest, AFetchIsPricedByItsTime) {
   Cache(kFleetPrefill0, kPromptKeys);
   Report(kFleetPrefill0, /*remaining_s=*/0.05);
   const auto route = Choose(kPromptKeys, /*dispatch=*/false);
-  EXPECT_NE(route->prefill.worker, kFleetPrefill0)
+  EXPECT_NE(route->computes.worker, kFleetPrefill0)
       << "an idle worker fetches, and has 4 to compute";
   EXPECT_EQ(route->kv_holder.worker, kFleetPrefill0);
   const double fetch_ms = 6.0 * kBlockBytes / 500e3;
   EXPECT_NEAR(absl::ToDoubleMilliseconds(route->predicted_ttft), fetch_ms + 10 + 4, 0.01);
   const auto chosen =
       std::find_if(route->why->candidates.begin(), route->why->candidates.end(),
-                   [&](const DecisionCandidate& c) { return c.worker == route->prefill.worker; });
+                   [&](const DecisionCandidate& c) { return c.worker == route->computes.worker; });
   ASSERT_NE(chosen, route->why->candidates.end());
   EXPECT_NEAR(chosen->queue_seconds * 1e3, fetch_ms, 0.01);
   EXPECT_NEAR(chosen->service_seconds * 1e3, 14, 0.01);
@@ -464,7 +464,7 @@ TEST_F(KvFetchTest, AFetchIsPricedByItsTime) {
 TEST_F(RoutePlannerTest, WithoutFetchesTheHolderIsWaitedFor) {
   Cache(kFleetPrefill0, kPromptKeys);
   Report(kFleetPrefill0, /*remaining_s=*/0.05);
-  EXPECT_EQ(Choose(kPromptKeys, /*dispatch=*/false)->prefill.worker, kFleetPrefill0);
+  EXPECT_EQ(Choose(kPromptKeys, /*dispatch=*/false)->computes.worker, kFleetPrefill0);
 }
 
 TEST_F(KvFetchTest, ABusyWorkersQueueHidesTheFetch) {
@@ -481,7 +481,7 @@ TEST_F(KvFetchTest, OnlyReportedBlocksCount) {
   const auto second = Choose(kPromptKeys, /*dispatch=*/false);
   EXPECT_EQ(second->kv_holder.worker, kNoWorker);
   for (const DecisionCandidate& c : second->why->candidates) {
-    if (c.role != v1::WORKER_ROLE_PREFILL || c.worker == first->prefill.worker) continue;
+    if (c.role != v1::WORKER_ROLE_PREFILL || c.worker == first->computes.worker) continue;
     EXPECT_NEAR(c.service_seconds, 0.110, 1e-6);
   }
 }
@@ -543,7 +543,7 @@ TEST_F(TierLoadTest, AWorkerLoadsWhatItsTiersHave) {
   EXPECT_EQ(Of(MustChoose(), kFleetPrefill1).tier_tokens, 0) << "how long it takes is not known";
   MeasureLoads(absl::Milliseconds(2));
   const Route route = MustChoose();
-  EXPECT_EQ(route.prefill.worker, kFleetPrefill1);
+  EXPECT_EQ(route.computes.worker, kFleetPrefill1);
   EXPECT_EQ(route.matched_blocks, 0);
   EXPECT_EQ(Of(route, kFleetPrefill1).tier_tokens, 96);
   EXPECT_EQ(route.why->predicted_cached_tokens, 96);
@@ -554,14 +554,14 @@ TEST_F(TierLoadTest, AWorkerLoadsWhatItsTiersHave) {
   EXPECT_NEAR(absl::ToDoubleMilliseconds(MustChoose().predicted_ttft), 20 + 10 + 4, 0.01);
   // A longer one sends the prompt elsewhere.
   Report(kFleetPrefill1, /*remaining_s=*/10);
-  EXPECT_NE(MustChoose().prefill.worker, kFleetPrefill1);
+  EXPECT_NE(MustChoose().computes.worker, kFleetPrefill1);
 }
 
 TEST_F(TierLoadTest, AWarmPoolIsBetterAndCountsFirst) {
   KeepInTiers(kFleetPrefill1, 3);
   MeasureLoads(absl::Milliseconds(2));
   Cache(kFleetPrefill0, kPromptKeys);
-  EXPECT_EQ(MustChoose().prefill.worker, kFleetPrefill0);
+  EXPECT_EQ(MustChoose().computes.worker, kFleetPrefill0);
   // Three blocks of the prompt are in the pool: the load begins with the segment they end in.
   Cache(kFleetPrefill1, {1, 2, 3});
   const DecisionCandidate c = Of(MustChoose(), kFleetPrefill1);

@@ -130,8 +130,8 @@ TEST_F(RoutePlannerThreadsTest, AllThatIsSentIsCountedAndAllThatEndsIsNot) {
       for (int i = 0; i < 300; ++i) {
         const absl::StatusOr<Route> route = Choose();
         ASSERT_TRUE(route.ok()) << route.status();
-        EXPECT_GE(route->decode.worker, kPrefillWorkers);
-        EXPECT_FALSE(route->decode.address.empty());
+        EXPECT_GE(route->answers.worker, kPrefillWorkers);
+        EXPECT_FALSE(route->answers.address.empty());
         fleet_->planner.OnFirstToken(*route);
         fleet_->planner.OnRouteWorked(*route, /*kv_moved=*/true);
         fleet_->planner.OnAnswered(10, 1000, absl::Milliseconds(1));
