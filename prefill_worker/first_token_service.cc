@@ -1,6 +1,5 @@
 #include "prefill_worker/first_token_service.h"
 
-#include <limits>
 #include <string>
 #include <utility>
 
@@ -10,7 +9,6 @@
 #include "common/base/rpc/grpc_status.h"
 #include "common/base/rpc/server_stream.h"
 #include "common/base/status_macros.h"
-#include "common/transfer/kv_sender.h"
 #include "common/worker/call_gate.h"
 #include "common/worker/router_call.h"
 #include "common/worker/token_sampling.h"
@@ -44,9 +42,9 @@ absl::Status CheckOneToken(const DecodeRequest& request, uint64_t epoch,
   return absl::OkStatus();
 }
 
-// The answer, whose parts come from the loop as those of a transfer. Its message is sent by Finish.
+// The answer: one message, which Finish sends.
 class FirstTokenStream final : public ServerStream<DecodeResponse, DecodeResponse>,
-                               public transfer::KvSender {
+                               public TokenSink {
  public:
   FirstTokenStream(const DecodeRequest& request, std::function<void()> on_peer_gone)
       : stop_token_ids_(request.stop_token_ids().begin(), request.stop_token_ids().end()),
@@ -55,24 +53,18 @@ class FirstTokenStream final : public ServerStream<DecodeResponse, DecodeRespons
     answer_.set_choice(static_cast<int>(request.sampling().choice()));
   }
 
-  void SendAccepted(int, int cached_prompt_tokens) override {
-    answer_.mutable_usage()->set_cached_prompt_tokens(cached_prompt_tokens);
-  }
-  void SendLayer(int, int, int, std::shared_ptr<const transfer::PinnedBlocks>,
-                 std::shared_ptr<const backend::Event>) override {}
-  void SendPromptLogprobs(int, std::vector<v1::TokenLogprobs> logprobs) override {
+  void OnPromptLogprobs(int /*first_position*/, std::vector<v1::TokenLogprobs> logprobs) override {
     answer_.mutable_prompt_logprobs()->Add(logprobs.begin(), logprobs.end());
   }
-  void SendFirstToken(int32_t token_id, v1::TokenLogprobs logprobs) override {
-    answer_.add_token_ids(token_id);
-    if (wants_logprobs_) *answer_.add_logprobs() = std::move(logprobs);
-    answer_.set_finish(absl::c_linear_search(stop_token_ids_, token_id)
+  void OnFirstToken(FirstToken token) override {
+    answer_.add_token_ids(token.token_id);
+    if (wants_logprobs_) *answer_.add_logprobs() = std::move(token.logprobs);
+    answer_.set_finish(absl::c_linear_search(stop_token_ids_, token.token_id)
                            ? DecodeResponse::FINISH_STOP
                            : DecodeResponse::FINISH_LENGTH);
-  }
-  void SendCommit(double queue_ms, double prefill_ms) override {
-    answer_.mutable_timings()->set_queue_ms(queue_ms);
-    answer_.mutable_timings()->set_prefill_ms(prefill_ms);
+    answer_.mutable_usage()->set_cached_prompt_tokens(token.cached_prompt_tokens);
+    answer_.mutable_timings()->set_queue_ms(token.queue_ms);
+    answer_.mutable_timings()->set_prefill_ms(token.prefill_ms);
   }
   void Finish(const absl::Status& status) override {
     if (status.ok()) Push(std::move(answer_));
@@ -114,12 +106,11 @@ grpc::ServerWriteReactor<DecodeResponse>* FirstTokenService::Decode(
   }
   auto job = std::make_unique<PrefillJob>();
   FillJob(*request, absl::FromChrono(context->deadline()), calls_.engine, job.get());
-  job->first_block = std::numeric_limits<int>::max();
   if (request->min_tokens() > 0) {
     job->suppressed.assign(request->stop_token_ids().begin(), request->stop_token_ids().end());
   }
   job->id = job_id;
-  job->sender = std::move(stream);
+  job->token_sink = std::move(stream);
   job->trace_context = trace_context;
   calls_.loop.Submit(std::move(job));
   return reactor;

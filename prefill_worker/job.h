@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <compare>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,11 +18,7 @@
 #include "common/model/sampler.h"
 #include "common/worker/kv_hint.h"
 #include "common/worker/retention.h"
-
-namespace baton::transfer {
-class KvSender;
-class PinnedBlocks;
-}  // namespace baton::transfer
+#include "prefill_worker/job_sink.h"
 
 namespace baton::prefill_worker {
 
@@ -41,24 +36,29 @@ class JobTrace;
 struct Scoring {
   std::vector<std::vector<int32_t>> labels;  // 1 or more, none empty
   std::vector<int32_t> first_tokens;         // of each label
-  // Gets, before the sender's Finish, the log probabilities of each label's tokens.
-  std::function<void(std::vector<std::vector<float>>)> on_scores;
+  std::shared_ptr<ScoreSink> sink;
 
   // Set by the scheduler and the loop.
   kv::BlockLease label_blocks;  // see label_rows.h
   std::vector<std::vector<float>> logprobs;
 };
 
+// The KV that a job sends to a worker which lacks it.
+struct KvTransfer {
+  std::shared_ptr<transfer::KvSender> sender;
+  int first_block = 0;                                   // the receiver has those before it
+  std::shared_ptr<const transfer::PinnedBlocks> pinned;  // set by the loop, once the job runs
+};
+
 struct PrefillJob {
   uint64_t id = 0;
   std::string request_id;
   TraceContext trace_context;       // for log lines
-  std::shared_ptr<JobTrace> trace;  // null: not sampled. Ended by the sender
+  std::shared_ptr<JobTrace> trace;  // null: not sampled. Ended by the sink
   std::vector<int32_t> tokens;
   kv::PrefixKey root = 0;
   std::string cache_salt;  // part of `root`
   worker::KvHint kv_hint;
-  int first_block = 0;  // the first block that the decode worker needs
   v1::Priority priority = v1::PRIORITY_NORMAL;
   absl::Time deadline = absl::InfiniteFuture();  // the caller's, for the whole request
   model::SamplingParams sampling;
@@ -68,12 +68,13 @@ struct PrefillJob {
   worker::PromptRetention retention;
   // Only the whole blocks of so many first tokens go into the prefix cache. nullopt: all.
   std::optional<int> shared_tokens;
-  std::unique_ptr<Scoring> scoring;  // null: a token is drawn after the prompt
-  std::shared_ptr<transfer::KvSender> sender;
+  // One of the two: labels are scored after the prompt, or a token is drawn.
+  std::unique_ptr<Scoring> scoring;
+  std::shared_ptr<TokenSink> token_sink;
+  std::optional<KvTransfer> transfer;  // nullopt: its KV stays here
 
   // Set when it starts.
   kv::BlockLease blocks;
-  std::shared_ptr<const transfer::PinnedBlocks> pinned;  // set by the loop
   int cached_tokens = 0;
   int computed_tokens = 0;  // cached ones included
   absl::Duration submitted_at;
@@ -100,7 +101,14 @@ struct PrefillJob {
   int tokens_to_compute() const {
     return (running() ? remaining_tokens() : expected_tokens) + label_tokens;
   }
-  bool sends_kv() const { return first_block < blocks.size(); }  // once it runs
+  std::shared_ptr<JobSink> sink() const {
+    if (scoring != nullptr) return scoring->sink;
+    return token_sink;
+  }
+  // Once it runs.
+  int blocks_to_send() const {
+    return transfer ? std::max(0, blocks.size() - transfer->first_block) : 0;
+  }
 };
 
 }  // namespace baton::prefill_worker

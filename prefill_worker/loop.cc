@@ -34,7 +34,8 @@ absl::Span<const int32_t> Targets(const Chunk& chunk) {
 
 }  // namespace
 
-// Sends each layer for the jobs in the step, while the next layer computes.
+// Sends each layer of the jobs in the step whose KV another worker needs, while the next layer
+// computes.
 class PrefillLoop::LayerSender final : public model::LayerObserver {
  public:
   LayerSender(const std::vector<Chunk>& chunks, int block_tokens)
@@ -42,10 +43,12 @@ class PrefillLoop::LayerSender final : public model::LayerObserver {
 
   void OnLayerWritten(int layer, std::shared_ptr<const backend::Event> event) override {
     for (const Chunk& chunk : chunks_) {
-      const int begin = std::max(chunk.begin / block_tokens_, chunk.job->first_block);
+      if (!chunk.job->transfer) continue;
+      const KvTransfer& transfer = *chunk.job->transfer;
+      const int begin = std::max(chunk.begin / block_tokens_, transfer.first_block);
       const int end = (chunk.end + block_tokens_ - 1) / block_tokens_;
       if (begin >= end) continue;
-      chunk.job->sender->SendLayer(layer, begin, end - begin, chunk.job->pinned, event);
+      transfer.sender->SendLayer(layer, begin, end - begin, transfer.pinned, event);
     }
   }
 
@@ -98,10 +101,10 @@ void PrefillLoop::Submit(std::unique_ptr<PrefillJob> job) {
 }
 
 void PrefillLoop::Submit(std::vector<std::unique_ptr<PrefillJob>> items) {
-  std::vector<std::shared_ptr<transfer::KvSender>> senders;
+  std::vector<std::shared_ptr<JobSink>> sinks;
   int64_t tokens = 0;
   for (const std::unique_ptr<PrefillJob>& job : items) {
-    senders.push_back(job->sender);
+    sinks.push_back(job->sink());
     tokens += job->size();
   }
   absl::Status entered = submission_limit_.Reserve(tokens);
@@ -112,7 +115,7 @@ void PrefillLoop::Submit(std::vector<std::unique_ptr<PrefillJob>> items) {
     entered = Draining();
   }
   if (entered.ok()) return;
-  for (const auto& sender : senders) sender->Finish(entered);
+  for (const auto& sink : sinks) sink->Finish(entered);
 }
 
 void PrefillLoop::Cancel(uint64_t job_id) {
@@ -237,7 +240,7 @@ void PrefillLoop::AdmitAll(std::vector<std::unique_ptr<PrefillJob>> jobs) {
 }
 
 void PrefillLoop::Admit(std::unique_ptr<PrefillJob> job) {
-  const std::shared_ptr<transfer::KvSender> sender = job->sender;
+  const std::shared_ptr<JobSink> sink = job->sink();
   job->submitted_at = clock_.SinceStart();
   PrefillJob* const submitted = job.get();
   const absl::Status status =
@@ -245,7 +248,7 @@ void PrefillLoop::Admit(std::unique_ptr<PrefillJob> job) {
                 : scheduler_.Submit(std::move(job), clock_.Now(), throughput_.tokens_per_second());
   if (!status.ok()) {
     metrics_.Refused(ErrorReason(status));
-    sender->Finish(status);
+    sink->Finish(status);
     return;
   }
   if (submitted->scoring == nullptr) {
@@ -260,22 +263,25 @@ void PrefillLoop::Start(PrefillJob& job) {
   job.started_at = clock_.SinceStart();
   metrics_.Started(job);
   if (job.trace != nullptr) job.trace->Started(job.submitted_at, job.started_at);
-  job.sender->SendAccepted(std::max(0, job.blocks.size() - job.first_block), job.cached_tokens);
-  if (!job.sends_kv()) return;
+  job.sink()->OnStarted();
+  if (!job.transfer) return;
+  KvTransfer& transfer = *job.transfer;
+  transfer.sender->SendAccepted(job.blocks_to_send(), job.cached_tokens);
+  if (job.blocks_to_send() == 0) return;
   const uint64_t id = job.id;
-  job.pinned = std::make_shared<transfer::PinnedBlocks>(job.blocks.ids(),
-                                                        [this, id, mailbox = mailbox_]() mutable {
-                                                          Mailbox& target = *mailbox;
-                                                          target.Post([this, id] { OnSent(id); });
-                                                        });
+  transfer.pinned = std::make_shared<transfer::PinnedBlocks>(
+      job.blocks.ids(), [this, id, mailbox = mailbox_]() mutable {
+        Mailbox& target = *mailbox;
+        target.Post([this, id] { OnSent(id); });
+      });
   const int block_tokens = engine_.kv_layout().block_tokens;
   sending_[id].lease = job.blocks.Share(0, job.blocks.size(), kv::BlockUse::kHeld);
   // What was cached here and is missing there goes out at once.
   const int cached_blocks = job.cached_tokens / block_tokens;
-  if (cached_blocks > job.first_block) {
+  if (cached_blocks > transfer.first_block) {
     for (int layer = 0; layer < engine_.kv_layout().layers; ++layer) {
-      job.sender->SendLayer(layer, job.first_block, cached_blocks - job.first_block, job.pinned,
-                            nullptr);
+      transfer.sender->SendLayer(layer, transfer.first_block, cached_blocks - transfer.first_block,
+                                 transfer.pinned, nullptr);
     }
   }
 }
@@ -324,7 +330,8 @@ void PrefillLoop::Step(const std::vector<Chunk>& chunks) {
       End(job.id, logprobs.status());
       continue;
     } else if (!logprobs->empty()) {
-      job.sender->SendPromptLogprobs(chunks[i].begin + 1, worker::ToProto(*logprobs));
+      // Only a job that draws a token asks for them.
+      job.token_sink->OnPromptLogprobs(chunks[i].begin + 1, worker::ToProto(*logprobs));
     }
     if (!chunks[i].last()) {
       // At once: other jobs may wait for this prefix.
@@ -358,7 +365,7 @@ void PrefillLoop::CompleteScoring(
       continue;
     }
     metrics_.Scored();
-    job.scoring->on_scores(std::move(job.scoring->logprobs));
+    job.scoring->sink->OnScores(std::move(job.scoring->logprobs), job.cached_tokens);
     EndCompleted(job);
   }
 }
@@ -374,15 +381,17 @@ void PrefillLoop::Complete(PrefillJob& job, const engine::StepResult& result) {
     job.trace->Computed(job.size(), job.cached_tokens, job.started_at, now);
   }
   const model::SampledToken& token = result.tokens->front();
-  job.sender->SendFirstToken(token.token_id,
-                             job.sampling.logprobs ? worker::ToProto(token) : v1::TokenLogprobs());
-  job.sender->SendCommit(Milliseconds(job.started_at - job.submitted_at),
-                         Milliseconds(now - job.started_at));
-  if (job.sends_kv()) {
+  job.token_sink->OnFirstToken(
+      {.token_id = token.token_id,
+       .logprobs = job.sampling.logprobs ? worker::ToProto(token) : v1::TokenLogprobs(),
+       .cached_prompt_tokens = job.cached_tokens,
+       .queue_ms = Milliseconds(job.started_at - job.submitted_at),
+       .prefill_ms = Milliseconds(now - job.started_at)});
+  if (job.blocks_to_send() > 0) {
     Sending& sending = sending_.at(job.id);
     sending.computed_at = now;
-    sending.bytes = engine_.kv_layout().BlockBytes() * (job.blocks.size() - job.first_block);
-    sending.plane = job.sender->plane();
+    sending.bytes = engine_.kv_layout().BlockBytes() * job.blocks_to_send();
+    sending.plane = job.transfer->sender->plane();
   }
   EndCompleted(job);
 }
@@ -406,7 +415,7 @@ void PrefillLoop::End(uint64_t job_id, const absl::Status& status) {
   if (job == nullptr) return;  // ended before
   tiers_.Leave(*job);
   fetcher_.Leave(*job);
-  job->sender->Finish(status);
+  job->sink()->Finish(status);
   if (!status.ok()) {
     if (job->running()) metrics_.TransferFailed(transfer::AbortReasonOf(status));
     BATON_REQUEST_LOG(Info, job->request_id, job->trace_context)
@@ -418,7 +427,7 @@ void PrefillLoop::SendHeartbeats() {
   const absl::Duration now = clock_.SinceStart();
   if (now - last_heartbeat_at_ < kHeartbeat) return;
   last_heartbeat_at_ = now;
-  scheduler_.ForEachJob([now](const PrefillJob& job) { job.sender->SendHeartbeat(now); });
+  scheduler_.ForEachJob([now](const PrefillJob& job) { job.sink()->OnHeartbeat(now); });
 }
 
 void PrefillLoop::Publish() {

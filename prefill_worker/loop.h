@@ -45,7 +45,7 @@ struct LoopOptions {
 // the loop's thread, or on the thread that calls Turn().
 class PrefillLoop {
  public:
-  // Senders of jobs that wait or run get one each time.
+  // The sinks of jobs that wait or run get one each time.
   static constexpr absl::Duration kHeartbeat = absl::Seconds(1);
   // Offers that the loop has not answered; more are refused.
   static constexpr int kMostOffers = 32;
@@ -56,8 +56,8 @@ class PrefillLoop {
               std::function<void(const worker::WorkerLoad&)> publish);
   ~PrefillLoop();
 
-  // The job's sender gets the KV, or a status. The loop calls its Finish exactly once, perhaps
-  // before Submit returns: a full queue refuses at once.
+  // The job's sink gets its results, and its Finish, perhaps before Submit returns: a full queue
+  // refuses at once.
   void Submit(std::unique_ptr<PrefillJob> job);
   // The same for the items of one call, which count as one request.
   void Submit(std::vector<std::unique_ptr<PrefillJob>> items);

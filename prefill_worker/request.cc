@@ -1,6 +1,5 @@
 #include "prefill_worker/request.h"
 
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -56,7 +55,8 @@ std::unique_ptr<PrefillJob> MakeJob(const internal::v1::PrefillRequest& request,
                                     absl::Time deadline, const engine::Engine& engine) {
   auto job = std::make_unique<PrefillJob>();
   FillJob(request, deadline, engine, job.get());
-  job->first_block = request.first_block();
+  job->transfer =
+      KvTransfer{.sender = nullptr, .first_block = request.first_block(), .pinned = nullptr};
   job->suppressed.assign(request.suppressed_token_ids().begin(),
                          request.suppressed_token_ids().end());
   return job;
@@ -108,7 +108,6 @@ std::vector<std::unique_ptr<PrefillJob>> MakeJobs(const internal::v1::ScoreItems
     job->tokens.assign(request.prefix().begin(), request.prefix().end());
     job->tokens.insert(job->tokens.end(), item.tokens().begin(), item.tokens().end());
     job->root = root;
-    job->first_block = std::numeric_limits<int>::max();
     if (request.priority() != v1::PRIORITY_UNSPECIFIED) job->priority = request.priority();
     job->deadline = deadline;
     job->prompt_tokens = job->size();

@@ -40,7 +40,8 @@ void FillJob(const Request& request, absl::Time deadline, const engine::Engine& 
   job->cache_salt = request.cache_salt();
 }
 
-// Returns a job that lacks id and sender. REQUIRES: CheckRequest is OK.
+// Returns a job that lacks its id, its sink, and the sender of its KV. REQUIRES: CheckRequest is
+// OK.
 std::unique_ptr<PrefillJob> MakeJob(const internal::v1::PrefillRequest& request,
                                     absl::Time deadline, const engine::Engine& engine);
 

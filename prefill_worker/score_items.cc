@@ -7,7 +7,6 @@
 #include "common/base/log.h"
 #include "common/base/rpc/grpc_status.h"
 #include "common/base/rpc/server_stream.h"
-#include "common/transfer/kv_sender.h"
 #include "common/worker/call_gate.h"
 #include "prefill_worker/job_trace.h"
 #include "prefill_worker/request.h"
@@ -84,29 +83,21 @@ class ScoredItemStream final : public ServerStream<ScoredItem, ScoredItem> {
   int failed_items_ = 0;
 };
 
-// What the loop sees of one item: it sends no KV, draws no token, and gets its scores from the job.
-class ItemSender final : public transfer::KvSender {
+class ItemSink final : public ScoreSink {
  public:
-  ItemSender(int index, int prompt_tokens, std::shared_ptr<ScoredItemStream> stream)
+  ItemSink(int index, int prompt_tokens, std::shared_ptr<ScoredItemStream> stream)
       : prompt_tokens_(prompt_tokens), stream_(std::move(stream)) {
     result_.set_item(index);
   }
 
-  void SetScores(const std::vector<std::vector<float>>& labels) {
+  void OnStarted() override { stream_->Started(); }
+  void OnHeartbeat(absl::Duration now) override { stream_->Heartbeat(now); }
+  void OnScores(std::vector<std::vector<float>> labels, int cached_prompt_tokens) override {
     for (const std::vector<float>& logprobs : labels) {
       result_.add_labels()->mutable_logprobs()->Assign(logprobs.begin(), logprobs.end());
     }
-  }
-  void SendAccepted(int, int cached_prompt_tokens) override {
     result_.set_cached_prompt_tokens(cached_prompt_tokens);
-    stream_->Started();
   }
-  void SendLayer(int, int, int, std::shared_ptr<const transfer::PinnedBlocks>,
-                 std::shared_ptr<const backend::Event>) override {}
-  void SendPromptLogprobs(int, std::vector<v1::TokenLogprobs>) override {}
-  void SendFirstToken(int32_t, v1::TokenLogprobs) override {}
-  void SendCommit(double, double) override {}
-  void SendHeartbeat(absl::Duration now) override { stream_->Heartbeat(now); }
   void Finish(const absl::Status& status) override {
     if (!status.ok()) {
       result_.set_code(static_cast<int>(status.code()));
@@ -161,13 +152,9 @@ grpc::ServerWriteReactor<ScoredItem>* PrefillService::ScoreItems(
       MakeJobs(*request, absl::FromChrono(context->deadline()), calls_.engine);
   for (int i = 0; i < count; ++i) {
     PrefillJob& job = *jobs[static_cast<size_t>(i)];
-    auto sender = std::make_shared<ItemSender>(i, job.size(), stream);
     job.id = first_job + static_cast<uint64_t>(i);
     job.trace_context = trace_context;
-    job.scoring->on_scores = [sender](const std::vector<std::vector<float>>& logprobs) {
-      sender->SetScores(logprobs);
-    };
-    job.sender = std::move(sender);
+    job.scoring->sink = std::make_shared<ItemSink>(i, job.size(), stream);
   }
   calls_.loop.Submit(std::move(jobs));
   return reactor;

@@ -70,7 +70,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefillService::Prefill(
   std::unique_ptr<PrefillJob> job =
       MakeJob(*request, absl::FromChrono(context->deadline()), calls_.engine);
   job->id = job_id;
-  job->sender = std::move(sender);
+  job->token_sink = std::make_shared<TransferSink>(sender);
+  job->transfer->sender = std::move(sender);
   job->trace_context = trace_context;
   job->trace = std::move(trace);
   calls_.loop.Submit(std::move(job));

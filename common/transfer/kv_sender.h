@@ -69,7 +69,7 @@ class DeviceLinkSender;
 class ReadLease;
 class SharedPoolServer;
 
-// What a prefill worker's loop sees of a transfer.
+// What a worker's loop sees of a transfer.
 class KvSender {
  public:
   virtual ~KvSender() = default;
@@ -80,17 +80,9 @@ class KvSender {
   virtual void SendLayer(int layer, int first_block, int block_count,
                          std::shared_ptr<const PinnedBlocks> blocks,
                          std::shared_ptr<const backend::Event> written) = 0;
-  // Sends the log probabilities of the prompt's tokens from first_position on. Call for all of them
-  // before SendFirstToken.
-  virtual void SendPromptLogprobs(int first_position, std::vector<v1::TokenLogprobs> logprobs) = 0;
-  // Overtakes KV that waits to be sent, unless log probabilities of the prompt were sent: the token
-  // stays behind them. `logprobs` is empty if they were not requested.
-  virtual void SendFirstToken(int32_t token_id, v1::TokenLogprobs logprobs) = 0;
   virtual void SendCommit(double queue_ms, double prefill_ms) = 0;
   // How the transfer's KV is meant to cross.
   virtual Plane plane() const { return Plane::kGrpc; }
-  // The loop runs, and still has the job. Several senders of one call get the same `now`.
-  virtual void SendHeartbeat(absl::Duration now) {}
   // Call exactly once. OK: the stream ends after what has been sent. An error: it ends at once, and
   // pending items are dropped.
   virtual void Finish(const absl::Status& status) = 0;
@@ -129,8 +121,12 @@ class FrameSender : public KvSender {
   void SendLayer(int layer, int first_block, int block_count,
                  std::shared_ptr<const PinnedBlocks> blocks,
                  std::shared_ptr<const backend::Event> written) override;
-  void SendPromptLogprobs(int first_position, std::vector<v1::TokenLogprobs> logprobs) override;
-  void SendFirstToken(int32_t token_id, v1::TokenLogprobs logprobs) override;
+  // Sends the log probabilities of the prompt's tokens from first_position on. Call for all of them
+  // before SendFirstToken.
+  void SendPromptLogprobs(int first_position, std::vector<v1::TokenLogprobs> logprobs);
+  // Overtakes KV that waits to be sent, unless log probabilities of the prompt were sent: the token
+  // stays behind them. `logprobs` is empty if they were not requested.
+  void SendFirstToken(int32_t token_id, v1::TokenLogprobs logprobs);
   void SendCommit(double queue_ms, double prefill_ms) override;
   Plane plane() const override {
     if (options_.lease != nullptr) {

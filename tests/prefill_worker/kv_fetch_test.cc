@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "common/base/error.h"
-#include "common/transfer/kv_sender.h"
 #include "prefill_worker/loop.h"
 #include "tests/decode_worker/fake_engine.h"
+#include "tests/prefill_worker/fake_transfer.h"
 #include "tests/router/fake_clock.h"
 #include "tests/testing/registry_values.h"
 
@@ -18,34 +18,6 @@ namespace baton::prefill_worker {
 namespace {
 
 constexpr int kBlockTokens = testing::FakeEngine::kBlockTokens;
-
-class RecordingSender final : public transfer::KvSender {
- public:
-  void SendAccepted(int block_count, int cached_prompt_tokens) override {
-    blocks = block_count;
-    cached = cached_prompt_tokens;
-  }
-  void SendLayer(int layer, int first_block, int block_count,
-                 std::shared_ptr<const transfer::PinnedBlocks> of,
-                 std::shared_ptr<const backend::Event> written) override {
-    if (keep) unsent = std::move(of);
-  }
-  void SendPromptLogprobs(int first_position, std::vector<v1::TokenLogprobs> logprobs) override {}
-  void SendFirstToken(int32_t token_id, v1::TokenLogprobs logprobs) override { token = token_id; }
-  void SendCommit(double queue_ms, double prefill_ms) override { committed = true; }
-  void Finish(const absl::Status& status) override {
-    EXPECT_FALSE(finish.has_value());
-    finish = status;
-  }
-
-  bool keep = false;  // what is sent stays in gRPC's buffers
-  int blocks = -1;
-  int cached = -1;
-  int token = -1;
-  bool committed = false;
-  std::optional<absl::Status> finish;
-  std::shared_ptr<const transfer::PinnedBlocks> unsent;
-};
 
 class FakeFetch final : public transfer::PrefillCall {
  public:
@@ -99,9 +71,9 @@ class KvFetchTest : public ::testing::Test {
     } while (loop_->Turn(absl::ZeroDuration()));
     loop_->CheckIntegrity();
   }
-  std::shared_ptr<RecordingSender> Ask(std::vector<int32_t> prompt, int held = 0,
-                                       const std::string& holder = "holder") {
-    auto sender = std::make_shared<RecordingSender>();
+  std::shared_ptr<FakeTransfer> Ask(std::vector<int32_t> prompt, int held = 0,
+                                    const std::string& holder = "holder") {
+    auto transfer = std::make_shared<FakeTransfer>();
     auto job = std::make_unique<PrefillJob>();
     job->id = ++last_id_;
     job->prompt_tokens = static_cast<int>(prompt.size());
@@ -112,10 +84,10 @@ class KvFetchTest : public ::testing::Test {
       job->kv_hint.holder.set_epoch(5);
       job->kv_hint.tokens = held;
     }
-    job->sender = sender;
+    transfer->JoinTo(*job);
     loop_->Submit(std::move(job));
     Run();
-    return sender;
+    return transfer;
   }
   // The first `count` of the requested blocks come.
   void Bring(FakeFetch& fetch, int count) {
@@ -312,7 +284,7 @@ TEST_F(KvFetchTest, TheHolderPinsNoMoreThanItsShareAndServesEveryFetchToItsEnd) 
   Ask(Counting(160, 400));
   Ask(Counting(160, 700));
   const auto fetch = [&](int start, bool keep, int first_block = 0, int tokens = 160) {
-    auto sender = std::make_shared<RecordingSender>();
+    auto sender = std::make_shared<FakeTransfer>();
     sender->keep = keep;
     worker::KvFetch wanted;
     wanted.tokens = Counting(tokens, start);
@@ -348,7 +320,7 @@ TEST_F(KvFetchTest, TheHolderPinsNoMoreThanItsShareAndServesEveryFetchToItsEnd) 
   loop_->SetDraining(true);
   EXPECT_EQ(ErrorReason(*fetch(1, false)->finish), "DRAINING");
   loop_->Stop();
-  auto sender = std::make_shared<RecordingSender>();
+  auto sender = std::make_shared<FakeTransfer>();
   worker::KvFetch late;
   late.tokens = Counting(160, 1);
   late.sender = sender;

@@ -18,9 +18,9 @@
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
 #include "common/kv_store/host_store.h"
-#include "common/transfer/kv_sender.h"
 #include "prefill_worker/loop.h"
 #include "tests/decode_worker/fake_engine.h"
+#include "tests/prefill_worker/fake_transfer.h"
 #include "tests/router/fake_clock.h"
 #include "tests/testing/registry_values.h"
 
@@ -31,20 +31,6 @@ using kv_store::SegmentBytes;
 using kv_store::SegmentKey;
 
 constexpr int kSegment = 32;  // two blocks
-
-class EndSender final : public transfer::KvSender {
- public:
-  void SendAccepted(int, int cached_prompt_tokens) override { cached = cached_prompt_tokens; }
-  void SendLayer(int, int, int, std::shared_ptr<const transfer::PinnedBlocks>,
-                 std::shared_ptr<const backend::Event>) override {}
-  void SendPromptLogprobs(int, std::vector<v1::TokenLogprobs>) override {}
-  void SendFirstToken(int32_t, v1::TokenLogprobs) override {}
-  void SendCommit(double, double) override {}
-  void Finish(const absl::Status& status) override { finish = status; }
-
-  int cached = -1;
-  std::optional<absl::Status> finish;
-};
 
 // A host store that fails as the test says.
 class OddStore final : public kv_store::SegmentStore {
@@ -137,29 +123,29 @@ class KvTiersTest : public ::testing::Test {
     loop_ = std::make_unique<PrefillLoop>(options, *engine_, *journal_, clock_, *metrics_,
                                           [this](const worker::WorkerLoad& load) { load_ = load; });
   }
-  std::shared_ptr<EndSender> Submit(std::vector<int32_t> prompt) {
-    auto sender = std::make_shared<EndSender>();
+  std::shared_ptr<FakeTransfer> Submit(std::vector<int32_t> prompt) {
+    auto asked = std::make_shared<FakeTransfer>();
     auto job = std::make_unique<PrefillJob>();
     job->id = ++last_id_;
     job->prompt_tokens = static_cast<int>(prompt.size());
     job->tokens = std::move(prompt);
-    job->sender = sender;
+    asked->JoinTo(*job);
     loop_->Submit(std::move(job));
-    return sender;
+    return asked;
   }
   // Until the job has ended.
-  void Await(const EndSender& sender) {
+  void Await(const FakeTransfer& job) {
     const absl::Time end = absl::Now() + absl::Seconds(60);
-    while (!sender.finish.has_value()) {
+    while (!job.finish.has_value()) {
       ASSERT_LT(absl::Now(), end);
       loop_->Turn(absl::Milliseconds(100));
       loop_->CheckIntegrity();
     }
   }
-  std::shared_ptr<EndSender> Ask(std::vector<int32_t> prompt) {
-    auto sender = Submit(std::move(prompt));
-    Await(*sender);
-    return sender;
+  std::shared_ptr<FakeTransfer> Ask(std::vector<int32_t> prompt) {
+    auto asked = Submit(std::move(prompt));
+    Await(*asked);
+    return asked;
   }
   // Until nothing is being written, nor held.
   void Settle() {
@@ -364,9 +350,9 @@ TEST_F(KvTiersTest, JobsOfOnePrefixShareALoad) {
   auto third = Submit(longer);
   loop_->Turn(absl::ZeroDuration());
   go.Notify();
-  for (const auto& sender : {first, second, third}) {
-    Await(*sender);
-    EXPECT_EQ(sender->cached, 96);
+  for (const auto& asked : {first, second, third}) {
+    Await(*asked);
+    EXPECT_EQ(asked->cached, 96);
   }
   EXPECT_EQ(Metric("lookups_total", "loaded"), 1);
 }
@@ -378,13 +364,13 @@ TEST_F(KvTiersTest, AStoreThatHangsCostsADeadlineAndNoBlock) {
   Flush();
   absl::Notification go;
   store_->hang = &go;
-  auto sender = Submit(prompt);
+  auto asked = Submit(prompt);
   while (store_->gets == 0) loop_->Turn(absl::Milliseconds(1));
-  EXPECT_FALSE(sender->finish.has_value());
+  EXPECT_FALSE(asked->finish.has_value());
   EXPECT_GT(load_.counts.held, 0);
   clock_.Advance(absl::Seconds(10));
-  Await(*sender);
-  EXPECT_EQ(sender->cached, 0);
+  Await(*asked);
+  EXPECT_EQ(asked->cached, 0);
   loop_->Turn(absl::ZeroDuration());  // the job's KV has been sent
   EXPECT_EQ(load_.counts.held, 0);
   // While a call hangs, no other job waits for the store.
@@ -404,11 +390,11 @@ TEST_F(KvTiersTest, AJobThatEndsLeavesItsLoad) {
   Flush();
   absl::Notification go;
   store_->hang = &go;
-  auto sender = Submit(prompt);
+  auto asked = Submit(prompt);
   while (store_->gets == 0) loop_->Turn(absl::Milliseconds(1));
   loop_->Cancel(last_id_);
-  Await(*sender);
-  EXPECT_EQ(sender->finish->code(), absl::StatusCode::kCancelled);
+  Await(*asked);
+  EXPECT_EQ(asked->finish->code(), absl::StatusCode::kCancelled);
   go.Notify();
   Settle();
   store_->hang = nullptr;
@@ -442,11 +428,11 @@ TEST_F(KvTiersTest, TheWorkerEndsWhileALoadIsUnderWay) {
   const std::vector<int32_t> prompt = Rising(100, 5);
   Ask(prompt);
   Flush();
-  auto sender = Submit(prompt);
+  auto asked = Submit(prompt);
   loop_->Turn(absl::ZeroDuration());
   Settle();
   loop_->Stop();
-  EXPECT_TRUE(sender->finish.has_value());
+  EXPECT_TRUE(asked->finish.has_value());
 }
 
 }  // namespace

@@ -9,30 +9,13 @@
 #include <vector>
 
 #include "common/base/error.h"
-#include "common/transfer/kv_sender.h"
 #include "tests/decode_worker/fake_engine.h"
+#include "tests/prefill_worker/fake_transfer.h"
 #include "tests/router/fake_clock.h"
 #include "tests/testing/registry_values.h"
 
 namespace baton::prefill_worker {
 namespace {
-
-class FakeSender final : public transfer::KvSender {
- public:
-  void SendAccepted(int block_count, int cached_prompt_tokens) override {}
-  void SendLayer(int layer, int first_block, int block_count,
-                 std::shared_ptr<const transfer::PinnedBlocks> blocks,
-                 std::shared_ptr<const backend::Event> written) override {
-    unsent = std::move(blocks);
-  }
-  void SendPromptLogprobs(int first_position, std::vector<v1::TokenLogprobs> logprobs) override {}
-  void SendFirstToken(int32_t token_id, v1::TokenLogprobs logprobs) override {}
-  void SendCommit(double queue_ms, double prefill_ms) override {}
-  void Finish(const absl::Status& status) override { finish = status; }
-
-  std::optional<absl::Status> finish;
-  std::shared_ptr<const transfer::PinnedBlocks> unsent;  // of frames in gRPC's buffers
-};
 
 class PrefillLoopTest : public ::testing::Test {
  protected:
@@ -45,20 +28,21 @@ class PrefillLoopTest : public ::testing::Test {
     while (loop_->Turn(absl::ZeroDuration())) loop_->CheckIntegrity();
   }
   // Prompts with different starts share no block.
-  std::shared_ptr<FakeSender> Ask(int tokens) {
+  std::shared_ptr<FakeTransfer> Ask(int tokens) {
     return Ask(tokens, static_cast<int>(last_id_ + 1) * 10);
   }
-  std::shared_ptr<FakeSender> Ask(int tokens, int start) {
-    auto sender = std::make_shared<FakeSender>();
+  std::shared_ptr<FakeTransfer> Ask(int tokens, int start) {
+    auto transfer = std::make_shared<FakeTransfer>();
+    transfer->keep = true;
     auto job = std::make_unique<PrefillJob>();
     job->id = ++last_id_;
     for (int i = 0; i < tokens; ++i) {
       job->tokens.push_back((start + i) % 1000);
     }
     job->prompt_tokens = tokens;
-    job->sender = sender;
+    transfer->JoinTo(*job);
     loop_->Submit(std::move(job));
-    return sender;
+    return transfer;
   }
 
   testing::FakeClock clock_;
@@ -75,24 +59,24 @@ TEST_F(PrefillLoopTest, AFloodDuringAStepIsRefusedAtOnceAndBounded) {
   LoopOptions options;
   options.scheduler.max_queued_requests = 5;
   Make(options);
-  std::vector<std::shared_ptr<FakeSender>> accepted = {Ask(40)};
+  std::vector<std::shared_ptr<FakeTransfer>> accepted = {Ask(40)};
   int refused = 0;
   engine_.on_step = [&, flooded = false](const engine::Batch&) mutable {
     if (std::exchange(flooded, true)) return;
     for (int i = 0; i < 100; ++i) {
-      std::shared_ptr<FakeSender> sender = Ask(20);
-      if (!sender->finish) {
-        accepted.push_back(std::move(sender));
+      std::shared_ptr<FakeTransfer> transfer = Ask(20);
+      if (!transfer->finish) {
+        accepted.push_back(std::move(transfer));
         continue;
       }
-      EXPECT_EQ(ErrorReason(*sender->finish), "QUEUE_FULL");
-      EXPECT_TRUE(ErrorRetryAfter(*sender->finish).has_value());
+      EXPECT_EQ(ErrorReason(*transfer->finish), "QUEUE_FULL");
+      EXPECT_TRUE(ErrorRetryAfter(*transfer->finish).has_value());
       ++refused;
     }
   };
   Run();
   EXPECT_EQ(refused, 95);
-  for (const auto& sender : accepted) EXPECT_EQ(sender->finish, absl::OkStatus());
+  for (const auto& transfer : accepted) EXPECT_EQ(transfer->finish, absl::OkStatus());
   // Now there is room again, until it drains.
   EXPECT_FALSE(Ask(20)->finish.has_value());
   loop_->SetDraining(true);

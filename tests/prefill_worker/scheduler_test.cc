@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "common/base/error.h"
-#include "common/transfer/kv_sender.h"
 #include "tests/testing/seed.h"
 
 namespace baton::prefill_worker {

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "common/base/error.h"
-#include "common/transfer/kv_sender.h"
 #include "prefill_worker/loop.h"
 #include "tests/router/fake_clock.h"
 #include "tests/testing/seed.h"
@@ -21,25 +20,24 @@ namespace {
 
 using Label = std::vector<int32_t>;
 
-class NoSender final : public transfer::KvSender {
+// What the items got, by the job's id.
+struct Received {
+  std::map<uint64_t, std::vector<std::vector<float>>> scores;
+  std::map<uint64_t, absl::Status> ends;
+  std::map<uint64_t, std::vector<absl::Duration>> heartbeats;
+};
+
+class FakeItemSink final : public ScoreSink {
  public:
-  NoSender(std::map<uint64_t, absl::Status>* ends,
-           std::map<uint64_t, std::vector<absl::Duration>>* heartbeats, uint64_t id)
-      : ends_(ends), heartbeats_(heartbeats), id_(id) {}
-  void SendAccepted(int block_count, int) override { EXPECT_EQ(block_count, 0); }
-  void SendLayer(int, int, int, std::shared_ptr<const transfer::PinnedBlocks>,
-                 std::shared_ptr<const backend::Event>) override {
-    ADD_FAILURE() << "KV of an item was sent";
+  FakeItemSink(Received& received, uint64_t id) : received_(received), id_(id) {}
+  void OnHeartbeat(absl::Duration now) override { received_.heartbeats[id_].push_back(now); }
+  void OnScores(std::vector<std::vector<float>> labels, int /*cached_prompt_tokens*/) override {
+    received_.scores[id_] = std::move(labels);
   }
-  void SendPromptLogprobs(int, std::vector<v1::TokenLogprobs>) override {}
-  void SendFirstToken(int32_t, v1::TokenLogprobs) override { ADD_FAILURE() << "a token"; }
-  void SendCommit(double, double) override {}
-  void SendHeartbeat(absl::Duration now) override { (*heartbeats_)[id_].push_back(now); }
-  void Finish(const absl::Status& status) override { ends_->emplace(id_, status); }
+  void Finish(const absl::Status& status) override { received_.ends.emplace(id_, status); }
 
  private:
-  std::map<uint64_t, absl::Status>* const ends_;
-  std::map<uint64_t, std::vector<absl::Duration>>* const heartbeats_;
+  Received& received_;
   const uint64_t id_;
 };
 
@@ -79,14 +77,10 @@ class PrefillScoringTest : public ::testing::Test {
     job->tokens = std::move(tokens);
     job->prompt_tokens = job->size();
     job->shared_tokens = shared;
-    job->first_block = 1 << 20;
     job->scoring = std::make_unique<Scoring>();
     for (const Label& label : labels) job->scoring->first_tokens.push_back(label[0]);
     job->scoring->labels = std::move(labels);
-    job->scoring->on_scores = [this, id](std::vector<std::vector<float>> logprobs) {
-      scores_[id] = std::move(logprobs);
-    };
-    job->sender = std::make_shared<NoSender>(&ends_, &heartbeats_, id);
+    job->scoring->sink = std::make_shared<FakeItemSink>(received_, id);
     return job;
   }
   // By a step of the engine alone, into blocks that the loop does not use meanwhile.
@@ -119,9 +113,7 @@ class PrefillScoringTest : public ::testing::Test {
   prometheus::Registry registry_;
   PrefillMetrics metrics_{registry_, "model"};
   uint64_t last_id_ = 0;
-  std::map<uint64_t, std::vector<std::vector<float>>> scores_;
-  std::map<uint64_t, absl::Status> ends_;
-  std::map<uint64_t, std::vector<absl::Duration>> heartbeats_;
+  Received received_;
   worker::WorkerLoad load_;
   std::unique_ptr<PrefillLoop> loop_;  // goes first
 };
@@ -137,8 +129,8 @@ TEST_F(PrefillScoringTest, LabelsAreScoredAsThoseOfAPrompt) {
   };
   for (const bool caching : {true, false}) {
     Make(caching);
-    scores_.clear();
-    ends_.clear();
+    received_.scores.clear();
+    received_.ends.clear();
     const std::vector<int32_t> prefix = tokens(1 + random() % 70);
     std::map<uint64_t, std::pair<std::vector<int32_t>, std::vector<Label>>> asked;
     for (int i = 0; i < 24; ++i) {
@@ -155,11 +147,11 @@ TEST_F(PrefillScoringTest, LabelsAreScoredAsThoseOfAPrompt) {
     }
     Run();
     for (const auto& [id, item] : asked) {
-      ASSERT_TRUE(ends_.contains(id));
-      ASSERT_TRUE(ends_[id].ok()) << ends_[id];
-      ASSERT_EQ(scores_[id].size(), item.second.size());
+      ASSERT_TRUE(received_.ends.contains(id));
+      ASSERT_TRUE(received_.ends[id].ok()) << received_.ends[id];
+      ASSERT_EQ(received_.scores[id].size(), item.second.size());
       for (size_t l = 0; l < item.second.size(); ++l) {
-        EXPECT_EQ(scores_[id][l], Expected(item.first, item.second[l])) << "item " << id;
+        EXPECT_EQ(received_.scores[id][l], Expected(item.first, item.second[l])) << "item " << id;
       }
     }
     // Only the prefix is kept, and only its whole blocks.
@@ -182,7 +174,7 @@ TEST_F(PrefillScoringTest, ThePrefixOfManyItemsIsComputedOnce) {
   }
   loop_->Submit(std::move(items));
   Run();
-  EXPECT_EQ(scores_.size(), 50u);
+  EXPECT_EQ(received_.scores.size(), 50u);
   EXPECT_EQ(load_.computed_prompt_tokens, 96 + 50);
 }
 
@@ -196,7 +188,7 @@ TEST_F(PrefillScoringTest, ItemsOfACallCountAsOneRequestAndCanBeCancelled) {
   for (uint64_t id = 1; id <= 10; ++id) loop_->Cancel(id);
   Run();
   int scored = 0, cancelled = 0;
-  for (const auto& [id, status] : ends_) {
+  for (const auto& [id, status] : received_.ends) {
     scored += status.ok();
     cancelled += absl::IsCancelled(status);
   }
@@ -213,7 +205,7 @@ TEST_F(PrefillScoringTest, TokensOfLabelsCountInTheQueue) {
   }
   loop_->Submit(std::move(items));
   loop_->Turn(absl::ZeroDuration());
-  EXPECT_EQ(ends_.size(), 1u);
+  EXPECT_EQ(received_.ends.size(), 1u);
   EXPECT_EQ(load_.queued_tokens, 2 * (64 + 2 + 1));
   Run();
   EXPECT_EQ(load_.queued_tokens, 0);
@@ -225,19 +217,19 @@ TEST_F(PrefillScoringTest, ItemsThatAreLeftGetAHeartbeatEachSecond) {
   for (int i = 0; i < 5; ++i) items.push_back(Item(std::vector<int32_t>(64, i + 1), 0, {{1}}));
   loop_->Submit(std::move(items));
   loop_->Turn(absl::ZeroDuration());  // a step computes one item
-  EXPECT_TRUE(heartbeats_.empty());
+  EXPECT_TRUE(received_.heartbeats.empty());
   clock_.Advance(PrefillLoop::kHeartbeat);
   const absl::Duration now = clock_.SinceStart();
   loop_->Turn(absl::ZeroDuration());
-  EXPECT_EQ(ends_.size(), 2u);
+  EXPECT_EQ(received_.ends.size(), 2u);
   loop_->Turn(absl::ZeroDuration());
-  ASSERT_EQ(heartbeats_.size(), 3u);
-  for (const auto& [id, times] : heartbeats_) {
+  ASSERT_EQ(received_.heartbeats.size(), 3u);
+  for (const auto& [id, times] : received_.heartbeats) {
     EXPECT_FALSE(id <= 2) << "it has its result";
     EXPECT_EQ(times, std::vector<absl::Duration>{now});
   }
   Run();
-  EXPECT_EQ(ends_.size(), 5u);
+  EXPECT_EQ(received_.ends.size(), 5u);
 }
 
 // With a pool that holds the prompt, but not the labels behind it.
@@ -246,8 +238,8 @@ TEST_F(PrefillScoringTest, LabelsThatDoNotFitAreRefused) {
   std::vector<Label> labels(64, Label(40, 3));  // 3 blocks each, behind a prompt of 127 tokens
   loop_->Submit(Item(std::vector<int32_t>(127, 5), 0, labels));
   Run();
-  ASSERT_TRUE(ends_.contains(1));
-  EXPECT_EQ(ErrorReason(ends_[1]), "KV_POOL_TOO_SMALL") << ends_[1];
+  ASSERT_TRUE(received_.ends.contains(1));
+  EXPECT_EQ(ErrorReason(received_.ends[1]), "KV_POOL_TOO_SMALL") << received_.ends[1];
   EXPECT_EQ(load_.counts.free, load_.counts.total);
 }
 

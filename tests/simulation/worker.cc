@@ -220,7 +220,8 @@ void PrefillWorker::Accept(const std::string& bytes, absl::Time deadline,
   std::unique_ptr<prefill_worker::PrefillJob> job =
       prefill_worker::MakeJob(request, deadline, *engine_);
   job->id = id;
-  job->sender = std::move(sender);
+  job->token_sink = std::make_shared<prefill_worker::TransferSink>(sender);
+  job->transfer->sender = std::move(sender);
   loop_->Submit(std::move(job));
   Wake();
 }
