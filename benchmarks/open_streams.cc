@@ -24,7 +24,7 @@
 #include "absl/synchronization/notification.h"
 #include "benchmarks/serving/cluster_flags.h"
 #include "benchmarks/serving/load_report.h"
-#include "cli/bench_target.h"
+#include "cli/bench/target.h"
 #include "common/base/resident_memory.h"
 #include "common/tokenizer/tokenizer.h"
 #include "tests/testing/fake_worker.h"

@@ -25,7 +25,7 @@
 #include "absl/synchronization/mutex.h"
 #include "benchmarks/serving/cluster_flags.h"
 #include "benchmarks/serving/load_report.h"
-#include "cli/bench_target.h"
+#include "cli/bench/target.h"
 #include "common/base/error.h"
 
 namespace baton::benchmarks {

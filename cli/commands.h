@@ -5,9 +5,9 @@
 #include <string>
 
 #include "cli/admin.h"
-#include "cli/bench.h"
-#include "cli/bench_agent.h"
-#include "cli/bench_judge.h"
+#include "cli/bench/bench.h"
+#include "cli/bench/agent.h"
+#include "cli/bench/judge.h"
 #include "cli/chat.h"
 #include "cli/explain.h"
 #include "cli/generate.h"

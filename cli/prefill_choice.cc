@@ -14,8 +14,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "cli/bench_report.h"
-#include "cli/bench_target.h"
+#include "cli/bench/figures.h"
+#include "cli/bench/target.h"
 #include "common/base/status_macros.h"
 #include "common/base/usable_cores.h"
 
