@@ -16,10 +16,6 @@ namespace {
 
 using internal::v1::DecodeResponse;
 
-absl::Status Draining() {
-  return MakeError(absl::StatusCode::kUnavailable, "DRAINING", "this decode worker drains");
-}
-
 // The status of a failed transfer for the router: UNAVAILABLE, so that it tries another pair. A
 // cancel, a deadline and a full queue keep their codes, and so does a failed computation, which
 // would fail anywhere.
@@ -57,23 +53,14 @@ DecodeLoop::DecodeLoop(const LoopOptions& options, engine::Engine& engine,
                        worker::CacheJournal& journal, const Clock& clock, DecodeMetrics& metrics,
                        StartPrefill start_prefill,
                        std::function<void(const worker::WorkerLoad&)> publish)
-    : engine_(engine),
+    : WorkerLoop(options, "decode",
+                 {options.scheduler.max_queued_requests, options.scheduler.max_queued_tokens},
+                 engine, journal, clock, metrics.worker(), metrics.kv_exchange(),
+                 std::move(publish)),
       options_(options),
-      clock_(clock),
       metrics_(metrics),
       start_prefill_(std::move(start_prefill)),
-      publish_(std::move(publish)),
-      pool_(engine.kv_pool().block_count),
-      cache_(options.enable_prefix_caching
-                 ? std::make_unique<kv::RadixCache>(
-                       pool_, engine.kv_layout().block_tokens,
-                       kv::RetentionLimits{options.max_retained_share, clock})
-                 : nullptr),
-      holder_(options.kv_holder, engine.kv_layout(), pool_, cache_.get(), mailbox_,
-              metrics.kv_exchange()),
       offers_(options.kv_offers, engine, clock, metrics.kv_exchange(), mailbox_),
-      submission_limit_(
-          "decode", {options.scheduler.max_queued_requests, options.scheduler.max_queued_tokens}),
       prompt_budget_(options.scheduler.block_tokens, options.scheduler.max_num_batched_tokens),
       step_times_(DecodeShape(engine.config(), /*on_gpu=*/engine.kv_pool().copier != nullptr)),
       host_kv_(engine, clock, estimate_, metrics, options.host_kv_bytes),
@@ -87,16 +74,8 @@ DecodeLoop::DecodeLoop(const LoopOptions& options, engine::Engine& engine,
                      },
                      holder_)),
       link_meter_(std::make_shared<transfer::LinkMeter>(clock)) {
-  if (cache_ != nullptr) {
-    cache_->SetListener([this, &journal](kv::CacheChange change) {
-      journal.Record(change);
-      if (!change.added) metrics_.BlocksEvicted(1);
-    });
-  }
-  if (options_.own_thread) thread_ = std::thread([this] { Run(); });
+  StartThread();
 }
-
-DecodeLoop::~DecodeLoop() { Stop(); }
 
 void DecodeLoop::Submit(std::unique_ptr<Sequence> sequence) {
   const std::shared_ptr<DecodeStream> stream = sequence->call->stream;
@@ -120,67 +99,19 @@ void DecodeLoop::Cancel(uint64_t call_id) {
   });
 }
 
-void DecodeLoop::SetDraining(bool draining, std::function<void()> applied) {
-  submission_limit_.SetDraining(draining);
-  const bool posted = mailbox_->Post([this, draining, applied] {
-    draining_ = draining || stopping_;
-    holder_.SetDraining(draining_);
-    Publish();
-    applied();
-  });
-  if (!posted) applied();
-}
-
-void DecodeLoop::FlushCache(std::function<void(int)> done) {
-  const bool posted = mailbox_->Post([this, done] {
-    const int dropped = cache_ != nullptr ? cache_->Clear() : 0;
-    Publish();
-    done(dropped);
-  });
-  if (!posted) done(0);
-}
-
-void DecodeLoop::Stop() {
-  if (options_.own_thread) {
-    if (!thread_.joinable()) return;
-    mailbox_->Post([this] { stopping_ = true; });
-    thread_.join();
-  } else if (!stopping_) {
-    stopping_ = true;
-    EndAll();
-  }
-}
-
-void DecodeLoop::Run() {
-  bool stepped = false;
-  // Without a step to run, the loop waits for a message or the next heartbeat.
-  while (!stopping_) stepped = Turn(stepped ? absl::ZeroDuration() : UntilNextHeartbeat());
-  EndAll();
-}
-
-void DecodeLoop::EndAll() {
-  draining_ = true;
-  holder_.SetDraining(true);
+void DecodeLoop::EndRequests() {
   while (!calls_.empty()) EndCall(calls_.begin()->second, Draining());
   while (!inflight_.empty()) Complete();
   // Also those that have committed: the peer may leave its stream open.
   for (const auto& [number, call] : open_transfers_) call->Cancel();
   offers_.CancelAll();
-  // Blocks are freed after their last writer has stopped, channels after their last call.
-  mailbox_->RunPending(absl::ZeroDuration());
-  while (scheduler_.receiving_count() > 0 || !open_transfers_.empty() || !offers_.idle()) {
-    BATON_CHECK(options_.own_thread) << "stopped with open transfers";
-    mailbox_->RunPending(absl::InfiniteDuration());
-  }
-  mailbox_->Close();
-  mailbox_->RunPending(absl::ZeroDuration());
-  holder_.ReleaseAll();
 }
 
-bool DecodeLoop::Turn(absl::Duration wait) {
-  mailbox_->RunPending(wait);
-  last_accepted_at_ = clock_.SinceStart();
-  if (stopping_) return false;
+bool DecodeLoop::quiet() const {
+  return scheduler_.receiving_count() == 0 && open_transfers_.empty() && offers_.idle();
+}
+
+bool DecodeLoop::Work() {
   EndExpired();
   while (Sequence* sequence = scheduler_.Admit()) Admitted(*sequence);
   if (scheduler_.waiting_count() > 0) {
@@ -192,7 +123,6 @@ bool DecodeLoop::Turn(absl::Duration wait) {
                            estimate_.tokens_per_second());
   const bool stepped = Step();
   SendHeartbeats();
-  Publish();
   return stepped;
 }
 
@@ -223,7 +153,7 @@ void DecodeLoop::Accept(std::unique_ptr<Sequence> sequence) {
   call->last_message_at = now;
   call->open_choices = call->n;
   sequence->id = ++last_sequence_id_;
-  absl::Status status = draining_ ? Draining() : absl::OkStatus();
+  absl::Status status = draining() ? Draining() : absl::OkStatus();
   const int64_t tokens = static_cast<int64_t>(sequence->tokens.size());
   submission_limit_.OnQueued(tokens);
   const int64_t ahead = scheduler_.waiting_tokens_ahead(*call);
@@ -368,7 +298,7 @@ void DecodeLoop::Send(Call& call, DecodeResponse response) {
 void DecodeLoop::EndChoice(Sequence& sequence) {
   const std::shared_ptr<Call> call = sequence.call;
   const bool running = sequence.state == Sequence::State::kRunning;
-  if (running && !draining_) offers_.Ended(sequence);
+  if (running && !draining()) offers_.Ended(sequence);
   Drop(sequence);
   if (--call->open_choices > 0) return;
   calls_.erase(call->id);
@@ -406,27 +336,18 @@ void DecodeLoop::SendHeartbeats() {
   }
 }
 
-void DecodeLoop::Publish() {
-  worker::WorkerLoad load;
-  load.running = scheduler_.running_count() + scheduler_.receiving_count();
-  load.queued = scheduler_.waiting_count();
-  load.queued_tokens = scheduler_.waiting_tokens();
-  load.counts = pool_.counts();
-  load.free_blocks = load.counts.free + (cache_ != nullptr ? cache_->evictable_block_count() : 0);
-  load.retained_blocks = cache_ != nullptr ? cache_->retained_block_count() : 0;
-  load.open_transfers = scheduler_.receiving_count();
-  load.draining = draining_;
-  load.drained = draining_ && calls_.empty() && scheduler_.All().empty() &&
-                 open_transfers_.empty() && load.counts.active + load.counts.held == 0;
-  load.last_accepted_at = last_accepted_at_;
-  load.computed_prompt_tokens = computed_prompt_tokens_;
-  load.generated_tokens = generated_tokens_;
-  load.read_at = clock_.SinceStart();
-  step_times_.Report(scheduler_.All(), options_.scheduler.max_num_batched_tokens, load.read_at,
-                     &load);
-  ReportLinks(load);
-  publish_(load);
-  metrics_.SetLoad(load);
+void DecodeLoop::FillLoad(worker::WorkerLoad* load) {
+  load->running = scheduler_.running_count() + scheduler_.receiving_count();
+  load->queued = scheduler_.waiting_count();
+  load->queued_tokens = scheduler_.waiting_tokens();
+  load->open_transfers = scheduler_.receiving_count();
+  load->drained = draining() && calls_.empty() && scheduler_.All().empty() &&
+                  open_transfers_.empty() && load->counts.active + load->counts.held == 0;
+  load->computed_prompt_tokens = computed_prompt_tokens_;
+  load->generated_tokens = generated_tokens_;
+  step_times_.Report(scheduler_.All(), options_.scheduler.max_num_batched_tokens, load->read_at,
+                     load);
+  ReportLinks(*load);
 }
 
 // The list is built when a transfer has changed it, not in each of the steps between.
@@ -448,8 +369,7 @@ void DecodeLoop::ReportLinks(worker::WorkerLoad& load) {
 }
 
 void DecodeLoop::CheckIntegrity() const {
-  pool_.CheckIntegrity();
-  if (cache_ != nullptr) cache_->CheckIntegrity();
+  WorkerLoop::CheckIntegrity();
   scheduler_.CheckIntegrity();
 }
 

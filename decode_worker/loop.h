@@ -8,22 +8,18 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/base/mailbox.h"
 #include "common/engine/engine.h"
 #include "common/grammar/structured_output.h"
-#include "common/kv/radix_cache.h"
 #include "common/transfer/device_link_client.h"
 #include "common/transfer/link_meter.h"
 #include "common/transfer/prefill_call.h"
 #include "common/transfer/shared_pools.h"
 #include "common/worker/cache_journal.h"
-#include "common/worker/kv_holder.h"
-#include "common/worker/submission_limit.h"
 #include "common/worker/watch_service.h"
+#include "common/worker/worker_loop.h"
 #include "decode_worker/decode_stream.h"
 #include "decode_worker/host_kv.h"
 #include "decode_worker/kv_offers.h"
@@ -35,12 +31,9 @@
 
 namespace baton::decode_worker {
 
-struct LoopOptions {
+struct LoopOptions : worker::WorkerLoopOptions {
   SchedulerOptions scheduler;
   std::string worker_id;
-  bool enable_prefix_caching = true;
-  double max_retained_share = 0.25;  // of the pool's blocks
-  worker::KvHolderOptions kv_holder;
   KvOffersOptions kv_offers;
   int64_t host_kv_bytes = 0;  // for the KV of preempted sequences; 0: it is recomputed
   // Computes the masks of calls with a grammar. Null: there are none. Must outlive the loop.
@@ -49,8 +42,6 @@ struct LoopOptions {
   // none. Must outlive the loop.
   transfer::SharedPools* shared_pools = nullptr;
   transfer::DeviceLinkClient* device_links = nullptr;
-  // False: the owner calls Turn(), as the simulation does.
-  bool own_thread = true;
 };
 
 // Opens a Prefill call; PrefillCall::Start over a cached channel, or a fake.
@@ -58,17 +49,14 @@ using StartPrefill = std::function<std::shared_ptr<transfer::PrefillCall>(
     const PrefillPeer& peer, const internal::v1::PrefillRequest& request, absl::Time deadline,
     transfer::TransferPlan plan, transfer::PrefillEvents events)>;
 
-// Submit, Cancel, SetDraining, FlushCache, kv_holder() and Stop are thread-safe. The rest runs on
-// the loop's thread, or on the thread that calls Turn().
-class DecodeLoop {
+// Submit, Cancel and OfferFrom are thread-safe. The rest is as in WorkerLoop.
+class DecodeLoop final : public worker::WorkerLoop {
  public:
-  static constexpr absl::Duration kHeartbeat = absl::Seconds(1);
-
   // All references must outlive the loop. `publish` is called on the loop thread.
   DecodeLoop(const LoopOptions& options, engine::Engine& engine, worker::CacheJournal& journal,
              const Clock& clock, DecodeMetrics& metrics, StartPrefill start_prefill,
              std::function<void(const worker::WorkerLoad&)> publish);
-  ~DecodeLoop();
+  ~DecodeLoop() override { Stop(); }
 
   // `sequence`: the call's first choice, from which the loop forks the others once the prompt is
   // computed. The call's stream gets tokens and a finish reason for each choice, or an error. The
@@ -76,38 +64,24 @@ class DecodeLoop {
   // at once.
   void Submit(std::unique_ptr<Sequence> sequence);
   void Cancel(uint64_t call_id);
-  // While draining, refuses new requests with UNAVAILABLE; accepted requests are completed. Calls
-  // `applied` on the loop's thread after it has published the change, or at once if it has ended.
-  void SetDraining(
-      bool draining, std::function<void()> applied = [] {});
-  // Evicts the cached blocks that nothing uses. Calls `done`, as above, with their number.
-  void FlushCache(std::function<void(int)> done);
-  worker::KvHolder& kv_holder() { return holder_; }
   // As KvOffers::SetSelf. Thread-safe.
   void OfferFrom(internal::v1::WorkerRef self) {
     mailbox_->Post([this, self = std::move(self)] { offers_.SetSelf(self); });
   }
-  // Ends all requests with UNAVAILABLE, waits until no gRPC thread writes KV into their blocks any
-  // more, and joins the thread.
-  // Idempotent. Without own_thread, REQUIRES that all transfers have ended.
-  void Stop();
 
-  // Handles messages, waiting up to `wait` for the first, admits, and runs at most one step. True
-  // if it ran one; if not, there is nothing to do until the next message or heartbeat.
-  bool Turn(absl::Duration wait);
-  // After a Turn that ran no step, pass at most this as the next `wait`, so that heartbeats are on
-  // time.
-  absl::Duration UntilNextHeartbeat() const;
+  absl::Duration UntilNextHeartbeat() const override;
 
-  // For tests, between calls of Turn: ends the process unless pool, cache, scheduler and calls are
-  // consistent.
-  void CheckIntegrity() const;
+  // For tests, between calls of Turn.
+  void CheckIntegrity() const override;
   const kv::BlockPool& pool() const { return pool_; }
   const DecodeScheduler& scheduler() const { return scheduler_; }
 
  private:
-  void Run();
-  void EndAll();
+  bool Work() override;
+  void EndRequests() override;
+  bool quiet() const override;
+  void FillLoad(worker::WorkerLoad* load) override;
+  void OnPublished(const worker::WorkerLoad& load) override { metrics_.SetLoad(load); }
   void EndExpired();
   void Accept(std::unique_ptr<Sequence> sequence);
   void Admitted(Sequence& sequence);
@@ -156,26 +130,15 @@ class DecodeLoop {
   // Frees the sequence and its blocks. Sends nothing.
   void Drop(Sequence& sequence);
   void SendHeartbeats();
-  void Publish();
   void ReportLinks(worker::WorkerLoad& load);
 
-  engine::Engine& engine_;
   const LoopOptions options_;
-  const Clock& clock_;
   DecodeMetrics& metrics_;
   const StartPrefill start_prefill_;
-  const std::function<void(const worker::WorkerLoad&)> publish_;
-  // Shared with open transfers, whose last event may come after the loop.
-  const std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
-  kv::BlockPool pool_;
-  std::unique_ptr<kv::RadixCache> cache_;
-  worker::KvHolder holder_;
   KvOffers offers_;
-  worker::SubmissionLimit submission_limit_;
   LoadEstimate estimate_;
   PromptBudget prompt_budget_;
   StepTimes step_times_;
-  absl::Duration last_accepted_at_;  // when the last request arrived; reported to routers
   HostKv host_kv_;
   DecodeScheduler scheduler_;
   std::deque<InflightStep> inflight_;  // oldest first, as in the scheduler
@@ -197,9 +160,6 @@ class DecodeLoop {
   // Since the start.
   int64_t computed_prompt_tokens_ = 0;
   int64_t generated_tokens_ = 0;
-  bool draining_ = false;
-  bool stopping_ = false;
-  std::thread thread_;
 };
 
 }  // namespace baton::decode_worker

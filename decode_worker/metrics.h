@@ -38,7 +38,6 @@ class DecodeMetrics {
   void PrefixCache(int64_t tokens, int64_t cached_tokens) {
     worker_.PrefixCache(tokens, cached_tokens);
   }
-  void BlocksEvicted(int count) { worker_.BlocksEvicted(count); }
   // `swapped`: the KV was copied to host memory.
   void Preempted(bool swapped, int64_t count);
   // KV of preempted sequences was copied to host memory, and back.
@@ -51,6 +50,7 @@ class DecodeMetrics {
   void SetLoad(const worker::WorkerLoad& load);
   // Of all links that are reported.
   void SetLinks(std::vector<double> bytes_per_second);
+  worker::WorkerMetrics& worker() { return worker_; }
   worker::KvExchangeMetrics& kv_exchange() { return kv_exchange_; }
   const telemetry::TraceCounters& traces() const { return worker_.traces(); }
   std::vector<telemetry::MetricDescription> descriptions() {

@@ -21,10 +21,6 @@ constexpr int64_t kMostPostedTokens = 1 << 20;
 
 double Milliseconds(absl::Duration duration) { return absl::ToDoubleMilliseconds(duration); }
 
-absl::Status Draining() {
-  return MakeError(absl::StatusCode::kUnavailable, "DRAINING", "this prefill worker drains");
-}
-
 // The prompt's tokens that follow those of the chunk.
 absl::Span<const int32_t> Targets(const Chunk& chunk) {
   const int end = std::min(chunk.end + 1, chunk.job->prompt_tokens);
@@ -60,39 +56,22 @@ class PrefillLoop::LayerSender final : public model::LayerObserver {
 PrefillLoop::PrefillLoop(const LoopOptions& options, engine::Engine& engine,
                          worker::CacheJournal& journal, const Clock& clock, PrefillMetrics& metrics,
                          std::function<void(const worker::WorkerLoad&)> publish)
-    : options_(options),
-      engine_(engine),
-      clock_(clock),
+    : WorkerLoop(options, "prefill",
+                 {options.scheduler.max_queued_requests,
+                  std::max(options.scheduler.max_queued_tokens, kMostPostedTokens)},
+                 engine, journal, clock, metrics.worker(), metrics.kv_exchange(),
+                 std::move(publish)),
+      options_(options),
       metrics_(metrics),
-      publish_(std::move(publish)),
-      pool_(engine.kv_pool().block_count),
-      cache_(options.enable_prefix_caching
-                 ? std::make_unique<kv::RadixCache>(
-                       pool_, engine.kv_layout().block_tokens,
-                       kv::RetentionLimits{options.max_retained_share, clock})
-                 : nullptr),
-      holder_(options.kv_holder, engine.kv_layout(), pool_, cache_.get(), mailbox_,
-              metrics.kv_exchange()),
       fetcher_(options.kv_fetch, engine, pool_, cache_.get(), clock, metrics.kv_exchange(),
                mailbox_),
       tiers_(options.kv_tiers, engine, pool_, cache_.get(), clock, metrics.tiers(), journal,
              mailbox_),
       scheduler_(options.scheduler, pool_, cache_.get()),
-      submission_limit_("prefill",
-                        {options.scheduler.max_queued_requests,
-                         std::max(options.scheduler.max_queued_tokens, kMostPostedTokens)}),
       throughput_(clock),
       last_heartbeat_at_(clock.SinceStart()) {
-  if (cache_ != nullptr) {
-    cache_->SetListener([this, &journal](kv::CacheChange change) {
-      journal.Record(change);
-      if (!change.added) metrics_.BlocksEvicted(1);
-    });
-  }
-  if (options_.own_thread) thread_ = std::thread([this] { Run(); });
+  StartThread();
 }
-
-PrefillLoop::~PrefillLoop() { Stop(); }
 
 void PrefillLoop::Submit(std::unique_ptr<PrefillJob> job) {
   std::vector<std::unique_ptr<PrefillJob>> jobs;
@@ -122,26 +101,6 @@ void PrefillLoop::Cancel(uint64_t job_id) {
   mailbox_->Post([this, job_id] { End(job_id, absl::CancelledError("cancelled by the caller")); });
 }
 
-void PrefillLoop::SetDraining(bool draining, std::function<void()> applied) {
-  submission_limit_.SetDraining(draining);
-  const bool posted = mailbox_->Post([this, draining, applied] {
-    draining_ = draining || stopping_ || ended_;
-    holder_.SetDraining(draining_);
-    Publish();
-    applied();
-  });
-  if (!posted) applied();
-}
-
-void PrefillLoop::FlushCache(std::function<void(int)> done) {
-  const bool posted = mailbox_->Post([this, done] {
-    const int dropped = cache_ != nullptr ? cache_->Clear() : 0;
-    Publish();
-    done(dropped);
-  });
-  if (!posted) done(0);
-}
-
 void PrefillLoop::Offer(worker::KvOffer offer, worker::AnswerOffer answer) {
   if (offers_.fetch_add(1) >= kMostOffers) {
     offers_.fetch_sub(1);
@@ -151,41 +110,18 @@ void PrefillLoop::Offer(worker::KvOffer offer, worker::AnswerOffer answer) {
   }
   const bool posted = mailbox_->Post([this, offer = std::move(offer), answer] {
     offers_.fetch_sub(1);
-    answer(fetcher_.TakeOffer(offer, /*busy=*/draining_ || scheduler_.waiting_count() > 0));
+    answer(fetcher_.TakeOffer(offer, /*busy=*/draining() || scheduler_.waiting_count() > 0));
   });
   if (posted) return;
   offers_.fetch_sub(1);
   answer(Draining());
 }
 
-void PrefillLoop::Stop() {
-  if (!options_.own_thread) {
-    EndAll();
-  } else if (thread_.joinable()) {
-    mailbox_->Post([this] { stopping_ = true; });
-    thread_.join();
-  }
+absl::Duration PrefillLoop::UntilNextHeartbeat() const {
+  return scheduler_.empty() ? absl::InfiniteDuration() : kHeartbeat;
 }
 
-void PrefillLoop::Run() {
-  Publish();  // the pool, before any request
-  bool stepped = false;
-  while (!stopping_) {
-    const absl::Duration idle = scheduler_.empty() ? absl::InfiniteDuration() : kHeartbeat;
-    stepped = TakeTurn(stepped ? absl::ZeroDuration() : idle);
-  }
-  EndAll();
-}
-
-bool PrefillLoop::Turn(absl::Duration wait) {
-  BATON_CHECK(!options_.own_thread);
-  return !ended_ && TakeTurn(wait);
-}
-
-bool PrefillLoop::TakeTurn(absl::Duration wait) {
-  mailbox_->RunPending(wait);
-  last_accepted_at_ = clock_.SinceStart();
-  if (stopping_) return false;
+bool PrefillLoop::Work() {
   const StepPlan plan = scheduler_.NextStep();
   for (PrefillJob* job : plan.started) Start(*job);
   if (plan.chunks.empty() && scheduler_.waiting_count() > 0) fetcher_.CancelOffers();
@@ -199,36 +135,19 @@ bool PrefillLoop::TakeTurn(absl::Duration wait) {
   }
   tiers_.Tick();
   SendHeartbeats();
-  Publish();
   return !plan.chunks.empty();
 }
 
-void PrefillLoop::EndAll() {
-  if (ended_) return;
-  ended_ = true;
-  draining_ = true;
-  holder_.SetDraining(true);
-  mailbox_->RunPending(absl::ZeroDuration());
+void PrefillLoop::EndRequests() {
   std::vector<uint64_t> ids;
   scheduler_.ForEachJob([&ids](const PrefillJob& job) { ids.push_back(job.id); });
   for (const uint64_t id : ids) End(id, Draining());
-  // Blocks are freed after their last writer has stopped, channels after their last call.
   fetcher_.CancelAll();
   tiers_.CancelAll();
-  while (!fetcher_.idle() || !tiers_.idle()) {
-    BATON_CHECK(options_.own_thread) << "stopped with open fetches";
-    mailbox_->RunPending(absl::InfiniteDuration());
-  }
-  mailbox_->Close();
-  mailbox_->RunPending(absl::ZeroDuration());
-  holder_.ReleaseAll();
-  // Frames still in gRPC's buffers read memory that the engine owns, which outlives the server.
-  sending_.clear();
 }
 
 void PrefillLoop::CheckIntegrity() const {
-  pool_.CheckIntegrity();
-  if (cache_ != nullptr) cache_->CheckIntegrity();
+  WorkerLoop::CheckIntegrity();
   scheduler_.CheckIntegrity();
 }
 
@@ -244,8 +163,8 @@ void PrefillLoop::Admit(std::unique_ptr<PrefillJob> job) {
   job->submitted_at = clock_.SinceStart();
   PrefillJob* const submitted = job.get();
   const absl::Status status =
-      draining_ ? Draining()
-                : scheduler_.Submit(std::move(job), clock_.Now(), throughput_.tokens_per_second());
+      draining() ? Draining()
+                 : scheduler_.Submit(std::move(job), clock_.Now(), throughput_.tokens_per_second());
   if (!status.ok()) {
     metrics_.Refused(ErrorReason(status));
     sink->Finish(status);
@@ -254,7 +173,7 @@ void PrefillLoop::Admit(std::unique_ptr<PrefillJob> job) {
   if (submitted->scoring == nullptr) {
     const int step = options_.scheduler.max_num_batched_tokens;
     tiers_.Consider(*submitted, cost_, step, [this, step](PrefillJob& job) {
-      if (!draining_) fetcher_.Consider(job, cost_, step);
+      if (!draining()) fetcher_.Consider(job, cost_, step);
     });
   }
 }
@@ -430,29 +349,24 @@ void PrefillLoop::SendHeartbeats() {
   scheduler_.ForEachJob([now](const PrefillJob& job) { job.sink()->OnHeartbeat(now); });
 }
 
-void PrefillLoop::Publish() {
-  worker::WorkerLoad load;
-  load.running = scheduler_.running_count();
-  load.queued = scheduler_.waiting_count();
-  load.queued_tokens = scheduler_.queued_tokens();
-  load.read_at = clock_.SinceStart();
-  load.prefill_cost = worker::ToPrefillCost(cost_, load.read_at);
+void PrefillLoop::FillLoad(worker::WorkerLoad* load) {
+  load->running = scheduler_.running_count();
+  load->queued = scheduler_.waiting_count();
+  load->queued_tokens = scheduler_.queued_tokens();
+  load->prefill_cost = worker::ToPrefillCost(cost_, load->read_at);
   const PrefillWork remaining = scheduler_.remaining_work();
   if (remaining.tokens > 0) {
-    load.remaining_work = absl::Seconds(cost_.Seconds(
-        worker::PrefillTerms(remaining, options_.scheduler.max_num_batched_tokens), load.read_at));
+    load->remaining_work = absl::Seconds(cost_.Seconds(
+        worker::PrefillTerms(remaining, options_.scheduler.max_num_batched_tokens), load->read_at));
   }
-  load.counts = pool_.counts();
-  load.free_blocks = load.counts.free + (cache_ != nullptr ? cache_->evictable_block_count() : 0);
-  load.retained_blocks = cache_ != nullptr ? cache_->retained_block_count() : 0;
-  load.open_transfers = static_cast<int>(sending_.size());
-  load.draining = draining_;
-  load.drained = draining_ && load.running + load.queued == 0 && sending_.empty() &&
-                 load.counts.active + load.counts.held == 0;
-  load.last_accepted_at = last_accepted_at_;
-  load.computed_prompt_tokens = computed_tokens_;
-  load.tier_load_time = tiers_.load_time();
-  publish_(load);
+  load->open_transfers = static_cast<int>(sending_.size());
+  load->drained = draining() && load->running + load->queued == 0 && sending_.empty() &&
+                  load->counts.active + load->counts.held == 0;
+  load->computed_prompt_tokens = computed_tokens_;
+  load->tier_load_time = tiers_.load_time();
+}
+
+void PrefillLoop::OnPublished(const worker::WorkerLoad& load) {
   metrics_.SetLoad(load);
   tiers_.ReportUsage();
 }

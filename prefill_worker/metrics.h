@@ -32,7 +32,6 @@ class PrefillMetrics {
   void StepGap(absl::Duration gap) { step_gap_.Observe(absl::ToDoubleSeconds(gap)); }
   // An item of a ScoreItems call.
   void Scored() { scored_items_.Increment(); }
-  void BlocksEvicted(int count) { worker_.BlocksEvicted(count); }
   void BytesSent(int64_t bytes, transfer::Plane plane) { worker_.KvBytes(bytes, plane); }
   // All KV of a computed prompt has left, `after` its computation.
   void Sent(absl::Duration after, int64_t bytes, transfer::Plane plane) {
@@ -41,6 +40,7 @@ class PrefillMetrics {
   // A job that had started ended before its prompt was computed.
   void TransferFailed(transfer::AbortReason reason) { worker_.KvTransferFailed(Name(reason)); }
   void SetLoad(const worker::WorkerLoad& load) { worker_.SetLoad(load); }
+  worker::WorkerMetrics& worker() { return worker_; }
   worker::KvExchangeMetrics& kv_exchange() { return kv_exchange_; }
   TierMetrics& tiers() { return tiers_; }
   const telemetry::TraceCounters& traces() const { return worker_.traces(); }
