@@ -249,10 +249,10 @@ class Expressions:
                 spans.append((other, other))
         at = {0: 0, 1: max(1, len(others) // 2), 2: len(others)}[place]
         members = others[:at] + [member] + others[at:]
-        if not negated:
-            return "[" + "".join(members) + "]", c
         outside = [x for x in self.ascii + list(HEX) if not any(a <= x <= b for a, b in spans)]
-        return "[^" + "".join(members) + "]", self.rng.choice(outside) if outside else None
+        if negated and outside:
+            return "[^" + "".join(members) + "]", self.rng.choice(outside)
+        return "[" + "".join(members) + "]", c  # there may be no other character at all
 
     def atom(self, c, depth):
         kind = self.rng.randrange(8)
