@@ -48,7 +48,7 @@ class DecodeMetrics {
   void Recomputed(Recompute reason);
   void PrefilledHere(int64_t tokens);
   void SetLoad(const worker::WorkerLoad& load);
-  // Of all links that are reported.
+  // Sets the rates of all links that are reported.
   void SetLinks(std::vector<double> bytes_per_second);
   worker::WorkerMetrics& worker() { return worker_; }
   worker::KvExchangeMetrics& kv_exchange() { return kv_exchange_; }

@@ -6,8 +6,8 @@
 namespace baton::decode_worker {
 namespace {
 
-// Of the whole blocks that both have, but for the last token of `sequence`: it computes that
-// itself.
+// The tokens of the whole blocks that both have, but for the last token of `sequence`, which it
+// computes itself.
 int SharedTokens(const Sequence& other, const Sequence& sequence, int block_tokens) {
   if (other.call->root != sequence.call->root) return 0;
   const auto [end, ignored] = std::mismatch(sequence.tokens.begin(), sequence.tokens.end() - 1,

@@ -34,7 +34,7 @@ struct FirstToken {
   double prefill_ms = 0;
 };
 
-// Of a job that draws a token after its prompt.
+// The sink of a job that draws a token after its prompt.
 class TokenSink : public JobSink {
  public:
   // The log probabilities of the prompt's tokens from first_position on, if they were requested.
@@ -43,7 +43,7 @@ class TokenSink : public JobSink {
   virtual void OnFirstToken(FirstToken token) = 0;
 };
 
-// Of a job that scores labels after its prompt.
+// The sink of a job that scores labels after its prompt.
 class ScoreSink : public JobSink {
  public:
   // The log probabilities of each label's tokens.

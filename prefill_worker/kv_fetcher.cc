@@ -14,7 +14,7 @@ namespace baton::prefill_worker {
 namespace {
 
 constexpr size_t kMaxHolders = 256;
-// Of a fetch's rate, in the mean over a holder's fetches.
+// The weight of a fetch's rate in the mean over a holder's fetches.
 constexpr double kNewWeight = 0.3;
 
 using Result = internal::v1::OfferKvResponse;

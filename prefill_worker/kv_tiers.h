@@ -51,7 +51,8 @@ struct KvTiersOptions {
   int segment_tokens = 128;  // whole blocks
   int least_uses = 2;        // of a segment, before it is stored
   int max_loads = 8;         // at once
-  // Of the pool's blocks: for all loads together, and for all writes that have not been copied.
+  // The shares of the pool's blocks for all loads together, and for all writes that have not been
+  // copied.
   double max_reserved_share = kv::kMostFetchedShare;
   double max_pinned_share = 0.1;
   int max_pending = 4096;  // segments that wait to be written
@@ -61,7 +62,7 @@ struct KvTiersOptions {
 
 class KvTiers {
  public:
-  // Of the time that computing the prompt takes, what a load may lose.
+  // A load may lose at most this share of the time that computing the prompt takes.
   static constexpr double kMostLost = 0.05;
   // Before the worker has measured its steps: how long each segment may take.
   static constexpr absl::Duration kUnmeasured = absl::Seconds(1);
@@ -91,7 +92,7 @@ class KvTiers {
   // For the end of the loop, which must then handle its mailbox until idle().
   void CancelAll();
   int waiting_jobs() const;
-  // Of a segment in the tiers that are reported to routers; zero: not measured.
+  // The time to load a segment of the tiers that are reported to routers; zero: not measured.
   absl::Duration load_time() const {
     return listing_ == nullptr ? absl::ZeroDuration() : io_->LoadTime();
   }

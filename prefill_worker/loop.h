@@ -74,7 +74,8 @@ class PrefillLoop final : public worker::WorkerLoop {
   void Admit(std::unique_ptr<PrefillJob> job);
   void Start(PrefillJob& job);
   void Step(const std::vector<Chunk>& chunks);
-  // Of the prompts that the step has completed. Labels of several tokens take further steps.
+  // Scores the labels of the prompts that the step has completed. Those of several tokens take
+  // further steps.
   void CompleteScoring(const std::vector<std::pair<PrefillJob*, engine::StepResult*>>& scored);
   void Complete(PrefillJob& job, const engine::StepResult& result);
   void EndCompleted(PrefillJob& job);

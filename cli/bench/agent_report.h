@@ -15,8 +15,9 @@ namespace baton::cli {
 // A turn that was sent.
 struct AgentTurn {
   int turn = 0;  // of its conversation, from 0
-  // Of its prompt, at the beginning: those of the conversation's last prompt and answer; in a first
-  // turn, those that all conversations share, once a first turn has ended.
+  // The tokens at the beginning of its prompt that a worker has seen: those of the conversation's
+  // last prompt and answer; in a first turn, those that all conversations share, once a first turn
+  // has ended.
   int known_tokens = 0;
   Outcome outcome;
 };
@@ -37,7 +38,7 @@ struct AgentResult {
   std::vector<AgentPass> passes;
 };
 
-// Of some turns. Times and tokens are those of successful requests.
+// What some turns came to. Times and tokens are those of successful requests.
 struct AgentFigures {
   Tally tally;
   std::vector<double> ttft_ms;
@@ -46,7 +47,7 @@ struct AgentFigures {
   // read.
   int64_t recomputed_tokens = 0;
 };
-// Of all turns, and of each by its number.
+// The figures of all turns, and those of each turn by its number.
 AgentFigures CollectAgent(const AgentPass& pass);
 std::map<int, AgentFigures> CollectTurns(const AgentPass& pass);
 

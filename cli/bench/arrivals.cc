@@ -14,7 +14,7 @@ std::vector<double> ArrivalTimes(int count, double rate, double burstiness, uint
   for (double& time : times) {
     time = sum += std::isinf(burstiness) ? 1.0 : random.Gamma(burstiness);
   }
-  // Of a tiny shape, every gap may be 0.
+  // With a tiny shape, every gap may be 0.
   const double scale = sum > 0 ? count / rate / sum : 0;
   for (double& time : times) time *= scale;
   return times;

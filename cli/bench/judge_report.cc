@@ -58,7 +58,7 @@ double ShareOf(double part, double whole) { return whole > 0 ? part / whole : 0;
 
 double SumOf(const JudgeFigures& f) { return absl::c_accumulate(f.latency_ms, 0.0); }
 
-// Of warm verdicts of one token: "time per warm item / time to compute its tokens".
+// The time per warm item over the time to compute its tokens, for verdicts of one token.
 std::optional<double> WarmRatio(const JudgeFigures& f, const std::optional<double>& compute_ms) {
   const std::optional<double> item_ms = MedianOf(ValuesOf(f.item_ms));
   if (f.prefix != "warm" || f.verdict == "text" || !item_ms || !compute_ms) return std::nullopt;

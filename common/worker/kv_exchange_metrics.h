@@ -19,7 +19,7 @@ enum class FetchResult {
   kRefused,  // by the holder, which is well
   kFailed,
 };
-// Of a fetch that failed at the receiver.
+// The result of a fetch that failed at the receiver.
 FetchResult FetchResultOf(const absl::Status& status);
 
 enum class OfferResult {

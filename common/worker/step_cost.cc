@@ -6,7 +6,7 @@
 namespace baton::worker {
 namespace {
 
-// Of the weight of all steps so far, at each new one: the last hundred or so count.
+// Each new step leaves the earlier ones this share of their weight: the last hundred or so count.
 constexpr double kKeep = 0.99;
 // As much as so many steps of relative error 1 would say.
 constexpr double kPriorWeight = 0.02;

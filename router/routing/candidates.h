@@ -64,8 +64,8 @@ struct CandidateTable {
   std::vector<double> idle_at_s;  // when the work known of will be done
   std::vector<double> reported_at_s;
 
-  // Of prompts: that of most workers, and by row, in order, those that are not like it. Of a
-  // thousand workers of one kind, few stand out (cost_estimates.h).
+  // What prompts cost: on most workers (`usual`), and by row, in order, on those that are not like
+  // them (`unusual`). Few of a thousand workers of one kind stand out (cost_estimates.h).
   struct PromptCost {
     LinearCost cost;
     int block_tokens = 16;
@@ -143,7 +143,7 @@ inline uint32_t CostColumn::UpTo(const double* values, size_t count, double boun
   return count < kBlock ? low & ((1u << count) - 1) : low;
 }
 
-// Of the blocks in kCount groups: each group's least cost is at most the highest of these.
+// The blocks are in kCount groups. Each group's least cost is at most the highest of these.
 template <size_t kCount>
 double CostColumn::BoundOf() const {
   static_assert(kBlock % kCount == 0);

@@ -19,7 +19,7 @@ constexpr double kStandsOut = 1.6;
 constexpr double kIsAlike = 1.3;
 // How often a slow worker of which nothing is measured any more gets a request to show its pace.
 constexpr double kTryEvery_s = 2;
-// Of one that is still measured, by what it has left to do.
+// The same for a worker that is still measured, by what it has left to do.
 constexpr double kTryMeasuredEvery_s = 10;
 constexpr double kMostSeconds = 86'400;
 constexpr double kFewestSteps = 1e-3;

@@ -53,7 +53,7 @@ struct Decision {
   absl::string_view policy;  // static text
   double kappa = 0;  // price of a second of service on a prefill worker; 0: the policy has none
 
-  // Of the chosen workers.
+  // What was predicted of the chosen workers.
   int predicted_cached_tokens = 0;    // tier_tokens included
   double predicted_ttft_seconds = 0;  // 0: not known
 

@@ -61,7 +61,7 @@ class FleetLoad {
   // Several times a second: brings the estimates of costs up to date.
   void Tick(absl::Duration now);
 
-  // Of prompts on that worker, as estimated; nullopt if no worker has reported.
+  // The estimated cost of prompts on that worker; nullopt if no worker has reported.
   std::optional<LinearCost> PrefillCost(int worker) const;
 
   struct Query {

@@ -29,7 +29,7 @@ namespace baton::router {
 // Workers are numbers, as in Roster; times are seconds of its clock. Unsynchronized.
 class LinkRates {
  public:
-  // Of one report; what goes beyond it is ignored.
+  // One report has at most so many; what goes beyond it is ignored.
   static constexpr int kMostReported = 32;
   // Kept of a decode worker: those that were measured last.
   static constexpr size_t kMostLinks = 256;

@@ -47,8 +47,8 @@ struct Pricing {
     const double price = std::min(highest, fleet + own_queue * c.queue_s);
     return c.worker == home ? (1 - home_discount) * price : price;
   }
-  // Of all, not sealed. What is fetched or loaded takes a place in the cache as if it was
-  // computed: its price stays.
+  // The costs of all candidates, not sealed. What is fetched or loaded takes a place in the cache
+  // as if it was computed: its price stays.
   absl::Span<double> Costs(const Candidates& candidates, CostColumn* column) const;
   double Cost(const Candidate& c) const {
     return c.wait_s() - c.fetch_saves_s + (1 + Price(c)) * c.service_s;

@@ -19,9 +19,9 @@ constexpr double kLeastOfNone = std::numeric_limits<double>::infinity();
 // Costs this close are equal: what is left of them is noise of the measurement.
 constexpr double kTieShare = 0.01;
 constexpr double kTie_s = 1e-4;
-// Of ρ.
+// How long ρ remembers.
 constexpr double kUtilizationMemory_s = 60;
-// Of at least so many decode workers, half are looked at.
+// If there are at least so many decode workers, half of them are looked at.
 constexpr size_t kDrawAmong = 8;
 // Less of a discount is none.
 constexpr double kLeastDiscount = 1e-3;
@@ -108,7 +108,7 @@ bool Stale(const Candidates& candidates) {
   return true;
 }
 
-// Of those whose cost is nearly the lowest: the deepest match, then the highest hash.
+// Among those whose cost is nearly the lowest, the deepest match wins, then the highest hash.
 int Cheapest(const Candidates& prefill, const CostColumn& costs, uint64_t home_key) {
   const absl::Span<const int> cached_blocks = prefill.matched_blocks();
   const double bound = costs.least() + std::max(kTie_s, kTieShare * costs.least());
@@ -149,7 +149,7 @@ Pricing PricedPolicy::PricingOf(const RouteQuery& query, const Candidates& prefi
         last_s_ ? std::max(0.0, query.now_s - *last_s_) : kUtilizationMemory_s * 100;
     busy_share_ +=
         (1 - std::exp(-passed / kUtilizationMemory_s)) * (sums.busy / count - busy_share_);
-    // Of decisions side by side, one may have read the clock before another.
+    // Decisions are made side by side: one may have read the clock before another.
     last_s_ = std::max(query.now_s, last_s_.value_or(query.now_s));
     busy_share = busy_share_;
     mean_service_s = mean_service_s_.value();
@@ -189,7 +189,7 @@ int PricedPolicy::ChoosePrefill(const RouteQuery& query, const Candidates& prefi
   return best;
 }
 
-// Of many workers, half are looked at, drawn anew for each request: several routers that have heard
+// Half of many workers are looked at, drawn anew for each request: several routers that have heard
 // the same would else all fill the same gap. Idle workers, and those that hold blocks of the
 // session, are always looked at.
 void PricedPolicy::LookAtDecode(const RouteQuery& query, absl::Span<const Candidate> decode,

@@ -81,7 +81,7 @@ class PricedPolicy final : public Policy {
     CostColumn moved_costs;  // with the move to a decode worker
     uint64_t home_key = 0;
     std::vector<int> looked_at;  // decode candidates, in order
-    // Of these and of those looked at before; other costs are no number.
+    // The prices of these and of those looked at before; other costs are no number.
     std::vector<double> decode_costs;
     std::vector<DecodePrice> decode_prices;
   };

@@ -24,7 +24,7 @@ constexpr absl::Duration kLongestTransfer = absl::Minutes(1);
 // unless all were silent for about as long.
 constexpr absl::Duration kUsualSilence = absl::Milliseconds(1250);
 constexpr absl::Duration kAboutAsLong = absl::Milliseconds(250);
-// Of an answer, until some have been seen.
+// The expected length of an answer, until some have been seen.
 constexpr double kAnswerTokens = 128;
 
 bool IsPinned(const RouteRequest& request) { return request.only_prefill.worker != kNoWorker; }

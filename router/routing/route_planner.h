@@ -37,11 +37,11 @@ struct RouteOptions {
   // Requests whose first token is expected later are refused. 0: none.
   absl::Duration ttft_slo;
   bool kv_fetch = false;  // name holders of cached KV that a prefill worker lacks
-  // Of a fetch. 0: unknown, so computing is priced. Too high a rate sends prompts to workers that
-  // compute what they were to fetch. The rates of links that decode workers report are no guide:
-  // they are of the other direction, and perhaps of shared memory.
+  // The rate of a fetch. 0: unknown, so computing is priced. Too high a rate sends prompts to
+  // workers that compute what they were to fetch. The rates of links that decode workers report are
+  // no guide: they are of the other direction, and perhaps of shared memory.
   double kv_fetch_bytes_per_second = 0;
-  // From a prefill to a decode worker, until transfers have been measured.
+  // The rate from a prefill to a decode worker, until transfers have been measured.
   double kv_bytes_per_second = 1e9;
   // The source of jitter in retry times. A simulation has its own.
   std::function<uint64_t()> random = &RandomId64;
@@ -215,7 +215,7 @@ class RoutePlanner final : public RosterObserver {
   FleetLoad fleet_ ABSL_GUARDED_BY(mutex_);
   LinkRates links_ ABSL_GUARDED_BY(mutex_);
   PairHealth health_ ABSL_GUARDED_BY(mutex_);
-  // Of the answers so far, the last ones counting most.
+  // Means over the answers so far, the last ones counting most.
   DecayedMean answer_tokens_ ABSL_GUARDED_BY(mutex_);
   DecayedMean transfer_seconds_ ABSL_GUARDED_BY(mutex_);
   DecayedMean transfer_bytes_ ABSL_GUARDED_BY(mutex_);

@@ -45,7 +45,7 @@ namespace baton::router {
 inline constexpr int kItemsPerBatch = 32;
 inline constexpr int kItemsInFlight = 128;
 inline constexpr int kItemsAhead = 256;
-// Of items, without their prefix. An item of more tokens is a batch alone.
+// Tokens of items, without their prefix. An item of more tokens is a batch alone.
 inline constexpr int64_t kTokensPerBatch = 8192;
 inline constexpr int64_t kTokensInFlight = 4 * kTokensPerBatch;
 
@@ -67,7 +67,7 @@ class ScoreCall final : public ScoreListener,
   void Start(Settings settings, absl::Time deadline, ScoreSink* sink);
   // As Start, for a call that could not even be parsed.
   void Refuse(const absl::Status& error, ScoreSink* sink);
-  // Of a stream, after Start.
+  // A stream adds items after Start.
   void Add(google::protobuf::RepeatedPtrField<v1::ScoreItem> items);
   void EndOfItems();
   // The client sent what it must not.
@@ -186,7 +186,7 @@ class ScoreCall final : public ScoreListener,
   int64_t tokens_in_flight_ ABSL_GUARDED_BY(mutex_) = 0;  // as Batch::tokens
   int next_stream_ ABSL_GUARDED_BY(mutex_) = 0;
   int prefill_workers_ ABSL_GUARDED_BY(mutex_) = 1;  // at the last choice
-  // Of all workers that were asked: the channel to a worker outlives the last stream.
+  // The holds of all workers that were asked: the channel to a worker outlives the last stream.
   std::vector<WorkerHold> holds_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, v1::ItemScore> out_of_order_ ABSL_GUARDED_BY(mutex_);
   int64_t next_number_ ABSL_GUARDED_BY(mutex_) = 0;

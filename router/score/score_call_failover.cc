@@ -31,7 +31,7 @@ constexpr int kMostWorkers = 16;
 // Before a full or draining worker is asked again; doubled with each refusal, up to a bound.
 constexpr absl::Duration kPause = absl::Milliseconds(200);
 constexpr int kMaxPauseDoublings = 3;
-// Of a call, so that workers do not wait for its next batch.
+// A call has so many batches in flight, so that workers do not wait for its next one.
 constexpr int kBatchesInFlight = 4;
 
 }  // namespace
