@@ -246,6 +246,16 @@ def end_group(process):
         pass
 
 
+def await_all(futures):
+    """Raises what the first of them to fail raises. Python notices a signal that arrives just before a wait when the
+    wait ends, so no wait is long."""
+    running = futures
+    while running:
+        done, running = concurrent.futures.wait(running, timeout=0.2, return_when=concurrent.futures.FIRST_EXCEPTION)
+        for future in done:
+            future.result()
+
+
 def set_up(build, entries, fixtures):
     for entry in entries:
         if entry.sets_up & fixtures:
@@ -276,10 +286,10 @@ def main():
     pool = concurrent.futures.ThreadPoolExecutor(options.jobs)
     try:
         for run in range(1, options.runs + 1):
-            list(pool.map(repetition.run, [entry for entry in entries if not entry.serial]))
+            await_all([pool.submit(repetition.run, entry) for entry in entries if not entry.serial])
             for entry in entries:
                 if entry.serial:
-                    pool.submit(repetition.run, entry).result()
+                    await_all([pool.submit(repetition.run, entry)])
             print(f"{run} of {options.runs} runs", flush=True)
     except KeyboardInterrupt:
         sys.exit(1)
