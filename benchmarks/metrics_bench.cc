@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "decode_worker/metrics.h"
-#include "prefill_worker/metrics.h"
+#include "common/prefill/metrics.h"
 #include "router/metrics.h"
 
 namespace baton {
@@ -42,15 +42,15 @@ BENCHMARK(BM_DecodeStep)->Arg(1)->Arg(16)->Arg(64)->Arg(256);
 // A prompt: admission, one step, its KV in 24 frames.
 void BM_Prefill(benchmark::State& state) {
   prometheus::Registry registry;
-  prefill_worker::PrefillMetrics metrics(registry, "model");
+  prefill::PrefillMetrics metrics(registry, "model");
   const worker::WorkerLoad load = Load(1);
-  prefill_worker::PrefillJob job;
+  prefill::PrefillJob job;
   job.tokens.resize(1000);
   for (auto _ : state) {
-    metrics.Started(job);
-    metrics.Computed(absl::Milliseconds(70));
-    for (int frame = 0; frame < 24; ++frame) metrics.BytesSent(1 << 20, transfer::Plane::kGrpc);
-    metrics.Sent(absl::Milliseconds(3), 24 << 20, transfer::Plane::kGrpc);
+    metrics.jobs().Started(job);
+    metrics.jobs().Computed(absl::Milliseconds(70));
+    for (int frame = 0; frame < 24; ++frame) metrics.jobs().BytesSent(1 << 20, transfer::Plane::kGrpc);
+    metrics.jobs().Sent(absl::Milliseconds(3), 24 << 20, transfer::Plane::kGrpc);
     metrics.SetLoad(load);
   }
 }

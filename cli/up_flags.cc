@@ -92,7 +92,7 @@ void AddUp(CLI::App* app, UpOptions* up, UpFlags* flags) {
   }
   for (const char* flag : {"--kv-tier", "--kv-tier-segment", "--kv-tier-least-uses",
                            "--kv-tier-redis-password-file"}) {
-    app->add_option(flag, flags->prefill_values[flag], "Passed to prefill workers");
+    app->add_option(flag, flags->tier_values[flag], "Passed to every worker");
   }
   app->add_flag("--dequantize-weights", flags->dequantize_weights, "Passed to every worker");
   app->add_flag("--kv-fetch", flags->kv_fetch, "Passed to every process");
@@ -118,12 +118,8 @@ void FinishUp(const CLI::App& app, const UpFlags& flags, UpOptions* up) {
   }
   cluster.router_flags = RouterFlagsOf(flags);
   cluster.router_tls = flags.tls.on();
-  cluster.prefill_flags = GivenFlags(app, flags.prefill_values);
-  const bool has_prefill = up->prefill != UpOptions::Prefill::kAuto && cluster.prefill_workers > 0;
-  if (!has_prefill && !cluster.prefill_flags.empty()) {
-    throw CLI::ValidationError(cluster.prefill_flags.front(),
-                               "is for prefill workers: expected --prefill with a number above 0");
-  }
+  // Not among worker_flags: prompts that `--prefill auto` measures with must not get into KV tiers.
+  cluster.prefill_flags = cluster.decode_flags = GivenFlags(app, flags.tier_values);
   if (flags.kv_write_back) cluster.decode_flags.push_back("--kv-write-back");
   cluster.worker_flags = GivenFlags(app, flags.values);
   for (const auto& [flag, given] :

@@ -24,7 +24,7 @@ struct UpFlags {
   bool no_split_special_tokens = false;
   // Of the workers, which check them further.
   std::map<std::string, std::string> values;
-  std::map<std::string, std::string> prefill_values;  // for prefill workers only
+  std::map<std::string, std::string> tier_values;  // of their KV tiers
   bool dequantize_weights = false;
   bool no_prefix_caching = false;
   bool no_deterministic = false;

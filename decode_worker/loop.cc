@@ -37,13 +37,18 @@ absl::Status ForRouter(const absl::Status& status) {
 }
 
 DecodeScheduler::Events SchedulerEvents(std::function<void(Sequence&)> before_preemption,
-                                        const worker::KvHolder& holder) {
+                                        const worker::KvHolder& holder,
+                                        const prefill::PrefillJobs& jobs) {
   DecodeScheduler::Events events;
   events.before_preemption = std::move(before_preemption);
   events.cancel_transfer = [](Sequence& sequence) {
     if (sequence.transfer_call != nullptr) sequence.transfer_call->Cancel();
   };
-  events.lent_blocks = [&holder] { return holder.pinned_blocks(); };
+  // What jobs still send counts, too: its blocks are in use until it has left.
+  events.lent_blocks = [&holder, &jobs] {
+    return holder.pinned_blocks() + jobs.running_count() + jobs.open_transfers();
+  };
+  events.lent_slots = [&jobs] { return jobs.running_count(); };
   return events;
 }
 
@@ -53,17 +58,18 @@ DecodeLoop::DecodeLoop(const LoopOptions& options, engine::Engine& engine,
                        worker::CacheJournal& journal, const Clock& clock, DecodeMetrics& metrics,
                        StartPrefill start_prefill,
                        std::function<void(const worker::WorkerLoad&)> publish)
-    : WorkerLoop(options, "decode",
-                 {options.scheduler.max_queued_requests, options.scheduler.max_queued_tokens},
-                 engine, journal, clock, metrics.worker(), metrics.kv_exchange(),
+    : WorkerLoop(options, "decode", engine, journal, clock, metrics.worker(), metrics.kv_exchange(),
                  std::move(publish)),
       options_(options),
       metrics_(metrics),
+      submission_limit_(
+          "decode", {options.scheduler.max_queued_requests, options.scheduler.max_queued_tokens}),
       start_prefill_(std::move(start_prefill)),
       offers_(options.kv_offers, engine, clock, metrics.kv_exchange(), mailbox_),
       prompt_budget_(options.scheduler.block_tokens, options.scheduler.max_num_batched_tokens),
       step_times_(DecodeShape(engine.config(), /*on_gpu=*/engine.kv_pool().copier != nullptr)),
       host_kv_(engine, clock, estimate_, metrics, options.host_kv_bytes),
+      jobs_(options.jobs, parts(), step_times_.prompts(), metrics.jobs(), metrics.kv_exchange()),
       scheduler_(options.scheduler, pool_, cache_.get(),
                  SchedulerEvents(
                      [this](Sequence& sequence) {
@@ -72,7 +78,7 @@ DecodeLoop::DecodeLoop(const LoopOptions& options, engine::Engine& engine,
                          trace->Preempted(clock_.SinceStart());
                        }
                      },
-                     holder_)),
+                     holder_, jobs_)),
       link_meter_(std::make_shared<transfer::LinkMeter>(clock)) {
   StartThread();
 }
@@ -92,6 +98,11 @@ void DecodeLoop::Submit(std::unique_ptr<Sequence> sequence) {
   }
 }
 
+void DecodeLoop::RefuseNew(bool draining) {
+  submission_limit_.SetDraining(draining);
+  jobs_.RefuseNew(draining);
+}
+
 void DecodeLoop::Cancel(uint64_t call_id) {
   mailbox_->Post([this, call_id] {
     const auto it = calls_.find(call_id);
@@ -102,32 +113,44 @@ void DecodeLoop::Cancel(uint64_t call_id) {
 void DecodeLoop::EndRequests() {
   while (!calls_.empty()) EndCall(calls_.begin()->second, Draining());
   while (!inflight_.empty()) Complete();
+  jobs_.EndAll();
   // Also those that have committed: the peer may leave its stream open.
   for (const auto& [number, call] : open_transfers_) call->Cancel();
   offers_.CancelAll();
 }
 
 bool DecodeLoop::quiet() const {
-  return scheduler_.receiving_count() == 0 && open_transfers_.empty() && offers_.idle();
+  return scheduler_.receiving_count() == 0 && open_transfers_.empty() && offers_.idle() &&
+         jobs_.quiet();
 }
 
 bool DecodeLoop::Work() {
   EndExpired();
-  while (Sequence* sequence = scheduler_.Admit()) Admitted(*sequence);
+  EnqueueBrought();
+  // An overdue job comes first.
+  while (!jobs_.overdue()) {
+    Sequence* const sequence = scheduler_.Admit();
+    if (sequence == nullptr) break;
+    jobs_.OnPassed(static_cast<int64_t>(sequence->tokens.size()));
+    Admitted(*sequence);
+  }
   if (scheduler_.waiting_count() > 0) {
     estimate_.OnQueueNonEmpty(clock_.SinceStart());
   } else {
     estimate_.OnQueueEmpty();
   }
-  submission_limit_.Update({scheduler_.waiting_count(), scheduler_.waiting_tokens()},
+  submission_limit_.Update({scheduler_.waiting_count() + static_cast<int>(bringing_.size()),
+                            scheduler_.waiting_tokens()},
                            estimate_.tokens_per_second());
   const bool stepped = Step();
+  jobs_.Tick();
   SendHeartbeats();
   return stepped;
 }
 
 absl::Duration DecodeLoop::UntilNextHeartbeat() const {
   absl::Duration next = absl::InfiniteDuration();
+  if (!jobs_.empty()) next = clock_.SinceStart() + kHeartbeat;
   for (const auto& [id, call] : calls_) next = std::min(next, call->last_message_at + kHeartbeat);
   if (next == absl::InfiniteDuration()) return next;
   return std::max(next - clock_.SinceStart(), absl::Milliseconds(1));
@@ -154,26 +177,80 @@ void DecodeLoop::Accept(std::unique_ptr<Sequence> sequence) {
   call->open_choices = call->n;
   sequence->id = ++last_sequence_id_;
   absl::Status status = draining() ? Draining() : absl::OkStatus();
-  const int64_t tokens = static_cast<int64_t>(sequence->tokens.size());
-  submission_limit_.OnQueued(tokens);
+  submission_limit_.OnQueued(static_cast<int64_t>(sequence->tokens.size()));
   const int64_t ahead = scheduler_.waiting_tokens_ahead(*call);
   const std::optional<absl::Duration> wait = estimate_.TimeToAdmit(ahead);
   if (status.ok() && wait && ahead > 0 && clock_.Now() + *wait > call->deadline) {
     status = MakeError(absl::StatusCode::kResourceExhausted, "DEADLINE_UNREACHABLE",
                        "the queue before this request takes longer than its deadline allows");
   }
-  if (status.ok()) status = scheduler_.Submit(std::move(sequence));
-  if (!status.ok()) {
-    if (ErrorReason(status) != "KV_POOL_TOO_SMALL" && ErrorReason(status) != "TOO_MANY_CHOICES" &&
-        absl::IsResourceExhausted(status)) {
-      // Until as many tokens as this request has are admitted.
-      status = WithRetryAfter(status, worker::RetryAfter(tokens, estimate_.tokens_per_second()));
-    }
-    metrics_.Refused(ErrorReason(status));
-    call->stream->Finish(status);
-    return;
-  }
+  if (!status.ok()) return Refuse(*call, std::move(status));
   calls_.emplace(call->id, call);
+  if (jobs_.brings() && call->prefill.address.empty()) {
+    std::unique_ptr<prefill::Prompt> prompt = PromptOf(*sequence);
+    jobs_.Bring(*prompt);
+    if (prompt->fetching) {
+      bringing_.emplace(call->id, Bringing{std::move(sequence), std::move(prompt)});
+      return;
+    }
+  }
+  Enqueue(std::move(sequence));
+}
+
+void DecodeLoop::Refuse(const Call& call, absl::Status status) {
+  if (ErrorReason(status) != "KV_POOL_TOO_SMALL" && ErrorReason(status) != "TOO_MANY_CHOICES" &&
+      absl::IsResourceExhausted(status)) {
+    // Until as many tokens as this request has are admitted.
+    status = WithRetryAfter(status,
+                            worker::RetryAfter(call.request_tokens, estimate_.tokens_per_second()));
+  }
+  metrics_.Refused(ErrorReason(status));
+  call.stream->Finish(status);
+}
+
+void DecodeLoop::Enqueue(std::unique_ptr<Sequence> sequence) {
+  const std::shared_ptr<Call> call = sequence->call;
+  absl::Status status = scheduler_.Submit(std::move(sequence));
+  if (status.ok()) return;
+  calls_.erase(call->id);
+  Refuse(*call, std::move(status));
+}
+
+void DecodeLoop::EnqueueBrought() {
+  for (auto it = bringing_.begin(); it != bringing_.end();) {
+    if (it->second.prompt->fetching) {
+      ++it;
+      continue;
+    }
+    std::unique_ptr<Sequence> sequence = std::move(it->second.sequence);
+    it = bringing_.erase(it);
+    Enqueue(std::move(sequence));
+  }
+}
+
+std::unique_ptr<prefill::Prompt> DecodeLoop::PromptOf(const Sequence& sequence) const {
+  const Call& call = *sequence.call;
+  auto prompt = std::make_unique<prefill::Prompt>();
+  prompt->request_id = call.request_id;
+  prompt->trace_context = call.trace_context;
+  prompt->tokens.assign(sequence.tokens.begin(), sequence.tokens.begin() + call.request_tokens);
+  prompt->root = call.root;
+  prompt->cache_salt = call.cache_salt;
+  prompt->kv_hint = call.kv_hint;
+  prompt->deadline = call.deadline;
+  prompt->prompt_logprobs = call.prompt_logprobs;
+  prompt->keys = kv::PrefixKeys(call.root, prompt->tokens, options_.scheduler.block_tokens);
+  return prompt;
+}
+
+void DecodeLoop::OnComputedHere(const Sequence& sequence) {
+  Call& call = *sequence.call;
+  if (call.computed_at) return;
+  call.computed_at = clock_.SinceStart();
+  // The tiers of the worker that sent a prompt's KV have learned of it there.
+  if (!options_.jobs.kv_tiers.stores.empty() && call.prefill.address.empty()) {
+    jobs_.Used(*PromptOf(sequence));
+  }
 }
 
 void DecodeLoop::Admitted(Sequence& sequence) {
@@ -312,6 +389,10 @@ void DecodeLoop::EndCall(std::shared_ptr<Call> call, const absl::Status& status)
   BATON_REQUEST_LOG(Info, call->request_id, call->trace_context)
       << "decode ended: " << status.ToString();
   for (Sequence* sequence : scheduler_.SequencesOf(*call)) Drop(*sequence);
+  if (const auto brought = bringing_.find(call->id); brought != bringing_.end()) {
+    jobs_.Leave(*brought->second.prompt);
+    bringing_.erase(brought);
+  }
   // Before the next admission: the time since the queue became empty must not count as waiting.
   if (scheduler_.waiting_count() == 0) estimate_.OnQueueEmpty();
   call->stream->Finish(status);
@@ -338,16 +419,25 @@ void DecodeLoop::SendHeartbeats() {
 
 void DecodeLoop::FillLoad(worker::WorkerLoad* load) {
   load->running = scheduler_.running_count() + scheduler_.receiving_count();
-  load->queued = scheduler_.waiting_count();
+  load->queued = scheduler_.waiting_count() + static_cast<int>(bringing_.size());
+  load->running_jobs = jobs_.running_count();
+  load->waiting_jobs = jobs_.waiting_count();
   load->queued_tokens = scheduler_.waiting_tokens();
-  load->open_transfers = scheduler_.receiving_count();
-  load->drained = draining() && calls_.empty() && scheduler_.All().empty() &&
-                  open_transfers_.empty() && load->counts.active + load->counts.held == 0;
-  load->computed_prompt_tokens = computed_prompt_tokens_;
+  load->open_transfers = scheduler_.receiving_count() + jobs_.open_transfers();
+  load->drained = draining() && calls_.empty() && scheduler_.All().empty() && jobs_.empty() &&
+                  jobs_.open_transfers() == 0 && open_transfers_.empty() &&
+                  load->counts.active + load->counts.held == 0;
+  load->computed_prompt_tokens = computed_prompt_tokens_ + jobs_.computed_tokens();
+  load->tier_load_time = jobs_.tier_load_time();
   load->generated_tokens = generated_tokens_;
-  step_times_.Report(scheduler_.All(), options_.scheduler.max_num_batched_tokens, load->read_at,
-                     load);
+  step_times_.Report(scheduler_.All(), jobs_.remaining_work(),
+                     options_.scheduler.max_num_batched_tokens, load->read_at, load);
   ReportLinks(*load);
+}
+
+void DecodeLoop::OnPublished(const worker::WorkerLoad& load) {
+  metrics_.SetLoad(load);
+  jobs_.ReportUsage();
 }
 
 // The list is built when a transfer has changed it, not in each of the steps between.
@@ -371,6 +461,7 @@ void DecodeLoop::ReportLinks(worker::WorkerLoad& load) {
 void DecodeLoop::CheckIntegrity() const {
   WorkerLoop::CheckIntegrity();
   scheduler_.CheckIntegrity();
+  jobs_.CheckIntegrity();
 }
 
 }  // namespace baton::decode_worker

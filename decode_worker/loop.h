@@ -1,5 +1,6 @@
-// The decode worker's compute loop: admits requests, fetches their prompts' KV from a prefill
-// worker or computes it here, and advances all running sequences by one token a step.
+// The decode worker's compute loop: admits requests, gets their prompts' KV from another worker or
+// computes it here, and advances all running sequences by one token a step. Its steps also have
+// jobs: prompts that other workers answer, and items to score (common/prefill/jobs.h).
 #ifndef BATON_DECODE_WORKER_LOOP_H_
 #define BATON_DECODE_WORKER_LOOP_H_
 
@@ -13,6 +14,7 @@
 #include "common/base/clock.h"
 #include "common/engine/engine.h"
 #include "common/grammar/structured_output.h"
+#include "common/prefill/jobs.h"
 #include "common/transfer/device_link_client.h"
 #include "common/transfer/link_meter.h"
 #include "common/transfer/prefill_call.h"
@@ -33,6 +35,7 @@ namespace baton::decode_worker {
 
 struct LoopOptions : worker::WorkerLoopOptions {
   SchedulerOptions scheduler;
+  prefill::JobsOptions jobs;
   std::string worker_id;
   KvOffersOptions kv_offers;
   int64_t host_kv_bytes = 0;  // for the KV of preempted sequences; 0: it is recomputed
@@ -69,6 +72,9 @@ class DecodeLoop final : public worker::WorkerLoop {
     mailbox_->Post([this, self = std::move(self)] { offers_.SetSelf(self); });
   }
 
+  // Thread-safety is as in PrefillJobs.
+  prefill::PrefillJobs& jobs() { return jobs_; }
+
   absl::Duration UntilNextHeartbeat() const override;
 
   // For tests, between calls of Turn.
@@ -77,13 +83,24 @@ class DecodeLoop final : public worker::WorkerLoop {
   const DecodeScheduler& scheduler() const { return scheduler_; }
 
  private:
+  void RefuseNew(bool draining) override;
   bool Work() override;
   void EndRequests() override;
   bool quiet() const override;
+  void OnEnded() override { jobs_.OnLoopEnded(); }
   void FillLoad(worker::WorkerLoad* load) override;
-  void OnPublished(const worker::WorkerLoad& load) override { metrics_.SetLoad(load); }
+  void OnPublished(const worker::WorkerLoad& load) override;
   void EndExpired();
   void Accept(std::unique_ptr<Sequence> sequence);
+  void Refuse(const Call& call, absl::Status status);
+  // Lets a new request wait in the scheduler's queue, or refuses it.
+  void Enqueue(std::unique_ptr<Sequence> sequence);
+  // The requests whose KV has come, or will not, go on to the scheduler's queue.
+  void EnqueueBrought();
+  // Its keys are those of the whole prompt.
+  std::unique_ptr<prefill::Prompt> PromptOf(const Sequence& sequence) const;
+  // The call's prompt is computed, and in the prefix cache.
+  void OnComputedHere(const Sequence& sequence);
   void Admitted(Sequence& sequence);
   void StartTransfer(Sequence& sequence);
   // `id`: of the sequence.
@@ -95,6 +112,8 @@ class DecodeLoop final : public worker::WorkerLoop {
     int rows = 0;                              // input tokens of the batch
     int decoding = 0;                          // sequences that decode in this step
     int prompt_tokens = 0;  // computed tokens of prompts, and of preempted answers
+    bool has_jobs = false;  // the last results are theirs
+    PrefillWork jobs;
     absl::Duration begin;
     // True: launched ahead, the device may still be computing it. False: the engine has returned
     // `results`, which the loop has not handled yet.
@@ -107,10 +126,12 @@ class DecodeLoop final : public worker::WorkerLoop {
   // Launches a step, and the one ahead if possible; completes the oldest. False: there is no step.
   bool Step();
   StepPlan PlanStep();
+  // False: jobs have no part in the step of `plan`.
+  bool PlanJobs(const StepPlan& plan);
   // With the masks of grammars, which are kept until the next call.
   engine::Batch MakeBatch(const StepPlan& plan);
   void AddMasks(const StepPlan& plan, engine::Batch& batch);
-  void Launch(const StepPlan& plan, const engine::Batch& batch);
+  void Launch(const StepPlan& plan, engine::Batch batch, bool has_jobs);
   void LaunchAhead(const StepPlan& plan);
   void Complete();
   void TakeResult(const Chunk& chunk, engine::StepResult& result);
@@ -132,15 +153,25 @@ class DecodeLoop final : public worker::WorkerLoop {
   void SendHeartbeats();
   void ReportLinks(worker::WorkerLoad& load);
 
+  // A prompt for which KV is brought from tiers or another worker before its request waits for
+  // blocks, by the number of the call.
+  struct Bringing {
+    std::unique_ptr<Sequence> sequence;
+    std::unique_ptr<prefill::Prompt> prompt;
+  };
+
   const LoopOptions options_;
   DecodeMetrics& metrics_;
+  worker::SubmissionLimit submission_limit_;
   const StartPrefill start_prefill_;
   KvOffers offers_;
   LoadEstimate estimate_;
   PromptBudget prompt_budget_;
   StepTimes step_times_;
   HostKv host_kv_;
+  prefill::PrefillJobs jobs_;
   DecodeScheduler scheduler_;
+  std::map<uint64_t, Bringing> bringing_;
   std::deque<InflightStep> inflight_;  // oldest first, as in the scheduler
   std::vector<absl::StatusOr<grammar::StructuredOutput::Mask>> masks_;  // of the last batch made
   std::vector<std::pair<size_t, absl::Status>> mask_errors_;            // of its chunks

@@ -23,7 +23,7 @@ void DecodeLoop::TakeResult(const Chunk& chunk, engine::StepResult& result) {
     EndCall(call, result.tokens.status());
     return;
   }
-  if (!call->computed_at) call->computed_at = clock_.SinceStart();
+  OnComputedHere(sequence);
   Draw(sequence, *std::move(result.tokens));
 }
 
@@ -71,8 +71,8 @@ void DecodeLoop::AdvanceBeams(Call& shared, std::vector<engine::StepResult*> res
     }
     proposed.push_back(*std::move(result->tokens));
   }
+  OnComputedHere(*beams.front());
   const absl::Duration now = clock_.SinceStart();
-  if (!call->computed_at) call->computed_at = now;
   if (!call->first_token_at) call->first_token_at = now;
   if (call->trace != nullptr) {
     call->trace->Tokens(static_cast<int>(beams.size()), call->computed_at, now);

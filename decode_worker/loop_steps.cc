@@ -18,10 +18,11 @@ namespace baton::decode_worker {
 bool DecodeLoop::Step() {
   if (inflight_.empty()) {
     const StepPlan plan = PlanStep();
-    if (plan.chunks.empty()) return plan.preempted;
-    Launch(plan, MakeBatch(plan));
+    const bool has_jobs = PlanJobs(plan);
+    if (plan.chunks.empty() && !has_jobs) return plan.preempted;
+    Launch(plan, MakeBatch(plan), has_jobs);
   }
-  if (inflight_.front().ahead) {
+  if (inflight_.front().ahead && jobs_.empty()) {
     if (const std::optional<StepPlan> next = scheduler_.PlanAhead()) LaunchAhead(*next);
   }
   Complete();
@@ -29,7 +30,13 @@ bool DecodeLoop::Step() {
 }
 
 StepPlan DecodeLoop::PlanStep() {
-  StepPlan plan = scheduler_.PlanStep(prompt_budget_.Tokens());
+  // Where jobs and prompts of answers are to be computed, each gets half of the budget, and what
+  // the answers' prompts do not take.
+  const int block_tokens = options_.scheduler.block_tokens;
+  const int budget = prompt_budget_.Tokens();
+  StepPlan plan = jobs_.empty()
+                      ? scheduler_.PlanStep(budget)
+                      : scheduler_.PlanStep(std::max(block_tokens, budget / 2), block_tokens);
   if (scheduler_.preemption_count() > reported_preemptions_) {
     const int64_t count = scheduler_.preemption_count() - reported_preemptions_;
     const int64_t swapped = std::exchange(swapped_preemptions_, 0);
@@ -42,6 +49,24 @@ StepPlan DecodeLoop::PlanStep() {
     if (sequence->at_first_admission()) sequence->call->transfer.cached_prompt_tokens += tokens;
   }
   return plan;
+}
+
+bool DecodeLoop::PlanJobs(const StepPlan& plan) {
+  if (jobs_.empty()) return false;
+  int rows = 0, prompt_tokens = 0;
+  for (const Chunk& chunk : plan.chunks) {
+    const int tokens = chunk.end - chunk.begin;
+    rows += tokens;
+    prompt_tokens += tokens > 1 ? tokens : 0;
+  }
+  prefill::StepRoom room;
+  room.tokens =
+      std::min(std::max(prompt_budget_.Tokens() - prompt_tokens, options_.scheduler.block_tokens),
+               options_.scheduler.max_num_batched_tokens - rows);
+  room.jobs = options_.scheduler.max_num_seqs - scheduler_.growth();
+  room.spare_blocks = scheduler_.growth();
+  room.may_start = scheduler_.waiting_count() == 0 && !scheduler_.growth_waits();
+  return jobs_.Plan(room);
 }
 
 engine::Batch DecodeLoop::MakeBatch(const StepPlan& plan) {
@@ -83,12 +108,17 @@ void DecodeLoop::AddMasks(const StepPlan& plan, engine::Batch& batch) {
 
 // A sequence that joined may need a draw on the host: then the step is not launched ahead.
 void DecodeLoop::LaunchAhead(const StepPlan& plan) {
-  const engine::Batch batch = MakeBatch(plan);
-  if (engine_.RunsAhead(batch)) Launch(plan, batch);
+  engine::Batch batch = MakeBatch(plan);
+  if (engine_.RunsAhead(batch)) Launch(plan, std::move(batch), /*has_jobs=*/false);
 }
 
-void DecodeLoop::Launch(const StepPlan& plan, const engine::Batch& batch) {
+void DecodeLoop::Launch(const StepPlan& plan, engine::Batch batch, bool has_jobs) {
   InflightStep step;
+  if (has_jobs) {
+    jobs_.AddTo(batch);
+    step.has_jobs = true;
+    step.jobs = jobs_.planned_work();
+  }
   step.begin = clock_.SinceStart();
   if (!plan.copy_sources.empty()) engine_.CopyBlocks(plan.copy_sources, plan.copy_targets);
   for (const Chunk& chunk : plan.chunks) {
@@ -100,13 +130,13 @@ void DecodeLoop::Launch(const StepPlan& plan, const engine::Batch& batch) {
     step.prompt_tokens += of_prompt ? tokens : 0;
   }
   step.rows = batch.rows();
-  step.ahead = engine_.RunsAhead(batch);
+  step.ahead = !has_jobs && engine_.RunsAhead(batch);
   step.mask_errors = std::move(mask_errors_);
   scheduler_.OnLaunch(plan);
   if (step.ahead) {
     engine_.Launch(batch);
   } else {
-    step.results = engine_.Step(batch);
+    step.results = engine_.Step(batch, has_jobs ? jobs_.OnStepBegins() : nullptr);
   }
   inflight_.push_back(std::move(step));
 }
@@ -122,8 +152,8 @@ void DecodeLoop::Complete() {
   const absl::Duration took = now - std::max(step.begin, last_completed_at_);
   last_completed_at_ = now;
   prompt_budget_.OnStep(step.rows - step.decoding, step.decoding, took);
-  metrics_.Stepped(took, static_cast<int>(chunks.size()));
-  step_times_.AddStep(chunks, took, now);
+  if (!chunks.empty()) metrics_.Stepped(took, static_cast<int>(chunks.size()));
+  step_times_.AddStep(chunks, step.jobs, took, now);
   if (step.decoding == 0) estimate_.Prefilled(step.rows, took);
   metrics_.PrefilledHere(step.prompt_tokens);
   computed_prompt_tokens_ += step.prompt_tokens;
@@ -131,6 +161,7 @@ void DecodeLoop::Complete() {
   for (const Chunk& chunk : chunks) {
     if (chunk.sequence != nullptr) scheduler_.Computed(chunk);
   }
+  if (step.has_jobs) jobs_.OnStepEnded(absl::MakeSpan(step.results).subspan(chunks.size()));
   for (size_t i = 0; i < chunks.size(); ++i) {
     Call& call = *step.calls[i];
     // The sequence may have been removed while the step was in flight, or another choice's result

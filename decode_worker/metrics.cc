@@ -109,7 +109,8 @@ DecodeMetrics::DecodeMetrics(prometheus::Registry& registry, const std::string& 
                              const worker::CacheConfig& cache)
     : worker_(registry, "decode", model, cache, transfer::AbortReasonNames()),
       series_(std::make_unique<Series>(worker_.metrics())),
-      kv_exchange_(worker_.metrics()) {}
+      kv_exchange_(worker_.metrics()),
+      jobs_(worker_) {}
 
 DecodeMetrics::~DecodeMetrics() = default;
 
@@ -124,14 +125,18 @@ void DecodeMetrics::TransferStarted(transfer::PlaneReason plane) {
 void DecodeMetrics::TransferCommitted(absl::Duration after,
                                       const transfer::TransferSummary& summary) {
   using transfer::Plane;
-  worker_.KvTransferred(after, summary.kv_bytes,
+  using worker::KvDirection;
+  worker_.KvTransferred(KvDirection::kReceived, after, summary.kv_bytes,
                         summary.shared_kv_bytes > 0   ? summary.shared_plane
                         : summary.linked_kv_bytes > 0 ? Plane::kNccl
                                                       : Plane::kGrpc);
-  worker_.KvBytes(summary.kv_bytes - summary.shared_kv_bytes - summary.linked_kv_bytes,
+  worker_.KvBytes(KvDirection::kReceived,
+                  summary.kv_bytes - summary.shared_kv_bytes - summary.linked_kv_bytes,
                   Plane::kGrpc);
-  if (summary.shared_kv_bytes > 0) worker_.KvBytes(summary.shared_kv_bytes, summary.shared_plane);
-  worker_.KvBytes(summary.linked_kv_bytes, Plane::kNccl);
+  if (summary.shared_kv_bytes > 0) {
+    worker_.KvBytes(KvDirection::kReceived, summary.shared_kv_bytes, summary.shared_plane);
+  }
+  worker_.KvBytes(KvDirection::kReceived, summary.linked_kv_bytes, Plane::kNccl);
 }
 
 void DecodeMetrics::Stepped(absl::Duration duration, int sequences) {

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/prefill/metrics.h"
 #include "common/transfer/kv_receiver.h"
 #include "common/transfer/shared_pools.h"
 #include "common/worker/kv_exchange_metrics.h"
@@ -52,6 +53,7 @@ class DecodeMetrics {
   void SetLinks(std::vector<double> bytes_per_second);
   worker::WorkerMetrics& worker() { return worker_; }
   worker::KvExchangeMetrics& kv_exchange() { return kv_exchange_; }
+  prefill::JobMetrics& jobs() { return jobs_; }
   const telemetry::TraceCounters& traces() const { return worker_.traces(); }
   std::vector<telemetry::MetricDescription> descriptions() {
     return worker_.metrics().descriptions();
@@ -62,6 +64,7 @@ class DecodeMetrics {
   worker::WorkerMetrics worker_;
   std::unique_ptr<Series> series_;
   worker::KvExchangeMetrics kv_exchange_;
+  prefill::JobMetrics jobs_;
 };
 
 }  // namespace baton::decode_worker

@@ -8,6 +8,11 @@ namespace baton::decode_worker {
 
 void AddDecodeFlags(CLI::App& app, DecodeOptions& o) {
   security::AddWorkerTls(app, o.worker_tls);
+  prefill::AddTierFlags(app, o.tiers);
+  app.add_flag(
+      "--serve-prefill,!--no-serve-prefill", o.serve_prefill,
+      "also compute prompts that other workers answer, and score items, where routers find "
+      "it cheaper (default on)");
   app.add_option("--local-prefill-max-tokens", o.local_prefill_max_tokens,
                  "compute a prompt here if at most this many of its tokens are not cached here; a "
                  "large value makes this worker compute all prompts itself")

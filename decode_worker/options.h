@@ -6,6 +6,7 @@
 #include <string>
 
 #include "common/base/tls_files.h"
+#include "common/prefill/tier_options.h"
 
 namespace CLI {
 class App;
@@ -17,12 +18,14 @@ struct DecodeOptions {
   int local_prefill_max_tokens = 32;  // missing prompt tokens that are computed here; 0: none
   int64_t host_kv_bytes = 256 << 20;  // for the KV of preempted sequences
   bool kv_write_back = false;         // offer answers' KV to the prefill workers
-  int long_context_tokens = 0;        // requests of more tokens than this are long; 0: none are
-  double long_context_share = 0.5;    // share of the pool for all long requests together
-  int max_tenant_requests = 0;        // 0: no bound
-  int64_t max_tenant_tokens = 0;      // 0: no bound
-  std::string grammar_program = "";   // not a flag: baton-grammar; empty: beside this program
-  ChannelTls worker_tls;              // for channels to prefill workers
+  bool serve_prefill = true;          // computes prompts for other workers, and scores items
+  prefill::TierOptions tiers;
+  int long_context_tokens = 0;       // requests of more tokens than this are long; 0: none are
+  double long_context_share = 0.5;   // share of the pool for all long requests together
+  int max_tenant_requests = 0;       // 0: no bound
+  int64_t max_tenant_tokens = 0;     // 0: no bound
+  std::string grammar_program = "";  // not a flag: baton-grammar; empty: beside this program
+  ChannelTls worker_tls;             // for channels to other workers
 };
 
 void AddDecodeFlags(CLI::App& app, DecodeOptions& options);

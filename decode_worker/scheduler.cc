@@ -62,9 +62,10 @@ bool DecodeScheduler::OnTransferEnd(Sequence& sequence) {
   return true;
 }
 
-StepPlan DecodeScheduler::PlanStep(int max_prompt_tokens) {
+StepPlan DecodeScheduler::PlanStep(int max_prompt_tokens, int reserved_tokens) {
   BATON_CHECK(inflight_.empty()) << "a step is in flight";
   StepPlan plan;
+  growth_waits_ = false;
   dropped_.clear();
   const int64_t preemptions = preemption_count_;
   EnforceLongContextShare();
@@ -87,14 +88,14 @@ StepPlan DecodeScheduler::PlanStep(int max_prompt_tokens) {
       plan.chunks.push_back({sequence, sequence->computed_tokens, sequence->computed_tokens + 1});
     }
   }
-  PlanPrompts(max_prompt_tokens, plan);
+  PlanPrompts(max_prompt_tokens, reserved_tokens, plan);
   plan.preempted = preemption_count_ > preemptions;
   return plan;
 }
 
-void DecodeScheduler::PlanPrompts(int max_tokens, StepPlan& plan) {
-  int budget =
-      std::min(max_tokens, options_.max_num_batched_tokens - static_cast<int>(plan.chunks.size()));
+void DecodeScheduler::PlanPrompts(int max_tokens, int reserved_tokens, StepPlan& plan) {
+  int budget = std::min(max_tokens, options_.max_num_batched_tokens - reserved_tokens -
+                                        static_cast<int>(plan.chunks.size()));
   std::vector<const Sequence*> ahead;
   for (const auto& [rank, sequence] : admitted_) {
     if (sequence->state != Sequence::State::kRunning || sequence->remaining_tokens() <= 1) continue;
@@ -155,8 +156,11 @@ bool DecodeScheduler::PreemptLastInRank(const std::vector<Sequence*>& group) {
   Sequence& victim = *last->second;
   if (&victim != group.back()) return PreemptOrEvict(victim);
   const bool alone = admitted_.begin()->second.get() == group.front();
-  // It goes on when the fetches have ended: preempting it would free nothing for it.
-  if (alone && events_.lent_blocks != nullptr && events_.lent_blocks() > 0) return false;
+  // It goes on when the fetches and jobs have ended: preempting it would free nothing for it.
+  if (alone && events_.lent_blocks != nullptr && events_.lent_blocks() > 0) {
+    growth_waits_ = true;
+    return false;
+  }
   BATON_CHECK(!alone) << "sequence " << victim.id << " has the pool to itself, and it is too small";
   PreemptOrEvict(victim);
   return false;
@@ -228,7 +232,9 @@ void DecodeScheduler::Computed(const Chunk& chunk) {
   BATON_CHECK_EQ(chunk.sequence->computed_tokens, chunk.begin);
   chunk.sequence->computed_tokens = chunk.end;
   // A prompt that is computed here is cached for others at once.
-  if (chunk.end - chunk.begin > 1) InsertIntoCache(*chunk.sequence);
+  if (chunk.end - chunk.begin > 1 || chunk.end == chunk.sequence->call->request_tokens) {
+    InsertIntoCache(*chunk.sequence);
+  }
 }
 
 Sequence* DecodeScheduler::Fork(const Sequence& parent, std::unique_ptr<Sequence> sequence) {

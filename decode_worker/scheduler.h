@@ -13,8 +13,10 @@
 // takes blocks one at a time. When no block is free and nothing cached can be evicted, the sequence
 // last in rank (priority, then age) is preempted and waits again. The first in rank always
 // progresses, because a request that could not finish alone is refused at Submit; while other
-// workers fetch cached blocks that it needs the room of, it waits for the end of their calls. An
-// admission may preempt sequences of lower priorities, never of the same one.
+// workers fetch cached blocks that it needs the room of, it waits for the end of their calls, and
+// so it does for the jobs that run here for others (common/prefill/scheduler.h has the rules by
+// which jobs and answers share blocks). An admission may preempt sequences of lower priorities,
+// never of the same one.
 //
 // The KV of finished and of preempted sequences is inserted into the prefix cache: a preempted one
 // finds there what was not evicted meanwhile. Prompts that are computed here and share a prefix
@@ -97,8 +99,12 @@ class DecodeScheduler {
     std::function<void(Sequence&)> before_preemption;
     // Must cancel the sequence's transfer; OnTransferEnd then frees the blocks.
     std::function<void(Sequence&)> cancel_transfer;
-    // Returns the blocks that other workers' fetches keep from being evicted. Null: none.
+    // Returns the blocks that other workers' fetches keep from being evicted, and those of the jobs
+    // that run here for other workers: all of them become free without an answer's help. Null:
+    // none.
     std::function<int()> lent_blocks;
+    // Returns the slots of max_num_seqs that such jobs have. Null: none.
+    std::function<int()> lent_slots;
   };
   // `cache` may be null: no prefix caching. Pool and cache must outlive the scheduler.
   DecodeScheduler(const SchedulerOptions& options, kv::BlockPool& pool, kv::RadixCache* cache,
@@ -113,6 +119,10 @@ class DecodeScheduler {
   // computed_tokens. kRunning: later steps compute the rest. kReceiving: the caller must request
   // the rest, which is written to the blocks after computed_tokens.
   Sequence* Admit();
+  // Blocks that the admitted sequences may ask for with their next tokens.
+  int growth() const { return UsedSlots(); }
+  // A sequence got no block for its next token in the last step, for want of any to preempt.
+  bool growth_waits() const { return growth_waits_; }
   // The transfer is verified: all tokens but the first drawn one have KV.
   void Commit(Sequence& sequence);
   // The last writer to the sequence's blocks has stopped, without a commit: the transfer failed or
@@ -121,8 +131,10 @@ class DecodeScheduler {
   bool OnTransferEnd(Sequence& sequence);
 
   // Plans a step; may preempt. Empty if nothing runs. At most `max_prompt_tokens` tokens, 1 or
-  // more, are of prompts, within max_num_batched_tokens. REQUIRES: no step is in flight.
-  StepPlan PlanStep(int max_prompt_tokens = std::numeric_limits<int>::max());
+  // more, are of prompts, within max_num_batched_tokens less `reserved_tokens`. REQUIRES: no step
+  // is in flight.
+  StepPlan PlanStep(int max_prompt_tokens = std::numeric_limits<int>::max(),
+                    int reserved_tokens = 0);
   // Plans the step after the one in flight, as if no draw of that one ended its sequence.
   // Sequences that were committed meanwhile and need one token computed join. nullopt if the step
   // in flight does more than draw one token each, a prompt is to be computed, or only a preemption
@@ -182,6 +194,7 @@ class DecodeScheduler {
   bool IsLong(const Sequence& sequence) const;
   int Slots(const Sequence& sequence) const;
   int UsedSlots() const;
+  int MaxSlots() const;  // for answers
   int LongBlocks() const;
   int LongBound() const;
   absl::Status CheckFits(const Sequence& sequence) const;
@@ -195,7 +208,7 @@ class DecodeScheduler {
   // Allocates blocks for the next token of all of `group`, with copies where they are shared.
   bool Grow(const std::vector<Sequence*>& group, StepPlan& plan);
   // Adds chunks of the sequences that have more than one token to compute, in rank order.
-  void PlanPrompts(int max_tokens, StepPlan& plan);
+  void PlanPrompts(int max_tokens, int reserved_tokens, StepPlan& plan);
   bool NeedsBlock(const Sequence& sequence) const;
   void GrowOne(Sequence& sequence, StepPlan& plan);
   // Preempts the last in rank. False if that belongs to `group`, or its blocks are freed later.
@@ -236,6 +249,7 @@ class DecodeScheduler {
   std::deque<InflightStep> inflight_;  // oldest first
   uint64_t submissions_ = 0;
   int64_t preemption_count_ = 0;
+  bool growth_waits_ = false;
 };
 
 }  // namespace baton::decode_worker

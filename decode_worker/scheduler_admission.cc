@@ -47,6 +47,10 @@ int DecodeScheduler::UsedSlots() const {
   return slots;
 }
 
+int DecodeScheduler::MaxSlots() const {
+  return options_.max_num_seqs - (events_.lent_slots != nullptr ? events_.lent_slots() : 0);
+}
+
 int DecodeScheduler::LongBound() const {
   return static_cast<int>(options_.long_context_share * pool_.counts().total);
 }
@@ -135,7 +139,7 @@ bool DecodeScheduler::MakeFree(int count) {
 }
 
 bool DecodeScheduler::TryAdmit(Sequence& sequence) {
-  if (UsedSlots() + Slots(sequence) > options_.max_num_seqs) return false;
+  if (UsedSlots() + Slots(sequence) > MaxSlots()) return false;
   const Call& call = *sequence.call;
   const int tokens = static_cast<int>(sequence.tokens.size());
   kv::Match match;
@@ -191,8 +195,7 @@ bool DecodeScheduler::DisplaceFor(const Sequence& sequence) {
   for (const InflightStep& step : inflight_) coming += step.freed_for_admission;
   blocks += coming;
   const int used_slots = UsedSlots() + Slots(sequence);
-  if (coming > 0 && used_slots <= options_.max_num_seqs && blocks >= own + used_slots - 1)
-    return false;
+  if (coming > 0 && used_slots <= MaxSlots() && blocks >= own + used_slots - 1) return false;
   int staying = 0;  // slots of those that stay: each may need its next block at any step
   Sequence* last = nullptr;
   const Call* search = nullptr;
@@ -209,7 +212,7 @@ bool DecodeScheduler::DisplaceFor(const Sequence& sequence) {
   }
   const int slots = staying + Slots(sequence);
   const int wanted = own + slots - 1;
-  if (last == nullptr || blocks < wanted || slots > options_.max_num_seqs) return false;
+  if (last == nullptr || blocks < wanted || slots > MaxSlots()) return false;
   if (InflightStep* const step = LastStepOf(*last))
     step->freed_for_admission += last->blocks.size();
   return PreemptOrEvict(*last);

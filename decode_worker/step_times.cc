@@ -16,8 +16,9 @@ worker::StepCost::Terms DecodeShape(const model::ModelConfig& config, bool on_gp
           std::max<double>(1, static_cast<double>(costs.kv_elements()))};
 }
 
-void StepTimes::AddStep(const std::vector<Chunk>& chunks, absl::Duration took, absl::Duration now) {
-  PrefillWork prompts;
+void StepTimes::AddStep(const std::vector<Chunk>& chunks, const PrefillWork& jobs,
+                        absl::Duration took, absl::Duration now) {
+  PrefillWork prompts = jobs;
   double decoding = 0, context_tokens = 0;
   for (const Chunk& chunk : chunks) {
     if (chunk.end - chunk.begin > 1) {
@@ -34,9 +35,10 @@ void StepTimes::AddStep(const std::vector<Chunk>& chunks, absl::Duration took, a
   }
 }
 
-void StepTimes::Report(const std::vector<Sequence*>& sequences, int max_tokens_per_step,
-                       absl::Duration now, worker::WorkerLoad* load) const {
-  PrefillWork work;
+void StepTimes::Report(const std::vector<Sequence*>& sequences, const PrefillWork& jobs,
+                       int max_tokens_per_step, absl::Duration now,
+                       worker::WorkerLoad* load) const {
+  PrefillWork work = jobs;
   load->context_tokens = 0;
   for (const Sequence* sequence : sequences) {
     const bool running = sequence->state == Sequence::State::kRunning;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/base/prefill_work.h"
 #include "common/model/model_config.h"
 #include "common/worker/step_cost.h"
 #include "common/worker/watch_service.h"
@@ -25,14 +26,17 @@ class StepTimes {
   explicit StepTimes(const worker::StepCost::Terms& decode_shape)
       : prompts_(worker::kPrefillShape), decoding_(decode_shape) {}
 
-  // A step ended at `now`. A step that decodes and computes prompts is left out: the share of each
-  // in its time is not known.
-  void AddStep(const std::vector<Chunk>& chunks, absl::Duration took, absl::Duration now);
+  // A step ended at `now`; `jobs`: of the prompts that it computed as jobs. A step that decodes and
+  // computes prompts is left out: the share of each in its time is not known.
+  void AddStep(const std::vector<Chunk>& chunks, const PrefillWork& jobs, absl::Duration took,
+               absl::Duration now);
 
   // Fills in the costs, as far as they are known, the context of the sequences, and the time that
-  // the prompts computed here will still take.
-  void Report(const std::vector<Sequence*>& sequences, int max_tokens_per_step, absl::Duration now,
-              worker::WorkerLoad* load) const;
+  // the prompts computed here will still take, with `jobs` those of jobs.
+  void Report(const std::vector<Sequence*>& sequences, const PrefillWork& jobs,
+              int max_tokens_per_step, absl::Duration now, worker::WorkerLoad* load) const;
+
+  worker::StepCost& prompts() { return prompts_; }
 
  private:
   worker::StepCost prompts_;

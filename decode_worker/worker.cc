@@ -20,14 +20,18 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
                                       const DecodeOptions& decode) {
   BATON_RETURN_IF_ERROR(security::CheckTls(decode.worker_tls));
   engine::EngineOptions engine_options = worker::ToEngineOptions(options);
-  // A batch full of decoding sequences must leave room for a block of some prompt.
-  engine_options.max_num_batched_tokens =
-      std::max(engine_options.max_num_batched_tokens, options.max_num_seqs + options.block_size);
+  // A batch full of decoding sequences must leave room for a block of an answer's prompt, and of a
+  // job's.
+  engine_options.max_num_batched_tokens = std::max(engine_options.max_num_batched_tokens,
+                                                   options.max_num_seqs + 2 * options.block_size);
   // A test's device has no time for it.
   if (!options.make_backend) {
     engine_options.warm_up = engine::EngineOptions::WarmUp::kPromptAndDecode;
   }
-  BATON_RETURN_IF_ERROR(Load(baton::v1::WORKER_ROLE_DECODE, options, engine_options));
+  worker::WorkerOptions listed = options;
+  listed.serves_prefill = decode.serve_prefill;
+  BATON_RETURN_IF_ERROR(prefill::ListTiers(decode.tiers, &listed));
+  BATON_RETURN_IF_ERROR(Load(baton::v1::WORKER_ROLE_DECODE, listed, engine_options));
   peers_ = std::make_unique<transfer::PeerChannels>(
       MakeChannelSecurity(decode.worker_tls, security::HeadersOf(secret())));
   metrics_ = std::make_unique<DecodeMetrics>(registry(), card().model(), cache_config());
@@ -58,6 +62,18 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
   loop.shared_pools = shared_pools_.get();
   loop.device_links = device_links_.get();
   loop.kv_holder.enabled = options.kv_fetch || decode.kv_write_back;
+  loop.jobs.scheduler.block_tokens = loop.scheduler.block_tokens;
+  loop.jobs.scheduler.max_num_batched_tokens = loop.scheduler.max_num_batched_tokens;
+  loop.jobs.scheduler.max_num_seqs = loop.scheduler.max_num_seqs;
+  loop.jobs.scheduler.max_queued_requests = options.max_queued_requests;
+  loop.jobs.scheduler.max_queued_tokens = options.max_queued_tokens;
+  if (options.kv_fetch) {
+    loop.jobs.kv_fetch.worker_id = card().worker_id();
+    loop.jobs.kv_fetch.awake = &awake();
+    loop.jobs.kv_fetch.start = prefill::FetchOver(*peers_);
+  }
+  BATON_RETURN_IF_ERROR(prefill::OpenTiers(decode.tiers, options, awake(), &loop.jobs.kv_tiers));
+  loop.jobs.kv_tiers.max_listed = card().kv_tier_max_segments();
   if (decode.kv_write_back) {
     loop.kv_offers.start = [this](const std::string& address,
                                   const internal::v1::OfferKvRequest& request, absl::Time deadline,
@@ -79,11 +95,23 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
   service_ =
       std::make_unique<DecodeService>(card().epoch(), engine(), *loop_, *metrics_, open_calls(),
                                       secret(), tracer(), structured_output_.get());
+  calls_.reset(new prefill::CallContext{card().epoch(), engine(), "decode", loop_->jobs(),
+                                        metrics_->jobs(), open_calls(), secret(), tracer()});
+  std::function<void(worker::KvOffer, worker::AnswerOffer)> offer;
+  if (options.kv_fetch) {
+    offer = [this](worker::KvOffer offered, worker::AnswerOffer answer) {
+      loop_->jobs().Offer(std::move(offered), std::move(answer));
+    };
+  }
   kv_service_ = std::make_unique<worker::KvService>(worker::KvService::Context{
       card().epoch(), engine(), loop_->kv_holder(), metrics_->kv_exchange(), open_calls(), secret(),
-      std::make_shared<transfer::LinkSchedule>(Clock::Real()), nullptr});
-  BATON_RETURN_IF_ERROR(Serve(options, {service_.get(), kv_service_.get()},
-                              internal::v1::DecodeService::service_full_name()));
+      calls_->links, std::move(offer)});
+  std::vector<grpc::Service*> services = {service_.get(), kv_service_.get()};
+  if (decode.serve_prefill) {
+    prefill_service_ = std::make_unique<prefill::PrefillService>(*calls_);
+    services.push_back(prefill_service_.get());
+  }
+  BATON_RETURN_IF_ERROR(Serve(options, services, internal::v1::DecodeService::service_full_name()));
   internal::v1::WorkerRef self;
   self.set_address(address());
   self.set_worker_id(card().worker_id());

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "common/prefill/service.h"
 #include "common/transfer/device_link_client.h"
 #include "common/transfer/peer_channels.h"
 #include "common/transfer/shared_pools.h"
@@ -52,6 +53,8 @@ class DecodeWorker final : public worker::Worker {
   std::unique_ptr<transfer::DeviceLinkClient> device_links_;  // null: the device is not linked
   std::unique_ptr<DecodeLoop> loop_;
   std::unique_ptr<DecodeService> service_;
+  std::unique_ptr<prefill::CallContext> calls_;
+  std::unique_ptr<prefill::PrefillService> prefill_service_;  // null: for answers only
   std::unique_ptr<worker::KvService> kv_service_;
   // Ended first: what waits for a grammar ends through service and loop.
   std::unique_ptr<grammar::StructuredOutput> structured_output_;

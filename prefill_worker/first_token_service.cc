@@ -9,10 +9,10 @@
 #include "common/base/rpc/grpc_status.h"
 #include "common/base/rpc/server_stream.h"
 #include "common/base/status_macros.h"
+#include "common/prefill/request.h"
 #include "common/worker/call_gate.h"
 #include "common/worker/router_call.h"
 #include "common/worker/token_sampling.h"
-#include "prefill_worker/request.h"
 
 namespace baton::prefill_worker {
 namespace {
@@ -44,7 +44,7 @@ absl::Status CheckOneToken(const DecodeRequest& request, uint64_t epoch,
 
 // The answer: one message, which Finish sends.
 class FirstTokenStream final : public ServerStream<DecodeResponse, DecodeResponse>,
-                               public TokenSink {
+                               public prefill::TokenSink {
  public:
   FirstTokenStream(const DecodeRequest& request, std::function<void()> on_peer_gone)
       : stop_token_ids_(request.stop_token_ids().begin(), request.stop_token_ids().end()),
@@ -56,7 +56,7 @@ class FirstTokenStream final : public ServerStream<DecodeResponse, DecodeRespons
   void OnPromptLogprobs(int /*first_position*/, std::vector<v1::TokenLogprobs> logprobs) override {
     answer_.mutable_prompt_logprobs()->Add(logprobs.begin(), logprobs.end());
   }
-  void OnFirstToken(FirstToken token) override {
+  void OnFirstToken(prefill::FirstToken token) override {
     answer_.add_token_ids(token.token_id);
     if (wants_logprobs_) *answer_.add_logprobs() = std::move(token.logprobs);
     answer_.set_finish(absl::c_linear_search(stop_token_ids_, token.token_id)
@@ -88,7 +88,7 @@ grpc::ServerWriteReactor<DecodeResponse>* FirstTokenService::Decode(
   const uint64_t job_id = calls_.next_job_id.fetch_add(1);
   auto stream = std::make_shared<FirstTokenStream>(
       *request, [this, job_id, open = worker::OpenCalls::Count(calls_.open_calls)] {
-        calls_.loop.Cancel(job_id);
+        calls_.jobs.Cancel(job_id);
       });
   auto* reactor = FirstTokenStream::Open(stream);
   const TraceContext trace_context = tracing::JoinTrace(calls_.tracer, TraceOfCall(*context));
@@ -104,15 +104,15 @@ grpc::ServerWriteReactor<DecodeResponse>* FirstTokenService::Decode(
     stream->Finish(status);
     return reactor;
   }
-  auto job = std::make_unique<PrefillJob>();
-  FillJob(*request, absl::FromChrono(context->deadline()), calls_.engine, job.get());
+  auto job = std::make_unique<prefill::PrefillJob>();
+  prefill::FillJob(*request, absl::FromChrono(context->deadline()), calls_.engine, job.get());
   if (request->min_tokens() > 0) {
     job->suppressed.assign(request->stop_token_ids().begin(), request->stop_token_ids().end());
   }
   job->id = job_id;
   job->token_sink = std::move(stream);
   job->trace_context = trace_context;
-  calls_.loop.Submit(std::move(job));
+  calls_.jobs.Submit(std::move(job));
   return reactor;
 }
 

@@ -4,14 +4,14 @@
 #define BATON_PREFILL_WORKER_FIRST_TOKEN_SERVICE_H_
 
 #include "baton/internal/v1/decode.grpc.pb.h"
-#include "prefill_worker/service.h"
+#include "common/prefill/service.h"
 
 namespace baton::prefill_worker {
 
 // Thread-safe.
 class FirstTokenService final : public internal::v1::DecodeService::CallbackService {
  public:
-  explicit FirstTokenService(CallContext& calls) : calls_(calls) {}
+  explicit FirstTokenService(prefill::CallContext& calls) : calls_(calls) {}
 
   // Refuses with INVALID_ARGUMENT (NOT_ONE_TOKEN) what takes a decode worker: several tokens,
   // choices or beams, or structured output.
@@ -19,7 +19,7 @@ class FirstTokenService final : public internal::v1::DecodeService::CallbackServ
       grpc::CallbackServerContext* context, const internal::v1::DecodeRequest* request) override;
 
  private:
-  CallContext& calls_;
+  prefill::CallContext& calls_;
 };
 
 }  // namespace baton::prefill_worker

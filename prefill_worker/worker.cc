@@ -1,6 +1,5 @@
 #include "prefill_worker/worker.h"
 
-#include <fstream>
 #include <string>
 #include <utility>
 
@@ -9,36 +8,30 @@
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
-#include "common/base/utf8.h"
-#include "common/kv_store/tier_spec.h"
 #include "common/security/tls_check.h"
 
 namespace baton::prefill_worker {
 
 absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
-    const worker::WorkerOptions& options, const PrefillOptions& prefill) {
+    const worker::WorkerOptions& options, const PrefillOptions& flags) {
   std::unique_ptr<PrefillWorker> worker(new PrefillWorker());
-  BATON_RETURN_IF_ERROR(worker->Initialize(options, prefill));
+  BATON_RETURN_IF_ERROR(worker->Initialize(options, flags));
   return worker;
 }
 
 absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options,
-                                       const PrefillOptions& prefill) {
-  BATON_RETURN_IF_ERROR(security::CheckTls(prefill.worker_tls));
-  BATON_RETURN_IF_ERROR(Validate(prefill, options.block_size));
-  BATON_ASSIGN_OR_RETURN(const std::vector<kv_store::TierSpec> tiers,
-                         kv_store::ParseTiers(prefill.kv_tier));
+                                       const PrefillOptions& flags) {
+  BATON_RETURN_IF_ERROR(security::CheckTls(flags.worker_tls));
   worker::WorkerOptions with_tiers = options;
-  for (const kv_store::TierSpec& tier : tiers) with_tiers.listed_tier_bytes += tier.bytes;
-  if (with_tiers.listed_tier_bytes > 0) with_tiers.listed_tier_segment = prefill.kv_tier_segment;
+  BATON_RETURN_IF_ERROR(prefill::ListTiers(flags.tiers, &with_tiers));
   engine::EngineOptions engine_options = worker::ToEngineOptions(options);
   engine_options.share_kv_pool = options.kv_transport == "auto" || options.kv_transport == "shm";
   // A test's device has no time for it.
   if (!options.make_backend) engine_options.warm_up = engine::EngineOptions::WarmUp::kPrompt;
   BATON_RETURN_IF_ERROR(Load(baton::v1::WORKER_ROLE_PREFILL, with_tiers, engine_options));
-  metrics_ = std::make_unique<PrefillMetrics>(registry(), card().model(), cache_config());
+  metrics_ = std::make_unique<prefill::PrefillMetrics>(registry(), card().model(), cache_config());
   StartTracing(options.tracing, metrics_->traces());
-  LoopOptions loop;
+  prefill::LoopOptions loop;
   loop.enable_prefix_caching = options.enable_prefix_caching;
   loop.max_retained_share = options.max_retained_share;
   loop.scheduler.block_tokens = engine().kv_layout().block_tokens;
@@ -49,31 +42,27 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options,
   loop.kv_holder.enabled = options.kv_fetch;
   if (options.kv_fetch) {
     peers_ = std::make_unique<transfer::PeerChannels>(
-        MakeChannelSecurity(prefill.worker_tls, security::HeadersOf(secret())));
+        MakeChannelSecurity(flags.worker_tls, security::HeadersOf(secret())));
     loop.kv_fetch.worker_id = card().worker_id();
     loop.kv_fetch.awake = &awake();
-    loop.kv_fetch.start = [this](const std::string& address,
-                                 const internal::v1::FetchKvRequest& request, absl::Time deadline,
-                                 transfer::TransferPlan plan, transfer::PrefillEvents events) {
-      return transfer::PrefillCall::StartFetch(peers_->Get(address), request, deadline,
-                                               std::move(plan), std::move(events));
-    };
+    loop.kv_fetch.start = prefill::FetchOver(*peers_);
   }
-  BATON_RETURN_IF_ERROR(OpenTiers(options, prefill, tiers, &loop.kv_tiers));
+  BATON_RETURN_IF_ERROR(prefill::OpenTiers(flags.tiers, options, awake(), &loop.kv_tiers));
   loop.kv_tiers.max_listed = card().kv_tier_max_segments();
-  loop_ = std::make_unique<PrefillLoop>(loop, engine(), journal(), Clock::Real(), *metrics_,
-                                        [this](const worker::WorkerLoad& load) { Publish(load); });
+  loop_ = std::make_unique<prefill::PrefillLoop>(
+      loop, engine(), journal(), Clock::Real(), *metrics_,
+      [this](const worker::WorkerLoad& load) { Publish(load); });
   BATON_RETURN_IF_ERROR(SharePool(options));
   BATON_RETURN_IF_ERROR(LinkDevice(options));
-  calls_.reset(new CallContext{card().epoch(), engine(), *loop_, *metrics_, open_calls(), secret(),
-                               tracer(), shared_pool_.get(), options.kv_shm_checksums,
-                               device_links_.get()});
-  service_ = std::make_unique<PrefillService>(*calls_);
+  calls_.reset(new prefill::CallContext{
+      card().epoch(), engine(), "prefill", loop_->jobs(), metrics_->jobs(), open_calls(), secret(),
+      tracer(), shared_pool_.get(), options.kv_shm_checksums, device_links_.get()});
+  service_ = std::make_unique<prefill::PrefillService>(*calls_);
   first_token_service_ = std::make_unique<FirstTokenService>(*calls_);
   std::function<void(worker::KvOffer, worker::AnswerOffer)> offer;
   if (options.kv_fetch) {
     offer = [this](worker::KvOffer offered, worker::AnswerOffer answer) {
-      loop_->Offer(std::move(offered), std::move(answer));
+      loop_->jobs().Offer(std::move(offered), std::move(answer));
     };
   }
   kv_service_ = std::make_unique<worker::KvService>(worker::KvService::Context{
@@ -82,45 +71,10 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options,
   std::vector<grpc::Service*> services = {service_.get(), first_token_service_.get(),
                                           kv_service_.get()};
   if (device_links_ != nullptr) {
-    device_link_service_ = std::make_unique<DeviceLinkService>(*calls_);
+    device_link_service_ = std::make_unique<prefill::DeviceLinkService>(*calls_);
     services.push_back(device_link_service_.get());
   }
   return Serve(options, services, internal::v1::PrefillService::service_full_name());
-}
-
-absl::Status PrefillWorker::OpenTiers(const worker::WorkerOptions& options,
-                                      const PrefillOptions& prefill,
-                                      const std::vector<kv_store::TierSpec>& specs,
-                                      KvTiersOptions* tiers) {
-  if (prefill.kv_tier.empty()) return absl::OkStatus();
-  if (!options.enable_prefix_caching) {
-    return InvalidField("BAD_OPTION", "--kv-tier",
-                        "given with --no-enable-prefix-caching, expected the prefix cache, where "
-                        "what tiers load is put");
-  }
-  std::string password;
-  if (!prefill.kv_tier_redis_password_file.empty()) {
-    std::ifstream file(prefill.kv_tier_redis_password_file);
-    std::string line;
-    std::getline(file, line);
-    password = std::string(WithoutByteOrderMark(line));
-    if (password.empty()) {
-      return InvalidField("BAD_OPTION", "--kv-tier-redis-password-file",
-                          absl::StrCat(prefill.kv_tier_redis_password_file,
-                                       " cannot be read or is empty, expected a line with the "
-                                       "password"));
-    }
-  }
-  BATON_ASSIGN_OR_RETURN(auto stores, kv_store::OpenTiers(specs, password, awake()));
-  for (const auto& store : stores) {
-    const kv_store::StoreUsage usage = store->usage();
-    BATON_LOG(Info) << "KV tier " << store->kind() << ": " << usage.segments << " segments, "
-                    << usage.bytes << " bytes";
-  }
-  for (auto& store : stores) tiers->stores.push_back(std::move(store));
-  tiers->segment_tokens = prefill.kv_tier_segment;
-  tiers->least_uses = prefill.kv_tier_least_uses;
-  return absl::OkStatus();
 }
 
 absl::Status PrefillWorker::SharePool(const worker::WorkerOptions& options) {

@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/kv_store/tier_spec.h"
+#include "common/prefill/loop.h"
+#include "common/prefill/metrics.h"
+#include "common/prefill/service.h"
 #include "common/transfer/device_link_server.h"
 #include "common/transfer/peer_channels.h"
 #include "common/transfer/shared_pool_server.h"
@@ -16,10 +18,7 @@
 #include "common/worker/options.h"
 #include "common/worker/worker.h"
 #include "prefill_worker/first_token_service.h"
-#include "prefill_worker/loop.h"
-#include "prefill_worker/metrics.h"
 #include "prefill_worker/options.h"
-#include "prefill_worker/service.h"
 
 namespace baton::prefill_worker {
 
@@ -33,8 +32,6 @@ class PrefillWorker final : public worker::Worker {
   PrefillWorker() = default;
   absl::Status Initialize(const worker::WorkerOptions& options, const PrefillOptions& prefill);
   // Fail only if the options ask for nothing else.
-  absl::Status OpenTiers(const worker::WorkerOptions& options, const PrefillOptions& prefill,
-                         const std::vector<kv_store::TierSpec>& specs, KvTiersOptions* tiers);
   absl::Status SharePool(const worker::WorkerOptions& options);
   absl::Status LinkDevice(const worker::WorkerOptions& options);
   void SetLoopDraining(bool draining, std::function<void()> applied) override {
@@ -49,16 +46,16 @@ class PrefillWorker final : public worker::Worker {
   }
 
   // Destroyed in reverse order.
-  std::unique_ptr<PrefillMetrics> metrics_;
+  std::unique_ptr<prefill::PrefillMetrics> metrics_;
   std::unique_ptr<transfer::PeerChannels> peers_;
-  std::unique_ptr<PrefillLoop> loop_;
+  std::unique_ptr<prefill::PrefillLoop> loop_;
   // Null: KV is sent. After the loop, which has stopped writing when this goes.
   std::unique_ptr<transfer::SharedPoolServer> shared_pool_;
   std::unique_ptr<transfer::DeviceLinkServer> device_links_;  // null: the device is not linked
-  std::unique_ptr<CallContext> calls_;
-  std::unique_ptr<PrefillService> service_;
+  std::unique_ptr<prefill::CallContext> calls_;
+  std::unique_ptr<prefill::PrefillService> service_;
   std::unique_ptr<FirstTokenService> first_token_service_;
-  std::unique_ptr<DeviceLinkService> device_link_service_;
+  std::unique_ptr<prefill::DeviceLinkService> device_link_service_;
   std::unique_ptr<worker::KvService> kv_service_;
 };
 

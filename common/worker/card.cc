@@ -44,6 +44,13 @@ internal::v1::WorkerCard MakeCard(baton::v1::WorkerRole role, const WorkerOption
   card.set_max_num_batched_tokens(engine.max_num_batched_tokens());
   card.set_prefix_caching(options.enable_prefix_caching);
   card.set_device(engine.DeviceKind());
+  if (role == baton::v1::WORKER_ROLE_PREFILL || options.serves_prefill) {
+    card.add_capabilities(internal::v1::WORKER_CAPABILITY_COMPUTE);
+    card.add_capabilities(internal::v1::WORKER_CAPABILITY_SCORE);
+  }
+  if (role == baton::v1::WORKER_ROLE_DECODE) {
+    card.add_capabilities(internal::v1::WORKER_CAPABILITY_ANSWER);
+  }
   if (options.listed_tier_segment > 0) {
     const int64_t segment_bytes =
         options.listed_tier_segment / layout.block_tokens * layout.BlockBytes();

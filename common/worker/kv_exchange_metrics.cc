@@ -61,7 +61,7 @@ KvExchangeMetrics::KvExchangeMetrics(telemetry::MetricSet& set)
                               telemetry::kTransferSecondsBuckets)),
       offers_(set.Counters(
           "baton_kv_offers_total",
-          "Offers of an answer's KV that this decode worker made or this prefill worker got. "
+          "Offers of an answer's KV that this worker made or got. "
           "cached: all of it was there; busy: no room, or more urgent work; dropped: not sent, as "
           "too many were unanswered.",
           {{"result", {"taken", "cached", "busy", "refused", "failed", "dropped"}}})) {}

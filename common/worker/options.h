@@ -61,9 +61,11 @@ struct WorkerOptions {
   std::string kv_transport = "auto";
   bool kv_shm_checksums = true;  // of what decode workers read from a prefill worker's pool
   bool kv_fetch = false;         // exchange cached KV with other workers: docs/design/transfer.md
-  // Not flags: the KV tiers that a prefill worker reports to routers, together.
+  // Not flags: the KV tiers that the worker reports to routers, together.
   int64_t listed_tier_bytes = 0;
   int listed_tier_segment = 0;  // tokens
+  // Not a flag: a decode worker that computes prompts for other workers, and scores items.
+  bool serves_prefill = false;
   // Not a flag. Creates the backend for `device`; tests may replace it. Empty: MakeBackend().
   decltype(engine::EngineOptions::make_backend) make_backend;
   int max_queued_requests = 256;        // waiting requests; running ones do not count

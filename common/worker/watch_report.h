@@ -37,7 +37,10 @@ struct WorkerLoad {
   absl::Duration remaining_work;
   std::optional<internal::v1::PrefillCost> prefill_cost;  // once it is known
   absl::Duration tier_load_time;  // of a segment that the worker's KV tiers have; 0: not measured
-  // Set by decode workers only.
+  // Set by decode workers only. Jobs (common/prefill/jobs.h) are not part of the numbers above, but
+  // of remaining_work.
+  int running_jobs = 0;
+  int waiting_jobs = 0;
   std::optional<internal::v1::DecodeCost> decode_cost;  // once it is known
   int64_t context_tokens = 0;                           // of sequences that have blocks
   // The links measured last; another object once something has changed. Null: none was measured.

@@ -19,19 +19,23 @@ std::unique_ptr<kv::RadixCache> MakeCache(const WorkerLoopOptions& options,
 
 }  // namespace
 
+absl::Status DrainingError(absl::string_view role) {
+  return MakeError(absl::StatusCode::kUnavailable, "DRAINING",
+                   absl::StrCat("this ", role, " worker drains"));
+}
+
 WorkerLoop::WorkerLoop(const WorkerLoopOptions& options, const std::string& role,
-                       const SubmissionLimit::Load& bounds, engine::Engine& engine,
-                       CacheJournal& journal, const Clock& clock, WorkerMetrics& metrics,
-                       KvExchangeMetrics& kv_exchange,
+                       engine::Engine& engine, CacheJournal& journal, const Clock& clock,
+                       WorkerMetrics& metrics, KvExchangeMetrics& kv_exchange,
                        std::function<void(const WorkerLoad&)> publish)
     : engine_(engine),
       clock_(clock),
       pool_(engine.kv_pool().block_count),
       cache_(MakeCache(options, engine, clock, pool_)),
       holder_(options.kv_holder, engine.kv_layout(), pool_, cache_.get(), mailbox_, kv_exchange),
-      submission_limit_(role, bounds),
       options_(options),
       role_(role),
+      journal_(journal),
       publish_(std::move(publish)) {
   if (cache_ == nullptr) return;
   cache_->SetListener([&metrics, &journal](kv::CacheChange change) {
@@ -46,13 +50,8 @@ void WorkerLoop::StartThread() {
   if (options_.own_thread) thread_ = std::thread([this] { Run(); });
 }
 
-absl::Status WorkerLoop::Draining() const {
-  return MakeError(absl::StatusCode::kUnavailable, "DRAINING",
-                   absl::StrCat("this ", role_, " worker drains"));
-}
-
 void WorkerLoop::SetDraining(bool draining, std::function<void()> applied) {
-  submission_limit_.SetDraining(draining);
+  RefuseNew(draining);
   const bool posted = mailbox_->Post([this, draining, applied] {
     draining_ = draining || stopping_ || ended_;
     holder_.SetDraining(draining_);

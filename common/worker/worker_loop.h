@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/mailbox.h"
@@ -18,7 +19,6 @@
 #include "common/worker/cache_journal.h"
 #include "common/worker/kv_exchange_metrics.h"
 #include "common/worker/kv_holder.h"
-#include "common/worker/submission_limit.h"
 #include "common/worker/watch_service.h"
 #include "common/worker/worker_metrics.h"
 
@@ -31,6 +31,21 @@ struct WorkerLoopOptions {
   // False: the loop works only in Turn() and Stop(), as in the simulation.
   bool own_thread = true;
 };
+
+// What the parts of a loop use of it. They live within the loop; only the mailbox may outlive it.
+struct LoopParts {
+  engine::Engine& engine;
+  const Clock& clock;
+  CacheJournal& journal;
+  const std::shared_ptr<Mailbox> mailbox;
+  kv::BlockPool& pool;
+  kv::RadixCache* const cache;  // null: without prefix caching
+  const std::string role;       // "prefill" or "decode"
+  const bool& draining;         // the loop's thread reads it
+};
+
+// What a worker that drains says to new requests: UNAVAILABLE (DRAINING).
+absl::Status DrainingError(absl::string_view role);
 
 // SetDraining, FlushCache, Stop and kv_holder() are thread-safe. The rest runs on the loop's
 // thread, or on the thread that calls Turn().
@@ -66,15 +81,16 @@ class WorkerLoop {
   virtual void CheckIntegrity() const;
 
  protected:
-  // role: "prefill" or "decode". `bounds`: of the requests that wait. All references must outlive
-  // the loop. `publish` is called on the loop's thread.
-  WorkerLoop(const WorkerLoopOptions& options, const std::string& role,
-             const SubmissionLimit::Load& bounds, engine::Engine& engine, CacheJournal& journal,
-             const Clock& clock, WorkerMetrics& metrics, KvExchangeMetrics& kv_exchange,
-             std::function<void(const WorkerLoad&)> publish);
+  // role: "prefill" or "decode". All references must outlive the loop. `publish` is called on the
+  // loop's thread.
+  WorkerLoop(const WorkerLoopOptions& options, const std::string& role, engine::Engine& engine,
+             CacheJournal& journal, const Clock& clock, WorkerMetrics& metrics,
+             KvExchangeMetrics& kv_exchange, std::function<void(const WorkerLoad&)> publish);
   // The last statement of the worker's constructor.
   void StartThread();
 
+  // From now on Submit refuses at once, or no more. Thread-safe.
+  virtual void RefuseNew(bool draining) = 0;
   // Messages have been handled: admits requests and runs at most one step. True if it ran one.
   virtual bool Work() = 0;
   // Ends all requests with Draining(), and cancels the calls that write into the pool.
@@ -88,10 +104,13 @@ class WorkerLoop {
   // `load` has been published.
   virtual void OnPublished(const WorkerLoad& load) = 0;
 
-  absl::Status Draining() const;
+  absl::Status Draining() const { return DrainingError(role_); }
   // True while draining, and from Stop() on.
   bool draining() const { return draining_; }
   void Publish();
+  LoopParts parts() {
+    return {engine_, clock_, journal_, mailbox_, pool_, cache_.get(), role_, draining_};
+  }
 
   engine::Engine& engine_;
   const Clock& clock_;
@@ -100,7 +119,6 @@ class WorkerLoop {
   kv::BlockPool pool_;
   const std::unique_ptr<kv::RadixCache> cache_;  // null: without prefix caching
   KvHolder holder_;
-  SubmissionLimit submission_limit_;
 
  private:
   void Run();
@@ -109,6 +127,7 @@ class WorkerLoop {
 
   const WorkerLoopOptions options_;
   const std::string role_;
+  CacheJournal& journal_;
   const std::function<void(const WorkerLoad&)> publish_;
   absl::Duration last_accepted_at_;  // when requests were last accepted; reported to routers
   bool draining_ = false;

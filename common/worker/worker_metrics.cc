@@ -10,6 +10,14 @@
 
 namespace baton::worker {
 
+namespace {
+
+const char* Name(KvDirection direction) {
+  return direction == KvDirection::kSent ? "sent" : "received";
+}
+
+}  // namespace
+
 // References are to series without further labels, or to the only one that is used often.
 struct WorkerMetrics::Series {
   Series(prometheus::Registry& registry, const std::string& role, const std::string& model,
@@ -21,7 +29,8 @@ struct WorkerMetrics::Series {
             "baton_requests_queued",
             "Requests by the stage that they wait for. prefill: to be computed; decode: to be "
             "admitted; transfer: computed, while their KV is being moved.",
-            {{"stage", {role, "transfer"}}})),
+            {{"stage", prefill ? std::vector<std::string>{"prefill", "transfer"}
+                               : std::vector<std::string>{"prefill", "decode", "transfer"}}})),
         queued(requests_queued.With({role})),
         transferring(requests_queued.With({"transfer"})),
         prompt_tokens_queued(
@@ -65,7 +74,8 @@ struct WorkerMetrics::Series {
                                telemetry::kTransferBytesBuckets, MovedLabels())),
         kv_bytes(set.Counters("baton_kv_transfer_bytes_total",
                               prefill ? "KV payload sent, for failed transfers, too."
-                                      : "KV payload of committed transfers.",
+                                      : "KV payload of committed transfers, and what was sent of "
+                                        "prompts that this worker computed for others.",
                               MovedLabels())),
         kv_failures(set.Counters(
             "baton_kv_transfer_failures_total",
@@ -81,9 +91,10 @@ struct WorkerMetrics::Series {
               {"dtype", cache.dtype}});
   }
 
-  const char* Direction() const { return prefill ? "sent" : "received"; }
   std::vector<telemetry::Label> MovedLabels() const {
-    return {{"transport", transfer::PlaneNames()}, {"direction", {Direction()}}};
+    std::vector<std::string> directions = {Name(KvDirection::kSent)};
+    if (!prefill) directions.push_back(Name(KvDirection::kReceived));
+    return {{"transport", transfer::PlaneNames()}, {"direction", directions}};
   }
 
   const bool prefill;
@@ -131,8 +142,9 @@ void WorkerMetrics::SetLoad(const WorkerLoad& load) {
   series_->retained_blocks.Set(load.retained_blocks);
   const int used = load.counts.active + load.counts.held;
   series_->kv_utilization.Set(load.counts.total > 0 ? double(used) / load.counts.total : 0);
-  series_->inflight.Set(load.running);
+  series_->inflight.Set(load.running + load.running_jobs);
   series_->queued.Set(load.queued);
+  if (!series_->prefill) series_->requests_queued.With({"prefill"}).Set(load.waiting_jobs);
   // A prefill worker's transfers begin with the computation.
   series_->transferring.Set(load.open_transfers - (series_->prefill ? load.running : 0));
   series_->prompt_tokens_queued.Set(static_cast<double>(load.queued_tokens));
@@ -146,15 +158,18 @@ void WorkerMetrics::Refused(const std::string& reason) {
   series_->rejections.With({absl::AsciiStrToLower(reason)}).Increment();
 }
 
-void WorkerMetrics::KvBytes(int64_t bytes, transfer::Plane plane) {
-  series_->kv_bytes.With({transfer::Name(plane), series_->Direction()})
+void WorkerMetrics::KvBytes(KvDirection direction, int64_t bytes, transfer::Plane plane) {
+  series_->kv_bytes.With({transfer::Name(plane), Name(direction)})
       .Increment(static_cast<double>(bytes));
 }
 
-void WorkerMetrics::KvTransferred(absl::Duration duration, int64_t bytes, transfer::Plane plane) {
+void WorkerMetrics::KvTransferred(KvDirection direction, absl::Duration duration, int64_t bytes,
+                                  transfer::Plane plane) {
   const char* const transport = transfer::Name(plane);
-  series_->kv_duration.With({transport}).Observe(absl::ToDoubleSeconds(duration));
-  series_->kv_size.With({transport, series_->Direction()}).Observe(static_cast<double>(bytes));
+  if (series_->prefill || direction == KvDirection::kReceived) {
+    series_->kv_duration.With({transport}).Observe(absl::ToDoubleSeconds(duration));
+  }
+  series_->kv_size.With({transport, Name(direction)}).Observe(static_cast<double>(bytes));
 }
 
 void WorkerMetrics::KvTransferFailed(const char* reason) {

@@ -15,6 +15,8 @@
 
 namespace baton::worker {
 
+enum class KvDirection { kSent, kReceived };
+
 // Labels of baton_cache_config_info.
 struct CacheConfig {
   int block_tokens = 0;
@@ -35,9 +37,11 @@ class WorkerMetrics {
   // From submission to the start of work. priority: "low", "normal" or "high".
   void Queued(absl::Duration duration, const char* priority);
   void Refused(const std::string& reason);
-  void KvBytes(int64_t bytes, transfer::Plane plane);
-  // All KV of a transfer has left, or has come; `duration` as baton_kv_transfer_duration_seconds.
-  void KvTransferred(absl::Duration duration, int64_t bytes, transfer::Plane plane);
+  void KvBytes(KvDirection direction, int64_t bytes, transfer::Plane plane);
+  // All KV of a transfer has left, or has come; `duration` as baton_kv_transfer_duration_seconds. A
+  // decode worker's series of durations has only what it received.
+  void KvTransferred(KvDirection direction, absl::Duration duration, int64_t bytes,
+                     transfer::Plane plane);
   void KvTransferFailed(const char* reason);
   // Tokens of a request that were looked up in the prefix cache, and those found there.
   void PrefixCache(int64_t tokens, int64_t cached_tokens);

@@ -406,8 +406,6 @@ TEST(CommandsTest, BadCommandLinesAreRefused) {
       {"up", "--model", "/tmp", "--prefill", "1.5"},
       {"up", "--model", "/tmp", "--prefill", "automatic"},
       {"up", "--model", "/tmp", "--prefill", "auto", "--prefill", "1"},
-      {"up", "--model", "/tmp", "--prefill", "auto", "--kv-tier", "host:1GB"},
-      {"up", "--model", "/tmp", "--prefill", "0", "--kv-tier", "host:1GB"},
       {"up", "--model", "/tmp", "--block-size", "-1"},
   };
   for (const auto& row : rows) {

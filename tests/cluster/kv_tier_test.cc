@@ -33,9 +33,9 @@ class KvTierTest : public WorkerPairTest {
     if (dtype == "bfloat16") options.dtype = "float32";
     options.model_dir = model_dir;
     prefill_worker::PrefillOptions prefill_only;
-    prefill_only.kv_tier = tiers;
-    prefill_only.kv_tier_segment = 32;
-    prefill_only.kv_tier_least_uses = 1;
+    prefill_only.tiers.tiers = tiers;
+    prefill_only.tiers.segment = 32;
+    prefill_only.tiers.least_uses = 1;
     auto prefill = prefill_worker::PrefillWorker::Start(options, prefill_only);
     ASSERT_TRUE(prefill.ok()) << prefill.status();
     prefill_ = *std::move(prefill);

@@ -79,6 +79,8 @@ std::string MetricTables(const Declared& declared) {
   const std::vector<Row> rows = Rows(declared);
   std::string text;
   for (const auto& [title, roles] : kSections) {
+    const auto is_here = [&roles = roles](const Row& row) { return row.roles == roles; };
+    if (std::none_of(rows.begin(), rows.end(), is_here)) continue;
     absl::StrAppend(&text, "\n## ", title, "\n\n| metric | type | more labels | meaning |\n",
                     "|---|---|---|---|\n");
     for (const Row& row : rows) {

@@ -22,7 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "prefill_worker/metrics.h"
+#include "common/prefill/metrics.h"
 #include "router/metrics.h"
 #include "tests/cluster/metrics_document.h"
 #include "tests/cluster/whole_cluster.h"
@@ -39,7 +39,7 @@ constexpr char kDocument[] = "docs/metrics.md";
 Declared DeclaredMetrics() {
   prometheus::Registry of_router, of_prefill, of_decode;  // one per process
   return {{"router", router::RouterMetrics(&of_router, "m").descriptions()},
-          {"prefill", prefill_worker::PrefillMetrics(of_prefill, "m").descriptions()},
+          {"prefill", prefill::PrefillMetrics(of_prefill, "m").descriptions()},
           {"decode", decode_worker::DecodeMetrics(of_decode, "m").descriptions()}};
 }
 

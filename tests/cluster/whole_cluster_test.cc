@@ -106,9 +106,9 @@ TEST_F(WholeClusterTest, TwoHundredPromptsWithKvTiersBehindSmallPools) {
   worker::WorkerOptions options = WorkerOptions();
   options.num_blocks = 160;
   prefill_worker::PrefillOptions prefill_only;
-  prefill_only.kv_tier = "host:64MB";
-  prefill_only.kv_tier_segment = 32;
-  prefill_only.kv_tier_least_uses = 1;
+  prefill_only.tiers.tiers = "host:64MB";
+  prefill_only.tiers.segment = 32;
+  prefill_only.tiers.least_uses = 1;
   StartCluster(options, {}, {}, prefill_only);
   const std::vector<Case> cases = MakeCases(*oracle_, 200, testing::TestSeed(43));
   for (int round = 0; round < 2; ++round) {

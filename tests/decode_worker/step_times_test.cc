@@ -20,12 +20,12 @@ class StepTimesTest : public ::testing::Test {
     std::vector<Sequence*> all;
     for (const auto& sequence : sequences_) all.push_back(sequence.get());
     worker::WorkerLoad load;
-    times_.Report(all, 1000, now_, &load);
+    times_.Report(all, {}, 1000, now_, &load);
     return load;
   }
   void Took(const std::vector<Chunk>& chunks, absl::Duration took) {
     now_ += took;
-    times_.AddStep(chunks, took, now_);
+    times_.AddStep(chunks, {}, took, now_);
   }
   std::vector<std::unique_ptr<Sequence>> sequences_;
   absl::Duration now_ = absl::Seconds(1);

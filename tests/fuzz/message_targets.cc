@@ -14,7 +14,7 @@
 #include "common/transfer/frame_codec.h"
 #include "common/transfer/kv_receiver.h"
 #include "decode_worker/request.h"
-#include "prefill_worker/request.h"
+#include "common/prefill/request.h"
 #include "router/api/wire.h"
 #include "router/request/request_check.h"
 #include "tests/decode_worker/fake_engine.h"
@@ -148,8 +148,8 @@ void FuzzPrefillRequest(absl::string_view data) {
   request.set_model_fingerprint(kModelFingerprint);
   request.set_kv_layout_fingerprint(engine->kv_layout().Fingerprint());
   request.set_checksum(transfer::RequestChecksum(request));
-  if (!prefill_worker::CheckRequest(request, 1, *engine).ok()) return;
-  BATON_CHECK(prefill_worker::MakeJob(request, absl::InfiniteFuture(), *engine) != nullptr);
+  if (!prefill::CheckRequest(request, 1, *engine).ok()) return;
+  BATON_CHECK(prefill::MakeJob(request, absl::InfiniteFuture(), *engine) != nullptr);
 }
 
 // A worker's Watch stream, as the router hears it.

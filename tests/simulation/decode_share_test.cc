@@ -32,13 +32,19 @@ class DecodeShareTest : public ::testing::Test {
     return engine;
   }
   void AddPrefill() {
-    prefill_worker::LoopOptions loop;
+    prefill::LoopOptions loop;
     loop.own_thread = false;
     loop.scheduler.block_tokens = kBlockTokens;
     loop.scheduler.max_num_batched_tokens = Engine().max_num_batched_tokens;
     loop.scheduler.max_num_seqs = Engine().max_num_seqs;
     prefill_.push_back(std::make_unique<PrefillWorker>(world_, absl::StrCat("p", prefill_.size()),
                                                        Engine(), loop, faults_));
+  }
+  Worker* WorkerAt(const std::string& address) {
+    for (const auto& worker : prefill_) {
+      if (worker->address() == address) return worker.get();
+    }
+    return nullptr;
   }
   void AddDecode(const HashEngineOptions& engine) {
     decode_worker::LoopOptions loop;
@@ -47,14 +53,9 @@ class DecodeShareTest : public ::testing::Test {
     loop.scheduler.block_tokens = kBlockTokens;
     loop.scheduler.max_num_seqs = engine.max_num_seqs;
     loop.scheduler.max_num_batched_tokens = engine.max_num_batched_tokens;
-    decode_.push_back(
-        std::make_unique<DecodeWorker>(world_, loop.worker_id, engine, loop, faults_,
-                                       [this](const std::string& address) -> PrefillWorker* {
-                                         for (const auto& worker : prefill_) {
-                                           if (worker->address() == address) return worker.get();
-                                         }
-                                         return nullptr;
-                                       }));
+    decode_.push_back(std::make_unique<DecodeWorker>(
+        world_, loop.worker_id, engine, loop, faults_,
+        [this](const std::string& address) { return WorkerAt(address); }));
   }
   void Start() {
     std::vector<PrefillWorker*> prefill;

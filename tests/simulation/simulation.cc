@@ -97,7 +97,7 @@ class Simulation {
   void AddPrefillWorker() {
     HashEngineOptions engine = EngineOptions();
     engine.num_blocks = random().Between(25, random().Chance(0.5) ? 28 : 60);
-    prefill_worker::LoopOptions loop;
+    prefill::LoopOptions loop;
     loop.own_thread = false;
     loop.enable_prefix_caching = !random().Chance(0.1);
     loop.scheduler.block_tokens = kBlockTokens;
@@ -109,10 +109,17 @@ class Simulation {
                                                        engine, loop, faults_));
   }
 
+  Worker* WorkerAt(const std::string& address) {
+    for (Worker* worker : Workers()) {
+      if (worker->address() == address) return worker;
+    }
+    return nullptr;
+  }
+
   void AddDecodeWorker() {
     HashEngineOptions engine = EngineOptions();
     engine.num_blocks = random().Between(25, random().Chance(0.6) ? 28 : 50);
-    engine.max_num_batched_tokens = engine.max_num_seqs + random().Between(kBlockTokens, 40);
+    engine.max_num_batched_tokens = engine.max_num_seqs + random().Between(2 * kBlockTokens, 40);
     engine.runs_ahead = random().Chance(0.5);
     decode_worker::LoopOptions loop;
     loop.own_thread = false;
@@ -130,19 +137,18 @@ class Simulation {
       may_fail_.bounds.insert("TENANT_LIMIT");
     }
     loop.scheduler.fair_quantum_tokens = random().Between(1, 64);
+    loop.jobs.scheduler.block_tokens = kBlockTokens;
+    loop.jobs.scheduler.max_num_batched_tokens = engine.max_num_batched_tokens;
+    loop.jobs.scheduler.max_num_seqs = engine.max_num_seqs;
     const bool first = decode_.empty();
     may_fail_.least_blocks =
         first ? engine.num_blocks : std::min(may_fail_.least_blocks, engine.num_blocks);
     may_fail_.least_sequences =
         first ? engine.max_num_seqs : std::min(may_fail_.least_sequences, engine.max_num_seqs);
-    decode_.push_back(
-        std::make_unique<DecodeWorker>(world_, loop.worker_id, engine, loop, faults_,
-                                       [this](const std::string& address) -> PrefillWorker* {
-                                         for (const auto& worker : prefill_) {
-                                           if (worker->address() == address) return worker.get();
-                                         }
-                                         return nullptr;
-                                       }));
+    decode_.push_back(std::make_unique<DecodeWorker>(
+        world_, loop.worker_id, engine, loop, faults_,
+        [this](const std::string& address) { return WorkerAt(address); },
+        /*serves_prefill=*/random().Chance(0.6)));
   }
 
   HashEngineOptions EngineOptions() {

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/prefill/request.h"
 #include "common/transfer/checksum.h"
 #include "common/worker/card.h"
 #include "decode_worker/request.h"
-#include "prefill_worker/request.h"
 
 namespace baton::simulation {
 namespace {
@@ -23,8 +23,8 @@ prometheus::Registry& Registry() {
 }
 
 // Metrics have no effect on anything: one set for all.
-prefill_worker::PrefillMetrics& PrefillMetricsForAll() {
-  static auto* const metrics = new prefill_worker::PrefillMetrics(Registry(), "hash");
+prefill::PrefillMetrics& PrefillMetricsForAll() {
+  static auto* const metrics = new prefill::PrefillMetrics(Registry(), "hash");
   return *metrics;
 }
 decode_worker::DecodeMetrics& DecodeMetricsForAll() {
@@ -34,21 +34,27 @@ decode_worker::DecodeMetrics& DecodeMetricsForAll() {
 }
 
 std::string DescribeLoad(const worker::WorkerLoad& load) {
-  return absl::StrCat(load.running, " running, ", load.queued, " queued, ", load.counts.free,
+  return absl::StrCat(load.running, " running, ", load.queued, " queued, ", load.running_jobs,
+                      " jobs running, ", load.waiting_jobs, " waiting, ", load.counts.free,
                       " free, ", load.counts.active, " active, ", load.counts.cached, " cached, ",
                       load.counts.held, " held of ", load.counts.total, ", ", load.open_transfers,
                       " transfers");
 }
 
 bool IsIdle(const worker::WorkerLoad& load) {
-  return load.running == 0 && load.queued == 0 && load.open_transfers == 0 &&
-         load.counts.active == 0 && load.counts.held == 0;
+  return load.running == 0 && load.queued == 0 && load.running_jobs == 0 &&
+         load.waiting_jobs == 0 && load.open_transfers == 0 && load.counts.active == 0 &&
+         load.counts.held == 0;
 }
 
 }  // namespace
 
-Worker::Worker(World& world, v1::WorkerRole role, std::string address)
-    : world_(world), role_(role), address_(std::move(address)), node_(world.AddNode()) {
+Worker::Worker(World& world, v1::WorkerRole role, std::string address, const FrameFaults& faults)
+    : world_(world),
+      role_(role),
+      address_(std::move(address)),
+      faults_(faults),
+      node_(world.AddNode()) {
   world_.Kill(node_, false);  // until it is started
 }
 
@@ -63,6 +69,7 @@ void Worker::Start() {
   options.model_dir = "hash";
   options.worker_id = address_;
   options.enable_prefix_caching = caches_prefixes();
+  options.serves_prefill = serves_prefill();
   card_ = worker::MakeCard(role_, options, engine());
   card_.set_epoch(world_.random.Next() | 1);  // random by nature; here the same in every run
   load_.last_accepted_at = load_.read_at = world_.SinceStart();
@@ -72,6 +79,10 @@ void Worker::Start() {
 void Worker::Kill(bool machine_gone) {
   if (!alive()) return;
   world_.Kill(node_, machine_gone);
+  for (const std::weak_ptr<SimKvSender>& weak : senders_) {
+    if (const auto sender = weak.lock()) sender->Kill();
+  }
+  senders_.clear();
   KillLoop();
   watchers_.clear();
   turn_at_ = report_at_ = -1;
@@ -154,12 +165,42 @@ void Worker::Watch(std::shared_ptr<Stream> stream,
   ScheduleReport(world_.now());
 }
 
+void Worker::AcceptPrefill(const std::string& bytes, absl::Time deadline,
+                           std::shared_ptr<Stream> stream, std::weak_ptr<SimPrefillCall> call) {
+  internal::v1::PrefillRequest request;
+  absl::Status status = request.ParseFromString(bytes)
+                            ? prefill::CheckRequest(request, epoch(), engine())
+                            : MakeError(absl::StatusCode::kDataLoss, "MALFORMED_REQUEST",
+                                        "the message is no PrefillRequest");
+  const uint64_t id = ++last_job_;
+  transfer::FrameSender::Options options;
+  options.transfer_id = request.transfer_id();
+  options.epoch = epoch();
+  options.layout = engine().kv_layout();
+  options.pool = engine().kv_pool();
+  options.on_peer_gone = [this, id] { jobs().Cancel(id); };
+  auto sender = std::make_shared<SimKvSender>(std::move(options), world_, faults_, stream,
+                                              std::move(call), [this] { Wake(); });
+  stream->OnLost(1, [sender] { sender->PeerGone(); });
+  senders_.remove_if([](const std::weak_ptr<SimKvSender>& weak) { return weak.expired(); });
+  senders_.push_back(sender);
+  if (!status.ok()) {
+    sender->Finish(status);
+    return;
+  }
+  std::unique_ptr<prefill::PrefillJob> job = prefill::MakeJob(request, deadline, engine());
+  job->id = id;
+  job->token_sink = std::make_shared<prefill::TransferSink>(sender);
+  job->transfer->sender = std::move(sender);
+  jobs().Submit(std::move(job));
+  Wake();
+}
+
 PrefillWorker::PrefillWorker(World& world, std::string address, const HashEngineOptions& engine,
-                             const prefill_worker::LoopOptions& loop, const FrameFaults& faults)
-    : Worker(world, v1::WORKER_ROLE_PREFILL, std::move(address)),
+                             const prefill::LoopOptions& loop, const FrameFaults& faults)
+    : Worker(world, v1::WORKER_ROLE_PREFILL, std::move(address), faults),
       engine_options_(engine),
-      loop_options_(loop),
-      faults_(faults) {}
+      loop_options_(loop) {}
 
 PrefillWorker::~PrefillWorker() {
   if (loop_ != nullptr) KillLoop();
@@ -167,16 +208,12 @@ PrefillWorker::~PrefillWorker() {
 
 void PrefillWorker::StartLoop() {
   engine_ = std::make_unique<HashEngine>(engine_options_, world_);
-  loop_ = std::make_unique<prefill_worker::PrefillLoop>(
+  loop_ = std::make_unique<prefill::PrefillLoop>(
       loop_options_, *engine_, *journal_, world_, PrefillMetricsForAll(),
       [this](const worker::WorkerLoad& load) { Publish(load); });
 }
 
 void PrefillWorker::KillLoop() {
-  for (const std::weak_ptr<SimKvSender>& weak : senders_) {
-    if (const auto sender = weak.lock()) sender->Kill();
-  }
-  senders_.clear();
   loop_->Stop();
   loop_.reset();
   engine_.reset();
@@ -192,38 +229,6 @@ bool PrefillWorker::Idle() const { return !alive() || IsIdle(load_); }
 
 std::string PrefillWorker::Describe() const {
   return absl::StrCat(address_, ": ", alive() ? DescribeLoad(load_) : "dead");
-}
-
-void PrefillWorker::Accept(const std::string& bytes, absl::Time deadline,
-                           std::shared_ptr<Stream> stream, std::weak_ptr<SimPrefillCall> call) {
-  internal::v1::PrefillRequest request;
-  absl::Status status = request.ParseFromString(bytes)
-                            ? prefill_worker::CheckRequest(request, epoch(), *engine_)
-                            : MakeError(absl::StatusCode::kDataLoss, "MALFORMED_REQUEST",
-                                        "the message is no PrefillRequest");
-  const uint64_t id = ++last_job_;
-  transfer::FrameSender::Options options;
-  options.transfer_id = request.transfer_id();
-  options.epoch = epoch();
-  options.layout = engine_->kv_layout();
-  options.pool = engine_->kv_pool();
-  options.on_peer_gone = [this, id] { loop_->Cancel(id); };
-  auto sender = std::make_shared<SimKvSender>(std::move(options), world_, faults_, stream,
-                                              std::move(call), [this] { Wake(); });
-  stream->OnLost(1, [sender] { sender->PeerGone(); });
-  senders_.remove_if([](const std::weak_ptr<SimKvSender>& weak) { return weak.expired(); });
-  senders_.push_back(sender);
-  if (!status.ok()) {
-    sender->Finish(status);
-    return;
-  }
-  std::unique_ptr<prefill_worker::PrefillJob> job =
-      prefill_worker::MakeJob(request, deadline, *engine_);
-  job->id = id;
-  job->token_sink = std::make_shared<prefill_worker::TransferSink>(sender);
-  job->transfer->sender = std::move(sender);
-  loop_->Submit(std::move(job));
-  Wake();
 }
 
 // The decode worker's end of a Decode call.
@@ -253,12 +258,12 @@ class SimDecodeStream final : public decode_worker::DecodeStream {
 
 DecodeWorker::DecodeWorker(World& world, std::string address, const HashEngineOptions& engine,
                            const decode_worker::LoopOptions& loop, const FrameFaults& faults,
-                           FindPrefill find_prefill)
-    : Worker(world, v1::WORKER_ROLE_DECODE, std::move(address)),
+                           FindWorker find_worker, bool serves_prefill)
+    : Worker(world, v1::WORKER_ROLE_DECODE, std::move(address), faults),
       engine_options_(engine),
       loop_options_(loop),
-      faults_(faults),
-      find_prefill_(std::move(find_prefill)) {}
+      find_worker_(std::move(find_worker)),
+      serves_prefill_(serves_prefill) {}
 
 DecodeWorker::~DecodeWorker() {
   if (loop_ != nullptr) KillLoop();
@@ -329,8 +334,8 @@ std::shared_ptr<transfer::PrefillCall> DecodeWorker::StartPrefill(
   request.set_transfer_id(world_.random.Next());
   request.set_checksum(transfer::RequestChecksum(request));
   plan.transfer_id = request.transfer_id();
-  PrefillWorker* prefill = find_prefill_(peer.address);
-  std::shared_ptr<Stream> stream = world_.Open(node(), prefill->node());
+  Worker* const computes = find_worker_(peer.address);
+  std::shared_ptr<Stream> stream = world_.Open(node(), computes->node());
   auto call = std::make_shared<SimPrefillCall>(world_, faults_, stream, std::move(plan),
                                                std::move(events), [this] { Wake(); });
   calls_.remove_if([](const std::shared_ptr<SimPrefillCall>& old) { return old->done(); });
@@ -344,8 +349,10 @@ std::shared_ptr<transfer::PrefillCall> DecodeWorker::StartPrefill(
   const std::weak_ptr<Stream> weak_stream = stream;
   call->Begin(
       deadline,
-      [prefill, bytes = std::move(bytes), deadline, weak, weak_stream] {
-        if (const auto live = weak_stream.lock()) prefill->Accept(bytes, deadline, live, weak);
+      [computes, bytes = std::move(bytes), deadline, weak, weak_stream] {
+        if (const auto live = weak_stream.lock()) {
+          computes->AcceptPrefill(bytes, deadline, live, weak);
+        }
       },
       [weak_stream] {
         if (const auto live = weak_stream.lock()) live->Break(0, 0);

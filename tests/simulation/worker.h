@@ -11,10 +11,10 @@
 
 #include "baton/internal/v1/decode.pb.h"
 #include "baton/internal/v1/worker.pb.h"
+#include "common/prefill/loop.h"
 #include "common/worker/cache_journal.h"
 #include "common/worker/watch_report.h"
 #include "decode_worker/loop.h"
-#include "prefill_worker/loop.h"
 #include "tests/simulation/hash_engine.h"
 #include "tests/simulation/transfer.h"
 #include "tests/simulation/world.h"
@@ -30,7 +30,7 @@ struct Watcher {
 
 class Worker {
  public:
-  Worker(World& world, v1::WorkerRole role, std::string address);
+  Worker(World& world, v1::WorkerRole role, std::string address, const FrameFaults& faults);
   virtual ~Worker() = default;
 
   int node() const { return node_; }
@@ -53,6 +53,9 @@ class Worker {
              std::function<void(const internal::v1::WatchResponse&)> deliver);
   // Something may have come for the loop.
   void Wake();
+  // A Prefill call has come.
+  void AcceptPrefill(const std::string& request, absl::Time deadline,
+                     std::shared_ptr<Stream> stream, std::weak_ptr<SimPrefillCall> call);
 
  protected:
   virtual void StartLoop() = 0;
@@ -61,12 +64,15 @@ class Worker {
   // After a turn without a step: when to turn again unless woken before.
   virtual Micros NextTurnAfter() const = 0;
   virtual const engine::Engine& engine() const = 0;
+  virtual prefill::PrefillJobs& jobs() = 0;
   virtual bool caches_prefixes() const = 0;
+  virtual bool serves_prefill() const = 0;
   void Publish(const worker::WorkerLoad& load);
 
   World& world_;
   const v1::WorkerRole role_;
   const std::string address_;
+  const FrameFaults& faults_;
   std::unique_ptr<worker::CacheJournal> journal_;
   worker::WorkerLoad load_;
 
@@ -86,17 +92,16 @@ class Worker {
   Micros report_at_ = -1;
   Micros last_report_ = 0;
   std::list<Watcher> watchers_;
+  std::list<std::weak_ptr<SimKvSender>> senders_;
+  uint64_t last_job_ = 0;
 };
 
 class PrefillWorker final : public Worker {
  public:
   PrefillWorker(World& world, std::string address, const HashEngineOptions& engine,
-                const prefill_worker::LoopOptions& loop, const FrameFaults& faults);
+                const prefill::LoopOptions& loop, const FrameFaults& faults);
   ~PrefillWorker() override;
 
-  // A Prefill call has come.
-  void Accept(const std::string& request, absl::Time deadline, std::shared_ptr<Stream> stream,
-              std::weak_ptr<SimPrefillCall> call);
   void SetDraining(bool draining) override { loop_->SetDraining(draining), Wake(); }
   bool Idle() const override;
   std::string Describe() const override;
@@ -107,22 +112,21 @@ class PrefillWorker final : public Worker {
   bool TurnLoop() override;
   Micros NextTurnAfter() const override { return -1; }
   const engine::Engine& engine() const override { return *engine_; }
+  prefill::PrefillJobs& jobs() override { return loop_->jobs(); }
   bool caches_prefixes() const override { return loop_options_.enable_prefix_caching; }
+  bool serves_prefill() const override { return true; }
 
   const HashEngineOptions engine_options_;
-  const prefill_worker::LoopOptions loop_options_;
-  const FrameFaults& faults_;
+  const prefill::LoopOptions loop_options_;
   std::unique_ptr<HashEngine> engine_;
-  std::unique_ptr<prefill_worker::PrefillLoop> loop_;
-  std::list<std::weak_ptr<SimKvSender>> senders_;
-  uint64_t last_job_ = 0;
+  std::unique_ptr<prefill::PrefillLoop> loop_;
 };
 
 class SimDecodeStream;
 
 class DecodeWorker final : public Worker {
  public:
-  using FindPrefill = std::function<PrefillWorker*(const std::string& address)>;
+  using FindWorker = std::function<Worker*(const std::string& address)>;
   // What the router's end of a Decode call hears.
   struct Caller {
     std::function<void(const internal::v1::DecodeResponse&)> response;
@@ -130,7 +134,7 @@ class DecodeWorker final : public Worker {
   };
   DecodeWorker(World& world, std::string address, const HashEngineOptions& engine,
                const decode_worker::LoopOptions& loop, const FrameFaults& faults,
-               FindPrefill find_prefill);
+               FindWorker find_worker, bool serves_prefill = false);
   ~DecodeWorker() override;
 
   // A Decode call has come.
@@ -147,7 +151,9 @@ class DecodeWorker final : public Worker {
   bool TurnLoop() override;
   Micros NextTurnAfter() const override;
   const engine::Engine& engine() const override { return *engine_; }
+  prefill::PrefillJobs& jobs() override { return loop_->jobs(); }
   bool caches_prefixes() const override { return loop_options_.enable_prefix_caching; }
+  bool serves_prefill() const override { return serves_prefill_; }
   int64_t LivePreemptions() const { return loop_->scheduler().preemption_count(); }
   std::shared_ptr<transfer::PrefillCall> StartPrefill(const decode_worker::PrefillPeer& peer,
                                                       internal::v1::PrefillRequest request,
@@ -157,8 +163,8 @@ class DecodeWorker final : public Worker {
 
   const HashEngineOptions engine_options_;
   const decode_worker::LoopOptions loop_options_;
-  const FrameFaults& faults_;
-  const FindPrefill find_prefill_;
+  const FindWorker find_worker_;
+  const bool serves_prefill_;
   std::unique_ptr<HashEngine> engine_;
   std::unique_ptr<decode_worker::DecodeLoop> loop_;
   std::list<std::shared_ptr<SimPrefillCall>> calls_;

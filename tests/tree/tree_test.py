@@ -20,7 +20,7 @@ from pathlib import Path
 # Room: rooms whose headers it may include, besides its own. "base/rpc" is common/base/rpc, the only
 # place where base meets gRPC; "proto" is the generated code.
 WORKER_ROOMS = {"base", "base/rpc", "telemetry", "kv", "backend", "model", "engine", "security",
-                "kv_store", "tracing", "transfer", "worker", "proto"}
+                "kv_store", "tracing", "transfer", "worker", "prefill", "proto"}
 EDGES = {
     "base": set(),
     "base/rpc": {"base", "proto"},
@@ -41,6 +41,8 @@ EDGES = {
     "transfer": {"base", "base/rpc", "kv", "backend", "proto"},
     "worker": {"base", "base/rpc", "telemetry", "kv", "backend", "model", "engine", "security",
                "tracing", "transfer", "proto"},
+    "prefill": {"base", "base/rpc", "telemetry", "kv", "kv_store", "backend", "model", "engine",
+                "security", "tracing", "transfer", "worker", "proto"},
     "router": {"base", "base/rpc", "chat", "grammar", "json", "security", "telemetry", "tokenizer", "tracing",
                "kv", "proto"},
     "prefill_worker": WORKER_ROOMS,
@@ -84,10 +86,11 @@ BINARY_ROOMS = ("router", "prefill_worker", "decode_worker", "client", "cli")
 # (what, include pattern, folders that may)
 THIRD_PARTY = [
     ("gRPC and Protobuf", r"(grpc|grpcpp|google/protobuf)/|.*\.pb\.h$",
-     ("common/base/rpc", "common/grammar", "common/transfer", "common/worker", *BINARY_ROOMS)),
+     ("common/base/rpc", "common/grammar", "common/transfer", "common/worker", "common/prefill", *BINARY_ROOMS)),
     ("oneDNN", r"(oneapi/)?dnnl", ("common/backend/cpu",)),
     ("prometheus-cpp", r"prometheus/|[Cc]ivet",
-     ("common/telemetry", "common/worker", "router", "prefill_worker", "decode_worker")),
+     ("common/telemetry", "common/worker", "common/prefill", "router", "prefill_worker",
+      "decode_worker")),
     ("XGrammar", r"xgrammar/|dlpack/", ("common/grammar/program",)),
     ("nlohmann JSON", r"nlohmann/", ("common/json", "router/http", "cli")),
     # tracing: each server sends its spans itself (docs/adr/0013-tracing-module.md).
@@ -123,6 +126,12 @@ UNMIRRORED_TESTS = {
         "the part of backend_test.cc that needs a second process",
     "tests/common/backend/cuda/ptx/machine_test.cc":
         "tests the interpreter of PTX, which is tests' own",
+    "tests/common/prefill/kv_fetch_test.cc":
+        "tests fetches as the whole loop makes them",
+    "tests/common/prefill/retention_test.cc":
+        "tests retention as the scheduler applies it",
+    "tests/common/prefill/scoring_test.cc":
+        "tests scoring as the whole loop does it",
     "tests/common/transfer/device_pool_test.cc":
         "the part of shared_pool_test.cc about pools in device memory",
     "tests/common/engine/engine_asynchrony_test.cc":

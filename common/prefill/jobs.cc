@@ -1,0 +1,373 @@
+#include "common/prefill/jobs.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/error.h"
+#include "common/base/log.h"
+#include "common/prefill/job_trace.h"
+#include "common/prefill/label_rows.h"
+#include "common/transfer/kv_sender.h"
+#include "common/worker/token_sampling.h"
+
+namespace baton::prefill {
+namespace {
+
+// Prompts that came during a step, before it is known what of them is cached: 4 MiB.
+constexpr int64_t kMostPostedTokens = 1 << 20;
+
+double Milliseconds(absl::Duration duration) { return absl::ToDoubleMilliseconds(duration); }
+
+// The prompt's tokens that follow those of the chunk.
+absl::Span<const int32_t> Targets(const Chunk& chunk) {
+  const int end = std::min(chunk.end + 1, chunk.job->prompt_tokens);
+  const int begin = std::min(chunk.begin + 1, end);
+  return absl::MakeConstSpan(chunk.job->tokens).subspan(begin, end - begin);
+}
+
+}  // namespace
+
+void PrefillJobs::LayerSender::OnLayerWritten(int layer,
+                                              std::shared_ptr<const backend::Event> event) {
+  const int block_tokens = jobs_.loop_.engine.kv_layout().block_tokens;
+  for (const Chunk& chunk : jobs_.planned_) {
+    if (!chunk.job->transfer) continue;
+    const KvTransfer& transfer = *chunk.job->transfer;
+    const int begin = std::max(chunk.begin / block_tokens, transfer.first_block);
+    const int end = (chunk.end + block_tokens - 1) / block_tokens;
+    if (begin >= end) continue;
+    transfer.sender->SendLayer(layer, begin, end - begin, transfer.pinned, event);
+  }
+}
+
+PrefillJobs::PrefillJobs(const JobsOptions& options, const worker::LoopParts& loop,
+                         worker::StepCost& cost, JobMetrics& metrics,
+                         worker::KvExchangeMetrics& kv_exchange)
+    : options_(options),
+      loop_(loop),
+      cost_(cost),
+      metrics_(metrics),
+      submission_limit_(loop.role,
+                        {options.scheduler.max_queued_requests,
+                         std::max(options.scheduler.max_queued_tokens, kMostPostedTokens)}),
+      fetcher_(options.kv_fetch, loop.engine, loop.pool, loop.cache, loop.clock, kv_exchange,
+               loop.mailbox),
+      tiers_(options.kv_tiers, loop.engine, loop.pool, loop.cache, loop.clock, metrics.tiers(),
+             loop.journal, loop.mailbox),
+      scheduler_(options.scheduler, loop.pool, loop.cache),
+      throughput_(loop.clock),
+      last_heartbeat_at_(loop.clock.SinceStart()) {}
+
+void PrefillJobs::Submit(std::unique_ptr<PrefillJob> job) {
+  std::vector<std::unique_ptr<PrefillJob>> jobs;
+  jobs.push_back(std::move(job));
+  Submit(std::move(jobs));
+}
+
+void PrefillJobs::Submit(std::vector<std::unique_ptr<PrefillJob>> items) {
+  std::vector<std::shared_ptr<JobSink>> sinks;
+  int64_t tokens = 0;
+  for (const std::unique_ptr<PrefillJob>& job : items) {
+    sinks.push_back(job->sink());
+    tokens += job->size();
+  }
+  absl::Status entered = submission_limit_.Reserve(tokens);
+  if (!entered.ok()) {
+    metrics_.Refused(ErrorReason(entered));
+  } else if (!loop_.mailbox->Post(
+                 [this, jobs = std::move(items)]() mutable { AdmitAll(std::move(jobs)); })) {
+    entered = worker::DrainingError(loop_.role);
+  }
+  if (entered.ok()) return;
+  for (const auto& sink : sinks) sink->Finish(entered);
+}
+
+void PrefillJobs::Cancel(uint64_t job_id) {
+  loop_.mailbox->Post(
+      [this, job_id] { End(job_id, absl::CancelledError("cancelled by the caller")); });
+}
+
+void PrefillJobs::Offer(worker::KvOffer offer, worker::AnswerOffer answer) {
+  if (offers_.fetch_add(1) >= kMostOffers) {
+    offers_.fetch_sub(1);
+    answer(MakeError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL",
+                     absl::StrCat(kMostOffers, " offers wait for this worker, its bound")));
+    return;
+  }
+  const bool posted = loop_.mailbox->Post([this, offer = std::move(offer), answer] {
+    offers_.fetch_sub(1);
+    answer(fetcher_.TakeOffer(offer, /*busy=*/loop_.draining || scheduler_.waiting_count() > 0));
+  });
+  if (posted) return;
+  offers_.fetch_sub(1);
+  answer(worker::DrainingError(loop_.role));
+}
+
+void PrefillJobs::Bring(Prompt& prompt) {
+  const int step = options_.scheduler.max_num_batched_tokens;
+  tiers_.Consider(prompt, cost_, step, [this, step](Prompt& lacking) {
+    if (!loop_.draining) fetcher_.Consider(lacking, cost_, step);
+  });
+}
+
+void PrefillJobs::Leave(Prompt& prompt) {
+  tiers_.Leave(prompt);
+  fetcher_.Leave(prompt);
+}
+
+bool PrefillJobs::Plan(const StepRoom& room) {
+  StepPlan plan = scheduler_.NextStep(room);
+  for (PrefillJob* job : plan.started) Start(*job);
+  UpdateLimit();
+  planned_ = std::move(plan.chunks);
+  planned_work_ = PrefillWork();
+  for (const Chunk& chunk : planned_) planned_work_.Add(chunk.end - chunk.begin, chunk.begin);
+  if (planned_.empty()) {
+    if (scheduler_.waiting_count() > 0) fetcher_.CancelOffers();
+    step_ended_at_.reset();
+    return false;
+  }
+  // A step with room for more work says nothing of the rate under load.
+  const int most = std::min(room.tokens, options_.scheduler.max_num_batched_tokens);
+  int ready = 0;  // jobs that wait, but not for KV that comes
+  scheduler_.ForEachJob(
+      [&ready](const PrefillJob& job) { ready += job.running() || job.fetching ? 0 : 1; });
+  full_step_ = ready > 0 || planned_tokens() + options_.scheduler.block_tokens > most;
+  return true;
+}
+
+int PrefillJobs::planned_tokens() const { return static_cast<int>(planned_work_.tokens); }
+
+void PrefillJobs::AddTo(engine::Batch& batch) const {
+  for (const Chunk& chunk : planned_) {
+    engine::BatchEntry entry;
+    entry.tokens =
+        absl::MakeConstSpan(chunk.job->tokens).subspan(chunk.begin, chunk.end - chunk.begin);
+    entry.context = chunk.begin;
+    entry.blocks = chunk.job->blocks.ids();
+    const bool scores = chunk.job->scoring != nullptr;
+    entry.sample = chunk.last() && !scores;
+    if (chunk.last() && scores) entry.labels = chunk.job->scoring->first_tokens;
+    entry.sampling = &chunk.job->sampling;
+    entry.history.tokens = chunk.job->tokens;
+    entry.history.prompt_tokens = chunk.job->prompt_tokens;
+    entry.history.suppressed = chunk.job->suppressed;
+    entry.prompt_logprobs = chunk.job->prompt_logprobs;
+    entry.targets = Targets(chunk);
+    batch.entries.push_back(entry);
+  }
+}
+
+model::LayerObserver* PrefillJobs::OnStepBegins() {
+  if (full_step_) throughput_.StepBegins();
+  step_began_at_ = loop_.clock.SinceStart();
+  if (step_ended_at_) metrics_.StepGap(step_began_at_ - *step_ended_at_);
+  return &layer_sender_;
+}
+
+void PrefillJobs::OnStepEnded(absl::Span<engine::StepResult> results) {
+  BATON_CHECK_EQ(results.size(), planned_.size());
+  if (full_step_) throughput_.StepEnds(planned_tokens());
+  const absl::Duration end = loop_.clock.SinceStart();
+  step_ended_at_ = end;
+  computed_tokens_ += planned_tokens();
+  const std::vector<Chunk> chunks = std::exchange(planned_, {});
+  std::vector<std::pair<PrefillJob*, engine::StepResult*>> scored;
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    PrefillJob& job = *chunks[i].job;
+    job.computing += end - step_began_at_;
+    scheduler_.Computed(chunks[i]);
+    if (const auto& logprobs = results[i].prompt_logprobs; !logprobs.ok()) {
+      End(job.id, logprobs.status());
+      continue;
+    } else if (!logprobs->empty()) {
+      // Only a job that draws a token asks for them.
+      job.token_sink->OnPromptLogprobs(chunks[i].begin + 1, worker::ToProto(*logprobs));
+    }
+    if (!chunks[i].last()) {
+      // At once: other jobs may wait for this prefix.
+      scheduler_.InsertIntoCache(job);
+    } else if (job.scoring != nullptr) {
+      scored.emplace_back(&job, &results[i]);
+    } else {
+      Complete(job, results[i]);
+    }
+  }
+  if (!scored.empty()) CompleteScoring(scored);
+}
+
+// Only the scheduler knows how much of a posted prompt is cached, so it applies its bound on tokens
+// itself.
+void PrefillJobs::UpdateLimit() {
+  submission_limit_.Update({scheduler_.waiting_requests(), 0}, throughput_.tokens_per_second());
+}
+
+void PrefillJobs::Tick() {
+  RefuseBlocked();
+  UpdateLimit();
+  tiers_.Tick();
+  SendHeartbeats();
+}
+
+void PrefillJobs::RefuseBlocked() {
+  const PrefillJob* const job = scheduler_.running_count() == 0 ? scheduler_.blocked() : nullptr;
+  const absl::Duration now = loop_.clock.SinceStart();
+  if (job == nullptr || job->id != blocked_job_) {
+    blocked_job_ = job != nullptr ? job->id : 0;
+    blocked_since_ = now;
+  } else if (now - blocked_since_ >= kLongestWait) {
+    const absl::Status refusal = WithRetryAfter(
+        MakeError(
+            absl::StatusCode::kResourceExhausted, "QUEUE_FULL",
+            absl::StrCat("answers have held the KV blocks of this worker for ",
+                         absl::FormatDuration(kLongestWait), ", of which the prompt lacks some")),
+        worker::RetryAfter(job->tokens_to_compute(), throughput_.tokens_per_second()));
+    metrics_.Refused(ErrorReason(refusal));
+    End(job->id, refusal);
+  }
+}
+
+void PrefillJobs::EndAll() {
+  std::vector<uint64_t> ids;
+  scheduler_.ForEachJob([&ids](const PrefillJob& job) { ids.push_back(job.id); });
+  for (const uint64_t id : ids) End(id, worker::DrainingError(loop_.role));
+  fetcher_.CancelAll();
+  tiers_.CancelAll();
+}
+
+void PrefillJobs::AdmitAll(std::vector<std::unique_ptr<PrefillJob>> jobs) {
+  int64_t tokens = 0;
+  for (const std::unique_ptr<PrefillJob>& job : jobs) tokens += job->size();
+  submission_limit_.OnQueued(tokens);
+  for (std::unique_ptr<PrefillJob>& job : jobs) Admit(std::move(job));
+}
+
+void PrefillJobs::Admit(std::unique_ptr<PrefillJob> job) {
+  const std::shared_ptr<JobSink> sink = job->sink();
+  job->submitted_at = loop_.clock.SinceStart();
+  PrefillJob* const submitted = job.get();
+  const absl::Status status = loop_.draining ? worker::DrainingError(loop_.role)
+                                             : scheduler_.Submit(std::move(job), loop_.clock.Now(),
+                                                                 throughput_.tokens_per_second());
+  if (!status.ok()) {
+    metrics_.Refused(ErrorReason(status));
+    sink->Finish(status);
+    return;
+  }
+  if (submitted->scoring == nullptr) Bring(*submitted);
+}
+
+void PrefillJobs::Start(PrefillJob& job) {
+  job.started_at = loop_.clock.SinceStart();
+  metrics_.Started(job);
+  if (job.trace != nullptr) job.trace->Started(job.submitted_at, job.started_at);
+  job.sink()->OnStarted();
+  if (!job.transfer) return;
+  KvTransfer& transfer = *job.transfer;
+  transfer.sender->SendAccepted(job.blocks_to_send(), job.cached_tokens);
+  if (job.blocks_to_send() == 0) return;
+  const uint64_t id = job.id;
+  transfer.pinned = std::make_shared<transfer::PinnedBlocks>(
+      job.blocks.ids(), [this, id, mailbox = loop_.mailbox]() mutable {
+        Mailbox& target = *mailbox;
+        target.Post([this, id] { OnSent(id); });
+      });
+  const int block_tokens = loop_.engine.kv_layout().block_tokens;
+  sending_[id].lease = job.blocks.Share(0, job.blocks.size(), kv::BlockUse::kHeld);
+  // What was cached here and is missing there goes out at once.
+  const int cached_blocks = job.cached_tokens / block_tokens;
+  if (cached_blocks > transfer.first_block) {
+    for (int layer = 0; layer < loop_.engine.kv_layout().layers; ++layer) {
+      transfer.sender->SendLayer(layer, transfer.first_block, cached_blocks - transfer.first_block,
+                                 transfer.pinned, nullptr);
+    }
+  }
+}
+
+void PrefillJobs::CompleteScoring(
+    const std::vector<std::pair<PrefillJob*, engine::StepResult*>>& scored) {
+  std::vector<LabelledJob> jobs;
+  for (const auto& [job, result] : scored) {
+    jobs.push_back({job, result->label_logprobs.status()});
+    if (!result->label_logprobs.ok()) continue;
+    for (const float logprob : *result->label_logprobs) job->scoring->logprobs.push_back({logprob});
+  }
+  const absl::Duration begin = loop_.clock.SinceStart();
+  computed_tokens_ += ComputeLabelRows(loop_.engine, jobs);
+  const absl::Duration computing = loop_.clock.SinceStart() - begin;
+  for (const LabelledJob& labelled : jobs) {
+    PrefillJob& job = *labelled.job;
+    job.computing += computing;
+    metrics_.Computed(job.computing);
+    if (!labelled.status.ok()) {
+      End(job.id, labelled.status);
+      continue;
+    }
+    metrics_.Scored();
+    job.scoring->sink->OnScores(std::move(job.scoring->logprobs), job.cached_tokens);
+    EndCompleted(job);
+  }
+}
+
+void PrefillJobs::Complete(PrefillJob& job, const engine::StepResult& result) {
+  const absl::Duration now = loop_.clock.SinceStart();
+  metrics_.Computed(job.computing);
+  if (!result.tokens.ok()) {
+    End(job.id, result.tokens.status());
+    return;
+  }
+  if (job.trace != nullptr) {
+    job.trace->Computed(job.size(), job.cached_tokens, job.started_at, now);
+  }
+  const model::SampledToken& token = result.tokens->front();
+  job.token_sink->OnFirstToken(
+      {.token_id = token.token_id,
+       .logprobs = job.sampling.logprobs ? worker::ToProto(token) : v1::TokenLogprobs(),
+       .cached_prompt_tokens = job.cached_tokens,
+       .queue_ms = Milliseconds(job.started_at - job.submitted_at),
+       .prefill_ms = Milliseconds(now - job.started_at)});
+  if (job.blocks_to_send() > 0) {
+    Sending& sending = sending_.at(job.id);
+    sending.computed_at = now;
+    sending.bytes = loop_.engine.kv_layout().BlockBytes() * job.blocks_to_send();
+    sending.plane = job.transfer->sender->plane();
+  }
+  EndCompleted(job);
+}
+
+void PrefillJobs::EndCompleted(PrefillJob& job) {
+  scheduler_.InsertIntoCache(job);
+  tiers_.Used(job);
+  End(job.id, absl::OkStatus());
+}
+
+void PrefillJobs::OnSent(uint64_t job_id) {
+  const Sending& sending = sending_.at(job_id);
+  if (sending.computed_at && sending.bytes > 0) {
+    metrics_.Sent(loop_.clock.SinceStart() - *sending.computed_at, sending.bytes, sending.plane);
+  }
+  sending_.erase(job_id);
+}
+
+void PrefillJobs::End(uint64_t job_id, const absl::Status& status) {
+  const std::unique_ptr<PrefillJob> job = scheduler_.Remove(job_id);
+  if (job == nullptr) return;  // ended before
+  Leave(*job);
+  job->sink()->Finish(status);
+  if (!status.ok()) {
+    if (job->running()) metrics_.TransferFailed(transfer::AbortReasonOf(status));
+    BATON_REQUEST_LOG(Info, job->request_id, job->trace_context)
+        << "prefill ended: " << status.ToString();
+  }
+}
+
+void PrefillJobs::SendHeartbeats() {
+  const absl::Duration now = loop_.clock.SinceStart();
+  if (now - last_heartbeat_at_ < worker::WorkerLoop::kHeartbeat) return;
+  last_heartbeat_at_ = now;
+  scheduler_.ForEachJob([now](const PrefillJob& job) { job.sink()->OnHeartbeat(now); });
+}
+
+}  // namespace baton::prefill

@@ -1,0 +1,338 @@
+#include "common/prefill/kv_tiers.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/log.h"
+#include "common/prefill/reserved_blocks.h"
+
+namespace baton::prefill {
+
+KvTiers::KvTiers(const KvTiersOptions& options, const engine::Engine& engine, kv::BlockPool& pool,
+                 kv::RadixCache* cache, const Clock& clock, TierMetrics& metrics,
+                 worker::CacheJournal& journal, std::shared_ptr<Mailbox> mailbox)
+    : options_(options),
+      engine_(engine),
+      pool_(pool),
+      cache_(cache),
+      clock_(clock),
+      metrics_(metrics),
+      mailbox_(std::move(mailbox)) {
+  if (options_.stores.empty() || cache_ == nullptr) return;
+  BATON_CHECK_GT(options_.segment_tokens, 0);
+  BATON_CHECK_EQ(options_.segment_tokens % engine.kv_layout().block_tokens, 0);
+  io_ = std::make_unique<TierIo>(options_.io, options_.stores, engine.kv_pool(), engine.kv_layout(),
+                                 clock, metrics);
+  if (options_.max_listed <= 0) return;
+  listing_ =
+      std::make_shared<TierListing>(engine.config().fingerprint, engine.kv_layout().Fingerprint(),
+                                    options_.segment_tokens, options_.max_listed, journal);
+  for (size_t i = 0; i < options_.stores.size(); ++i) {
+    options_.stores[i]->Listen(
+        [weak = std::weak_ptr<TierListing>(listing_), i](absl::string_view key, bool held) {
+          if (const auto listing = weak.lock()) listing->OnChange(static_cast<int>(i), key, held);
+        });
+  }
+}
+
+SegmentRange KvTiers::RangeOf(kv::PrefixKey root, absl::Span<const int32_t> tokens,
+                              absl::Span<const kv::PrefixKey> keys, int first, int end) const {
+  const int blocks = options_.segment_tokens / engine_.kv_layout().block_tokens;
+  SegmentRange range;
+  range.root = root;
+  range.segment_tokens = options_.segment_tokens;
+  range.first_token = first * options_.segment_tokens;
+  const auto whole = tokens.first(static_cast<size_t>(end * options_.segment_tokens));
+  range.tokens.assign(whole.begin(), whole.end());
+  const uint64_t layout = engine_.kv_layout().Fingerprint();
+  for (int segment = first; segment < end; ++segment) {
+    range.keys.push_back({engine_.config().fingerprint, layout, options_.segment_tokens,
+                          keys[static_cast<size_t>((segment + 1) * blocks - 1)]});
+  }
+  return range;
+}
+
+void KvTiers::Consider(Prompt& prompt, const worker::StepCost& cost, int max_tokens_per_step,
+                       std::function<void(Prompt&)> or_else) {
+  // With log probabilities of the prompt, all of it is computed.
+  if (io_ == nullptr || prompt.prompt_logprobs) return or_else(prompt);
+  const int segments = (prompt.size() - 1) / options_.segment_tokens;
+  const int cached = cache_->Peek(
+      prompt.root, absl::MakeConstSpan(prompt.tokens)
+                       .first(static_cast<size_t>(segments * options_.segment_tokens)));
+  const int first = cached / options_.segment_tokens;
+  if (first >= segments) return or_else(prompt);
+  for (auto& [id, entry] : entries_) {
+    if (entry.prompts.empty() || entry.range.root != prompt.root ||
+        entry.range.first_token > cached ||
+        entry.range.tokens.size() > static_cast<size_t>(segments * options_.segment_tokens) ||
+        !std::equal(entry.range.tokens.begin(), entry.range.tokens.end(), prompt.tokens.begin())) {
+      continue;
+    }
+    entry.prompts.push_back(&prompt);
+    prompt.fetching = true;
+    return;
+  }
+  // A store that does not return holds a thread: until it does, nothing is looked up.
+  if (orphans_ > 0 || static_cast<int>(entries_.size()) >= options_.max_loads) {
+    metrics_.LookedUp(TierLookup::kNoRoom);
+    return or_else(prompt);
+  }
+  const uint64_t id = ++last_;
+  Entry entry;
+  entry.range = RangeOf(prompt.root, prompt.tokens, prompt.keys, first, segments);
+  PrefillWork work;
+  work.Add(segments * options_.segment_tokens - cached, cached);
+  if (cost.known()) {
+    entry.computing = absl::Seconds(
+        cost.Seconds(worker::PrefillTerms(work, max_tokens_per_step), clock_.SinceStart()));
+  }
+  entry.began_at = clock_.SinceStart();
+  entry.or_else = std::move(or_else);
+  entry.prompts.push_back(&prompt);
+  prompt.fetching = true;
+  const Located at_once = io_->LocatedAtOnce(entry.range.keys);
+  if (!io_->asks() || at_once.segments == entry.range.size()) {
+    Begin(id, entries_.emplace(id, std::move(entry)).first->second, at_once);
+    return;
+  }
+  // A look-up over a network may take its share of what is lost at most.
+  const absl::Duration within =
+      entry.computing == absl::ZeroDuration() ? kUnmeasured : kMostLost * entry.computing;
+  entry.give_up_at = clock_.SinceStart() + within + kGrace;
+  Entry& added = entries_.emplace(id, std::move(entry)).first->second;
+  if (io_->LookUpTime() > within) {
+    Begin(id, added, at_once);
+    return;
+  }
+  const bool asked =
+      io_->LookUp(added.range, within, [this, id, mailbox = mailbox_](const Located& found) {
+        mailbox->Post([this, id, found] { OnLookedUp(id, found); });
+      });
+  if (!asked) Begin(id, added, at_once);
+}
+
+void KvTiers::OnLookedUp(uint64_t id, const Located& found) {
+  const auto at = entries_.find(id);
+  if (at == entries_.end()) {
+    --orphans_;
+    return;
+  }
+  Begin(id, at->second, found);
+}
+
+void KvTiers::Begin(uint64_t id, Entry& entry, const Located& located) {
+  const int found = located.segments;
+  if (found == 0 || entry.prompts.empty())
+    return Release(id, TierLookup::kAbsent, /*or_else=*/true);
+  const int block_tokens = engine_.kv_layout().block_tokens;
+  SegmentRange& range = entry.range;
+  const int all = range.size();
+  range.keys.resize(static_cast<size_t>(found));
+  range.tokens.resize(static_cast<size_t>(range.first_token + found * range.segment_tokens));
+  const absl::Duration computing = entry.computing * found / all;
+  if (computing > absl::ZeroDuration() && located.expected >= kv::kMostLoadShare * computing) {
+    return Release(id, TierLookup::kSlower, /*or_else=*/true);
+  }
+  const int missing = found * range.segment_tokens / block_tokens;
+  int reserved = missing;
+  for (const auto& [other, with] : entries_) {
+    if (with.load != nullptr) reserved += static_cast<int>(with.load->blocks.size());
+  }
+  std::optional<kv::BlockLease> blocks;
+  if (reserved <= options_.max_reserved_share * pool_.counts().total) {
+    // The prefix cache may have changed since the look-up began.
+    if (cache_->Peek(range.root, range.tokens) >= range.first_token) {
+      blocks = ReserveBlocks(pool_, *cache_, range.root, range.tokens,
+                             range.first_token / block_tokens, block_tokens);
+    }
+  }
+  if (!blocks) return Release(id, TierLookup::kNoRoom, /*or_else=*/true);
+  entry.blocks = *std::move(blocks);
+  const absl::Duration each = computing == absl::ZeroDuration() ? kUnmeasured : computing / found;
+  absl::Duration within = kUnmeasured;
+  if (computing > absl::ZeroDuration()) {
+    // What usually takes longer than may be lost gets its time.
+    const absl::Duration asked = clock_.SinceStart() - entry.began_at;
+    within =
+        std::max(kMostLost * entry.computing - asked, std::min(2 * located.expected / found, each));
+  }
+  entry.give_up_at = clock_.SinceStart() + within + found * each + kGrace;
+  const auto first = entry.blocks.ids().begin() + range.first_token / block_tokens;
+  entry.load = std::make_shared<TierLoad>(
+      range, std::vector<kv::BlockId>(first, entry.blocks.ids().end()), within, each);
+  const bool begun = io_->Load(entry.load, [this, id, mailbox = mailbox_](int loaded) {
+    mailbox->Post([this, id, loaded] { OnLoaded(id, loaded); });
+  });
+  if (!begun) Release(id, TierLookup::kNoRoom, /*or_else=*/true);
+}
+
+void KvTiers::OnLoaded(uint64_t id, int loaded) {
+  const auto at = entries_.find(id);
+  if (at == entries_.end()) {
+    --orphans_;
+    return;
+  }
+  Entry& entry = at->second;
+  const SegmentRange& range = entry.range;
+  if (loaded > 0) {
+    const int tokens = range.first_token + loaded * range.segment_tokens;
+    entry.blocks.SplitAt(tokens / engine_.kv_layout().block_tokens).Release();
+    cache_->Insert(range.root, absl::MakeConstSpan(range.tokens).first(static_cast<size_t>(tokens)),
+                   entry.blocks);
+    for (int i = 0; i < loaded; ++i) {
+      UseOf(range.keys[static_cast<size_t>(i)].prefix).stored = true;
+    }
+  }
+  Release(id,
+          loaded == range.size() ? TierLookup::kLoaded
+          : loaded > 0           ? TierLookup::kPartial
+                                 : TierLookup::kFailed,
+          /*or_else=*/loaded == 0);
+}
+
+void KvTiers::Release(uint64_t id, TierLookup result, bool or_else) {
+  metrics_.LookedUp(result);
+  auto node = entries_.extract(id);
+  for (Prompt* prompt : node.mapped().prompts) {
+    prompt->fetching = false;
+    if (or_else) node.mapped().or_else(*prompt);
+  }
+}
+
+void KvTiers::Leave(Prompt& prompt) {
+  for (auto& [id, entry] : entries_) {
+    // What comes is cached all the same.
+    if (std::erase(entry.prompts, &prompt) > 0) prompt.fetching = false;
+  }
+}
+
+void KvTiers::Tick() {
+  const absl::Duration now = clock_.SinceStart();
+  std::vector<uint64_t> late;
+  for (auto& [id, entry] : entries_) {
+    if (now < entry.give_up_at) continue;
+    if (entry.load == nullptr || entry.load->TryAbandon()) late.push_back(id);
+  }
+  for (const uint64_t id : late) {
+    ++orphans_;
+    BATON_LOG(Warning) << "a KV tier does not answer in time: its KV is computed";
+    Release(id, TierLookup::kFailed, /*or_else=*/true);
+  }
+}
+
+void KvTiers::CancelAll() {
+  pending_.clear();
+  if (io_ != nullptr) io_->Stop();
+  for (auto& [id, entry] : entries_) {
+    entry.prompts.clear();
+    if (entry.load != nullptr) (void)entry.load->TryAbandon();
+  }
+}
+
+KvTiers::Use& KvTiers::UseOf(kv::PrefixKey key) {
+  const auto [at, added] = uses_.try_emplace(key);
+  if (added) {
+    at->second.recent = recent_.insert(recent_.begin(), key);
+  } else {
+    recent_.splice(recent_.begin(), recent_, at->second.recent);
+  }
+  if (uses_.size() > kMostCounted) {
+    uses_.erase(recent_.back());
+    recent_.pop_back();
+  }
+  return uses_.at(key);
+}
+
+void KvTiers::Used(const Prompt& prompt) {
+  if (io_ == nullptr) return;
+  const int segments = prompt.cacheable_tokens() / options_.segment_tokens;
+  if (segments == 0) return;
+  const auto stored = std::make_shared<Stored>();
+  stored->root = prompt.root;
+  stored->tokens.assign(prompt.tokens.begin(),
+                        prompt.tokens.begin() + int64_t{segments} * options_.segment_tokens);
+  stored->keys = prompt.keys;
+  const SegmentRange range = RangeOf(prompt.root, stored->tokens, prompt.keys, 0, segments);
+  // The last first: a segment is forgotten before those that it builds on.
+  for (int segment = segments - 1; segment >= 0; --segment) {
+    ++UseOf(range.keys[static_cast<size_t>(segment)].prefix).count;
+  }
+  for (int segment = 0; segment < segments; ++segment) {
+    const kv_store::SegmentKey& key = range.keys[static_cast<size_t>(segment)];
+    Use& use = UseOf(key.prefix);
+    if (use.count < options_.least_uses) break;
+    if (use.pending || (use.stored && !io_->LackedAtOnce(key))) continue;
+    if (static_cast<int>(pending_.size()) >= options_.max_pending) {
+      metrics_.Dropped();
+      break;
+    }
+    use.pending = true;
+    pending_.push_back({stored, segment});
+  }
+  WritePending();
+}
+
+void KvTiers::WritePending() {
+  while (!pending_.empty() && Write(*pending_.front().prompt, pending_.front().segment)) {
+    pending_.pop_front();
+  }
+}
+
+bool KvTiers::Write(const Stored& prompt, int segment) {
+  const int block_tokens = engine_.kv_layout().block_tokens;
+  const int blocks = options_.segment_tokens / block_tokens;
+  if (!writes_.empty() &&
+      pinned_blocks_ + blocks > options_.max_pinned_share * pool_.counts().total) {
+    return false;
+  }
+  SegmentRange range = RangeOf(prompt.root, prompt.tokens, prompt.keys, segment, segment + 1);
+  const kv::PrefixKey key = range.keys.front().prefix;
+  const int end = static_cast<int>(range.tokens.size());
+  if (cache_->Peek(prompt.root, range.tokens) < end) {  // evicted meanwhile
+    metrics_.Dropped();
+    NotStored(key);
+    return true;
+  }
+  kv::BlockLease prefix = cache_->MatchPrefix(prompt.root, range.tokens, end).blocks;
+  kv::BlockLease lease = prefix.SplitAt(segment * blocks);
+  lease.SetUse(kv::BlockUse::kHeld);
+  const uint64_t id = ++last_;
+  const bool begun = io_->Write(
+      std::move(range), lease.ids(),
+      [this, id, mailbox = mailbox_] {
+        mailbox->Post([this, id] {
+          pinned_blocks_ -= writes_.at(id).size();
+          writes_.at(id).Release();
+          WritePending();
+        });
+      },
+      [this, id, key, mailbox = mailbox_](bool stored) {
+        mailbox->Post([this, id, key, stored] {
+          writes_.erase(id);
+          if (!stored) {
+            NotStored(key);
+          } else if (const auto at = uses_.find(key); at != uses_.end()) {
+            at->second.stored = true;
+            at->second.pending = false;
+          }
+          WritePending();
+        });
+      });
+  if (!begun) return false;
+  pinned_blocks_ += blocks;
+  writes_.emplace(id, std::move(lease));
+  return true;
+}
+
+void KvTiers::NotStored(kv::PrefixKey key) {
+  const auto at = uses_.find(key);
+  if (at == uses_.end()) return;
+  // Not with the next use again: a store that is full stays so for a while.
+  at->second.stored = at->second.pending = false;
+  at->second.count = 0;
+}
+
+}  // namespace baton::prefill

@@ -1,0 +1,296 @@
+#include "common/prefill/tier_io.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "common/backend/backend.h"
+#include "common/base/check.h"
+#include "common/base/log.h"
+
+namespace baton::prefill {
+namespace {
+
+using kv_store::SegmentBytes;
+using kv_store::SegmentKey;
+using kv_store::SegmentStore;
+
+constexpr double kNewWeight = 0.3;  // of a measurement
+
+bool AnyAsks(const std::vector<std::shared_ptr<SegmentStore>>& stores) {
+  return std::any_of(stores.begin(), stores.end(),
+                     [](const auto& store) { return !store->knows_its_keys(); });
+}
+
+}  // namespace
+
+void TimeMean::Add(absl::Duration value, absl::Duration now) {
+  absl::MutexLock lock(&mutex_);
+  const bool known = mean_ > absl::ZeroDuration() && now - added_at_ < kForgetAfter;
+  mean_ = known ? (1 - kNewWeight) * mean_ + kNewWeight * value : value;
+  added_at_ = now;
+}
+
+absl::Duration TimeMean::Get(absl::Duration now) const {
+  absl::MutexLock lock(&mutex_);
+  return now - added_at_ < kForgetAfter ? mean_ : absl::ZeroDuration();
+}
+
+absl::Duration TimeMean::Last() const {
+  absl::MutexLock lock(&mutex_);
+  return mean_;
+}
+
+bool TierLoad::TryAbandon() {
+  absl::MutexLock lock(&mutex_);
+  if (!copying_) abandoned_ = true;
+  return abandoned_;
+}
+
+bool TierLoad::BeginCopy() {
+  absl::MutexLock lock(&mutex_);
+  copying_ = !abandoned_;
+  return copying_;
+}
+
+void TierLoad::EndCopy() {
+  absl::MutexLock lock(&mutex_);
+  copying_ = false;
+}
+
+TierIo::TierIo(const Options& options, std::vector<std::shared_ptr<SegmentStore>> stores,
+               const backend::KvPool& pool, const kv::KvLayout& layout, const Clock& clock,
+               TierMetrics& metrics)
+    : options_(options),
+      stores_(std::move(stores)),
+      asks_(AnyAsks(stores_)),
+      pool_(pool),
+      layout_(layout),
+      clock_(clock),
+      metrics_(metrics),
+      load_times_(stores_.size()),
+      loads_(static_cast<size_t>(options.most_loads)),
+      writes_(static_cast<size_t>(options.most_writes)) {
+  for (int i = 0; i < options_.load_threads; ++i) {
+    threads_.emplace_back([this] { Work(loads_); });
+  }
+  threads_.emplace_back([this] { Work(writes_); });
+}
+
+TierIo::~TierIo() {
+  Stop();
+  for (BoundedQueue<Task>* queue : {&loads_, &writes_}) {
+    queue->Close();
+    while (queue->TryPop()) {
+    }
+  }
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void TierIo::Work(BoundedQueue<Task>& queue) {
+  while (std::optional<Task> task = queue.Pop()) (*task)();
+}
+
+Located TierIo::Locate(absl::Span<const SegmentKey> keys, bool ask, absl::Time deadline) {
+  Located found;
+  for (bool more = true; more;) {
+    more = false;
+    for (size_t s = 0; s < stores_.size(); ++s) {
+      SegmentStore& store = *stores_[s];
+      const auto rest = keys.subspan(static_cast<size_t>(found.segments));
+      if (rest.empty() || (!ask && !store.knows_its_keys())) continue;
+      const absl::StatusOr<int> count = store.CountLeading(rest, deadline);
+      if (!count.ok()) {
+        metrics_.Failed(store.kind(), "look_up", count.status());
+        continue;
+      }
+      found.segments += *count;
+      found.expected += *count * load_times_[s].Get(clock_.SinceStart());
+      more = more || *count > 0;
+    }
+  }
+  return found;
+}
+
+Located TierIo::LocatedAtOnce(absl::Span<const SegmentKey> keys) {
+  return Locate(keys, /*ask=*/false, absl::InfiniteFuture());
+}
+
+bool TierIo::LackedAtOnce(const SegmentKey& key) {
+  return std::any_of(stores_.begin(), stores_.end(), [&key](const auto& store) {
+    return store->knows_its_keys() &&
+           store->CountLeading({&key, 1}, absl::InfiniteFuture()).value_or(0) == 0;
+  });
+}
+
+bool TierIo::LookUp(SegmentRange range, absl::Duration within, std::function<void(Located)> done) {
+  return loads_.TryPush([this, range = std::move(range), within, done = std::move(done)] {
+    const absl::Duration begin = clock_.SinceStart();
+    const Located found = Locate(range.keys, /*ask=*/true, clock_.Now() + within);
+    const absl::Duration now = clock_.SinceStart();
+    look_up_time_.Add(now - begin, now);
+    done(found);
+  });
+}
+
+bool TierIo::Load(std::shared_ptr<TierLoad> load, std::function<void(int)> done) {
+  return loads_.TryPush([this, load = std::move(load), done = std::move(done)] {
+    std::optional<size_t> late;
+    const int loaded = RunLoad(*load, &late);
+    const bool probes = late && !stopping_ && !probing_.exchange(true);
+    done(loaded);
+    if (!probes) return;
+    Probe(*load, loaded, *late);
+    probing_ = false;
+  });
+}
+
+void TierIo::Probe(const TierLoad& load, int index, size_t s) {
+  const kv_store::Segment segment = SegmentOf(load.range, index);
+  const absl::Duration begin = clock_.SinceStart();
+  const absl::Status status =
+      stores_[s]
+          ->Get(load.range.keys[static_cast<size_t>(index)],
+                kv_store::EncodedBytes(segment, layout_), clock_.Now() + load.each)
+          .status();
+  const absl::Duration took = clock_.SinceStart() - begin;
+  if (status.ok()) {
+    Took(s, took);
+  } else if (absl::IsDeadlineExceeded(status)) {
+    Took(s, 2 * load.each);  // how long is not known: computing is faster
+  }
+}
+
+void TierIo::Took(size_t s, absl::Duration time) {
+  const absl::Duration now = clock_.SinceStart();
+  load_times_[s].Add(time, now);
+  if (stores_[s]->knows_its_keys()) local_load_time_.Add(time, now);
+}
+
+kv_store::Segment TierIo::SegmentOf(const SegmentRange& range, int index) const {
+  const int end = range.first_token + (index + 1) * range.segment_tokens;
+  return {range.keys.front().model_fingerprint, range.keys.front().layout_fingerprint, range.root,
+          absl::MakeConstSpan(range.tokens).first(static_cast<size_t>(end)), range.segment_tokens};
+}
+
+int TierIo::RunLoad(TierLoad& load, std::optional<size_t>* late) {
+  const absl::Time begin = clock_.Now();
+  for (int i = 0; i < load.range.size(); ++i) {
+    if (stopping_ || !LoadSegment(load, i, begin + load.within + i * load.each, late)) return i;
+  }
+  return load.range.size();
+}
+
+bool TierIo::LoadSegment(TierLoad& load, int index, absl::Time deadline,
+                         std::optional<size_t>* late) {
+  const kv_store::Segment segment = SegmentOf(load.range, index);
+  const SegmentKey& key = load.range.keys[static_cast<size_t>(index)];
+  const size_t bytes = kv_store::EncodedBytes(segment, layout_);
+  for (size_t s = 0; s < stores_.size(); ++s) {
+    SegmentStore& store = *stores_[s];
+    const absl::Duration begin = clock_.SinceStart();
+    if (clock_.Now() >= deadline) return false;
+    const absl::StatusOr<SegmentBytes> value = store.Get(key, bytes, deadline);
+    if (absl::IsNotFound(value.status())) continue;
+    const absl::StatusOr<absl::Span<const std::byte>> kv =
+        value.ok() ? kv_store::Decode(**value, segment, layout_) : value.status();
+    if (!kv.ok()) {
+      metrics_.Failed(store.kind(), "load", kv.status());
+      if (absl::IsDataLoss(kv.status())) {
+        BATON_LOG(Warning) << "the " << store.kind() << " tier's value of segment "
+                           << key.ToString() << " is dropped: " << kv.status();
+        store.Remove(key, deadline);
+      }
+      if (absl::IsDeadlineExceeded(kv.status())) *late = s;
+      continue;
+    }
+    if (!Copy(load, index, *kv)) return false;
+    const absl::Duration took = clock_.SinceStart() - begin;
+    metrics_.Loaded(store.kind(), bytes, took);
+    Took(s, took);
+    // Faster stores that need no I/O of a network get it, too.
+    for (size_t faster = 0; faster < s; ++faster) {
+      if (stores_[faster]->Put(key, *value, deadline).ok()) {
+        metrics_.Stored(stores_[faster]->kind(), bytes);
+      }
+    }
+    return true;
+  }
+  return false;
+}
+
+bool TierIo::Copy(TierLoad& load, int index, absl::Span<const std::byte> kv) {
+  const int blocks = load.range.segment_tokens / layout_.block_tokens;
+  const auto ids = absl::MakeConstSpan(load.blocks)
+                       .subspan(static_cast<size_t>(index * blocks), static_cast<size_t>(blocks));
+  const auto chunk = static_cast<size_t>(layout_.ChunkBytes());
+  BATON_CHECK_EQ(kv.size(), chunk * ids.size() * static_cast<size_t>(layout_.layers));
+  if (!load.BeginCopy()) return false;
+  const std::byte* from = kv.data();
+  for (int layer = 0; layer < layout_.layers; ++layer, from += chunk * ids.size()) {
+    if (pool_.copier != nullptr) {
+      pool_.copier->Write(layer, ids, from);
+      continue;
+    }
+    for (size_t i = 0; i < ids.size(); ++i) {
+      std::memcpy(pool_.base + ids[i] * pool_.block_stride_bytes + layer * pool_.layer_stride_bytes,
+                  from + i * chunk, chunk);
+    }
+  }
+  load.EndCopy();
+  return true;
+}
+
+bool TierIo::Write(SegmentRange segment, std::vector<kv::BlockId> blocks,
+                   std::function<void()> copied, std::function<void(bool)> done) {
+  BATON_CHECK_EQ(segment.size(), 1);
+  return writes_.TryPush([this, segment = std::move(segment), blocks = std::move(blocks),
+                          copied = std::move(copied),
+                          done = std::move(done)] { done(RunWrite(segment, blocks, copied)); });
+}
+
+bool TierIo::RunWrite(const SegmentRange& segment, const std::vector<kv::BlockId>& blocks,
+                      const std::function<void()>& copied) {
+  const SegmentKey& key = segment.keys.front();
+  const auto chunk = static_cast<size_t>(layout_.ChunkBytes());
+  const SegmentBytes value =
+      kv_store::Encode(SegmentOf(segment, 0), layout_, [&](absl::Span<std::byte> kv) {
+        std::byte* to = kv.data();
+        for (int layer = 0; layer < layout_.layers; ++layer, to += chunk * blocks.size()) {
+          if (pool_.copier != nullptr) {
+            pool_.copier->Read(layer, blocks, /*written=*/nullptr, to);
+            continue;
+          }
+          for (size_t i = 0; i < blocks.size(); ++i) {
+            std::memcpy(to + i * chunk,
+                        pool_.base + blocks[i] * pool_.block_stride_bytes +
+                            layer * pool_.layer_stride_bytes,
+                        chunk);
+          }
+        }
+      });
+  copied();
+  bool everywhere = true;
+  for (const auto& store : stores_) {
+    if (stopping_) return false;
+    const absl::Time deadline = clock_.Now() + options_.put_deadline;
+    // Another worker may have stored it; and a value goes over a network once.
+    if (store->CountLeading({&key, 1}, deadline).value_or(0) == 1) continue;
+    const absl::Status status = store->Put(key, value, deadline);
+    if (status.ok()) {
+      metrics_.Stored(store->kind(), value->size());
+    } else {
+      metrics_.Failed(store->kind(), "store", status);
+      everywhere = false;
+    }
+  }
+  return everywhere;
+}
+
+void TierIo::ReportUsage() {
+  for (const auto& store : stores_) {
+    if (store->knows_its_keys()) metrics_.SetUsage(store->kind(), store->usage());
+  }
+}
+
+}  // namespace baton::prefill
