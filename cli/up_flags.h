@@ -17,12 +17,12 @@ namespace baton::cli {
 // Values that FinishUp() converts to fields of UpOptions.
 struct UpFlags {
   std::string prefill = "1";  // a number, or "auto"
-  // Of the router.
+  // The flags that are passed to the router.
   std::string api_keys;
   ServerTls tls;
   bool insecure = false;
   bool no_split_special_tokens = false;
-  // Of the workers, which check them further.
+  // The flags that are passed to the workers, which check them further.
   std::map<std::string, std::string> values;
   std::map<std::string, std::string> tier_values;  // of their KV tiers
   bool dequantize_weights = false;

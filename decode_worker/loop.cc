@@ -14,6 +14,10 @@
 namespace baton::decode_worker {
 namespace {
 
+// For so long after the last job, answers receive into no more than half of the pool: jobs come in
+// bursts, and each would else evict what came in between.
+constexpr absl::Duration kReserveAfterJobs = absl::Seconds(5);
+
 using internal::v1::DecodeResponse;
 
 // The status of a failed transfer for the router: UNAVAILABLE, so that it tries another pair. A
@@ -127,13 +131,7 @@ bool DecodeLoop::quiet() const {
 bool DecodeLoop::Work() {
   EndExpired();
   EnqueueBrought();
-  // An overdue job comes first.
-  while (!jobs_.overdue()) {
-    Sequence* const sequence = scheduler_.Admit();
-    if (sequence == nullptr) break;
-    jobs_.OnPassed(static_cast<int64_t>(sequence->tokens.size()));
-    Admitted(*sequence);
-  }
+  AdmitAll();
   if (scheduler_.waiting_count() > 0) {
     estimate_.OnQueueNonEmpty(clock_.SinceStart());
   } else {
@@ -146,6 +144,26 @@ bool DecodeLoop::Work() {
   jobs_.Tick();
   SendHeartbeats();
   return stepped;
+}
+
+void DecodeLoop::AdmitAll() {
+  const absl::Duration now = clock_.SinceStart();
+  if (!jobs_.empty()) last_job_at_ = now;
+  scheduler_.BoundReceiving(last_job_at_ && now - *last_job_at_ < kReserveAfterJobs);
+  if (jobs_.blocked()) scheduler_.EvictExcess();
+  bool admitted = false;
+  // What is free now is for the job that waits for it.
+  while (!jobs_.blocked()) {
+    Sequence* const sequence = scheduler_.Admit();
+    if (sequence == nullptr) break;
+    Admitted(*sequence);
+    admitted = true;
+  }
+  if (admitted || scheduler_.waiting_count() == 0) {
+    head_waits_since_.reset();
+  } else if (!head_waits_since_) {
+    head_waits_since_ = now;
+  }
 }
 
 absl::Duration DecodeLoop::UntilNextHeartbeat() const {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -91,6 +92,7 @@ class DecodeLoop final : public worker::WorkerLoop {
   void FillLoad(worker::WorkerLoad* load) override;
   void OnPublished(const worker::WorkerLoad& load) override;
   void EndExpired();
+  void AdmitAll();
   void Accept(std::unique_ptr<Sequence> sequence);
   void Refuse(const Call& call, absl::Status status);
   // Lets a new request wait in the scheduler's queue, or refuses it.
@@ -172,7 +174,9 @@ class DecodeLoop final : public worker::WorkerLoop {
   prefill::PrefillJobs jobs_;
   DecodeScheduler scheduler_;
   std::map<uint64_t, Bringing> bringing_;
-  std::deque<InflightStep> inflight_;  // oldest first, as in the scheduler
+  std::optional<absl::Duration> head_waits_since_;  // a request waits, and none is admitted
+  std::optional<absl::Duration> last_job_at_;       // when there were jobs
+  std::deque<InflightStep> inflight_;               // oldest first, as in the scheduler
   std::vector<absl::StatusOr<grammar::StructuredOutput::Mask>> masks_;  // of the last batch made
   std::vector<std::pair<size_t, absl::Status>> mask_errors_;            // of its chunks
   absl::Duration last_completed_at_;                                    // end of the last step

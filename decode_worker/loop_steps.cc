@@ -63,9 +63,18 @@ bool DecodeLoop::PlanJobs(const StepPlan& plan) {
   room.tokens =
       std::min(std::max(prompt_budget_.Tokens() - prompt_tokens, options_.scheduler.block_tokens),
                options_.scheduler.max_num_batched_tokens - rows);
-  room.jobs = options_.scheduler.max_num_seqs - scheduler_.growth();
-  room.spare_blocks = scheduler_.growth();
-  room.may_start = scheduler_.waiting_count() == 0 && !scheduler_.growth_waits();
+  // common/prefill/scheduler.h says why.
+  const int most_jobs = options_.scheduler.max_num_seqs;
+  room.free_jobs = most_jobs - scheduler_.used_slots();
+  room.spare_blocks = scheduler_.running_slots();
+  const bool head_is_late = head_waits_since_ && clock_.SinceStart() - *head_waits_since_ >=
+                                                     prefill::PrefillJobs::kLongestWait;
+  if (head_is_late || scheduler_.growth_waits()) {
+    room.blocks = 0;
+  } else if (scheduler_.waiting_count() > 0) {
+    room.blocks = pool_.counts().total / 2;
+    room.jobs = std::max(1, most_jobs / 2);
+  }
   return jobs_.Plan(room);
 }
 

@@ -119,8 +119,14 @@ class DecodeScheduler {
   // computed_tokens. kRunning: later steps compute the rest. kReceiving: the caller must request
   // the rest, which is written to the blocks after computed_tokens.
   Sequence* Admit();
-  // Blocks that the admitted sequences may ask for with their next tokens.
-  int growth() const { return UsedSlots(); }
+  // Bounds what receiving sequences hold together, or no more: half of the pool and of the slots. A
+  // sequence that needs more blocks than that computes its prompt here.
+  void BoundReceiving(bool bound) { receiving_bound_ = bound; }
+  // Evicts receiving sequences, the last in rank first, until the others are within the bound.
+  void EvictExcess();
+  int used_slots() const { return UsedSlots(); }
+  // Slots of running sequences, each of which may ask for a block with its next token.
+  int running_slots() const;
   // A sequence got no block for its next token in the last step, for want of any to preempt.
   bool growth_waits() const { return growth_waits_; }
   // The transfer is verified: all tokens but the first drawn one have KV.
@@ -195,6 +201,13 @@ class DecodeScheduler {
   int Slots(const Sequence& sequence) const;
   int UsedSlots() const;
   int MaxSlots() const;  // for answers
+  // What receiving sequences hold.
+  struct Receiving {
+    int blocks = 0;
+    int slots = 0;
+  };
+  Receiving ReceivingNow() const;
+  bool WithinBound(const Receiving& receiving) const;
   int LongBlocks() const;
   int LongBound() const;
   absl::Status CheckFits(const Sequence& sequence) const;
@@ -250,6 +263,8 @@ class DecodeScheduler {
   uint64_t submissions_ = 0;
   int64_t preemption_count_ = 0;
   bool growth_waits_ = false;
+  bool receiving_bound_ = false;
+  bool bound_reached_ = false;  // the last TryAdmit failed for it
 };
 
 }  // namespace baton::decode_worker

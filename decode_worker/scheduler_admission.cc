@@ -51,6 +51,34 @@ int DecodeScheduler::MaxSlots() const {
   return options_.max_num_seqs - (events_.lent_slots != nullptr ? events_.lent_slots() : 0);
 }
 
+int DecodeScheduler::running_slots() const { return UsedSlots() - ReceivingNow().slots; }
+
+DecodeScheduler::Receiving DecodeScheduler::ReceivingNow() const {
+  Receiving receiving;
+  for (const auto& [rank, sequence] : admitted_) {
+    if (sequence->state == Sequence::State::kRunning) continue;
+    receiving.blocks += sequence->blocks.size();
+    receiving.slots += Slots(*sequence);
+  }
+  return receiving;
+}
+
+bool DecodeScheduler::WithinBound(const Receiving& receiving) const {
+  return receiving.blocks <= pool_.counts().total / 2 &&
+         receiving.slots <= std::max(1, options_.max_num_seqs / 2);
+}
+
+void DecodeScheduler::EvictExcess() {
+  Receiving left = ReceivingNow();
+  for (auto it = admitted_.rbegin(); it != admitted_.rend() && !WithinBound(left); ++it) {
+    Sequence& sequence = *it->second;
+    if (sequence.state == Sequence::State::kRunning) continue;
+    left.blocks -= sequence.blocks.size();
+    left.slots -= Slots(sequence);
+    Evict(sequence, /*ended=*/false);
+  }
+}
+
 int DecodeScheduler::LongBound() const {
   return static_cast<int>(options_.long_context_share * pool_.counts().total);
 }
@@ -139,6 +167,7 @@ bool DecodeScheduler::MakeFree(int count) {
 }
 
 bool DecodeScheduler::TryAdmit(Sequence& sequence) {
+  bound_reached_ = false;
   if (UsedSlots() + Slots(sequence) > MaxSlots()) return false;
   const Call& call = *sequence.call;
   const int tokens = static_cast<int>(sequence.tokens.size());
@@ -147,6 +176,18 @@ bool DecodeScheduler::TryAdmit(Sequence& sequence) {
   if (cache_ != nullptr && MayReuse(sequence)) {
     match = cache_->MatchPrefix(call.root, sequence.tokens, tokens - 1);
   }
+  bool here = call.prefill.address.empty() || sequence.compute_here ||
+              sequence.host_copy.computed_tokens > match.tokens ||
+              tokens - match.tokens <= options_.local_prefill_max_tokens;
+  if (!here && receiving_bound_) {
+    const Receiving own = {BlocksFor(tokens), Slots(sequence)};
+    Receiving all = ReceivingNow();
+    all.blocks += own.blocks;
+    all.slots += own.slots;
+    here = !WithinBound(own);
+    bound_reached_ = !here && !WithinBound(all);
+    if (bound_reached_) return false;
+  }
   const int missing = BlocksFor(tokens) - match.blocks.size();
   // Each admitted sequence may need its next block at any step.
   const int reserve = admitted_.empty() ? 0 : UsedSlots() + Slots(sequence) - 1;
@@ -154,9 +195,6 @@ bool DecodeScheduler::TryAdmit(Sequence& sequence) {
   if (pool_.counts().free + evictable < missing + reserve) return false;
   BATON_CHECK(MakeFree(missing));
 
-  const bool here = call.prefill.address.empty() || sequence.compute_here ||
-                    sequence.host_copy.computed_tokens > match.tokens ||
-                    tokens - match.tokens <= options_.local_prefill_max_tokens;
   const kv::BlockUse use = here ? kv::BlockUse::kActive : kv::BlockUse::kHeld;
   absl::StatusOr<kv::BlockLease> fresh = pool_.Acquire(missing, use);
   BATON_CHECK(fresh.ok()) << fresh.status();
@@ -180,7 +218,8 @@ Sequence* DecodeScheduler::Admit() {
   // No request overtakes one that waits for blocks, or that might wait for ever.
   if (next == nullptr) return nullptr;
   while (!TryAdmit(*next)) {
-    if (!DisplaceFor(*next)) return nullptr;
+    // No other sequence's blocks would help against the bound.
+    if (bound_reached_ || !DisplaceFor(*next)) return nullptr;
   }
   admitted_.emplace(next->Rank(), waiting_.Take(*next));
   return next;

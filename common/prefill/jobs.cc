@@ -212,17 +212,16 @@ void PrefillJobs::Tick() {
 }
 
 void PrefillJobs::RefuseBlocked() {
-  const PrefillJob* const job = scheduler_.running_count() == 0 ? scheduler_.blocked() : nullptr;
+  const PrefillJob* const job = scheduler_.running_count() == 0 ? scheduler_.held_up() : nullptr;
   const absl::Duration now = loop_.clock.SinceStart();
   if (job == nullptr || job->id != blocked_job_) {
     blocked_job_ = job != nullptr ? job->id : 0;
     blocked_since_ = now;
   } else if (now - blocked_since_ >= kLongestWait) {
     const absl::Status refusal = WithRetryAfter(
-        MakeError(
-            absl::StatusCode::kResourceExhausted, "QUEUE_FULL",
-            absl::StrCat("answers have held the KV blocks of this worker for ",
-                         absl::FormatDuration(kLongestWait), ", of which the prompt lacks some")),
+        MakeError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL",
+                  absl::StrCat("answers have left no room here for the prompt of ", job->size(),
+                               " tokens for ", absl::FormatDuration(kLongestWait))),
         worker::RetryAfter(job->tokens_to_compute(), throughput_.tokens_per_second()));
     metrics_.Refused(ErrorReason(refusal));
     End(job->id, refusal);

@@ -41,8 +41,7 @@ class PrefillJobs {
  public:
   // Offers that the loop has not answered; more are refused.
   static constexpr int kMostOffers = 32;
-  // A job that has waited for blocks for so long while no job runs is refused: answers hold them,
-  // perhaps until another worker's job ends that waits for this one (scheduler.h).
+  // A job that could not start for so long while no job runs is refused (scheduler.h).
   static constexpr absl::Duration kLongestWait = absl::Seconds(5);
 
   // `cost`: of prompts on this worker; the loop adds its steps. All references must outlive it.
@@ -85,9 +84,8 @@ class PrefillJobs {
   // Once a turn of the loop, after its step, if any.
   void Tick();
 
-  // As PrefillScheduler::OnPassed and overdue.
-  void OnPassed(int64_t tokens) { scheduler_.OnPassed(tokens); }
-  bool overdue() const { return scheduler_.overdue(); }
+  // As PrefillScheduler::blocked: no answer may take the blocks that such a job waits for.
+  bool blocked() const { return scheduler_.blocked() != nullptr; }
 
   // Ends all jobs with DRAINING, and cancels the calls that write into the pool.
   void EndAll();
@@ -97,6 +95,7 @@ class PrefillJobs {
 
   bool empty() const { return scheduler_.empty(); }
   int running_count() const { return scheduler_.running_count(); }
+  int running_blocks() const { return scheduler_.running_blocks(); }
   int waiting_count() const { return scheduler_.waiting_count(); }
   int64_t queued_tokens() const { return scheduler_.queued_tokens(); }
   PrefillWork remaining_work() const { return scheduler_.remaining_work(); }

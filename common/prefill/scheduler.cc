@@ -170,7 +170,7 @@ class PrefillScheduler::Planner {
       : scheduler_(scheduler),
         room_(room),
         budget_(std::min(room.tokens, scheduler.options_.max_num_batched_tokens)) {
-    scheduler_.blocked_ = nullptr;
+    scheduler_.blocked_ = scheduler_.held_up_ = nullptr;
   }
 
   StepPlan Plan() {
@@ -254,15 +254,17 @@ class PrefillScheduler::Planner {
     // matches less.
     const int remaining = job.size() - cached * block_tokens;
     if (closed_ || budget_ < std::min(remaining, block_tokens)) return;
-    const int most = std::min(room_.jobs, scheduler_.options_.max_num_seqs);
-    if (scheduler_.running_count() >= most || (!room_.may_start && !IsOverdue(job))) {
-      if (scheduler_.blocked_ == nullptr) scheduler_.blocked_ = &job;
+    const int running = scheduler_.running_count();
+    if (running >= std::min(room_.jobs, scheduler_.options_.max_num_seqs) ||
+        scheduler_.running_blocks_ + scheduler_.BlocksOf(job) > room_.blocks) {
+      if (scheduler_.held_up_ == nullptr) scheduler_.held_up_ = &job;
       return;
     }
-    if (!scheduler_.TryAllocate(job, room_.spare_blocks)) {
+    if (running >= room_.free_jobs || !scheduler_.TryAllocate(job, room_.spare_blocks)) {
+      if (scheduler_.held_up_ == nullptr) scheduler_.held_up_ = &job;
       if (scheduler_.blocked_ == nullptr) scheduler_.blocked_ = &job;
       unfit_.push_back(&job);
-      closed_ = IsOverdue(job);
+      closed_ = job.passed_tokens >= job.size();
       return;
     }
     for (PrefillJob* unfit : unfit_) unfit->passed_tokens += job.size();
@@ -299,10 +301,6 @@ class PrefillScheduler::Planner {
 
 StepPlan PrefillScheduler::NextStep(const StepRoom& room) { return Planner(*this, room).Plan(); }
 
-void PrefillScheduler::OnPassed(int64_t tokens) {
-  if (blocked_ != nullptr) blocked_->passed_tokens += tokens;
-}
-
 // Allocates all of the job's blocks, or none and returns false.
 bool PrefillScheduler::TryAllocate(PrefillJob& job, int spare_blocks) {
   kv::Match match;
@@ -330,12 +328,18 @@ void PrefillScheduler::MoveToRunning(PrefillJob& job) {
   pending_.Remove(&job);
   waiting_tokens_ -= job.tokens_to_compute();
   waiting_items_ -= job.scoring != nullptr ? 1 : 0;
-  if (blocked_ == &job) blocked_ = nullptr;
+  ForgetHeldUp(job);
+  running_blocks_ += BlocksOf(job);
   auto node = waiting_.extract(job.rank);
   job.computed_tokens = job.cached_tokens;
   job.start_order = ++starts_;
   pending_.Add(&job);
   running_.push_back(std::move(node.mapped()));
+}
+
+void PrefillScheduler::ForgetHeldUp(const PrefillJob& job) {
+  if (blocked_ == &job) blocked_ = nullptr;
+  if (held_up_ == &job) held_up_ = nullptr;
 }
 
 // More of a waiting job is cached than when it was ranked.
@@ -374,6 +378,7 @@ std::unique_ptr<PrefillJob> PrefillScheduler::Remove(uint64_t id) {
     pending_.Remove(it->get());
     job = std::move(*it);
     running_.erase(it);
+    running_blocks_ -= BlocksOf(*job);
     Quit(*job);
     return job;
   }
@@ -382,7 +387,7 @@ std::unique_ptr<PrefillJob> PrefillScheduler::Remove(uint64_t id) {
   if (it == waiting_.end()) return nullptr;
   pending_.Remove(it->second.get());
   job = std::move(it->second);
-  if (blocked_ == job.get()) blocked_ = nullptr;
+  ForgetHeldUp(*job);
   waiting_.erase(it);
   waiting_tokens_ -= job->tokens_to_compute();
   waiting_items_ -= job->scoring != nullptr ? 1 : 0;
@@ -434,6 +439,9 @@ void PrefillScheduler::CheckIntegrity() const {
     BATON_CHECK_EQ(job->blocks.size(), BlocksFor(job->size()));
     jobs.push_back(job.get());
   }
+  int blocks = 0;
+  for (const std::unique_ptr<PrefillJob>& job : running_) blocks += BlocksOf(*job);
+  BATON_CHECK_EQ(blocks, running_blocks_);
   pending_.CheckIntegrity(jobs);
   std::map<std::string, int> of_tenants;
   for (const PrefillJob* job : jobs) ++of_tenants[job->tenant];

@@ -25,23 +25,26 @@
 // that others wait for is served at the place of the first of them, up to the block they share: so
 // a HIGH job does not wait behind a LOW one.
 //
-// Beside answers. On a worker that also answers (decode_worker/loop.h), jobs and answers share pool
-// and steps, and both always progress:
+// Beside answers. On a worker that also answers (decode_worker/loop.h), jobs and answers share
+// pool, slots and steps. An answer whose prompt another worker computes (it *receives*) holds
+// blocks until that worker's job ends, so two workers could wait for each other's jobs for ever.
+// They do not, as a job never waits for a receiving answer, and both kinds progress:
 // - A started job holds all its blocks, and each step leaves jobs a block of tokens or more. So it
 //   completes, whatever answers do, and its blocks become free.
-// - A job leaves as many blocks as the running answers may ask for with their next tokens. An
-// answer
-//   that lacks a block all the same preempts lower-ranked answers, or waits for the jobs' ends; no
-//   job starts meanwhile (StepRoom::may_start).
-// - While a request waits for blocks to be answered, no job starts either, until the first job that
-//   could not start has been passed by answers of as many tokens as it has (OnPassed). Then it is
-//   overdue: no request is admitted before it starts, and as the admitted ones end, it gets its
-//   blocks. After it, waiting requests are first again. So neither queue waits for ever for the
-//   other.
-// - Admitted requests whose KV another worker computes hold blocks until it comes. Two workers
-// could
-//   wait for each other's jobs this way; so a job that has had no blocks for kLongestWait while
-//   none runs is refused (jobs.h), and its caller asks elsewhere.
+// - Half of the pool and of the slots is the jobs' *reserve*: while there are jobs, and for a while
+//   after, answers receive into no more than the other half (a request that needs more computes its
+//   prompt itself), and where the first job finds more in use, the last in rank are evicted.
+// - While requests wait for blocks, only jobs that fit into the reserve start (StepRoom). While the
+//   first of these lacks blocks or slots, no request is admitted. So it waits for nothing but
+//   answers that run, which end, as the first in rank of them always progresses: it preempts
+//   others, and where jobs have the block that it lacks, these complete.
+// - Jobs leave the running answers a block each for their next tokens. A request that has waited
+// for
+//   long at the head of its queue (it may need more than half of the pool) keeps all jobs from
+//   starting until it is admitted.
+// - A job that could not start for kLongestWait, while none runs, is refused (jobs.h): it does not
+// fit
+//   into the reserve, or such a request waits. Its caller asks elsewhere.
 //
 // Scoring. The blocks of a job that only its item has are not inserted: they would evict the prefix
 // that items share. A job gets the blocks of its labels together with those of its prompt. For the
@@ -88,12 +91,13 @@ struct Chunk {
   bool last() const { return end == job->size(); }
 };
 
-// What jobs may take of a step.
+// What jobs may take of a step, and of the pool.
 struct StepRoom {
-  int tokens = std::numeric_limits<int>::max();  // beside the bound of the options
-  int jobs = std::numeric_limits<int>::max();    // that run; beside the bound of the options
-  int spare_blocks = 0;                          // free or evictable ones that a start leaves
-  bool may_start = true;                         // false: only an overdue job starts
+  int tokens = std::numeric_limits<int>::max();     // beside the bound of the options
+  int jobs = std::numeric_limits<int>::max();       // that run; beside the bound of the options
+  int blocks = std::numeric_limits<int>::max();     // of the jobs that run, with those that start
+  int free_jobs = std::numeric_limits<int>::max();  // of `jobs`, those that others leave now
+  int spare_blocks = 0;                             // free or evictable ones that a start leaves
 };
 
 struct StepPlan {
@@ -118,13 +122,10 @@ class PrefillScheduler {
   // Starts jobs and plans a step. No chunks: there is nothing to do until a job comes or goes, or
   // blocks are released.
   StepPlan NextStep(const StepRoom& room = StepRoom());
-  // Requests of so many tokens that are answered here have got blocks.
-  void OnPassed(int64_t tokens);
-  // True if a job waits that has been passed by as many tokens as it has.
-  bool overdue() const { return blocked_ != nullptr && IsOverdue(*blocked_); }
-  // The first job that could have started in the last step, had there been blocks and slots for it.
-  // Null: there is none.
+  // The first job for which the last plan had room, but not the blocks or slots yet. Null: none.
   const PrefillJob* blocked() const { return blocked_; }
+  // The first job that the last plan could not start, for want of them or of room.
+  const PrefillJob* held_up() const { return held_up_; }
 
   // The chunk has been computed. Its job stays until Remove.
   void Computed(const Chunk& chunk);
@@ -141,6 +142,7 @@ class PrefillScheduler {
   // As the bound on requests counts them.
   int waiting_requests() const;
   int running_count() const { return static_cast<int>(running_.size()); }
+  int running_blocks() const { return running_blocks_; }
   bool empty() const { return waiting_.empty() && running_.empty(); }
   // Prompt tokens that all jobs still have to compute; what several of them share counts once.
   int64_t queued_tokens() const;
@@ -165,9 +167,9 @@ class PrefillScheduler {
   int CachedBlocks(const PrefillJob& job) const;
   int ExpectedTokens(const PrefillJob& job) const;
   int BlocksOf(const PrefillJob& job) const;
-  static bool IsOverdue(const PrefillJob& job) { return job.passed_tokens >= job.size(); }
   bool TryAllocate(PrefillJob& job, int spare_blocks);
   void MoveToRunning(PrefillJob& job);
+  void ForgetHeldUp(const PrefillJob& job);
   void NoteCached(PrefillJob& job, int cached_blocks);
   int BlocksFor(int64_t tokens) const;
 
@@ -181,7 +183,10 @@ class PrefillScheduler {
   int waiting_items_ = 0;       // jobs with `scoring`
   int64_t work_ = 0;            // tokens computed since the worker began
   uint64_t starts_ = 0;
-  PrefillJob* blocked_ = nullptr;  // waits
+  // They wait.
+  const PrefillJob* blocked_ = nullptr;
+  const PrefillJob* held_up_ = nullptr;
+  int running_blocks_ = 0;
   struct Tenant {
     int jobs = 0;
     int64_t served =

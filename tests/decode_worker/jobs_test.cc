@@ -98,7 +98,7 @@ TEST_P(JobsTest, AnAnswerThatLacksABlockWaitsForTheJobThatHasIt) {
 }
 
 // Requests come without end, and would always have the blocks.
-TEST_P(JobsTest, AJobIsPassedByAsManyTokensOfAnswersAsItHasItself) {
+TEST_P(JobsTest, AJobThatFitsIntoTheReserveDoesNotWaitForRequestsToCome) {
   Make(12, WithJobs(/*max_num_batched_tokens=*/64));
   int asked = 0;
   std::vector<std::shared_ptr<FakeStream>> answers;
@@ -107,25 +107,74 @@ TEST_P(JobsTest, AJobIsPassedByAsManyTokensOfAnswersAsItHasItself) {
   };
   for (int i = 0; i < 8; ++i) ask();
   Turn();
-  const auto job = Compute(Prompt(16 * 9, 900));
+  const auto job = Compute(Prompt(16 * 6, 900));
   int turns = 0;
   while (!job->finish && ++turns < 500) {
     ask();
     Turn();
   }
   EXPECT_EQ(job->finish, absl::OkStatus()) << "after " << turns << " turns";
-  EXPECT_LT(turns, 100);
+  EXPECT_LT(turns, 40);
   Run();
   for (const auto& answer : answers) EXPECT_EQ(answer->finish, absl::OkStatus());
   EXPECT_TRUE(AllFree());
 }
 
-TEST_P(JobsTest, AJobWhoseBlocksAnswersKeepIsRefused) {
+// Jobs come without end, and fill their reserve; the request needs more than the rest.
+TEST_P(JobsTest, ARequestThatNeedsMoreThanJobsLeaveIsAdmittedAfterAWhile) {
+  Make(12, WithJobs(/*max_num_batched_tokens=*/64));
+  int asked = 0;
+  std::vector<std::shared_ptr<FakeTransfer>> jobs;
+  const auto compute = [&] { jobs.push_back(Compute(Prompt(80, 100 + 90 * asked++ % 800))); };
+  for (int i = 0; i < 4; ++i) compute();
+  Turn();
+  const auto answer = Ask({.prompt = Prompt(16 * 11), .max_tokens = 4});
+  int turns = 0;
+  while (!answer->finish && ++turns < 500) {
+    compute();
+    clock_.Advance(absl::Milliseconds(100));
+    Turn();
+  }
+  EXPECT_EQ(answer->finish, absl::OkStatus()) << "after " << turns << " turns";
+  EXPECT_LT(turns, 100);
+  EXPECT_EQ(answer->tokens[0], FakeEngine::Answer(Prompt(16 * 11), 4));
+}
+
+// Answers whose KV other workers compute hold the pool: they make room, or two workers might wait
+// for each other.
+TEST_P(JobsTest, AnswersThatReceiveGiveBackWhatAJobLacks) {
   Make(8, WithJobs());
-  const auto receiving = Ask({.prompt = Prompt(16 * 6), .max_tokens = 2, .remote = true});
+  const auto first = Ask({.prompt = Prompt(16 * 3), .max_tokens = 2, .remote = true});
+  const auto second = Ask({.prompt = Prompt(16 * 3, 300), .max_tokens = 2, .remote = true});
+  Turn();
+  ASSERT_EQ(transfers_.size(), 2u);
+  const auto job = Compute(Prompt(16 * 4, 500));
+  Turn();
+  Turn();
+  EXPECT_FALSE(transfers_[0]->cancelled);
+  ASSERT_TRUE(transfers_[1]->cancelled) << "the last in rank";
+  Fail(*transfers_[1], absl::CancelledError("by the worker"));
+  Run();
+  EXPECT_EQ(job->finish, absl::OkStatus());
+  // While jobs come, no more is received into than half of the pool.
+  EXPECT_EQ(transfers_.size(), 2u);
+  Commit(*transfers_[0]);
+  Run();
+  EXPECT_EQ(first->finish, absl::OkStatus());
+  ASSERT_EQ(transfers_.size(), 3u);
+  Commit(*transfers_[2]);
+  Run();
+  EXPECT_EQ(second->finish, absl::OkStatus());
+  EXPECT_TRUE(AllFree());
+}
+
+TEST_P(JobsTest, AJobThatDoesNotFitIntoTheReserveIsRefusedAfterAWhile) {
+  Make(8, WithJobs());
+  const auto receiving = Ask({.prompt = Prompt(16 * 4), .max_tokens = 2, .remote = true});
   Turn();
   ASSERT_EQ(transfers_.size(), 1u);
-  const auto job = Compute(Prompt(16 * 4, 500));
+  const auto waiting = Ask({.prompt = Prompt(16 * 6, 300), .max_tokens = 2});
+  const auto job = Compute(Prompt(16 * 5, 500));
   for (int i = 0; i < 4; ++i) {
     Turn();
     clock_.Advance(absl::Seconds(1));
@@ -141,6 +190,7 @@ TEST_P(JobsTest, AJobWhoseBlocksAnswersKeepIsRefused) {
   Commit(*transfers_[0]);
   Run();
   EXPECT_EQ(receiving->finish, absl::OkStatus());
+  EXPECT_EQ(waiting->finish, absl::OkStatus());
 }
 
 TEST_P(JobsTest, ADrainWaitsForJobs) {

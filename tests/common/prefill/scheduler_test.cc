@@ -500,27 +500,37 @@ TEST_F(PrefillSchedulerTest, StartsLeaveWhatOthersMayTake) {
   Make(8, Budget(64));
   MustSubmit(1, Tokens(48));
   StepRoom room;
+  const auto waits = [&](bool blocked) {
+    EXPECT_THAT(scheduler_->NextStep(room).chunks, IsEmpty());
+    ASSERT_NE(scheduler_->held_up(), nullptr);
+    EXPECT_EQ(scheduler_->held_up()->id, 1u);
+    EXPECT_EQ(scheduler_->blocked() != nullptr, blocked);
+  };
   room.spare_blocks = 6;
-  EXPECT_THAT(scheduler_->NextStep(room).chunks, IsEmpty());
-  ASSERT_NE(scheduler_->blocked(), nullptr);
-  EXPECT_EQ(scheduler_->blocked()->id, 1u);
-  room.spare_blocks = 0;
+  waits(/*blocked=*/true);
+  room = StepRoom();
+  room.free_jobs = 0;
+  waits(/*blocked=*/true);
+  room = StepRoom();
   room.jobs = 0;
-  EXPECT_THAT(scheduler_->NextStep(room).chunks, IsEmpty());
-  room.jobs = 1;
-  room.may_start = false;
-  EXPECT_THAT(scheduler_->NextStep(room).chunks, IsEmpty());
-  EXPECT_FALSE(scheduler_->overdue());
-  scheduler_->OnPassed(47);
-  EXPECT_FALSE(scheduler_->overdue());
-  scheduler_->OnPassed(1);
-  EXPECT_TRUE(scheduler_->overdue());
+  waits(/*blocked=*/false);
+  room = StepRoom();
+  room.blocks = 2;
+  waits(/*blocked=*/false);
+  room.blocks = 3;
+  room.spare_blocks = 5;
   room.tokens = 16;
   const StepPlan plan = scheduler_->NextStep(room);
   ASSERT_EQ(plan.chunks.size(), 1u);
   EXPECT_EQ(plan.chunks[0].end, 16);
-  EXPECT_EQ(scheduler_->blocked(), nullptr);
-  EXPECT_FALSE(scheduler_->overdue());
+  EXPECT_EQ(scheduler_->held_up(), nullptr);
+  // The room is for running jobs, too.
+  MustSubmit(2, Tokens(16, 1000));
+  room.spare_blocks = 0;
+  room.tokens = 64;
+  EXPECT_EQ(scheduler_->NextStep(room).chunks.size(), 1u);
+  ASSERT_NE(scheduler_->held_up(), nullptr);
+  EXPECT_EQ(scheduler_->held_up()->id, 2u);
 }
 
 // Random prompts, few beginnings, cancels at any moment, leases that stay a while after the end,
