@@ -27,14 +27,14 @@ class LineReader {
   virtual InputLine Read(const char* prompt) = 0;
 };
 
-// Of a file or a pipe; shows no prompts. A line is cut at kMaxLineBytes.
+// Reads a file or a pipe; shows no prompts. A line is cut at kMaxLineBytes.
 inline constexpr size_t kMaxLineBytes = size_t{4} << 20;
 // `fd` and `signals` must outlive the reader.
 std::unique_ptr<LineReader> MakePipeReader(int fd, const ShutdownSignal& signals);
 
-// Of the terminal that is the standard input and output: with libedit's editor (~/.editrc counts)
-// and a history, which is loaded from `history_file` and saved there after each line. An empty name
-// means no file. `signals` must outlive the reader.
+// Reads the terminal that is the standard input and output, with libedit's editor (~/.editrc
+// counts) and a history, which is loaded from `history_file` and saved there after each line. An
+// empty name means no file. `signals` must outlive the reader.
 std::unique_ptr<LineReader> MakeTerminalReader(const std::string& history_file,
                                                const ShutdownSignal& signals);
 

@@ -27,7 +27,7 @@ struct PullOptions {
 // Prints the snapshot's path. Returns the exit code; an error and its reason are on `err`.
 int RunPull(const PullOptions& options, std::ostream& out, std::ostream& err);
 
-// Of the files of a model, those to download.
+// Those of a model's files that are to be downloaded.
 std::vector<std::string> ChooseFiles(const std::vector<std::string>& files,
                                      const std::vector<std::string>& include);
 

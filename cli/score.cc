@@ -36,7 +36,7 @@ class ItemFeeder {
     absl::MutexLock lock(&mutex_);
     return std::move(ids_[item]);
   }
-  // Of the input.
+  // The status of the input.
   absl::Status status() const {
     absl::MutexLock lock(&mutex_);
     return status_;

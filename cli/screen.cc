@@ -18,7 +18,7 @@
 namespace baton::cli {
 namespace {
 
-// Of xterm, which all terminals of today understand.
+// These are xterm's sequences, which all terminals of today understand.
 constexpr char kEnter[] = "\x1b[?1049h\x1b[?25l";  // the alternate screen, no cursor
 constexpr char kLeave[] = "\x1b[?25h\x1b[?1049l";
 constexpr char kHome[] = "\x1b[H";

@@ -16,7 +16,7 @@ struct ScreenSize {
   int columns = 80;
   int rows = 24;
 };
-// Of the terminal that is the standard output; otherwise $COLUMNS, and the default.
+// The size of the terminal that is the standard output; otherwise $COLUMNS, and the default.
 ScreenSize TerminalSize();
 
 // Whether the locale of LC_CTYPE, which this takes from the environment, has UTF-8.

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Of a counter of one process.
+// The increase of a counter of one process.
 std::optional<double> Increase(int64_t before, int64_t now) {
   if (now < before || before < 0) return std::nullopt;
   return static_cast<double>(now) - static_cast<double>(before);

@@ -77,7 +77,7 @@ std::string MissCauseName(v1::CacheMissCause cause) {
 
 telemetry::Label MissCauseLabel() { return {"cause", {"changed", "evicted", "other_salt"}}; }
 
-// Of all labels.
+// Sums over all labels.
 int64_t SumOf(telemetry::Family<prometheus::Counter>& family) {
   double sum = 0;
   for (const prometheus::Counter* series : family.All()) sum += series->Value();
@@ -387,7 +387,7 @@ RouterMetrics::TokenGaps::TokenGaps() : buckets_(std::size(telemetry::kTokenSeco
 
 void RouterMetrics::TokenGaps::Add(absl::Duration gap, int count) {
   if (count <= 0) return;
-  // Per token, not per message: otherwise merging messages would look like slowness.
+  // The gap counts per token, not per message: otherwise merging messages would look like slowness.
   const double each = absl::ToDoubleSeconds(gap) / count;
   const auto& bounds = telemetry::kTokenSecondsBuckets;
   const auto bucket = std::lower_bound(std::begin(bounds), std::end(bounds), each);

@@ -18,7 +18,7 @@ namespace {
 
 // How late a stalled stream, or a worker for a request that waits for one, may be noticed.
 constexpr absl::Duration kCallTick = absl::Milliseconds(50);
-// Of an HTTP request, beside its prompt.
+// Bytes of an HTTP request beside its prompt.
 constexpr uint64_t kMaxOtherBodyBytes = 1 << 20;
 
 std::unique_ptr<Policy> MakePolicy(const Options& options) {
@@ -206,7 +206,7 @@ absl::Status RouterServer::Listen() {
                                                  v1::AdminService::service_full_name()}));
   BATON_RETURN_IF_ERROR(ListenForHttp());
   BATON_RETURN_IF_ERROR(discovery_->Start());
-  // Only now: the watch's thread reports to the health service of rpc_.
+  // The watch starts only now: its thread reports to the health service of rpc_.
   watch_->Start();
   BATON_LOG(Info) << "router of \"" << options_.served_model_name << "\" listens on " << address();
   return WriteAddressFile();
@@ -288,7 +288,8 @@ void RouterServer::Drain(absl::Duration grace) {
   if (tracer_ != nullptr) {
     tracer_->Stop(std::max(absl::ZeroDuration(), end - clock_.SinceStart()));
   }
-  // Not before: without it no worker is known to be ready, and what runs may still need one.
+  // The watch stops only now: without it no worker is known to be ready, and what runs may still
+  // need one.
   watch_->Stop();
   watch_.reset();
   pool_.Stop();

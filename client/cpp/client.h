@@ -50,8 +50,8 @@ struct ClientOptions {
   // A call waits for a router that cannot be reached, until its timeout. False: the attempt fails
   // at once if the host is unknown or nothing listens at the port.
   bool wait_for_ready = true;
-  // Of a router that has API keys; empty: none is sent. Without TLS, everyone on the way can read
-  // it.
+  // The key for a router that has API keys; empty: none is sent. Without TLS, everyone on the way
+  // can read it.
   std::string api_key;
   Tls tls;                                     // by default plaintext
   std::map<std::string, std::string> headers;  // sent with each call; names in lower case
@@ -234,7 +234,7 @@ struct Completion {
   std::string request_id;
   std::vector<TokenLogprobs> prompt_logprobs;
 
-  // Of the first choice.
+  // These are fields of the first choice.
   const std::string& text() const { return choices.front().text; }
   const std::vector<int32_t>& token_ids() const { return choices.front().token_ids; }
   FinishReason finish_reason() const { return choices.front().finish_reason; }
@@ -302,7 +302,7 @@ class ScoreStream {
   void EndItems();
   // Waits for the next result. nullopt once the call has ended.
   std::optional<ItemScore> Next();
-  // For the thread of Next(), after the end. OK if every item has a result.
+  // These are for the thread of Next(), after the end. The status is OK if every item has a result.
   const absl::Status& status() const;
   const ScoreUsage& usage() const;  // known at the end
   void Cancel();
@@ -389,7 +389,7 @@ class CallbackStream {
   CallbackStream(const CallbackStream&) = delete;
   CallbackStream& operator=(const CallbackStream&) = delete;
 
-  // As GenerateStream::Cancel(). Any thread, inside a callback too. Does not wait.
+  // Works as GenerateStream::Cancel(). Any thread may call, inside a callback too. Does not wait.
   void Cancel();
 
  private:

@@ -44,7 +44,7 @@ struct Connection {
       Environment environment = RealEnvironment());
 
   Retries NewRetries(const CallOptions& call) const;
-  // Of one attempt.
+  // Prepares one attempt.
   void Prepare(const Retries& retries, grpc::ClientContext* context) const;
   // An error without a reason is gRPC's own: the address is added. `request_id` may be empty.
   absl::Status FromCall(const grpc::Status& status, const std::string& request_id) const;

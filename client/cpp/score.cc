@@ -54,7 +54,7 @@ struct ScoreStream::State {
   std::string request_id;
   grpc::ClientContext context;
   std::unique_ptr<grpc::ClientReaderWriter<v1::ScoreStreamRequest, v1::ScoreStreamResponse>> call;
-  // Of the thread that reads.
+  // Only the thread that reads uses these.
   std::deque<ItemScore> read;
   bool ended = false;
   absl::Status status;

@@ -71,7 +71,7 @@ absl::StatusOr<Caller> CallerOf(const RouterParts& parts, grpc::CallbackServerCo
   return Authenticate(parts, context);
 }
 
-// Of a call that generates or scores: whom it is for, and the trace that it is in. Gives the
+// Returns the caller of a call that generates or scores, with the trace that it is in. Gives the
 // request its id. `status`: whether the call is allowed and was understood so far.
 template <class Request>
 Caller Receive(absl::StatusOr<Caller> allowed, grpc::CallbackServerContext* context,

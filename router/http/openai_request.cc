@@ -191,7 +191,7 @@ absl::Status ReadSplitSpecialTokens(absl::string_view name, const Value& value,
   return absl::OkStatus();
 }
 
-// Of a field with one value that means nothing new: that value is allowed.
+// Reads a field with one value that means nothing new: that value is allowed.
 template <bool kAllowed>
 absl::Status ReadOnlyBool(absl::string_view name, const Value& value, OpenAiRequest&) {
   BATON_ASSIGN_OR_RETURN(const bool given, Bool(name, value));

@@ -19,7 +19,7 @@
 
 namespace baton::router {
 
-// Of one request. Each takes a place among --max-inflight-requests.
+// Prompts of one request. Each takes a place among --max-inflight-requests.
 inline constexpr size_t kMaxPrompts = 64;
 // OpenAI's default for completions.
 inline constexpr int kCompletionMaxTokens = 16;
@@ -32,13 +32,13 @@ struct OpenAiRequest {
   bool stream = false;
   bool include_usage = false;     // a last chunk with the usage
   bool continuous_usage = false;  // the usage so far in every chunk
-  // Chat only. Each message's `content` is a string or null; no other field is null. Without tools
-  // if the model is not to call any.
+  // Chat only. Each message's `content` is a string or null; no other field is null. It has no
+  // tools if the model is not to call any.
   chat::Conversation conversation;
   bool parallel_tool_calls = true;
   // About what the JSON values of the body take in memory; those of `conversation` are a part.
   int64_t json_bytes = 0;
-  // For the parser.
+  // Only the parser uses these.
   std::optional<int32_t> max_completion_tokens;
   bool wants_logprobs = false;
   int best_of = 1;

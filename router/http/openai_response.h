@@ -29,7 +29,7 @@ class OpenAiResponse {
     bool include_usage = false;
     bool continuous_usage = false;
     bool logprobs = false;
-    // Of chat: the calls in the text become the field `tool_calls`, unless it is kUnsupported.
+    // With chat, the calls in the text become the field `tool_calls`, unless it is kUnsupported.
     chat::ToolCallFormat tool_calls = chat::ToolCallFormat::kUnsupported;
     bool parallel_tool_calls = true;  // else only the first call of a choice is returned
     uint64_t call_id_seed = 0;        // random

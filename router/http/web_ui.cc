@@ -17,7 +17,7 @@ namespace baton::router {
 namespace {
 
 nlohmann::ordered_json WorkerJson(const v1::WorkerStatus& worker) {
-  // Of the free or evictable blocks, the router knows those that it has in its index.
+  // The router knows those of the free or evictable blocks that it has in its index.
   const int64_t cached = std::min<int64_t>(worker.indexed_blocks(), worker.free_blocks());
   return {{"address", worker.address()},
           {"role", std::string(RoleName(worker.role()))},

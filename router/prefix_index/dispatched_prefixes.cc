@@ -10,7 +10,7 @@
 namespace baton::router {
 namespace {
 
-// Of two chains, from their start. Equal keys stand for equal beginnings, so it is bisected.
+// Counts two chains' equal first keys. Equal keys stand for equal beginnings, so it bisects.
 size_t CommonKeys(absl::Span<const kv::PrefixKey> a, absl::Span<const kv::PrefixKey> b) {
   size_t common = 0, end = std::min(a.size(), b.size());
   while (common < end) {

@@ -21,17 +21,17 @@ namespace baton::router {
 // Thread-safe. Times are of one clock.
 class DispatchedPrefixes {
  public:
-  // Of a long prompt only some keys are kept, so that a dispatch costs little: the depth that Match
+  // Only some keys of a long prompt are kept, so that a dispatch costs little: the depth that Match
   // returns is rounded down to one of them, by less than kStride blocks.
   static constexpr int kDense = KeyChain::kDense;
   static constexpr int kStride = 16;
-  // Of all prompts together, shared keys counted for each; the first to expire are dropped first.
+  // Keys of all prompts, shared ones counted for each; the first to expire are dropped first.
   static constexpr int64_t kMaxKeys = 1 << 20;
 
   void Grow(int worker_count);
   // The worker will have the prompt's blocks, and will have reported them by `expires`.
   void Add(int worker, absl::Span<const kv::PrefixKey> chain, absl::Duration expires);
-  // As PrefixIndex::Match.
+  // Works as PrefixIndex::Match.
   void Match(absl::Span<const kv::PrefixKey> chain, std::vector<int>* depths,
              absl::Span<const int> likely = {}) const;
   void DropWorker(int worker);

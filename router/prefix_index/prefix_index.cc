@@ -10,14 +10,14 @@
 namespace baton::router {
 namespace {
 
-// Changed under one hold of the lock: some 5 µs.
+// Keys that are changed under one hold of the lock: some 5 µs.
 constexpr size_t kKeysPerHold = 64;
 // Owners of members that no worker has.
 constexpr int kFree = -1;
 constexpr int kDead = -2;
 constexpr int kHidden = -3;
-// Of a match: the look-ups side by side where there is one stretch to cut, and how many of the
-// likely depths are looked at.
+// Bounds of a match: the look-ups side by side where there is one stretch to cut, and how many of
+// the likely depths are looked at.
 constexpr int kCuts = 4;
 constexpr size_t kMostLikely = 8;
 
@@ -175,7 +175,7 @@ int PrefixIndex::TakeMember(int worker) {
   Worker& w = workers_[worker];
   if (w.member >= 0) return w.member;
   if (free_members_.empty() && owners_.size() > static_cast<size_t>(HolderSets::kMaxMember)) {
-    // So many drops without a change in between that none is free: no bit by bit.
+    // So many drops came without a change in between that none is free: this sweeps all at once.
     while (dead_count_ > 0) SweepSome(KeyTable::kSegments);
   }
   if (free_members_.empty()) {
