@@ -39,8 +39,8 @@ class TileSession {
     Load(config);
   }
 
-  // Of 8-bit operands: sums in 0 and 1, of 16 rows; left operands of as many, `in` columns each, in
-  // 4 and 5.
+  // Configures for 8-bit operands: sums in 0 and 1, of 16 rows; left operands of as many, `in`
+  // columns each, in 4 and 5.
   void ConfigureForBytes(int in) {
     TileConfig config;
     for (int i = 0; i < 2; ++i) {

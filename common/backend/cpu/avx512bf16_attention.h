@@ -146,7 +146,7 @@ BATON_INLINE void WeightsBF16(const AttentionTile& tile, int column, Seen seen, 
   }
   const F32x16 by_token = MaskAndMax<2>(tile, column, seen, range.begin, range.end, scores);
   const F32x16 max = Max(by_token, SwapHalves(by_token));
-  // Of [token][8]: takes the tokens 0 and 1 together, and 2 and 3.
+  // Takes the tokens 0 and 1 of [token][8] together, and 2 and 3.
   const __m512i interleave =
       _mm512_set_epi16(31, 23, 30, 22, 29, 21, 28, 20, 27, 19, 26, 18, 25, 17, 24, 16, 15, 7, 14, 6,
                        13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8, 0);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kPairTile = 16 * 32;  // elements: 16 pairs of tokens, of 16 dimensions
 
-// Of the packed queries: bfloat16, columns padded to a multiple of 16.
+// Bytes of the packed queries: bfloat16, columns padded to a multiple of 16.
 int64_t BF16QueryBytes(int head_dim) { return int64_t{head_dim} * kTileColumns * 2; }
 
 // 32 elements of a query, times `factor`, as bfloat16.
@@ -30,8 +30,8 @@ BATON_INLINE __m512i LoadQuery(const float* from, F32x16 factor) {
 constexpr float kLog2E = 1.44269504f;
 constexpr float kLn2 = 0.693147181f;
 
-// Of the scratch memory: float scores and bfloat16 weights of every column and token, and V as
-// tiles of 32 tokens (16 pairs) x 16 dimensions, whose place dequantised K has before.
+// Bytes of the scratch memory: float scores and bfloat16 weights of every column and token, and V
+// as tiles of 32 tokens (16 pairs) x 16 dimensions, whose place dequantised K has before.
 int64_t BF16ScratchBytes(int head_dim) {
   return int64_t{kSplitTokens} * kTileColumns * (4 + 2) + int64_t{kSplitTokens} * head_dim * 2;
 }

@@ -22,7 +22,7 @@ bool HasAmx() {
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-// Of the first register of leaf 7, subleaf 1.
+// Whether the first register of leaf 7, subleaf 1, has the bit.
 bool HasBit(unsigned bit) {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax & (1u << bit)) != 0;

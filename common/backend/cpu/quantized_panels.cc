@@ -36,7 +36,7 @@ int NibbleAt(int64_t k, int column, const uint8_t* blocks) {
   return blocks[k / 8 * kPanelColumns * 4 + column * 4 + k % 4] >> (k / 4 % 2 * 4) & 15;
 }
 
-// Of a column, among the 16-bit scales of a header.
+// The scale of a column, among the 16-bit scales of a header.
 float ScaleAt(const uint8_t* scales, DType dtype, int column) {
   float scale;
   ConvertElements(scales + column * 2, dtype, 1, DType::kF32, &scale);

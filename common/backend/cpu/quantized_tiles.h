@@ -34,7 +34,7 @@ constexpr bool IsSuper(Packing packing) { return packing >= Packing::kSuper4; }
 constexpr bool IsOf6Bits(Packing packing) {
   return packing == Packing::kSuper6 || packing == Packing::kUnpackedSuper6;
 }
-// Of a value as tiles multiply it; bytes apart. Nibbles with zeros have 16 - zero added.
+// Bits of a value as tiles multiply it; not for kBytes. Nibbles with zeros have 16 - zero added.
 constexpr int DotBits(Packing packing) {
   if (IsOf6Bits(packing)) return 6;
   const bool four = packing == Packing::kNibbles || packing == Packing::kUnpacked4 ||
@@ -70,7 +70,7 @@ constexpr int64_t HeaderBytes(Packing packing) {
                    packing == Packing::kSuper5;
   return two ? 2 * kQuantizedScaleBytes : kQuantizedScaleBytes;
 }
-// Before the values of a block.
+// Bytes of the factors, which come before the values of a block.
 constexpr int64_t FactorBytes(Packing packing) {
   if (!IsSuper(packing)) return 0;
   return 2 * kPanelColumns * (IsUnpacked(packing) ? int64_t{sizeof(float)} : 1);
@@ -85,7 +85,7 @@ constexpr int ZeroOf(Packing packing) {
   return packing == Packing::kNibblesAndZeros ? 16 : 8;
 }
 
-// Of a tile: blocks [begin, end) of the panel, begin and end on borders of groups.
+// The range of a tile: blocks [begin, end) of the panel, begin and end on borders of groups.
 struct QuantizedRange {
   int64_t begin, end;
   int64_t group_blocks;
@@ -94,7 +94,7 @@ struct QuantizedRange {
   int columns;       // of this tile
   int first_vector;  // of this tile in the panel
   int zero;
-  // Of unpacked weights: the packed ones of the next pass, or null. With each block, the tile
+  // With unpacked weights, the packed ones of the next pass, or null. With each block, the tile
   // prefetches AheadLines from there, then skips the lines of kAheadTiles - 1 other tiles.
   const uint8_t* ahead;
 };

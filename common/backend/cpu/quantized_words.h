@@ -11,8 +11,8 @@
 namespace baton::backend {
 namespace {
 
-// Of a pass: unpacked, its weights stay in the first-level cache while all rows pass by, and the
-// rows in the second-level cache while all panels do.
+// Blocks and rows of a pass: unpacked, its weights stay in the first-level cache while all rows
+// pass by, and the rows in the second-level cache while all panels do.
 constexpr int64_t kWordPassBlocks = 8, kWordPassRows = 256;
 
 struct WordRows {
@@ -20,7 +20,7 @@ struct WordRows {
   float scales[kWordPassRows][kWordPassBlocks];
 };
 struct WordWeights {
-  // Of each eight columns 2 of `in`, then the next 2.
+  // Each eight columns have their values for 2 of `in`, then for the next 2.
   alignas(64) int16_t values[kWordPassBlocks][kQuantizedBlock * kPanelColumns];
   F32x16 scales[kWordPassBlocks][kPanelColumns / 16];
 };

@@ -30,7 +30,7 @@
 
 namespace baton::backend::cuda {
 
-// Of a step, on the device. Table entries from first_block on.
+// A sequence of a step, on the device. Its table entries begin at first_block.
 struct SequenceEntry {
   int first_row;
   int row_count;
@@ -87,8 +87,8 @@ inline AttentionLaunch WithInverse(AttentionLaunch launch) {
 
 // Blocks that share a row tile's tokens, each with some of the result's dims.
 BATON_HOST_DEVICE int CounterCount(int padded_dim) { return padded_dim / OutputDims(padded_dim); }
-// Of one of those blocks: m and l of 16 rows, then 16 x OutputDims sums. Each block has its own m
-// and l (they are the same), as no block may read what the fence of another did not release.
+// Floats of one of those blocks: m and l of 16 rows, then 16 x OutputDims sums. Each block has its
+// own m and l (they are the same), as no block may read what the fence of another did not release.
 BATON_HOST_DEVICE int BlockPartialFloats(int padded_dim) {
   return 16 * (2 + OutputDims(padded_dim));
 }

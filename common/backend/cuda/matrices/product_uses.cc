@@ -27,7 +27,7 @@ MatMulLaunch LaunchOf(const MatMulUse& product) {
       .k = static_cast<int>(product.weight->in_features())};
 }
 
-// Of ±[0.5, 1): zeros would take less power, and so less time, than what steps multiply.
+// Fills x with ±[0.5, 1): zeros would take less power, and so less time, than what steps multiply.
 void FillAtRandom(const Tensor& x, HostStaging& staging) {
   const uint16_t half = x.dtype == DType::kF16 ? 0x3800 : 0x3f00;
   const uint16_t free = x.dtype == DType::kF16 ? 0x83ff : 0x807f;

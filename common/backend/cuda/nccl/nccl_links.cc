@@ -18,7 +18,7 @@
 namespace baton::backend::cuda {
 namespace {
 
-// Of one operation: as many chunks as fit. Messages of that size run at the rate of the link.
+// Bytes of one operation: as many chunks as fit. Messages of that size run at the rate of the link.
 constexpr size_t kOperationBytes = size_t{4} << 20;
 
 size_t Rounded(size_t bytes) {
@@ -40,7 +40,8 @@ class NcclLinks::Link final : public DeviceLink {
 
   State Poll() override {
     if (state_ != State::kConnecting && state_ != State::kBusy) return state_;
-    // Also while the device works: an error of the peer or the network comes this way.
+    // Done is asked while the device works, too: an error of the peer or the network comes this
+    // way.
     const absl::StatusOr<bool> done = nccl().Done(communicator_);
     if (!done.ok()) return Fail(done.status());
     if (!*done) return state_;

@@ -22,7 +22,7 @@ constexpr size_t kDrawListBytes = size_t{64} << 10;
 constexpr size_t kLeastSuppressed = 4096;
 // A frame of a transfer is at most 1 MiB; a few at once keep a copy engine busy.
 constexpr size_t kStagingBytes = size_t{4} << 20;
-// Of 16-bit weights at a time: enough rows for a product to run at its rate.
+// 16-bit weights that are dequantised at a time: enough rows for a product to run at its rate.
 constexpr size_t kDequantizedBytes = size_t{32} << 20;
 
 size_t Rounded(size_t bytes) {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kElement = 2, kFloat = 4;
 
-// Of a token's K or V of one head.
+// Bytes of a token's K or V of one head.
 int64_t KvHeadRowBytes(KvFormat format, int head_dim) {
   return KvRowBytes(format, DType::kF16, head_dim) + KvRowParameterBytes(format);
 }

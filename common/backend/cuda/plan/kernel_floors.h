@@ -29,7 +29,7 @@ double MatMulOperations(int64_t rows, int64_t n, int64_t k);
 MovedBytes MatMulSiluMulFloor(int64_t rows, int64_t cols, int64_t k);
 MovedBytes QuantizedMatMulSiluMulFloor(int64_t rows, int64_t cols, int64_t k, int bits,
                                        int64_t group_size);
-// As MatMulFloor for W as quantized.h packs it, whole tiles.
+// MatMulFloor for W as quantized.h packs it, in whole tiles.
 MovedBytes QuantizedMatMulFloor(int64_t rows, int64_t n, int64_t k, int bits, int64_t group_size,
                                 bool has_bias);
 // `rows` rows of such a W, to 16 bits.
@@ -37,14 +37,14 @@ MovedBytes DequantizeFloor(int64_t rows, int64_t k, int bits, int64_t group_size
 MovedBytes GatherColumnsFloor(int64_t rows, int64_t cols);
 
 // K and V of every token that some row of a sequence sees, once for all of its rows and heads; q
-// f32 read, out written. Sequences share no blocks. For both kernels; excludes their workspaces.
-// Of a quantised format, scales and zeros too.
+// f32 read, out written. Sequences share no blocks. This holds for both kernels and excludes their
+// workspaces. Scales and zeros of a quantised format count too.
 MovedBytes AttentionFloor(absl::Span<const SequenceEntry> sequences, int kv_heads, int group,
                           int head_dim, int window, KvFormat format = KvFormat::kPlain);
-// Of the two products, over the tokens that each row sees.
+// Operations of the two products, over the tokens that each row sees.
 double AttentionOperations(absl::Span<const SequenceEntry> sequences, int kv_heads, int group,
                            int head_dim, int window);
-// Besides its floor, the partial sums that the split kernel writes and its last blocks read from
+// The partial sums, on top of the floor, that the split kernel writes and its last blocks read from
 // the L2 cache: the rows of every split of a row tile with several.
 MovedBytes AttentionPartialsFloor(absl::Span<const SequenceEntry> sequences,
                                   absl::Span<const AttentionItem> split_items, int kv_heads,

@@ -15,9 +15,9 @@
 namespace baton::backend::cuda {
 namespace {
 
-// Of the split kernel's partial sums: beyond it, sequences go to the tile kernel, which is slow for
-// few rows, and keeps the step from being recorded. Enough for 64 sequences of 12,000 tokens with 4
-// KV heads of 128.
+// The most bytes of the split kernel's partial sums: beyond it, sequences go to the tile kernel,
+// which is slow for few rows, and keeps the step from being recorded. It is enough for 64 sequences
+// of 12,000 tokens with 4 KV heads of 128.
 constexpr int64_t kMaxPartialBytes = int64_t{96} << 20;
 constexpr int kMaxHeadDim = 256;
 

@@ -25,11 +25,11 @@
 namespace baton::backend::cuda {
 namespace {
 
-// Of the operands' first elements: rows of a step's tensors begin no better aligned.
+// The alignment of the operands' first elements: rows of a step's tensors begin no better aligned.
 constexpr uint32_t kAlignment = 16;
-// About a kilobyte each; beyond it, all are made anew.
+// Each takes about a kilobyte; beyond this number, all are made anew.
 constexpr size_t kMaxOperands = 4096;
-// Some 50 us at the fastest memory: the launches of a measurement are enqueued meanwhile.
+// They take some 50 us at the fastest memory: a measurement's launches are enqueued meanwhile.
 constexpr size_t kLeastEvictedBytes = size_t{256} << 20;
 static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(AlgorithmWords));
 
@@ -57,8 +57,8 @@ Layout MakeLayout(cudaDataType_t type, int64_t rows, int64_t columns, int64_t st
   return Layout(layout);
 }
 
-// Of one product: column-major, so W [n, k] row-major is Wᵀ's transpose, and out [rows, n] is
-// n x rows.
+// The operands of one product: column-major, so W [n, k] row-major is Wᵀ's transpose, and out
+// [rows, n] is n x rows.
 struct Operands {
   Description description;
   Layout w, x, out;
@@ -112,12 +112,12 @@ class Cublas final : public ProductLibrary {
         handle_, operands.description.get(), &one, launch.w, operands.w.get(), launch.x,
         operands.x.get(), &zero, launch.out, operands.out.get(), launch.out, operands.out.get(),
         &algorithm, workspace_, kCublasWorkspaceBytes, static_cast<cudaStream_t>(stream));
-    // Not what the algorithm was for.
+    // The algorithm was not for this launch.
     if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH) {
       return false;
     }
     if (status == CUBLAS_STATUS_INVALID_VALUE) {
-      // What a file's words may come to for fewer rows than they were accepted for.
+      // A file's words may come to this for fewer rows than they were accepted for.
       BATON_LOG(Warning) << "cublasLtMatmul: an algorithm is invalid for " << launch.rows << " x "
                          << launch.k << " times " << launch.k << " x " << launch.n;
       return false;

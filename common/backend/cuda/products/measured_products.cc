@@ -15,7 +15,7 @@ namespace {
 // Weights that are multiplied one after the other in a measurement, where products are short.
 constexpr int kInARow = 4;
 constexpr int kShortRows = 64;
-// Of a product and bucket: then the rounds end, if each candidate had kLeastRounds.
+// Seconds for a product and bucket: after them the rounds end, if each candidate had kLeastRounds.
 constexpr double kMostSeconds = 0.5;
 constexpr size_t kLeastRounds = 3;
 // A candidate that is so many times slower than the best after two rounds is dropped.

@@ -71,7 +71,7 @@ class EventPool {
     absl::MutexLock lock(&mutex_);
     for (const cudaEvent_t event : free_) cudaEventDestroy(event);
   }
-  // On the current device.
+  // Takes an event of the current device.
   cudaEvent_t Take() {
     absl::MutexLock lock(&mutex_);
     cudaEvent_t event = nullptr;
@@ -429,8 +429,8 @@ absl::StatusOr<std::unique_ptr<Runtime>> OpenDevice(int index) {
   if (const cudaError_t error = cudaSetDevice(index); error != cudaSuccess) {
     return unusable("cudaSetDevice", error);
   }
-  // Of PTX that the driver compiles for a newer chip: the PTX's, by which the source chose its
-  // paths.
+  // For PTX that the driver compiles for a newer chip, ptxVersion is the PTX's, by which the source
+  // chose its paths.
   cudaFuncAttributes kernel = {};
   if (const cudaError_t error = cudaFuncGetAttributes(&kernel, RopeWriteKernelOfBFloat16());
       error != cudaSuccess) {

@@ -25,12 +25,11 @@ class DeviceSampler {
   static absl::StatusOr<std::unique_ptr<DeviceSampler>> Make(const StepLimits& limits, void* device,
                                                              Runtime& runtime, Stream stream);
 
-  // As Backend::EnqueueSample: up to Backend::kMaxDraws calls may be uncollected.
-  // logits, token_count: the step's logits and its number of input tokens. input_tokens: those
-  // tokens, on the device. A row whose last token was drawn by a step that is not collected yet has
-  // that token's index here as its SampleRow::drawn_row. packed: the host's image of `rows` when
-  // the caller has already copied it to d_packed on the device; null: Enqueue packs and copies
-  // them.
+  // Works as Backend::EnqueueSample: up to Backend::kMaxDraws calls may be uncollected. logits,
+  // token_count: the step's logits and its number of input tokens. input_tokens: those tokens, on
+  // the device. A row whose last token was drawn by a step that is not collected yet has that
+  // token's index here as its SampleRow::drawn_row. packed: the host's image of `rows` when the
+  // caller has already copied it to d_packed on the device; null: Enqueue packs and copies them.
   void Enqueue(const Tensor& logits, int64_t token_count, absl::Span<const SampleRow> rows,
                const int32_t* input_tokens, const SamplingUpload* packed = nullptr,
                const std::byte* d_packed = nullptr);
@@ -44,7 +43,7 @@ class DeviceSampler {
 
  private:
   static constexpr size_t kBuffers = Backend::kMaxDraws;
-  // Of the device memory.
+  // The layout of the device memory.
   struct Layout {
     SamplingCapacity room;     // the largest batch of draws
     int64_t workspace_stride;  // elements of a row of `adjusted` and of `seen`

@@ -99,7 +99,7 @@ class Machine {
   bool RunWarp(int warp);
   void ReleaseBarrierIfAllCame();
   void MakeFiber();
-  // To a thread of the block, and back to the scheduler.
+  // Switches to a thread of the block, and back to the scheduler.
   void Resume(Fiber& fiber) {
     scheduler_stack_.Leave(fiber.stack);
     current_ = &fiber;
@@ -122,10 +122,10 @@ class Machine {
   std::mt19937_64 order_;
   int alive_ = 0;
   int at_barrier_ = 0;
-  // On the heap: thread-local variables are taken from the stacks of libraries' threads.
+  // It is on the heap: thread-local variables are taken from the stacks of libraries' threads.
   std::vector<Read> read_only_ = std::vector<Read>(kRememberedReads);
-  // Of the launch, by number: whether it was read before it was written, and whether it was
-  // written.
+  // The launch's sectors, by number: whether each was read before it was written, and whether it
+  // was written.
   struct Sector {
     bool read = false, written = false;
   };
@@ -442,7 +442,7 @@ float HalfToF32(uint16_t bits) {
   return sign ? -magnitude : magnitude;
 }
 
-// To the nearest, ties to even.
+// Rounds to the nearest, ties to even.
 uint16_t HalfFromF32(float value) {
   const uint32_t bits = FloatBits(value);
   const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000);

@@ -25,7 +25,7 @@ namespace emulated {
 
 // Global memory accesses, counted for each launch and added up.
 struct Accesses {
-  // By lanes: the traffic of L1 and L2.
+  // What lanes request: the traffic of L1 and L2.
   int64_t requested_read_bytes = 0;
   int64_t requested_written_bytes = 0;
   // Touched sectors of kSectorBytes, each counted once: the DRAM traffic with an infinite L2.
@@ -46,7 +46,7 @@ struct Options {
   uint64_t seed = 0;             // order of blocks, and of warps between synchronisations
   Accesses* accesses = nullptr;  // unless null, every launch adds to it; of one host thread
 };
-// Of this host thread's launches on the null stream.
+// Options of this host thread's launches on the null stream.
 void SetOptions(const Options& options);
 const Options& GetOptions();
 
@@ -73,16 +73,16 @@ struct EmulatedStream {
 class KernelRunner {
  public:
   virtual ~KernelRunner() = default;
-  // `kernel`: the function; `arguments`: its one argument. Of one thread at a time.
+  // `kernel`: the function; `arguments`: its one argument. One thread at a time calls it.
   virtual void Run(const LaunchShape& shape, const Options& options, const void* kernel,
                    const void* arguments, size_t argument_bytes) = 0;
 };
-// For all launches to come; null: they are called. Not while a kernel runs.
+// `runner` gets all launches to come; with null, kernels are called. Set it while no kernel runs.
 void SetKernelRunner(KernelRunner* runner);
 KernelRunner* GetKernelRunner();
 
 void RunGrid(const LaunchShape& shape, Stream stream, std::function<void()> kernel);
-// Of the options of the stream.
+// Runs the kernel with the options of the stream.
 void RunGridBy(KernelRunner& runner, const LaunchShape& shape, Stream stream, const void* kernel,
                const void* arguments, size_t argument_bytes);
 
@@ -103,7 +103,7 @@ const Vec16& Aligned16(const void* address);
 const Vec16& ReadOnly16(const void* global);
 // The same for size_bytes, 4 or 8, to `to`.
 void ReadOnly(const void* global, size_t size_bytes, void* to);
-// For Accesses; shared memory is not counted.
+// These count for Accesses; shared memory is not counted.
 void CountRead(const void* address, size_t size_bytes);
 void CountWrite(const void* address, size_t size_bytes);
 void CopyAsync16(void* shared, const void* global, bool valid);
@@ -116,7 +116,7 @@ uint16_t BFloat16FromF32(float value);
 // a b + c for 16-bit operands, rounded to odd: another rounding, to 22 bits at most, gives what
 // rounding the exact sum would.
 float FmaToOdd(float a, float b, float c);
-// Of both halves of registers, rounded once.
+// a b + c for both halves of registers, each rounded once.
 template <class Element>
 uint32_t FmaTwo(uint32_t a, uint32_t b, uint32_t c) {
   const auto one = [&](int shift) -> uint32_t {

@@ -37,8 +37,8 @@ BATON_DEVICE void SyncThreads() { __syncthreads(); }
 BATON_DEVICE void SyncWarp() { __syncwarp(); }
 BATON_DEVICE void ThreadFence() { __threadfence(); }
 // From sm_90 on a kernel begins before the kernel before it in the stream has ended, and lets the
-// next one do so (programmatic dependent launch). The first statement of each kernel: until it
-// returns, a kernel may only prefetch what no kernel writes.
+// next one do so (programmatic dependent launch). This is the first statement of each kernel: until
+// it returns, a kernel may only prefetch what no kernel writes.
 BATON_DEVICE void AwaitPrevious() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -238,7 +238,7 @@ BATON_DEVICE void StoreGlobal(T* global, T value) {
 BATON_DEVICE void Store16(void* to, const Vec16& value) {
   *static_cast<uint4*>(to) = make_uint4(value.x[0], value.x[1], value.x[2], value.x[3]);
 }
-// From shared memory.
+// Loads from shared memory.
 BATON_DEVICE Vec16 LoadShared16(const void* shared) {
   const uint4 v = *static_cast<const uint4*>(shared);
   return {{v.x, v.y, v.z, v.w}};
@@ -272,7 +272,7 @@ BATON_DEVICE constexpr bool CopiesAreAsync() {
   return false;
 #endif
 }
-// For kernels that are launched on nothing older than sm_80.
+// The kernels that call it are launched on nothing older than sm_80.
 BATON_DEVICE void NotBeforeSm80() {
 #if __CUDA_ARCH__ < 800
   __trap();
@@ -283,7 +283,7 @@ BATON_DEVICE void CopyAsyncCommit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
-// Until at most kPending of this thread's groups are under way.
+// Waits until at most kPending of this thread's groups are under way.
 template <int kPending>
 BATON_DEVICE void CopyAsyncWait() {
 #if __CUDA_ARCH__ >= 800
@@ -299,7 +299,7 @@ struct Half {
   static BATON_DEVICE uint32_t Pack(float low, float high) {
     return static_cast<uint32_t>(FromF32(low)) | static_cast<uint32_t>(FromF32(high)) << 16;
   }
-  // Of both halves: each rounded once, subnormals kept.
+  // a b + c for both halves, each rounded once, subnormals kept.
   static BATON_DEVICE uint32_t Fma2(uint32_t a, uint32_t b, uint32_t c) {
     uint32_t result;
     asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
@@ -339,7 +339,7 @@ struct BFloat16 {
   static BATON_DEVICE uint32_t Pack(float low, float high) {
     return static_cast<uint32_t>(FromF32(low)) | static_cast<uint32_t>(FromF32(high)) << 16;
   }
-  // From sm_80 on, as Mma16; a kernel of bfloat16 is launched on nothing older.
+  // It exists from sm_80 on, as Mma16; a kernel of bfloat16 is launched on nothing older.
   static BATON_DEVICE uint32_t Fma2(uint32_t a, uint32_t b, uint32_t c) {
     uint32_t result = 0;
 #if __CUDA_ARCH__ >= 800
@@ -361,7 +361,7 @@ struct BFloat16 {
   }
 };
 
-// Of the thread's device.
+// The number of multiprocessors of the thread's device.
 inline int Multiprocessors() {
   int device = 0, count = 0;
   cudaGetDevice(&device);

@@ -64,7 +64,7 @@ using Stream = void*;
 
 namespace baton::backend::cuda {
 
-// Of an unsigned number: one instruction.
+// A remainder or quotient of an unsigned number takes one instruction.
 BATON_DEVICE int Lane() {
   return static_cast<int>(static_cast<unsigned>(ThreadIndex()) % kWarpLanes);
 }

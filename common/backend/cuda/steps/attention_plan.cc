@@ -86,7 +86,7 @@ AttentionRoom RoomFor(int max_rows, int max_sequences, int max_positions, int gr
   room.row_tiles = sequences * (kMaxSplitRows / kRowTile);
   room.partials =
       static_cast<int>(std::min<int64_t>(int64_t{room.row_tiles} * splits, max_partials));
-  // Of each sequence one block may be partly filled.
+  // One block of each sequence may be partly filled.
   room.tile_items = Tiles(int64_t{max_rows} * group, kTileRows) + sequences;
   room.items = room.tile_items + room.partials;
   return room;

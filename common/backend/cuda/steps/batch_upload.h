@@ -34,7 +34,7 @@ class CudaBatch final : public DeviceBatch {
   int split_items = 0;
   int split_blocks = 0;  // to launch for them, for each KV head
   int tile_items = 0;
-  // For checks on the host: the kernels check nothing.
+  // The host checks these: the kernels check nothing.
   int32_t least_token = 0, greatest_token = 0;
   int32_t least_block = 0, greatest_block = 0;
   int last_position = 0;
@@ -74,12 +74,12 @@ class BatchUpload {
   std::unique_ptr<CudaBatch> Upload(const RaggedBatch& batch);
 
   // A batch of one row a sequence, all of them logit rows, with padding up to `rows` rows; padding
-  // reads and writes no KV. Always at the same device address, with the same layout for the same
-  // `rows`, so that a recorded step can run for another batch. Null, enqueuing nothing, if a
+  // reads and writes no KV. It is always at the same device address, with the same layout for the
+  // same `rows`, so that a recorded step can run for another batch. Null, enqueuing nothing, if a
   // sequence would need the tile kernel. REQUIRES: batch.tokens.size() <= rows <= max_sequences.
   std::unique_ptr<CudaBatch> UploadPadded(const RaggedBatch& batch, int rows);
 
-  // Of the last padded batch with d_draws.
+  // The draws of the last padded batch with d_draws.
   const SamplingUpload& draws() const { return draws_; }
 
   // Two of a step, and two of the step before.
@@ -93,7 +93,7 @@ class BatchUpload {
     bool used = false;
     std::unique_ptr<DeviceEvent> copied;  // the pinned bytes may be written again
   };
-  // Of padded batches: one slot on the device, ordered by the stream, and two on the host, which
+  // Padded batches have one slot on the device, ordered by the stream, and two on the host, which
   // fills one while the other is copied.
   static constexpr int kPaddedHalves = 2;
 
@@ -108,7 +108,7 @@ class BatchUpload {
   BatchUpload(const StepLimits& limits, const AttentionRoom& room, Runtime& runtime, Stream stream);
   static size_t SlotBytes(const StepLimits& limits, const AttentionRoom& room);
   static size_t PaddedBytes(const StepLimits& limits, const AttentionRoom& room);
-  // For draws uploaded with a batch: all rows without a history, and some with one.
+  // The capacity for draws uploaded with a batch: all rows without a history, and some with one.
   static SamplingCapacity DrawCapacity(const StepLimits& limits);
 
   const StepLimits limits_;

@@ -10,8 +10,8 @@
 namespace baton::backend::cuda {
 namespace {
 
-// Of the split kernel, two live on a multiprocessor at a time; more, so that those with the longer
-// work find others to fill the gap.
+// Two blocks of the split kernel live on a multiprocessor at a time; more are launched, so that
+// those with the longer work find others to fill the gap.
 constexpr int kSplitBlocksAMultiprocessor = 8;
 
 }  // namespace
