@@ -28,12 +28,12 @@ class HugePageArena {
   HugePageArena(const HugePageArena&) = delete;
   HugePageArena& operator=(const HugePageArena&) = delete;
 
-  // Not initialized. REQUIRES: more than 0 bytes. Throws as operator new does.
+  // The memory is not initialized. REQUIRES: more than 0 bytes. Throws as operator new does.
   void* Allocate(size_t bytes);
   // `bytes`: as it was allocated.
   void Free(void* block, size_t bytes);
 
-  // Of the chunks. What no block has used yet, the system has not provided either.
+  // Bytes of the chunks. The system has not provided yet what no block has used.
   size_t chunk_bytes() const { return chunk_bytes_; }
 
  private:

@@ -29,7 +29,7 @@ std::string& Component() {
 }
 
 constexpr const char* kNames[] = {"debug", "info", "warning", "error"};
-// Of the strings of a JSON line, in bytes. What surrounds them is well below the rest of a line.
+// Bytes of the strings of a JSON line. What surrounds them is well below the rest of a line.
 constexpr size_t kMaxJsonName = 512;
 constexpr size_t kMaxJsonMessage = PIPE_BUF - 2 * kMaxJsonName - 512;
 

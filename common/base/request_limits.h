@@ -23,7 +23,8 @@ inline constexpr float kMaxPenalty = 2;  // frequency and presence; at least -kM
 inline constexpr int kMaxLogitBiases = 1024;
 inline constexpr float kMaxLogitBias = 100;  // at least -kMaxLogitBias
 inline constexpr int kMaxLogprobs = 20;      // of the most probable tokens beside each token
-// Of a whole prompt: they go in one message, of about 12 bytes each, and many clients take 4 MiB.
+// Log probabilities of a whole prompt: they go in one message, of about 12 bytes each, and many
+// clients take 4 MiB.
 inline constexpr int64_t kMaxPromptLogprobs = 1 << 18;
 
 inline constexpr int kMaxChoices = 16;
@@ -74,7 +75,7 @@ absl::Status CheckRange(absl::string_view field, int64_t given, int64_t least, i
 absl::Status CheckTokenIds(absl::string_view field, absl::Span<const int32_t> token_ids,
                            int vocab_size);
 absl::Status CheckLengthPenalty(float penalty);
-// Of `retention`; `until_token` may be absent.
+// Checks `retention`; `until_token` may be absent.
 absl::Status CheckRetention(std::optional<int> until_token, int priority, int64_t ttl_ms);
 // The same for a baton.v1.Retention.
 template <class Message>

@@ -176,7 +176,7 @@ bool ToolCallParser::Step(Delta* delta) {
   return false;
 }
 
-// Of Llama's format: is the answer a call?
+// Decides, in Llama's format, whether the answer is a call.
 bool ToolCallParser::StepStart() {
   static constexpr absl::string_view kTag = "<|python_tag|>";
   absl::string_view rest = absl::StripLeadingAsciiWhitespace(held_);

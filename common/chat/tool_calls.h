@@ -73,7 +73,7 @@ class ToolCallParser {
   std::string held_;     // not yet out; in a call, what follows its opener
   std::string dropped_;  // since the last text or call
   std::string opener_;   // of the call, with what was dropped before it
-  // Of the JSON value in held_.
+  // These describe the JSON value in held_.
   size_t json_start_ = std::string::npos;
   size_t scanned_ = 0;
   int depth_ = 0;

@@ -126,7 +126,7 @@ class Value {
 
   // How deep containers nest in it; 0 for a scalar.
   int depth() const;
-  // As Python calls its type in messages: "str", "dict", …
+  // What Python calls its type in messages: "str", "dict", …
   absl::string_view type_name() const;
 
  private:
@@ -157,7 +157,7 @@ struct SequenceRep : Representation {
 
 struct DictRep : Representation {
   using Entries = std::vector<std::pair<Value, Value>>;
-  // Of equal keys, the first keeps its place and the last its value. REQUIRES: keys IsHashable.
+  // The first of equal keys keeps its place, the last its value. REQUIRES: keys IsHashable.
   DictRep(HeapCharge c, Entries e);
   const Value* Find(const Value& key) const;
   const Value* Find(absl::string_view key) const;

@@ -31,7 +31,7 @@ struct ServingQuestion {
 struct DecodeFloor {
   int batch = 0;
   bool fits = false;  // the pool holds `batch` sequences of `context` tokens
-  // Of a step in which every sequence has `context` tokens.
+  // The costs of a step in which every sequence has `context` tokens.
   model::StepBytes bytes;
   double flops = 0;
   double memory_ms = 0, matrix_ms = 0;

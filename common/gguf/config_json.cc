@@ -160,7 +160,7 @@ class ConfigWriter {
     return absl::OkStatus();
   }
 
-  // Of the three only Mistral's models have one window for all layers.
+  // Only Mistral's models, of the three, have one window for all layers.
   absl::Status AddWindow() {
     const std::string key = Key("attention.sliding_window");
     BATON_ASSIGN_OR_RETURN(const auto window, file_.Integer(key));

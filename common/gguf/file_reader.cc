@@ -21,7 +21,8 @@ constexpr uint64_t kMaxNameBytes = 64;
 constexpr uint64_t kMaxRank = 4;
 constexpr uint64_t kMaxAlignment = 1 << 20;
 constexpr int kMaxDepth = 4;  // of lists of lists, of which no known file has any
-// Of a metadata entry (a key of one byte and a value of one), and of a tensor (one extent).
+// The least bytes of a metadata entry (a key of one byte and a value of one) and of a tensor (one
+// extent).
 constexpr uint64_t kLeastMetadataBytes = 8 + 1 + 4 + 1;
 constexpr uint64_t kLeastTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;
 

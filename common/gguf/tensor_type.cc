@@ -3,7 +3,7 @@
 namespace baton::gguf {
 namespace {
 
-// Of types that Baton does not compute with, too: the file's layout follows from all sizes.
+// Types that Baton does not compute with are here, too: the file's layout follows from all sizes.
 constexpr TensorType kTypes[] = {
     {0, "F32", 1, 4},         {1, "F16", 1, 2},         {2, "Q4_0", 32, 18},
     {3, "Q4_1", 32, 20},      {6, "Q5_0", 32, 22},      {7, "Q5_1", 32, 24},

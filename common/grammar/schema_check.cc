@@ -79,7 +79,7 @@ class SchemaWalk {
     for (const char* const name : {"$defs", "definitions"}) {
       BATON_RETURN_IF_ERROR(Definitions(schema, name, place, depth));
     }
-    // Of these XGrammar heeds one, and no other keyword beside it.
+    // XGrammar heeds one of these, and no other keyword beside it.
     for (const char* const name : {"$ref", "const", "enum", "anyOf", "oneOf"}) {
       if (const Value* form = schema.Find(name)) return Form(schema, name, *form, place, depth);
     }

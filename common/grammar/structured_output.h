@@ -65,8 +65,8 @@ class StructuredOutput {
   // Thread-safe. Calls `done` once: with a grammar, for which Masks may be called, or with
   // INVALID_ARGUMENT (SCHEMA_INVALID, SCHEMA_TOO_COMPLEX: time or memory), RESOURCE_EXHAUSTED
   // (GRAMMAR_QUEUE_FULL, GRAMMAR_CACHE_FULL), or UNAVAILABLE (GRAMMAR_PROCESS_LOST: no process
-  // starts, or two did not answer within compile_limit). On the
-  // compiling thread, or on this one if the queue is full. `id` names the request for Cancel.
+  // starts, or two did not answer within compile_limit). It does so on the compiling thread, or on
+  // this one if the queue is full. `id` names the request for Cancel.
   void Compile(uint64_t id, GrammarSpec spec, absl::AnyInvocable<void(Compiled)> done);
   // Thread-safe. A request that waits leaves the queue: its `done` gets CANCELLED, on this thread.
   // Any other is left alone: a compilation that runs ends, and is kept for other requests.
@@ -87,7 +87,7 @@ class StructuredOutput {
   // The session ends; its state is freed with the next call of Masks.
   void Close(uint64_t session);
 
-  // For tests: the processes that run, 0 for none.
+  // The processes that run, for tests; 0 for none.
   pid_t compiling_pid() const;
   pid_t mask_pid() const;
 
@@ -130,14 +130,14 @@ class StructuredOutput {
 
   const StructuredOutputOptions options_;
 
-  // Of the compiling thread.
+  // Only the compiling thread uses these.
   std::map<GrammarSpec, Cached> cache_;
   std::list<GrammarSpec> recency_;  // most recently used first
   int64_t cached_bytes_ = 0;
   std::list<GrammarSpec> too_complex_;  // compiled once, in vain; the latest first
   uint64_t last_id_ = 0;
 
-  // Of the thread that calls Masks.
+  // Only the thread that calls Masks uses these.
   absl::flat_hash_map<uint64_t, Session> sessions_;
   std::vector<uint64_t> closed_;
 

@@ -5,9 +5,9 @@
 
 namespace baton::kv {
 
-// Less is computed sooner than asked for.
+// Fewer blocks are computed sooner than asked for.
 inline constexpr int kLeastFetchedBlocks = 4;
-// Of a worker's pool, for all of its fetches together.
+// The share of a worker's pool, for all of its fetches together.
 inline constexpr double kMostFetchedShare = 0.25;
 // A load from KV tiers that is expected to take more than this share of computing is not begun: it
 // would gain less than its time varies.

@@ -37,8 +37,8 @@ struct KvLayout {
   // has more bits than dtype. KV of workers that compute in different types is not mixed, whatever
   // holds it.
   KvDtype computed = KvDtype::kBF16;
-  // Of the weights that it was computed with, if they were rounded when they were loaded (4 or 8);
-  // 0: the checkpoint's.
+  // Bits of the weights that it was computed with, if they were rounded when they were loaded (4 or
+  // 8); 0: the checkpoint's.
   int weight_bits = 0;
   // Whether weights of few bits were dequantised where a CPU would multiply them as they are.
   bool dequantized = false;

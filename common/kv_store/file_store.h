@@ -54,7 +54,7 @@ class FileStore final : public SegmentStore {
   void Forget(absl::string_view name);
   void MakeRoom(int64_t bytes);
   absl::Status WriteFile(const std::filesystem::path& path, const std::vector<std::byte>& value);
-  // Of a system call that has failed.
+  // The error of a system call that has failed.
   absl::Status ErrorOf(int error, absl::string_view what, const std::filesystem::path& path);
 
   const std::filesystem::path directory_;

@@ -29,15 +29,15 @@ struct SegmentKey {
   int tokens = 0;            // of a segment
   kv::PrefixKey prefix = 0;  // of the segment's last block; its root names the namespace
 
-  // For names of files and Redis keys: lower-case letters, digits and '-', at most 64.
+  // Serves as a file name and a Redis key: lower-case letters, digits and '-', at most 64.
   std::string ToString() const;
   bool operator==(const SegmentKey& other) const = default;
 };
 
-// Of what ToString() returns; nullopt for any other text.
+// Parses what ToString() returns; nullopt for any other text.
 std::optional<SegmentKey> ParseSegmentKey(absl::string_view text);
 
-// Is told that a store has a segment now, or has it no more. May be told the same twice.
+// Called when a store has a segment now, or has it no more. Two calls may say the same.
 using KeyListener = std::function<void(absl::string_view key, bool held)>;
 
 // An encoded segment (segment_value.h); immutable, shared by those who read and write it.
@@ -60,8 +60,8 @@ class SegmentStore {
   virtual bool knows_its_keys() const = 0;
   virtual StoreUsage usage() const = 0;  // of what this process knows
   // Reports what the store has and every change from now on, to one listener, the last one given.
-  // It is called under a lock: it must be quick and must not call the store. Only of stores that
-  // know their keys; of others nothing is reported.
+  // It is called under a lock: it must be quick and must not call the store. Only stores that know
+  // their keys report; of others nothing is reported.
   virtual void Listen(KeyListener) {}
 
   // How many of `keys`, from the first on, the store has. Marks them as used: the first as the most

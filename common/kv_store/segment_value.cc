@@ -34,7 +34,7 @@ int64_t KvBytes(const Segment& segment, const kv::KvLayout& layout) {
   return segment.segment_tokens / layout.block_tokens * layout.BlockBytes();
 }
 
-// Of all bytes but its own.
+// The checksum of all bytes but its own.
 uint64_t Checksum(absl::Span<const std::byte> value) {
   return XXH3_64bits_withSeed(value.data() + kHeaderBytes, value.size() - kHeaderBytes,
                               XXH3_64bits(value.data(), kChecksumAt));

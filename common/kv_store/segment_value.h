@@ -29,7 +29,7 @@ struct Segment {
   int segment_tokens = 0;            // the last ones, whose KV it is
 };
 
-// Of the encoded value.
+// The bytes of the encoded value.
 size_t EncodedBytes(const Segment& segment, const kv::KvLayout& layout);
 // `fill` writes the KV, all of `kv`. REQUIRES: whole blocks of the layout, segment_tokens > 0.
 SegmentBytes Encode(const Segment& segment, const kv::KvLayout& layout,

@@ -87,7 +87,7 @@ absl::StatusOr<ModelConfig> FromFiles(const std::string& model_dir, const JsonFi
 
 constexpr absl::string_view kConfig = "config.json";
 
-// Of a GGUF file: the frequencies are divided by the factors, as llama.cpp does.
+// Divides the frequencies by the factors of a GGUF file, as llama.cpp does.
 absl::Status ApplyRopeFactors(const Checkpoint& checkpoint, ModelConfig* model) {
   const StoredTensor* stored =
       checkpoint.is_gguf() ? checkpoint.Find(gguf::kRopeFactorsName) : nullptr;

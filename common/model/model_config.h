@@ -64,8 +64,8 @@ struct ModelConfig {
   std::optional<WeightQuantization> quantization;
   bool lm_head_quantized = false;
   bool has_blocks = false;  // some tensor is in GGUF's blocks
-  // Of matrices that the file does not have in few bits, when they are loaded: 4 or 8 (the LM head
-  // 8 in any case); 0: the activations' type.
+  // The bits of matrices that the file does not have in few bits, when they are loaded: 4 or 8 (the
+  // LM head 8 in any case); 0: they are of the activations' type.
   int load_bits = 0;
   std::vector<int32_t> eos_token_ids;  // generation_config.json, else config.json
   // Defaults of generation_config.json, where present and do_sample is true, or what replaces them

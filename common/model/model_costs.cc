@@ -106,7 +106,7 @@ double ExpectedExperts(const LayerCosts& layer, double tokens) {
   return layer.experts * (1 - std::pow(missed, tokens));
 }
 
-// Of one token, without attention.
+// Operations for one token, without attention.
 double TokenFlops(const LayerCosts& layer) {
   return 2.0 * static_cast<double>(layer.attention_elements + layer.ffn_elements +
                                    layer.experts_per_token * layer.expert_elements);

@@ -37,7 +37,7 @@ int64_t GroupSize(const WeightQuantization& quantization, int64_t cols) {
 }
 
 // A word of GPTQ holds consecutive columns of one row, the first lowest: already ours, transposed.
-// In squares, so that both sides stay in the first-level cache.
+// This goes by squares, so that both sides stay in the first-level cache.
 void TransposeGptq(absl::string_view qweight, int64_t rows, int64_t words, uint32_t* out) {
   constexpr int64_t kSquare = 16;
   for (int64_t row = 0; row < rows; row += kSquare) {
@@ -272,7 +272,8 @@ absl::StatusOr<QuantizedWeights> QuantizedWeights::FromBlocks(const TensorFile& 
       }
       const uint8_t* values = block + sizeof(scale);
       for (int64_t i = 0; i < kBlock * bits / 8; ++i) {
-        // Of 8 bits signed; of 4, the low nibbles are elements 0 to 15, the high ones 16 to 31.
+        // 8-bit values are signed; of 4-bit ones, low nibbles are elements 0 to 15, high ones 16 to
+        // 31.
         const int64_t pair = 2 * i % 16;
         *out++ = static_cast<uint8_t>(bits == 8 ? values[i] ^ 0x80
                                       : i < 8   ? (values[pair] & 0xf) | values[pair + 1] << 4

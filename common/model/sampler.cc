@@ -131,7 +131,7 @@ uint64_t SetWeights(float highest, float temperature, std::vector<Candidate>& ca
   return total;
 }
 
-// In (0, 1] as a share of 2^64, scaled to 1 .. total.
+// A random share of 2^64, in (0, 1], scaled to 1 .. total.
 uint64_t RandomTarget(uint64_t seed, uint32_t choice, uint64_t position, uint64_t total) {
   const auto random = Philox4x32(
       {static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), choice, 0},
@@ -193,7 +193,7 @@ class LogSoftmax {
         highest_(logits_[static_cast<size_t>(row.highest)]),
         log_sum_(LogSumExp(logits_, highest_)) {}
 
-  // Of a token that can't be drawn, the lowest finite number: not every consumer has an infinity.
+  // A token that can't be drawn gets the lowest finite number: not every consumer has an infinity.
   float Of(int32_t id) const {
     if (static_cast<size_t>(id) >= logits_.size()) return std::numeric_limits<float>::lowest();
     const double logprob = static_cast<double>(logits_[static_cast<size_t>(id)]) -

@@ -90,19 +90,19 @@ class DenseTransformer final : public Transformer {
   Weights weights_;
   std::unique_ptr<backend::RopeTable> rope_;
 
-  // As Workspaces has them.
+  // Their shapes are those of Workspaces.
   Workspace residual_, normed_, qkv_, q_, attended_, delta_, gate_up_, gated_;
   Workspace logit_residual_, logit_q_, logits_;
 
-  // Of the last step, if it has more logit rows than logits_ holds: normed_ has them all.
+  // The last step's logit rows, if it has more than logits_ holds: normed_ has them all.
   std::vector<int32_t> many_logit_rows_;
 
-  // Of the last step, which the device may still be reading.
+  // These belong to the last step, which the device may still be reading.
   std::unique_ptr<backend::DeviceBatch> all_rows_;
   std::unique_ptr<backend::DeviceBatch> logit_rows_;
   std::unique_ptr<backend::Event> step_end_;
 
-  // Null where the backend has none. Its steps are of one pool.
+  // It is null where the backend has none. Its steps are of one pool.
   std::unique_ptr<backend::StepRecorder> recorder_;
   const std::byte* recorded_pool_ = nullptr;
 };

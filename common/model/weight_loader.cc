@@ -29,7 +29,7 @@ using backend::HostMatrix;
 using backend::PackedMatrix;
 using backend::QuantizedHostMatrix;
 
-// Of one of the model's layers; some checkpoints append more, for speculation.
+// Whether a tensor is of one of the model's layers; some checkpoints append more, for speculation.
 bool InALayer(absl::string_view name, size_t layer_count) {
   if (!absl::ConsumePrefix(&name, "model.layers.")) return false;
   size_t layer = 0;
@@ -286,7 +286,7 @@ absl::StatusOr<std::unique_ptr<Buffer>> WeightLoader::Vector(absl::Span<const Pa
   return buffer;
 }
 
-// As the file has it, unless it is in blocks: no value is lost, and no memory.
+// Loads it as the file has it, unless it is in blocks: no value is lost, and no memory.
 absl::Status WeightLoader::Embedding(const std::string& name, int64_t rows, int64_t cols,
                                      Weights* weights) {
   BATON_ASSIGN_OR_RETURN(const TakenMatrix taken,

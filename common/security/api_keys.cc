@@ -74,7 +74,7 @@ absl::StatusOr<std::pair<Digest, ApiKey>> ParseLine(absl::string_view line) {
   return std::make_pair(*digest, std::move(key));
 }
 
-// Of what ReloadedFile::Look returned of the file at `path`.
+// The keys in what ReloadedFile::Look returned of the file at `path`.
 absl::StatusOr<ApiKeyTable> KeysOf(const absl::StatusOr<std::optional<std::string>>& text,
                                    const std::string& path) {
   if (!text.ok()) return text.status();

@@ -12,14 +12,14 @@ class App;
 
 namespace baton::security {
 
-// Of a server: --tls-cert, --tls-key, --tls-client-ca; also by vLLM's names.
+// Adds the flags of a server: --tls-cert, --tls-key, --tls-client-ca; also by vLLM's names.
 void AddServerTls(CLI::App& app, ServerTls& tls);
 
-// Of a program that calls workers: --worker-tls-ca, --worker-tls-cert, --worker-tls-key,
+// Adds those of a program that calls workers: --worker-tls-ca, --worker-tls-cert, --worker-tls-key,
 // --worker-tls-server-name.
 void AddWorkerTls(CLI::App& app, ChannelTls& tls);
 
-// --worker-secret-file.
+// Adds --worker-secret-file.
 void AddWorkerSecret(CLI::App& app, std::string& path);
 
 }  // namespace baton::security

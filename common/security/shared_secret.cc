@@ -23,7 +23,7 @@ absl::Status BadSecret(absl::string_view message) {
   return MakeError(absl::StatusCode::kInvalidArgument, "BAD_WORKER_SECRET", message);
 }
 
-// Of what ReloadedFile::Look returned of the file at `path`.
+// The secrets in what ReloadedFile::Look returned of the file at `path`.
 absl::StatusOr<std::vector<std::string>> SecretsOf(
     const absl::StatusOr<std::optional<std::string>>& text, const std::string& path) {
   if (!text.ok()) return text.status();

@@ -11,8 +11,8 @@
 namespace baton::tokenizer {
 namespace {
 
-// Of vocabulary entries and of merges, some as pairs: today's largest have about two million
-// values.
+// The most JSON values. Vocabulary entries and merges, some as pairs, of today's largest tokenizers
+// make about two million.
 constexpr size_t kMaxValues = size_t{1} << 23;
 
 absl::Status BadTokenizer(absl::string_view message) {

@@ -88,11 +88,11 @@ absl::Status ReadSampler(const std::string& sampler, const char* argument, doubl
   return absl::OkStatus();
 }
 
-// Of OTEL_EXPORTER_OTLP_TRACES_ and OTEL_EXPORTER_OTLP_, the first that is set.
 struct Variable {
   std::string name;
   const char* value = nullptr;
 };
+// The first that is set of OTEL_EXPORTER_OTLP_TRACES_<suffix> and OTEL_EXPORTER_OTLP_<suffix>.
 Variable OfExporter(const GetEnvironment& get, absl::string_view suffix) {
   Variable found;
   for (const char* prefix : {"OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_"}) {

@@ -25,7 +25,7 @@ namespace baton::transfer {
 // Thread: owned by the loop, which makes and drops the streams; Offer may be called by any thread.
 class DeviceLinkClient {
  public:
-  // Of the address of a prefill worker.
+  // Gives the channel to the address of a prefill worker.
   using ChannelTo = std::function<std::shared_ptr<grpc::Channel>(const std::string&)>;
   // `worker_id`: of this worker.
   DeviceLinkClient(std::shared_ptr<backend::DeviceLinks> devices, std::string worker_id,

@@ -45,12 +45,12 @@ class DeviceLinkStream {
   virtual void Close(const absl::Status& status) = 0;
 };
 
-// A link that no operation has used for so long gives way to a new one.
+// A link that no operation has used for so long may be closed for a new one.
 inline constexpr absl::Duration kDeviceLinkIdle = absl::Seconds(10);
 
 struct DeviceLinkTimeouts {
   absl::Duration connect = absl::Seconds(30);  // from the hello to both ends' connected
-  // Of one operation, once both ends could begin it.
+  // Time for one operation, once both ends could begin it.
   absl::Duration operation = absl::Seconds(2);
 };
 
@@ -80,8 +80,8 @@ class DeviceLinkEnd {
   // Does what can be done without waiting. Returns when to call again at the latest, by the clock;
   // zero: soon, as what is in progress can only be polled. Call from one thread.
   absl::Duration Step();
-  // Of an end that has failed, from the thread that calls Step: the communicator, to be aborted;
-  // null if there is none.
+  // Takes the communicator of an end that has failed, to be aborted; null if there is none. Call
+  // from the thread that calls Step.
   std::unique_ptr<backend::DeviceLink> TakeLink() { return std::move(link_); }
   // Called when Step has something to do.
   void SetWaker(std::function<void()> wake);
@@ -91,8 +91,8 @@ class DeviceLinkEnd {
   virtual absl::Status Handle(const internal::v1::KvLinkMessage& message) = 0;
   // Begins an operation of one chunk that is stored nowhere.
   virtual void WarmUp(backend::DeviceLink& link) = 0;
-  // Of an open link that is idle, from Step: ends the operation in progress and begins the next.
-  // Returns as Step.
+  // Ends the operation in progress and begins the next. Step calls it for an open link that is
+  // idle. Returns as Step.
   virtual absl::Duration Continue(backend::DeviceLink& link, absl::Duration now) = 0;
   // Ends all operations. Called once, without locks.
   virtual void EndAll(const absl::Status& status) = 0;
@@ -106,7 +106,7 @@ class DeviceLinkEnd {
   void OperationBegan(absl::Duration now) { used_at_ = absl::ToInt64Nanoseconds(now); }
   const Clock& clock() const { return clock_; }
   const DeviceLinkTimeouts& timeouts() const { return timeouts_; }
-  // Of the operation in progress.
+  // The deadline of the operation in progress.
   absl::Duration deadline_ = absl::InfiniteDuration();  // of the thread that calls Step
 
  private:

@@ -25,7 +25,7 @@ class DeviceLinkReactor : public Reactor, public DeviceLinkStream {
     absl::MutexLock lock(&mutex_);
     if (closed_) return;
     if (waiting_.size() >= kMostWaiting) {
-      // The other end reads nothing. Not Fail: the caller may hold what that wants.
+      // The other end reads nothing. Fail is not called: the caller may hold what it wants.
       CloseLocked(absl::UnavailableError("the other end of the device link does not read"));
       return;
     }
@@ -46,12 +46,12 @@ class DeviceLinkReactor : public Reactor, public DeviceLinkStream {
 
   DeviceLinkEnd& end() { return *end_; }
   void Read() { this->StartRead(&read_); }
-  // Of OnReadDone(true).
+  // OnReadDone(true) calls it.
   void Take() {
     end_->OnMessage(read_);
     Read();
   }
-  // Of OnReadDone(false): Close without Interrupt.
+  // OnReadDone(false) calls it. It is Close without Interrupt.
   void EndOfInput() {
     absl::MutexLock lock(&mutex_);
     CloseLocked(absl::OkStatus(), /*interrupt=*/false);

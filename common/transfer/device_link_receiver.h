@@ -23,7 +23,7 @@ class DeviceLinkReceiver final : public DeviceLinkEnd {
   DeviceLinkReceiver(std::shared_ptr<backend::DeviceLinks> devices, const Clock& clock,
                      DeviceLinkTimeouts timeouts = {});
 
-  // Of the link, once it is open; names it in PrefillRequests.
+  // The link's connection, once it is open; names it in PrefillRequests.
   uint64_t connection() const;
   int most_chunks() const { return most_chunks_; }
 

@@ -17,9 +17,9 @@ using google::protobuf::io::CodedOutputStream;
 
 // Field 15, wire type 2 (length-delimited).
 constexpr uint8_t kPayloadTag = (internal::v1::PrefillFrame::kPayloadFieldNumber << 3) | 2;
-// In front of a payload: six scalars, a body of three.
+// The most bytes in front of a payload: six scalars, a body of three.
 constexpr size_t kMaxHeaderBytes = 256;
-// Of a frame without a payload: log probabilities take more.
+// The most bytes of a frame without a payload: log probabilities take more than kMaxHeaderBytes.
 constexpr size_t kMaxPlainFrameBytes = (1 << 20) + kMaxHeaderBytes;
 
 absl::Status Malformed(const char* what) {

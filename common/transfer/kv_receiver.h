@@ -126,7 +126,7 @@ class KvReceiver {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status OnKvChunk(const internal::v1::PrefillFrame& frame, const Segments& payload)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of a chunk that has been checked and comes over the device link.
+  // Expects a chunk that has been checked and comes over the device link.
   absl::Status Expect(const internal::v1::PrefillFrame::KvChunk& chunk, int first_index)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The blocks of one layer are written.
@@ -136,7 +136,7 @@ class KvReceiver {
   absl::Status CheckLogprobs(const v1::TokenLogprobs& logprobs, int32_t token_id, int top) const;
   absl::Status OnCommit(const internal::v1::PrefillFrame::Commit& commit)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of a new chunk that has been checked: the sender had it when it sent the frame before.
+  // Whether the sender had a new, checked chunk when it sent the frame before.
   bool WasReady(const internal::v1::PrefillFrame::KvChunk& chunk) const;
   // Writes the whole payload, which has been checked.
   void Write(int layer, int first_index, int block_count, const Segments& payload);

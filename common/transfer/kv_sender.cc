@@ -17,7 +17,7 @@
 namespace baton::transfer {
 namespace {
 
-// Of a frame of prompt log probabilities, its other fields left out.
+// Bytes of a frame of prompt log probabilities, its other fields left out.
 constexpr size_t kMaxLogprobBytes = (1 << 20) - 256;
 constexpr size_t kMaxFieldHeaderBytes = 6;
 
@@ -66,7 +66,7 @@ void FrameSender::SendPromptLogprobs(int first_position, std::vector<v1::TokenLo
     item.first_position = first_position + static_cast<int>(begin);
     size_t bytes = 0;
     for (; begin < logprobs.size(); ++begin) {
-      // With tag and length around it.
+      // The tag and length around it count, too.
       bytes += logprobs[begin].ByteSizeLong() + kMaxFieldHeaderBytes;
       if (!item.logprobs.empty() && bytes > kMaxLogprobBytes) break;
       item.logprobs.push_back(std::move(logprobs[begin]));

@@ -80,7 +80,7 @@ class GrpcPrefillCall final : public PrefillCall,
         error = MakeError(absl::StatusCode::kDataLoss, "PROTOCOL",
                           "KV transfer: the sender ended the stream without a commit");
       } else if (absl::IsUnauthenticated(error) || absl::IsPermissionDenied(error)) {
-        // Not the request's fault: another pair may do.
+        // This is not the request's fault: another pair may do.
         error = MakeError(absl::StatusCode::kUnavailable, "PREFILL_REFUSED", error.message());
       } else if (ErrorReason(error).empty() && IsLoss(error)) {
         error = MakeError(absl::StatusCode::kUnavailable, "PREFILL_LOST", error.message());
@@ -93,9 +93,9 @@ class GrpcPrefillCall final : public PrefillCall,
     on_closed();
   }
 
-  // Of what came without a reason, which prefill workers give: the transport speaks, by whatever
-  // code, of a connection that broke or a server that stops and cancels its calls. What it says of
-  // this side is no loss.
+  // Errors without a reason, which prefill workers give, come from the transport: it speaks, by
+  // whatever code, of a connection that broke or a server that stops and cancels its calls. What it
+  // says of this side is no loss.
   bool IsLoss(const absl::Status& error) const {
     const bool ours = absl::IsCancelled(error) && cancelled_;
     return !ours && !absl::IsDeadlineExceeded(error) && !absl::IsResourceExhausted(error);

@@ -53,7 +53,7 @@ struct SocketWelcome {
   uint64_t lease_slots = 0;
 };
 inline constexpr uint64_t kMaxLeaseSlots = 1 << 16;
-// In place of SocketWelcome where the pool is in device memory. No file of the pool comes with it.
+// Comes in place of SocketWelcome where the pool is in device memory, without a file of the pool.
 struct DeviceWelcome {
   SocketWelcome welcome;
   backend::PoolHandle pool;
@@ -107,8 +107,8 @@ class SharedPool {
   const std::byte* Chunk(kv::BlockId block, int layer) const {
     return static_cast<const std::byte*>(pool_) + block * block_bytes_ + layer * chunk_bytes_;
   }
-  // Of plane kIpc: copies chunks to blocks `ours` of the opener's pool, as PeerPool::Copy. An error
-  // ends the connection, so that the pool is dropped.
+  // Copies chunks to blocks `ours` of the opener's pool, as PeerPool::Copy. REQUIRES: plane() is
+  // kIpc. An error ends the connection, so that the pool is dropped.
   absl::Status Copy(int layer, absl::Span<const kv::BlockId> theirs,
                     absl::Span<const kv::BlockId> ours);
   // Copy has failed: do not open it again.

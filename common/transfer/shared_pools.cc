@@ -105,7 +105,7 @@ void SharedPools::Offer(uint64_t prefill_epoch, SharedPoolOffer offer) {
       entry = &entries_.emplace_front();
       entry->epoch = prefill_epoch;
     }
-    // Of a mapped pool only the worker's transfers before the mapping still bring offers.
+    // Only the worker's transfers before the mapping still bring offers of a mapped pool.
     if (entry->pool != nullptr || entry->offer ||
         clock_.SinceStart() < entry->failed_at + kTryAgain) {
       return;
@@ -152,7 +152,7 @@ bool SharedPools::TryNext() {
   }
   absl::MutexLock lock(&mutex_);
   trying_ = false;
-  // Not FindEntry: this is no use, which would keep the entry before newer ones.
+  // FindEntry would be a use, which keeps the entry before newer ones.
   const auto entry = std::find_if(entries_.begin(), entries_.end(),
                                   [&](const Entry& known) { return known.epoch == epoch; });
   if (entry == entries_.end()) return true;  // newer ones have displaced it
