@@ -1,10 +1,9 @@
 #include "router/request/attempt.h"
 
+#include <string>
 #include <utility>
 
-#include "absl/algorithm/container.h"
 #include "common/base/error.h"
-#include "router/request/worker_error.h"
 
 namespace baton::router {
 namespace {
@@ -18,16 +17,20 @@ void AddTimings(const internal::v1::DecodeTimings& more, internal::v1::DecodeTim
 }  // namespace
 
 void RetryState::OnTokens() {
+  retries.OnProgress();
+  retries.AvoidNone();
   losses.Clear();
-  drains = 0;
-  refusals = 0;
-  ForgetWorkers();
-}
-
-void RetryState::ForgetWorkers() {
-  avoid.clear();
   lost.clear();
   failed.clear();
+}
+
+void RetryState::ForgetWorkers(absl::Duration now) {
+  retries.AvoidNoneAfterPause(now);
+  if (now - retries.lost_at() >= kSameWorkerPause) {
+    lost.clear();
+    failed.clear();
+  }
+  if (retries.refused()) failed.clear();  // full workers may have room now
 }
 
 int64_t Attempt::OnMessage(const internal::v1::DecodeResponse& response, absl::Duration now) {
@@ -40,65 +43,26 @@ int64_t Attempt::OnMessage(const internal::v1::DecodeResponse& response, absl::D
   return response.usage().kv_bytes() - std::exchange(kv_bytes, response.usage().kv_bytes());
 }
 
-RetryState Attempt::PastAfter(const absl::Status& error, Blame blame, const WorkerSigns& signs,
-                              absl::Duration now) const {
+RetryState Attempt::PastAfter(const StreamEnd& end, int sequences, const WorkerSigns& signs) const {
   RetryState next = past;
   next.continued = next.continued || token_messages > 0;
-  next.reason = ErrorReason(error);
   AddTimings(timings, &next.timings);
-  next.avoid.push_back(route.answers.incarnation());
   next.failed.push_back(route);
-  if (IsRefusal(error)) {
-    ++next.refusals;
-  } else {
-    next.lost_at = now;
-    // A pair whose two workers live has lost nothing: they could not do it together.
-    const bool looks_dead = absl::c_any_of(
-        Suspects(blame), [&signs](const WorkerTarget& worker) { return signs.LooksDead(worker); });
-    next.lost_worker = next.lost_worker || blame != Blame::kPair || looks_dead;
-    if (next.reason == "DRAINING") {
-      ++next.drains;
-    } else {
-      next.losses.Add(LossAfter(error, blame, signs, now));
-      next.losses.Settle(signs, now);
-    }
-  }
+  next.losses.Add(end, signs);
+  next.losses.Settle(signs, end.at);
+  next.retries.OnEnd(end, sequences, next.losses.unclear(), signs);
+  const std::string reason = ErrorReason(end.error);
   const int computed_by = route.together() ? kNoWorker : route.computes.worker;
-  if (blame == Blame::kAnswers || next.reason == "WORKER_EXPIRED" ||
-      next.reason == "WORKER_SUSPECT") {
+  if (end.blame == Blame::kAnswers || reason == "WORKER_EXPIRED" || reason == "WORKER_SUSPECT") {
     // The worker that computed did its part, and has the prompt: it is the best to ask again.
     next.lost.push_back(route);
     next.warm_worker = token_messages > 0 ? computed_by : kNoWorker;
   } else if (worked) {
     next.warm_worker = computed_by;  // the worker that answers drains, for example
   } else if (!route.together()) {
-    next.avoid.push_back(route.computes.incarnation());
+    next.retries.Avoid(route.computes.incarnation());
   }
   return next;
-}
-
-Loss Attempt::LossAfter(const absl::Status& error, Blame blame, const WorkerSigns& signs,
-                        absl::Duration now) const {
-  Loss loss;
-  loss.at = now;
-  // A process that ends as it receives the request sends no message before. A process that was
-  // silent for longer than kAnswerTime had the request in its queue.
-  const bool ran = heard || now - sent_at_awake <= kAnswerTime;
-  loss.ran = ran && ErrorReason(error) != "STALE_EPOCH";  // the request met another process
-  std::vector<WorkerTarget> suspects = Suspects(blame);
-  for (WorkerTarget& worker : suspects) {
-    const bool sudden = !IsSilence(error) && signs.SilenceOf(worker.worker) <= kSuddenWithin;
-    loss.suspects.push_back({std::move(worker), sudden});
-  }
-  return loss;
-}
-
-std::vector<WorkerTarget> Attempt::Suspects(Blame blame) const {
-  std::vector<WorkerTarget> suspects = {route.answers};
-  if (blame != Blame::kAnswers && !route.together()) {
-    suspects.push_back(route.computes);
-  }
-  return suspects;
 }
 
 }  // namespace baton::router

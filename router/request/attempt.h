@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,32 +14,25 @@
 #include "router/request/continuation_line.h"
 #include "router/request/decode_network.h"
 #include "router/request/loss_record.h"
+#include "router/request/retry_ledger.h"
 #include "router/routing/route.h"
 
 namespace baton::router {
 
-// A worker that has let a request in sends a message within this time.
-inline constexpr absl::Duration kAnswerTime = absl::Seconds(1);
-
-// What the earlier attempts at the same choices came to. "In a row" is since the last token.
+// What the earlier attempts at the same choices came to.
 struct RetryState {
-  LossRecord losses;         // in a row; refusals do not count
-  int drains = 0;            // refusals by draining workers in a row, which are no losses
-  int refusals = 0;          // in a row, by full workers
-  bool continued = false;    // some of the tokens are of an earlier attempt
-  bool lost_worker = false;  // an earlier attempt was lost with its worker
-  std::string reason;        // why the last attempt ended
-  std::vector<Incarnation> avoid;
+  RetryLedger retries;
+  LossRecord losses;                    // since the last token
+  bool continued = false;               // some of the tokens are of an earlier attempt
   int warm_worker = kNoWorker;          // has computed the prompt, and did not answer
   std::vector<Route> lost;              // their workers that answered are not asked again
-  std::vector<Route> failed;            // not asked again
-  absl::Duration lost_at;               // the last loss
+  std::vector<Route> failed;            // pairs that are not asked again
   internal::v1::DecodeTimings timings;  // sum over the attempts
 
   // The current attempt has brought tokens: earlier failures count no more.
   void OnTokens();
-  // Every worker may be asked again.
-  void ForgetWorkers();
+  // Workers may be asked again for which a pause is enough.
+  void ForgetWorkers(absl::Duration now);
 };
 
 // Unsynchronized.
@@ -56,14 +48,14 @@ struct Attempt {
   absl::Duration last_message;
   int token_messages = 0;
   bool worked = false;  // the planner knows that the pair works
-  int ends = 0;         // finishes that the worker reported
+  int ends = 0;         // how many finishes the worker has reported
   int64_t kv_bytes = 0;
   absl::Duration sent_at;           // when it was sent, by RouterParts::clock
   absl::Duration sent_at_awake;     // when it was sent, by RouterParts::awake
   std::optional<int64_t> decision;  // number in the decision log
   int cached_tokens = 0;
   internal::v1::DecodeTimings timings;
-  // From a refusal for want of room to the first message of a worker.
+  // The attempt has it from a refusal for want of room to the first message of a worker.
   std::optional<ContinuationLine::Hold> hold;
 
   // A message of the worker has come. Returns by how many bytes of moved KV it reports more.
@@ -72,15 +64,12 @@ struct Attempt {
   bool Stalled(absl::Duration now, absl::Duration bound) const {
     return heard && now - last_message > bound;
   }
-  // What the next attempt has to know, after this one ended with `error`, for which `blame` holds.
-  RetryState PastAfter(const absl::Status& error, Blame blame, const WorkerSigns& signs,
-                       absl::Duration now) const;
-  // Workers whose death would explain the loss of the stream.
-  std::vector<WorkerTarget> Suspects(Blame blame) const;
-
- private:
-  Loss LossAfter(const absl::Status& error, Blame blame, const WorkerSigns& signs,
-                 absl::Duration now) const;
+  // The stream ended with `error`.
+  StreamEnd EndWith(const absl::Status& error, absl::Duration now) const {
+    return {error, route, heard, sent_at_awake, now};
+  }
+  // What an attempt at `sequences` has to know that follows this one, whose stream ended so.
+  RetryState PastAfter(const StreamEnd& end, int sequences, const WorkerSigns& signs) const;
 };
 
 }  // namespace baton::router

@@ -46,6 +46,7 @@ bool IsShort(const v1::GenerateRequest& request) {
 
 GenerateCall::GenerateCall(RouterParts& parts, Caller caller)
     : parts_(parts),
+      retry_(RetryContextOf(parts)),
       caller_(std::move(caller)),
       received_(parts.clock.SinceStart()),
       trace_(parts.tracer, caller_.trace, parts.options.served_model_name, caller_.chat,

@@ -32,10 +32,6 @@
 
 namespace baton::router {
 
-// Before a lost stream is opened anew on the same worker, where there is no other. By then the
-// cause has passed, or the worker is known to be gone.
-inline constexpr absl::Duration kSameWorkerPause = absl::Milliseconds(500);
-
 // Thread-safe. Shared by the sources of its events: the client's stream, the tokenizing thread, the
 // clock and the workers' streams, which end in any order.
 class GenerateCall final : public DecodeListener,
@@ -73,12 +69,6 @@ class GenerateCall final : public DecodeListener,
   // An attempt that has no stream yet.
   struct WaitingAttempt {
     Attempt attempt;
-    absl::Status error;  // why it waits
-    absl::Duration not_before;
-    // The retry is charged to the retry budget unless one of these is dead. Empty: it is free.
-    std::vector<WorkerTarget> suspects;
-    std::optional<absl::Duration> unpaid_since;     // the budget was empty
-    std::optional<absl::Duration> no_worker_since;  // no decode worker was ready
     ContinuationLine::Place place;
   };
 
@@ -97,18 +87,14 @@ class GenerateCall final : public DecodeListener,
   // How many sequences the attempt counts for in the retry budget.
   int Sequences(const Attempt& attempt) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnAttemptLost(int stream, const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The choices that still lack tokens. Ends the others, and perhaps the request.
-  std::vector<int> Unfinished(const Attempt& attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // `suspects`: workers whose death would explain the loss; none for a refusal. `pauses`: the retry
-  // waits until the router knows which workers are gone.
-  void RetryElsewhere(std::vector<int> choices, RetryState past, const absl::Status& error,
-                      std::vector<WorkerTarget> suspects, bool pauses)
+  // Attempts at the choices that still lack tokens: one at all of them, or one at each. Ends the
+  // other choices, and perhaps the request.
+  std::vector<Attempt> AttemptsAfter(const Attempt& attempt, const StreamEnd& end)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Workers have let the request in before: it may wait for one now.
-  bool MayWait(const RetryState& past) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool AnyLooksDead(const std::vector<WorkerTarget>& suspects) const;
-  void RecordCharge(int sequences, const std::vector<WorkerTarget>& suspects);
-  void HoldRoom(const absl::Status& refusal, absl::Duration pause, Attempt* attempt) const;
+  // The attempts follow one that has ended. They get a stream, or wait for one.
+  void RetryElsewhere(std::vector<Attempt> next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Keeps new requests out for an attempt that was refused for want of room.
+  void HoldRoom(Attempt* attempt) const;
 
   // Gives up a client that does not read.
   void CheckReader(absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -117,12 +103,8 @@ class GenerateCall final : public DecodeListener,
   // Opens the first stream. If no worker is ready but one is likely to be soon, the attempt is
   // tried again at the next tick; for any other error the request fails.
   void OpenFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // One attempt that waits for too long fails the request.
   void OpenWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // An error once an attempt has been lost too often.
-  absl::Status CheckLosses(absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool PayForDueRetries(bool any_ready, absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // An error once an attempt has waited for too long.
-  absl::Status CheckWaitBounds() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Sends an empty message to a client whose answer pauses.
   void SendHeartbeat() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -136,13 +118,14 @@ class GenerateCall final : public DecodeListener,
   v1::Timings TimingsOf(const Attempt& attempt, bool decode_reported) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fail(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of an answered request: whether its class' targets were met.
+  // The request is answered: counts whether its class' targets were met.
   void CountSlos(int longest_choice_tokens) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Cancels what still runs. Returns the sink, for the one answer; afterwards there is none.
   ResponseSink* End(absl::StatusCode code, v1::FinishReason reason)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   RouterParts& parts_;
+  const RetryContext retry_;
   const Caller caller_;
   const absl::Duration received_;
 
@@ -160,15 +143,13 @@ class GenerateCall final : public DecodeListener,
   int dropped_prompt_tokens_ ABSL_GUARDED_BY(mutex_) = 0;  // with messages
   PreparedRequest prepared_ ABSL_GUARDED_BY(mutex_);
   std::optional<Answer> answer_ ABSL_GUARDED_BY(mutex_);
-  // The first attempt, until it has a stream; and since when it has waited for a worker.
-  std::optional<Attempt> first_ ABSL_GUARDED_BY(mutex_);
-  std::optional<absl::Duration> first_waits_since_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Attempt> first_ ABSL_GUARDED_BY(mutex_);  // until it has a stream
   // By the id of the stream. Ids are never reused, so late messages of a stream that was given up
   // are dropped.
   std::map<int, Attempt> attempts_ ABSL_GUARDED_BY(mutex_);
   int next_stream_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Of all workers that were asked. Streams share the call until they have ended, so the channel to
-  // a worker outlives the last stream.
+  // The holds of all workers that were asked. Streams share the call until they have ended, so the
+  // channel to a worker outlives the last stream.
   std::vector<WorkerHold> holds_ ABSL_GUARDED_BY(mutex_);
   std::vector<WaitingAttempt> waiting_ ABSL_GUARDED_BY(mutex_);
   bool id_sent_ ABSL_GUARDED_BY(mutex_) = false;

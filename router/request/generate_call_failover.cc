@@ -7,13 +7,9 @@
 // sees one text. Each of n choices is continued by its own stream, because each has come to another
 // length; a beam search starts again, and results that the client has are not sent twice.
 //
-// Bounds: a stream that was lost with its worker is retried for free, because each death costs at
-// most the requests in flight. So is a refusal by a worker that drains: the router learns of the
-// drain within its next report. Any other loss, and a refusal of a request that no worker has let
-// in yet, is charged to the retry budget. Three such losses without a token between them fail the
-// request, and so do three processes that ended while they ran it (loss_record.h). A request that
-// has lost a worker waits for another one: for --failover-wait-ms while none is ready, and until
-// its own deadline for room on the workers that are, with pauses between retries.
+// The bounds are those of retry_ledger.h and loss_record.h. A request that has lost a worker waits
+// for another one: for --failover-wait-ms while none is ready, and until its own deadline for room
+// on the workers that are, with pauses between retries.
 #include <algorithm>
 #include <utility>
 
@@ -25,7 +21,7 @@
 #include "router/metrics.h"
 #include "router/options.h"
 #include "router/request/generate_call.h"
-#include "router/request/retry_budget.h"
+#include "router/request/retry_ledger.h"
 #include "router/request/worker_error.h"
 #include "router/routing/decision_log.h"
 #include "router/routing/route_planner.h"
@@ -35,18 +31,9 @@ namespace {
 
 namespace decode_pb = ::baton::internal::v1;
 
-// Before a full worker is asked again; doubled with each refusal, up to a bound.
-constexpr absl::Duration kFullWorkerPause = absl::Milliseconds(200);
-constexpr int kMaxPauseDoublings = 3;
 // A request that no worker lets in for so long keeps no new ones out any more: smaller requests may
 // fit where it does not.
 constexpr absl::Duration kLongestHold = absl::Seconds(30);
-// So long after a pause, this process has noticed which connections did not outlast it.
-constexpr absl::Duration kLossesAfterPause = absl::Seconds(1);
-
-absl::Duration PauseAfter(int refusals) {
-  return kFullWorkerPause * (1 << std::clamp(refusals - 1, 0, kMaxPauseDoublings));
-}
 
 }  // namespace
 
@@ -58,8 +45,7 @@ absl::Status GenerateCall::Open(Attempt& attempt) {
   wanted.keys = prepared_.keys;
   wanted.prompt_tokens = request.tokens_size();
   wanted.max_answer_tokens = request.max_tokens();
-  wanted.avoid = attempt.past.avoid;
-  wanted.avoided_prefill_may_do = attempt.past.refusals > 0;
+  attempt.past.retries.Ask(&wanted);
   wanted.warm_worker = attempt.past.warm_worker;
   wanted.only_prefill = only_prefill_;
   wanted.failed = attempt.past.failed;
@@ -68,8 +54,6 @@ absl::Status GenerateCall::Open(Attempt& attempt) {
   wanted.pool = PoolFor(class_, parts_.options, prepared_.decode.prompt_tokens());
   wanted.spill = class_.spill;
   wanted.ttft_slo = class_.ttft_slo;
-  wanted.may_refuse = attempt.past.losses.count() + attempt.past.drains == 0;
-  wanted.after_loss = attempt.past.losses.count() > 0 || attempt.past.lost_worker;
   const absl::Duration begin = parts_.clock.SinceStart();
   if (only_prefill_.worker != kNoWorker) {
     wanted.workers = RouteRequest::Workers::kPrefill;
@@ -91,7 +75,7 @@ absl::Status GenerateCall::Open(Attempt& attempt) {
       << wanted.prompt_tokens << " tokens: " << attempt.route.computes.address << " computes ("
       << attempt.route.matched_blocks << " blocks cached), " << attempt.route.answers.address
       << " answers";
-  request.set_continuation(MayWait(attempt.past));
+  request.set_continuation(attempt.past.retries.MayWait());
   request.set_decode_epoch(attempt.route.answers.epoch);
   if (!attempt.route.together()) {
     request.mutable_prefill()->set_address(attempt.route.computes.address);
@@ -124,14 +108,15 @@ int GenerateCall::Sequences(const Attempt& attempt) const {
   return std::max(answer_->choice_count(), prepared_.decode.beam_width());
 }
 
-bool GenerateCall::MayWait(const RetryState& past) const {
-  return first_token_at_.has_value() || past.lost_worker;
-}
-
-// A retry that is charged to the budget already, or free.
+// The retry is paid for, or free.
 absl::Status GenerateCall::OpenAgain(Attempt& attempt) {
-  const std::string reason = attempt.past.reason;
-  if (absl::Status opened = Open(attempt); !opened.ok()) return opened;
+  const std::string reason = ErrorReason(attempt.past.retries.error());
+  const absl::Duration now = parts_.awake.SinceStart();
+  if (absl::Status opened = Open(attempt); !opened.ok()) {
+    attempt.past.retries.OnNotOpened(retry_, now);
+    return opened;
+  }
+  attempts_.rbegin()->second.past.retries.OnOpened(retry_, now);
   trace_.Retried(/*begun=*/first_token_at_.has_value(), reason, parts_.clock.SinceStart());
   if (first_token_at_) {
     parts_.metrics.RequestFailedOver(reason);
@@ -162,132 +147,62 @@ void GenerateCall::OnAttemptLost(int stream, const absl::Status& error) {
   attempts_.erase(stream);
   if (attempt.handle != nullptr) attempt.handle->Cancel();
   trace_.StreamLost(stream, error, parts_.clock.SinceStart());
-  const Blame blame = BlameFor(error);
-  // Connections that did not outlast a pause of this process broke because of it.
-  const bool own_pause = parts_.awake.SincePause() <= kLossesAfterPause;
-  parts_.planner.OnRouteFailed(attempt.route, own_pause ? Blame::kNone : blame);
-  if (!AnotherPairMayDo(error, MayWait(attempt.past))) return Fail(error);
-  std::vector<int> choices = Unfinished(attempt);
-  if (sink_ == nullptr || choices.empty()) return;
-  const bool refused = IsRefusal(error);
-  std::vector<WorkerTarget> suspects;
-  if (!refused) suspects = attempt.Suspects(blame);
-  RetryState past = attempt.PastAfter(error, blame, parts_.roster, parts_.awake.SinceStart());
-  // A full worker may have room a moment later. A request that workers have let in before waits for
-  // that; any other fails with the second refusal.
-  if (refused && past.refusals > 1 && !MayWait(past)) return Fail(error);
-  if (past.losses.deaths() >= kMaxDeaths) return Fail(WorkersDied());
-  // The second stream in a row ended before its first message, as if several workers were gone: the
-  // next one is kept for a worker that is known to live.
-  const bool unheard =
-      !refused && blame == Blame::kAnswers && !attempt.heard && past.losses.count() > 1;
-  // A stream may break a moment before the death of its worker is known.
-  const bool unclear = !refused && past.losses.possible_deaths() >= kMaxDeaths;
-  if (!refused && !unclear && past.losses.unproven() >= kMaxLosses) return Fail(error);
-  RetryElsewhere(std::move(choices), std::move(past), error, std::move(suspects),
-                 unheard || unclear);
+  const absl::Duration now = parts_.awake.SinceStart();
+  const StreamEnd end = attempt.EndWith(error, now);
+  parts_.planner.OnRouteFailed(attempt.route, BlameNow(parts_.awake, end.blame));
+  if (!AnotherPairMayDo(error, attempt.past.retries.MayWait())) return Fail(error);
+  std::vector<Attempt> next = AttemptsAfter(attempt, end);
+  if (sink_ == nullptr || next.empty()) return;
+  const absl::Status over = next.front().past.losses.Verdict(parts_.roster, now);
+  if (!over.ok()) return Fail(over);
+  RetryElsewhere(std::move(next));
 }
 
-std::vector<int> GenerateCall::Unfinished(const Attempt& attempt) {
-  std::vector<int> unfinished;
+std::vector<Attempt> GenerateCall::AttemptsAfter(const Attempt& attempt, const StreamEnd& end) {
+  const bool together = !first_token_at_ || answer_->is_search();
+  std::vector<Attempt> next;
   for (int choice : attempt.choices) {
     if (answer_->finished(choice)) continue;
-    if (auto end = answer_->EndIfComplete(choice)) {
-      Send(*std::move(end), attempt, /*end_reported=*/false);
+    if (auto ended = answer_->EndIfComplete(choice)) {
+      Send(*std::move(ended), attempt, /*end_reported=*/false);
       if (sink_ == nullptr) return {};
-    } else {
-      unfinished.push_back(choice);
+      continue;
     }
+    if (next.empty() || !together) next.emplace_back().whole = together;
+    next.back().choices.push_back(choice);
   }
-  return unfinished;
+  for (Attempt& one : next) one.past = attempt.PastAfter(end, Sequences(one), parts_.roster);
+  return next;
 }
 
-bool GenerateCall::AnyLooksDead(const std::vector<WorkerTarget>& suspects) const {
-  return absl::c_any_of(
-      suspects, [this](const WorkerTarget& target) { return parts_.roster.LooksDead(target); });
-}
-
-// The budget was charged for a loss that a death may explain.
-void GenerateCall::RecordCharge(int sequences, const std::vector<WorkerTarget>& suspects) {
-  const absl::Duration now = parts_.awake.SinceStart();
-  std::vector<Incarnation> processes;
-  for (const WorkerTarget& target : suspects) processes.push_back(target.incarnation());
-  parts_.retry_budget.Charged(sequences, processes, now);
-  for (const WorkerTarget& target : suspects) {
-    // The worker may have been found dead before the charge was recorded.
-    if (!parts_.roster.LooksDead(target)) continue;
-    parts_.metrics.OrphanedByDeath(parts_.retry_budget.OnDeath(target.incarnation(), now));
-  }
-}
-
-void GenerateCall::HoldRoom(const absl::Status& refusal, absl::Duration pause,
-                            Attempt* attempt) const {
+void GenerateCall::HoldRoom(Attempt* attempt) const {
+  const RetryLedger& retries = attempt->past.retries;
   // Other refusals (a tenant's limit, a deadline that cannot be met) are not for want of room.
-  if (ErrorReason(refusal) != "QUEUE_FULL") return;
-  const absl::Duration until = std::min(parts_.awake.SinceStart() + pause + kAnswerTime,
-                                        attempt->past.lost_at + kLongestHold);
+  if (!retries.MayWait() || ErrorReason(retries.error()) != "QUEUE_FULL") return;
+  const absl::Duration until = std::min(parts_.awake.SinceStart() + retries.pause() + kAnswerTime,
+                                        retries.lost_at() + kLongestHold);
   attempt->hold.emplace(&parts_.continuations, until);
 }
 
-void GenerateCall::RetryElsewhere(std::vector<int> choices, RetryState past,
-                                  const absl::Status& error, std::vector<WorkerTarget> suspects,
-                                  bool pauses) {
-  std::vector<Attempt> next;
-  if (!first_token_at_ || answer_->is_search()) {
-    next.emplace_back().choices = std::move(choices);
-  } else {
-    for (int choice : choices) {
-      next.emplace_back().choices = {choice};
-      next.back().whole = false;
-    }
-  }
-  int sequences = 0;
-  for (const Attempt& attempt : next) sequences += Sequences(attempt);
-  const bool refused = IsRefusal(error);
-  const bool may_wait = MayWait(past);
-  // Retries for want of room are paced, which bounds them.
-  const bool drains = ErrorReason(error) == "DRAINING";
-  const bool dead = !refused && !drains && AnyLooksDead(suspects);
-  const bool owes = refused ? !may_wait : !drains && !dead;
-  if (dead) parts_.metrics.OrphanedByDeath(sequences);
-  if (!owes) suspects.clear();
-  // All or nothing: an answer of which some choices cannot continue fails.
-  const bool paid = !owes || parts_.retry_budget.TryTake(sequences);
-  if (!paid && refused) {
-    parts_.metrics.RetryBudgetExhausted();
-    return Fail(error);
-  }
-  // After a second refusal in a row, all workers are likely full.
-  // After a second drain, the router knows a moment later which workers are left.
-  const bool at_once = refused ? past.refusals == 1 : past.drains <= 1 && !pauses;
-  const absl::Duration pause = refused  ? PauseAfter(past.refusals)
-                               : drains ? kFullWorkerPause
-                               : pauses ? kSameWorkerPause
-                                        : absl::ZeroDuration();
+void GenerateCall::RetryElsewhere(std::vector<Attempt> next) {
   const absl::Duration now = parts_.awake.SinceStart();
+  std::vector<RetryLedger*> ledgers;
+  for (Attempt& attempt : next) ledgers.push_back(&attempt.past.retries);
+  // All or nothing: an answer of which some choices cannot continue fails.
+  RetryLedger::Pay(ledgers, /*any_ready=*/true, retry_, now);
+  if (const absl::Status over = ledgers[0]->Over(retry_, now); !over.ok()) return Fail(over);
   const bool any_ready = parts_.roster.AnyDecodeWorkerReady();
   for (Attempt& attempt : next) {
-    attempt.past = past;
-    if (refused && may_wait) HoldRoom(error, pause, &attempt);
-    const int count = Sequences(attempt);
-    if (paid && at_once && OpenAgain(attempt).ok()) {
-      if (owes && !refused) RecordCharge(count, suspects);
-      continue;
+    RetryLedger& retries = attempt.past.retries;
+    HoldRoom(&attempt);
+    if (retries.MayOpen(now)) {
+      if (OpenAgain(attempt).ok()) continue;
+      // Nothing has been sent, and no worker was lost: the client can try again itself. Then there
+      // is only one attempt.
+      if (!retries.MayWait()) return Fail(retries.error());
     }
-    if (paid && owes) parts_.retry_budget.GiveBack(count);
-    // Nothing has been sent, and no worker was lost: the client can try again itself. Then there is
-    // only one attempt.
-    if (paid && !may_wait && !pauses) return Fail(error);
-    WaitingAttempt waiting{std::move(attempt),
-                           error,
-                           now + pause,
-                           suspects,
-                           std::nullopt,
-                           std::nullopt,
-                           ContinuationLine::Place(&parts_.continuations)};
-    if (!paid) waiting.unpaid_since = now;
-    if (!any_ready) waiting.no_worker_since = now;
-    waiting_.push_back(std::move(waiting));
+    if (!any_ready) retries.OnNoWorker(now);
+    waiting_.push_back({std::move(attempt), ContinuationLine::Place(&parts_.continuations)});
   }
 }
 

@@ -7,13 +7,13 @@
 #include "router/metrics.h"
 #include "router/options.h"
 #include "router/request/generate_call.h"
-#include "router/request/retry_budget.h"
+#include "router/request/retry_ledger.h"
 #include "router/request/worker_error.h"
 
 namespace baton::router {
 namespace {
 
-// Of the client's stream.
+// A client whose answer pauses gets an empty message so often.
 constexpr absl::Duration kHeartbeat = absl::Seconds(1);
 
 }  // namespace
@@ -30,104 +30,50 @@ void GenerateCall::OpenFirst() {
   }
   if (parts_.clock.Now() >= deadline_) return Fail(DeadlinePassed());
   const absl::Duration now = parts_.awake.SinceStart();
-  if (!first_waits_since_) first_waits_since_ = now;
-  const absl::Duration bound = absl::Milliseconds(parts_.options.failover_wait_ms);
-  if (now - *first_waits_since_ >= bound) Fail(opened);
+  RetryLedger& retries = first_->past.retries;
+  retries.OnNoWorker(now, opened);
+  if (const absl::Status over = retries.Over(retry_, now); !over.ok()) Fail(over);
 }
 
 void GenerateCall::OpenWaiting() {
+  // There is no stream that would end with the deadline.
+  if (parts_.clock.Now() >= deadline_) return Fail(DeadlinePassed());
   const absl::Duration now = parts_.awake.SinceStart();
-  if (const absl::Status over = CheckLosses(now); !over.ok()) return Fail(over);
   // Hundreds of requests may wait: while no worker is ready, each costs no more than this.
   const bool any_ready = parts_.roster.AnyDecodeWorkerReady();
-  const bool paid = PayForDueRetries(any_ready, now);
+  std::vector<RetryLedger*> ledgers;
+  for (WaitingAttempt& one : waiting_) {
+    RetryState& past = one.attempt.past;
+    // A death may have become known since the attempt began to wait.
+    const absl::Status over = past.losses.Verdict(parts_.roster, now);
+    if (!over.ok()) return Fail(over);
+    past.ForgetWorkers(now);
+    ledgers.push_back(&past.retries);
+  }
+  RetryLedger::Pay(ledgers, any_ready, retry_, now);
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     RetryState& past = it->attempt.past;
-    if (now - past.lost_at >= kSameWorkerPause) past.ForgetWorkers();
     bool no_worker = !any_ready;
-    const bool owes = !it->suspects.empty();
-    if (any_ready && now >= it->not_before && (paid || !owes)) {
-      if (past.refusals > 0) past.failed.clear();  // full workers may have room now
-      const int count = Sequences(it->attempt);
+    if (any_ready && past.retries.MayOpen(now)) {
       const absl::Status opened = OpenAgain(it->attempt);
       if (opened.ok()) {
-        if (owes) RecordCharge(count, it->suspects);
         it = waiting_.erase(it);
         continue;
       }
-      if (owes) parts_.retry_budget.GiveBack(count);
       // The ready workers may all be of another model.
       no_worker = ErrorReason(opened) == "NO_WORKER" && past.lost.empty();
     }
-    if (!no_worker) {
-      it->no_worker_since.reset();
-    } else if (!it->no_worker_since) {
-      it->no_worker_since = now;
+    if (no_worker) {
+      past.retries.OnNoWorker(now);
+    } else {
+      past.retries.OnWorkerReady();
     }
     ++it;
   }
-  if (const absl::Status over = CheckWaitBounds(); !over.ok()) Fail(over);
-}
-
-// A death may have become known since the attempt began to wait.
-absl::Status GenerateCall::CheckLosses(absl::Duration now) {
-  for (WaitingAttempt& one : waiting_) {
-    LossRecord& losses = one.attempt.past.losses;
-    losses.Settle(parts_.roster, now);
-    if (losses.deaths() >= kMaxDeaths) return WorkersDied();
-    if (losses.unproven() >= kMaxLosses && now >= one.not_before) return one.error;
-  }
-  return absl::OkStatus();
-}
-
-// Charges the budget, all or nothing, for the attempts that may ask a worker now. An attempt whose
-// worker has died meanwhile is free.
-bool GenerateCall::PayForDueRetries(bool any_ready, absl::Duration now) {
-  int due = 0;
-  for (WaitingAttempt& one : waiting_) {
-    if (one.suspects.empty()) continue;
-    if (AnyLooksDead(one.suspects)) {
-      parts_.metrics.OrphanedByDeath(Sequences(one.attempt));
-      one.suspects.clear();
-      one.unpaid_since.reset();
-    } else if (any_ready && now >= one.not_before) {
-      due += Sequences(one.attempt);
-    }
-  }
-  if (due == 0) return true;
-  const bool paid = parts_.retry_budget.TryTake(due);
-  for (WaitingAttempt& one : waiting_) {
-    if (paid) {
-      one.unpaid_since.reset();
-    } else if (!one.suspects.empty() && now >= one.not_before && !one.unpaid_since) {
-      one.unpaid_since = now;
-    }
-  }
-  return paid;
-}
-
-// One attempt that waits for too long fails the request.
-absl::Status GenerateCall::CheckWaitBounds() {
-  if (waiting_.empty()) return absl::OkStatus();
-  // There is no stream that would end with the deadline.
-  if (parts_.clock.Now() >= deadline_) return DeadlinePassed();
-  const absl::Duration now = parts_.awake.SinceStart();
-  const absl::Duration bound = absl::Milliseconds(parts_.options.failover_wait_ms);
   for (const WaitingAttempt& one : waiting_) {
-    if (one.no_worker_since && now - *one.no_worker_since >= bound) {
-      return absl::IsUnavailable(one.error) ? LostWorker(ErrorReason(one.error))
-                                            : LostWorker("WORKER_LOST");
-    }
-    if (one.unpaid_since && now - *one.unpaid_since >= bound) {
-      parts_.metrics.RetryBudgetExhausted();
-      return WithRetryAfter(
-          MakeError(absl::StatusCode::kUnavailable, "RETRY_BUDGET_EXHAUSTED",
-                    "the request's stream was lost, though its worker lives, and so were those of "
-                    "too many others"),
-          absl::Seconds(1));
-    }
+    const absl::Status over = one.attempt.past.retries.Over(retry_, now);
+    if (!over.ok()) return Fail(over);
   }
-  return absl::OkStatus();
 }
 
 void GenerateCall::SendHeartbeat() {

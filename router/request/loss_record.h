@@ -1,4 +1,5 @@
-// The losses of a request in a row, and what they say of the request itself.
+// The losses in a row of a request, of some of its choices or of one scored item, and what they say
+// of the request itself.
 //
 // A lost stream whose worker is dead is the worker's fault: it costs the request nothing, however
 // often it happens. A lost stream whose worker lives may be the request's or the network's fault:
@@ -19,6 +20,7 @@
 #include "absl/time/time.h"
 #include "router/fleet/worker.h"
 #include "router/fleet/worker_signs.h"
+#include "router/routing/route.h"
 
 namespace baton::router {
 
@@ -30,37 +32,59 @@ inline constexpr int kMaxDeaths = 3;
 // report every second.
 inline constexpr absl::Duration kSuddenWithin = absl::Seconds(2);
 
-// A stream that was lost.
-struct Loss {
-  // A worker whose death would explain it.
-  struct Suspect {
-    WorkerTarget worker;
-    bool sudden = false;  // the worker was heard of within kSuddenWithin before
-  };
-  std::vector<Suspect> suspects;
-  bool ran = false;  // the request was running there, as far as the router knows
+// A worker that has let a request in sends a message within this time.
+inline constexpr absl::Duration kAnswerTime = absl::Seconds(1);
+// The router waits so long before it opens a lost stream anew on the same worker, where there is no
+// other. By then the cause has passed, or the worker is known to be gone.
+inline constexpr absl::Duration kSameWorkerPause = absl::Milliseconds(500);
+
+// How a stream to a worker ended before its work was done. Times are those of RouterParts::awake.
+struct StreamEnd {
+  // `error` is what FromWorker or LostWorker says (worker_error.h).
+  StreamEnd(absl::Status error, const Route& route, bool heard, absl::Duration sent_at,
+            absl::Duration at);
+
+  absl::Status error;
+  Blame blame;
+  // The workers whose death would explain the end; the first is the one that was called.
+  std::vector<WorkerTarget> suspects;
+  bool heard;  // the worker had sent a message
+  absl::Duration sent_at;
   absl::Duration at;
 };
 
 // Unsynchronized.
 class LossRecord {
  public:
-  void Add(Loss loss);
+  // Refusals, and a drain's, are no losses: they are not added.
+  void Add(const StreamEnd& end, const WorkerSigns& signs);
   // Takes the deaths into account that explain losses. One that becomes known more than
   // kProofWithin after a loss does not explain it.
   void Settle(const WorkerSigns& signs, absl::Duration now);
   // A token has come: forgets all losses.
   void Clear() { *this = LossRecord(); }
 
-  int count() const { return count_; }    // all losses
+  // Settles, and returns an error once there are too many losses: the last one's, or WorkersDied.
+  // While the record is unclear, it decides kSameWorkerPause after the last loss.
+  absl::Status Verdict(const WorkerSigns& signs, absl::Duration now);
+  // Deaths that may still become known would make kMaxDeaths: the next attempt waits until then.
+  bool unclear() const;
+
   int deaths() const { return deaths_; }  // processes that ended while they ran the request
   int unproven() const { return static_cast<int>(unproven_.size()); }  // losses without a death
-  // Deaths, with those that may still become known. At kMaxDeaths, the next attempt waits until
-  // they are known.
-  int possible_deaths() const;
 
  private:
-  int count_ = 0;
+  struct Suspect {
+    WorkerTarget worker;
+    bool sudden = false;  // the worker was heard of within kSuddenWithin before the loss
+  };
+  struct Loss {
+    absl::Status error;
+    std::vector<Suspect> suspects;
+    bool ran = false;  // the request was running there, as far as the router knows
+    absl::Duration at;
+  };
+
   int deaths_ = 0;
   std::vector<Loss> unproven_;
 };

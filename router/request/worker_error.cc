@@ -92,6 +92,10 @@ bool IsRefusal(const absl::Status& error) {
   return reason != "KV_POOL_TOO_SMALL" && reason != "TOO_MANY_CHOICES";
 }
 
+bool IsLoss(const absl::Status& error) {
+  return !IsRefusal(error) && ErrorReason(error) != "DRAINING";
+}
+
 bool AnotherPairMayDo(const absl::Status& error, bool begun) {
   // A tenant over its limit is not to be helped around it, nor out of the others' retries.
   if (!begun && ErrorReason(error) == "TENANT_LIMIT") return false;

@@ -33,6 +33,9 @@ bool AnotherPairMayDo(const absl::Status& error, bool begun);
 // The workers did not fail, but had no room.
 bool IsRefusal(const absl::Status& error);
 
+// The stream was neither refused for want of room nor by a worker that drains.
+bool IsLoss(const absl::Status& error);
+
 Blame BlameFor(const absl::Status& error);
 
 }  // namespace baton::router

@@ -54,6 +54,7 @@ absl::Status ErrorOf(const internal::v1::ScoredItem& result) {
 
 ScoreCall::ScoreCall(RouterParts& parts, Caller caller)
     : parts_(parts),
+      retry_(RetryContextOf(parts)),
       caller_(std::move(caller)),
       received_(parts.clock.SinceStart()),
       trace_(parts.tracer, caller_.trace, parts.options.served_model_name, received_) {}
@@ -255,7 +256,7 @@ void ScoreCall::AnswerScored(Item item, const internal::v1::ScoredItem& result) 
     parts_.metrics.FirstToken(*first_result_at_ - received_);
     trace_.FirstResult(*first_result_at_);
   }
-  refusals_ = drains_ = 0;
+  retries_.OnProgress();
   v1::ItemScore score;
   score.set_id(item.id);
   for (size_t i = 0; i < item.prompt.labels.size(); ++i) {

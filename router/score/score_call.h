@@ -33,6 +33,7 @@
 #include "router/request/item_shares.h"
 #include "router/request/loss_record.h"
 #include "router/request/request_class.h"
+#include "router/request/retry_ledger.h"
 #include "router/request/router_parts.h"
 #include "router/request/score_network.h"
 #include "router/routing/route.h"
@@ -140,8 +141,11 @@ class ScoreCall final : public ScoreListener,
   void CheckReader(absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // --- Batches, and their losses: score_call_failover.cc.
-  // Sends what is ready, as far as bounds, pauses and workers allow.
+  // Sends what is ready, as far as bounds, pauses and workers allow. Fails the call if items have
+  // waited for too long.
   void Dispatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Sends a batch. True if another one may follow at once.
+  bool DispatchBatch(absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status OpenBatch(const Cut& cut, Admission::FurtherPrompt admitted)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What may be sent now; none if the call has its share at workers.
@@ -149,15 +153,11 @@ class ScoreCall final : public ScoreListener,
   // All items of the batch were answered or returned.
   void EndBatch(int stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnBatchLost(int stream, const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Answers waiting items with an error if too many processes have ended while they ran them.
-  void DropSuspected() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The items wait for a worker again, before those that came later.
-  void GiveBack(std::vector<Item> items) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // False while the retry budget has not been charged for what it is to be charged for.
-  bool PayForRetries() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CheckWaitBounds() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Answers waiting items with an error that have been lost too often, as it has turned out.
+  void DropUnclear() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   RouterParts& parts_;
+  const RetryContext retry_;
   const Caller caller_;
   const absl::Duration received_;
 
@@ -195,19 +195,8 @@ class ScoreCall final : public ScoreListener,
   std::optional<absl::Duration> first_result_at_ ABSL_GUARDED_BY(mutex_);  // of a worker
   v1::ScoreUsage usage_ ABSL_GUARDED_BY(mutex_);
 
-  // Since the last result.
-  int refusals_ ABSL_GUARDED_BY(mutex_) = 0;
-  int drains_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool lost_worker_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<Incarnation> avoid_ ABSL_GUARDED_BY(mutex_);
-  absl::Duration avoid_until_ ABSL_GUARDED_BY(mutex_);
-  absl::Duration not_before_ ABSL_GUARDED_BY(mutex_);
-  bool suspected_ ABSL_GUARDED_BY(mutex_) = false;  // DropSuspected may find some
-  // Lost batches that the retry budget is to be charged for, unless their workers are dead.
-  std::vector<WorkerTarget> owed_ ABSL_GUARDED_BY(mutex_);
-  std::optional<absl::Duration> unpaid_since_ ABSL_GUARDED_BY(mutex_);
-  std::optional<absl::Duration> no_worker_since_ ABSL_GUARDED_BY(mutex_);
-  absl::Status no_worker_ ABSL_GUARDED_BY(mutex_);  // what the planner said
+  RetryLedger retries_ ABSL_GUARDED_BY(mutex_);
+  bool unclear_ ABSL_GUARDED_BY(mutex_) = false;  // DropUnclear may find some
 };
 
 }  // namespace baton::router

@@ -1,12 +1,9 @@
 // The part of ScoreCall that sends batches to prefill workers, and sends what they lose elsewhere.
 //
 // An item is answered once: when its result has come it is no part of its batch any more. What is
-// left of a batch that ends goes to another worker, as a new request of Generate would: losses with
-// a dead worker, and refusals by a draining one, are free; other losses are charged to the retry
-// budget, one batch as one sequence. After kMaxLosses such losses, or kMaxDeaths processes that
-// ended while they ran it, an item has the error as its result (loss_record.h). A full worker is
-// asked again after a pause; a call of which no item was ever scored fails with the second refusal.
-// A worker that lives and sends neither results nor heartbeats for a batch has lost it.
+// left of a batch that ends goes to another worker by the rules of retry_ledger.h, where one batch
+// counts as one sequence. An item that is lost too often (loss_record.h) has the error as its
+// result. A worker that lives and sends neither results nor heartbeats for a batch has lost it.
 #include <algorithm>
 #include <utility>
 
@@ -16,8 +13,8 @@
 #include "router/fleet/roster.h"
 #include "router/metrics.h"
 #include "router/options.h"
-#include "router/request/generate_call.h"
 #include "router/request/retry_budget.h"
+#include "router/request/retry_ledger.h"
 #include "router/request/worker_error.h"
 #include "router/routing/decision_log.h"
 #include "router/routing/route_planner.h"
@@ -28,32 +25,41 @@ namespace {
 
 // More workers than this do not widen the bound on items in flight.
 constexpr int kMostWorkers = 16;
-// Before a full or draining worker is asked again; doubled with each refusal, up to a bound.
-constexpr absl::Duration kPause = absl::Milliseconds(200);
-constexpr int kMaxPauseDoublings = 3;
 // A call has so many batches in flight, so that workers do not wait for its next one.
 constexpr int kBatchesInFlight = 4;
 
 }  // namespace
 
 void ScoreCall::Dispatch() {
-  while (!ready_.empty() && parts_.awake.SinceStart() >= not_before_ && PayForRetries()) {
-    const Cut cut = NextCut();
-    if (cut.items == 0) return;
-    auto admitted = parts_.admission.TryAddFurther(cut.tokens, /*always=*/batches_.empty());
-    if (!admitted) return;  // OnTick tries again
-    const absl::Status opened = OpenBatch(cut, *std::move(admitted));
-    if (opened.ok()) {
-      no_worker_since_.reset();
-      continue;
-    }
-    const bool may_wait = first_result_at_ || lost_worker_ || refusals_ + drains_ > 0 ||
-                          parts_.roster.Awaited(v1::WORKER_ROLE_PREFILL);
-    if (!absl::IsUnavailable(opened) || !may_wait) return Fail(opened);
-    no_worker_ = opened;
-    if (!no_worker_since_) no_worker_since_ = parts_.awake.SinceStart();
-    return;
+  const absl::Duration now = parts_.awake.SinceStart();
+  if (ready_.empty()) return retries_.StopWaiting();
+  while (!ready_.empty() && retries_.Due(now)) {
+    if (!DispatchBatch(now)) break;
   }
+  if (sink_ == nullptr) return;
+  if (const absl::Status over = retries_.Over(retry_, now); !over.ok()) Fail(over);
+}
+
+bool ScoreCall::DispatchBatch(absl::Duration now) {
+  const Cut cut = NextCut();
+  if (cut.items == 0) return false;
+  auto admitted = parts_.admission.TryAddFurther(cut.tokens, /*always=*/batches_.empty());
+  if (!admitted) return false;  // OnTick tries again
+  RetryLedger::Pay({&retries_}, /*any_ready=*/true, retry_, now);
+  if (!retries_.MayOpen(now)) return false;
+  const absl::Status opened = OpenBatch(cut, *std::move(admitted));
+  if (opened.ok()) {
+    retries_.OnOpened(retry_, now);
+    return true;
+  }
+  retries_.OnNotOpened(retry_, now);
+  const bool may_wait = retries_.MayWait() || parts_.roster.Awaited(v1::WORKER_ROLE_PREFILL);
+  if (absl::IsUnavailable(opened) && may_wait) {
+    retries_.OnNoWorker(now, opened);
+  } else {
+    Fail(opened);
+  }
+  return false;
 }
 
 ScoreCall::Cut ScoreCall::NextCut() const {
@@ -93,15 +99,12 @@ absl::Status ScoreCall::OpenBatch(const Cut& cut, Admission::FurtherPrompt admit
   // The prefix once.
   wanted.prompt_tokens = static_cast<int>(cut.shared + cut.tokens + cut.label_tokens);
   wanted.max_answer_tokens = 1;
-  wanted.avoid = avoid_;
-  wanted.avoided_prefill_may_do = refusals_ > 0;
+  retries_.Ask(&wanted);
   wanted.workers = RouteRequest::Workers::kPrefill;
   wanted.explain = true;
   wanted.pool = PoolFor(class_, parts_.options, cut.longest_prompt);
   wanted.spill = class_.spill;
   wanted.ttft_slo = class_.ttft_slo;
-  wanted.may_refuse = !first_result_at_ && !lost_worker_;
-  wanted.after_loss = lost_worker_;
   absl::StatusOr<Route> route = parts_.planner.Choose(wanted);
   if (!route.ok()) return route.status();
   Batch batch;
@@ -195,33 +198,20 @@ void ScoreCall::OnBatchLost(int stream, const absl::Status& error) {
   batch.admitted.reset();
   trace_.BatchLost(stream, error, parts_.clock.SinceStart());
   if (absl::IsDeadlineExceeded(error)) return Fail(error);
-  const Blame blame = BlameFor(error);
-  parts_.planner.OnRouteFailed(batch.route, blame);
-  const bool refused = IsRefusal(error);
-  const bool drains = ErrorReason(error) == "DRAINING";
-  const bool again = AnotherPairMayDo(error, /*begun=*/true);
   const absl::Duration now = parts_.awake.SinceStart();
-  Loss loss;
-  loss.at = now;
-  loss.ran = batch.heard || now - batch.sent_at <= kAnswerTime;
-  loss.suspects.push_back(
-      {batch.route.answers,
-       !IsSilence(error) && parts_.roster.SilenceOf(batch.route.answers.worker) <= kSuddenWithin});
+  const StreamEnd end(error, batch.route, batch.heard, batch.sent_at, now);
+  parts_.planner.OnRouteFailed(batch.route, BlameNow(parts_.awake, end.blame));
+  const bool again = AnotherPairMayDo(error, /*begun=*/true);
+  bool unclear = false;
   std::vector<Item> left;
   const auto take = [&](Item item) {
     mutex_.AssertHeld();
-    if (!refused && !drains) {
-      item.losses.Add(loss);
-      item.losses.Settle(parts_.roster, now);
-    }
-    if (item.losses.deaths() >= kMaxDeaths) {
-      AnswerError(item, WorkersDied());
-    } else if (again && item.losses.unproven() < kMaxLosses) {
-      suspected_ = suspected_ || item.losses.possible_deaths() >= kMaxDeaths;
-      left.push_back(std::move(item));
-    } else {
-      AnswerError(item, error);
-    }
+    item.losses.Add(end, parts_.roster);
+    absl::Status over = item.losses.Verdict(parts_.roster, now);
+    if (over.ok() && !again) over = error;
+    if (!over.ok()) return AnswerError(item, over);
+    unclear = unclear || item.losses.unclear();
+    left.push_back(std::move(item));
   };
   in_flight_ -= batch.open;
   for (std::optional<Item>& item : batch.items) {
@@ -231,24 +221,12 @@ void ScoreCall::OnBatchLost(int stream, const absl::Status& error) {
   if (!left.empty()) {
     parts_.metrics.RequestRetried(ErrorReason(error));
     trace_.Retried(ErrorReason(error), parts_.clock.SinceStart());
-    const WorkerTarget& worker = batch.route.answers;
-    avoid_.push_back(worker.incarnation());
-    avoid_until_ = now + kSameWorkerPause;
-    if (refused) {
-      ++refusals_;
-      if (refusals_ > 1 && !first_result_at_ && !lost_worker_) return Fail(error);
-      if (refusals_ > 1) {
-        not_before_ = now + kPause * (1 << std::min(refusals_ - 2, kMaxPauseDoublings));
-      }
-    } else if (drains) {
-      if (++drains_ > 1) not_before_ = now + kPause;
-    } else {
-      lost_worker_ = true;
-      owed_.push_back(worker);
-      // The stream may have broken a moment before the worker's death is known.
-      if (suspected_) not_before_ = now + kSameWorkerPause;
-    }
-    GiveBack(std::move(left));
+    retries_.OnEnd(end, /*sequences=*/1, unclear, parts_.roster);
+    unclear_ = unclear_ || unclear;
+    // They wait for a worker again, before those that came later.
+    absl::c_sort(left, [](const Item& a, const Item& b) { return a.number < b.number; });
+    ready_.insert(ready_.begin(), std::make_move_iterator(left.begin()),
+                  std::make_move_iterator(left.end()));
   }
   Dispatch();
   if (sink_ == nullptr) return;
@@ -256,61 +234,19 @@ void ScoreCall::OnBatchLost(int stream, const absl::Status& error) {
   FinishIfDone();
 }
 
-void ScoreCall::DropSuspected() {
-  const absl::Duration now = parts_.awake.SinceStart();
-  if (now < not_before_ || !std::exchange(suspected_, false)) return;
+void ScoreCall::DropUnclear() {
+  if (!std::exchange(unclear_, false)) return;
   std::deque<Item> left;
   for (Item& item : ready_) {
-    item.losses.Settle(parts_.roster, now);
-    if (item.losses.deaths() >= kMaxDeaths) {
-      AnswerError(item, WorkersDied());
+    const absl::Status over = item.losses.Verdict(parts_.roster, parts_.awake.SinceStart());
+    if (!over.ok()) {
+      AnswerError(item, over);
     } else {
+      unclear_ = unclear_ || item.losses.unclear();
       left.push_back(std::move(item));
     }
   }
   ready_ = std::move(left);
-}
-
-void ScoreCall::GiveBack(std::vector<Item> items) {
-  absl::c_sort(items, [](const Item& a, const Item& b) { return a.number < b.number; });
-  ready_.insert(ready_.begin(), std::make_move_iterator(items.begin()),
-                std::make_move_iterator(items.end()));
-}
-
-bool ScoreCall::PayForRetries() {
-  const auto dead = [this](const WorkerTarget& target) { return parts_.roster.LooksDead(target); };
-  const auto living = std::stable_partition(owed_.begin(), owed_.end(), dead);
-  const int orphaned = static_cast<int>(living - owed_.begin());
-  if (orphaned > 0) parts_.metrics.OrphanedByDeath(orphaned);
-  owed_.erase(owed_.begin(), living);
-  const absl::Duration now = parts_.awake.SinceStart();
-  while (!owed_.empty() && parts_.retry_budget.TryTake(1)) {
-    parts_.retry_budget.Charged(1, {owed_.back().incarnation()}, now);
-    owed_.pop_back();
-  }
-  if (owed_.empty()) {
-    unpaid_since_.reset();
-  } else if (!unpaid_since_) {
-    unpaid_since_ = now;
-  }
-  return owed_.empty();
-}
-
-absl::Status ScoreCall::CheckWaitBounds() const {
-  if (parts_.clock.Now() >= deadline_) return DeadlinePassed();
-  const absl::Duration now = parts_.awake.SinceStart();
-  const absl::Duration bound = absl::Milliseconds(parts_.options.failover_wait_ms);
-  if (no_worker_since_ && now - *no_worker_since_ >= bound) {
-    return dispatched_ ? LostWorker("WORKER_LOST") : no_worker_;
-  }
-  if (unpaid_since_ && now - *unpaid_since_ >= bound) {
-    parts_.metrics.RetryBudgetExhausted();
-    return WithRetryAfter(
-        MakeError(absl::StatusCode::kUnavailable, "RETRY_BUDGET_EXHAUSTED",
-                  "items were lost, though their worker lives, and so were too many others"),
-        absl::Seconds(1));
-  }
-  return absl::OkStatus();
 }
 
 void ScoreCall::OnTick() {
@@ -338,9 +274,9 @@ void ScoreCall::OnTick() {
     OnBatchLost(stream, error);
   }
   if (sink_ == nullptr) return;
-  if (!avoid_.empty() && now >= avoid_until_) avoid_.clear();
-  if (absl::Status over = CheckWaitBounds(); !over.ok()) return Fail(over);
-  DropSuspected();
+  if (parts_.clock.Now() >= deadline_) return Fail(DeadlinePassed());
+  retries_.AvoidNoneAfterPause(now);
+  DropUnclear();
   Dispatch();
   if (sink_ == nullptr) return;
   PrepareMore();

@@ -21,6 +21,7 @@ Attempt OnePair() {
   attempt.route.computes.epoch = kPrefillProcess.epoch;
   attempt.route.answers.worker = kDecodeProcess.worker;
   attempt.route.answers.epoch = kDecodeProcess.epoch;
+  attempt.sent_at_awake = kNow;
   return attempt;
 }
 
@@ -33,21 +34,21 @@ struct AllAlike final : WorkerSigns {
 
 RetryState After(const Attempt& attempt, absl::StatusCode code, const char* reason,
                  bool looks_dead = false, absl::Duration silence = absl::ZeroDuration()) {
-  const absl::Status error = MakeError(code, reason, "by the test");
   AllAlike signs;
   signs.dead = looks_dead;
   signs.silence = silence;
-  return attempt.PastAfter(error, BlameFor(error), signs, kNow);
+  const StreamEnd end = attempt.EndWith(MakeError(code, reason, "by the test"), kNow);
+  return attempt.PastAfter(end, /*sequences=*/1, signs);
 }
 
 TEST(AttemptTest, ALostDecodeWorkerIsNotAskedAgainAndItsPrefillWorkerMayBe) {
   Attempt attempt = OnePair();
   RetryState past = After(attempt, absl::StatusCode::kUnavailable, "WORKER_LOST");
-  EXPECT_EQ(past.losses.count(), 1);
-  EXPECT_TRUE(past.lost_worker);
-  EXPECT_EQ(past.lost_at, kNow);
-  EXPECT_EQ(past.reason, "WORKER_LOST");
-  EXPECT_THAT(past.avoid, ElementsAre(kDecodeProcess));
+  EXPECT_EQ(past.losses.unproven(), 1);
+  EXPECT_TRUE(past.retries.MayWait());
+  EXPECT_EQ(past.retries.lost_at(), kNow);
+  EXPECT_EQ(ErrorReason(past.retries.error()), "WORKER_LOST");
+  EXPECT_THAT(past.retries.avoided(), ElementsAre(kDecodeProcess));
   ASSERT_EQ(past.lost.size(), 1u);
   EXPECT_EQ(past.warm_worker, kNoWorker) << "no token shows that it has computed the prompt";
   attempt.token_messages = 1;
@@ -59,30 +60,28 @@ TEST(AttemptTest, ALostDecodeWorkerIsNotAskedAgainAndItsPrefillWorkerMayBe) {
 TEST(AttemptTest, APairThatFailsLosesNoWorkerUnlessOneLooksDead) {
   const Attempt attempt = OnePair();
   RetryState past = After(attempt, absl::StatusCode::kUnavailable, "PREFILL_LOST");
-  EXPECT_FALSE(past.lost_worker);
+  EXPECT_FALSE(past.retries.MayWait());
   EXPECT_THAT(past.lost, IsEmpty());
-  EXPECT_THAT(past.avoid, ElementsAre(kDecodeProcess, kPrefillProcess));
+  EXPECT_THAT(past.retries.avoided(), ElementsAre(kDecodeProcess, kPrefillProcess));
   past = After(attempt, absl::StatusCode::kUnavailable, "PREFILL_LOST", /*looks_dead=*/true);
-  EXPECT_TRUE(past.lost_worker);
+  EXPECT_TRUE(past.retries.MayWait());
 }
 
-TEST(AttemptTest, RefusalsAndLossesCountApartUntilTokensCome) {
+TEST(AttemptTest, TokensForgetWhatFailedBefore) {
   Attempt attempt = OnePair();
   attempt.past = After(attempt, absl::StatusCode::kResourceExhausted, "QUEUE_FULL");
-  EXPECT_EQ(attempt.past.refusals, 1);
-  EXPECT_EQ(attempt.past.losses.count(), 0);
-  EXPECT_FALSE(attempt.past.lost_worker);
+  EXPECT_EQ(attempt.past.losses.unproven(), 0);
   attempt.past = After(attempt, absl::StatusCode::kUnavailable, "WORKER_LOST");
-  EXPECT_EQ(attempt.past.refusals, 1);
-  EXPECT_EQ(attempt.past.losses.count(), 1);
+  EXPECT_TRUE(attempt.past.retries.refused());
+  EXPECT_EQ(attempt.past.losses.unproven(), 1);
   EXPECT_EQ(attempt.past.failed.size(), 2u);
   attempt.past.OnTokens();
-  EXPECT_EQ(attempt.past.refusals, 0);
-  EXPECT_EQ(attempt.past.losses.count(), 0);
-  EXPECT_THAT(attempt.past.avoid, IsEmpty());
+  EXPECT_FALSE(attempt.past.retries.refused());
+  EXPECT_EQ(attempt.past.losses.unproven(), 0);
+  EXPECT_THAT(attempt.past.retries.avoided(), IsEmpty());
   EXPECT_THAT(attempt.past.lost, IsEmpty());
   EXPECT_THAT(attempt.past.failed, IsEmpty());
-  EXPECT_TRUE(attempt.past.lost_worker) << "it may wait for a worker from now on";
+  EXPECT_TRUE(attempt.past.retries.MayWait()) << "it may wait for a worker from now on";
 }
 
 // A request that ends the process that runs it must not end one after the other.
@@ -136,10 +135,14 @@ TEST(AttemptTest, SilenceCountsFromTheFirstMessage) {
 
 TEST(AttemptTest, OnlyWorkersWhoseDeathExplainsTheLossAreSuspects) {
   Attempt attempt = OnePair();
-  EXPECT_EQ(attempt.Suspects(Blame::kAnswers).size(), 1u);
-  EXPECT_EQ(attempt.Suspects(Blame::kPair).size(), 2u);
+  const auto suspects = [&attempt](const char* reason) {
+    return attempt.EndWith(MakeError(absl::StatusCode::kUnavailable, reason, ""), kNow)
+        .suspects.size();
+  };
+  EXPECT_EQ(suspects("WORKER_LOST"), 1u);
+  EXPECT_EQ(suspects("PREFILL_LOST"), 2u);
   attempt.route.computes = attempt.route.answers;
-  EXPECT_EQ(attempt.Suspects(Blame::kPair).size(), 1u);
+  EXPECT_EQ(suspects("PREFILL_LOST"), 1u);
 }
 
 }  // namespace

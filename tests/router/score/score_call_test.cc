@@ -133,9 +133,80 @@ TEST_F(ScoreCallTest, ARunningCallWaitsForRoom) {
   for (size_t i = 1; i < 4; ++i) {
     batch(i).Refuse(0, absl::StatusCode::kResourceExhausted, "QUEUE_FULL");
     EXPECT_FALSE(sink().ended());
-    PassForCalls(absl::Seconds(1));
+    const absl::Duration pause = absl::Milliseconds(200) * (1 << i);
+    PassForCalls(pause - absl::Milliseconds(1));
+    EXPECT_EQ(score_network_.count(), i + 1) << "asked again too soon";
+    PassForCalls(absl::Milliseconds(1));
   }
   batch(4).Score(0);
+  EXPECT_EQ(sink().End(), absl::OkStatus());
+  EXPECT_EQ(sink().usage().failed_items(), 0);
+}
+
+TEST_F(ScoreCallTest, RefusalsOfBatchesThatWereSentTogetherAreOne) {
+  Start(40);
+  const int full = batch(0).worker;
+  if (batch(1).worker != full) LoseWatch(1 - full);
+  batch(1);
+  PassForCalls(absl::Milliseconds(50));
+  for (const size_t i : {0, 1}) {
+    for (int item = 0; item < batch(i).request.items_size(); ++item) {
+      batch(i).Refuse(item, absl::StatusCode::kResourceExhausted, "QUEUE_FULL");
+    }
+    EXPECT_FALSE(sink().ended()) << i << ": " << sink().End();
+  }
+  for (size_t i = 2; !sink().ended(); ++i) batch(i).ScoreAll();
+  EXPECT_EQ(sink().End(), absl::OkStatus());
+  EXPECT_EQ(sink().usage().failed_items(), 0);
+}
+
+TEST_F(ScoreCallTest, ANewCallPaysForTheRetryOfARefusal) {
+  budget_limits_ = {.share = 0, .reserve = 1, .capacity = 1};
+  for (const size_t i : {0, 1}) {
+    Start(1);
+    batch(2 * i).Refuse(0, absl::StatusCode::kResourceExhausted, "QUEUE_FULL");
+    EXPECT_EQ(budget_->level(), 0);
+    if (i == 1) break;
+    batch(1).ScoreAll();
+    EXPECT_EQ(sink(0).End(), absl::OkStatus());
+  }
+  EXPECT_EQ(ErrorReason(sink(1).End()), "QUEUE_FULL") << "nothing is left";
+  EXPECT_EQ(score_network_.count(), 3u);
+}
+
+TEST_F(ScoreCallTest, WhatWaitsForAWorkerTakesNothingFromTheBudget) {
+  budget_limits_ = {.share = 0, .reserve = 2, .capacity = 2};
+  options_.failover_wait_ms = 1000;
+  Start(2);
+  batch(0).Score(0);
+  internal::v1::WatchResponse drains;
+  drains.mutable_load()->set_draining(true);
+  for (const int worker : {0, 1}) {
+    reporting_[worker] = false;
+    ASSERT_TRUE(fleet_->roster.OnEvent(worker, drains).ok());
+  }
+  batch(0).End(kSocketClosed);
+  EXPECT_EQ(budget_->level(), 2) << "the worker lives, and there is no other";
+  PassForCalls(absl::Milliseconds(999));
+  EXPECT_FALSE(sink().ended());
+  PassForCalls(absl::Milliseconds(1));
+  EXPECT_EQ(ErrorReason(sink().End()), "WORKER_LOST");
+  EXPECT_EQ(budget_->level(), 2);
+}
+
+// The streams end before the deaths are known: one death is enough for the items to go on.
+TEST_F(ScoreCallTest, AThirdLossWaitsUntilDeathsAreKnown) {
+  Start(2);
+  for (size_t i = 0; i < 3; ++i) {
+    batch(i).Heartbeat();
+    batch(i).End(kSocketClosed);
+    EXPECT_TRUE(sink().items().empty());
+    if (i < 2) PassForCalls(router::kSameWorkerPause);
+  }
+  LoseWatch(batch(0).worker);
+  Introduce(batch(0).worker);
+  PassForCalls(router::kSameWorkerPause);
+  batch(3).ScoreAll();
   EXPECT_EQ(sink().End(), absl::OkStatus());
   EXPECT_EQ(sink().usage().failed_items(), 0);
 }
@@ -243,6 +314,7 @@ TEST_F(ScoreCallTest, AStallIsChargedToTheRetryBudget) {
   PassForCalls(absl::Seconds(6));
   batch(1);  // the one retry
   PassForCalls(absl::Seconds(6));
+  PassForCalls(router::kSameWorkerPause);
   PassForCalls(absl::Seconds(6));
   EXPECT_EQ(ErrorReason(sink().End()), "RETRY_BUDGET_EXHAUSTED") << sink().End();
   EXPECT_EQ(score_network_.count(), 2u);
