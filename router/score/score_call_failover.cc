@@ -32,6 +32,7 @@ constexpr int kBatchesInFlight = 4;
 
 void ScoreCall::Dispatch() {
   const absl::Duration now = parts_.awake.SinceStart();
+  DropUnclear();
   if (ready_.empty()) return retries_.StopWaiting();
   while (!ready_.empty() && retries_.Due(now)) {
     if (!DispatchBatch(now)) break;
@@ -276,7 +277,6 @@ void ScoreCall::OnTick() {
   if (sink_ == nullptr) return;
   if (parts_.clock.Now() >= deadline_) return Fail(DeadlinePassed());
   retries_.AvoidNoneAfterPause(now);
-  DropUnclear();
   Dispatch();
   if (sink_ == nullptr) return;
   PrepareMore();

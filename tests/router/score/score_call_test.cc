@@ -211,6 +211,22 @@ TEST_F(ScoreCallTest, AThirdLossWaitsUntilDeathsAreKnown) {
   EXPECT_EQ(sink().usage().failed_items(), 0);
 }
 
+// A result of another batch has items sent before the next tick.
+TEST_F(ScoreCallTest, ItemsThatAreLostTooOftenAreSentByNoEvent) {
+  Start(40);
+  batch(1).Heartbeat();
+  for (const size_t i : {0, 2, 3}) {
+    batch(i).Heartbeat();
+    batch(i).End(kSocketClosed);
+    if (i < 3) PassForCalls(router::kSameWorkerPause);
+  }
+  Pass(router::kSameWorkerPause);
+  batch(1).ScoreAll();
+  EXPECT_EQ(sink().End(), absl::OkStatus());
+  EXPECT_EQ(sink().usage().failed_items(), 32);
+  EXPECT_EQ(score_network_.count(), 4u);
+}
+
 TEST_F(ScoreCallTest, AResultThatMakesNoSenseIsTheItemsError) {
   Start(3);
   batch(0).Score(0, std::nanf(""));
