@@ -19,7 +19,8 @@
 namespace baton::router {
 
 struct Caller {
-  // Of the caller's API key. Absent: the router has no keys, and a request names its tenant itself.
+  // The tenant of the caller's API key. Without one the router has no keys, and a request names its
+  // tenant itself.
   std::optional<std::string> tenant;
   bool admin = true;
   security::KeyLimits limits;

@@ -71,7 +71,7 @@ class ContinuationLine {
     absl::MutexLock lock(&mutex_);
     return waiting_;
   }
-  // Of those that were refused for want of room, expired ones included.
+  // How many holds live, those whose time has passed included.
   int holds() const {
     absl::MutexLock lock(&mutex_);
     return static_cast<int>(holds_.size());

@@ -45,8 +45,8 @@ class GenerateCall final : public DecodeListener,
   void ShowSpecialTokens(std::vector<int32_t> ids);
   // That process is to compute the prompt, so that it caches it. Before Start.
   void ComputeOn(const Incarnation& prefill);
-  // For the trace: when a chat's messages became the prompt. Before Start.
-  // Truncation has dropped so many of its tokens.
+  // Tells the trace when a chat's messages became the prompt, of which truncation has dropped so
+  // many tokens. Before Start.
   void Rendered(absl::Duration begin, absl::Duration end, int dropped_tokens);
   // Call once. `sink` gets exactly one Finish or Fail, possibly before this returns.
   void Start(v1::GenerateRequest request, absl::Time deadline, ResponseSink* sink);
@@ -144,8 +144,8 @@ class GenerateCall final : public DecodeListener,
   PreparedRequest prepared_ ABSL_GUARDED_BY(mutex_);
   std::optional<Answer> answer_ ABSL_GUARDED_BY(mutex_);
   std::optional<Attempt> first_ ABSL_GUARDED_BY(mutex_);  // until it has a stream
-  // By the id of the stream. Ids are never reused, so late messages of a stream that was given up
-  // are dropped.
+  // The key is the stream's id. Ids are never reused, so late messages of a stream that was given
+  // up are dropped.
   std::map<int, Attempt> attempts_ ABSL_GUARDED_BY(mutex_);
   int next_stream_ ABSL_GUARDED_BY(mutex_) = 0;
   // The holds of all workers that were asked. Streams share the call until they have ended, so the

@@ -18,7 +18,7 @@ namespace baton::router {
 // Per router: replicas share nothing. Thread-safe. Must outlive its shares.
 class ItemShares {
  public:
-  // Of one call, until its destructor. Move-only.
+  // What one call has, until the share's destructor. Move-only.
   class Share {
    public:
     Share() = default;
@@ -32,7 +32,8 @@ class ItemShares {
       if (shares_ != nullptr) shares_->Leave(tenant_);
     }
 
-    // Of the whole: above 0, at most 1. Calls that come and go change it. REQUIRES: from Join().
+    // The call's part of the whole: above 0, at most 1. Calls that come and go change it. REQUIRES:
+    // the share is from Join().
     double fraction() const { return shares_->Fraction(tenant_); }
 
    private:

@@ -23,11 +23,12 @@ struct SourceRun {
 // character. OUT_OF_RANGE: too many, or an unknown source. No segments are fine.
 absl::Status CheckSegments(const v1::GenerateRequest& request);
 
-// Of `tokens`, the prompt's, by the request's segments; none without segments. The runs' tokens add
-// up to those of the prompt. A token of a text counts for the segment with its first byte. Special
-// tokens that the tokenizer puts before the text count for the first segment, those behind it for
-// the last. Where a tokenizer changes the text (such as to NFC), positions are scaled to the length
-// of its tokens' text. REQUIRES: CheckSegments passed; a text prompt.
+// Says which of the prompt's `tokens` are of which of the request's segments; returns no runs
+// without segments. The runs' tokens add up to those of the prompt. A token of a text counts for
+// the segment with its first byte. Special tokens that the tokenizer puts before the text count for
+// the first segment, those behind it for the last. Where a tokenizer changes the text (such as to
+// NFC), positions are scaled to the length of its tokens' text. REQUIRES: CheckSegments passed; a
+// text prompt.
 absl::StatusOr<std::vector<SourceRun>> SourcesOf(const v1::GenerateRequest& request,
                                                  absl::Span<const int32_t> tokens,
                                                  const tokenizer::Tokenizer& tokenizer);

@@ -81,7 +81,7 @@ class RequestClasses {
  private:
   RequestClasses(const std::string& path, RequestClass flags, const Clock& clock)
       : flags_(std::move(flags)), file_(path, kMaxClassFileBytes, "BAD_CLASSES", clock) {}
-  // Of the file if it has changed.
+  // Reads the file if it has changed, and returns what is wrong with it.
   absl::Status Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const RequestClass flags_;

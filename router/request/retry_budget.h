@@ -40,7 +40,7 @@ class RetryBudget {
   void OnRequest(int sequences);
   // All or nothing.
   bool TryTake(int sequences);
-  // Was taken, and then not used.
+  // So many sequences were taken, and then not used.
   void GiveBack(int sequences);
 
   // So many of the sequences taken were for streams that the death of one of `suspects` would

@@ -6,7 +6,7 @@
 namespace baton::router {
 namespace {
 
-// Where the worker gives no time.
+// Clients get this time to retry where the worker gives none.
 constexpr absl::Duration kDefaultRetryAfter = absl::Seconds(1);
 
 absl::Status Internal() {

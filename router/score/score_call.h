@@ -99,8 +99,8 @@ class ScoreCall final : public ScoreListener,
     ScoreHandle* handle = nullptr;           // while the stream lives
     std::vector<std::optional<Item>> items;  // by their index in the batch; empty: answered
     size_t open = 0;                         // items neither answered nor returned
-    std::vector<Item> returned;              // that the worker refused, in order
-    absl::Status refusal;                    // the last
+    std::vector<Item> returned;              // items that the worker refused, in order
+    absl::Status refusal;                    // the last one
     int64_t tokens = 0;                      // of the items, without their prefix
     std::optional<Admission::FurtherPrompt> admitted;
     absl::Duration sent_at;
@@ -122,10 +122,10 @@ class ScoreCall final : public ScoreListener,
   // --- Items in: score_call.cc.
   absl::Status Admit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddItem(uint64_t id, std::string text) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Has a thread of the pool tokenize items, unless it does or there is enough ahead.
+  // Makes a thread of the pool tokenize items, unless one does or enough items are ahead.
   void PrepareMore() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Prepare();
-  // Tokenizes the prefix. Once.
+  // Tokenizes the prefix. It is called once.
   absl::Status MakePrompts() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // --- Items out: score_call.cc.
@@ -180,7 +180,7 @@ class ScoreCall final : public ScoreListener,
   bool preparing_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<Item> unprepared_ ABSL_GUARDED_BY(mutex_);
   std::deque<Item> ready_ ABSL_GUARDED_BY(mutex_);
-  // By the id of the stream. Ids are never reused, so late messages are dropped.
+  // The key is the stream's id. Ids are never reused, so late messages are dropped.
   std::map<int, Batch> batches_ ABSL_GUARDED_BY(mutex_);
   size_t in_flight_ ABSL_GUARDED_BY(mutex_) = 0;          // items of `batches_`
   int64_t tokens_in_flight_ ABSL_GUARDED_BY(mutex_) = 0;  // as Batch::tokens
