@@ -408,8 +408,7 @@ TEST_F(KvFetchTest, FetchesAndWriteBacksThroughTinyPoolsEqualTheOracle) {
     c.expected = TheOracle().Generate(prompt, Greedy(), max_tokens);
     cases.push_back(std::move(c));
   }
-  // It is no test of fetches without any. Where steps are quick, most pauses of holders and evictions
-  // leave none to be made.
+  // It is no test of fetches without any, and quick steps leave few to be made.
   const auto taken = [&] { return Metric(*decode_, "baton_kv_offers_total", R"(result="taken")"); };
   const auto fetched = [&] {
     return Metric(*prefill_, "baton_kv_fetch_bytes_total") +
