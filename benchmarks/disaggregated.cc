@@ -78,6 +78,7 @@ Setup StartSetup(const Options& options, const std::string& name) {
     const std::string threads = absl::StrCat(" --threads ", options.threads / 2);
     cluster.prefill_workers = cluster.decode_workers = 1;
     AppendFlags(threads, &cluster.worker_flags);
+    AppendFlags("--max-local-prefill-tokens 0", &cluster.router_flags);
     setup.description = absl::StrCat("a prefill and a decode worker,", threads, " each");
   } else {
     std::string flags = absl::StrCat(" --threads ", options.threads, " --local-prefill-max-tokens ",

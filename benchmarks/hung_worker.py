@@ -107,7 +107,8 @@ def main():
     options = parser.parse_args()
     baton = options.bin_dir / "baton"
     with tempfile.TemporaryDirectory(prefix="baton-hung-") as directory:
-        cluster, (address, _, http_address) = start_cluster(baton, Path(directory))
+        cluster, (address, _, http_address) = start_cluster(
+            baton, Path(directory), "--max-local-prefill-tokens", "0")
         try:
             if options.mode == "hung":
                 measure(baton, cluster.pid, address, http_address, options)

@@ -50,7 +50,7 @@ class Cluster:
                                  *options.worker_flags, "--local-prefill-max-tokens", "0")
         self.router = self.start("router", "baton-router", "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0",
                                  "--model", options.model, "--prefill-workers", self.prefill["grpc"],
-                                 "--decode-workers", self.decode["grpc"])
+                                 "--decode-workers", self.decode["grpc"], "--max-local-prefill-tokens", "0")
         end = time.monotonic() + PATIENCE_S
         while True:
             try:

@@ -57,7 +57,7 @@ def run(binary, options, retain):
     times, cached, flooded = [], 0, 0
     with tempfile.TemporaryDirectory(prefix="baton-retained-") as directory:
         cluster, (grpc, _, address) = start_cluster(
-            binary, Path(directory), "--num-blocks", str(options.blocks))
+            binary, Path(directory), "--num-blocks", str(options.blocks), "--max-local-prefill-tokens", "0")
         try:
             connection = http.client.HTTPConnection(address, timeout=60)
             ask(connection, rubric + tokens(BLOCK), retention)

@@ -154,7 +154,7 @@ class Fleet {
     BATON_CHECK(routed_->roster.OnEvent(worker, event).ok());
   }
 
-  PricedPolicy policy_;
+  PricedPolicy policy_{{.max_local_prefill_tokens = 0}};  // pairs
   std::unique_ptr<testing::RoutedFleet> routed_;
   std::unique_ptr<PrefixIndex> index_;  // the same content, alone
   std::vector<std::vector<kv::PrefixKey>> prompts_;

@@ -134,13 +134,17 @@ std::vector<Cell> MakeCells(const std::deque<Load>& loads, const Options& option
   return cells;
 }
 
+// No simulated decode worker computes prompts.
+std::unique_ptr<router::Policy> SimPolicy(uint64_t seed) {
+  router::PricedOptions priced;
+  priced.max_local_prefill_tokens = 0;
+  priced.seed = seed;
+  return std::make_unique<router::PricedPolicy>(priced);
+}
+
 std::vector<NamedPolicy> MakePolicies(const Options& options) {
   std::vector<NamedPolicy> policies;
-  policies.push_back({"Baton", MakeBatonRouter([](uint64_t seed) {
-                        router::PricedOptions priced;
-                        priced.seed = seed;
-                        return std::make_unique<router::PricedPolicy>(priced);
-                      })});
+  policies.push_back({"Baton", MakeBatonRouter(&SimPolicy)});
   for (const PeerKind& kind : options.decode ? DecodePeerKinds() : PeerKinds()) {
     policies.push_back({kind.name, MakePeerRouter(kind)});
   }
@@ -216,13 +220,7 @@ void RunDecodeTier(const Options& options, const std::vector<NamedPolicy>& polic
 // Baton with and without the price of links, which is all that differs.
 int RunLinks(const Options& options) {
   const auto baton = [](bool hears_links) {
-    return MakeBatonRouter(
-        [](uint64_t seed) {
-          router::PricedOptions priced;
-          priced.seed = seed;
-          return std::make_unique<router::PricedPolicy>(priced);
-        },
-        {.hears_links = hears_links});
+    return MakeBatonRouter(&SimPolicy, {.hears_links = hears_links});
   };
   const std::vector<NamedPolicy> policies = {{"links not priced", baton(false)},
                                              {"links priced", baton(true)}};
@@ -255,15 +253,7 @@ int RunLinks(const Options& options) {
 // Baton with fetches between prefill workers: without, with holders named for the workers that it
 // chooses as ever, and with the time of fetches in the price.
 int RunFetches(const Options& options) {
-  const auto baton = [](BatonOptions of_router) {
-    return MakeBatonRouter(
-        [](uint64_t seed) {
-          router::PricedOptions priced;
-          priced.seed = seed;
-          return std::make_unique<router::PricedPolicy>(priced);
-        },
-        of_router);
-  };
+  const auto baton = [](BatonOptions of_router) { return MakeBatonRouter(&SimPolicy, of_router); };
   const std::vector<NamedPolicy> policies = {
       {"off", baton({})},
       {"named", baton({.kv_fetch = true})},

@@ -1,7 +1,8 @@
 // What does a prompt cost on one machine, cold and with a warm prefix, by the way that KV moves?
 // Time to first token of prompts that no worker has seen, and of prompts whose first three quarters
 // are cached on the prefill worker; and the wall time of a burst of prompts. Of a pair over gRPC, a
-// pair over shared memory, and a decode worker alone, which moves no KV.
+// pair over shared memory, and a decode worker alone, which moves no KV; and, with --setups priced,
+// of a pair whose router decides where each prompt is computed.
 //
 //   warm_ttft --model DIR [--threads 2] [--prompt-tokens 1024] [--rounds 9] [--burst 8]
 //
@@ -38,7 +39,8 @@ Setup Start(const std::string& name, const ClusterOptions& options) {
   if (name == "alone") {
     cluster.prefill_workers = 0;
     AppendFlags("--local-prefill-max-tokens 1048576", &cluster.decode_flags);
-  } else {
+  } else if (name != "priced") {
+    AppendFlags("--max-local-prefill-tokens 0", &cluster.router_flags);
     // A decode worker that computes the last tokens of a warm prompt would hide the transfer.
     AppendFlags("--local-prefill-max-tokens 0", &cluster.decode_flags);
     AppendFlags(absl::StrCat("--kv-transport ", name), &cluster.worker_flags);
@@ -81,7 +83,7 @@ int Main(int argc, char** argv) {
   std::vector<std::string> setups = {"grpc", "shm", "alone"};
   int threads = 2, prompt_tokens = 1024, rounds = 9, burst = 8;
   AddClusterFlags(&app, &cluster);
-  app.add_option("--setups", setups, "Of grpc, shm, alone")->delimiter(',');
+  app.add_option("--setups", setups, "Of grpc, shm, alone, priced")->delimiter(',');
   app.add_option("--threads", threads)->check(CLI::Range(1, 1024));
   app.add_option("--prompt-tokens", prompt_tokens)->check(CLI::Range(64, 1 << 20));
   app.add_option("--rounds", rounds)->check(CLI::Range(1, 1000));

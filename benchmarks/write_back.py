@@ -65,7 +65,7 @@ def total(addresses, name, label):
 def run(binary, options, flags):
     """Returns all conversations, and the bytes that went to decode workers and back."""
     with tempfile.TemporaryDirectory(prefix="baton-write-back-") as directory:
-        cluster, (_, _, address) = start_cluster(binary, Path(directory), *flags)
+        cluster, (_, _, address) = start_cluster(binary, Path(directory), "--max-local-prefill-tokens", "0", *flags)
         try:
             done = []
             for first in range(0, options.conversations, options.at_once):

@@ -24,6 +24,9 @@ std::vector<std::string> RouterFlagsOf(const UpFlags& flags) {
   if (flags.insecure) passed.push_back("--insecure");
   if (flags.no_split_special_tokens) passed.push_back("--no-split-special-tokens");
   if (flags.kv_fetch) passed.push_back("--kv-fetch");
+  if (!flags.max_local_prefill_tokens.empty()) {
+    passed.insert(passed.end(), {"--max-local-prefill-tokens", flags.max_local_prefill_tokens});
+  }
   return passed;
 }
 
@@ -62,6 +65,9 @@ void AddUp(CLI::App* app, UpOptions* up, UpFlags* flags) {
                 "Passed to the router: it may listen beyond loopback without API keys");
   app->add_flag("--no-split-special-tokens,!--split-special-tokens", flags->no_split_special_tokens,
                 "Passed to the router: messages of chats may spell special tokens");
+  app->add_option("--max-local-prefill-tokens", flags->max_local_prefill_tokens,
+                  "Passed to the router: the longest part of a prompt that decode workers compute")
+      ->check(CLI::Range(0, 1 << 30));
   app->add_option("--metrics-listen", up->cluster.metrics_listen,
                   "Address of the router's /metrics, host:port");
   app->add_option("--log-dir", up->cluster.log_dir, "Directory for one log file per process");

@@ -174,9 +174,10 @@ struct RouterMetrics::Families {
         route_decisions(set.Counters(
             "baton_route_decisions_total",
             "Choices of a pair. prefix: for what is cached there; load: nothing is cached on the "
-            "prefill worker; local: the decode worker computes the tail; decode_only: there is no "
-            "prefill worker; home: no report is fresh.",
-            {{"decision", {"prefix", "load", "local", "decode_only", "home"}},
+            "prefill worker; local: the decode worker computes what it lacks; lent: another decode "
+            "worker computes it; decode_only: there is no prefill worker; home: no report is "
+            "fresh.",
+            {{"decision", {"prefix", "load", "local", "lent", "decode_only", "home"}},
              {"policy", {"priced"}}})),
         pool_spills(set.Counters("baton_pool_spills_total",
                                  "Requests sent to a worker of another pool than theirs, which had "

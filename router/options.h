@@ -91,9 +91,9 @@ struct Options {
   int64_t ttft_slo_ms = 0;
   bool kv_fetch = false;
   double kv_fetch_bytes_per_second = 0;
-  // Largest number of missing prompt tokens that a decode worker may compute itself, if that is
-  // cheaper than a prefill worker and the KV transfer from there. 0: none.
-  int max_local_prefill_tokens = 512;
+  // Largest number of missing prompt tokens that a decode worker may compute, for itself or for
+  // another one, if that is cheaper than a prefill worker and the KV transfer from there. 0: none.
+  int max_local_prefill_tokens = 16'384;
   // Prompts of at least so many tokens, of classes without a pool, go to workers of this pool. 0,
   // empty: none do.
   int long_prompt_tokens = 0;

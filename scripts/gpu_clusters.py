@@ -56,8 +56,8 @@ class Runs:
         """The addresses of a running cluster: gRPC and HTTP, and the process of `baton up`."""
         with tempfile.TemporaryDirectory(prefix="baton-clusters-") as directory:
             up, (address, _, http) = start_cluster(
-                self.binary, Path(directory), "--device", self.device, *flags, model=model or self.demo, prefill=prefill,
-                decode=decode, kv_cache_memory=kv_cache_memory)
+                self.binary, Path(directory), "--device", self.device, "--max-local-prefill-tokens", "0", *flags,
+                model=model or self.demo, prefill=prefill, decode=decode, kv_cache_memory=kv_cache_memory)
             try:
                 yield address, http, up
             finally:

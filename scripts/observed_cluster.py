@@ -108,7 +108,9 @@ class ObservedCluster:
         self._baton = Path(bin_dir).resolve() / "baton"
         self._folder = folder
         self._frozen = None
-        self._cluster, (self.address, _, self.http) = demo_cluster.start_cluster(self._baton, folder, "--json")
+        # Dashboards show transfers, and alerts lost prefill workers: all prompts go there.
+        self._cluster, (self.address, _, self.http) = demo_cluster.start_cluster(
+            self._baton, folder, "--json", "--max-local-prefill-tokens", "0")
         log = (folder / "up.log").read_text(encoding="utf-8")
         self._processes = json.loads(next(line for line in log.splitlines() if line.startswith("{")))["processes"]
         try:

@@ -342,8 +342,8 @@ def router_and_faults():
                      "Decisions, the fleet as routers see it, refusals and faults.", "baton_rejections_total", [
         row("Routing"),
         panel("Decisions", REQUESTS_PER_S, [(total("baton_route_decisions_total", "decision"), "{{decision}}")],
-              "prefix: to a cached prefix; load: to the least loaded worker; local: the decode worker computes a short tail; "
-              "decode_only: no prefill worker is usable; home: no report is fresh.", stack=True),
+              "prefix: to a cached prefix; load: to the least loaded worker; local: the decode worker computes what it lacks; "
+              "lent: another decode worker computes it; decode_only: no prefill worker is usable; home: no report is fresh.", stack=True),
         panel("First token: actual over predicted", COUNT, quantiles("baton_route_ttft_ratio", qs=(0.05, 0.5, 0.95)),
               "Time from the decision to the first token, divided by its prediction. 1 is exact."),
         panel("Cached tokens: error of the prediction", COUNT,

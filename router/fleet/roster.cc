@@ -11,6 +11,7 @@
 #include "common/base/log.h"
 #include "common/base/request_limits.h"
 #include "common/base/status_macros.h"
+#include "router/fleet/capabilities.h"
 
 namespace baton::router {
 namespace {
@@ -384,10 +385,10 @@ bool Roster::Unheard(const Worker& w) const {
          clock_.SincePause() <= kHearAgain;
 }
 
-bool Roster::Awaited(v1::WorkerRole role) const {
+bool Roster::Awaited(worker_pb::WorkerCapability capability) const {
   absl::MutexLock lock(&mutex_);
   for (const Worker& w : workers_) {
-    if (!w.listed || w.role != role || w.load.draining()) continue;
+    if (!w.listed || !w.card || !Can(*w.card, capability) || w.load.draining()) continue;
     if (w.state == v1::WORKER_STATE_SUSPECT || Unheard(w)) return true;
   }
   return false;

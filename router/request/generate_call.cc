@@ -57,9 +57,9 @@ void GenerateCall::ShowSpecialTokens(std::vector<int32_t> ids) {
   shown_special_tokens_ = std::move(ids);
 }
 
-void GenerateCall::ComputeOn(const Incarnation& prefill) {
+void GenerateCall::ComputeOn(const Incarnation& process) {
   absl::MutexLock lock(&mutex_);
-  only_prefill_ = prefill;
+  only_ = process;
 }
 
 void GenerateCall::Rendered(absl::Duration begin, absl::Duration end, int dropped_tokens) {

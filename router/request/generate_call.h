@@ -44,7 +44,7 @@ class GenerateCall final : public DecodeListener,
   // Special tokens that are part of the text; by default there are none. Before Start.
   void ShowSpecialTokens(std::vector<int32_t> ids);
   // That process is to compute the prompt, so that it caches it. Before Start.
-  void ComputeOn(const Incarnation& prefill);
+  void ComputeOn(const Incarnation& process);
   // Tells the trace when a chat's messages became the prompt, of which truncation has dropped so
   // many tokens. Before Start.
   void Rendered(absl::Duration begin, absl::Duration end, int dropped_tokens);
@@ -138,7 +138,8 @@ class GenerateCall final : public DecodeListener,
   Entrance entrance_ ABSL_GUARDED_BY(mutex_);
   std::vector<int32_t> shown_special_tokens_ ABSL_GUARDED_BY(mutex_);
   CallRegistry::Entry registered_ ABSL_GUARDED_BY(mutex_);  // while admitted and not answered
-  Incarnation only_prefill_ ABSL_GUARDED_BY(mutex_) = {kNoWorker, 0};
+  // The process that is to compute the prompt; no worker: any.
+  Incarnation only_ ABSL_GUARDED_BY(mutex_) = {kNoWorker, 0};
   RequestClass class_ ABSL_GUARDED_BY(mutex_);
   int dropped_prompt_tokens_ ABSL_GUARDED_BY(mutex_) = 0;  // with messages
   PreparedRequest prepared_ ABSL_GUARDED_BY(mutex_);

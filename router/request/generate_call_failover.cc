@@ -47,7 +47,7 @@ absl::Status GenerateCall::Open(Attempt& attempt) {
   wanted.max_answer_tokens = request.max_tokens();
   attempt.past.retries.Ask(&wanted);
   wanted.warm_worker = attempt.past.warm_worker;
-  wanted.only_prefill = only_prefill_;
+  wanted.only = only_;
   wanted.failed = attempt.past.failed;
   wanted.lost = attempt.past.lost;
   wanted.explain = true;
@@ -55,7 +55,7 @@ absl::Status GenerateCall::Open(Attempt& attempt) {
   wanted.spill = class_.spill;
   wanted.ttft_slo = class_.ttft_slo;
   const absl::Duration begin = parts_.clock.SinceStart();
-  if (only_prefill_.worker != kNoWorker) {
+  if (only_.worker != kNoWorker) {
     wanted.workers = RouteRequest::Workers::kPrefill;
   } else if (attempt.whole && IsOneToken(request)) {
     wanted.workers = RouteRequest::Workers::kPrefillIfAny;

@@ -25,7 +25,8 @@ void GenerateCall::OpenFirst() {
     parts_.metrics.Dispatched(parts_.clock.SinceStart() - received_, prepared_.decode.priority());
     return;
   }
-  if (ErrorReason(opened) != "NO_WORKER" || !parts_.roster.Awaited(v1::WORKER_ROLE_DECODE)) {
+  if (ErrorReason(opened) != "NO_WORKER" ||
+      !parts_.roster.Awaited(internal::v1::WORKER_CAPABILITY_ANSWER)) {
     return Fail(opened);
   }
   if (parts_.clock.Now() >= deadline_) return Fail(DeadlinePassed());

@@ -224,7 +224,7 @@ void PrefixWarmer::OnTick() {
     if (stopped_ || prefixes_.empty()) return;
     const int64_t version = parts_.roster.state_version();
     const bool changed = std::exchange(ready_version_, version) != version;
-    if (changed) ready_ = ReadyPrefillWorkers();
+    if (changed) ready_ = ReadyWorkers();
     for (auto& [id, prefix] : prefixes_) {
       for (Place& place : prefix.places) Harvest(place, &calls);
       if (changed) ChoosePlaces(prefix);
@@ -235,12 +235,15 @@ void PrefixWarmer::OnTick() {
   for (const auto& call : calls) call();
 }
 
-std::vector<PrefixWarmer::Ready> PrefixWarmer::ReadyPrefillWorkers() const {
+std::vector<PrefixWarmer::Ready> PrefixWarmer::ReadyWorkers() const {
+  const auto workers = parts_.roster.List();
+  const bool any_prefill = absl::c_any_of(workers, [](const v1::WorkerStatus& worker) {
+    return worker.role() == v1::WORKER_ROLE_PREFILL;
+  });
+  const v1::WorkerRole role = any_prefill ? v1::WORKER_ROLE_PREFILL : v1::WORKER_ROLE_DECODE;
   std::vector<Ready> ready;
-  for (const v1::WorkerStatus& worker : parts_.roster.List()) {
-    if (worker.role() != v1::WORKER_ROLE_PREFILL || worker.state() != v1::WORKER_STATE_READY) {
-      continue;
-    }
+  for (const v1::WorkerStatus& worker : workers) {
+    if (worker.role() != role || worker.state() != v1::WORKER_STATE_READY) continue;
     // It may have gone since.
     const absl::StatusOr<WorkerTarget> target = parts_.roster.Find(worker.address());
     if (target.ok() && target->epoch == worker.epoch()) {

@@ -1,11 +1,11 @@
-// Keeps prefixes in the caches of prefill workers: computes them there when an operator asks for
-// it, and again on workers that join or restart.
+// Keeps prefixes in the caches of prefill workers, or of decode workers where no prefill worker is
+// listed: computes them there when an operator asks for it, and again on workers that join or
+// restart.
 //
-// A prefix is computed by a request for one token that is bound to the prefill worker and has a low
-// priority; the decode worker that relays it receives what KV it lacks. The router alone remembers
-// the prefixes: replicas of it do not share them, and a restart forgets them. With fewer replicas
-// than prefill workers, the workers are those of the highest random weight (Thaler & Ravishankar,
-// 1996), so that routers choose the same ones.
+// A prefix is computed by a request for one token that is bound to the worker and has a low
+// priority. The router alone remembers the prefixes: replicas of it do not share them, and a
+// restart forgets them. With fewer replicas than workers, the workers are those of the highest
+// random weight (Thaler & Ravishankar, 1996), so that routers choose the same ones.
 #ifndef BATON_ROUTER_REQUEST_PREFIX_WARMER_H_
 #define BATON_ROUTER_REQUEST_PREFIX_WARMER_H_
 
@@ -64,7 +64,7 @@ class PrefixWarmer final : public WatchedCall {
   // What is to be called without the lock.
   using Calls = std::vector<std::function<void()>>;
 
-  // A prefill worker that is to have a prefix.
+  // A worker that is to have a prefix.
   struct Place {
     Incarnation process;
     v1::WarmedWorker result;  // of the last computation
@@ -92,7 +92,8 @@ class PrefixWarmer final : public WatchedCall {
 
   absl::StatusOr<Prefix> Prepare(const v1::WarmPrefixRequest& request) const;
   absl::Status Remember(Prefix prefix, Waiter waiter);
-  std::vector<Ready> ReadyPrefillWorkers() const;
+  // Of those that compute prompts.
+  std::vector<Ready> ReadyWorkers() const;
   void ChoosePlaces(Prefix& prefix) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Harvest(Place& place, Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Begin(Prefix& prefix, Place& place, Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -46,6 +46,7 @@ struct Candidate {
   double wait_s() const { return std::max(queue_s, fetch_s); }
   double computing_s() const { return service_s - fetch_saves_s; }
   // Decode workers.
+  bool lends = false;                    // computes prompts that other workers answer, too
   LinearCost step = kDefaultDecodeCost;  // as estimated
   int64_t context_tokens = 0;  // of the sequences that have blocks, and of those just sent there
   int max_sequences = 0;       // places in the batch; 0: unknown

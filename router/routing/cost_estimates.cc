@@ -151,13 +151,18 @@ CostEstimates::Pool CostEstimates::PoolOf(const std::string& kind,
   return pool;
 }
 
+CostEstimates::Estimate CostEstimates::OfKind(const std::string& kind) const {
+  const auto pool = std::find_if(pools_.begin(), pools_.end(), [&kind](const Pool& p) {
+    return !kind.empty() && p.kind == kind;
+  });
+  if (pool != pools_.end()) return {pool->cost, pool->known, pool->known, 1};
+  if (pools_.empty()) return {standing_in_, false, false, 1};
+  return {pools_.back().cost, pools_.back().known, false, 1};
+}
+
 // Sets what is expected of the worker.
 void CostEstimates::Judge(Worker& w) const {
-  auto pool = std::find_if(pools_.begin(), pools_.end(),
-                           [&w](const Pool& p) { return !w.kind.empty() && p.kind == w.kind; });
-  if (pool == pools_.end() && !pools_.empty()) pool = std::prev(pools_.end());
-  w.estimate = {pool == pools_.end() ? standing_in_ : pool->cost,
-                pool != pools_.end() && pool->known, 1};
+  w.estimate = OfKind(w.kind);
   if (!w.reported || !w.estimate.known) return;
   const Report& r = w.report;
   const double expected = w.estimate.cost.Seconds(r.steps, r.first, r.second);

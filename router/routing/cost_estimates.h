@@ -49,10 +49,13 @@ class CostEstimates {
   // As of the last Tick or report.
   struct Estimate {
     LinearCost cost;
-    bool known = false;  // some worker of this kind has reported, or else of any kind
-    double pace = 1;     // in `cost`: above 1 is slower than the pool
+    bool known = false;    // some worker of this kind has reported, or else of any kind
+    bool of_kind = false;  // some worker of this kind has
+    double pace = 1;       // in `cost`: above 1 is slower than the pool
   };
   const Estimate& Of(int worker) const { return workers_[worker].estimate; }
+  // Of any worker of the kind.
+  Estimate OfKind(const std::string& kind) const;
 
  private:
   struct Worker {

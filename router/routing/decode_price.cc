@@ -15,6 +15,10 @@ namespace {
 constexpr double kLeastSequenceShare = 1.0 / 200;
 // Sequences that run now have this share of an answer left, on average.
 constexpr double kAnswerLeft = 0.5;
+// A step that decodes and computes prompts is meant to end within the first; prompts get at least
+// the second of it. As in decode_worker/prompt_budget.h.
+constexpr double kStepBesideAnswers_s = 0.250;
+constexpr double kPromptShareOfStep_s = 0.150;
 
 LinearCost StepOf(const Candidate& worker) {
   LinearCost step = worker.step;
@@ -28,6 +32,22 @@ double DecodeStepSeconds(const Candidate& worker, double more, double context_to
   return StepOf(worker).DecodeStep(
       worker.running + worker.queued + more,
       static_cast<double>(worker.context_tokens) + more * context_tokens);
+}
+
+double ComputeBesideAnswers(const Candidate& c) {
+  // What was sent there runs by the time that this prompt is computed.
+  const double answers = c.running + c.queued;
+  double decoding_share = 0;
+  if (answers > 0) {
+    const double step_s = DecodeStepSeconds(c, 0, 0);
+    decoding_share = step_s / std::max(kPromptShareOfStep_s, kStepBesideAnswers_s - step_s);
+  }
+  return c.queue_s + c.service_s * (1 + decoding_share + answers);
+}
+
+double ComputeForAnother(const RouteQuery& query, const Candidate& lender,
+                         const Candidate& answers) {
+  return ComputeBesideAnswers(lender) + KvMove(query, answers).SecondsFrom(lender);
 }
 
 KvMove::KvMove(const RouteQuery& query, const Candidate& decode) {

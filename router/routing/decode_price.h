@@ -64,6 +64,14 @@ class KvMove {
   double unknown_s_ = 0;
 };
 
+// To compute the prompt on a decode worker: its queue, the computing in steps beside its answers,
+// and the delay of each of these answers. In seconds.
+double ComputeBesideAnswers(const Candidate& worker);
+
+// The same on a decode worker that lends itself to `answers`, with the move of the KV.
+double ComputeForAnother(const RouteQuery& query, const Candidate& lender,
+                         const Candidate& answers);
+
 // A step of the batch with `more` sequences of so many tokens of context each.
 double DecodeStepSeconds(const Candidate& worker, double more, double context_tokens);
 

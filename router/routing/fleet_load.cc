@@ -17,6 +17,10 @@ constexpr absl::Duration kDispatchLife = absl::Seconds(5);
 // The end of an answer that takes longer is seen by the next report.
 constexpr absl::Duration kLongestTracked = absl::Minutes(5);
 constexpr double kMostReportSeconds = 86'400;
+// The other role's cost of prompts that stands in for a worker's own halves in this time, so often
+// at the most.
+constexpr double kStandInHalves_s = 10;
+constexpr double kMostHalvings = 10;
 // Sums of a few of these stay within their types.
 constexpr int kMostCounted = 1 << 24;
 constexpr int64_t kMostTokens = int64_t{1} << 40;
@@ -45,10 +49,11 @@ void FleetLoad::OnReady(int worker, const Identity& identity) {
   w.identity = identity.hash;
   w.total_blocks = identity.total_blocks;
   w.max_sequences = identity.max_sequences;
+  w.lends = identity.lends;
   w.prompt_cost.block_tokens = identity.block_tokens;
-  const std::string kind = absl::StrCat(identity.model_fingerprint, "/", identity.device);
-  PromptCosts(identity.role).Joins(worker, kind);
-  if (identity.role == v1::WORKER_ROLE_DECODE) decode_steps_.Joins(worker, kind);
+  w.kind = absl::StrCat(identity.model_fingerprint, "/", identity.device);
+  PromptCosts(identity.role).Joins(worker, w.kind);
+  if (identity.role == v1::WORKER_ROLE_DECODE) decode_steps_.Joins(worker, w.kind);
   Regroup(worker);
 }
 
@@ -129,6 +134,22 @@ void FleetLoad::RefreshAll() {
   for (Group& group : groups_) PricePrompts(group);
 }
 
+CostEstimates::Estimate FleetLoad::PromptEstimate(int worker) const {
+  const Worker& w = workers_[worker];
+  const bool decodes = w.role == v1::WORKER_ROLE_DECODE;
+  const CostEstimates::Estimate& own =
+      (decodes ? prompts_on_decode_ : prompts_on_prefill_).Of(worker);
+  CostEstimates::Estimate stands_in =
+      (decodes ? prompts_on_prefill_ : prompts_on_decode_).OfKind(w.kind);
+  if (own.of_kind || (own.known && !stands_in.of_kind)) return own;
+  if (w.stood_in_at_s) {
+    const double untried_s = std::max(0.0, w.reported_at_s - *w.stood_in_at_s);
+    const double halvings = std::min(untried_s / kStandInHalves_s, kMostHalvings);
+    stands_in.cost = stands_in.cost * std::exp2(-halvings);
+  }
+  return stands_in;
+}
+
 bool FleetLoad::RefreshRow(int worker) {
   Worker& w = workers_[worker];
   if (w.group < 0) return false;
@@ -145,12 +166,18 @@ bool FleetLoad::RefreshRow(int worker) {
   c.identity = table.identities[w.place] = w.identity;
   table.idle_at_s[w.place] = w.idle_at_s;
   table.reported_at_s[w.place] = w.reported_at_s;
-  const CostEstimates::Estimate& prefill = PromptCosts(w.role).Of(worker);
+  const CostEstimates::Estimate prefill = PromptEstimate(worker);
   c.cost_known = prefill.known;
+  if (!prefill.known || PromptCosts(w.role).Of(worker).of_kind) {
+    w.stood_in_at_s.reset();
+  } else if (!w.stood_in_at_s && w.reported_at_s > 0) {
+    w.stood_in_at_s = w.reported_at_s;
+  }
   const bool changed = !(prefill.cost == w.prompt_cost.cost);
   w.prompt_cost.cost = prefill.cost;
   if (w.role != v1::WORKER_ROLE_DECODE) return changed;
   c.max_sequences = w.max_sequences;
+  c.lends = w.lends;
   // What an answer has generated is in its context, too.
   const int64_t left =
       c.running == 0 ? 0 : std::max<int64_t>(0, w.context_tokens - w.ended_context_tokens);
@@ -217,8 +244,12 @@ void FleetLoad::CountEnded(Worker& w, const Dispatch& dispatch) {
   w.ended_context_tokens += dispatch.sent.context_tokens;
 }
 
+int FleetLoad::PlacesOf(const Worker& w, const Sent& sent) {
+  return w.role != v1::WORKER_ROLE_DECODE || sent.context_tokens > 0 ? 1 : 0;
+}
+
 void FleetLoad::Uncount(Worker& w, const Dispatch& dispatch) {
-  --w.sent;
+  w.sent -= PlacesOf(w, dispatch.sent);
   w.sent_blocks -= dispatch.sent.blocks;
   w.sent_tokens -= dispatch.sent.tokens;
   w.sent_context_tokens -= dispatch.sent.context_tokens;
@@ -241,7 +272,9 @@ void FleetLoad::SetIdleAt(int worker, double reported_s) {
 void FleetLoad::OnComputed(int worker, int64_t dispatch, absl::Duration now) {
   if (worker < 0 || worker >= static_cast<int>(workers_.size())) return;
   const auto found = Find(worker, dispatch);
-  if (found == dispatched_[worker].end() || found->reported) return;
+  if (found == dispatched_[worker].end()) return;
+  if (found->sent.context_tokens == 0) return OnDone(worker, dispatch, now);
+  if (found->reported) return;
   Worker& w = workers_[worker];
   w.sent_tokens -= std::exchange(found->sent.tokens, 0);
   found->sent.seconds = 0;
@@ -256,13 +289,13 @@ void FleetLoad::OnDone(int worker, int64_t dispatch, absl::Duration now) {
   Worker& w = workers_[worker];
   const bool reported = found->reported;
   if (!reported) Uncount(w, *found);
-  if (w.role == v1::WORKER_ROLE_DECODE) {
+  if (found->sent.context_tokens > 0) {
     // The last report may contain the dispatch, and so may one that is on its way.
     found->reported = true;
     found->done_at = now;
     CountEnded(w, *found);
   } else {
-    // A prefill worker reports its prompts as a time, which passes by itself.
+    // A worker reports prompts that others answer as a time, which passes by itself.
     dispatched_[worker].erase(found);
   }
   if (!reported) {
@@ -275,13 +308,17 @@ int64_t FleetLoad::OnDispatch(int worker, absl::Duration now, const Sent& sent) 
   Worker& w = workers_[worker];
   dispatched_[worker].push_back({++last_dispatch_, now, sent});
   w.last_sent = last_dispatch_;
-  ++w.sent;
+  w.sent += PlacesOf(w, sent);
   w.sent_blocks += sent.blocks;
   w.sent_tokens += sent.tokens;
   w.sent_context_tokens += sent.context_tokens;
   const double now_s = absl::ToDoubleSeconds(now);
   w.idle_at_s = std::max(w.idle_at_s, now_s) + sent.seconds;
-  PromptCosts(w.role).OnDispatch(worker, now_s);
+  // Only a prompt that is computed there shows what prompts cost.
+  if (sent.seconds > 0 || w.role != v1::WORKER_ROLE_DECODE) {
+    PromptCosts(w.role).OnDispatch(worker, now_s);
+    if (w.stood_in_at_s) w.stood_in_at_s = now_s;
+  }
   if (w.role == v1::WORKER_ROLE_DECODE) decode_steps_.OnDispatch(worker, now_s);
   Refresh(worker);
   return last_dispatch_;
@@ -300,9 +337,7 @@ void FleetLoad::Tick(absl::Duration now) {
 }
 
 std::optional<LinearCost> FleetLoad::PrefillCost(int worker) const {
-  const CostEstimates& costs =
-      workers_[worker].role == v1::WORKER_ROLE_DECODE ? prompts_on_decode_ : prompts_on_prefill_;
-  const CostEstimates::Estimate& estimate = costs.Of(worker);
+  const CostEstimates::Estimate estimate = PromptEstimate(worker);
   return estimate.known ? std::optional(estimate.cost) : std::nullopt;
 }
 

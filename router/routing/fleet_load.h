@@ -33,6 +33,7 @@ class FleetLoad {
     int block_tokens = 16;
     int max_sequences = 0;  // 0: unknown
     std::string device;     // as on its card
+    bool lends = false;     // as in Candidate
   };
   void OnReady(int worker, const Identity& identity);
   // The worker gets no new requests. Its last report is kept.
@@ -49,19 +50,23 @@ class FleetLoad {
     int64_t tokens = 0;          // of the prompt, to compute there
     double seconds = 0;          // of computing them; 0 on a decode worker that receives the KV
     int blocks = 0;              // that it will fill
-    int64_t context_tokens = 0;  // decode workers: of the prompt
+    int64_t context_tokens = 0;  // of the prompt, on a decode worker that answers; 0: another does
   };
   // A request was sent. It counts from now until OnDone: by itself until a report can contain it,
   // then as part of what the worker reports. Returns the number of the dispatch, 1 or more.
   int64_t OnDispatch(int worker, absl::Duration now, const Sent& sent);
-  // The prompt of that dispatch is computed, and the worker goes on with its answer.
+  // The prompt of that dispatch is computed. A worker that answers goes on with the answer; for
+  // another one, the work is done.
   void OnComputed(int worker, int64_t dispatch, absl::Duration now);
   // The work of that dispatch is done, or has failed.
   void OnDone(int worker, int64_t dispatch, absl::Duration now);
   // Several times a second: brings the estimates of costs up to date.
   void Tick(absl::Duration now);
 
-  // The estimated cost of prompts on that worker; nullopt if no worker has reported.
+  // The estimated cost of prompts on that worker; nullopt if no worker has reported. Where none of
+  // its role and kind (model and device) has, it is that of its kind in the other role, or else of
+  // any worker. A cost of the other role halves every 10 s in which this router sends the worker no
+  // prompt to compute, so one that is too high does not keep it from being measured.
   std::optional<LinearCost> PrefillCost(int worker) const;
 
   struct Query {
@@ -103,9 +108,14 @@ class FleetLoad {
     int free_blocks = 0;
     int total_blocks = 0;
     int max_sequences = 0;
+    bool lends = false;
     int64_t queued_tokens = 0;
     int64_t context_tokens = 0;
     CandidateTable::PromptCost prompt_cost;
+    std::string kind;  // workers with the same text should be equally fast
+    // Set while no worker of its role and kind has reported what prompts cost: since when others'
+    // cost stands in, or this router has last sent a prompt to compute.
+    std::optional<double> stood_in_at_s;
     double idle_at_s = 0;  // when the work known of will be done
     double reported_at_s = 0;
     double reported_idle_at_s = 0;  // by the last report alone
@@ -127,10 +137,14 @@ class FleetLoad {
   CostEstimates& PromptCosts(v1::WorkerRole role) {
     return role == v1::WORKER_ROLE_DECODE ? prompts_on_decode_ : prompts_on_prefill_;
   }
+  CostEstimates::Estimate PromptEstimate(int worker) const;
   // Returns dispatched_[worker].end() if the dispatch has ended or is too old.
   Dispatches::iterator Find(int worker, int64_t dispatch);
   // Counts what was sent by then as part of what the worker reports.
   void CountAsReported(int worker, absl::Duration sent_by);
+  // The places in a batch that the dispatch takes. What a decode worker computes for another worker
+  // is no sequence of its batch.
+  static int PlacesOf(const Worker& w, const Sent& sent);
   // The report shows the worker as it was at that time, without the answers that had ended by then.
   void DropEnded(int worker, absl::Duration shown_at);
   // Adds up what was reported and what has been sent since.
@@ -152,7 +166,8 @@ class FleetLoad {
   std::vector<Dispatches> dispatched_;
   std::vector<Group> groups_;
   int64_t last_dispatch_ = 0;
-  // Costs of prompts are apart by role: the one says nothing about the other.
+  // Costs of prompts are apart by role: once both are measured, the one says nothing about the
+  // other.
   CostEstimates prompts_on_prefill_{kDefaultPrefillCost};
   CostEstimates prompts_on_decode_{kDefaultPrefillCost};
   CostEstimates decode_steps_{kDefaultDecodeCost};

@@ -59,6 +59,9 @@ struct Pricing {
 struct RouteChoice {
   int prefill = -1;  // none was given, or the decode worker does better alone
   int decode = 0;    // -1: none was given
+  // Index into the decode workers: the one that computes the prompt for `decode`, instead of a
+  // prefill worker. -1: none does.
+  int lender = -1;
   // Why, as a metric label: static text.
   absl::string_view decision;
   Pricing pricing;  // by which prefill workers were compared

@@ -258,33 +258,49 @@ int PricedPolicy::ChooseDecode(const RouteQuery& query, absl::Span<const Candida
   }
 }
 
-// The decode worker that had better compute the prompt itself; -1 if none had. What it computes
-// stops the sequences of its batch for as long: their time counts as the prompt's own does.
-int PricedPolicy::ChooseLocal(const RouteQuery& query, const Candidate& prefill,
-                              const Pricing& pricing, absl::Span<const Candidate> decode,
-                              const Candidate& partner, uint64_t turn) {
-  if (options_.max_local_prefill_tokens == 0 || !prefill.cost_known) return -1;
-  const double elsewhere = pricing.Cost(prefill) + KvMove(query, partner).SecondsFrom(prefill);
+void PricedPolicy::ChooseLocal(const RouteQuery& query, const Candidate& prefill,
+                               absl::Span<const Candidate> decode, uint64_t turn,
+                               RouteChoice* choice) const {
+  if (options_.max_local_prefill_tokens == 0 || !prefill.cost_known) return;
+  const int partner_at = choice->decode;
+  const Candidate& partner = decode[partner_at];
+  const double elsewhere =
+      choice->pricing.Cost(prefill) + KvMove(query, partner).SecondsFrom(prefill);
   const double partner_step_s = DecodeStepSeconds(partner, 1, query.prompt_tokens);
   double lowest = elsewhere;
-  std::vector<std::pair<int, double>> cheaper;
+  struct Cheaper {
+    int at;
+    bool lends;
+    double cost;
+  };
+  std::vector<Cheaper> cheaper;
+  const auto consider = [&](const Cheaper& way) {
+    if (way.cost >= elsewhere) return;
+    cheaper.push_back(way);
+    lowest = std::min(lowest, way.cost);
+  };
   for (int i = 0; i < static_cast<int>(decode.size()); ++i) {
     const Candidate& c = decode[i];
     const int tail = query.prompt_tokens - c.matched_blocks * query.block_tokens;
     if (!c.cost_known || tail > options_.max_local_prefill_tokens) continue;
     if (c.queued > c.sent || c.free_blocks < query.prompt_blocks - c.matched_blocks) continue;
     const double slower_s = DecodeStepSeconds(c, 1, query.prompt_tokens) - partner_step_s;
-    const double here =
-        c.queue_s + c.service_s * (1 + c.running) + query.answer_tokens * std::max(0.0, slower_s);
-    if (here >= elsewhere) continue;
-    cheaper.emplace_back(i, here);
-    lowest = std::min(lowest, here);
+    consider({i, false, ComputeBesideAnswers(c) + query.answer_tokens * std::max(0.0, slower_s)});
+    if (c.lends && i != partner_at) consider({i, true, ComputeForAnother(query, c, partner)});
   }
-  LeastLoaded best(turn);
-  for (const auto& [i, here] : cheaper) {
-    if (here <= lowest + std::max(kTie_s, kTieShare * lowest)) best.Add(i, decode[i]);
+  // Of equally cheap ways, those without a move first.
+  const double bound = lowest + std::max(kTie_s, kTieShare * lowest);
+  for (const bool lends : {false, true}) {
+    LeastLoaded best(turn);
+    for (const Cheaper& way : cheaper) {
+      if (way.lends == lends && way.cost <= bound) best.Add(way.at, decode[way.at]);
+    }
+    if (best.chosen() < 0) continue;
+    choice->prefill = -1;
+    (lends ? choice->lender : choice->decode) = best.chosen();
+    choice->decision = lends ? "lent" : "local";
+    return;
   }
-  return best.chosen();
 }
 
 void PricedPolicy::OnSent(const Candidate& prefill) {
@@ -346,14 +362,7 @@ RouteChoice PricedPolicy::Choose(const RouteQuery& query, const Candidates& pref
     if (choice.decision == "home" || decode.empty()) return choice;
     choice.decode_costs = &compared.decode_costs;
   }
-  const int local = ChooseLocal(query, prefill[choice.prefill], choice.pricing, decode,
-                                decode[choice.decode], turn);
-  if (local >= 0) {
-    choice.prefill = -1;
-    choice.decode = local;
-    choice.decision = "local";
-    return choice;
-  }
+  ChooseLocal(query, prefill[choice.prefill], decode, turn, &choice);
   return choice;
 }
 

@@ -26,6 +26,12 @@
 // cache as what is computed. Without that, a busy fleet copies prefixes from worker to worker until
 // none has room for its own (docs/results/kv_fetch.md).
 //
+// A decode worker may compute a prompt, too: the one that answers (together), or, where workers
+// offer it, another one (a lender). That costs its queue, the computing, which goes on in steps
+// beside its answers, and the delay of each of these answers; for a lender also the move of the KV.
+// The cheapest of the three ways is taken. κ is no part of it: a decode worker's congestion is the
+// delay of its answers.
+//
 // Finally, κ is discounted at the prompt's home. Routers do not know what other routers' prompts
 // will leave in the caches, so without homes each router would send prompts of one session to a
 // different worker. The home is chosen by rendezvous hashing of the prompt's first block that no
@@ -54,9 +60,10 @@ struct PricedOptions {
   double max_price = 128;
   double home_discount = 0.3;      // the largest
   double home_queue_scale_s = 20;  // the mean queue at which the discount is a quarter of that
-  // A decode worker that lacks at most this many tokens of a prompt may compute them itself, if
-  // that is cheaper than bringing them from a prefill worker. 0: never.
-  int max_local_prefill_tokens = 512;
+  // A decode worker that lacks at most this many tokens of a prompt may compute them, if that is
+  // cheaper than bringing them from a prefill worker. 0: never. A bound, since the price is of one
+  // moment: what is sent to a worker while it computes a long prompt waits for each of its steps.
+  int max_local_prefill_tokens = 16'384;
   // Draws candidates, and breaks ties among workers that were never sent a request. It differs
   // between routers, so that routers with equal reports do not all choose the same worker.
   uint64_t seed = 0;
@@ -68,7 +75,8 @@ class PricedPolicy final : public Policy {
 
   absl::string_view name() const override { return "priced"; }
   // Decisions: "prefix" or "load", by whether anything is cached on the prefill worker; "local": a
-  // decode worker computes what it lacks; "decode_only": the same, as there is no prefill worker;
+  // decode worker computes what it lacks; "lent": another decode worker computes for the one that
+  // answers; "decode_only": a decode worker does both, as there is no prefill worker;
   // "home": no report is fresh, so prompts with the same beginning go to their home.
   RouteChoice Choose(const RouteQuery& query, const Candidates& prefill,
                      absl::Span<const Candidate> decode) override;
@@ -100,9 +108,10 @@ class PricedPolicy final : public Policy {
                            const Candidate* prefill, uint64_t turn, bool draws, Compared& compared);
   static int CheapestDecode(absl::Span<const Candidate> decode, uint64_t turn,
                             const Compared& compared);
-  // `partner`: the decode worker chosen to go with `prefill`.
-  int ChooseLocal(const RouteQuery& query, const Candidate& prefill, const Pricing& pricing,
-                  absl::Span<const Candidate> decode, const Candidate& partner, uint64_t turn);
+  // Whether a decode worker had better compute the prompt, for itself or for choice->decode, which
+  // was chosen to go with `prefill`. Sets the choice, then.
+  void ChooseLocal(const RouteQuery& query, const Candidate& prefill,
+                   absl::Span<const Candidate> decode, uint64_t turn, RouteChoice* choice) const;
 
   // Updates the share of busy workers and sets the home key.
   Pricing PricingOf(const RouteQuery& query, const Candidates& prefill, uint64_t* home_key);

@@ -45,15 +45,16 @@ struct RouteRequest {
   // Where all prefill workers are to be avoided: choose one nevertheless, as it was only busy. If
   // false, the decode worker computes the prompt.
   bool avoided_prefill_may_do = false;
-  // Who is to answer: a pair; a prefill worker alone, if there is one; or such a worker in any case
-  // (UNAVAILABLE, NO_PREFILL_WORKER, without one).
-  enum class Workers { kPair, kPrefillIfAny, kPrefill };
+  // Who is to answer: a pair; a prefill worker alone, if there is one; such a worker in any case
+  // (UNAVAILABLE, NO_PREFILL_WORKER, without one); or a worker that scores: a prefill worker or,
+  // where none can be chosen, a decode worker that can (the same error without one).
+  enum class Workers { kPair, kPrefillIfAny, kPrefill, kScore };
   Workers workers = Workers::kPair;
   // Has just computed this prompt, whether or not it has reported its blocks yet.
   int warm_worker = kNoWorker;
-  // With kPrefill: the worker, whatever its pool and price; UNAVAILABLE, NO_WORKER, if that process
-  // takes no requests now. No worker: any.
-  Incarnation only_prefill = {kNoWorker, 0};
+  // With kPrefill: the worker, whatever its role, pool and price; UNAVAILABLE, NO_WORKER, if that
+  // process takes no requests now. No worker: any.
+  Incarnation only = {kNoWorker, 0};
   // Not to be chosen again: the workers of each of `failed` together, the worker that answers of
   // each of `lost`, by epoch. UNAVAILABLE, with nothing noted, if nothing else is left.
   absl::Span<const Route> failed;
@@ -74,6 +75,10 @@ struct RouteRequest {
   bool after_loss = false;
   // The SLO applies: nothing has been sent to the client yet.
   bool may_refuse = false;
+
+  bool pinned() const { return only.worker != kNoWorker; }
+  // One worker does all of it.
+  bool alone() const { return workers == Workers::kPrefill || workers == Workers::kScore; }
 };
 
 // What caused a failure on a route.

@@ -8,6 +8,7 @@
 #include "common/base/brief_lock.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
+#include "router/fleet/capabilities.h"
 
 namespace baton::router {
 namespace {
@@ -26,14 +27,6 @@ constexpr absl::Duration kUsualSilence = absl::Milliseconds(1250);
 constexpr absl::Duration kAboutAsLong = absl::Milliseconds(250);
 // The expected length of an answer, until some have been seen.
 constexpr double kAnswerTokens = 128;
-
-bool IsPinned(const RouteRequest& request) { return request.only_prefill.worker != kNoWorker; }
-
-absl::Status NoPrefillWorker() {
-  return WithRetryAfter(MakeError(absl::StatusCode::kUnavailable, "NO_PREFILL_WORKER",
-                                  "no prefill worker is ready that was not tried"),
-                        absl::Seconds(1));
-}
 
 // Keeps the candidates that were heard of lately. `silences`: by worker; empty: keeps all.
 void PreferHeard(absl::Span<const absl::Duration> silences, Candidates* found) {
@@ -77,16 +70,19 @@ void RoutePlanner::OnReady(const WorkerTarget& target, const internal::v1::Worke
                              static_cast<double>(card.kv_block_bytes()),
                              card.kv_layout().layers(),
                              card.prefix_caching(),
+                             Can(card, internal::v1::WORKER_CAPABILITY_SCORE),
                              pools_.Add(card.role(), card.pool()),
                              /*tier_load_s=*/0};
   if (card.kv_tier_segment_tokens() > 0) {
     tier_block_tokens_ = card.kv_layout().block_tokens();
     tier_segment_tokens_ = card.kv_tier_segment_tokens();
   }
-  fleet_.OnReady(
-      target.worker,
-      {card.role(), card.model_fingerprint(), kv::RootPrefixKey(0, target.address, ""),
-       card.total_blocks(), card.kv_layout().block_tokens(), card.max_num_seqs(), card.device()});
+  const bool lends =
+      card.role() == v1::WORKER_ROLE_DECODE && Can(card, internal::v1::WORKER_CAPABILITY_COMPUTE);
+  fleet_.OnReady(target.worker,
+                 {card.role(), card.model_fingerprint(), kv::RootPrefixKey(0, target.address, ""),
+                  card.total_blocks(), card.kv_layout().block_tokens(), card.max_num_seqs(),
+                  card.device(), lends});
   links_.Joins(target.worker, target.worker_id, target.epoch);
 }
 
@@ -184,7 +180,7 @@ absl::StatusOr<Route> RoutePlanner::ChooseOf(const RouteRequest& request) {
 
 absl::StatusOr<RoutePlanner::Chosen> RoutePlanner::Decide(const RouteRequest& request,
                                                           const Matched& matched) const {
-  const bool alone = request.workers == RouteRequest::Workers::kPrefill;
+  const bool alone = request.alone();
   const absl::Duration now = clock_.SinceStart();
   Chosen chosen;
   thread_local std::vector<Candidate> decode;  // for its memory, as below
@@ -199,21 +195,17 @@ absl::StatusOr<RoutePlanner::Chosen> RoutePlanner::Decide(const RouteRequest& re
       return chosen;
     }
     found.CopyTo(&decode);
+    // A request that has failed once is not lent: its next way should be another one.
+    const bool again = !request.failed.empty() || !request.avoid.empty() || !request.lost.empty();
+    for (Candidate& c : decode) c.lends = c.lends && !again;
   }
   thread_local Candidates prefill;
-  CollectPrefill(request, matched.depths, now, &prefill);
-  PreferHeard(matched.silences, &prefill);
-  if (IsPinned(request)) {
-    prefill.KeepIf([&](int i) {
-      mutex_.AssertReaderHeld();
-      return ProcessAt(prefill.worker(i)) == request.only_prefill;
-    });
-    if (prefill.empty()) {
-      return MakeError(absl::StatusCode::kUnavailable, "NO_WORKER",
-                       "the prefill worker takes no requests now");
-    }
+  if (alone) {
+    BATON_RETURN_IF_ERROR(CollectAlone(request, matched.depths, now, &prefill));
+  } else {
+    CollectPrefill(request, matched.depths, now, &prefill);
   }
-  if (alone && prefill.empty()) return NoPrefillWorker();
+  PreferHeard(matched.silences, &prefill);
   const RouteQuery& query = chosen.query =
       QueryOf(request, alone ? prefill.worker(0) : decode[0].worker, now);
   PriceLoads(query, matched.in_tiers, &prefill);
@@ -253,14 +245,6 @@ void RoutePlanner::CollectPrefill(const RouteRequest& request, absl::Span<const 
   if (found->size() < 2) *found = Candidates();
 }
 
-RoutePlanner::Pair RoutePlanner::ChooseAlone(const RouteQuery& query,
-                                             const Candidates& prefill) const {
-  const RouteChoice choice = policy_.Choose(query, prefill, {});
-  Candidate none;
-  none.worker = kNoWorker;
-  return {prefill[choice.prefill], none, choice.decision, choice.pricing, 0, choice.prefill_costs};
-}
-
 Route RoutePlanner::RouteTo(const Pair& pair) const {
   Route route;
   route.computes = workers_[pair.computes().worker].target;
@@ -279,7 +263,7 @@ void RoutePlanner::Collect(v1::WorkerRole role, bool suspect, const RouteRequest
   query.prompt_tokens = request.prompt_tokens;
   query.matched_blocks = depths;
   fleet_.Collect(query, now, found);
-  const bool one_pool = IsPinned(request) || (request.pool.empty() && pools_.only_none());
+  const bool one_pool = request.pinned() || (request.pool.empty() && pools_.only_none());
   if (one_pool && request.avoid.empty() && request.lost.empty() && health_.all_usable()) return;
   if (!one_pool) KeepPool(role, request, found);
   const auto wanted = [this, &request, found](int i) {
@@ -290,7 +274,7 @@ void RoutePlanner::Collect(v1::WorkerRole role, bool suspect, const RouteRequest
     mutex_.AssertReaderHeld();
     return health_.WorkerUsable(found->worker(i));
   };
-  if (role == v1::WORKER_ROLE_DECODE) {
+  if (role == v1::WORKER_ROLE_DECODE && !request.alone()) {
     found->KeepIf([this, &request, found](int i) {
       mutex_.AssertReaderHeld();
       const Incarnation here = ProcessAt(found->worker(i));
@@ -342,6 +326,18 @@ RoutePlanner::Pair RoutePlanner::ChoosePair(const RouteQuery& query, const Candi
   const Candidates* left = &prefill;
   while (!left->empty()) {
     const RouteChoice choice = policy_.Choose(query, *left, decode);
+    if (choice.lender >= 0) {
+      const Candidate& lender = decode[choice.lender];
+      const Candidate& answers = decode[choice.decode];
+      if (health_.PairUsable(lender.worker, answers.worker)) {
+        Pair pair = {lender, answers, choice.decision};
+        pair.lent = true;
+        return pair;
+      }
+      std::vector<Candidate> without(decode.begin(), decode.end());
+      without[choice.lender].lends = false;
+      return ChoosePair(query, prefill, without);
+    }
     if (choice.prefill < 0) {
       return {std::nullopt, decode[choice.decode], choice.decision, choice.pricing};
     }
@@ -361,6 +357,7 @@ RoutePlanner::Pair RoutePlanner::ChoosePair(const RouteQuery& query, const Candi
     }
     std::vector<Candidate> partners;
     absl::c_copy_if(decode, std::back_inserter(partners), usable);
+    for (Candidate& partner : partners) partner.lends = false;
     if (!partners.empty()) {
       const RouteChoice other = policy_.Choose(query, {chosen}, partners);
       const Candidate& partner = partners[other.decode];
@@ -433,11 +430,7 @@ void RoutePlanner::CountDispatch(const RouteQuery& query, const Pair& pair, Rout
 void RoutePlanner::OnFirstToken(const Route& route) {
   const absl::Duration now = clock_.SinceStart();
   absl::MutexLock lock(&mutex_);
-  if (route.together() && workers_[route.answers.worker].role == v1::WORKER_ROLE_DECODE) {
-    fleet_.OnComputed(route.answers.worker, route.dispatch, now);
-  } else {
-    fleet_.OnDone(route.computes.worker, route.dispatch, now);
-  }
+  fleet_.OnComputed(route.computes.worker, route.dispatch, now);
 }
 
 void RoutePlanner::OnRouteEnded(const Route& route) {

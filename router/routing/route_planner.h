@@ -99,6 +99,7 @@ class RoutePlanner final : public RosterObserver {
     double block_bytes = 0;
     int layers = 0;
     bool prefix_caching = false;
+    bool scores = false;
     int pool = 0;            // by its number in pools_
     double tier_load_s = 0;  // of a segment in its KV tiers; 0: not measured
   };
@@ -109,6 +110,8 @@ class RoutePlanner final : public RosterObserver {
   };
   // The choice, and its candidates as they were seen.
   struct Pair {
+    // The worker that computes the prompt, if it is not `decode`: a prefill worker, or with `lent`
+    // a decode worker.
     std::optional<Candidate> prefill;
     Candidate decode;
     absl::string_view decision;
@@ -117,6 +120,7 @@ class RoutePlanner final : public RosterObserver {
     const CostColumn* prefill_costs = nullptr;
     const CostColumn* moved_costs = nullptr;
     const std::vector<double>* decode_costs = nullptr;
+    bool lent = false;
 
     bool prefill_alone() const { return decode.worker == kNoWorker; }
     const Candidate& computes() const { return prefill ? *prefill : decode; }
@@ -156,6 +160,10 @@ class RoutePlanner final : public RosterObserver {
   // Prefill workers, or if all are suspect and there are several, those.
   void CollectPrefill(const RouteRequest& request, absl::Span<const int> depths, absl::Duration now,
                       Candidates* found) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // The workers of which one is to do all of the request's work.
+  absl::Status CollectAlone(const RouteRequest& request, absl::Span<const int> depths,
+                            absl::Duration now, Candidates* found) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   Incarnation ProcessAt(int worker) const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return workers_[worker].target.incarnation();
   }
@@ -178,7 +186,7 @@ class RoutePlanner final : public RosterObserver {
   void PriceLoads(const RouteQuery& query, const InTiers& held, Candidates* prefill) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Names the worker of either role that has most of the prompt cached, if that is several blocks
-  // more than the prefill worker of the pair has.
+  // more than the worker that computes has.
   void NameHolder(const RouteQuery& query, absl::Span<const int> reported, const Pair& pair,
                   const Candidates& prefill, absl::Span<const Candidate> decode, Route* route) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);

@@ -61,7 +61,7 @@ std::shared_ptr<Decision> RoutePlanner::Explain(const RouteQuery& query, const R
   why->answers_address = route.answers.address;
   why->label = pair.decision;
   why->policy = policy_.name();
-  if (pair.prefill) why->kappa = pair.pricing.Price(*pair.prefill);
+  if (pair.prefill && !pair.lent) why->kappa = pair.pricing.Price(*pair.prefill);
   why->prefill_candidates = prefill.size();
   why->decode_candidates = static_cast<int>(decode.size());
   // What it loads before it begins is in its cache by then.
@@ -71,6 +71,11 @@ std::shared_ptr<Decision> RoutePlanner::Explain(const RouteQuery& query, const R
   why->spilled = route.spilled;
   why->candidates.reserve(2 * kMaxExplainedCandidates);
   ExplainPrefill(query, pair, prefill, why.get());
+  if (pair.lent) {
+    DecisionCandidate& lender = ExplainOne(query, *pair.prefill, /*computes=*/true, why.get());
+    lender.transfer_seconds = KvMove(query, pair.decode).SecondsFrom(*pair.prefill);
+    lender.cost = ComputeForAnother(query, *pair.prefill, pair.decode);
+  }
   ExplainDecode(query, pair, decode, why.get());
   return why;
 }
@@ -133,6 +138,7 @@ void RoutePlanner::ExplainDecode(const RouteQuery& query, const Pair& pair,
   column.Seal();
   for (const auto& [cost, i] : Cheapest(column, at)) {
     const Candidate& c = decode[i];
+    if (pair.lent && c.worker == why->computes) continue;  // it is there as the lender
     DecisionCandidate& explained = ExplainOne(query, c, computes, why);
     if (query.links != nullptr && prefill != nullptr) {
       explained.transfer_seconds = KvMove(query, c).SecondsFrom(*prefill);

@@ -44,7 +44,8 @@ void RoutePlanner::PriceFetches(const RouteQuery& query, absl::Span<const int> r
   const double held = held_blocks * query.block_tokens;
   for (int i = 0; i < prefill->size(); ++i) {
     const Candidate c = (*prefill)[i];
-    if (c.fetch_s > 0) continue;  // from its tiers
+    if (c.fetch_s > 0) continue;                                       // from its tiers
+    if (workers_[c.worker].role != v1::WORKER_ROLE_PREFILL) continue;  // it fetches nothing
     const int blocks = kv::BlocksToFetch(held_blocks, c.matched_blocks, c.total_blocks);
     const std::optional<LinearCost> cost = fleet_.PrefillCost(c.worker);
     if (blocks == 0 || !cost) continue;
@@ -60,9 +61,8 @@ void RoutePlanner::PriceFetches(const RouteQuery& query, absl::Span<const int> r
 void RoutePlanner::NameHolder(const RouteQuery& query, absl::Span<const int> reported,
                               const Pair& pair, const Candidates& prefill,
                               absl::Span<const Candidate> decode, Route* route) const {
-  if (!pair.prefill) return;
   const Held holder = HolderOf(prefill, decode, reported,
-                               pair.prefill->matched_blocks + kv::kLeastFetchedBlocks - 1);
+                               pair.computes().matched_blocks + kv::kLeastFetchedBlocks - 1);
   if (holder.worker == kNoWorker) return;
   route->kv_holder = workers_[holder.worker].target;
   route->kv_holder_tokens = std::min(holder.blocks * query.block_tokens,

@@ -228,7 +228,7 @@ void ScoreCall::OnScored(int stream, const internal::v1::ScoredItem& result) {
   const int index = result.item();
   if (index < 0 || index >= static_cast<int>(batch.items.size()) || !batch.items[index]) {
     BATON_REQUEST_LOG(Error, request_id_, trace_.context())
-        << "prefill worker " << batch.route.answers.address << " sent a result of no open item";
+        << "worker " << batch.route.answers.address << " sent a result of no open item";
     return;
   }
   Item item = *std::exchange(batch.items[index], std::nullopt);
@@ -242,7 +242,7 @@ void ScoreCall::OnScored(int stream, const internal::v1::ScoredItem& result) {
     batch.returned.push_back(std::move(item));
   } else {
     BATON_REQUEST_LOG(Warning, request_id_, trace_.context())
-        << "prefill worker " << batch.route.answers.address << " on an item: " << error << " (code "
+        << "worker " << batch.route.answers.address << " on an item: " << error << " (code "
         << result.code() << ", " << result.message() << ")";
     AnswerError(item, error);
   }

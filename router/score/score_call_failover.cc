@@ -1,4 +1,5 @@
-// The part of ScoreCall that sends batches to prefill workers, and sends what they lose elsewhere.
+// The part of ScoreCall that sends batches to workers that score, and sends what they lose
+// elsewhere.
 //
 // An item is answered once: when its result has come it is no part of its batch any more. What is
 // left of a batch that ends goes to another worker by the rules of retry_ledger.h, where one batch
@@ -54,7 +55,8 @@ bool ScoreCall::DispatchBatch(absl::Duration now) {
     return true;
   }
   retries_.OnNotOpened(retry_, now);
-  const bool may_wait = retries_.MayWait() || parts_.roster.Awaited(v1::WORKER_ROLE_PREFILL);
+  const bool may_wait =
+      retries_.MayWait() || parts_.roster.Awaited(internal::v1::WORKER_CAPABILITY_SCORE);
   if (absl::IsUnavailable(opened) && may_wait) {
     retries_.OnNoWorker(now, opened);
   } else {
@@ -101,7 +103,7 @@ absl::Status ScoreCall::OpenBatch(const Cut& cut, Admission::FurtherPrompt admit
   wanted.prompt_tokens = static_cast<int>(cut.shared + cut.tokens + cut.label_tokens);
   wanted.max_answer_tokens = 1;
   retries_.Ask(&wanted);
-  wanted.workers = RouteRequest::Workers::kPrefill;
+  wanted.workers = RouteRequest::Workers::kScore;
   wanted.explain = true;
   wanted.pool = PoolFor(class_, parts_.options, cut.longest_prompt);
   wanted.spill = class_.spill;
@@ -187,7 +189,7 @@ void ScoreCall::OnStreamEnd(int stream, const grpc::Status& status) {
   if (sink_ == nullptr || found == batches_.end()) return;
   const Batch& batch = found->second;
   BATON_REQUEST_LOG(Warning, request_id_, trace_.context())
-      << "lost " << batch.open << " items at prefill worker " << batch.route.answers.address << ": "
+      << "lost " << batch.open << " items at worker " << batch.route.answers.address << ": "
       << status.error_message() << " (code " << status.error_code() << ")";
   OnBatchLost(stream, FromWorker(status));
 }
@@ -269,7 +271,7 @@ void ScoreCall::OnTick() {
     if (sink_ == nullptr) return;
     const Batch& batch = batches_.at(stream);
     BATON_REQUEST_LOG(Warning, request_id_, trace_.context())
-        << batch.open << " items leave prefill worker " << batch.route.answers.address << ": "
+        << batch.open << " items leave worker " << batch.route.answers.address << ": "
         << ErrorReason(error);
     batch.handle->Cancel();
     OnBatchLost(stream, error);

@@ -45,7 +45,7 @@ class TopTest(unittest.TestCase):
         cls.addClassCleanup(directory.cleanup)
         cls.scratch = Path(directory.name)
         cls.binary = ARGUMENTS.bin / "baton"
-        cluster, (cls.address, *_) = start_cluster(cls.binary, cls.scratch)
+        cluster, (cls.address, *_) = start_cluster(cls.binary, cls.scratch, "--max-local-prefill-tokens", "0")
         cls.addClassCleanup(cluster.wait, PATIENCE_S)
         cls.addClassCleanup(cluster.terminate)
 
@@ -133,7 +133,7 @@ class TopTest(unittest.TestCase):
         frame = json.loads(top.stdout.readline())
         self.assertEqual([worker["role"] for worker in frame["workers"]], ["prefill"] * 2 + ["decode"] * 2)
         self.assertEqual({worker["state"] for worker in frame["workers"]}, {"ready"})
-        # Long enough for a prefill worker; the second one finds its prompt cached.
+        # A prefill worker computes it; the second one finds its prompt cached.
         prompt = "Table:\n" + "\n".join(f" word{i} = {i}" for i in range(100))
         for _ in range(2):
             subprocess.run([self.binary, "generate", "--max-tokens", "30", "--ignore-eos", prompt],

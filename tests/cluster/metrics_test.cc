@@ -232,9 +232,7 @@ void ExpectDeclared(const std::string& role, const testing::MetricsScrape& scrap
 TEST_F(LiveMetricsTest, AClusterExportsWhatIsDeclaredAndMeasuresWhatClientsDo) {
   worker::WorkerOptions options = WorkerOptions();
   options.max_num_seqs = 2;  // so that the flood below waits in line
-  router::Options router_options;
-  router_options.max_local_prefill_tokens = 0;  // all prompts go to prefill workers
-  StartCluster(options, {}, router_options);
+  StartCluster(options, {}, AllPromptsMove());
   const Declared declared = DeclaredMetrics();
   // Before the first request: rates include the first events.
   for (const auto& [role, scrape] : Scrapes()) ExpectDeclared(role, scrape, declared.at(role));

@@ -50,7 +50,7 @@ class PrefixCareTest : public WholeClusterTest {
 TEST_F(PrefixCareTest, ARetainedRubricOutlivesAFloodOfTenPools) {
   worker::WorkerOptions options = WorkerOptions();
   options.num_blocks = kPoolBlocks;
-  StartCluster(options);
+  StartCluster(options, {}, AllPromptsMove());
   std::mt19937 random(testing::TestSeed());
   const std::vector<int32_t> retained = RandomTokens(kRubricTokens, random);
   const std::vector<int32_t> plain = RandomTokens(kRubricTokens, random);

@@ -91,6 +91,8 @@ class ReplicasTest : public ::testing::Test {
     options.model_dir = kModelDir;
     options.listen = router_addresses_[i];
     options.workers_file = file_;
+    // What is cached on prefill workers is used, though demo prompts are computed again as fast.
+    options.max_local_prefill_tokens = 0;
     auto server = router::RouterServer::Start(options);
     ASSERT_TRUE(server.ok()) << server.status();
     routers_[i] = *std::move(server);

@@ -163,7 +163,7 @@ class TracingTest(unittest.TestCase):
         os.environ["OTEL_EXPORTER_OTLP_HEADERS"] = "x-key=a%20b"
         cls.cluster, (cls.grpc, cls.metrics, cls.http) = demo_cluster.start_cluster(
             BIN / "baton", Path(directory.name), "--otlp-traces-endpoint", cls.collector.url,
-            "--log-format", "json", "--log-level", "debug")
+            "--log-format", "json", "--log-level", "debug", "--max-local-prefill-tokens", "0")
         cls.addClassCleanup(cls.stop_cluster)
 
     @classmethod
@@ -175,7 +175,7 @@ class TracingTest(unittest.TestCase):
         self.random = seed.generator(self.id())
 
     def prompt(self):
-        """So long, and so new, that only a prefill worker computes it."""
+        """So long, and so new, that the prefill worker sends KV of it."""
         words = "red green blue two four six".split()
         return " ".join(self.random.choice(words) for _ in range(150)) + f" {self.random.random()}"
 

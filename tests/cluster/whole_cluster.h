@@ -1,4 +1,5 @@
-// A router, two prefill and two decode workers over real gRPC with the demo model, in this process.
+// A router and workers, by default two of each role, over real gRPC with the demo model, in this
+// process.
 #ifndef BATON_TESTS_CLUSTER_WHOLE_CLUSTER_H_
 #define BATON_TESTS_CLUSTER_WHOLE_CLUSTER_H_
 
@@ -42,6 +43,13 @@ inline worker::WorkerOptions WorkerOptions() {
   return options;
 }
 
+// Prefill workers compute all prompts, so KV moves with each of them.
+inline router::Options AllPromptsMove() {
+  router::Options options;
+  options.max_local_prefill_tokens = 0;
+  return options;
+}
+
 struct Answer {
   absl::Status status;
   std::string text;
@@ -64,11 +72,13 @@ class WholeClusterTest : public ::testing::Test {
                     const prefill_worker::PrefillOptions& prefill_only = {}) {
     router.model_dir = options.model_dir;
     router.listen = router.metrics_listen = host_ + ":0";
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < prefill_count_; ++i) {
       auto prefill = prefill_worker::PrefillWorker::Start(options, prefill_only);
       ASSERT_TRUE(prefill.ok()) << prefill.status();
       prefill_.push_back(*std::move(prefill));
       router.prefill_workers.push_back(prefill_.back()->address());
+    }
+    for (int i = 0; i < decode_count_; ++i) {
       auto decode = decode_worker::DecodeWorker::Start(options, decode_only);
       ASSERT_TRUE(decode.ok()) << decode.status();
       decode_.push_back(*std::move(decode));
@@ -81,7 +91,7 @@ class WholeClusterTest : public ::testing::Test {
     WaitUntilReady();
   }
 
-  // Until the router has met all four workers; each answer of the router is the event waited for.
+  // Until the router has met all workers; each answer of the router is the event waited for.
   void WaitUntilReady() {
     auto stub = baton::v1::AdminService::NewStub(channel_);
     for (int attempt = 0; attempt < 100'000; ++attempt) {
@@ -95,7 +105,7 @@ class WholeClusterTest : public ::testing::Test {
       for (const auto& worker : response.workers()) {
         ready += worker.state() == baton::v1::WORKER_STATE_READY;
       }
-      if (ready == 4) return;
+      if (ready == prefill_count_ + decode_count_) return;
       std::this_thread::yield();
     }
     FAIL() << "the router never met its workers";
@@ -132,7 +142,10 @@ class WholeClusterTest : public ::testing::Test {
     }
   }
 
-  std::string host_ = "127.0.0.1";  // the router's; set it before StartCluster
+  // Set them before StartCluster.
+  std::string host_ = "127.0.0.1";  // the router's
+  int prefill_count_ = 2;
+  int decode_count_ = 2;
   inline static testing::Oracle* oracle_ = nullptr;
   std::vector<std::unique_ptr<prefill_worker::PrefillWorker>> prefill_;
   std::vector<std::unique_ptr<decode_worker::DecodeWorker>> decode_;

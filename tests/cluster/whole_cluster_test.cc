@@ -37,6 +37,33 @@ TEST_F(WholeClusterTest, FiveHundredPromptsAloneColdThenWarm) {
   ExpectIdle();
 }
 
+// Decode workers report what prompts cost there only once they have computed some.
+TEST_F(WholeClusterTest, OnAnIdleClusterShortPromptsAreComputedWhereTheyAreAnswered) {
+  StartCluster(WorkerOptions());
+  std::mt19937 random(testing::TestSeed(49));
+  const auto ask = [&] {
+    GenerateRequest request;
+    auto* ids = request.mutable_token_ids()->mutable_ids();
+    for (int i = 0; i < 30; ++i) ids->Add(static_cast<int32_t>(random() % kVocabulary));
+    request.mutable_stop()->set_max_tokens(2);
+    const Answer answer = Generate(request);
+    EXPECT_TRUE(answer.status.ok()) << answer.status;
+  };
+  const auto local = [this] {
+    return testing::MetricSum(router_->metrics_address(), "baton_route_decisions_total",
+                              "decision=\"local\"");
+  };
+  // Until a prefill worker has reported its cost, prompts go there.
+  for (int asked = 0; local() == 0; ++asked) {
+    ASSERT_LT(asked, 2000) << "no decode worker was tried";
+    ask();
+  }
+  const double before = local();
+  for (int i = 0; i < 40; ++i) ask();
+  EXPECT_GE(local() - before, 30) << "of 40";
+  ExpectIdle();
+}
+
 // Every hop uses IPv6: clients, routers, workers, KV that is sent and KV that is fetched, probes
 // and metrics.
 TEST_F(WholeClusterTest, OverIpv6) {
@@ -46,7 +73,7 @@ TEST_F(WholeClusterTest, OverIpv6) {
   options.listen = options.metrics_listen = "[::1]:0";
   options.kv_fetch = true;
   options.kv_transport = "grpc";
-  router::Options router;
+  router::Options router = AllPromptsMove();
   router.http_listen = "[::1]:0";
   router.kv_fetch = true;
   StartCluster(options, {}, router);
@@ -109,7 +136,7 @@ TEST_F(WholeClusterTest, TwoHundredPromptsWithKvTiersBehindSmallPools) {
   prefill_only.tiers.tiers = "host:64MB";
   prefill_only.tiers.segment = 32;
   prefill_only.tiers.least_uses = 1;
-  StartCluster(options, {}, {}, prefill_only);
+  StartCluster(options, {}, AllPromptsMove(), prefill_only);
   const std::vector<Case> cases = MakeCases(*oracle_, 200, testing::TestSeed(43));
   for (int round = 0; round < 2; ++round) {
     std::atomic<size_t> next{0};
@@ -271,7 +298,7 @@ TEST_F(WholeClusterTest, BadInputIsNamedAndBlocksAreAsBefore) {
 }
 
 TEST_F(WholeClusterTest, CancelsAndDeadlinesPassThroughAllHops) {
-  StartCluster(WorkerOptions());
+  StartCluster(WorkerOptions(), {}, AllPromptsMove());
   auto stub = baton::v1::InferenceService::NewStub(channel_);
   const std::vector<Case> cases = MakeCases(*oracle_, 40, testing::TestSeed(43));
   for (size_t i = 0; i < cases.size(); ++i) {

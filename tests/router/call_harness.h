@@ -211,6 +211,8 @@ class CallHarness : public ::testing::Test {
   // Before the first request.
   router::Options options_;
   int max_model_len_ = 128;
+  // On cards.
+  std::vector<internal::v1::WorkerCapability> decode_capabilities_;
   chat::ModelChat chat_;  // without a template
   router::RetryBudget::Limits budget_limits_;
   tracing::Tracer* tracer_ = nullptr;
@@ -228,9 +230,10 @@ class CallHarness : public ::testing::Test {
     fleet_->roster.SetOnDeath(
         [this](const router::Incarnation& dead) { budget_->OnDeath(dead, awake_.SinceStart()); });
     parts_.reset(new router::RouterParts{
-        options_, *tokenizer_,    clock_,  awake_, fleet_->roster, fleet_->planner, metrics_, *admission_,
-        *budget_, continuations_, pool_,   watch_, unread_,        network_,        decisions_,
-        access_,  tenants_,       chat_,   registry_,              prompts_,        tracer_});
+        options_,  *tokenizer_, clock_,     awake_,         fleet_->roster, fleet_->planner,
+        metrics_,  *admission_, *budget_,   continuations_, pool_,          watch_,
+        unread_,   network_,    decisions_, access_,        tenants_,       chat_,
+        registry_, prompts_,    tracer_});
     for (int worker = 0; worker < kWorkers; ++worker) Introduce(worker);
   }
   router::RouterParts& parts() { return *parts_; }
@@ -239,6 +242,11 @@ class CallHarness : public ::testing::Test {
     const auto role = worker < 2 ? v1::WORKER_ROLE_PREFILL : v1::WORKER_ROLE_DECODE;
     *event.mutable_card() = FakeCard(role, tokenizer_->fingerprint());
     event.mutable_card()->set_max_model_len(max_model_len_);
+    if (role == v1::WORKER_ROLE_DECODE) {
+      for (const auto capability : decode_capabilities_) {
+        event.mutable_card()->add_capabilities(capability);
+      }
+    }
     cards_[worker] = event.card();
     fleet_->roster.OnStreamStarted(worker);
     ASSERT_TRUE(fleet_->roster.OnEvent(worker, event).ok());

@@ -164,6 +164,9 @@ class Simulation {
   void BuildRouters() {
     options_.served_model_name = "hash";
     if (random().Chance(0.3)) options_.routing_policy = router::kRoutingPolicies[random().Below(3)];
+    // Without a bound, most prompts would be computed where they are answered.
+    options_.max_local_prefill_tokens =
+        random().Chance(0.6) ? 0 : random().Between(1, random().Chance(0.5) ? 60 : 300);
     // With 0 %, a budget is its reserve again once all is given back.
     if (random().Chance(0.5)) options_.retry_budget_percent = 0;
     if (random().Chance(0.5)) options_.retry_budget_reserve = random().Between(0, 8);

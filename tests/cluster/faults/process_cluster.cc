@@ -43,6 +43,8 @@ absl::StatusOr<std::unique_ptr<ProcessCluster>> ProcessCluster::Start(ClusterOpt
   if (std::find(flags.begin(), flags.end(), "--kv-transport") == flags.end()) {
     flags.insert(flags.end(), {"--kv-transport", "grpc"});
   }
+  // Faults strike pairs: each prompt is a transfer.
+  options.router_flags.insert(options.router_flags.end(), {"--max-local-prefill-tokens", "0"});
   // Called by Start() below, and not after it.
   options.routed_address = [&cluster](const std::string& name, const std::string& address) {
     return cluster->proxy_->AddTarget(name, PortOf(address));

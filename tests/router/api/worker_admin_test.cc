@@ -311,5 +311,29 @@ TEST_F(WorkerAdminTest, CancelsCallsOfGrpcAndHttpAlike) {
   EXPECT_EQ(ErrorReason(Cancel("x", "\n").status()), "BAD_TENANT");
 }
 
+// A decode worker answers a request for one token by itself, which leaves the prompt in its cache.
+TEST(WarmPrefixTest, WithoutPrefillWorkersDecodeWorkersKeepThePrefix) {
+  FakeCluster cluster(0, 2);
+  cluster.SetReply([](DecodeCall call) {
+    EXPECT_FALSE(call.request.has_prefill());
+    call.Finish({'x'}, internal::v1::DecodeResponse::FINISH_LENGTH);
+  });
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + testing::kPatience));
+  v1::WarmPrefixRequest request;
+  request.set_text("what many prompts begin with");
+  v1::WarmPrefixResponse response;
+  const grpc::Status status =
+      v1::AdminService::NewStub(cluster.channel())->WarmPrefix(&context, request, &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  std::vector<std::string> addresses;
+  for (const auto& worker : response.prefix().workers()) {
+    EXPECT_EQ(worker.error(), "");
+    addresses.push_back(worker.address());
+  }
+  EXPECT_THAT(addresses, ::testing::UnorderedElementsAre(cluster.decode(0)->address(),
+                                                         cluster.decode(1)->address()));
+}
+
 }  // namespace
 }  // namespace baton::router

@@ -87,6 +87,29 @@ TEST_F(FleetLoadTest, AWorkerThatHasComputedAPromptGoesOnWithItsAnswer) {
   EXPECT_EQ(Of(kDecode).queued, 0);
 }
 
+TEST_F(FleetLoadTest, WhatADecodeWorkerComputesForAnotherIsWorkAndNoSequence) {
+  fleet_.OnReport(kDecode, Report(0.5), now_);
+  const int64_t lent = fleet_.OnDispatch(kDecode, now_, {64, 2.0, 4, 0});
+  EXPECT_NEAR(Of(kDecode).queue_s, 2.5, 1e-9);
+  EXPECT_EQ(Of(kDecode).queued, 0);
+  EXPECT_EQ(Of(kDecode).context_tokens, 0);
+  EXPECT_EQ(Of(kDecode).free_blocks, 46);
+  fleet_.OnComputed(kDecode, lent, now_);
+  EXPECT_NEAR(Of(kDecode).queue_s, 0.5, 1e-9);
+  EXPECT_EQ(Of(kDecode).free_blocks, 50);
+  fleet_.OnDone(kDecode, lent, now_);
+  EXPECT_EQ(Of(kDecode).queued, 0);
+  // Once a report shows it, its end is the report's to show, and no sequence has ended.
+  const int64_t reported = fleet_.OnDispatch(kDecode, now_, {64, 2.0, 4, 0});
+  now_ += absl::Milliseconds(60);
+  internal::v1::LoadReport report = Report(1.9);
+  report.set_running(3);
+  fleet_.OnReport(kDecode, report, now_);
+  fleet_.OnComputed(kDecode, reported, now_);
+  EXPECT_NEAR(Of(kDecode).queue_s, 1.9, 1e-9);
+  EXPECT_EQ(Of(kDecode).running, 3);
+}
+
 TEST_F(FleetLoadTest, AnAnswerThatHasEndedIsTakenFromTheReportThatShowsIt) {
   internal::v1::LoadReport with = Report(0), without = Report(0);
   with.set_running(3);
@@ -308,6 +331,73 @@ TEST_F(FleetLoadTest, WhatWasSentCountsAmongTheContextBeforeAnyReport) {
   report.set_context_tokens(570);
   fleet_.OnReport(kDecode, report, now_);
   EXPECT_EQ(Of(kDecode).context_tokens, 570);
+}
+
+// Decode workers that get all KV from others report no cost of prompts, ever.
+TEST_F(FleetLoadTest, ADecodeWorkerThatHasComputedNoPromptHasTheCostOfItsKind) {
+  EXPECT_FALSE(Of(kDecode).cost_known);
+  ToldCost(kPrefill, 100);
+  EXPECT_TRUE(Of(kDecode).cost_known);
+  EXPECT_NEAR(Of(kDecode).service_s, Of(kPrefill).service_s, 1e-9);
+  EXPECT_TRUE(fleet_.PrefillCost(kDecode).has_value());
+  // What it measures itself takes the place of that, whatever prefill workers report from then on.
+  ToldCost(kDecode, 300);
+  EXPECT_NEAR(Of(kDecode).service_s, 1e-3 + 64 * 300e-6 + 64 * 32 * 0.5e-6, 1e-9);
+  ToldCost(kPrefill, 50);
+  fleet_.Tick(now_);
+  EXPECT_NEAR(Of(kDecode).service_s, 1e-3 + 64 * 300e-6 + 64 * 32 * 0.5e-6, 1e-9);
+  EXPECT_NEAR(Of(kPrefill).service_s, 1e-3 + 64 * 50e-6 + 64 * 32 * 0.5e-6, 1e-9);
+}
+
+TEST_F(FleetLoadTest, TheCostOfTheKindComesBeforeThatOfOthers) {
+  fleet_.OnReady(kOther, {v1::WORKER_ROLE_PREFILL, 7, 1, 100, 16, 0, "another"});
+  ToldCost(kOther, 900);
+  EXPECT_NEAR(Of(kDecode).service_s, 1e-3 + 64 * 900e-6 + 64 * 32 * 0.5e-6, 1e-9)
+      << "nothing is known of its kind";
+  ToldCost(kPrefill, 100);
+  fleet_.Tick(now_);
+  EXPECT_NEAR(Of(kDecode).service_s, 1e-3 + 64 * 100e-6 + 64 * 32 * 0.5e-6, 1e-9);
+  // Of two decode workers, the one of another kind reports.
+  fleet_.Forget(kOther);
+  fleet_.OnReady(kOther, {v1::WORKER_ROLE_DECODE, 7, 1, 100, 16, 64, "another"});
+  ToldCost(kOther, 900);
+  fleet_.Tick(now_);
+  EXPECT_NEAR(Of(kDecode).service_s, 1e-3 + 64 * 100e-6 + 64 * 32 * 0.5e-6, 1e-9);
+}
+
+// As where decode workers compute all short prompts themselves, and no long one comes.
+TEST_F(FleetLoadTest, APrefillWorkerThatHasComputedNoPromptHasTheCostOfItsKind) {
+  ToldCost(kDecode, 300);
+  EXPECT_TRUE(Of(kPrefill).cost_known);
+  EXPECT_NEAR(Of(kPrefill).service_s, Of(kDecode).service_s, 1e-9);
+  ToldCost(kOther, 100);
+  EXPECT_NEAR(Of(kPrefill).service_s, 1e-3 + 64 * 100e-6 + 64 * 32 * 0.5e-6, 1e-9);
+  EXPECT_NEAR(Of(kDecode).service_s, 1e-3 + 64 * 300e-6 + 64 * 32 * 0.5e-6, 1e-9);
+}
+
+// Else a worker whose kind is slower elsewhere would never be measured.
+TEST_F(FleetLoadTest, ACostThatStandsInFadesUntilAPromptIsComputedThere) {
+  ToldCost(kPrefill, 100);
+  const double full_s = Of(kDecode).service_s;
+  const auto pass = [this](double seconds) {
+    now_ += absl::Seconds(seconds);
+    fleet_.OnReport(kDecode, Report(0), now_);
+  };
+  pass(0);
+  EXPECT_NEAR(Of(kDecode).service_s, full_s, 1e-9) << "it is as new";
+  const int64_t first = fleet_.OnDispatch(kDecode, now_, {64, 0.1, 4, 64});
+  fleet_.OnDone(kDecode, first, now_);
+  pass(10);
+  EXPECT_NEAR(Of(kDecode).service_s, full_s / 2, 1e-6);
+  fleet_.OnDispatch(kDecode, now_, {1, 0, 4, 64});
+  pass(10);
+  EXPECT_NEAR(Of(kDecode).service_s, full_s / 4, 1e-6) << "it was only sent KV";
+  fleet_.OnDispatch(kDecode, now_, {64, 0.1, 4, 64});
+  EXPECT_NEAR(Of(kDecode).service_s, full_s, 1e-6);
+  // What is measured does not fade.
+  ToldCost(kDecode, 100);
+  pass(60);
+  EXPECT_NEAR(Of(kDecode).service_s, full_s, 1e-6);
 }
 
 TEST_F(FleetLoadTest, DecodeStepsAreEstimatedFromReports) {

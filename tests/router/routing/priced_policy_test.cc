@@ -390,6 +390,101 @@ TEST(PricedPolicyTest, ATailIsComputedWhereItIsCheaperThanToBringTheRest) {
   EXPECT_EQ(PricedPolicy(short_tails).Choose(Query(), prefill, decode).prefill, 0);
 }
 
+// Long prompts, too: what decides is the price.
+TEST(PricedPolicyTest, AnIdleDecodeWorkerComputesWhatItAnswers) {
+  for (const int tokens : {256, 1024, 8192}) {
+    for (const double link_block_s : {1e-6, 1e-4, 1e-3, 1e-2}) {
+      PricedPolicy policy;
+      RouteQuery query = Query(tokens / 16);
+      query.block_transfer_s = link_block_s;
+      const double service_s = 0.005 + 1.25e-4 * tokens;
+      Candidate decode = Decode(1, 0, 1000, 0.01);
+      decode.service_s = service_s;
+      decode.cost_known = true;
+      EXPECT_EQ(policy.Choose(query, {Prefill(0, 0, 0, service_s)}, {decode}).decision, "local")
+          << tokens << " tokens, " << link_block_s << " s a block";
+      // With half of a batch of 16 at work, its delay costs more than any but the slowest link.
+      decode.running = 8;
+      EXPECT_EQ(policy.Choose(query, {Prefill(0, 0, 0, service_s)}, {decode}).decision,
+                link_block_s * query.prompt_blocks > 8.1 * service_s ? "local" : "load")
+          << tokens << " tokens, " << link_block_s << " s a block";
+      // What is computed already is not computed again.
+      decode.running = 0;
+      EXPECT_EQ(policy.Choose(query, {Prefill(0, tokens / 16, 0, 0.006)}, {decode}).decision,
+                link_block_s * query.prompt_blocks + 0.006 > service_s ? "local" : "prefix")
+          << tokens << " tokens, " << link_block_s << " s a block";
+    }
+  }
+}
+
+// Those that were sent there and have not been reported run by the time that it computes.
+TEST(PricedPolicyTest, WhatWasSentThereIsDelayedLikeWhatRuns) {
+  PricedPolicy policy;
+  Candidate decode = Decode(1, 0, 1000, 0.01);
+  decode.service_s = 0.010;
+  decode.cost_known = true;
+  const std::vector<Candidate> prefill = {Prefill(0, 0, 0, 0.010)};
+  EXPECT_EQ(policy.Choose(Query(), prefill, {decode}).decision, "local");
+  decode.queued = decode.sent = 1;
+  EXPECT_EQ(policy.Choose(Query(), prefill, {decode}).decision, "load") << "20 ms against 10 + 8";
+}
+
+// Decode worker 1 answers; decode worker 2 has the bigger batch, which is slower.
+class LendingTest : public ::testing::Test {
+ protected:
+  LendingTest() {
+    for (Candidate& c : decode_) {
+      c.cost_known = true;
+      c.service_s = 0.1;
+    }
+    decode_[0].queue_s = 1;
+    decode_[1].step.fixed_s = 0.05;
+    decode_[1].lends = true;
+  }
+  RouteChoice Choose(const PricedOptions& options = PricedOptions()) {
+    return PricedPolicy(options).Choose(Query(), prefill_, decode_);
+  }
+
+  std::vector<Candidate> prefill_ = {Prefill(0, 0, 2, 0.1)};
+  std::vector<Candidate> decode_ = {Decode(1, 0, 1000, 0.01), Decode(2, 0, 1000, 0.01)};
+};
+
+TEST_F(LendingTest, AnIdleDecodeWorkerComputesForAnotherInABurst) {
+  const RouteChoice choice = Choose();
+  EXPECT_EQ(choice.decision, "lent") << "0.1 s and 8 ms, against 1.1 and 2.1 s there and 4.1 alone";
+  EXPECT_EQ(choice.prefill, -1);
+  EXPECT_EQ(choice.lender, 1);
+  EXPECT_EQ(choice.decode, 0);
+}
+
+TEST_F(LendingTest, OnlyAWorkerThatOffersItComputesForOthers) {
+  decode_[1].lends = false;
+  const RouteChoice choice = Choose();
+  EXPECT_EQ(choice.decision, "local");
+  EXPECT_EQ(choice.lender, -1);
+}
+
+TEST_F(LendingTest, ALenderIsPricedByItsQueueItsAnswersAndTheMove) {
+  decode_[1].queue_s = 1.2;
+  EXPECT_EQ(Choose().decision, "local");
+  decode_[1].queue_s = 0;
+  decode_[1].running = 12;
+  EXPECT_EQ(Choose().decision, "local") << "12 answers are delayed by 0.1 s each";
+  decode_[1].running = 0;
+  decode_[1].free_blocks = 7;
+  EXPECT_EQ(Choose().decision, "local") << "it has no room";
+  decode_[1].free_blocks = 1000;
+  decode_[1].cost_known = false;
+  EXPECT_EQ(Choose().decision, "local") << "its cost is not known";
+  decode_[1].cost_known = true;
+  prefill_[0].queue_s = decode_[0].queue_s = 0;
+  EXPECT_EQ(Choose().decision, "local") << "nothing is to be gained";
+  PricedOptions none;
+  none.max_local_prefill_tokens = 0;
+  decode_[0].queue_s = 1;
+  EXPECT_EQ(Choose(none).decision, "load");
+}
+
 TEST(PricedPolicyTest, AloneTheDecodeWorkerIsChosenByItsOwnPrefill) {
   PricedPolicy policy;
   std::vector<Candidate> decode = {Decode(1, 0, 100, 0.01), Decode(2, 0, 100, 0.01)};

@@ -31,8 +31,10 @@ constexpr int64_t kBlockBytes = 128 << 10;
 
 class RoutePlannerTest : public ::testing::Test {
  protected:
-  explicit RoutePlannerTest(const RouteOptions& options = RouteOptions(), int tier_segment = 0)
+  explicit RoutePlannerTest(const RouteOptions& options = RouteOptions(), int tier_segment = 0,
+                            const PricedOptions& priced = {.max_local_prefill_tokens = 0})
       : tier_segment_(tier_segment),
+        policy_(priced),
         fleet_({"p0:1", "p1:1", "p2:1"}, {"d0:1", "d1:1"}, kFleetTokenizer, policy_, clock_,
                options) {
     for (int worker = kFleetPrefill0; worker <= kDecode1; ++worker) Start(worker);
@@ -46,6 +48,10 @@ class RoutePlannerTest : public ::testing::Test {
     event.mutable_card()->set_total_blocks(pool_blocks_);
     event.mutable_card()->set_kv_block_bytes(kBlockBytes);
     event.mutable_card()->set_prefix_caching(!decode);
+    event.mutable_card()->set_device(devices_[worker]);
+    for (const auto capability : capabilities_[worker]) {
+      event.mutable_card()->add_capabilities(capability);
+    }
     if (!decode) {
       event.mutable_card()->set_kv_tier_segment_tokens(tier_segment_);
       event.mutable_card()->set_kv_tier_max_segments(tier_segment_ > 0 ? 100 : 0);
@@ -97,6 +103,9 @@ class RoutePlannerTest : public ::testing::Test {
   const int tier_segment_;  // tokens; 0: prefill workers have no KV tiers
   int64_t tier_load_us_ = 0;
   int pool_blocks_ = 1000;
+  // On cards, from the next start of the worker on.
+  std::array<std::string, 5> devices_;
+  std::array<std::vector<internal::v1::WorkerCapability>, 5> capabilities_;
   FakeClock clock_;
   PricedPolicy policy_;
   testing::RoutedFleet fleet_;
@@ -155,19 +164,214 @@ TEST_F(RoutePlannerTest, TheDecisionIsToldAsItWasMade) {
   EXPECT_GT(why.candidates[1].cost, why.candidates[0].cost);
 }
 
-TEST_F(RoutePlannerTest, AShortTailOnADecodeWorkerThatToldItsCostStaysThere) {
+class LocalPromptTest : public RoutePlannerTest {
+ protected:
+  LocalPromptTest() : RoutePlannerTest(RouteOptions(), 0, PricedOptions()) {}
+  // What Report says of prefill workers.
+  void TellCost(int worker, int running = 0, int64_t token_us = 1000) {
+    internal::v1::WatchResponse event;
+    event.mutable_load()->set_free_blocks(1000);
+    event.mutable_load()->set_running(running);
+    event.mutable_load()->mutable_prefill_cost()->set_fixed_us(10'000);
+    event.mutable_load()->mutable_prefill_cost()->set_token_us(token_us);
+    Tell(worker, event);
+  }
+  // From the choice to the end of the answer, each of which a report follows.
+  Route Serve(const std::vector<uint64_t>& keys) {
+    Route route = *Choose(keys);
+    clock_.Advance(absl::Milliseconds(100));
+    planner_.OnFirstToken(route);
+    planner_.OnRouteEnded(route);
+    for (int worker = kFleetPrefill0; worker <= kDecode1; ++worker) {
+      computed_[worker] += route.computes.worker == worker ? 1 : 0;
+      if (worker >= kDecode0 && computed_[worker] >= kPromptsToKnow) {
+        TellCost(worker);
+      } else {
+        Report(worker);
+      }
+    }
+    return route;
+  }
+
+  static constexpr int kPromptsToKnow = 11;  // as a worker's common/worker/step_cost.h has it
+  std::array<int, 5> computed_ = {};
+};
+
+// Decode workers report what prompts cost there once they have computed some.
+TEST_F(LocalPromptTest, OnAnIdleFleetPromptsAreComputedWhereTheyAreAnswered) {
+  int local = 0;
+  for (uint64_t i = 0; i < 40; ++i) {
+    local += Serve({100 + i}).decision == "local" ? 1 : 0;
+    if (HasFailure()) return;
+  }
+  EXPECT_EQ(local, 40);
+  EXPECT_EQ(computed_[kDecode0], 20);
+  EXPECT_EQ(computed_[kDecode1], 20);
+}
+
+TEST_F(LocalPromptTest, AMeasuredCostTakesThePlaceOfTheOneThatStoodIn) {
+  for (int worker : {kDecode0, kDecode1}) TellCost(worker, /*running=*/0, /*token_us=*/20'000);
+  EXPECT_FALSE(Choose(kPromptKeys, false)->together()) << "2 s against 110 ms and the move";
+}
+
+TEST_F(LocalPromptTest, AShortTailOnADecodeWorkerThatAnswersOthersStaysThere) {
+  for (int worker : {kDecode0, kDecode1}) TellCost(worker, /*running=*/3);
+  EXPECT_FALSE(Choose(kPromptKeys, false)->together()) << "the whole prompt would delay the others";
   Cache(kDecode1, kPromptKeys);
-  EXPECT_FALSE(Choose(kPromptKeys, false)->together()) << "it has told no cost";
-  internal::v1::WatchResponse event;
-  event.mutable_load()->set_free_blocks(1000);
-  event.mutable_load()->mutable_prefill_cost()->set_fixed_us(10'000);
-  event.mutable_load()->mutable_prefill_cost()->set_token_us(1000);
-  Tell(kDecode1, event);
   const auto route = Choose(kPromptKeys, false);
   EXPECT_EQ(route->decision, "local");
   EXPECT_TRUE(route->together());
   EXPECT_EQ(route->answers.worker, kDecode1);
   EXPECT_EQ(route->matched_blocks, 6);
+}
+
+// All prefill workers are busy for 2 s and decode worker 0 for 1 s; decode worker 1 is idle, but
+// its steps are slow, and it computes for others.
+class LentPromptTest : public LocalPromptTest {
+ protected:
+  LentPromptTest() {
+    devices_[kDecode1] = "slow steps";
+    capabilities_[kDecode1] = {internal::v1::WORKER_CAPABILITY_COMPUTE,
+                               internal::v1::WORKER_CAPABILITY_ANSWER};
+    roster_.OnStreamLost(kDecode1, absl::UnavailableError("restarted"));
+    Start(kDecode1);
+    for (int worker : {kFleetPrefill0, kFleetPrefill1, kPrefill2}) Report(worker, 2);
+    for (int worker : {kDecode0, kDecode1}) {
+      internal::v1::WatchResponse event;
+      internal::v1::LoadReport& load = *event.mutable_load();
+      load.set_free_blocks(1000);
+      load.set_remaining_work_us(worker == kDecode0 ? 1'000'000 : 0);
+      load.mutable_prefill_cost()->set_fixed_us(10'000);
+      load.mutable_prefill_cost()->set_token_us(1000);
+      load.mutable_decode_cost()->set_fixed_us(worker == kDecode0 ? 10'000 : 50'000);
+      Tell(worker, event);
+    }
+    roster_.Tick();
+  }
+};
+
+TEST_F(LentPromptTest, AnIdleDecodeWorkerComputesForOneThatAnswersFaster) {
+  const auto route = Choose(kPromptKeys);
+  ASSERT_TRUE(route.ok()) << route.status();
+  EXPECT_EQ(route->decision, "lent");
+  EXPECT_EQ(route->computes.worker, kDecode1);
+  EXPECT_EQ(route->answers.worker, kDecode0);
+  EXPECT_FALSE(route->together());
+  EXPECT_EQ(route->predicted_ttft, absl::Milliseconds(10 + 100));
+  const Decision& why = *route->why;
+  EXPECT_EQ(why.kappa, 0) << "a decode worker has no such price";
+  const auto lender = std::find_if(why.candidates.begin(), why.candidates.end(),
+                                   [](const auto& c) { return c.worker == kDecode1; });
+  ASSERT_NE(lender, why.candidates.end());
+  EXPECT_EQ(lender->role, v1::WORKER_ROLE_DECODE);
+  EXPECT_NEAR(lender->service_seconds, 0.110, 1e-9);
+  EXPECT_NEAR(lender->cost, 0.110 + 7 * kBlockBytes / 1e9, 1e-6);
+  EXPECT_EQ(std::count_if(why.candidates.begin(), why.candidates.end(),
+                          [](const auto& c) { return c.worker == kDecode1; }),
+            1);
+  const v1::Decision told = ToProto(why);
+  EXPECT_EQ(told.computes_address(), "d1:1");
+  EXPECT_EQ(told.answers_address(), "d0:1");
+  // The next one waits for this one there, until it is computed.
+  EXPECT_EQ(Choose(kPromptKeys, false)->predicted_ttft, absl::Milliseconds(220));
+  planner_.OnFirstToken(*route);
+  EXPECT_EQ(Choose(kPromptKeys, false)->predicted_ttft, absl::Milliseconds(110));
+  planner_.OnRouteEnded(*route);
+}
+
+TEST_F(LentPromptTest, ARequestThatHasFailedThereGoesAnotherWay) {
+  const auto lent = Choose(kPromptKeys);
+  ASSERT_EQ(lent->decision, "lent");
+  planner_.OnRouteFailed(*lent, Blame::kPair);
+  RouteRequest request;
+  request.model_fingerprint = 0xA0DE1;
+  request.keys = kPromptKeys;
+  request.prompt_tokens = 100;
+  request.failed = absl::MakeConstSpan(&*lent, 1);
+  const auto other = planner_.Choose(request);
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_EQ(other->decision, "local");
+}
+
+TEST_F(LentPromptTest, APairThatFailsTogetherDoesNotLend) {
+  for (int i = 0; i < kFailuresToAvoid; ++i) {
+    const auto route = Choose(kPromptKeys);
+    ASSERT_EQ(route->decision, "lent");
+    planner_.OnRouteFailed(*route, Blame::kPair);
+  }
+  const auto route = Choose(kPromptKeys);
+  EXPECT_EQ(route->decision, "local");
+  EXPECT_EQ(route->answers.worker, kDecode0);
+}
+
+// One worker for all of a request.
+class AloneTest : public RoutePlannerTest {
+ protected:
+  AloneTest() {
+    capabilities_[kDecode1] = {internal::v1::WORKER_CAPABILITY_SCORE,
+                               internal::v1::WORKER_CAPABILITY_ANSWER};
+    roster_.OnStreamLost(kDecode1, absl::UnavailableError("restarted"));
+    Start(kDecode1);
+  }
+  absl::StatusOr<Route> ChooseAlone(RouteRequest::Workers workers, Incarnation only = {}) {
+    RouteRequest request;
+    request.model_fingerprint = 0xA0DE1;
+    request.prompt_tokens = 100;
+    request.workers = workers;
+    request.only = only;
+    request.explain = true;
+    return planner_.Choose(request);
+  }
+  absl::StatusOr<Route> ChooseToScore() { return ChooseAlone(RouteRequest::Workers::kScore); }
+  void LosePrefillWorkers() {
+    for (int worker : {kFleetPrefill0, kFleetPrefill1, kPrefill2}) {
+      roster_.OnStreamLost(worker, absl::UnavailableError("killed"));
+    }
+  }
+};
+
+TEST_F(AloneTest, WithoutPrefillWorkersADecodeWorkerThatCanScoreDoes) {
+  EXPECT_LT(ChooseToScore()->answers.worker, kDecode0) << "prefill workers first";
+  LosePrefillWorkers();
+  const auto route = ChooseToScore();
+  ASSERT_TRUE(route.ok()) << route.status();
+  EXPECT_EQ(route->answers.worker, kDecode1);
+  EXPECT_TRUE(route->together());
+  EXPECT_EQ(route->why->prefill_candidates, 1);
+  EXPECT_EQ(ToProto(*route->why).answers_address(), "d1:1");
+  // It is work there, until it is done.
+  const auto behind = ChooseToScore();
+  EXPECT_EQ(behind->predicted_ttft, 2 * route->predicted_ttft);
+  planner_.OnFirstToken(*behind);
+  planner_.OnFirstToken(*route);
+  EXPECT_EQ(ChooseToScore()->predicted_ttft, route->predicted_ttft);
+  roster_.OnStreamLost(kDecode1, absl::UnavailableError("killed"));
+  const absl::Status none = ChooseToScore().status();
+  EXPECT_EQ(ErrorReason(none), "NO_PREFILL_WORKER");
+  EXPECT_THAT(std::string(none.message()), ::testing::HasSubstr("decode worker that can score"));
+}
+
+TEST_F(AloneTest, APrefillWorkerThatDoesNotScoreIsNotAskedTo) {
+  for (int worker : {kFleetPrefill0, kFleetPrefill1, kPrefill2}) {
+    capabilities_[worker] = {internal::v1::WORKER_CAPABILITY_COMPUTE};
+    roster_.OnStreamLost(worker, absl::UnavailableError("restarted"));
+    Start(worker);
+  }
+  EXPECT_EQ(ChooseToScore()->answers.worker, kDecode1);
+  EXPECT_LT(Choose(kPromptKeys)->computes.worker, kDecode0);
+}
+
+TEST_F(AloneTest, ADecodeWorkerThatIsNamedComputesAlone) {
+  const Incarnation named = roster_.Find("d0:1")->incarnation();
+  const auto route = ChooseAlone(RouteRequest::Workers::kPrefill, named);
+  ASSERT_TRUE(route.ok()) << route.status();
+  EXPECT_EQ(route->answers.worker, kDecode0);
+  EXPECT_TRUE(route->together());
+  planner_.OnFirstToken(*route);
+  planner_.OnRouteEnded(*route);
+  EXPECT_EQ(ErrorReason(ChooseAlone(RouteRequest::Workers::kPrefill, {kDecode0, 1}).status()),
+            "NO_WORKER")
+      << "another process at the address";
 }
 
 TEST_F(RoutePlannerTest, WhenAllPrefillWorkersAreSilentPromptsGoHome) {
@@ -685,7 +889,11 @@ TEST_F(SloTest, NothingIsRefusedWhileNobodyHasToldWhatPromptsTake) {
   // The decode workers alone, which have told nothing.
   std::vector<uint64_t> keys(5000);
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = i + 1;
-  EXPECT_TRUE(Choose(keys).ok());
+  EXPECT_EQ(ErrorReason(Choose(keys).status()), "TTFT_SLO_UNREACHABLE") << "80 s on their kind";
+  clock_.Advance(kExpireAfter + absl::Milliseconds(1));
+  for (int worker : {kDecode0, kDecode1}) Report(worker);
+  roster_.Tick();
+  EXPECT_TRUE(Choose(keys).ok()) << "the prefill workers are forgotten";
 }
 
 // Asking is not sending: whoever asks about long prompts does not make the others' computing cheap.

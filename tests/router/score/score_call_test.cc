@@ -255,6 +255,28 @@ TEST_F(ScoreCallTest, WithoutPrefillWorkersItIsRefused) {
   EXPECT_EQ(score_network_.count(), 0u);
 }
 
+TEST_F(ScoreCallTest, WithoutPrefillWorkersDecodeWorkersThatCanScoreDo) {
+  decode_capabilities_ = {internal::v1::WORKER_CAPABILITY_SCORE,
+                          internal::v1::WORKER_CAPABILITY_ANSWER};
+  Begin();
+  LoseWatch(0);
+  LoseWatch(1);
+  Start(40);
+  EXPECT_GE(batch(0).worker, 2);
+  EXPECT_EQ(batch(0).request.prefill_epoch(), cards_[batch(0).worker].epoch());
+  EXPECT_NE(batch(1).worker, batch(0).worker) << "the other one is idle";
+  batch(1).ScoreAll();
+  // What a lost one leaves goes to another one.
+  LoseWatch(batch(0).worker);
+  batch(0).End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "gone"));
+  EXPECT_GE(batch(2).worker, 2);
+  EXPECT_NE(batch(2).worker, batch(0).worker);
+  batch(2).ScoreAll();
+  EXPECT_EQ(sink().End(), absl::OkStatus());
+  EXPECT_EQ(sink().usage().failed_items(), 0);
+  EXPECT_EQ(Ids().size(), 40u);
+}
+
 TEST_F(ScoreCallTest, CancelsAndDeadlinesEndTheStreams) {
   router::ScoreCall& call = Start(2, {"y"}, absl::Seconds(60));
   batch(0);
