@@ -240,7 +240,7 @@ def network(resources):
             for port in ("grpc", "http", "metrics"):
                 wanted = (there == "router" and port in ("grpc", "http")
                           or (here, there, port) in {("router", "prefill", "grpc"), ("router", "decode", "grpc"),
-                                                     ("decode", "prefill", "grpc")})
+                                                     ("decode", "prefill", "grpc"), ("decode", "decode", "grpc")})
                 wanted = wanted and (here not in ROLES or there != "router")  # pods of Baton call no router
                 wanted = wanted or (here == MONITORING and port == "metrics" and monitored)
                 can = allows("ingress", "from", there, here, port) and (
