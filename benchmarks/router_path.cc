@@ -36,7 +36,6 @@
 #include "common/base/rpc/channel.h"
 #include "common/base/rpc/grpc_status.h"
 #include "common/tokenizer/tokenizer.h"
-#include "router/routing/priced_policy.h"
 
 namespace baton::benchmarks {
 namespace {
@@ -307,7 +306,7 @@ void BenchHitRate(const Options& options) {
   scenario.seed = options.seed;
   const CellResult simulated =
       Simulate(TraceOf(options, outcomes, prefix_of), scenario,
-               MakeBatonRouter([](uint64_t) { return std::make_unique<router::PricedPolicy>(); }));
+               MakeBatonRouter([](uint64_t) { return SimPolicy(/*seed=*/0); }));
   std::printf("| hit rate | simulated | of a cache without end | TTFT p50 | p99 |\n");
   std::printf("|---|---|---|---|---|\n| **%.3f** | %.3f | %.3f | %.2f ms | %.2f ms |\n",
               1.0 * cached / prompt, simulated.hit_rate, 1.0 * ceiling / prompt,

@@ -29,7 +29,6 @@
 #include "benchmarks/router_sim/peer_formulas.h"
 #include "benchmarks/router_sim/sweep_report.h"
 #include "common/base/log.h"
-#include "router/routing/priced_policy.h"
 
 namespace baton::benchmarks {
 namespace {
@@ -132,14 +131,6 @@ std::vector<Cell> MakeCells(const std::deque<Load>& loads, const Options& option
     });
   }
   return cells;
-}
-
-// No simulated decode worker computes prompts.
-std::unique_ptr<router::Policy> SimPolicy(uint64_t seed) {
-  router::PricedOptions priced;
-  priced.max_local_prefill_tokens = 0;
-  priced.seed = seed;
-  return std::make_unique<router::PricedPolicy>(priced);
 }
 
 std::vector<NamedPolicy> MakePolicies(const Options& options) {

@@ -9,6 +9,7 @@
 #include "benchmarks/router_sim/sim_clock.h"
 #include "benchmarks/router_sim/sim_decode_worker.h"
 #include "common/base/check.h"
+#include "router/routing/priced_policy.h"
 #include "router/routing/route_planner.h"
 #include "tests/testing/routed_fleet.h"
 
@@ -171,6 +172,13 @@ class BatonRouter final : public SimRouter {
 };
 
 }  // namespace
+
+std::unique_ptr<router::Policy> SimPolicy(uint64_t seed) {
+  router::PricedOptions priced;
+  priced.max_local_prefill_tokens = 0;
+  priced.seed = seed;
+  return std::make_unique<router::PricedPolicy>(priced);
+}
 
 MakeRouter MakeBatonRouter(MakePolicy make_policy, BatonOptions options) {
   return [make_policy, options](const RouterSetup& setup) {

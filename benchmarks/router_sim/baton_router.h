@@ -21,6 +21,10 @@ struct BatonOptions {
 };
 MakeRouter MakeBatonRouter(MakePolicy make_policy, BatonOptions options = {});
 
+// The default policy, but that all prompts go to prefill workers: no simulated decode worker
+// computes any.
+std::unique_ptr<router::Policy> SimPolicy(uint64_t seed);
+
 }  // namespace baton::benchmarks
 
 #endif  // BATON_BENCHMARKS_ROUTER_SIM_BATON_ROUTER_H_

@@ -7,7 +7,6 @@
 #include "benchmarks/router_sim/baton_router.h"
 #include "benchmarks/router_sim/decode_cells.h"
 #include "benchmarks/router_sim/simulation.h"
-#include "router/routing/priced_policy.h"
 
 namespace baton::benchmarks {
 namespace {
@@ -28,9 +27,8 @@ TEST(ColdWorkerTest, ABurstIsSpreadOverEqualWorkersThoughOneHasOnlySlowFirstStep
     // The other one has run for a while.
     scenario.decode.past = {{0, {1, 1, 30, 770'000}}, {1, {50, 4, 1000, 20'450}}};
     scenario.decode.snapshot_s = 2;
-    const CellResult result = Simulate(trace, scenario, MakeBatonRouter([](uint64_t) {
-                                         return std::make_unique<router::PricedPolicy>();
-                                       }));
+    const CellResult result =
+        Simulate(trace, scenario, MakeBatonRouter([](uint64_t) { return SimPolicy(/*seed=*/0); }));
     EXPECT_EQ(result.unanswered, 0);
     const std::vector<int>& sequences = result.decode.snapshot;
     ASSERT_EQ(sequences.size(), 2u);

@@ -13,7 +13,6 @@
 #include "benchmarks/router_sim/log_histogram.h"
 #include "benchmarks/router_sim/peer_formulas.h"
 #include "benchmarks/router_sim/sweep_report.h"
-#include "router/routing/priced_policy.h"
 
 namespace baton::benchmarks {
 namespace {
@@ -22,9 +21,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::vector<NamedPolicy> DecodePolicies() {
-  std::vector<NamedPolicy> policies = {{"Baton", MakeBatonRouter([](uint64_t) {
-                                          return std::make_unique<router::PricedPolicy>();
-                                        })}};
+  std::vector<NamedPolicy> policies = {
+      {"Baton", MakeBatonRouter([](uint64_t) { return SimPolicy(/*seed=*/0); })}};
   for (const PeerKind& kind : DecodePeerKinds()) {
     policies.push_back({kind.name, MakePeerRouter(kind)});
   }

@@ -7,7 +7,6 @@
 #include "benchmarks/router_sim/load_generator.h"
 #include "benchmarks/router_sim/sim_decode_worker.h"
 #include "benchmarks/router_sim/sim_links.h"
-#include "router/routing/priced_policy.h"
 
 namespace baton::benchmarks {
 namespace {
@@ -79,14 +78,7 @@ class LinkSimulationTest : public ::testing::Test {
   CellResult Run(const std::string& rates, bool hears_links) {
     scenario_.decode.links.clear();
     if (!rates.empty()) scenario_.decode.links = *ParseLinkRates(rates, 4, 4, 1);
-    return Simulate(trace_, scenario_,
-                    MakeBatonRouter(
-                        [](uint64_t seed) {
-                          router::PricedOptions options;
-                          options.seed = seed;
-                          return std::make_unique<router::PricedPolicy>(options);
-                        },
-                        {.hears_links = hears_links}));
+    return Simulate(trace_, scenario_, MakeBatonRouter(&SimPolicy, {.hears_links = hears_links}));
   }
 
   Trace trace_;

@@ -14,7 +14,6 @@
 #include "benchmarks/router_sim/random.h"
 #include "benchmarks/router_sim/simulation.h"
 #include "benchmarks/router_sim/sweep_report.h"
-#include "router/routing/priced_policy.h"
 
 namespace baton::benchmarks {
 namespace {
@@ -32,9 +31,8 @@ Trace SmallLoad(uint64_t seed = 1) {
 }
 
 std::vector<NamedPolicy> AllPolicies() {
-  std::vector<NamedPolicy> policies = {{"Baton", MakeBatonRouter([](uint64_t) {
-                                          return std::make_unique<router::PricedPolicy>();
-                                        })}};
+  std::vector<NamedPolicy> policies = {
+      {"Baton", MakeBatonRouter([](uint64_t) { return SimPolicy(/*seed=*/0); })}};
   for (const PeerKind& kind : PeerKinds()) {
     policies.push_back({kind.name, MakePeerRouter(kind)});
   }
@@ -48,10 +46,9 @@ TEST(FetchSimulationTest, FastFetchesSpareComputingAndSlowOnesChangeNothing) {
     Scenario scenario;
     scenario.routers = 2;
     scenario.fetch_bytes_per_second = bytes_per_second;
-    return Simulate(
-        trace, scenario,
-        MakeBatonRouter([](uint64_t) { return std::make_unique<router::PricedPolicy>(); },
-                        {.kv_fetch = fetches, .prices_fetches = priced}));
+    return Simulate(trace, scenario,
+                    MakeBatonRouter([](uint64_t) { return SimPolicy(/*seed=*/0); },
+                                    {.kv_fetch = fetches, .prices_fetches = priced}));
   };
   const CellResult off = run(false, false, 10e9);
   EXPECT_EQ(off.fetched_tokens, 0);
