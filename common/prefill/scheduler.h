@@ -38,13 +38,11 @@
 //   first of these lacks blocks or slots, no request is admitted. So it waits for nothing but
 //   answers that run, which end, as the first in rank of them always progresses: it preempts
 //   others, and where jobs have the block that it lacks, these complete.
-// - Jobs leave the running answers a block each for their next tokens. A request that has waited
-// for
-//   long at the head of its queue (it may need more than half of the pool) keeps all jobs from
-//   starting until it is admitted.
-// - A job that could not start for kLongestWait, while none runs, is refused (jobs.h): it does not
-// fit
-//   into the reserve, or such a request waits. Its caller asks elsewhere.
+// - Jobs leave the running answers a block each for their next tokens.
+// - A request that has waited for long at the head of its queue (it may need more than half of the
+//   pool) keeps all jobs from starting until it is admitted.
+// - A job that could not start for kLongestWait, while none runs, is refused (jobs.h): the reserve
+//   is too small for it, or such a request waits. Its caller asks elsewhere.
 //
 // Scoring. The blocks of a job that only its item has are not inserted: they would evict the prefix
 // that items share. A job gets the blocks of its labels together with those of its prompt. For the

@@ -54,6 +54,11 @@ def quantiles(name, by="", where=ALL, qs=(0.5, 0.95, 0.99)):
     return [(quantile(q, name, by, where), f"{legend}p{100 * q:g}") for q in qs]
 
 
+def observed(targets):
+    """Without series that have observed nothing: decode workers may never compute for others."""
+    return [(f"{expression} >= 0", legend) for expression, legend in targets]
+
+
 def nonzero(expression, label):
     """The series above 0, or one of 0: most reasons of failures never occur."""
     return f'{expression} > 0 or on () label_replace(vector(0), "{label}", "none", "", "")'
@@ -220,7 +225,7 @@ def prefill_and_decode():
               "admit: for the tokenizer; prefill: to be computed; transfer: computed, KV on its way; decode: to be admitted."),
         row("Prefill"),
         panel("Prefill time", SECONDS, quantiles(prefill), "Computing a prompt: the sum of the steps that it was in."),
-        panel("Prefill time by instance, p95", SECONDS, [(quantile(0.95, prefill, "instance"), "{{instance}}")],
+        panel("Prefill time by instance, p95", SECONDS, observed([(quantile(0.95, prefill, "instance"), "{{instance}}")]),
               "One slow device stands out here."),
         panel("Prompt tokens to compute", COUNT,
               [(gauge("baton_prompt_tokens_queued", "role, instance"), "{{role}} {{instance}}")],
@@ -310,7 +315,8 @@ def transfer():
         panel("Transferred by instance", BYTES_PER_S,
               [(total("baton_kv_transfer_bytes_total", "role, instance", PROCESS), "{{role}} {{instance}}")],
               "One overloaded link stands out here."),
-        panel("Size of a transfer", BYTES, quantiles(size, "direction", PROCESS, (0.5, 0.95)), "KV payload of one request."),
+        panel("Size of a transfer", BYTES, observed(quantiles(size, "direction", PROCESS, (0.5, 0.95))),
+              "KV payload of one request."),
         row("Time"),
         panel("Time that computing does not hide", SECONDS, quantiles(duration, "role", PROCESS, (0.5, 0.95)),
               "decode: from the first token's arrival to the verified commit. prefill: from the computed prompt to the last "
