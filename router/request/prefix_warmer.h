@@ -92,7 +92,7 @@ class PrefixWarmer final : public WatchedCall {
 
   absl::StatusOr<Prefix> Prepare(const v1::WarmPrefixRequest& request) const;
   absl::Status Remember(Prefix prefix, Waiter waiter);
-  // Of those that compute prompts.
+  // Those that are ready and compute prompts.
   std::vector<Ready> ReadyWorkers() const;
   void ChoosePlaces(Prefix& prefix) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Harvest(Place& place, Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -54,7 +54,7 @@ class CostEstimates {
     double pace = 1;       // in `cost`: above 1 is slower than the pool
   };
   const Estimate& Of(int worker) const { return workers_[worker].estimate; }
-  // Of any worker of the kind.
+  // What is expected of any worker of the kind.
   Estimate OfKind(const std::string& kind) const;
 
  private:
