@@ -150,7 +150,6 @@ void DecodeLoop::AdmitAll() {
   const absl::Duration now = clock_.SinceStart();
   if (!jobs_.empty()) last_job_at_ = now;
   scheduler_.BoundReceiving(last_job_at_ && now - *last_job_at_ < kReserveAfterJobs);
-  if (jobs_.blocked()) scheduler_.EvictExcess();
   bool admitted = false;
   // What is free now is for the job that waits for it.
   while (!jobs_.blocked()) {

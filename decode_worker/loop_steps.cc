@@ -75,7 +75,10 @@ bool DecodeLoop::PlanJobs(const StepPlan& plan) {
     room.blocks = pool_.counts().total / 2;
     room.jobs = std::max(1, most_jobs / 2);
   }
-  return jobs_.Plan(room);
+  const bool planned = jobs_.Plan(room);
+  // At once: a loop without a step sleeps until a message comes.
+  if (jobs_.blocked()) scheduler_.EvictExcess();
+  return planned;
 }
 
 engine::Batch DecodeLoop::MakeBatch(const StepPlan& plan) {

@@ -57,7 +57,7 @@ class PrefillJobs {
   // Answers at once or from the loop's thread. RESOURCE_EXHAUSTED (QUEUE_FULL), UNAVAILABLE
   // (DRAINING).
   void Offer(worker::KvOffer offer, worker::AnswerOffer answer);
-  // As WorkerLoop::RefuseNew.
+  // Does for jobs what WorkerLoop::RefuseNew asks for.
   void RefuseNew(bool draining) { submission_limit_.SetDraining(draining); }
 
   // For a prompt that is computed otherwise than as a job: brings KV of it that tiers or another

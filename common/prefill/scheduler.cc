@@ -226,7 +226,7 @@ class PrefillScheduler::Planner {
       if (queue.next == queue.jobs.size()) tenants.erase(least);
     }
   }
-  // With what this plan gives the tenant.
+  // Returns the tokens computed for the tenant, with those that this plan gives it.
   int64_t Served(const std::string& tenant) const {
     const auto planned = planned_.find(tenant);
     return scheduler_.tenants_.at(tenant).served +

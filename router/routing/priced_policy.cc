@@ -288,7 +288,7 @@ void PricedPolicy::ChooseLocal(const RouteQuery& query, const Candidate& prefill
     consider({i, false, ComputeBesideAnswers(c) + query.answer_tokens * std::max(0.0, slower_s)});
     if (c.lends && i != partner_at) consider({i, true, ComputeForAnother(query, c, partner)});
   }
-  // Of equally cheap ways, those without a move first.
+  // Among equally cheap ways, those without a move come first.
   const double bound = lowest + std::max(kTie_s, kTieShare * lowest);
   for (const bool lends : {false, true}) {
     LeastLoaded best(turn);
