@@ -150,7 +150,6 @@ TEST_P(JobsTest, AnswersThatReceiveGiveBackWhatAJobLacks) {
   ASSERT_EQ(transfers_.size(), 2u);
   const auto job = Compute(Prompt(16 * 4, 500));
   Turn();
-  Turn();
   EXPECT_FALSE(transfers_[0]->cancelled);
   ASSERT_TRUE(transfers_[1]->cancelled) << "the last in rank";
   Fail(*transfers_[1], absl::CancelledError("by the worker"));
