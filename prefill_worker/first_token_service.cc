@@ -11,7 +11,7 @@
 #include "common/base/status_macros.h"
 #include "common/prefill/request.h"
 #include "common/worker/call_gate.h"
-#include "common/worker/router_call.h"
+#include "common/worker/call_checks.h"
 #include "common/worker/token_sampling.h"
 
 namespace baton::prefill_worker {

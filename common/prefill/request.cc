@@ -6,36 +6,12 @@
 #include "common/base/error.h"
 #include "common/base/request_limits.h"
 #include "common/base/status_macros.h"
-#include "common/transfer/checksum.h"
-#include "common/worker/router_call.h"
+#include "common/worker/call_checks.h"
 
 namespace baton::prefill {
-namespace {
-
-absl::Status Mismatch(absl::string_view reason, absl::string_view what, uint64_t found,
-                      uint64_t expected) {
-  return MakeError(absl::StatusCode::kFailedPrecondition, reason,
-                   absl::StrCat("the caller means ", what, " ", absl::Hex(found),
-                                ", this worker has ", absl::Hex(expected)));
-}
-
-}  // namespace
-
 absl::Status CheckRequest(const internal::v1::PrefillRequest& request, uint64_t epoch,
                           const engine::Engine& engine) {
-  if (const uint64_t sum = transfer::RequestChecksum(request); sum != request.checksum()) {
-    return MakeError(absl::StatusCode::kDataLoss, "CHECKSUM",
-                     absl::StrCat("PrefillRequest has checksum ", absl::Hex(request.checksum()),
-                                  ", its content ", absl::Hex(sum)));
-  }
-  if (request.prefill_epoch() != epoch) {
-    return Mismatch("STALE_EPOCH", "epoch", request.prefill_epoch(), epoch);
-  }
-  if (request.model_fingerprint() != engine.config().fingerprint) {
-    return Mismatch("MODEL_MISMATCH", "model", request.model_fingerprint(),
-                    engine.config().fingerprint);
-  }
-  BATON_RETURN_IF_ERROR(engine.kv_layout().CheckCaller(request.kv_layout_fingerprint()));
+  BATON_RETURN_IF_ERROR(worker::CheckKvCall(request, {request.prefill_epoch(), epoch}, engine));
   if (request.tokens_size() < 1 || request.tokens_size() > engine.max_model_len()) {
     return InvalidField(
         "PROMPT_LENGTH", "tokens",

@@ -12,8 +12,8 @@
 #include "common/base/request_limits.h"
 #include "common/base/rpc/grpc_status.h"
 #include "common/base/status_macros.h"
-#include "common/transfer/checksum.h"
 #include "common/transfer/kv_sender.h"
+#include "common/worker/call_checks.h"
 #include "common/worker/call_gate.h"
 #include "common/worker/kv_hint.h"
 #include "common/worker/raw_request.h"
@@ -21,28 +21,11 @@
 namespace baton::worker {
 namespace {
 
-absl::Status Mismatch(absl::string_view reason, absl::string_view what, uint64_t found,
-                      uint64_t expected) {
-  return MakeError(absl::StatusCode::kFailedPrecondition, reason,
-                   absl::StrCat("the caller means ", what, " ", absl::Hex(found),
-                                ", this worker has ", absl::Hex(expected)));
-}
-
 // What both requests have. `epoch`: the one that the caller means.
 template <class Request>
 absl::Status CheckPrefix(const Request& request, uint64_t epoch, uint64_t own_epoch,
                          const engine::Engine& engine) {
-  if (const uint64_t sum = transfer::RequestChecksum(request); sum != request.checksum()) {
-    return MakeError(absl::StatusCode::kDataLoss, "CHECKSUM",
-                     absl::StrCat(Request::descriptor()->name(), " has checksum ",
-                                  absl::Hex(request.checksum()), ", its content ", absl::Hex(sum)));
-  }
-  if (epoch != own_epoch) return Mismatch("STALE_EPOCH", "epoch", epoch, own_epoch);
-  const uint64_t model = engine.config().fingerprint;
-  if (request.model_fingerprint() != model) {
-    return Mismatch("MODEL_MISMATCH", "model", request.model_fingerprint(), model);
-  }
-  BATON_RETURN_IF_ERROR(engine.kv_layout().CheckCaller(request.kv_layout_fingerprint()));
+  BATON_RETURN_IF_ERROR(CheckKvCall(request, {epoch, own_epoch}, engine));
   const int block_tokens = engine.kv_layout().block_tokens;
   if (request.tokens_size() < 1 || request.tokens_size() > engine.max_model_len() ||
       request.tokens_size() % block_tokens != 0) {
