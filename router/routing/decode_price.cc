@@ -42,7 +42,7 @@ double ComputeBesideAnswers(const Candidate& c) {
     const double step_s = DecodeStepSeconds(c, 0, 0);
     decoding_share = step_s / std::max(kPromptShareOfStep_s, kStepBesideAnswers_s - step_s);
   }
-  return c.queue_s + c.service_s * (1 + decoding_share + answers);
+  return c.wait_s() + c.computing_s() * (1 + decoding_share + answers);
 }
 
 double ComputeForAnother(const RouteQuery& query, const Candidate& lender,
@@ -83,7 +83,7 @@ BATON_WIDE_LOOPS void KvMove::AddTo(const double* __restrict cost, const float* 
 
 double PromptSeconds(const RouteQuery& query, const Candidate& c, bool alone,
                      const Candidate* prefill) {
-  if (alone) return c.queue_s + c.service_s;
+  if (alone) return c.wait_s() + c.computing_s();
   if (prefill != nullptr) return KvMove(query, c).SecondsFrom(*prefill);
   return std::max(0, query.prompt_blocks - c.matched_blocks) * query.block_transfer_s;
 }

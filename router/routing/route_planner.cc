@@ -170,7 +170,7 @@ absl::StatusOr<Route> RoutePlanner::ChooseOf(const RouteRequest& request) {
   {
     BriefLock lock(&mutex_);
     CountDispatch(chosen->query, chosen->pair, &route);
-    will_be_cached = chosen->pair.prefill && workers_[chosen->pair.prefill->worker].prefix_caching;
+    will_be_cached = workers_[computes.worker].prefix_caching;
   }
   if (will_be_cached) {
     dispatched_.Add(computes.worker, request.keys, clock_.SinceStart() + finish + kReportsWithin);
@@ -183,23 +183,17 @@ absl::StatusOr<RoutePlanner::Chosen> RoutePlanner::Decide(const RouteRequest& re
   const bool alone = request.alone();
   const absl::Duration now = clock_.SinceStart();
   Chosen chosen;
-  thread_local std::vector<Candidate> decode;  // for its memory, as below
+  thread_local Candidates answering, prefill;  // for their memory, as below
   if (alone) {
-    decode.clear();
+    answering = Candidates();
   } else {
-    thread_local Candidates found;
-    Collect(v1::WORKER_ROLE_DECODE, /*suspect=*/false, request, matched.depths, now, &found);
-    PreferHeard(matched.silences, &found);
-    if (found.empty()) {
+    Collect(v1::WORKER_ROLE_DECODE, /*suspect=*/false, request, matched.depths, now, &answering);
+    PreferHeard(matched.silences, &answering);
+    if (answering.empty()) {
       chosen.no_decode_worker = true;
       return chosen;
     }
-    found.CopyTo(&decode);
-    // A request that has failed once is not lent: its next way should be another one.
-    const bool again = !request.failed.empty() || !request.avoid.empty() || !request.lost.empty();
-    for (Candidate& c : decode) c.lends = c.lends && !again;
   }
-  thread_local Candidates prefill;
   if (alone) {
     BATON_RETURN_IF_ERROR(CollectAlone(request, matched.depths, now, &prefill));
   } else {
@@ -207,9 +201,18 @@ absl::StatusOr<RoutePlanner::Chosen> RoutePlanner::Decide(const RouteRequest& re
   }
   PreferHeard(matched.silences, &prefill);
   const RouteQuery& query = chosen.query =
-      QueryOf(request, alone ? prefill.worker(0) : decode[0].worker, now);
-  PriceLoads(query, matched.in_tiers, &prefill);
-  if (options_.kv_fetch) PriceFetches(query, matched.reported, decode, &prefill);
+      QueryOf(request, alone ? prefill.worker(0) : answering.worker(0), now);
+  Held holder;
+  if (options_.kv_fetch) holder = HolderOf(prefill, answering, matched.reported);
+  for (Candidates* computing : {&prefill, &answering}) {
+    PriceLoads(query, matched.in_tiers, computing);
+    PriceFetches(query, holder, computing);
+  }
+  thread_local std::vector<Candidate> decode;
+  answering.CopyTo(&decode);
+  // A request that has failed once is not lent: its next way should be another one.
+  const bool again = !request.failed.empty() || !request.avoid.empty() || !request.lost.empty();
+  for (Candidate& c : decode) c.lends = c.lends && !again;
   const Pair& pair = chosen.pair =
       alone ? ChooseAlone(query, prefill) : ChoosePair(query, prefill, decode);
   Route& route = chosen.route = RouteTo(pair);
@@ -223,7 +226,7 @@ absl::StatusOr<RoutePlanner::Chosen> RoutePlanner::Decide(const RouteRequest& re
   route.matched_blocks = computes.matched_blocks;
   route.decision = std::string(pair.decision);
   route.spilled = SpilledOf(request, route);
-  if (options_.kv_fetch) NameHolder(query, matched.reported, pair, prefill, decode, &route);
+  NameHolder(query, holder, pair, &route);
   if (computes.cost_known) {
     route.predicted_ttft = absl::Seconds(computes.wait_s() + computes.computing_s());
   }
@@ -415,8 +418,9 @@ void RoutePlanner::CountDispatch(const RouteQuery& query, const Pair& pair, Rout
     return;
   }
   if (!pair.prefill) {
-    route->dispatch = fleet_.OnDispatch(
-        pair.decode.worker, now, {tokens, pair.decode.service_s, received, query.prompt_tokens});
+    route->dispatch =
+        fleet_.OnDispatch(pair.decode.worker, now,
+                          {tokens, pair.decode.computing_s(), received, query.prompt_tokens});
     return;
   }
   policy_.OnSent(*pair.prefill);

@@ -108,6 +108,14 @@ class RoutePlanner final : public RosterObserver {
     int segment_tokens = 0;
     std::vector<int> segments;  // by worker
   };
+  // The worker, of either role, that has most blocks of the prompt cached, by its own reports. No
+  // worker: none has enough.
+  struct Held {
+    int worker = kNoWorker;
+    int blocks = 0;
+  };
+  static Held HolderOf(const Candidates& prefill, const Candidates& decode,
+                       absl::Span<const int> reported);
   // The choice, and its candidates as they were seen.
   struct Pair {
     // The worker that computes the prompt, if it is not `decode`: a prefill worker, or with `lent`
@@ -129,7 +137,7 @@ class RoutePlanner final : public RosterObserver {
 
   struct Matched {
     std::vector<int> depths;    // by worker: blocks of the prompt that it has or will have cached
-    std::vector<int> reported;  // with kv_fetch: that it says it has
+    std::vector<int> reported;  // with kv_fetch: of these, those that it reports
     std::vector<int> ends;      // the different depths that are reported
     InTiers in_tiers;
     std::vector<absl::Duration> silences;  // set after a loss: by worker, since its last message
@@ -176,19 +184,15 @@ class RoutePlanner final : public RosterObserver {
   absl::Status CheckSlo(const RouteRequest& request, const Candidates& prefill,
                         absl::Span<const Candidate> decode, const Pair& pair) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  // Sets what the prefill candidates would fetch instead of computing, as they decide it.
-  // `reported`: by worker, the blocks of the prompt that it says it has; here and below.
-  void PriceFetches(const RouteQuery& query, absl::Span<const int> reported,
-                    absl::Span<const Candidate> decode, Candidates* prefill) const
-      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  // The same for what they would load from their KV tiers, which they prefer to a fetch.
+  // Sets what candidates would load from their KV tiers instead of computing, as they decide it.
   InTiers MatchTiers(const RouteRequest& request) const;
-  void PriceLoads(const RouteQuery& query, const InTiers& held, Candidates* prefill) const
+  void PriceLoads(const RouteQuery& query, const InTiers& held, Candidates* candidates) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  // Names the worker of either role that has most of the prompt cached, if that is several blocks
-  // more than the worker that computes has.
-  void NameHolder(const RouteQuery& query, absl::Span<const int> reported, const Pair& pair,
-                  const Candidates& prefill, absl::Span<const Candidate> decode, Route* route) const
+  // The same for what they would fetch from the holder; after PriceLoads, as they prefer to load.
+  void PriceFetches(const RouteQuery& query, const Held& holder, Candidates* candidates) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // Names the holder if it has several blocks more than the worker that computes.
+  void NameHolder(const RouteQuery& query, const Held& holder, const Pair& pair, Route* route) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   Route RouteTo(const Pair& pair) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void EndDispatches(const Route& route) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -1,4 +1,4 @@
-// The part of RoutePlanner that prices KV which a prefill worker need not compute: what it would
+// The part of RoutePlanner that prices KV which a worker need not compute: what it would
 // fetch from another worker, or load from its KV tiers.
 #include <algorithm>
 #include <optional>
@@ -9,43 +9,31 @@
 #include "router/routing/route_planner.h"
 
 namespace baton::router {
-namespace {
 
-// Blocks of the prompt that a worker has cached, by its own reports.
-struct Held {
-  int worker = kNoWorker;
-  int blocks = 0;
-};
-// The candidate that holds most, more than `least` blocks. What it was only sent is on its way at
-// best, and cannot be fetched.
-Held HolderOf(const Candidates& prefill, absl::Span<const Candidate> decode,
-              absl::Span<const int> reported, int least) {
-  Held holder;
-  const auto look = [&](int number) {
-    const auto worker = static_cast<size_t>(number);
-    if (worker >= reported.size() || reported[worker] <= least) return;
-    least = reported[worker];
-    holder = {number, least};
-  };
-  for (int i = 0; i < prefill.size(); ++i) look(prefill.worker(i));
-  for (const Candidate& c : decode) look(c.worker);
+// What a worker was only sent is on its way at best, and cannot be fetched: `reported` is without
+// it.
+RoutePlanner::Held RoutePlanner::HolderOf(const Candidates& prefill, const Candidates& decode,
+                                          absl::Span<const int> reported) {
+  Held holder = {kNoWorker, kv::kLeastFetchedBlocks - 1};
+  for (const Candidates* candidates : {&prefill, &decode}) {
+    for (int i = 0; i < candidates->size(); ++i) {
+      const auto worker = static_cast<size_t>(candidates->worker(i));
+      if (worker >= reported.size() || reported[worker] <= holder.blocks) continue;
+      holder = {candidates->worker(i), reported[worker]};
+    }
+  }
   return holder;
 }
 
-}  // namespace
-
-void RoutePlanner::PriceFetches(const RouteQuery& query, absl::Span<const int> reported,
-                                absl::Span<const Candidate> decode, Candidates* prefill) const {
-  if (options_.kv_fetch_bytes_per_second <= 0) return;
-  const Held holder = HolderOf(*prefill, decode, reported, kv::kLeastFetchedBlocks - 1);
-  if (holder.worker == kNoWorker) return;
+void RoutePlanner::PriceFetches(const RouteQuery& query, const Held& holder,
+                                Candidates* candidates) const {
+  if (holder.worker == kNoWorker || options_.kv_fetch_bytes_per_second <= 0) return;
   // Whole blocks, and the last token is always computed.
   const int held_blocks = std::min(holder.blocks, (query.prompt_tokens - 1) / query.block_tokens);
   const double held = held_blocks * query.block_tokens;
-  for (int i = 0; i < prefill->size(); ++i) {
-    const Candidate c = (*prefill)[i];
-    if (c.fetch_s > 0) continue;                                       // from its tiers
-    if (workers_[c.worker].role != v1::WORKER_ROLE_PREFILL) continue;  // it fetches nothing
+  for (int i = 0; i < candidates->size(); ++i) {
+    const Candidate c = (*candidates)[i];
+    if (c.fetch_s > 0) continue;  // from its tiers
     const int blocks = kv::BlocksToFetch(held_blocks, c.matched_blocks, c.total_blocks);
     const std::optional<LinearCost> cost = fleet_.PrefillCost(c.worker);
     if (blocks == 0 || !cost) continue;
@@ -53,17 +41,15 @@ void RoutePlanner::PriceFetches(const RouteQuery& query, absl::Span<const int> r
         blocks * workers_[c.worker].block_bytes / options_.kv_fetch_bytes_per_second;
     const double cached = c.matched_blocks * query.block_tokens;
     if (fetch_s >= cost->Prefill(held - cached, cached)) continue;
-    prefill->SetMove(i, fetch_s, c.service_s - cost->Prefill(query.prompt_tokens - held, held),
-                     /*tier_blocks=*/0);
+    candidates->SetMove(i, fetch_s, c.service_s - cost->Prefill(query.prompt_tokens - held, held),
+                        /*tier_blocks=*/0);
   }
 }
 
-void RoutePlanner::NameHolder(const RouteQuery& query, absl::Span<const int> reported,
-                              const Pair& pair, const Candidates& prefill,
-                              absl::Span<const Candidate> decode, Route* route) const {
-  const Held holder = HolderOf(prefill, decode, reported,
-                               pair.computes().matched_blocks + kv::kLeastFetchedBlocks - 1);
-  if (holder.worker == kNoWorker) return;
+void RoutePlanner::NameHolder(const RouteQuery& query, const Held& holder, const Pair& pair,
+                              Route* route) const {
+  const int least = pair.computes().matched_blocks + kv::kLeastFetchedBlocks;
+  if (holder.worker == kNoWorker || holder.blocks < least) return;
   route->kv_holder = workers_[holder.worker].target;
   route->kv_holder_tokens = std::min(holder.blocks * query.block_tokens,
                                      query.prompt_tokens / query.block_tokens * query.block_tokens);
@@ -84,13 +70,13 @@ RoutePlanner::InTiers RoutePlanner::MatchTiers(const RouteRequest& request) cons
 }
 
 void RoutePlanner::PriceLoads(const RouteQuery& query, const InTiers& held,
-                              Candidates* prefill) const {
+                              Candidates* candidates) const {
   const int segment = held.segment_tokens;
   if (std::all_of(held.segments.begin(), held.segments.end(), [](int n) { return n == 0; })) {
     return;
   }
-  for (int i = 0; i < prefill->size(); ++i) {
-    const Candidate c = (*prefill)[i];
+  for (int i = 0; i < candidates->size(); ++i) {
+    const Candidate c = (*candidates)[i];
     const double each_s = workers_[c.worker].tier_load_s;
     const std::optional<LinearCost> cost = fleet_.PrefillCost(c.worker);
     if (static_cast<size_t>(c.worker) >= held.segments.size() || each_s <= 0 || !cost) continue;
@@ -105,8 +91,8 @@ void RoutePlanner::PriceLoads(const RouteQuery& query, const InTiers& held,
     const int there = segments * segment;
     const double load_s = loads * each_s;
     if (load_s >= kv::kMostLoadShare * cost->Prefill(there - cached, cached)) continue;
-    prefill->SetMove(i, load_s, c.service_s - cost->Prefill(query.prompt_tokens - there, there),
-                     (there - cached) / query.block_tokens);
+    candidates->SetMove(i, load_s, c.service_s - cost->Prefill(query.prompt_tokens - there, there),
+                        (there - cached) / query.block_tokens);
   }
 }
 
