@@ -436,6 +436,7 @@ void DecodeLoop::SendHeartbeats() {
 
 void DecodeLoop::FillLoad(worker::WorkerLoad* load) {
   load->running = scheduler_.running_count() + scheduler_.receiving_count();
+  load->receiving = scheduler_.receiving_count();
   load->queued = scheduler_.waiting_count() + static_cast<int>(bringing_.size());
   load->running_jobs = jobs_.running_count();
   load->waiting_jobs = jobs_.waiting_count();

@@ -24,6 +24,7 @@ internal::v1::LoadReport ToProto(const WorkerLoad& load, absl::Duration now) {
   if (load.decode_cost) *numbers.mutable_decode_cost() = *load.decode_cost;
   numbers.set_kv_tier_load_us(absl::ToInt64Microseconds(load.tier_load_time));
   numbers.set_context_tokens(load.context_tokens);
+  numbers.set_receiving(load.receiving);
   numbers.set_computed_prompt_tokens(load.computed_prompt_tokens);
   numbers.set_generated_tokens(load.generated_tokens);
   numbers.set_age_us(absl::ToInt64Microseconds(now - load.read_at));

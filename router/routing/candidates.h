@@ -30,6 +30,8 @@ struct Candidate {
   int running = 0;
   int queued = 0;  // `sent` included
   int sent = 0;    // by this router, and in no report yet
+  // Decode workers: of running and queued, those whose KV another worker computes or sends.
+  int receiving = 0;
   int64_t queued_tokens = 0;
   int free_blocks = 0;  // can be below 0: dispatched for more than there is
   int total_blocks = 0;

@@ -34,12 +34,13 @@ double DecodeStepSeconds(const Candidate& worker, double more, double context_to
       static_cast<double>(worker.context_tokens) + more * context_tokens);
 }
 
-double ComputeBesideAnswers(const Candidate& c) {
-  // What was sent there runs by the time that this prompt is computed.
-  const double answers = c.running + c.queued;
+double ComputeBesideAnswers(const RouteQuery& query, const Candidate& c) {
+  // What was sent there to be computed runs by the time that this prompt is.
+  const int inside = c.running + c.queued;
+  const double answers = inside - c.receiving + 0.5 * std::min(c.receiving, query.prefill_workers);
   double decoding_share = 0;
   if (answers > 0) {
-    const double step_s = DecodeStepSeconds(c, 0, 0);
+    const double step_s = DecodeStepSeconds(c, answers - inside, 0);
     decoding_share = step_s / std::max(kPromptShareOfStep_s, kStepBesideAnswers_s - step_s);
   }
   return c.wait_s() + c.computing_s() * (1 + decoding_share + answers);
@@ -47,7 +48,7 @@ double ComputeBesideAnswers(const Candidate& c) {
 
 double ComputeForAnother(const RouteQuery& query, const Candidate& lender,
                          const Candidate& answers) {
-  return ComputeBesideAnswers(lender) + KvMove(query, answers).SecondsFrom(lender);
+  return ComputeBesideAnswers(query, lender) + KvMove(query, answers).SecondsFrom(lender);
 }
 
 KvMove::KvMove(const RouteQuery& query, const Candidate& decode) {

@@ -65,8 +65,10 @@ class KvMove {
 };
 
 // To compute the prompt on a decode worker: its queue, the computing in steps beside its answers,
-// and the delay of each of these answers. In seconds.
-double ComputeBesideAnswers(const Candidate& worker);
+// and the delay of each of these answers. In seconds. An answer whose KV is on its way waits for
+// the prefill worker, not for this prompt; of those that prefill workers compute now, each comes in
+// the middle of it, and is delayed by half.
+double ComputeBesideAnswers(const RouteQuery& query, const Candidate& worker);
 
 // The same on a decode worker that lends itself to `answers`, with the move of the KV.
 double ComputeForAnother(const RouteQuery& query, const Candidate& lender,

@@ -158,6 +158,7 @@ bool FleetLoad::RefreshRow(int worker) {
   c.running = std::max(0, w.running - w.ended);
   c.queued = w.queued + w.sent;
   c.sent = w.sent;
+  c.receiving = std::min(w.receiving, c.running) + w.sent_receiving;
   c.queued_tokens = w.queued_tokens + w.sent_tokens;
   const int free_blocks = std::min(w.free_blocks + w.ended_blocks, w.total_blocks);
   c.free_blocks = std::max(w.free_blocks, free_blocks) - w.sent_blocks;
@@ -191,6 +192,7 @@ void FleetLoad::OnReport(int worker, const internal::v1::LoadReport& report, abs
   const double now_s = absl::ToDoubleSeconds(now);
   w.running = std::clamp(report.running(), 0, kMostCounted);
   w.queued = std::clamp(report.queued(), 0, kMostCounted);
+  w.receiving = std::clamp(report.receiving(), 0, kMostCounted);
   w.queued_tokens = std::clamp<int64_t>(report.queued_tokens(), 0, kMostTokens);
   w.free_blocks = std::clamp(report.free_blocks(), 0, kMostCounted);
   w.context_tokens = std::clamp<int64_t>(report.context_tokens(), 0, kMostTokens);
@@ -250,6 +252,7 @@ int FleetLoad::PlacesOf(const Worker& w, const Sent& sent) {
 
 void FleetLoad::Uncount(Worker& w, const Dispatch& dispatch) {
   w.sent -= PlacesOf(w, dispatch.sent);
+  w.sent_receiving -= dispatch.sent.receives ? 1 : 0;
   w.sent_blocks -= dispatch.sent.blocks;
   w.sent_tokens -= dispatch.sent.tokens;
   w.sent_context_tokens -= dispatch.sent.context_tokens;
@@ -274,8 +277,13 @@ void FleetLoad::OnComputed(int worker, int64_t dispatch, absl::Duration now) {
   const auto found = Find(worker, dispatch);
   if (found == dispatched_[worker].end()) return;
   if (found->sent.context_tokens == 0) return OnDone(worker, dispatch, now);
-  if (found->reported) return;
   Worker& w = workers_[worker];
+  if (std::exchange(found->sent.receives, false)) {
+    int& receiving = found->reported ? w.receiving : w.sent_receiving;
+    receiving = std::max(0, receiving - 1);
+    return Refresh(worker);
+  }
+  if (found->reported) return;
   w.sent_tokens -= std::exchange(found->sent.tokens, 0);
   found->sent.seconds = 0;
   SetIdleAt(worker, std::max(w.reported_idle_at_s, absl::ToDoubleSeconds(now)));
@@ -309,6 +317,7 @@ int64_t FleetLoad::OnDispatch(int worker, absl::Duration now, const Sent& sent) 
   dispatched_[worker].push_back({++last_dispatch_, now, sent});
   w.last_sent = last_dispatch_;
   w.sent += PlacesOf(w, sent);
+  w.sent_receiving += sent.receives ? 1 : 0;
   w.sent_blocks += sent.blocks;
   w.sent_tokens += sent.tokens;
   w.sent_context_tokens += sent.context_tokens;

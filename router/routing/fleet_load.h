@@ -51,12 +51,13 @@ class FleetLoad {
     double seconds = 0;          // of computing them; 0 on a decode worker that receives the KV
     int blocks = 0;              // that it will fill
     int64_t context_tokens = 0;  // of the prompt, on a decode worker that answers; 0: another does
+    bool receives = false;       // the KV, from the worker that computes the prompt
   };
   // A request was sent. It counts from now until OnDone: by itself until a report can contain it,
   // then as part of what the worker reports. Returns the number of the dispatch, 1 or more.
   int64_t OnDispatch(int worker, absl::Duration now, const Sent& sent);
-  // The prompt of that dispatch is computed. A worker that answers goes on with the answer; for
-  // another one, the work is done.
+  // The prompt of that dispatch is computed. A worker that answers has its KV and goes on with the
+  // answer; for another one, the work is done.
   void OnComputed(int worker, int64_t dispatch, absl::Duration now);
   // The work of that dispatch is done, or has failed.
   void OnDone(int worker, int64_t dispatch, absl::Duration now);
@@ -105,6 +106,7 @@ class FleetLoad {
     uint64_t identity = 0;
     int running = 0;
     int queued = 0;
+    int receiving = 0;  // without those whose KV has come since the report
     int free_blocks = 0;
     int total_blocks = 0;
     int max_sequences = 0;
@@ -122,6 +124,7 @@ class FleetLoad {
     absl::Duration may_contain;     // the last report may contain what was sent before that time
     // Sums over the entries of `dispatched_` that no report can contain yet.
     int sent = 0;
+    int sent_receiving = 0;
     int sent_blocks = 0;
     int64_t sent_tokens = 0;
     int64_t sent_context_tokens = 0;

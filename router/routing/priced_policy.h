@@ -29,8 +29,9 @@
 // A decode worker may compute a prompt, too: the one that answers (together), or, where workers
 // offer it, another one (a lender). That costs its queue, the computing, which goes on in steps
 // beside its answers, and the delay of each of these answers; for a lender also the move of the KV.
-// The cheapest of the three ways is taken. κ is no part of it: a decode worker's congestion is the
-// delay of its answers.
+// The prefill worker costs Q + T and the move, and half of Q more for the prompts that come behind
+// this one. The cheapest of the three ways is taken. κ is no part of it: it compares workers that
+// only compute prompts.
 //
 // Finally, κ is discounted at the prompt's home. Routers do not know what other routers' prompts
 // will leave in the caches, so without homes each router would send prompts of one session to a

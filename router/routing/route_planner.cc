@@ -201,7 +201,7 @@ absl::StatusOr<RoutePlanner::Chosen> RoutePlanner::Decide(const RouteRequest& re
   }
   PreferHeard(matched.silences, &prefill);
   const RouteQuery& query = chosen.query =
-      QueryOf(request, alone ? prefill.worker(0) : answering.worker(0), now);
+      QueryOf(request, alone ? prefill.worker(0) : answering.worker(0), prefill.size(), now);
   Held holder;
   if (options_.kv_fetch) holder = HolderOf(prefill, answering, matched.reported);
   for (Candidates* computing : {&prefill, &answering}) {
@@ -297,7 +297,7 @@ void RoutePlanner::Collect(v1::WorkerRole role, bool suspect, const RouteRequest
 }
 
 RouteQuery RoutePlanner::QueryOf(const RouteRequest& request, int worker_of_model,
-                                 absl::Duration now) const {
+                                 int prefill_workers, absl::Duration now) const {
   const Worker& worker = workers_[worker_of_model];
   RouteQuery query;
   query.now_s = absl::ToDoubleSeconds(now);
@@ -305,6 +305,7 @@ RouteQuery RoutePlanner::QueryOf(const RouteRequest& request, int worker_of_mode
   query.block_tokens = worker.block_tokens;
   query.prompt_blocks = (request.prompt_tokens + query.block_tokens - 1) / query.block_tokens;
   query.keys = request.keys;
+  query.prefill_workers = prefill_workers;
   const bool measured = transfer_bytes_.value() > 0;
   query.block_transfer_s =
       measured ? worker.block_bytes * transfer_seconds_.value() / transfer_bytes_.value()
@@ -425,8 +426,8 @@ void RoutePlanner::CountDispatch(const RouteQuery& query, const Pair& pair, Rout
   }
   policy_.OnSent(*pair.prefill);
   const int computed = std::max(0, query.prompt_blocks - pair.prefill->matched_blocks);
-  route->answer_dispatch =
-      fleet_.OnDispatch(pair.decode.worker, now, {1, 0, received, query.prompt_tokens});
+  route->answer_dispatch = fleet_.OnDispatch(
+      pair.decode.worker, now, {1, 0, received, query.prompt_tokens, /*receives=*/true});
   route->dispatch = fleet_.OnDispatch(pair.prefill->worker, now,
                                       {tokens, pair.prefill->computing_s(), computed, 0});
 }
@@ -435,6 +436,9 @@ void RoutePlanner::OnFirstToken(const Route& route) {
   const absl::Duration now = clock_.SinceStart();
   absl::MutexLock lock(&mutex_);
   fleet_.OnComputed(route.computes.worker, route.dispatch, now);
+  if (route.answer_dispatch != 0) {
+    fleet_.OnComputed(route.answers.worker, route.answer_dispatch, now);
+  }
 }
 
 void RoutePlanner::OnRouteEnded(const Route& route) {

@@ -175,8 +175,8 @@ class RoutePlanner final : public RosterObserver {
   Incarnation ProcessAt(int worker) const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return workers_[worker].target.incarnation();
   }
-  RouteQuery QueryOf(const RouteRequest& request, int worker_of_model, absl::Duration now) const
-      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  RouteQuery QueryOf(const RouteRequest& request, int worker_of_model, int prefill_workers,
+                     absl::Duration now) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   Pair ChooseAlone(const RouteQuery& query, const Candidates& prefill) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   Pair ChoosePair(const RouteQuery& query, const Candidates& prefill,

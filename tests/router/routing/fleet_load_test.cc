@@ -110,6 +110,38 @@ TEST_F(FleetLoadTest, WhatADecodeWorkerComputesForAnotherIsWorkAndNoSequence) {
   EXPECT_EQ(Of(kDecode).running, 3);
 }
 
+TEST_F(FleetLoadTest, AnAnswerReceivesUntilItsPromptIsComputed) {
+  const auto send = [this] { return fleet_.OnDispatch(kDecode, now_, {1, 0, 4, 64, true}); };
+  const int64_t computed = send();
+  send();
+  EXPECT_EQ(Of(kDecode).queued, 2);
+  EXPECT_EQ(Of(kDecode).receiving, 2);
+  fleet_.OnComputed(kDecode, computed, now_);
+  fleet_.OnComputed(kDecode, computed, now_);
+  EXPECT_EQ(Of(kDecode).receiving, 1);
+  EXPECT_EQ(Of(kDecode).queued, 2);
+  // As part of what the worker reports, too.
+  const int64_t reported = send();
+  now_ += absl::Milliseconds(60);
+  internal::v1::LoadReport report = Report(0);
+  report.set_running(3);
+  report.set_receiving(2);
+  fleet_.OnReport(kDecode, report, now_);
+  EXPECT_EQ(Of(kDecode).receiving, 2);
+  fleet_.OnComputed(kDecode, reported, now_);
+  EXPECT_EQ(Of(kDecode).receiving, 1);
+  EXPECT_EQ(Of(kDecode).running, 3);
+  report.set_receiving(1000);
+  fleet_.OnReport(kDecode, report, now_);
+  EXPECT_EQ(Of(kDecode).receiving, 3) << "no more than run";
+  report.set_receiving(-1);
+  fleet_.OnReport(kDecode, report, now_);
+  EXPECT_EQ(Of(kDecode).receiving, 0);
+  // One that ends before its KV has come no longer counts.
+  fleet_.OnDone(kDecode, send(), now_);
+  EXPECT_EQ(Of(kDecode).receiving, 0);
+}
+
 TEST_F(FleetLoadTest, AnAnswerThatHasEndedIsTakenFromTheReportThatShowsIt) {
   internal::v1::LoadReport with = Report(0), without = Report(0);
   with.set_running(3);

@@ -429,6 +429,32 @@ TEST(PricedPolicyTest, WhatWasSentThereIsDelayedLikeWhatRuns) {
   EXPECT_EQ(policy.Choose(Query(), prefill, {decode}).decision, "load") << "20 ms against 10 + 8";
 }
 
+// They wait for the prefill worker, however long its queue is.
+TEST(PricedPolicyTest, AnswersWhoseKvIsOnItsWayAreNotDelayed) {
+  PricedPolicy policy;
+  Candidate decode = Decode(1, 0, 1000, 0.01);
+  decode.service_s = 0.1;
+  decode.cost_known = true;
+  std::vector<Candidate> prefill = {Prefill(0, 0, 0.2, 0.1)};
+  decode.running = 5;
+  decode.queued = decode.sent = 3;
+  EXPECT_EQ(policy.Choose(Query(), prefill, {decode}).decision, "load");
+  decode.receiving = 8;
+  EXPECT_EQ(policy.Choose(Query(), prefill, {decode}).decision, "local") << "0.15 s against 0.4";
+  prefill[0].queue_s = 0.01;
+  EXPECT_EQ(policy.Choose(Query(), prefill, {decode}).decision, "load")
+      << "the one that comes next waits for half of 0.1 s: against 0.115";
+  // Two prefill workers send two at a time.
+  RouteQuery two = Query();
+  two.prefill_workers = 2;
+  prefill = {Prefill(0, 0, 0.06, 0.1), Prefill(2, 0, 0.06, 0.1)};
+  EXPECT_EQ(policy.Choose(two, prefill, {decode}).decision, "load") << "0.2 s against 0.19";
+  decode.receiving = 1;
+  decode.running = 1;
+  decode.queued = decode.sent = 0;
+  EXPECT_EQ(policy.Choose(two, prefill, {decode}).decision, "local") << "0.15 s";
+}
+
 // Decode worker 1 answers; decode worker 2 has the bigger batch, which is slower.
 class LendingTest : public ::testing::Test {
  protected:
