@@ -48,7 +48,15 @@ double ComputeBesideAnswers(const RouteQuery& query, const Candidate& c) {
 
 double ComputeForAnother(const RouteQuery& query, const Candidate& lender,
                          const Candidate& answers) {
-  return ComputeBesideAnswers(query, lender) + KvMove(query, answers).SecondsFrom(lender);
+  return ComputeBesideAnswers(query, lender) + KvMove(query, answers).SecondsFrom(lender) +
+         BehindPrompts(query, answers, lender.wait_s() + lender.computing_s());
+}
+
+double BehindPrompts(const RouteQuery& query, const Candidate& c, double ready_s) {
+  const double left_s = c.queue_s - ready_s;
+  if (left_s <= 0) return 0;
+  const double slower_s = kStepBesideAnswers_s - DecodeStepSeconds(c, 1, query.prompt_tokens);
+  return std::min(left_s, query.answer_tokens * std::max(0.0, slower_s));
 }
 
 KvMove::KvMove(const RouteQuery& query, const Candidate& decode) {
@@ -118,6 +126,10 @@ DecodePrice PriceDecode(const RouteQuery& query, const Candidate& c, bool alone,
   // Whatever they wait for, requests that wait there enter as others end.
   const double in_line = std::max(0, c.queued - c.sent) / std::max(1.0, 1.0 * c.running);
   price.wait_s = turnover_s * std::max({for_blocks, for_place, in_line});
+  if (!alone) {
+    const double ready_s = prefill != nullptr ? prefill->wait_s() + prefill->computing_s() : 0;
+    price.wait_s += BehindPrompts(query, c, ready_s);
+  }
 
   // What one sequence more adds to the steps of each that runs there, as if its context was the
   // batch's mean. By its own context, the price would gather long contexts on few workers: the mean

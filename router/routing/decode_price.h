@@ -12,7 +12,9 @@ struct DecodePrice {
   // The worker has no blocks for the prompt now.
   bool full = false;
   double prompt_s = 0;  // to bring the missing KV, or to compute the prompt there
-  double wait_s = 0;    // for a place in the batch, and for the blocks that the batch will grow to
+  // For a place in the batch, for the blocks that the batch will grow to, and behind the prompts
+  // that the worker has to compute.
+  double wait_s = 0;
   double answer_s = 0;  // the answer's tokens, at the pace of the batch that the request joins
   double others_s = 0;  // added to the steps of the sequences that run there
   double total() const { return prompt_s + wait_s + answer_s + others_s; }
@@ -64,13 +66,18 @@ class KvMove {
   double unknown_s_ = 0;
 };
 
+// What an answer loses on a worker that computes prompts when its KV comes, `ready_s` from now: it
+// gets one token in each of their steps. In seconds.
+double BehindPrompts(const RouteQuery& query, const Candidate& worker, double ready_s);
+
 // To compute the prompt on a decode worker: its queue, the computing in steps beside its answers,
 // and the delay of each of these answers. In seconds. An answer whose KV is on its way waits for
 // the prefill worker, not for this prompt; of those that prefill workers compute now, each comes in
 // the middle of it, and is delayed by half.
 double ComputeBesideAnswers(const RouteQuery& query, const Candidate& worker);
 
-// The same on a decode worker that lends itself to `answers`, with the move of the KV.
+// The same on a decode worker that lends itself to `answers`, with the move of the KV, and behind
+// the prompts of `answers`.
 double ComputeForAnother(const RouteQuery& query, const Candidate& lender,
                          const Candidate& answers);
 

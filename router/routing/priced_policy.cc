@@ -269,8 +269,10 @@ void PricedPolicy::ChooseLocal(const RouteQuery& query, const Candidate& prefill
   if (options_.max_local_prefill_tokens == 0 || !prefill.cost_known) return;
   const int partner_at = choice->decode;
   const Candidate& partner = decode[partner_at];
-  const double elsewhere = prefill.wait_s() + kDelayOfLater * prefill.queue_s +
-                           prefill.computing_s() + KvMove(query, partner).SecondsFrom(prefill);
+  const double ready_s = prefill.wait_s() + prefill.computing_s();
+  const double elsewhere = ready_s + kDelayOfLater * prefill.queue_s +
+                           KvMove(query, partner).SecondsFrom(prefill) +
+                           BehindPrompts(query, partner, ready_s);
   const double partner_step_s = DecodeStepSeconds(partner, 1, query.prompt_tokens);
   double lowest = elsewhere;
   struct Cheaper {

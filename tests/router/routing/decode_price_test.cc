@@ -113,6 +113,25 @@ TEST(DecodePriceTest, AloneItPaysForThePrompt) {
   EXPECT_NEAR(PriceDecode(DecodeQuery(), c, /*alone=*/true).prompt_s, 2.5, 1e-12);
 }
 
+// An answer gets one token in each step of 250 ms, instead of each of 22.16 ms.
+TEST(DecodePriceTest, AnAnswerIsSlowBesidePromptsThatAreLeftWhenItsKvComes) {
+  Candidate busy = Worker(0);
+  busy.queue_s = 5;
+  const double idle = Price(Worker(0));
+  EXPECT_NEAR(Price(busy) - idle, 5, 1e-9);
+  Candidate prefill;
+  prefill.queue_s = 1;
+  prefill.service_s = 3.5;
+  EXPECT_NEAR(PriceDecode(DecodeQuery(), busy, /*alone=*/false, &prefill).total() - idle, 0.5,
+              1e-9);
+  prefill.queue_s = 2;
+  EXPECT_NEAR(PriceDecode(DecodeQuery(), busy, /*alone=*/false, &prefill).total() - idle, 0, 1e-9);
+  RouteQuery brief = DecodeQuery();
+  brief.answer_tokens = 10;
+  EXPECT_NEAR(Price(busy, brief) - Price(Worker(0), brief), 10 * (0.250 - 0.02216), 1e-9)
+      << "its tokens come in 10 of their steps";
+}
+
 TEST(DecodePriceTest, NothingIsNegativeWhateverIsReported) {
   Candidate c = Worker(0);
   c.total_blocks = c.free_blocks = 0;

@@ -178,7 +178,8 @@ TEST_F(LentPromptTest, AnIdleDecodeWorkerComputesForOneThatAnswersFaster) {
   ASSERT_NE(lender, why.candidates.end());
   EXPECT_EQ(lender->role, v1::WORKER_ROLE_DECODE);
   EXPECT_NEAR(lender->service_seconds, 0.110, 1e-9);
-  EXPECT_NEAR(lender->cost, 0.110 + 7 * kBlockBytes / 1e9, 1e-6);
+  EXPECT_NEAR(lender->cost, 0.110 + 7 * kBlockBytes / 1e9 + (1 - 0.110), 1e-6)
+      << "the answer is slow beside what is left of the prompts at worker 0";
   EXPECT_EQ(std::count_if(why.candidates.begin(), why.candidates.end(),
                           [](const auto& c) { return c.worker == kDecode1; }),
             1);
