@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "baton/v1/admin.grpc.pb.h"
@@ -20,13 +21,18 @@ namespace baton::cli {
 namespace {
 
 std::string Text(const v1::ListWorkersResponse& response) {
-  std::string text = absl::StrFormat("%-8s %-24s %-10s %7s %6s %7s %7s %7s  id\n", "role", "worker",
-                                     "state", "running", "queued", "blocks", "free", "indexed");
+  std::string text =
+      absl::StrFormat("%-8s %-24s %-10s %7s %6s %7s %7s %7s  %-20s  id\n", "role", "worker",
+                      "state", "running", "queued", "blocks", "free", "indexed", "work");
   for (const v1::WorkerStatus& w : response.workers()) {
-    absl::StrAppendFormat(&text, "%-8s %-24s %-10s %7d %6d %7d %7d %7d  %s%s\n", Short(w.role()),
-                          w.address(), Short(w.state()), w.running(), w.queued(), w.total_blocks(),
-                          w.free_blocks(), w.indexed_blocks(), w.worker_id(),
-                          w.detail().empty() ? "" : "  " + w.detail());
+    const std::string work =
+        absl::StrJoin(w.capabilities(), ",", [](std::string* out, int capability) {
+          absl::StrAppend(out, Short(static_cast<v1::WorkerCapability>(capability)));
+        });
+    absl::StrAppendFormat(&text, "%-8s %-24s %-10s %7d %6d %7d %7d %7d  %-20s  %s%s\n",
+                          Short(w.role()), w.address(), Short(w.state()), w.running(), w.queued(),
+                          w.total_blocks(), w.free_blocks(), w.indexed_blocks(), work,
+                          w.worker_id(), w.detail().empty() ? "" : "  " + w.detail());
   }
   return text;
 }
@@ -145,6 +151,10 @@ std::string Short(v1::WorkerRole role) {
 }
 std::string Short(v1::WorkerState state) {
   return absl::AsciiStrToLower(absl::StripPrefix(v1::WorkerState_Name(state), "WORKER_STATE_"));
+}
+std::string Short(v1::WorkerCapability capability) {
+  return absl::AsciiStrToLower(
+      absl::StripPrefix(v1::WorkerCapability_Name(capability), "WORKER_CAPABILITY_"));
 }
 
 std::string JsonLine(const google::protobuf::Message& message) {

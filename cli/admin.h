@@ -31,9 +31,10 @@ int RunAdmin(const std::string& command, const AdminOptions& options, std::ostre
 // The message on one line, with the field names of the proto and with fields that are 0.
 std::string JsonLine(const google::protobuf::Message& message);
 
-// "prefill"; "ready": as in logs and metric labels.
+// "prefill"; "ready": as in logs and metric labels; "compute".
 std::string Short(v1::WorkerRole role);
 std::string Short(v1::WorkerState state);
+std::string Short(v1::WorkerCapability capability);
 
 }  // namespace baton::cli
 

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
-#include "common/worker/kv_hint.h"
 #include "common/worker/call_checks.h"
+#include "common/worker/kv_hint.h"
 #include "common/worker/token_sampling.h"
 #include "decode_worker/beam_search.h"
 

@@ -10,8 +10,8 @@
 #include "common/base/rpc/server_stream.h"
 #include "common/base/status_macros.h"
 #include "common/prefill/request.h"
-#include "common/worker/call_gate.h"
 #include "common/worker/call_checks.h"
+#include "common/worker/call_gate.h"
 #include "common/worker/token_sampling.h"
 
 namespace baton::prefill_worker {

@@ -155,9 +155,10 @@ void AddFlags(CLI::App* app, Options* options, LogFlags* log) {
          "round_robin: workers in turn, as a baseline")
       ->check(CLI::IsMember(std::vector<std::string>(std::begin(baton::router::kRoutingPolicies),
                                                      std::end(baton::router::kRoutingPolicies))));
-  app->add_flag("--kv-fetch,!--no-kv-fetch", options->kv_fetch,
-                "tell prefill workers which other worker has a prompt's KV cached; workers with "
-                "--kv-fetch send and fetch it (default off)");
+  app->add_flag(
+      "--kv-fetch,!--no-kv-fetch", options->kv_fetch,
+      "tell the worker that computes which other one has a prompt's KV cached; workers with "
+      "--kv-fetch send and fetch it (default off)");
   app->add_option("--kv-fetch-bytes-per-second", options->kv_fetch_bytes_per_second,
                   "rate of such a fetch, by which it is priced; 0: it is not")
       ->check(CLI::Range(0.0, 1e12))

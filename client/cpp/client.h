@@ -418,6 +418,7 @@ struct Worker {
   int total_blocks = 0;
   int free_blocks = 0;
   int64_t indexed_blocks = 0;
+  std::vector<std::string> capabilities;  // of "compute", "score" and "answer"
 };
 
 // A connection to a router. Thread-safe. Calls block until they are answered, except Generate().

@@ -154,6 +154,11 @@ Worker FromProto(const v1::WorkerStatus& status) {
   worker.total_blocks = status.total_blocks();
   worker.free_blocks = status.free_blocks();
   worker.indexed_blocks = status.indexed_blocks();
+  for (const int capability : status.capabilities()) {
+    worker.capabilities.push_back(
+        ShortName(v1::WorkerCapability_Name(static_cast<v1::WorkerCapability>(capability)),
+                  "WORKER_CAPABILITY_"));
+  }
   return worker;
 }
 

@@ -1,5 +1,5 @@
-// When cached KV of another worker is fetched instead of computed: what prefill workers decide by,
-// and routers foresee.
+// When cached KV of another worker is fetched instead of computed: what workers decide by, and
+// routers foresee.
 #ifndef BATON_COMMON_KV_FETCH_RULE_H_
 #define BATON_COMMON_KV_FETCH_RULE_H_
 

@@ -9,6 +9,7 @@
 #include "common/worker/call_checks.h"
 
 namespace baton::prefill {
+
 absl::Status CheckRequest(const internal::v1::PrefillRequest& request, uint64_t epoch,
                           const engine::Engine& engine) {
   BATON_RETURN_IF_ERROR(worker::CheckKvCall(request, {request.prefill_epoch(), epoch}, engine));

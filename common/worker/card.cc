@@ -45,11 +45,11 @@ internal::v1::WorkerCard MakeCard(baton::v1::WorkerRole role, const WorkerOption
   card.set_prefix_caching(options.enable_prefix_caching);
   card.set_device(engine.DeviceKind());
   if (role == baton::v1::WORKER_ROLE_PREFILL || options.serves_prefill) {
-    card.add_capabilities(internal::v1::WORKER_CAPABILITY_COMPUTE);
-    card.add_capabilities(internal::v1::WORKER_CAPABILITY_SCORE);
+    card.add_capabilities(v1::WORKER_CAPABILITY_COMPUTE);
+    card.add_capabilities(v1::WORKER_CAPABILITY_SCORE);
   }
   if (role == baton::v1::WORKER_ROLE_DECODE) {
-    card.add_capabilities(internal::v1::WORKER_CAPABILITY_ANSWER);
+    card.add_capabilities(v1::WORKER_CAPABILITY_ANSWER);
   }
   if (options.listed_tier_segment > 0) {
     const int64_t segment_bytes =

@@ -138,9 +138,10 @@ void AddWorkerFlags(CLI::App& app, WorkerOptions& o) {
   app.add_flag(
       "--kv-shm-checksums,!--no-kv-shm-checksums", o.kv_shm_checksums,
       "prefill workers: check what decode workers read through shared memory (default on)");
-  app.add_flag("--kv-fetch,!--no-kv-fetch", o.kv_fetch,
-               "send cached KV to prefill workers that ask for it; a prefill worker also fetches "
-               "what a router says others have, where that is faster than computing (default off)");
+  app.add_flag(
+      "--kv-fetch,!--no-kv-fetch", o.kv_fetch,
+      "send cached KV to workers that ask for it, and fetch what a router says others have, "
+      "where that is faster than computing (default off)");
   app.add_option("--max-num-queued-reqs", o.max_queued_requests, "most requests that wait")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();

@@ -39,7 +39,7 @@ struct WorkerLoad {
   absl::Duration tier_load_time;  // of a segment that the worker's KV tiers have; 0: not measured
   // Set by decode workers only. Jobs (common/prefill/jobs.h) are not part of the numbers above, but
   // of remaining_work.
-  int receiving = 0;  // of `running`: their KV is computed or sent by another worker
+  int receiving = 0;  // of `running`: another worker writes to their blocks, or may
   int running_jobs = 0;
   int waiting_jobs = 0;
   std::optional<internal::v1::DecodeCost> decode_cost;  // once it is known

@@ -8,9 +8,9 @@
 namespace baton::router {
 
 // A card that names no capabilities has those of its role.
-inline bool Can(const internal::v1::WorkerCard& card, internal::v1::WorkerCapability capability) {
+inline bool Can(const internal::v1::WorkerCard& card, v1::WorkerCapability capability) {
   if (card.capabilities_size() > 0) return absl::c_linear_search(card.capabilities(), capability);
-  const bool answers = capability == internal::v1::WORKER_CAPABILITY_ANSWER;
+  const bool answers = capability == v1::WORKER_CAPABILITY_ANSWER;
   return answers == (card.role() == v1::WORKER_ROLE_DECODE);
 }
 

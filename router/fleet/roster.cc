@@ -385,7 +385,7 @@ bool Roster::Unheard(const Worker& w) const {
          clock_.SincePause() <= kHearAgain;
 }
 
-bool Roster::Awaited(worker_pb::WorkerCapability capability) const {
+bool Roster::Awaited(v1::WorkerCapability capability) const {
   absl::MutexLock lock(&mutex_);
   for (const Worker& w : workers_) {
     if (!w.listed || !w.card || !Can(*w.card, capability) || w.load.draining()) continue;

@@ -155,7 +155,7 @@ class Roster final : public WorkerSigns {
   // True if a worker with the capability is likely to be READY within moments, though none may be
   // now, so that a new request should wait: one is SUSPECT, or was connected when this process was
   // paused and has not been heard since.
-  bool Awaited(internal::v1::WorkerCapability capability) const;
+  bool Awaited(v1::WorkerCapability capability) const;
   // How suspicious the worker's silence is: see SignsOfLife::Suspicion.
   double Suspicion(int worker) const;
   // A decode worker is ready, and either a prefill worker is or none is to be waited for: listed

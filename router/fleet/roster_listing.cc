@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
+#include "router/fleet/capabilities.h"
 #include "router/fleet/roster.h"
 
 namespace baton::router {
@@ -139,6 +140,10 @@ v1::WorkerStatus Roster::StatusOf(int worker) const {
     status.set_epoch(w.card->epoch());
     status.set_total_blocks(w.card->total_blocks());
     status.set_pool(w.card->pool());
+    for (const auto capability : {v1::WORKER_CAPABILITY_COMPUTE, v1::WORKER_CAPABILITY_SCORE,
+                                  v1::WORKER_CAPABILITY_ANSWER}) {
+      if (Can(*w.card, capability)) status.add_capabilities(capability);
+    }
   } else if (w.state == v1::WORKER_STATE_REFUSED) {
     status.set_worker_id(w.refused_id);
   }

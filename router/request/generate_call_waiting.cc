@@ -26,7 +26,7 @@ void GenerateCall::OpenFirst() {
     return;
   }
   if (ErrorReason(opened) != "NO_WORKER" ||
-      !parts_.roster.Awaited(internal::v1::WORKER_CAPABILITY_ANSWER)) {
+      !parts_.roster.Awaited(v1::WORKER_CAPABILITY_ANSWER)) {
     return Fail(opened);
   }
   if (parts_.clock.Now() >= deadline_) return Fail(DeadlinePassed());

@@ -20,6 +20,11 @@ constexpr double kAnswerLeft = 0.5;
 constexpr double kStepBesideAnswers_s = 0.250;
 constexpr double kPromptShareOfStep_s = 0.150;
 
+// Of a step that decodes in `step_s`, what is left for prompts.
+double PromptShareOfStep(double step_s) {
+  return std::max(kPromptShareOfStep_s, kStepBesideAnswers_s - step_s);
+}
+
 LinearCost StepOf(const Candidate& worker) {
   LinearCost step = worker.step;
   step.first_s = std::max(step.first_s, kLeastSequenceShare * step.fixed_s);
@@ -41,22 +46,23 @@ double ComputeBesideAnswers(const RouteQuery& query, const Candidate& c) {
   double decoding_share = 0;
   if (answers > 0) {
     const double step_s = DecodeStepSeconds(c, answers - inside, 0);
-    decoding_share = step_s / std::max(kPromptShareOfStep_s, kStepBesideAnswers_s - step_s);
+    decoding_share = step_s / PromptShareOfStep(step_s);
   }
   return c.wait_s() + c.computing_s() * (1 + decoding_share + answers);
 }
 
 double ComputeForAnother(const RouteQuery& query, const Candidate& lender,
                          const Candidate& answers) {
-  return ComputeBesideAnswers(query, lender) + KvMove(query, answers).SecondsFrom(lender) +
-         BehindPrompts(query, answers, lender.wait_s() + lender.computing_s());
+  const double move_s = KvMove(query, answers).SecondsFrom(lender);
+  return ComputeBesideAnswers(query, lender) + move_s +
+         BehindPrompts(query, answers, lender.wait_s() + lender.computing_s() + move_s);
 }
 
 double BehindPrompts(const RouteQuery& query, const Candidate& c, double ready_s) {
   const double left_s = c.queue_s - ready_s;
   if (left_s <= 0) return 0;
-  const double slower_s = kStepBesideAnswers_s - DecodeStepSeconds(c, 1, query.prompt_tokens);
-  return std::min(left_s, query.answer_tokens * std::max(0.0, slower_s));
+  const double slower_s = PromptShareOfStep(DecodeStepSeconds(c, 1, query.prompt_tokens));
+  return std::min(left_s, query.answer_tokens * slower_s);
 }
 
 KvMove::KvMove(const RouteQuery& query, const Candidate& decode) {
@@ -90,11 +96,21 @@ BATON_WIDE_LOOPS void KvMove::AddTo(const double* __restrict cost, const float* 
   }
 }
 
-double PromptSeconds(const RouteQuery& query, const Candidate& c, bool alone,
-                     const Candidate* prefill) {
-  if (alone) return c.wait_s() + c.computing_s();
-  if (prefill != nullptr) return KvMove(query, c).SecondsFrom(*prefill);
-  return std::max(0, query.prompt_blocks - c.matched_blocks) * query.block_transfer_s;
+void PricePrompt(const RouteQuery& query, const Candidate& c, bool alone, const Candidate* prefill,
+                 DecodePrice* price) {
+  price->behind_s = 0;
+  if (alone) {
+    price->prompt_s = c.wait_s() + c.computing_s();
+    return;
+  }
+  if (prefill == nullptr) {
+    price->prompt_s = std::max(0, query.prompt_blocks - c.matched_blocks) * query.block_transfer_s;
+    price->behind_s = BehindPrompts(query, c, 0);
+    return;
+  }
+  price->prompt_s = KvMove(query, c).SecondsFrom(*prefill);
+  price->behind_s =
+      BehindPrompts(query, c, prefill->wait_s() + prefill->computing_s() + price->prompt_s);
 }
 
 DecodePrice PriceDecode(const RouteQuery& query, const Candidate& c, bool alone,
@@ -103,7 +119,7 @@ DecodePrice PriceDecode(const RouteQuery& query, const Candidate& c, bool alone,
   const int missing = std::max(0, query.prompt_blocks - c.matched_blocks);
   DecodePrice price;
   price.full = c.free_blocks < missing;
-  price.prompt_s = PromptSeconds(query, c, alone, prefill);
+  PricePrompt(query, c, alone, prefill, &price);
 
   // The batch that the request joins. Those that wait, or are on their way, will be in it, too.
   const double inside = c.running + c.queued;
@@ -126,10 +142,6 @@ DecodePrice PriceDecode(const RouteQuery& query, const Candidate& c, bool alone,
   // Whatever they wait for, requests that wait there enter as others end.
   const double in_line = std::max(0, c.queued - c.sent) / std::max(1.0, 1.0 * c.running);
   price.wait_s = turnover_s * std::max({for_blocks, for_place, in_line});
-  if (!alone) {
-    const double ready_s = prefill != nullptr ? prefill->wait_s() + prefill->computing_s() : 0;
-    price.wait_s += BehindPrompts(query, c, ready_s);
-  }
 
   // What one sequence more adds to the steps of each that runs there, as if its context was the
   // batch's mean. By its own context, the price would gather long contexts on few workers: the mean

@@ -12,25 +12,24 @@ struct DecodePrice {
   // The worker has no blocks for the prompt now.
   bool full = false;
   double prompt_s = 0;  // to bring the missing KV, or to compute the prompt there
-  // For a place in the batch, for the blocks that the batch will grow to, and behind the prompts
-  // that the worker has to compute.
-  double wait_s = 0;
+  double wait_s = 0;    // for a place in the batch, and for the blocks that the batch will grow to
+  double behind_s = 0;  // lost beside prompts that the worker has to compute
   double answer_s = 0;  // the answer's tokens, at the pace of the batch that the request joins
   double others_s = 0;  // added to the steps of the sequences that run there
-  double total() const { return prompt_s + wait_s + answer_s + others_s; }
+  double total() const { return prompt_s + wait_s + behind_s + answer_s + others_s; }
 };
 
 // `alone`: there is no prefill worker, the decode worker computes the prompt itself. `prefill`: the
-// worker that does; null: not chosen yet, any.
+// worker that does; null: not chosen yet, and the KV counts as if it came now.
 //
 // A step's time is a function of its sequences and their context (Candidate::step). A request pays
 // for its own steps and, as with any congestion price, for the time that it costs the running ones.
 // KV that the session has left on the worker saves its transfer, and no more.
 DecodePrice PriceDecode(const RouteQuery& query, const Candidate& worker, bool alone,
                         const Candidate* prefill = nullptr);
-// Its prompt_s, the only part that depends on the prefill worker.
-double PromptSeconds(const RouteQuery& query, const Candidate& worker, bool alone,
-                     const Candidate* prefill);
+// Sets prompt_s and behind_s, the parts that depend on the prefill worker.
+void PricePrompt(const RouteQuery& query, const Candidate& worker, bool alone,
+                 const Candidate* prefill, DecodePrice* price);
 
 // The KV that a decode worker lacks of a prompt, on its way from a prefill worker.
 class KvMove {
@@ -44,7 +43,7 @@ class KvMove {
     return byte_s == 0 ? unknown_s_ : SecondsAt(byte_s, hidden_s);
   }
   double SecondsFrom(const Candidate& prefill) const {
-    return SecondsFrom(prefill.worker, prefill.service_s);
+    return SecondsFrom(prefill.worker, prefill.computing_s());
   }
   // SecondsFrom each, added to `costs`, in column->Resize(): not sealed.
   void AddTo(absl::Span<const double> costs, const Candidates& prefill, double hidden_s,
@@ -66,14 +65,14 @@ class KvMove {
   double unknown_s_ = 0;
 };
 
-// What an answer loses on a worker that computes prompts when its KV comes, `ready_s` from now: it
-// gets one token in each of their steps. In seconds.
+// What an answer loses on a worker that still has prompts to compute when the answer's KV comes,
+// `ready_s` from now: it gets one token in each of their steps. In seconds.
 double BehindPrompts(const RouteQuery& query, const Candidate& worker, double ready_s);
 
 // To compute the prompt on a decode worker: its queue, the computing in steps beside its answers,
 // and the delay of each of these answers. In seconds. An answer whose KV is on its way waits for
-// the prefill worker, not for this prompt; of those that prefill workers compute now, each comes in
-// the middle of it, and is delayed by half.
+// the computing worker, not for this prompt; of those that prefill workers compute now, each comes
+// in the middle of it, and is delayed by half.
 double ComputeBesideAnswers(const RouteQuery& query, const Candidate& worker);
 
 // The same on a decode worker that lends itself to `answers`, with the move of the KV, and behind

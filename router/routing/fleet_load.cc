@@ -158,7 +158,7 @@ bool FleetLoad::RefreshRow(int worker) {
   c.running = std::max(0, w.running - w.ended);
   c.queued = w.queued + w.sent;
   c.sent = w.sent;
-  c.receiving = std::min(w.receiving, c.running) + w.sent_receiving;
+  c.receiving = std::clamp(w.receiving - w.ended_receiving, 0, c.running) + w.sent_receiving;
   c.queued_tokens = w.queued_tokens + w.sent_tokens;
   const int free_blocks = std::min(w.free_blocks + w.ended_blocks, w.total_blocks);
   c.free_blocks = std::max(w.free_blocks, free_blocks) - w.sent_blocks;
@@ -229,7 +229,7 @@ void FleetLoad::CountAsReported(int worker, absl::Duration sent_by) {
 
 void FleetLoad::DropEnded(int worker, absl::Duration shown_at) {
   Worker& w = workers_[worker];
-  w.ended = w.ended_blocks = 0;
+  w.ended = w.ended_receiving = w.ended_blocks = 0;
   w.ended_context_tokens = 0;
   std::erase_if(dispatched_[worker], [&w, shown_at](const Dispatch& dispatch) {
     if (!dispatch.done_at) return dispatch.reported && dispatch.at < shown_at - kLongestTracked;
@@ -242,6 +242,7 @@ void FleetLoad::DropEnded(int worker, absl::Duration shown_at) {
 void FleetLoad::CountEnded(Worker& w, const Dispatch& dispatch) {
   if (dispatch.at >= w.may_contain) return;
   ++w.ended;
+  w.ended_receiving += dispatch.sent.receives ? 1 : 0;
   w.ended_blocks += dispatch.sent.blocks;
   w.ended_context_tokens += dispatch.sent.context_tokens;
 }
@@ -278,12 +279,9 @@ void FleetLoad::OnComputed(int worker, int64_t dispatch, absl::Duration now) {
   if (found == dispatched_[worker].end()) return;
   if (found->sent.context_tokens == 0) return OnDone(worker, dispatch, now);
   Worker& w = workers_[worker];
-  if (std::exchange(found->sent.receives, false)) {
-    int& receiving = found->reported ? w.receiving : w.sent_receiving;
-    receiving = std::max(0, receiving - 1);
-    return Refresh(worker);
-  }
+  const bool received = std::exchange(found->sent.receives, false);
   if (found->reported) return;
+  w.sent_receiving -= received ? 1 : 0;
   w.sent_tokens -= std::exchange(found->sent.tokens, 0);
   found->sent.seconds = 0;
   SetIdleAt(worker, std::max(w.reported_idle_at_s, absl::ToDoubleSeconds(now)));

@@ -56,8 +56,8 @@ class FleetLoad {
   // A request was sent. It counts from now until OnDone: by itself until a report can contain it,
   // then as part of what the worker reports. Returns the number of the dispatch, 1 or more.
   int64_t OnDispatch(int worker, absl::Duration now, const Sent& sent);
-  // The prompt of that dispatch is computed. A worker that answers has its KV and goes on with the
-  // answer; for another one, the work is done.
+  // The prompt of that dispatch is computed. A worker that answers goes on with the answer, with no
+  // other prompt before it, even if its KV is still on its way; for another one, the work is done.
   void OnComputed(int worker, int64_t dispatch, absl::Duration now);
   // The work of that dispatch is done, or has failed.
   void OnDone(int worker, int64_t dispatch, absl::Duration now);
@@ -106,7 +106,7 @@ class FleetLoad {
     uint64_t identity = 0;
     int running = 0;
     int queued = 0;
-    int receiving = 0;  // without those whose KV has come since the report
+    int receiving = 0;
     int free_blocks = 0;
     int total_blocks = 0;
     int max_sequences = 0;
@@ -130,6 +130,7 @@ class FleetLoad {
     int64_t sent_context_tokens = 0;
     // Sums over the answers that have ended, but are part of the last report.
     int ended = 0;
+    int ended_receiving = 0;  // before their prompts were computed
     int ended_blocks = 0;
     int64_t ended_context_tokens = 0;
     int64_t last_sent = 0;  // number of its last dispatch

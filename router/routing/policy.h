@@ -24,7 +24,7 @@ struct RouteQuery {
   int prompt_blocks = 0;  // that the prompt will take, the partial last one included
   int block_tokens = 16;
   absl::Span<const kv::PrefixKey> keys = {};
-  int prefill_workers = 1;  // that may be chosen
+  int prefill_workers = 1;  // that may be chosen; has no meaning for requests of one worker
   // To bring the KV of one block from a prefill to a decode worker, beyond what is hidden behind
   // computing: the mean over the fleet, for pairs of whose link nothing is known.
   double block_transfer_s = 0;

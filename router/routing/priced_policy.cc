@@ -196,7 +196,7 @@ int PricedPolicy::ChoosePrefill(const RouteQuery& query, const Candidates& prefi
 
 // Half of many workers are looked at, drawn anew for each request: several routers that have heard
 // the same would else all fill the same gap. Idle workers, and those that hold blocks of the
-// session, are always looked at.
+// session or have them in their tiers, are always looked at.
 void PricedPolicy::LookAtDecode(const RouteQuery& query, absl::Span<const Candidate> decode,
                                 bool alone, const Candidate* prefill, uint64_t turn, bool draws,
                                 Compared& compared) {
@@ -204,7 +204,8 @@ void PricedPolicy::LookAtDecode(const RouteQuery& query, absl::Span<const Candid
   for (size_t i = 0; i < decode.size(); ++i) {
     const Candidate& c = decode[i];
     // One branch: what was drawn cannot be guessed.
-    const bool may_pass = draws & (c.matched_blocks == 0) & (c.running + c.queued > 0);
+    const bool may_pass =
+        draws & (c.matched_blocks == 0) & (c.tier_blocks == 0) & (c.running + c.queued > 0);
     if (may_pass & (Mix(turn, i) >> 63 != 0)) continue;
     DecodePrice& price = compared.decode_prices[i];
     double& cost = compared.decode_costs[i];
@@ -212,7 +213,7 @@ void PricedPolicy::LookAtDecode(const RouteQuery& query, absl::Span<const Candid
       // Made in its place: a copy would be read before it is written out.
       new (&price) DecodePrice(PriceDecode(query, c, alone, prefill));
     } else {
-      price.prompt_s = PromptSeconds(query, c, alone, prefill);
+      PricePrompt(query, c, alone, prefill, &price);
     }
     cost = price.total();
     compared.looked_at.push_back(static_cast<int>(i));
@@ -269,10 +270,10 @@ void PricedPolicy::ChooseLocal(const RouteQuery& query, const Candidate& prefill
   if (options_.max_local_prefill_tokens == 0 || !prefill.cost_known) return;
   const int partner_at = choice->decode;
   const Candidate& partner = decode[partner_at];
-  const double ready_s = prefill.wait_s() + prefill.computing_s();
-  const double elsewhere = ready_s + kDelayOfLater * prefill.queue_s +
-                           KvMove(query, partner).SecondsFrom(prefill) +
-                           BehindPrompts(query, partner, ready_s);
+  const double ready_s =
+      prefill.wait_s() + prefill.computing_s() + KvMove(query, partner).SecondsFrom(prefill);
+  const double elsewhere =
+      ready_s + kDelayOfLater * prefill.queue_s + BehindPrompts(query, partner, ready_s);
   const double partner_step_s = DecodeStepSeconds(partner, 1, query.prompt_tokens);
   double lowest = elsewhere;
   struct Cheaper {
@@ -288,7 +289,7 @@ void PricedPolicy::ChooseLocal(const RouteQuery& query, const Candidate& prefill
   };
   for (int i = 0; i < static_cast<int>(decode.size()); ++i) {
     const Candidate& c = decode[i];
-    const int tail = query.prompt_tokens - c.matched_blocks * query.block_tokens;
+    const int tail = query.prompt_tokens - (c.matched_blocks + c.tier_blocks) * query.block_tokens;
     if (!c.cost_known || tail > options_.max_local_prefill_tokens) continue;
     if (c.queued > c.sent || c.free_blocks < query.prompt_blocks - c.matched_blocks) continue;
     const double slower_s = DecodeStepSeconds(c, 1, query.prompt_tokens) - partner_step_s;
@@ -359,15 +360,21 @@ RouteChoice PricedPolicy::Choose(const RouteQuery& query, const Candidates& pref
     if (!ChooseByLinks(query, prefill, decode, turn, choice, compared)) return choice;
   } else {
     const bool alone = prefill.empty();
+    Candidate computes;
+    if (!alone) {
+      choice.prefill = ChoosePrefill(query, prefill, choice, compared);
+      computes = prefill[choice.prefill];
+    }
+    const bool home = choice.decision == "home";
     choice.decode = decode.empty()
                         ? -1
-                        : ChooseDecode(query, decode, alone, /*prefill=*/nullptr, turn, compared);
+                        : ChooseDecode(query, decode, alone, alone || home ? nullptr : &computes,
+                                       turn, compared);
     if (alone) {
       choice.decision = "decode_only";
       return choice;
     }
-    choice.prefill = ChoosePrefill(query, prefill, choice, compared);
-    if (choice.decision == "home" || decode.empty()) return choice;
+    if (home || decode.empty()) return choice;
     choice.decode_costs = &compared.decode_costs;
   }
   ChooseLocal(query, prefill[choice.prefill], decode, turn, &choice);

@@ -30,8 +30,9 @@
 // offer it, another one (a lender). That costs its queue, the computing, which goes on in steps
 // beside its answers, and the delay of each of these answers; for a lender also the move of the KV.
 // The prefill worker costs Q + T and the move, and half of Q more for the prompts that come behind
-// this one. The cheapest of the three ways is taken. κ is no part of it: it compares workers that
-// only compute prompts.
+// this one. Where KV moves, the answer is slow beside what prompts its own worker has left to
+// compute by then. The cheapest of the three ways is taken. κ is no part of it: it compares workers
+// that only compute prompts.
 //
 // Finally, κ is discounted at the prompt's home. Routers do not know what other routers' prompts
 // will leave in the caches, so without homes each router would send prompts of one session to a

@@ -70,7 +70,7 @@ void RoutePlanner::OnReady(const WorkerTarget& target, const internal::v1::Worke
                              static_cast<double>(card.kv_block_bytes()),
                              card.kv_layout().layers(),
                              card.prefix_caching(),
-                             Can(card, internal::v1::WORKER_CAPABILITY_SCORE),
+                             Can(card, v1::WORKER_CAPABILITY_SCORE),
                              pools_.Add(card.role(), card.pool()),
                              /*tier_load_s=*/0};
   if (card.kv_tier_segment_tokens() > 0) {
@@ -78,7 +78,7 @@ void RoutePlanner::OnReady(const WorkerTarget& target, const internal::v1::Worke
     tier_segment_tokens_ = card.kv_tier_segment_tokens();
   }
   const bool lends =
-      card.role() == v1::WORKER_ROLE_DECODE && Can(card, internal::v1::WORKER_CAPABILITY_COMPUTE);
+      card.role() == v1::WORKER_ROLE_DECODE && Can(card, v1::WORKER_CAPABILITY_COMPUTE);
   fleet_.OnReady(target.worker,
                  {card.role(), card.model_fingerprint(), kv::RootPrefixKey(0, target.address, ""),
                   card.total_blocks(), card.kv_layout().block_tokens(), card.max_num_seqs(),
@@ -203,10 +203,13 @@ absl::StatusOr<RoutePlanner::Chosen> RoutePlanner::Decide(const RouteRequest& re
   const RouteQuery& query = chosen.query =
       QueryOf(request, alone ? prefill.worker(0) : answering.worker(0), prefill.size(), now);
   Held holder;
-  if (options_.kv_fetch) holder = HolderOf(prefill, answering, matched.reported);
-  for (Candidates* computing : {&prefill, &answering}) {
-    PriceLoads(query, matched.in_tiers, computing);
-    PriceFetches(query, holder, computing);
+  // What is scored is neither loaded nor fetched.
+  if (request.workers != RouteRequest::Workers::kScore) {
+    if (options_.kv_fetch) holder = HolderOf(prefill, answering, matched.reported);
+    for (Candidates* computing : {&prefill, &answering}) {
+      PriceLoads(query, matched.in_tiers, computing);
+      PriceFetches(query, holder, computing);
+    }
   }
   thread_local std::vector<Candidate> decode;
   answering.CopyTo(&decode);

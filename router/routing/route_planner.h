@@ -36,7 +36,7 @@ namespace baton::router {
 struct RouteOptions {
   // Requests whose first token is expected later are refused. 0: none.
   absl::Duration ttft_slo;
-  bool kv_fetch = false;  // name holders of cached KV that a prefill worker lacks
+  bool kv_fetch = false;  // name holders of cached KV that the computing worker lacks
   // The rate of a fetch. 0: unknown, so computing is priced. Too high a rate sends prompts to
   // workers that compute what they were to fetch. The rates of links that decode workers report are
   // no guide: they are of the other direction, and perhaps of shared memory.
@@ -184,8 +184,8 @@ class RoutePlanner final : public RosterObserver {
   absl::Status CheckSlo(const RouteRequest& request, const Candidates& prefill,
                         absl::Span<const Candidate> decode, const Pair& pair) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  // Sets what candidates would load from their KV tiers instead of computing, as they decide it.
   InTiers MatchTiers(const RouteRequest& request) const;
+  // Sets what candidates would load from their KV tiers instead of computing, as they decide it.
   void PriceLoads(const RouteQuery& query, const InTiers& held, Candidates* candidates) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // The same for what they would fetch from the holder; after PriceLoads, as they prefer to load.

@@ -158,8 +158,8 @@ DecisionCandidate& RoutePlanner::ExplainOne(const RouteQuery& query, const Candi
   explained.address = worker.target.address;
   explained.pool = pools_.name(worker.pool);
   explained.cached_tokens = CachedTokens(query, c);
-  explained.tier_tokens = c.tier_blocks * query.block_tokens;
-  explained.queue_seconds = c.wait_s();
+  explained.tier_tokens = computes ? c.tier_blocks * query.block_tokens : 0;
+  explained.queue_seconds = computes ? c.wait_s() : c.queue_s;
   explained.service_seconds =
       computes ? c.computing_s() : DecodeStepSeconds(c, 1, query.prompt_tokens);
   if (!health_.WorkerUsable(c.worker)) explained.excluded = "failed lately";

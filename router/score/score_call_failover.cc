@@ -56,7 +56,7 @@ bool ScoreCall::DispatchBatch(absl::Duration now) {
   }
   retries_.OnNotOpened(retry_, now);
   const bool may_wait =
-      retries_.MayWait() || parts_.roster.Awaited(internal::v1::WORKER_CAPABILITY_SCORE);
+      retries_.MayWait() || parts_.roster.Awaited(v1::WORKER_CAPABILITY_SCORE);
   if (absl::IsUnavailable(opened) && may_wait) {
     retries_.OnNoWorker(now, opened);
   } else {

@@ -17,6 +17,16 @@ using ::testing::HasSubstr;
 using ::testing::Pair;
 using ::testing::UnorderedElementsAre;
 
+TEST(ConvertTest, AWorkersWorkHasShortNames) {
+  v1::WorkerStatus status;
+  status.set_role(v1::WORKER_ROLE_DECODE);
+  status.add_capabilities(v1::WORKER_CAPABILITY_COMPUTE);
+  status.add_capabilities(v1::WORKER_CAPABILITY_ANSWER);
+  const Worker worker = FromProto(status);
+  EXPECT_EQ(worker.role, "decode");
+  EXPECT_THAT(worker.capabilities, ElementsAre("compute", "answer"));
+}
+
 TEST(ConvertTest, EveryFieldOfARequest) {
   GenerateRequest request;
   request.text = "hi";

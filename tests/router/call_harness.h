@@ -212,7 +212,7 @@ class CallHarness : public ::testing::Test {
   router::Options options_;
   int max_model_len_ = 128;
   // On cards.
-  std::vector<internal::v1::WorkerCapability> decode_capabilities_;
+  std::vector<v1::WorkerCapability> decode_capabilities_;
   chat::ModelChat chat_;  // without a template
   router::RetryBudget::Limits budget_limits_;
   tracing::Tracer* tracer_ = nullptr;

@@ -283,7 +283,8 @@ class ClientCases:
             inference_pb2.ListModelsResponse(models=[inference_pb2.Model(
                 id="m", max_model_len=8, fingerprint=2**64 - 1, vocab_size=9)]),
             admin_pb2.ListWorkersResponse(workers=[admin_pb2.WorkerStatus(
-                address="w:1", role=admin_pb2.WORKER_ROLE_DECODE, state=99, free_blocks=4)]),
+                address="w:1", role=admin_pb2.WORKER_ROLE_DECODE, state=99, free_blocks=4,
+                capabilities=[admin_pb2.WORKER_CAPABILITY_SCORE, 98])]),
             inference_pb2.CancelResponse(cancelled=2))
         completion = self.ask("generate_once", "p", max_tokens=3)
         self.assertEqual((completion.text, completion.finish_reason, completion.seed),
@@ -293,7 +294,7 @@ class ClientCases:
         self.assertEqual(self.ask("detokenize", [1], skip_special_tokens=False, model="m"), "t")
         self.assertEqual(self.ask("models"), [baton.Model("m", 8, 9, 2**64 - 1)])
         self.assertEqual(self.ask("workers"),
-                         [baton.Worker("w:1", "decode", "99", "", 0, 0, 0, 4, 0)])
+                         [baton.Worker("w:1", "decode", "99", "", 0, 0, 0, 4, 0, ("score", "98"))])
         self.assertEqual(self.ask("cancel", "r7", tenant="t"), 2)
         requests = [self.router.next_call().request for _ in range(6)]
         self.assertEqual(requests[5], inference_pb2.CancelRequest(request_id="r7", tenant="t"))

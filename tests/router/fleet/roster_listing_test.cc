@@ -64,6 +64,24 @@ class RosterListingTest : public ::testing::Test {
   RoutePlanner& planner_ = fleet_.planner;
 };
 
+TEST_F(RosterListingTest, AWorkersWorkIsThatOfItsCardOrElseOfItsRole) {
+  EXPECT_THAT(StatusOf("d0:1").capabilities(), ElementsAre()) << "it has shown no card";
+  MakeReady(0, kP);
+  MakeReady(1, kD);
+  EXPECT_THAT(StatusOf("p0:1").capabilities(),
+              ElementsAre(v1::WORKER_CAPABILITY_COMPUTE, v1::WORKER_CAPABILITY_SCORE));
+  EXPECT_THAT(StatusOf("d0:1").capabilities(), ElementsAre(v1::WORKER_CAPABILITY_ANSWER));
+  roster_.OnStreamStarted(1);
+  internal::v1::WatchResponse event;
+  *event.mutable_card() = FakeCard(kD, kCardTokenizer);
+  event.mutable_card()->set_epoch(event.card().epoch() + 1);
+  event.mutable_card()->add_capabilities(v1::WORKER_CAPABILITY_ANSWER);
+  event.mutable_card()->add_capabilities(v1::WORKER_CAPABILITY_SCORE);
+  ASSERT_TRUE(roster_.OnEvent(1, event).ok());
+  EXPECT_THAT(StatusOf("d0:1").capabilities(),
+              ElementsAre(v1::WORKER_CAPABILITY_SCORE, v1::WORKER_CAPABILITY_ANSWER));
+}
+
 TEST_F(RosterListingTest, AWorkerThatIsAddedServesAndTheOthersKeepWhatTheyHave) {
   MakeReady(0, kP, {1, 2});
   MakeReady(1, kD);

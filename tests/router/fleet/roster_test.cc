@@ -596,22 +596,21 @@ TEST_F(RosterTest, AfterAPauseWorkersWhoseStreamBrokeAreAwaitedForAWhile) {
   MakeReady(kPrefill0, {1, 2});
   MakeReady(kDecode);
   Report(absl::Seconds(20), {kPrefill0, kDecode});
-  EXPECT_FALSE(roster_.Awaited(internal::v1::WORKER_CAPABILITY_ANSWER));
+  EXPECT_FALSE(roster_.Awaited(v1::WORKER_CAPABILITY_ANSWER));
   Pause(absl::Seconds(8));
   for (int worker : {kPrefill0, kDecode}) {
     roster_.OnStreamLost(worker, absl::UnavailableError("Socket closed"));
   }
-  for (const auto capability :
-       {internal::v1::WORKER_CAPABILITY_ANSWER, internal::v1::WORKER_CAPABILITY_SCORE}) {
+  for (const auto capability : {v1::WORKER_CAPABILITY_ANSWER, v1::WORKER_CAPABILITY_SCORE}) {
     EXPECT_TRUE(roster_.Awaited(capability));
   }
   EXPECT_TRUE(roster_.Ready());
   EXPECT_FALSE(roster_.AnyDecodeWorkerReady());
   clock_.Beat();
   Pass(kHearAgain - absl::Milliseconds(1));
-  EXPECT_TRUE(roster_.Awaited(internal::v1::WORKER_CAPABILITY_ANSWER));
+  EXPECT_TRUE(roster_.Awaited(v1::WORKER_CAPABILITY_ANSWER));
   Pass(absl::Milliseconds(2));
-  EXPECT_FALSE(roster_.Awaited(internal::v1::WORKER_CAPABILITY_ANSWER));
+  EXPECT_FALSE(roster_.Awaited(v1::WORKER_CAPABILITY_ANSWER));
   EXPECT_FALSE(roster_.Ready());
 }
 
@@ -619,16 +618,15 @@ TEST_F(RosterTest, OnlyASuspectWorkerIsAwaitedWithoutAPause) {
   MakeReady(kDecode);
   Report(absl::Seconds(20), {kDecode});
   SilenceUntilSuspect(kDecode, {});
-  EXPECT_TRUE(roster_.Awaited(internal::v1::WORKER_CAPABILITY_ANSWER));
-  EXPECT_FALSE(roster_.Awaited(internal::v1::WORKER_CAPABILITY_SCORE));
+  EXPECT_TRUE(roster_.Awaited(v1::WORKER_CAPABILITY_ANSWER));
+  EXPECT_FALSE(roster_.Awaited(v1::WORKER_CAPABILITY_SCORE));
   ASSERT_TRUE(Load(kDecode, 0, /*draining=*/true).ok());
   SilenceUntilSuspect(kDecode, {});
-  EXPECT_FALSE(roster_.Awaited(internal::v1::WORKER_CAPABILITY_ANSWER))
-      << "it takes no new requests";
+  EXPECT_FALSE(roster_.Awaited(v1::WORKER_CAPABILITY_ANSWER)) << "it takes no new requests";
   ASSERT_TRUE(Load(kDecode).ok());
   SilenceUntilSuspect(kDecode, {});
   roster_.OnStreamLost(kDecode, absl::UnavailableError("connection refused"));
-  EXPECT_FALSE(roster_.Awaited(internal::v1::WORKER_CAPABILITY_ANSWER)) << "its process is gone";
+  EXPECT_FALSE(roster_.Awaited(v1::WORKER_CAPABILITY_ANSWER)) << "its process is gone";
 }
 
 TEST_F(RosterTest, OwnDispatchesCountUntilReported) {

@@ -366,6 +366,7 @@ void ChoosesByLinksLikeAnExhaustivePass(uint64_t seed) {
       c.free_blocks = Below(random, 4) == 0 ? Below(random, 8) : 1000;
       c.context_tokens =
           c.running * (alike ? 100 : 100 + Below(random, 1000)) + (alike ? 0 : static_cast<int>(i));
+      c.queue_s = Below(random, 3) == 0 ? 0.1 * Below(random, 30) : 0;
     }
     const LinkRates links =
         RandomLinks(random, static_cast<int>(fleet.size()), static_cast<int>(decode.size()));

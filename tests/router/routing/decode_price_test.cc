@@ -121,7 +121,7 @@ TEST(DecodePriceTest, AnAnswerIsSlowBesidePromptsThatAreLeftWhenItsKvComes) {
   EXPECT_NEAR(Price(busy) - idle, 5, 1e-9);
   Candidate prefill;
   prefill.queue_s = 1;
-  prefill.service_s = 3.5;
+  prefill.service_s = 3.49;  // and 10 blocks of 1 ms
   EXPECT_NEAR(PriceDecode(DecodeQuery(), busy, /*alone=*/false, &prefill).total() - idle, 0.5,
               1e-9);
   prefill.queue_s = 2;
@@ -130,6 +130,10 @@ TEST(DecodePriceTest, AnAnswerIsSlowBesidePromptsThatAreLeftWhenItsKvComes) {
   brief.answer_tokens = 10;
   EXPECT_NEAR(Price(busy, brief) - Price(Worker(0), brief), 10 * (0.250 - 0.02216), 1e-9)
       << "its tokens come in 10 of their steps";
+  busy.step.fixed_s += 0.3;
+  Candidate slow = Worker(0);
+  slow.step = busy.step;
+  EXPECT_NEAR(Price(busy, brief) - Price(slow, brief), 10 * 0.150, 1e-9) << "prompts' least share";
 }
 
 TEST(DecodePriceTest, NothingIsNegativeWhateverIsReported) {

@@ -103,7 +103,7 @@ class RoutePlannerTest : public ::testing::Test {
   int pool_blocks_ = 1000;
   // On cards, from the next start of the worker on.
   std::array<std::string, 5> devices_;
-  std::array<std::vector<internal::v1::WorkerCapability>, 5> capabilities_;
+  std::array<std::vector<v1::WorkerCapability>, 5> capabilities_;
   testing::FakeClock clock_;
   PricedPolicy policy_;
   testing::RoutedFleet fleet_;

@@ -256,8 +256,7 @@ TEST_F(ScoreCallTest, WithoutPrefillWorkersItIsRefused) {
 }
 
 TEST_F(ScoreCallTest, WithoutPrefillWorkersDecodeWorkersThatCanScoreDo) {
-  decode_capabilities_ = {internal::v1::WORKER_CAPABILITY_SCORE,
-                          internal::v1::WORKER_CAPABILITY_ANSWER};
+  decode_capabilities_ = {v1::WORKER_CAPABILITY_SCORE, v1::WORKER_CAPABILITY_ANSWER};
   Begin();
   LoseWatch(0);
   LoseWatch(1);

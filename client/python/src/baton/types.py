@@ -194,6 +194,7 @@ class Worker:
     total_blocks: int
     free_blocks: int
     indexed_blocks: int
+    capabilities: tuple[str, ...] = ()  # of "compute", "score" and "answer"
 
 
 def to_finish_reason(value: inference_pb2.FinishReason) -> Optional[FinishReason]:
@@ -266,6 +267,9 @@ def to_worker(status: admin_pb2.WorkerStatus) -> Worker:
         from_proto(Worker, status),
         role=_short_name(admin_pb2.WorkerRole, status.role),
         state=_short_name(admin_pb2.WorkerState, status.state),
+        capabilities=tuple(
+            _short_name(admin_pb2.WorkerCapability, value) for value in status.capabilities
+        ),
     )
 
 
