@@ -35,8 +35,9 @@ class WorkerWatch {
   void Stop();
   // Makes the thread apply changes of the roster now, not at its next periodic check. Thread-safe.
   void Wake();
-  // Of a worker that is watched, else null. Thread-safe. The caller keeps a hold on the worker, and
-  // releases it after the stub: the watch's thread must be the one that ends the channel.
+  // Returns the stub of a worker that is watched, else null. Thread-safe. The caller keeps a hold
+  // on the worker, and releases it after the stub: the watch's thread must be the one that ends the
+  // channel.
   std::shared_ptr<internal::v1::WorkerService::Stub> Stub(int worker);
 
  private:

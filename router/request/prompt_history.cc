@@ -12,7 +12,7 @@ namespace {
 constexpr int kAgreement = 8;
 // A difference is at most this long in either prompt: a timestamp, an id.
 constexpr int kLongestDifference = 64;
-// Of prompts with the same common beginning, the newest so many are searched for an agreement.
+// So many of the newest prompts with the same common beginning are searched for an agreement.
 constexpr int kSearched = 2;
 // Other namespaces are compared by tokens: only in this many of the newest prompts.
 constexpr int kOtherSalts = 8;

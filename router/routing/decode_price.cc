@@ -20,7 +20,7 @@ constexpr double kAnswerLeft = 0.5;
 constexpr double kStepBesideAnswers_s = 0.250;
 constexpr double kPromptShareOfStep_s = 0.150;
 
-// Of a step that decodes in `step_s`, what is left for prompts.
+// Returns what is left for prompts of a step that decodes in `step_s`.
 double PromptShareOfStep(double step_s) {
   return std::max(kPromptShareOfStep_s, kStepBesideAnswers_s - step_s);
 }
