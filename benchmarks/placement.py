@@ -19,8 +19,8 @@ With --burst N, one prefill and three decode workers instead, which get N prompt
 `local`, where decode workers compute only what they answer; `lending`, where they compute for each other, too. Prints the
 median and the last of the times to the first token.
 
-With links, such as 1gbit, each worker is on a host of its own (a network namespace) that sends at that rate; needs root,
-as tests/deploy/hosts.py says. `none`, if given, comes first.
+With links, such as 1gbit, each worker has its own host (a network namespace), which sends at that rate. That needs root, as
+tests/deploy/hosts.py says. `none`, if given, comes first.
 """
 
 import argparse

@@ -120,7 +120,7 @@ TEST_F(FleetLoadTest, AnAnswerReceivesUntilItsPromptIsComputed) {
   fleet_.OnComputed(kDecode, computed, now_);
   EXPECT_EQ(Of(kDecode).receiving, 1);
   EXPECT_EQ(Of(kDecode).queued, 2);
-  // As part of what the worker reports, too.
+  // So it does as part of what the worker reports.
   const int64_t reported = send();
   now_ += absl::Milliseconds(60);
   internal::v1::LoadReport report = Report(0);

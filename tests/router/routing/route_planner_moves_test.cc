@@ -117,7 +117,7 @@ TEST(FetchRuleTest, NeitherFewBlocksNorMostOfThePool) {
   EXPECT_EQ(kv::BlocksToFetch(251, 1, 1000), 250);
 }
 
-// Of a prompt of whole blocks the last one is computed: it has the last token.
+// The last block of a prompt of whole blocks is computed: it has the last token.
 TEST_F(KvFetchTest, TheLastBlockOfAnAlignedPromptIsNotFetched) {
   Cache(kDecode1, kPromptKeys);
   RouteRequest request;
