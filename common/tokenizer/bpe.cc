@@ -7,6 +7,7 @@
 #include <atomic>
 #include <limits>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
 #include "common/base/utf8.h"
@@ -35,10 +36,7 @@ uint32_t NextCacheOwner() {
   return next.fetch_add(1, std::memory_order_relaxed);
 }
 
-bool EndsWithMetaspace(absl::string_view text) {
-  return text.size() >= kMetaspace.size() &&
-         text.substr(text.size() - kMetaspace.size()) == kMetaspace;
-}
+bool EndsWithMetaspace(absl::string_view text) { return absl::EndsWith(text, kMetaspace); }
 
 }  // namespace
 
@@ -73,22 +71,22 @@ Bpe::Bpe(BpeSpec spec, bool byte_level)
       words_.emplace(std::move(bytes), static_cast<int32_t>(id));
     }
   }
-  cut_at_metaspace_ = !byte_level_ && !ignore_merges_ && NoTokenCrossesMetaspace();
+  // A U+2581 that is no token would be part of a run of unknowns.
+  cut_at_metaspace_ = !byte_level_ && !ignore_merges_ && vocabulary_.Find(kMetaspace).has_value();
+  if (cut_at_metaspace_) FindMergesAcrossMetaspace();
 }
 
-// Whether U+2581 starts every token it is in, or is preceded by its like alone. Then nothing ever
-// merges across the place before it, and the text on both sides can be encoded apart.
-bool Bpe::NoTokenCrossesMetaspace() const {
-  if (!vocabulary_.Find(kMetaspace)) return false;  // it would be part of a run of unknowns
+// In most vocabularies U+2581 starts every token it is in, or is preceded by its like alone; Gemma
+// has one other. Where nothing ever merges across the place before it, the text on both sides can
+// be encoded apart.
+void Bpe::FindMergesAcrossMetaspace() {
   for (const auto& [pair, merge] : merges_) {
     const std::string& left = *vocabulary_.Token(static_cast<int32_t>(pair >> 32));
     const std::string& right = *vocabulary_.Token(static_cast<int32_t>(pair & 0xFFFFFFFF));
-    if (right.compare(0, kMetaspace.size(), kMetaspace.data(), kMetaspace.size()) == 0 &&
-        !EndsWithMetaspace(left)) {
-      return false;
+    if (absl::StartsWith(right, kMetaspace) && !left.empty()) {
+      merges_before_metaspace_[static_cast<unsigned char>(left.back())] = true;
     }
   }
-  return true;
 }
 
 void Bpe::Encode(absl::string_view word, bool may_be_special, std::vector<int32_t>* ids) const {
@@ -101,7 +99,11 @@ void Bpe::Encode(absl::string_view word, bool may_be_special, std::vector<int32_
   size_t begin = 0;
   for (size_t at = word.find(kMetaspace, 1); at != absl::string_view::npos;
        at = word.find(kMetaspace, at + kMetaspace.size())) {
-    if (EndsWithMetaspace(word.substr(0, at))) continue;
+    const absl::string_view before = word.substr(0, at);
+    if (EndsWithMetaspace(before) ||
+        merges_before_metaspace_[static_cast<unsigned char>(before.back())]) {
+      continue;
+    }
     EncodePart(word.substr(begin, at - begin), may_be_special, ids);
     begin = at;
   }

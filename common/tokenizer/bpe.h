@@ -73,7 +73,7 @@ class Bpe {
   void MergeShort(std::vector<int32_t>* units, size_t first, bool may_be_special) const;
   template <class Queue>
   void MergeLong(std::vector<int32_t>* units, size_t first, bool may_be_special) const;
-  bool NoTokenCrossesMetaspace() const;
+  void FindMergesAcrossMetaspace();
 
   const Vocabulary vocabulary_;
   const std::optional<int32_t> unknown_;
@@ -92,8 +92,10 @@ class Bpe {
   std::array<std::optional<int32_t>, 256> named_bytes_;
   absl::flat_hash_map<std::string, int32_t> words_;
   absl::flat_hash_set<int32_t> special_;  // tokens that a merge or a whole word makes; mostly none
-  // Long words may be cut before each U+2581 that follows another character.
+  // Long words may be cut before each U+2581 that follows another character, except behind the
+  // last bytes of tokens with which one that starts with it merges.
   bool cut_at_metaspace_ = false;
+  std::array<bool, 256> merges_before_metaspace_ = {};
 };
 
 }  // namespace baton::tokenizer

@@ -95,14 +95,13 @@ TEST(BpeTest, LongWordsEqualTheDefinition) { CompareWords({100, 500}, 20); }
 
 TEST(BpeTest, VeryLongWordsEqualTheDefinition) { CompareWords({2100, 2500}, 12); }
 
-TEST(BpeTest, CuttingAtMetaspaceChangesNothing) {
+void CompareCutWords(const std::vector<const char*>& tokens,
+                     const std::vector<BpeSpec::Merge>& merges) {
   Vocabulary vocabulary(16);
   int32_t id = 0;
-  for (const char* token : {"▁", "a", "b", "▁a", "▁▁", "ab", "▁ab", "▁▁▁▁"}) {
-    vocabulary.Add(token, id++);
-  }
+  for (const char* token : tokens) vocabulary.Add(token, id++);
   BpeSpec spec(std::move(vocabulary));
-  spec.merges = {{0, 0, 4}, {0, 1, 3}, {1, 2, 5}, {3, 2, 6}, {4, 4, 7}};
+  spec.merges = merges;
   const Bpe bpe(Copy(spec), /*byte_level=*/false);
   std::mt19937 random(testing::TestSeed(5));
   for (int round = 0; round < 500; ++round) {
@@ -116,6 +115,17 @@ TEST(BpeTest, CuttingAtMetaspaceChangesNothing) {
     bpe.Encode(word, /*may_be_special=*/true, &ids);
     ASSERT_EQ(ids, MergeNaively(spec, units)) << word;
   }
+}
+
+TEST(BpeTest, CuttingAtMetaspaceChangesNothing) {
+  CompareCutWords({"▁", "a", "b", "▁a", "▁▁", "ab", "▁ab", "▁▁▁▁"},
+                  {{0, 0, 4}, {0, 1, 3}, {1, 2, 5}, {3, 2, 6}, {4, 4, 7}});
+}
+
+// As Gemma's ">▁</".
+TEST(BpeTest, TokensThatCrossMetaspaceAreNotCut) {
+  CompareCutWords({"▁", "a", "b", "▁a", "▁b", "b▁a", "ab", "▁ab"},
+                  {{0, 1, 3}, {2, 3, 5}, {0, 2, 4}, {1, 2, 6}, {3, 2, 7}});
 }
 
 TEST(BpeTest, ModelsShareAThreadsTableOfWords) {
