@@ -8,6 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/gguf/config_json.h"
 #include "common/gguf/file.h"
+#include "common/gguf/token_list.h"
 #include "common/gguf/tokenizer_json.h"
 
 namespace baton::gguf {

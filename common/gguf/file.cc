@@ -19,9 +19,10 @@ namespace {
 
 constexpr uint64_t kMaxTextBytes = uint64_t{16} << 20;
 
+bool IsReal(ValueType type) { return type == ValueType::kFloat32 || type == ValueType::kFloat64; }
+
 bool IsInteger(ValueType type) {
-  return WidthOf(type) > 0 && type != ValueType::kFloat32 && type != ValueType::kFloat64 &&
-         type != ValueType::kBool;
+  return WidthOf(type) > 0 && !IsReal(type) && type != ValueType::kBool;
 }
 
 bool IsSigned(ValueType type) {
@@ -40,6 +41,13 @@ int64_t ToInteger(ValueType type, absl::string_view bytes) {
   return static_cast<int64_t>(bits < kLargest ? bits : kLargest);
 }
 
+// REQUIRES: IsReal(type).
+double ToReal(ValueType type, absl::string_view bytes) {
+  const uint64_t bits = UnsignedAt(bytes);
+  return type == ValueType::kFloat32 ? std::bit_cast<float>(static_cast<uint32_t>(bits))
+                                     : std::bit_cast<double>(bits);
+}
+
 std::string FoundText(const Value& value) {
   if (value.type == ValueType::kString) return json::Quoted(value.bytes.substr(0, 80));
   if (value.type == ValueType::kArray) return absl::StrCat("a list of ", value.count);
@@ -54,6 +62,12 @@ int64_t Integers::At(uint64_t index) const {
   BATON_CHECK(index < list_.count);
   const uint64_t width = WidthOf(list_.element_type);
   return ToInteger(list_.element_type, list_.bytes.substr(index * width, width));
+}
+
+double Reals::At(uint64_t index) const {
+  BATON_CHECK(index < list_.count);
+  const uint64_t width = WidthOf(list_.element_type);
+  return ToReal(list_.element_type, list_.bytes.substr(index * width, width));
 }
 
 absl::Status Texts::ForEach(
@@ -131,10 +145,8 @@ absl::StatusOr<std::optional<double>> File::Real(absl::string_view key) const {
   const Value* value = Find(key);
   if (value == nullptr) return std::nullopt;
   double real = 0;
-  if (value->type == ValueType::kFloat32) {
-    real = std::bit_cast<float>(static_cast<uint32_t>(UnsignedAt(value->bytes)));
-  } else if (value->type == ValueType::kFloat64) {
-    real = std::bit_cast<double>(UnsignedAt(value->bytes));
+  if (IsReal(value->type)) {
+    real = ToReal(value->type, value->bytes);
   } else if (IsInteger(value->type)) {
     real = static_cast<double>(ToInteger(value->type, value->bytes));
   } else {
@@ -158,6 +170,15 @@ absl::StatusOr<std::optional<Integers>> File::IntegerList(absl::string_view key)
     return Mismatch(key, *value, "a list of integers");
   }
   return Integers(*value);
+}
+
+absl::StatusOr<std::optional<Reals>> File::RealList(absl::string_view key) const {
+  const Value* value = Find(key);
+  if (value == nullptr) return std::nullopt;
+  if (value->type != ValueType::kArray || !IsReal(value->element_type)) {
+    return Mismatch(key, *value, "a list of real numbers");
+  }
+  return Reals(*value);
 }
 
 absl::StatusOr<std::optional<Texts>> File::TextList(absl::string_view key) const {

@@ -61,6 +61,18 @@ class Integers {
   Value list_;
 };
 
+// A list of real numbers.
+class Reals {
+ public:
+  explicit Reals(const Value& list) : list_(list) {}
+  uint64_t size() const { return list_.count; }
+  // Any number, NaN included. REQUIRES: index < size().
+  double At(uint64_t index) const;
+
+ private:
+  Value list_;
+};
+
 // A list of texts.
 class Texts {
  public:
@@ -105,6 +117,7 @@ class File {
   absl::StatusOr<std::optional<double>> Real(absl::string_view key) const;  // finite
   absl::StatusOr<std::optional<bool>> Bool(absl::string_view key) const;
   absl::StatusOr<std::optional<Integers>> IntegerList(absl::string_view key) const;
+  absl::StatusOr<std::optional<Reals>> RealList(absl::string_view key) const;
   absl::StatusOr<std::optional<Texts>> TextList(absl::string_view key) const;
 
   absl::Status Invalid(absl::string_view key, absl::string_view message) const;

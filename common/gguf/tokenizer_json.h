@@ -11,12 +11,9 @@
 
 namespace baton::gguf {
 
-// A file without it has no tokenizer.
-inline constexpr char kTokenizerModelKey[] = "tokenizer.ggml.model";
-
-// tokenizer.json: byte-level BPE (tokenizer.ggml.model "gpt2") with a pre-tokenizer that
-// tokenizer.ggml.pre names. Control and user-defined tokens become added tokens; unused ones, which
-// pad the embedding, are left out. UNIMPLEMENTED for another model or pre-tokenizer.
+// tokenizer.json: byte-level BPE (tokenizer.ggml.model "gpt2") or SentencePiece's BPE ("llama"), as
+// tokenizer_parts.h says. Control and user-defined tokens become added tokens. UNIMPLEMENTED for
+// another model.
 absl::StatusOr<std::string> TokenizerJson(const File& file);
 
 // tokenizer_config.json: the special tokens' texts and the chat templates.

@@ -222,6 +222,15 @@ std::vector<FuzzTarget> FileTargets() {
             .Add("tokenizer.chat_template", "{{ messages[0].content }}")
             .Add("general.sampling.temp", 0.5f)
             .Bytes(),
+        testing::TinyGguf()
+            .Add("tokenizer.ggml.model", "llama")
+            .Add("tokenizer.ggml.tokens", std::vector<std::string>{"<unk>", "<0x0A>", "a", "\u2581",
+                                                                   "\u2581a", "  ", "</s>"})
+            .Add("tokenizer.ggml.scores", std::vector<float>{0, 0, -3, -2, -1, -1000, -1000})
+            .Add("tokenizer.ggml.token_type", std::vector<int32_t>{2, 6, 1, 1, 1, 4, 3})
+            .Add("tokenizer.ggml.bos_token_id", 6u)
+            .Add("tokenizer.ggml.add_space_prefix", true)
+            .Bytes(),
         testing::TinyGguf(/*Q4_K*/ 12, std::string(size_t{8} * 144, '\1')).Bytes()}},
       {"tokenizer",
        FuzzTokenizer,

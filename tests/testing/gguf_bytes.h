@@ -48,9 +48,10 @@ class GgufBytes {
     return AddRaw(key, 9, list);
   }
   GgufBytes& Add(const std::string& key, const std::vector<int32_t>& values) {
-    std::string list = LittleEndian(uint32_t{5}) + LittleEndian(uint64_t{values.size()});
-    for (const int32_t value : values) list += LittleEndian(value);
-    return AddRaw(key, 9, list);
+    return AddNumbers(key, 5, values);
+  }
+  GgufBytes& Add(const std::string& key, const std::vector<float>& values) {
+    return AddNumbers(key, 6, values);
   }
 
   GgufBytes& AddTensor(const std::string& name, const std::vector<uint64_t>& extents, uint32_t type,
@@ -76,6 +77,13 @@ class GgufBytes {
   }
 
  private:
+  template <class T>
+  GgufBytes& AddNumbers(const std::string& key, uint32_t type, const std::vector<T>& values) {
+    std::string list = LittleEndian(type) + LittleEndian(uint64_t{values.size()});
+    for (const T value : values) list += LittleEndian(value);
+    return AddRaw(key, 9, list);
+  }
+
   std::string metadata_, tensors_, data_;
   uint64_t metadata_count_ = 0, tensor_count_ = 0;
 };

@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "common/gguf/documents.h"
 #include "common/json/json.h"
@@ -17,7 +20,7 @@ using ::baton::testing::GgufBytes;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr int32_t kNormal = 1, kControl = 3, kUserDefined = 4, kUnused = 5;
+constexpr int32_t kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6;
 
 class GgufTokenizerJsonTest : public ::testing::Test {
  protected:
@@ -32,6 +35,24 @@ class GgufTokenizerJsonTest : public ::testing::Test {
              std::vector<int32_t>{kNormal, kNormal, kNormal, kControl, kUserDefined, kUnused})
         .Add("tokenizer.ggml.merges", std::vector<std::string>{"a b"});
     return bytes;
+  }
+  // SentencePiece's pieces [text, score, type].
+  using Pieces = std::vector<std::tuple<std::string, float, int32_t>>;
+  static GgufBytes SentencePieces(const Pieces& pieces) {
+    std::vector<std::string> texts;
+    std::vector<float> scores;
+    std::vector<int32_t> types;
+    for (const auto& [text, score, type] : pieces) {
+      texts.push_back(text);
+      scores.push_back(score);
+      types.push_back(type);
+    }
+    return GgufBytes()
+        .Add("tokenizer.ggml.model", "llama")
+        .Add("tokenizer.ggml.tokens", texts)
+        .Add("tokenizer.ggml.scores", scores)
+        .Add("tokenizer.ggml.token_type", types)
+        .Add("tokenizer.ggml.add_bos_token", false);
   }
   // The document, or the error.
   std::string Document(const GgufBytes& bytes, const std::string& name) {
@@ -77,9 +98,116 @@ TEST_F(GgufTokenizerJsonTest, AddsBosAndEosAsAsked) {
               Not(HasSubstr("post_processor")));
 }
 
+TEST_F(GgufTokenizerJsonTest, WritesMergesOfSentencePieceByScore) {
+  const std::string text = Tokenizer(SentencePieces({{"<unk>", 0, kUnknown},
+                                                     {"<0x0A>", 0, kByte},
+                                                     {"abc", -3, kNormal},
+                                                     {"ab", -2, kNormal},
+                                                     {"bc", -1, kUnused},
+                                                     {"a", -4, kNormal},
+                                                     {"b", -5, kNormal},
+                                                     {"c", -6, kNormal},
+                                                     {"ca", 0, kControl},
+                                                     {"[PAD9]", 0, kUnused}}));
+  // A control token is made by no merge; padding is no token; other unused pieces are.
+  EXPECT_THAT(text, HasSubstr(R"("merges": [["b","c"],["a","b"],["ab","c"],["a","bc"]])"));
+  EXPECT_THAT(text, HasSubstr(R"("type": "BPE", "unk_token": "<unk>", "fuse_unk": true, )"
+                              R"("byte_fallback": true, "ignore_merges": false)"));
+  EXPECT_THAT(text, HasSubstr(R"("vocab": {"<unk>":0,"<0x0A>":1,"abc":2,"ab":3,"bc":4,"a":5,)"
+                              R"("b":6,"c":7,"ca":8})"));
+  EXPECT_THAT(text, HasSubstr(R"("added_tokens": [{"id": 0, "content": "<unk>", )"));
+  EXPECT_THAT(text, HasSubstr(R"({"id": 8, "content": "ca", )"));
+  EXPECT_THAT(text, Not(HasSubstr("<0x0A>\", \"single")));
+}
+
+TEST_F(GgufTokenizerJsonTest, TakesRunsOfSpacesBeforeOtherMerges) {
+  const Pieces pieces = {{"\u2581", -5, kNormal},      {"  ", -1000, kUserDefined},
+                         {"   ", -1000, kUserDefined}, {"a", -6, kNormal},
+                         {"\u2581a", -1, kNormal},     {"\n", -1000, kUserDefined},
+                         {"x y", -1000, kUserDefined}};
+  const std::string text = Tokenizer(SentencePieces(pieces));
+  EXPECT_THAT(text, HasSubstr("\"merges\": [[\"\u2581\u2581\",\"\u2581\"],"
+                              "[\"\u2581\",\"\u2581\u2581\"],[\"\u2581\",\"\u2581\"],"
+                              "[\"\u2581\",\"a\"]]"));
+  EXPECT_THAT(text, HasSubstr("{\"id\": 1, \"content\": \"\u2581\u2581\", "));
+  EXPECT_THAT(text, HasSubstr(R"({"id": 5, "content": "\n", )"));
+  EXPECT_THAT(text, HasSubstr(R"({"id": 6, "content": "x y", )"));
+  // Where the run is a piece of the model already, the added token stays one of spaces.
+  Pieces both = pieces;
+  both.push_back({"\u2581\u2581", -2, kNormal});
+  EXPECT_THAT(Tokenizer(SentencePieces(both)), HasSubstr(R"({"id": 1, "content": "  ", )"));
+}
+
+TEST_F(GgufTokenizerJsonTest, PutsASpaceBeforeTheTextAsAsked) {
+  const Pieces pieces = {{"a", 0, kNormal}, {"[INST]", 0, kNormal}};
+  const std::string by_default = Tokenizer(SentencePieces(pieces));
+  EXPECT_THAT(by_default, HasSubstr(R"("normalizer": {"type": "Sequence", "normalizers": [)"
+                                    "{\"type\": \"Prepend\", \"prepend\": \"\u2581\"}, "
+                                    R"({"type": "Replace", "pattern": {"String": " "}, )"
+                                    "\"content\": \"\u2581\"}]}"));
+  EXPECT_THAT(by_default, HasSubstr(R"({"type": "Strip", "content": " ", "start": 1, "stop": 0})"));
+  const std::string without =
+      Tokenizer(SentencePieces(pieces).Add("tokenizer.ggml.add_space_prefix", false));
+  EXPECT_THAT(without, HasSubstr(R"("normalizer": {"type": "Replace", )"));
+  EXPECT_THAT(without, Not(HasSubstr("Strip")));
+  const std::string mistral =
+      Tokenizer(SentencePieces({{"a", 0, kNormal}, {"[INST]", 0, kControl}}));
+  EXPECT_THAT(mistral, HasSubstr("\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": "
+                                 "\"\u2581\", \"prepend_scheme\": \"first\", \"split\": false}"));
+  EXPECT_THAT(mistral, Not(HasSubstr("normalizer")));
+}
+
+TEST_F(GgufTokenizerJsonTest, Phi3sChatTokensTakeTheSpaceBehindThem) {
+  const std::string text =
+      Tokenizer(SentencePieces({{"a", 0, kNormal}, {"<s>", 0, kControl}, {"<|user|>", 0, kControl}})
+                    .Add("general.architecture", "phi3"));
+  EXPECT_THAT(text, HasSubstr(R"("content": "<s>", "single_word": false, "lstrip": false, )"
+                              R"("rstrip": false)"));
+  EXPECT_THAT(text, HasSubstr(R"("content": "<|user|>", "single_word": false, "lstrip": false, )"
+                              R"("rstrip": true)"));
+}
+
+TEST_F(GgufTokenizerJsonTest, RefusesSentencePieceByName) {
+  const Pieces pieces = {{"a", 0, kNormal}};
+  EXPECT_THAT(
+      Tokenizer(SentencePieces(pieces).Add("tokenizer.ggml.remove_extra_whitespaces", true)),
+      HasSubstr("tokenizer.ggml.remove_extra_whitespaces: found a normalization"));
+  EXPECT_THAT(Tokenizer(SentencePieces(pieces).Add("tokenizer.ggml.precompiled_charsmap",
+                                                   std::vector<int32_t>{1})),
+              HasSubstr("tokenizer.ggml.precompiled_charsmap: found a normalization"));
+  EXPECT_THAT(Tokenizer(SentencePieces(pieces).Add("tokenizer.ggml.precompiled_charsmap",
+                                                   std::vector<int32_t>{})),
+              HasSubstr("\"vocab\": {\"a\":0}"));
+  EXPECT_THAT(Tokenizer(SentencePieces({{"a", NAN, kNormal}})),
+              HasSubstr("tokenizer.ggml.scores[0]: found no finite number"));
+  EXPECT_THAT(Tokenizer(SentencePieces({{"<0x0a>", 0, kByte}})),
+              HasSubstr("tokenizer.ggml.tokens[0]: found another text for a byte"));
+  EXPECT_THAT(Tokenizer(SentencePieces({{std::string(1025, 'a'), 0, kNormal}})),
+              HasSubstr("tokenizer.ggml.tokens[0]: found 1025 bytes, expected at most 1024"));
+  EXPECT_THAT(Tokenizer(SentencePieces({{"a", 0, 7}})),
+              HasSubstr("tokenizer.ggml.token_type[0]: found 7, expected 1 to 6"));
+  EXPECT_THAT(Tokenizer(GgufBytes()
+                            .Add("tokenizer.ggml.model", "llama")
+                            .Add("tokenizer.ggml.tokens", std::vector<std::string>{"a"})),
+              HasSubstr("tokenizer.ggml.scores: found 0 scores, expected one for each of 1"));
+}
+
+// Merges grow with the square of a piece's length: the document must not.
+TEST_F(GgufTokenizerJsonTest, BoundsTheMergesOfLongPieces) {
+  Pieces pieces;
+  for (const char letter : {'a', 'b', 'c', 'd'}) {
+    for (int length = 1; length <= 1024; ++length) {
+      pieces.push_back({std::string(length, letter), 0, kNormal});
+    }
+  }
+  EXPECT_THAT(Tokenizer(SentencePieces(pieces)),
+              HasSubstr("tokenizer.ggml.tokens: found more than 67108864 bytes of merges"));
+}
+
 TEST_F(GgufTokenizerJsonTest, RefusesByName) {
-  EXPECT_THAT(Tokenizer(GgufBytes().Add("tokenizer.ggml.model", "llama")),
-              HasSubstr("tokenizer.ggml.model: found \"llama\", expected \"gpt2\""));
+  EXPECT_THAT(Tokenizer(GgufBytes().Add("tokenizer.ggml.model", "t5")),
+              HasSubstr("tokenizer.ggml.model: found \"t5\", expected \"gpt2\" (byte-level BPE) or "
+                        "\"llama\" (SentencePiece BPE)"));
   EXPECT_THAT(Tokenizer(Tokens("viking")),
               HasSubstr("tokenizer.ggml.pre: found \"viking\", expected one of llama-bpe, "));
   EXPECT_THAT(Tokenizer(GgufBytes().Add("tokenizer.ggml.model", "gpt2")),
@@ -121,6 +249,12 @@ TEST_F(GgufTokenizerJsonTest, AnswersEndWithAllTokensOfThatKind) {
   EXPECT_THAT(ends(GgufBytes()), ElementsAre());
   EXPECT_THAT(ends(GgufBytes().Add("tokenizer.ggml.eos_token_id", 7u)), ElementsAre(7));
   EXPECT_THAT(ends(Tokens("qwen2").Add("tokenizer.ggml.eot_token_id", 1u)), ElementsAre(1, 3));
+  Pieces pieces = {{"</s>", 0, kUserDefined}};  // as in Gemma, where it is HTML
+  for (const char* text : {"<end_of_turn>", "<|end|>", "[|endofturn|]", "<seed:eos>", "</s>",
+                           "<|endoftext|>", "<|end_of_text|>", "<|user|>"}) {
+    pieces.push_back({text, 0, kControl});
+  }
+  EXPECT_THAT(ends(SentencePieces(pieces)), ElementsAre(1, 2, 3, 4, 5, 6, 7));
 }
 
 }  // namespace

@@ -1,0 +1,31 @@
+// The parts of a tokenizer.json that depend on the kind of tokenizer.
+#ifndef BATON_COMMON_GGUF_TOKENIZER_PARTS_H_
+#define BATON_COMMON_GGUF_TOKENIZER_PARTS_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/gguf/file.h"
+
+namespace baton::gguf {
+
+// As JSON; empty for a part that the tokenizer does not have.
+struct TokenizerParts {
+  std::string normalizer, pre_tokenizer, decoder, added_tokens, model;
+  bool add_bos = false;  // where the file does not say
+};
+
+// tokenizer.ggml.model "gpt2", byte-level BPE: tokenizer.ggml.pre names one of the pipelines that
+// the families' published tokenizer.json have. Unused tokens, which pad the embedding, are left
+// out. UNIMPLEMENTED for another name.
+absl::StatusOr<TokenizerParts> ByteLevelParts(const File& file);
+
+// tokenizer.ggml.model "llama", SentencePiece's BPE with scores: what the converters of Hugging
+// Face make of such a model. A merge for each way to cut a piece into two pieces, the highest score
+// first; of one piece, the longest left part first (transformers, generate_merges). Time and memory
+// grow with the file's size; what would need more is INVALID_ARGUMENT.
+absl::StatusOr<TokenizerParts> SentencePieceParts(const File& file);
+
+}  // namespace baton::gguf
+
+#endif  // BATON_COMMON_GGUF_TOKENIZER_PARTS_H_
