@@ -39,6 +39,14 @@ constexpr char kTekken[] =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
     R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
     R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr char kGpt4o[] =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr char kSeedCoder[] = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1})"
+                              R"(| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 const std::vector<Pipeline>& Pipelines() {
   static const auto& pipelines = *new std::vector<Pipeline>{
@@ -46,11 +54,20 @@ const std::vector<Pipeline>& Pipelines() {
        .expression = kLlama3,
        .ignore_merges = true,
        .add_bos = true},
+      // SmolLM3, which has Llama 3's vocabulary, and no BOS.
+      {.names = {"smaug-bpe"}, .expression = kLlama3, .ignore_merges = true},
+      // OLMo 2 and 3, Granite 4, Phi-4.
+      {.names = {"dbrx"}, .expression = kLlama3},
+      // Phi-4-mini.
+      {.names = {"gpt-4o"}, .expression = kGpt4o},
+      // Seed-OSS.
+      {.names = {"seed-coder"}, .expression = kSeedCoder},
       {.names = {"qwen2", "deepseek-r1-qwen"},
        .normalizer = R"({"type": "NFC"})",
        .expression = kQwen2},
       {.names = {"tekken"}, .expression = kTekken, .ignore_merges = true, .add_bos = true},
-      {.names = {"smollm"},
+      // SmolLM2; Granite 3.
+      {.names = {"smollm", "refact"},
        .step = R"({"type": "Digits", "individual_digits": true})",
        .byte_level_regex = true},
       {.names = {"gpt-2"}, .byte_level_regex = true},

@@ -81,6 +81,20 @@ TEST_F(GgufTokenizerJsonTest, WritesVocabularyAndAddedTokens) {
   EXPECT_THAT(text, Not(HasSubstr("post_processor")));
 }
 
+TEST_F(GgufTokenizerJsonTest, KnowsThePipelinesOfFamilies) {
+  const auto of = [&](const char* pre) {
+    return Tokenizer(Tokens(pre).Add("tokenizer.ggml.add_bos_token", false));
+  };
+  const std::string llama = of("llama-bpe");
+  EXPECT_EQ(Tokenizer(Tokens("smaug-bpe")), llama);  // SmolLM3, without BOS by default
+  EXPECT_THAT(llama, HasSubstr(R"("ignore_merges": true)"));
+  EXPECT_THAT(of("dbrx"), HasSubstr(R"("ignore_merges": false)"));
+  EXPECT_THAT(of("dbrx"), HasSubstr(R"(|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|)"));
+  EXPECT_EQ(of("refact"), of("smollm"));  // Granite 3
+  EXPECT_THAT(of("gpt-4o"), HasSubstr(R"(+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n)"));
+  EXPECT_THAT(of("seed-coder"), HasSubstr(R"(| ?[^\\s\\p{L}\\p{N}\\r\\n]+|)"));
+}
+
 TEST_F(GgufTokenizerJsonTest, AddsBosAndEosAsAsked) {
   EXPECT_THAT(Tokenizer(Tokens("llama-bpe")),
               HasSubstr("tokenizer.ggml.bos_token_id: found nothing, expected a token, which "

@@ -36,6 +36,18 @@ TEKKEN_PATTERN = (
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
+GPT4O_PATTERN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+SEED_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}"
+    r"| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
 # --- Text ---------------------------------------------------------------------------------------
 
 WORDS = """
@@ -430,6 +442,28 @@ def tekken(r):
     return tokenizer
 
 
+def split_bytes(r, pattern, *added):
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), behavior="removed", invert=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=True, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    train_bytes(tokenizer, r, 3000, 4000)
+    tokenizer.add_special_tokens(special(*added))
+    return tokenizer
+
+
+def phi4_mini(r):
+    return split_bytes(r, GPT4O_PATTERN, "<|endoftext|>", "<|end|>", "<|user|>", "<|assistant|>")
+
+
+def seed_oss(r):
+    return split_bytes(r, SEED_PATTERN, "<seed:bos>", "<seed:eos>", "<seed:think>")
+
+
 def smollm(r):
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -599,7 +633,8 @@ def words(r):
     return tokenizer
 
 
-FAMILIES = [llama3, qwen2, gpt2, tekken, smollm, llama2, mistral, crossing, split_kinds, words]
+FAMILIES = [llama3, qwen2, gpt2, tekken, smollm, phi4_mini, seed_oss, llama2, mistral, crossing,
+            split_kinds, words]
 
 # --- Output -------------------------------------------------------------------------------------
 
