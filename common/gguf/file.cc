@@ -83,7 +83,8 @@ absl::Status Texts::ForEach(
 absl::StatusOr<std::unique_ptr<File>> File::Open(const std::string& path) {
   std::unique_ptr<File> file(new File);
   file->path_ = path;
-  BATON_ASSIGN_OR_RETURN(file->map_, MappedFile::Open(path));
+  file->parts_.emplace_back();
+  BATON_ASSIGN_OR_RETURN(file->parts_[0].map, MappedFile::Open(path));
   if (absl::Status status = FileReader(file.get()).Read(); !status.ok()) {
     return Annotate(status, path);
   }

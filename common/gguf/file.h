@@ -90,8 +90,16 @@ struct Tensor {
   std::string name;
   const TensorType* type = nullptr;
   std::vector<uint64_t> extents;  // the first is that of a row's elements
-  uint64_t begin = 0;             // offsets after data_offset()
+  size_t part = 0;                // of File::parts()
+  uint64_t begin = 0;             // offsets after the part's data_offset
   uint64_t end = 0;
+};
+
+// One of the files of a model.
+struct Part {
+  std::unique_ptr<MappedFile> map;
+  uint64_t data_offset = 0;  // where its tensors begin
+  uint64_t data_bytes = 0;   // of its tensors, each padded to the alignment
 };
 
 // Immutable. Errors of metadata are "FILE: KEY: found X, expected Y".
@@ -127,10 +135,10 @@ class File {
 
   absl::Span<const Tensor> tensors() const { return tensors_; }  // in file order
   const Tensor* FindTensor(absl::string_view name) const;        // null if there is none
-  uint64_t data_offset() const { return data_offset_; }
+  absl::Span<const Part> parts() const { return parts_; }        // at least one
 
-  // The map, for a reader of the tensors. Values and texts stay valid as long as it.
-  std::unique_ptr<MappedFile> TakeMap() && { return std::move(map_); }
+  // The parts, for a reader of the tensors. Values and texts stay valid as long as the first one.
+  std::vector<Part> TakeParts() && { return std::move(parts_); }
 
  private:
   friend class FileReader;
@@ -140,11 +148,10 @@ class File {
                         absl::string_view expected) const;
 
   std::string path_;
-  std::unique_ptr<MappedFile> map_;
+  std::vector<Part> parts_;
   absl::flat_hash_map<std::string, Value> metadata_;
   std::vector<Tensor> tensors_;
   absl::flat_hash_map<std::string, size_t> tensor_index_;
-  uint64_t data_offset_ = 0;
 };
 
 }  // namespace baton::gguf

@@ -93,7 +93,7 @@ absl::StatusOr<absl::string_view> TakeText(absl::string_view* bytes, absl::strin
   return text;
 }
 
-FileReader::FileReader(File* file) : file_(file), rest_(file->map_->bytes()) {}
+FileReader::FileReader(File* file) : file_(file), rest_(file->parts_[0].map->bytes()) {}
 
 absl::Status FileReader::Read() {
   BATON_RETURN_IF_ERROR(ReadHeader());
@@ -277,7 +277,7 @@ absl::StatusOr<Tensor> FileReader::TakeTensor(uint64_t place) {
                                         ", the padded end of the tensor before"));
   }
   const uint64_t blocks = elements / tensor.type->block_elements;
-  const uint64_t file_bytes = file_->map_->bytes().size();
+  const uint64_t file_bytes = file_->parts_[0].map->bytes().size();
   if (blocks > (file_bytes - std::min(place, file_bytes)) / tensor.type->block_bytes) {
     return Invalid(quoted, absl::StrCat("found ", blocks, " blocks of ", tensor.type->block_bytes,
                                         " bytes at offset ", place,
@@ -288,14 +288,16 @@ absl::StatusOr<Tensor> FileReader::TakeTensor(uint64_t place) {
 }
 
 absl::Status FileReader::FindData() {
-  const uint64_t file_bytes = file_->map_->bytes().size();
+  const uint64_t file_bytes = file_->parts_[0].map->bytes().size();
   const uint64_t header_end = file_bytes - rest_.size();
+  Part& part = file_->parts_[0];
   if (file_->tensors_.empty()) {
-    file_->data_offset_ = header_end;
+    part.data_offset = header_end;
     return absl::OkStatus();
   }
-  file_->data_offset_ = Padded(header_end);
-  const uint64_t end = file_->data_offset_ + file_->tensors_.back().end;
+  part.data_offset = Padded(header_end);
+  part.data_bytes = Padded(file_->tensors_.back().end);
+  const uint64_t end = part.data_offset + file_->tensors_.back().end;
   // The last one may be padded, too.
   if (file_bytes == end || file_bytes == Padded(end)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("found ", file_bytes, " bytes, expected ", end,

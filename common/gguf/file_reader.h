@@ -23,7 +23,7 @@ absl::StatusOr<absl::string_view> TakeText(absl::string_view* bytes, absl::strin
 
 class FileReader {
  public:
-  // REQUIRES: `file` has its map.
+  // REQUIRES: `file` has one part, with its map.
   explicit FileReader(File* file);
   absl::Status Read();
 

@@ -74,9 +74,8 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& model_dir) {
   Checkpoint checkpoint;
   if (gguf::IsGguf(model_dir)) {
     checkpoint.path_ = model_dir;
-    BATON_ASSIGN_OR_RETURN(auto file, OpenGgufTensors(model_dir));
-    checkpoint.AddTensorsOf(*file);
-    checkpoint.files_.push_back(std::move(file));
+    BATON_ASSIGN_OR_RETURN(checkpoint.files_, OpenGgufTensors(model_dir));
+    for (const auto& file : checkpoint.files_) checkpoint.AddTensorsOf(*file);
     return checkpoint;
   }
   const std::string single = absl::StrCat(model_dir, "/model.safetensors");
@@ -164,8 +163,8 @@ uint64_t Checkpoint::Fingerprint() const {
       fingerprint.AddText(entry.dtype);
       fingerprint.AddNumber(entry.shape.size());
       for (uint64_t extent : entry.shape) fingerprint.AddNumber(extent);
-      fingerprint.AddNumber(entry.begin);
-      fingerprint.AddNumber(entry.end);
+      fingerprint.AddNumber(file->bytes_before() + entry.begin);
+      fingerprint.AddNumber(file->bytes_before() + entry.end);
       const absl::string_view bytes = file->Bytes(entry);
       fingerprint.AddText(bytes.substr(0, kSampleBytes));
       fingerprint.AddText(bytes.substr(bytes.size() / 2, kSampleBytes));

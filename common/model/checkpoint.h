@@ -1,4 +1,5 @@
-// All tensors of a model: of a directory's one safetensors file or shards, or of a GGUF file.
+// All tensors of a model: of a directory's one safetensors file or shards, or of one or more GGUF
+// files.
 #ifndef BATON_COMMON_MODEL_CHECKPOINT_H_
 #define BATON_COMMON_MODEL_CHECKPOINT_H_
 
@@ -31,7 +32,7 @@ class Checkpoint {
   const StoredTensor* Find(absl::string_view name) const;
   const absl::flat_hash_map<std::string, StoredTensor>& tensors() const { return tensors_; }
   // Hashes the headers and a few bytes of each tensor: fine-tunes of one base have equal headers.
-  // The name of a GGUF file does not count.
+  // The name of a GGUF file does not count, and neither does how a model is split into such files.
   uint64_t Fingerprint() const;
   // Path of the file or index, for messages: "DIR/model.safetensors" or
   // "DIR/model.safetensors.index.json".
@@ -44,7 +45,7 @@ class Checkpoint {
   void AddTensorsOf(const TensorFile& file);
 
   std::string path_;
-  std::vector<std::unique_ptr<TensorFile>> files_;  // by name
+  std::vector<std::unique_ptr<TensorFile>> files_;  // by name, or as GGUF's parts follow
   absl::flat_hash_map<std::string, StoredTensor> tensors_;
 };
 

@@ -104,9 +104,9 @@ absl::Status BadScale(const TensorFile& file, const TensorEntry& entry, uint64_t
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TensorFile>> OpenGgufTensors(const std::string& path) {
+absl::StatusOr<std::vector<std::unique_ptr<TensorFile>>> OpenGgufTensors(const std::string& path) {
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<gguf::File> file, gguf::File::Open(path));
-  std::vector<TensorEntry> entries;
+  std::vector<std::vector<TensorEntry>> entries(file->parts().size());
   absl::flat_hash_set<std::string> names;
   for (const gguf::Tensor& tensor : file->tensors()) {
     TensorEntry entry;
@@ -124,10 +124,16 @@ absl::StatusOr<std::unique_ptr<TensorFile>> OpenGgufTensors(const std::string& p
     entry.end = tensor.end;
     BATON_ASSIGN_OR_RETURN(entry.interleaved_heads,
                            InterleavedHeads(*file, entry.name, entry.shape[0]));
-    entries.push_back(std::move(entry));
+    entries[tensor.part].push_back(std::move(entry));
   }
-  const uint64_t data_offset = file->data_offset();
-  return std::make_unique<TensorFile>(std::move(*file).TakeMap(), std::move(entries), data_offset);
+  std::vector<std::unique_ptr<TensorFile>> files;
+  uint64_t bytes_before = 0;
+  for (gguf::Part& part : std::move(*file).TakeParts()) {
+    files.push_back(std::make_unique<TensorFile>(
+        std::move(part.map), std::move(entries[files.size()]), part.data_offset, bytes_before));
+    bytes_before += part.data_bytes;
+  }
+  return files;
 }
 
 absl::StatusOr<ConvertedMatrix> ConvertMatrix(const TensorFile& file, const TensorEntry& entry,

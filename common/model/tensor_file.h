@@ -40,13 +40,18 @@ std::string ShapeText(absl::Span<const uint64_t> shape);
 
 class TensorFile {
  public:
+  // `bytes_before`: of the tensors in the files of which this one is the continuation.
   // REQUIRES: every entry ends in the file, whose tensors start at `data_offset`.
   TensorFile(std::unique_ptr<MappedFile> file, std::vector<TensorEntry> tensors,
-             uint64_t data_offset)
-      : file_(std::move(file)), tensors_(std::move(tensors)), data_offset_(data_offset) {}
+             uint64_t data_offset, uint64_t bytes_before = 0)
+      : file_(std::move(file)),
+        tensors_(std::move(tensors)),
+        data_offset_(data_offset),
+        bytes_before_(bytes_before) {}
 
   const std::string& path() const { return file_->path(); }
   absl::Span<const TensorEntry> tensors() const { return tensors_; }  // in file order
+  uint64_t bytes_before() const { return bytes_before_; }
   // The tensor's bytes, at any alignment. REQUIRES: `entry` is one of tensors().
   absl::string_view Bytes(const TensorEntry& entry) const;
   absl::Status CheckUnchanged() const { return file_->CheckUnchanged(); }
@@ -55,6 +60,7 @@ class TensorFile {
   std::unique_ptr<MappedFile> file_;
   std::vector<TensorEntry> tensors_;
   uint64_t data_offset_;
+  uint64_t bytes_before_;
 };
 
 }  // namespace baton::model

@@ -82,13 +82,15 @@ void ReadLastRow(const model::TensorFile& file, const model::TensorEntry& entry)
 // The container, its tensors, and what it has for each document, which the JSON reader must accept.
 void FuzzGguf(absl::string_view data) {
   const MemoryFile memory(data);
-  const auto file = model::OpenGgufTensors(memory.path());
-  if (file.ok()) {
+  const auto files = model::OpenGgufTensors(memory.path());
+  if (files.ok()) {
+    BATON_CHECK(files->size() == 1);
+    const model::TensorFile& file = *files->front();
     size_t bytes = 0;
-    for (const model::TensorEntry& entry : (*file)->tensors()) {
-      const absl::string_view tensor = (*file)->Bytes(entry);
+    for (const model::TensorEntry& entry : file.tensors()) {
+      const absl::string_view tensor = file.Bytes(entry);
       bytes += tensor.size() + (static_cast<unsigned char>(tensor.front() ^ tensor.back()) & 1);
-      ReadLastRow(**file, entry);
+      ReadLastRow(file, entry);
     }
     BATON_CHECK(bytes <= 2 * data.size());
   }

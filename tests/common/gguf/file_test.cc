@@ -108,7 +108,7 @@ TEST_F(GgufFileTest, ReadsTensors) {
     EXPECT_THAT(b->extents, ElementsAre(64));
     EXPECT_EQ(b->begin, 32u);
     EXPECT_EQ(b->end, 100u);
-    EXPECT_EQ(whole.substr((*file)->data_offset() + b->begin, 68), std::string(68, 'b'));
+    EXPECT_EQ(whole.substr((*file)->parts()[0].data_offset + b->begin, 68), std::string(68, 'b'));
     EXPECT_EQ((*file)->FindTensor("c"), nullptr);
   }
   whole.pop_back();
@@ -125,7 +125,7 @@ TEST_F(GgufFileTest, TakesTheFilesAlignment) {
   bytes.resize((bytes.size() + 63) / 64 * 64);
   const auto file = Open(bytes + "aaaa");
   ASSERT_TRUE(file.ok()) << file.status();
-  EXPECT_EQ((*file)->data_offset(), bytes.size());
+  EXPECT_EQ((*file)->parts()[0].data_offset, bytes.size());
   for (const uint32_t alignment : {0u, 24u, 1u << 21}) {
     ExpectInvalid(aligned(LittleEndian(alignment)).Bytes(), "general.alignment: expected");
   }
@@ -240,7 +240,7 @@ TEST_F(GgufFileTest, SurvivesDamage) {
     }
     for (const Tensor& tensor : (*file)->tensors()) {
       ASSERT_LE(tensor.begin, tensor.end);
-      ASSERT_LE((*file)->data_offset() + tensor.end, bytes.size());
+      ASSERT_LE((*file)->parts()[0].data_offset + tensor.end, bytes.size());
     }
   };
   for (size_t size = 0; size < header.size(); size += 1 + random() % 5) {

@@ -36,7 +36,9 @@ class GgufTensorsTest : public ::testing::Test {
  protected:
   absl::StatusOr<std::unique_ptr<TensorFile>> Open(const GgufBytes& bytes) {
     dir_.Write("x.gguf", bytes.Bytes());
-    return OpenGgufTensors(dir_.PathOf("x.gguf"));
+    auto files = OpenGgufTensors(dir_.PathOf("x.gguf"));
+    if (!files.ok()) return files.status();
+    return std::move(files->at(0));
   }
   // Loads the whole model.
   absl::Status Load(const GgufBytes& bytes) {
