@@ -5,6 +5,7 @@
     make_gguf.py DIR FILE --type Q4_0 --dequantized DIR2     DIR2: the float values of the file
     make_gguf.py DIR FILE --type Q4_K --type-of v_proj=Q6_K  matrices of several types, as in Q4_K_M
     make_gguf.py DIR FILE --vocab-only                       the tokenizer alone
+    make_gguf.py DIR m.gguf --split 12                       m-00001-of-00003.gguf and so on, of 12 tensors each
 
 For tests and small models: all weights are in memory at once. Vectors stay F32, and so do matrices
 whose rows are no whole blocks. The package gguf does not quantise to Q4_K, Q5_K and Q6_K: with these,
@@ -214,12 +215,14 @@ def main():
     parser.add_argument("--float-embedding", action="store_true",
                         help="embedding and LM head stay F32")
     parser.add_argument("--vocab-only", action="store_true")
+    parser.add_argument("--split", type=int, default=0, metavar="TENSORS",
+                        help="several files of so many tensors each")
     args = parser.parse_args()
     types = dict(pair.split("=") for pair in args.type_of)
     config = read_json(args.directory, "config.json")
     kind = ARCHITECTURES[config["architectures"][0]] if config else "llama"
     os.makedirs(os.path.dirname(os.path.abspath(args.file)), exist_ok=True)
-    writer = gguf.GGUFWriter(args.file, kind)
+    writer = gguf.GGUFWriter(args.file, kind, split_max_tensors=args.split)
     decoded = []
     if not args.vocab_only:
         add_config(writer, config, read_json(args.directory, "generation_config.json"))
