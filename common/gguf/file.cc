@@ -7,6 +7,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
@@ -18,6 +20,10 @@ namespace baton::gguf {
 namespace {
 
 constexpr uint64_t kMaxTextBytes = uint64_t{16} << 20;
+constexpr int64_t kMaxParts = 4096;  // each keeps a file open
+constexpr absl::string_view kSplitNumber = "split.no";
+constexpr absl::string_view kSplitCount = "split.count";
+constexpr absl::string_view kSplitTensors = "split.tensors.count";
 
 bool IsReal(ValueType type) { return type == ValueType::kFloat32 || type == ValueType::kFloat64; }
 
@@ -56,6 +62,19 @@ std::string FoundText(const Value& value) {
   return "a real number";
 }
 
+std::string PartSuffix(int64_t number, int64_t count) {
+  return absl::StrFormat("-%05d-of-%05d.gguf", number, count);
+}
+
+// `number` counts from 1, the key from 0.
+absl::Status CheckSplitNumber(const File& file, int64_t number) {
+  BATON_ASSIGN_OR_RETURN(const std::optional<int64_t> found, file.Integer(kSplitNumber));
+  if (found == number - 1) return absl::OkStatus();
+  return file.Invalid(
+      kSplitNumber, absl::StrCat("found ", found ? absl::StrCat(*found) : "nothing", ", expected ",
+                                 number - 1, ", as the file's name says"));
+}
+
 }  // namespace
 
 int64_t Integers::At(uint64_t index) const {
@@ -81,6 +100,12 @@ absl::Status Texts::ForEach(
 }
 
 absl::StatusOr<std::unique_ptr<File>> File::Open(const std::string& path) {
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<File> file, OpenOne(path));
+  BATON_RETURN_IF_ERROR(file->AddOtherParts());
+  return file;
+}
+
+absl::StatusOr<std::unique_ptr<File>> File::OpenOne(const std::string& path) {
   std::unique_ptr<File> file(new File);
   file->path_ = path;
   file->parts_.emplace_back();
@@ -88,13 +113,53 @@ absl::StatusOr<std::unique_ptr<File>> File::Open(const std::string& path) {
   if (absl::Status status = FileReader(file.get()).Read(); !status.ok()) {
     return Annotate(status, path);
   }
-  BATON_ASSIGN_OR_RETURN(const std::optional<int64_t> parts, file->Integer("split.count"));
-  if (parts.value_or(1) > 1) {
-    return file->Unsupported("split.count",
-                             absl::StrCat("found a model in ", *parts,
-                                          " files, expected one (llama-gguf-split --merge)"));
-  }
   return file;
+}
+
+absl::Status File::AddOtherParts() {
+  BATON_ASSIGN_OR_RETURN(const std::optional<int64_t> count, Integer(kSplitCount));
+  if (count.value_or(1) <= 1) return absl::OkStatus();
+  if (*count > kMaxParts) {
+    return Invalid(kSplitCount,
+                   absl::StrCat("found ", *count, " files, expected at most ", kMaxParts));
+  }
+  absl::string_view stem = path_;
+  if (!absl::ConsumeSuffix(&stem, PartSuffix(1, *count))) {
+    return Invalid(kSplitCount,
+                   absl::StrCat("found one of ", *count,
+                                " files, expected the first of them, whose name ends in ",
+                                PartSuffix(1, *count)));
+  }
+  BATON_RETURN_IF_ERROR(CheckSplitNumber(*this, 1));
+  for (int64_t number = 2; number <= *count; ++number) {
+    BATON_RETURN_IF_ERROR(AddPart(absl::StrCat(stem, PartSuffix(number, *count)), number, *count));
+  }
+  BATON_ASSIGN_OR_RETURN(const std::optional<int64_t> tensors, Integer(kSplitTensors));
+  if (tensors && *tensors != static_cast<int64_t>(tensors_.size())) {
+    return Invalid(kSplitTensors, absl::StrCat("found ", *tensors, ", expected ", tensors_.size(),
+                                               ", which the ", *count, " files have"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status File::AddPart(const std::string& path, int64_t number, int64_t count) {
+  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<File> part, OpenOne(path));
+  BATON_ASSIGN_OR_RETURN(const std::optional<int64_t> stated, part->Integer(kSplitCount));
+  if (stated != count) {
+    return part->Invalid(kSplitCount,
+                         absl::StrCat("found ", stated ? absl::StrCat(*stated) : "nothing",
+                                      ", expected ", count, " as in ", path_));
+  }
+  BATON_RETURN_IF_ERROR(CheckSplitNumber(*part, number));
+  for (Tensor& tensor : part->tensors_) {
+    tensor.part = parts_.size();
+    if (!tensor_index_.emplace(tensor.name, tensors_.size()).second) {
+      return part->Invalid(json::Quoted(tensor.name), "found in a file before, too, expected once");
+    }
+    tensors_.push_back(std::move(tensor));
+  }
+  parts_.push_back(std::move(part->parts_[0]));
+  return absl::OkStatus();
 }
 
 const Value* File::Find(absl::string_view key) const {

@@ -1,8 +1,9 @@
-// One GGUF file, version 2 or 3, little-endian: mapped, and validated as strictly as the format
-// allows. Layout: "GGUF", u32 version, u64 count of tensors, u64 count of metadata; the metadata
-// (key, type, value); of each tensor name, extents, type and offset; then, aligned, the tensors'
-// bytes. Strings and lists have their length before them, so each is checked against the file's
-// end before it is read; nothing is allocated by a number of the file.
+// A model in GGUF, version 2 or 3, little-endian: one file, or the parts that llama-gguf-split or
+// the package gguf writes, mapped, and validated as strictly as the format allows. Layout of a
+// file: "GGUF", u32 version, u64 count of tensors, u64 count of metadata; the metadata (key, type,
+// value); of each tensor name, extents, type and offset; then, aligned, the tensors' bytes. Strings
+// and lists have their length before them, so each is checked against the file's end before it is
+// read; nothing is allocated by a number of the file.
 #ifndef BATON_COMMON_GGUF_FILE_H_
 #define BATON_COMMON_GGUF_FILE_H_
 
@@ -107,8 +108,9 @@ class File {
  public:
   // NOT_FOUND, or INVALID_ARGUMENT with the file and the place. Accepts a file only if no key and
   // no tensor's name occurs twice, every type is known, and the tensors follow each other, padded
-  // to the alignment, from the data's first byte to the file's last. UNIMPLEMENTED for a part of a
-  // model that is split into several files.
+  // to the alignment, from the data's first byte to the file's last. Of a model in several files,
+  // `path` is that of the first one, NAME-00001-of-00003.gguf: its metadata is the model's, and all
+  // parts have the tensors, none of them twice. An error about another part has its name.
   static absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -143,6 +145,9 @@ class File {
  private:
   friend class FileReader;
   File() = default;
+  static absl::StatusOr<std::unique_ptr<File>> OpenOne(const std::string& path);
+  absl::Status AddOtherParts();
+  absl::Status AddPart(const std::string& path, int64_t number, int64_t count);
   const Value* Find(absl::string_view key) const;
   absl::Status Mismatch(absl::string_view key, const Value& found,
                         absl::string_view expected) const;

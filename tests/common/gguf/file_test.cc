@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <limits>
 #include <random>
 #include <string>
+#include <tuple>
 
 #include "tests/testing/gguf_bytes.h"
 #include "tests/testing/model_dir.h"
@@ -140,9 +142,92 @@ TEST_F(GgufFileTest, RefusesOtherFiles) {
   ExpectInvalid(TinyGguf().Bytes(1), "version: found 1, expected 2 or 3", unsupported);
   ExpectInvalid(TinyGguf().Bytes(0x03000000), "as in a big-endian file", unsupported);
   ExpectInvalid(TinyGguf().AddRaw("split.count", 2, LittleEndian(uint16_t{3})).Bytes(),
-                "split.count: found a model in 3 files", unsupported);
+                "split.count: found one of 3 files, expected the first of them, whose name ends in "
+                "-00001-of-00003.gguf");
+  ExpectInvalid(TinyGguf().AddRaw("split.count", 2, LittleEndian(uint16_t{5000})).Bytes(),
+                "split.count: found 5000 files, expected at most 4096");
   EXPECT_TRUE(Open(TinyGguf().AddRaw("split.count", 2, LittleEndian(uint16_t{1})).Bytes()).ok());
   EXPECT_TRUE(absl::IsNotFound(File::Open(dir_.PathOf("none.gguf")).status()));
+}
+
+// A model in three files, of which the second has two tensors.
+class GgufPartsTest : public ::testing::Test {
+ protected:
+  static GgufBytes Part(uint16_t number, uint16_t count = 3) {
+    return GgufBytes()
+        .AddRaw("split.no", 2, LittleEndian(number))
+        .AddRaw("split.count", 2, LittleEndian(count));
+  }
+  static std::string Name(int number) {
+    return "m-0000" + std::to_string(number) + "-of-00003.gguf";
+  }
+  static GgufBytes First(int32_t tensors = 3) {
+    return Part(0).AddRaw("split.tensors.count", 5, LittleEndian(tensors)).Add("k", "of the model");
+  }
+  void SetUp() override {
+    dir_.Write(Name(1), First().Bytes());
+    dir_.Write(Name(2), Part(1)
+                            .AddTensor("a", {1}, kF32, "aaaa")
+                            .AddTensor("b", {3}, kF32, std::string(12, 'b'))
+                            .Bytes());
+    dir_.Write(Name(3), Part(2).AddTensor("c", {2}, kF32, "cccccccc").Bytes());
+  }
+  absl::StatusOr<std::unique_ptr<File>> Open(int number = 1) {
+    return File::Open(dir_.PathOf(Name(number)));
+  }
+  void ExpectInvalid(int number, const std::string& message) {
+    EXPECT_THAT(std::string(Open().status().message()), HasSubstr(Name(number) + ": " + message));
+    EXPECT_TRUE(absl::IsInvalidArgument(Open().status()));
+    SetUp();
+  }
+
+  testing::ModelDir dir_;
+};
+
+TEST_F(GgufPartsTest, AreOneModel) {
+  const auto file = Open();
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(*(*file)->Text("k"), "of the model");
+  ASSERT_EQ((*file)->parts().size(), 3u);
+  ASSERT_EQ((*file)->tensors().size(), 3u);
+  EXPECT_EQ((*file)->parts()[0].data_bytes, 0u);
+  EXPECT_EQ((*file)->parts()[1].data_bytes, 64u);
+  for (const auto& [name, part, bytes] :
+       {std::tuple("a", 1u, "aaaa"), {"b", 1u, "bbbbbbbbbbbb"}, {"c", 2u, "cccccccc"}}) {
+    const Tensor* tensor = (*file)->FindTensor(name);
+    ASSERT_NE(tensor, nullptr);
+    ASSERT_EQ(tensor->part, part);
+    const baton::gguf::Part& of = (*file)->parts()[part];
+    EXPECT_EQ(of.map->bytes().substr(of.data_offset + tensor->begin, tensor->end - tensor->begin),
+              bytes);
+  }
+}
+
+TEST_F(GgufPartsTest, AreCheckedOneByOne) {
+  std::filesystem::remove(dir_.PathOf(Name(2)));
+  EXPECT_TRUE(absl::IsNotFound(Open().status()));
+  EXPECT_THAT(std::string(Open().status().message()), HasSubstr(Name(2)));
+  SetUp();
+  dir_.Write(Name(3), Part(2, 4).Bytes());
+  ExpectInvalid(3, "split.count: found 4, expected 3 as in ");
+  dir_.Write(Name(3), GgufBytes().Bytes());
+  ExpectInvalid(3, "split.count: found nothing, expected 3 as in ");
+  dir_.Write(Name(3), Part(1).AddTensor("c", {2}, kF32, "cccccccc").Bytes());
+  ExpectInvalid(3, "split.no: found 1, expected 2, as the file's name says");
+  dir_.Write(Name(1), Part(2).Bytes());
+  ExpectInvalid(1, "split.no: found 2, expected 0, as the file's name says");
+  dir_.Write(Name(3), Part(2).AddTensor("b", {2}, kF32, "cccccccc").Bytes());
+  ExpectInvalid(3, "\"b\": found in a file before, too, expected once");
+  dir_.Write(Name(1), First(4).Bytes());
+  ExpectInvalid(1, "split.tensors.count: found 4, expected 3, which the 3 files have");
+  dir_.Write(Name(2), Part(1).Bytes() + "x");
+  EXPECT_FALSE(Open().ok());
+  SetUp();
+  dir_.Write(Name(2), "GGUF");
+  ExpectInvalid(2, "version: found 0 bytes");
+  // Only the first one's name is that of the model.
+  EXPECT_THAT(std::string(Open(2).status().message()),
+              HasSubstr("expected the first of them, whose name ends in -00001-of-00003.gguf"));
 }
 
 TEST_F(GgufFileTest, ChecksMetadata) {

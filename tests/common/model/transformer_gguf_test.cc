@@ -74,6 +74,8 @@ INSTANTIATE_TEST_SUITE_P(
                           GgufCase{"tiny-llama-q5_1", "tiny-llama-q5_1-float", true, true},
                           GgufCase{"tiny-qwen2-mixed", "tiny-qwen2-mixed-float", true},
                           GgufCase{"tiny-qwen2-q8_0", "tiny-qwen2-q8_0-float", true},
+                          GgufCase{"tiny-qwen2-split-00001-of-00004", "tiny-qwen2-split-float",
+                                   true},
                           GgufCase{"tiny-qwen2-q4_0", "tiny-qwen2-q4_0-float", true},
                           GgufCase{"tiny-qwen2-q8_0-layers", "tiny-qwen2-q8_0-layers-float"},
                           GgufCase{"tiny-qwen2-q4_0-layers", "tiny-qwen2-q4_0-layers-float"},
@@ -173,7 +175,7 @@ TEST(GgufModelFilesTest, ACpuKeepsBlocksOfEveryType) {
             thrice({"quantized 4", "quantized 4", "quantized 4", "quantized 4"}, "quantized 8"));
 }
 
-// Workers on other machines may have the file under another name.
+// Workers on other machines may have the file under another name, or in several.
 TEST(GgufModelFilesTest, TheFingerprintIsThatOfTheContent) {
   const std::string bytes = testing::ReadAll(PathOf("tiny-qwen2-q8_0.gguf"));
   ASSERT_FALSE(bytes.empty());
@@ -189,6 +191,7 @@ TEST(GgufModelFilesTest, TheFingerprintIsThatOfTheContent) {
   };
   const uint64_t expected = fingerprint(PathOf("tiny-qwen2-q8_0.gguf"));
   EXPECT_EQ(fingerprint(dir.PathOf("other.gguf")), expected);
+  EXPECT_EQ(fingerprint(PathOf("tiny-qwen2-split-00001-of-00004.gguf")), expected);
   EXPECT_NE(fingerprint(dir.PathOf("changed.gguf")), expected);
   EXPECT_NE(fingerprint(PathOf("tiny-qwen2-q4_0.gguf")), expected);
 }
