@@ -13,6 +13,7 @@ context, and logits have a standard deviation of about 2: neither all alike nor 
 """
 
 import argparse
+import copy
 import json
 import os
 import shutil
@@ -22,56 +23,8 @@ import sys
 import numpy as np
 
 import quantized_checkpoint
+from checkpoint_shapes import COMMON, FAMILIES, SHAPES, VISION_TENSORS, kinds
 
-LLAMA3_SCALING = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
-                  "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
-
-# What differs between the shapes, in config.json's words. In the tiny ones every dimension differs
-# from every other, so that a mixed-up pair is a shape error, and 130 tokens cross every boundary:
-# blocks of 16, the sliding window, and the original context of the rope scaling.
-SHAPES = {
-    "tiny-llama": dict(
-        architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=96,
-        intermediate_size=160, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2,
-        vocab_size=384, max_position_embeddings=512, rms_norm_eps=1e-5, rope_theta=500000.0,
-        rope_scaling=LLAMA3_SCALING, tie_word_embeddings=True, attention_bias=False,
-        mlp_bias=False, eos_token_id=[2, 7], bos_token_id=1),
-    "tiny-qwen2": dict(
-        architectures=["Qwen2ForCausalLM"], model_type="qwen2", hidden_size=64,
-        intermediate_size=176, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=320, max_position_embeddings=512, rms_norm_eps=1e-6, rope_theta=1000000.0,
-        tie_word_embeddings=False, use_sliding_window=False, sliding_window=32,
-        max_window_layers=3, eos_token_id=2, bos_token_id=1),
-    # Windows in some layers only, and linear rope scaling.
-    "tiny-qwen2-sliding": dict(
-        architectures=["Qwen2ForCausalLM"], model_type="qwen2", hidden_size=64,
-        intermediate_size=176, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=320, max_position_embeddings=512, rms_norm_eps=1e-6, rope_theta=10000.0,
-        rope_scaling={"rope_type": "linear", "factor": 2.0}, tie_word_embeddings=False,
-        use_sliding_window=True, sliding_window=24, max_window_layers=1, eos_token_id=2,
-        bos_token_id=1),
-    "tiny-qwen3": dict(
-        architectures=["Qwen3ForCausalLM"], model_type="qwen3", hidden_size=80,
-        intermediate_size=144, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
-        head_dim=32, vocab_size=352, max_position_embeddings=512, rms_norm_eps=1e-6,
-        rope_theta=1000000.0, tie_word_embeddings=True, attention_bias=False,
-        use_sliding_window=False, sliding_window=None, max_window_layers=3, eos_token_id=2,
-        bos_token_id=1),
-    "tiny-mistral": dict(
-        architectures=["MistralForCausalLM"], model_type="mistral", hidden_size=112,
-        intermediate_size=192, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=1,
-        head_dim=16, vocab_size=288, max_position_embeddings=512, rms_norm_eps=1e-5,
-        rope_theta=10000.0, tie_word_embeddings=False, sliding_window=40, eos_token_id=2,
-        bos_token_id=1),
-    "qwen2.5-0.5b": dict(
-        architectures=["Qwen2ForCausalLM"], model_type="qwen2", hidden_size=896,
-        intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14,
-        num_key_value_heads=2, vocab_size=151936, max_position_embeddings=32768,
-        rms_norm_eps=1e-6, rope_theta=1000000.0, tie_word_embeddings=True,
-        use_sliding_window=False, sliding_window=32768, max_window_layers=24,
-        eos_token_id=151645, bos_token_id=151643),
-}
-COMMON = dict(hidden_act="silu", attention_dropout=0.0, initializer_range=0.02, use_cache=True)
 DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 DEFAULT_DTYPE = {"qwen2.5-0.5b": "bfloat16"}
 CHUNK = 1 << 20  # hashes at a time: 8 MB, which stays in the cache
@@ -117,36 +70,105 @@ def encode(values, dtype):
     return (rounded >> np.uint32(16)).astype("<u2").tobytes()  # to nearest, ties to even
 
 
+def text_of(config):
+    """What describes the language model: all of it, or a part of a model that also sees."""
+    return config.get("text_config", config)
+
+
+def tied_of(config):
+    text = text_of(config)
+    return text.get("tie_word_embeddings", FAMILIES[text["model_type"]].tied)
+
+
+def head_dim_of(text):
+    return (text.get("head_dim") or FAMILIES[text["model_type"]].head_dim
+            or text["hidden_size"] // text["num_attention_heads"])
+
+
 def tensors_of(config):
     """(name, shape, mean, standard deviation) of every tensor, in the order of the layers."""
-    d, f, v = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
-    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
-    h = config.get("head_dim") or d // heads
-    kind = config["model_type"]
-    tied = config["tie_word_embeddings"]
+    text = text_of(config)
+    prefix = "" if text is config else "language_model."
+    family = FAMILIES[text["model_type"]]
+    d, v = text["hidden_size"], text["vocab_size"]
+
+    def norm(name, size, gain, deviation=0.1):
+        return name + ".weight", [size], gain - family.norm_offset, deviation
+
+    embedding, last_gain, head = text_gains(text)
+    yield prefix + "model.embed_tokens.weight", [v, d], 0, embedding
+    for i in range(text["num_hidden_layers"]):
+        layer = f"{prefix}model.layers.{i}."
+        norms = family.norms._asdict()
+        norms = {place: name and (layer + name, d) for place, name in norms.items()}
+        if norms["before_attention"]:
+            yield norm(*norms["before_attention"], 1)
+        yield from attention_tensors(text, family, layer + "self_attn.", norm)
+        if norms["after_attention"]:
+            yield norm(*norms["after_attention"], 0.5)
+        if norms["before_mlp"]:
+            yield norm(*norms["before_mlp"], 1)
+        yield from mlp_tensors(text, family, layer + "mlp.")
+        if norms["after_mlp"]:
+            yield norm(*norms["after_mlp"], 1)
+    yield norm(prefix + "model.norm", d, last_gain, 0.1 * last_gain)
+    if not tied_of(config):
+        yield prefix + "lm_head.weight", [v, d], 0, head
+    yield from vision_tensors(config)
+
+
+def text_gains(text):
+    """The embedding's standard deviation, the last norm's gain, and the LM head's standard deviation."""
+    family, d = FAMILIES[text["model_type"]], text["hidden_size"]
+    head = 2 * text.get("logits_scaling", 1) / d ** 0.5
+    entering = d ** 0.5 if family.scaled_embedding else text.get("embedding_multiplier", 1)
+    if not tied_of(text):
+        return 1 / entering, 1, head
     # Tied, the embedding is also the head: its size follows from that of the logits.
-    yield "model.embed_tokens.weight", [v, d], 0, 2 / d ** 0.5 if tied else 1
-    for i in range(config["num_hidden_layers"]):
-        layer = f"model.layers.{i}."
-        attention = layer + "self_attn."
-        yield layer + "input_layernorm.weight", [d], 1, 0.1
-        for proj, rows, gain in (("q", heads * h, 1.5), ("k", kv_heads * h, 1.5),
-                                 ("v", kv_heads * h, 1)):
-            yield f"{attention}{proj}_proj.weight", [rows, d], 0, gain / d ** 0.5
-            if kind == "qwen2":
-                yield f"{attention}{proj}_proj.bias", [rows], 0, 0.3
-        if kind == "qwen3":
-            yield attention + "q_norm.weight", [h], 1.5, 0.2
-            yield attention + "k_norm.weight", [h], 1.5, 0.2
-        # Less attention than feed-forward: the mean over a long context is alike for all tokens.
-        yield attention + "o_proj.weight", [d, heads * h], 0, 0.5 / (heads * h) ** 0.5
-        yield layer + "post_attention_layernorm.weight", [d], 1, 0.1
-        yield layer + "mlp.gate_proj.weight", [f, d], 0, 1 / d ** 0.5
-        yield layer + "mlp.up_proj.weight", [f, d], 0, 1 / d ** 0.5
-        yield layer + "mlp.down_proj.weight", [d, f], 0, 1 / f ** 0.5
-    yield "model.norm.weight", [d], 1, 0.1
-    if not tied:
-        yield "lm_head.weight", [v, d], 0, 2 / d ** 0.5
+    if entering == 1:
+        return head, 1, head
+    # Multiplied, it must stay small beside what the layers add: each token's own logit would be the best.
+    embedding = 0.3 * text.get("residual_multiplier", 1) / entering
+    return embedding, head / embedding, embedding
+
+
+def attention_tensors(text, family, attention, norm):
+    d, h = text["hidden_size"], head_dim_of(text)
+    heads, kv_heads = text["num_attention_heads"], text["num_key_value_heads"]
+    projections = (("q", heads * h, 1.5), ("k", kv_heads * h, 1.5), ("v", kv_heads * h, 1))
+    if family.fused:
+        projections = (("qkv", (heads + 2 * kv_heads) * h, 1.5),)
+    for proj, rows, gain in projections:
+        yield f"{attention}{proj}_proj.weight", [rows, d], 0, gain / d ** 0.5
+        if proj in family.biased:
+            yield f"{attention}{proj}_proj.bias", [rows], 0, 0.3
+    if family.qk_norms:
+        for name, count in (("q_norm", heads), ("k_norm", kv_heads)):
+            size = h if family.qk_norms == "head" else count * h
+            yield norm(attention + name, size, family.qk_gain, 0.2)
+    # Less attention than feed-forward: the mean over a long context is alike for all tokens.
+    yield attention + "o_proj.weight", [d, heads * h], 0, 0.5 / (heads * h) ** 0.5
+
+
+def mlp_tensors(text, family, mlp):
+    d, f = text["hidden_size"], text["intermediate_size"]
+    if family.fused:
+        yield mlp + "gate_up_proj.weight", [2 * f, d], 0, 1 / d ** 0.5
+    else:
+        yield mlp + "gate_proj.weight", [f, d], 0, 1 / d ** 0.5
+        yield mlp + "up_proj.weight", [f, d], 0, 1 / d ** 0.5
+    yield mlp + "down_proj.weight", [d, f], 0, 1 / f ** 0.5
+
+
+def vision_tensors(config):
+    vision = config.get("vision_config")
+    if not vision:
+        return
+    w, p = vision["hidden_size"], vision["patch_size"]
+    sizes = {"3": 3, "w": w, "f": vision["intermediate_size"], "p": p, "m": 4 * w,
+             "n": (vision["image_size"] // p) ** 2, "d": text_of(config)["hidden_size"]}
+    for name, shape in VISION_TENSORS[vision["model_type"]].items():
+        yield name, [sizes[letter] for letter in shape], 0, 0.1
 
 
 def all_uniform(seed):
@@ -247,22 +269,52 @@ def write_json(path, value):
 
 
 def config_of(shape, dtype_name, rope_style, vocab_size, layer_count, ffn_dim):
-    config = {**SHAPES[shape], **COMMON}
+    config = copy.deepcopy(SHAPES[shape])
+    text = text_of(config)
+    if text is config:
+        text.update((key, value) for key, value in COMMON.items()
+                    if key not in text and not (key == "hidden_act" and "hidden_activation" in text))
     if ffn_dim:
-        config["intermediate_size"] = ffn_dim
+        text["intermediate_size"] = ffn_dim
     if vocab_size:
-        config["vocab_size"] = vocab_size
+        text["vocab_size"] = vocab_size
         stops = np.atleast_1d(config["eos_token_id"]).tolist()
         config["eos_token_id"] = [stop for stop in stops if stop < vocab_size]
     if layer_count:
-        config["num_hidden_layers"] = layer_count
-    if rope_style == "new":  # Transformers 5
-        rope = {"rope_type": "default", **(config.pop("rope_scaling", None) or {})}
-        config["rope_parameters"] = {"rope_theta": config.pop("rope_theta"), **rope}
-        config["dtype"] = dtype_name
-    else:
-        config["torch_dtype"] = dtype_name
+        text["num_hidden_layers"] = layer_count
+        for key in {"layer_types", "no_rope_layers"} & set(text):
+            text[key] = (text[key] * layer_count)[:layer_count]
+    if rope_style == "new":
+        use_new_names(text)
+    # Models that came after Transformers 5 have no other spelling.
+    config["dtype" if "rope_parameters" in text else "torch_dtype"] = dtype_name
     return config
+
+
+def use_new_names(text):
+    """As Transformers 5 writes what concerns the rotation, and the kinds of layers."""
+    if "rope_parameters" in text:
+        return
+    family = FAMILIES[text["model_type"]]
+    scaling = text.pop("rope_scaling", None) or {}
+    scaling = {"rope_type": scaling.get("type", "default"), **scaling}
+    for key in ("partial_rotary_factor", "original_max_position_embeddings"):
+        if key in text:
+            scaling[key] = text[key]
+    text.pop("partial_rotary_factor", None)
+    if not family.thetas:
+        text["rope_parameters"] = {"rope_theta": text.pop("rope_theta"), **scaling}
+        return
+    theta = text.pop("rope_theta", family.thetas["full_attention"])
+    local_theta = text.pop("rope_local_base_freq", family.thetas["sliding_attention"])
+    text["rope_parameters"] = {
+        "full_attention": {"rope_theta": theta, **scaling},
+        "sliding_attention": {"rope_theta": local_theta, "rope_type": "default"}}
+    if "layer_types" not in text:
+        text["layer_types"] = kinds(
+            "L" if family.local_layers(text, layer) else "G"
+            for layer in range(text["num_hidden_layers"]))
+    text.pop("sliding_window_pattern", None)
 
 
 def main():
@@ -310,7 +362,7 @@ def main():
             os.remove(os.path.join(args.directory, name))
     write_json(os.path.join(args.directory, "config.json"), config)
     write_json(os.path.join(args.directory, "generation_config.json"),
-               {"eos_token_id": config["eos_token_id"], "bos_token_id": config["bos_token_id"],
+               {**{key: config[key] for key in ("eos_token_id", "bos_token_id") if key in config},
                 "do_sample": False})
     if args.tokenizer:
         shutil.copyfile(args.tokenizer, os.path.join(args.directory, "tokenizer.json"))

@@ -13,27 +13,51 @@ the values are random, of the size of the real ones.
 """
 
 import argparse
+import copy
 import json
 import os
 import shutil
 import struct
 import sys
+import typing
 
 import gguf
 import numpy as np
 
 import make_checkpoint
 
-ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama",
-                 "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
+
+class Architecture(typing.NamedTuple):
+    name: str
+    interleaved: bool = False  # queries and keys: llama.cpp rotates pairs of neighbours
+    key_length: bool = False  # whether the file says how large a head is
+    dimension_count: bool = False  # whether the file says how much of it is rotated
+
+
+ARCHITECTURES = {
+    **dict.fromkeys(("LlamaForCausalLM", "MistralForCausalLM"),
+                    Architecture("llama", True, True, True)),
+    "Qwen2ForCausalLM": Architecture("qwen2", False, True, True),
+    "Qwen3ForCausalLM": Architecture("qwen3", False, True, True),
+    **dict.fromkeys(("Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"),
+                    Architecture("mistral3", True, True, True)),
+    "Gemma2ForCausalLM": Architecture("gemma2", False, True),
+    **dict.fromkeys(("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
+                    Architecture("gemma3", False, True)),
+    "SmolLM3ForCausalLM": Architecture("smollm3", True, False, True),
+    "Phi3ForCausalLM": Architecture("phi3", False, False, True),
+    **dict.fromkeys(("Olmo2ForCausalLM", "Olmo3ForCausalLM"), Architecture("olmo2")),
+    "GraniteForCausalLM": Architecture("granite", True, False, True),
+    "SeedOssForCausalLM": Architecture("seed_oss", False, True),
+    "Exaone4ForCausalLM": Architecture("exaone4", False, True),
+}
+# What a published config.json leaves out.
+DEFAULTS = {"gemma3_text": {"max_position_embeddings": 131072, "rms_norm_eps": 1e-6,
+                            "rope_theta": 1e6, "rope_local_base_freq": 1e4,
+                            "query_pre_attn_scalar": 256, "sliding_window_pattern": 6}}
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
 WITHOUT_QUANTISER = ("Q4_K", "Q5_K", "Q6_K")
-NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
-LAYER_NAMES = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
-               "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
-               "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
-               "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
-               "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+MODEL_ARCHITECTURES = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}
 # Where a block has its float16 scale and, if it has one, its least value.
 SCALES = {"Q8_0": [0], "Q4_0": [0], "Q5_0": [0], "Q4_1": [0, 2], "Q5_1": [0, 2], "Q4_K": [0, 2],
           "Q5_K": [0, 2], "Q6_K": [208]}
@@ -70,16 +94,8 @@ def read_tensors(directory):
     return tensors
 
 
-def gguf_name(name):
-    module, _, kind = name.rpartition(".")
-    if module in NAMES:
-        return f"{NAMES[module]}.{kind}"
-    _, _, layer, module = module.split(".", 3)
-    return f"blk.{layer}.{LAYER_NAMES[module]}.{kind}"
-
-
 def interleaved(values, heads):
-    """llama.cpp rotates pairs of neighbours in Llama's queries and keys, Transformers halves."""
+    """llama.cpp rotates pairs of neighbours in queries and keys of some models, Transformers halves."""
     split = values.reshape(heads, 2, values.shape[0] // heads // 2, *values.shape[1:])
     return split.swapaxes(1, 2).reshape(values.shape)
 
@@ -119,34 +135,111 @@ def encode(name, values, kind):
     return quant, data, decoded
 
 
-def add_config(writer, config, generation):
-    heads = config["num_attention_heads"]
-    head_dim = config.get("head_dim") or config["hidden_size"] // heads
-    rope = config.get("rope_parameters") or {}
-    scaling = config.get("rope_scaling") or rope
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
+def add_config(writer, architecture, text, ends):
+    heads = text["num_attention_heads"]
+    head_dim = make_checkpoint.head_dim_of(text)
+    rope = rope_of(text)
+    writer.add_context_length(text["max_position_embeddings"])
+    writer.add_embedding_length(text["hidden_size"])
+    writer.add_block_count(text["num_hidden_layers"])
+    writer.add_feed_forward_length(text["intermediate_size"])
     writer.add_head_count(heads)
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_key_length(head_dim)
-    writer.add_value_length(head_dim)
-    writer.add_rope_dimension_count(head_dim)
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(rope.get("rope_theta") or config["rope_theta"])
-    if scaling.get("rope_type") == "linear":
-        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
-        writer.add_rope_scaling_factor(scaling["factor"])
-    if config["model_type"] == "mistral" and config.get("sliding_window"):
-        writer.add_sliding_window(config["sliding_window"])
-    if scaling.get("rope_type") == "llama3":
-        theta = rope.get("rope_theta") or config["rope_theta"]
-        writer.add_tensor("rope_freqs.weight", llama3_factors(scaling, theta, head_dim))
-    ends = generation.get("eos_token_id", config.get("eos_token_id"))
+    writer.add_head_count_kv(text["num_key_value_heads"])
+    if architecture.key_length:
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
+    if architecture.dimension_count:
+        writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1)))
+    writer.add_layer_norm_rms_eps(text["rms_norm_eps"])
+    if architecture.name != "gemma2":
+        writer.add_rope_freq_base(rope["rope_theta"])
+    add_rope_scaling(writer, text, rope, head_dim)
+    add_windows(writer, text)
+    add_scales(writer, text)
     ends = ends if isinstance(ends, list) else [ends]
     for end, add in zip(ends, (writer.add_eos_token_id, writer.add_eot_token_id)):
         add(end)
+
+
+def rope_of(text):
+    """The rotation in the layers without a window, in Transformers 5's words."""
+    text = copy.deepcopy(text)
+    make_checkpoint.use_new_names(text)
+    rope = text["rope_parameters"]
+    return rope.get("full_attention", rope)
+
+
+def add_rope_scaling(writer, text, rope, head_dim):
+    kind = rope["rope_type"]
+    if kind == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope["factor"])
+    if kind == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        for key, add in (("attention_factor", writer.add_rope_scaling_yarn_attn_factor),
+                         ("beta_fast", writer.add_rope_scaling_yarn_beta_fast),
+                         ("beta_slow", writer.add_rope_scaling_yarn_beta_slow)):
+            if key in rope:
+                add(rope[key])
+    if text["model_type"] == "ministral3":
+        writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+        writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
+    if kind == "longrope":
+        original = rope["original_max_position_embeddings"]
+        factor = text["max_position_embeddings"] / original
+        writer.add_rope_scaling_orig_ctx_len(original)
+        writer.add_rope_scaling_attn_factors((1 + np.log(factor) / np.log(original)) ** 0.5)
+        for name in ("long", "short"):
+            writer.add_tensor(f"rope_factors_{name}.weight",
+                              np.array(rope[f"{name}_factor"], np.float32))
+    if kind == "llama3":
+        writer.add_tensor("rope_freqs.weight", llama3_factors(rope, rope["rope_theta"], head_dim))
+
+
+def add_windows(writer, text):
+    kind, window = text["model_type"], text.get("sliding_window")
+    if kind == "phi3":
+        writer.add_sliding_window(window or 0)
+    elif window and kind in ("mistral", "gemma2", "gemma3_text", "olmo3", "exaone4"):
+        writer.add_sliding_window(window)
+        if kind in ("olmo3", "exaone4"):
+            writer.add_sliding_window_pattern(
+                [layer == "sliding_attention" for layer in text["layer_types"]])
+
+
+def add_scales(writer, text):
+    for key, add in (("attn_logit_softcapping", writer.add_attn_logit_softcapping),
+                     ("final_logit_softcapping", writer.add_final_logit_softcapping),
+                     ("attention_multiplier", writer.add_attention_scale),
+                     ("embedding_multiplier", writer.add_embedding_scale),
+                     ("residual_multiplier", writer.add_residual_scale),
+                     ("logits_scaling", writer.add_logit_scale)):
+        if text.get(key):
+            add(text[key])
+
+
+def check_expressible(text):
+    """Stops at what a file has no key for, and llama.cpp takes from the architecture."""
+    kind, layers = text["model_type"], range(text["num_hidden_layers"])
+    # It knows the 27B models, which scale scores by another size than a head's, by their layers.
+    if len(layers) == {"gemma2": 46, "gemma3_text": 62}.get(kind):
+        scalar = text["hidden_size"] // text["num_attention_heads"]
+    else:
+        scalar = make_checkpoint.head_dim_of(text)
+    assumed = {
+        "gemma2": {"query_pre_attn_scalar": scalar, "rope_theta": 1e4},
+        "gemma3_text": {
+            "query_pre_attn_scalar": scalar, "rope_local_base_freq": 1e4,
+            "sliding_window_pattern": 6,
+            "layer_types": make_checkpoint.kinds("LLLLLG"[layer % 6] for layer in layers)},
+        "smollm3": {"no_rope_layer_interval": 4,
+                    "no_rope_layers": [int((layer + 1) % 4 != 0) for layer in layers]},
+    }.get(kind, {})
+    for key, value in assumed.items():
+        if text.get(key, value) != value:
+            sys.exit(f"{key}: a GGUF file can not say {text[key]}, llama.cpp assumes {value}")
 
 
 def llama3_factors(scaling, theta, head_dim):
@@ -193,6 +286,30 @@ def add_tokenizer(writer, directory, pre, vocab_size):
             writer.add_chat_template(file.read())
 
 
+def add_tensors(writer, architecture, text, tensors, kind_of):
+    """Writes the language model's; returns what they stand for, under the checkpoint's names."""
+    names = gguf.get_tensor_name_map(MODEL_ARCHITECTURES[architecture.name],
+                                     text["num_hidden_layers"])
+    offset = make_checkpoint.FAMILIES[text["model_type"]].norm_offset
+    decoded = []
+    for name, values in tensors.items():
+        if name.startswith(("vision_tower.", "multi_modal_projector.")):
+            decoded.append((name, values))
+            continue
+        own_name = name.removeprefix("language_model.")
+        heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(
+            own_name.split(".")[-2]) if architecture.interleaved else None
+        shift = np.float32(offset if own_name.endswith("norm.weight") else 0)
+        if heads:
+            values = interleaved(values, text[heads])
+        quant, data, floats = encode(own_name, values + shift if shift else values, kind_of(own_name))
+        writer.add_tensor(names.get_name(own_name, try_suffixes=(".weight", ".bias")), data,
+                          raw_dtype=quant)
+        floats = floats - shift if shift else floats
+        decoded.append((name, in_halves(floats, text[heads]) if heads else floats))
+    return decoded
+
+
 def write_dequantized(source, target, tensors):
     os.makedirs(target, exist_ok=True)
     for name in ("config.json", "generation_config.json", "tokenizer.json",
@@ -220,23 +337,24 @@ def main():
     args = parser.parse_args()
     types = dict(pair.split("=") for pair in args.type_of)
     config = read_json(args.directory, "config.json")
-    kind = ARCHITECTURES[config["architectures"][0]] if config else "llama"
+    architecture = ARCHITECTURES[config["architectures"][0] if config else "LlamaForCausalLM"]
     os.makedirs(os.path.dirname(os.path.abspath(args.file)), exist_ok=True)
-    writer = gguf.GGUFWriter(args.file, kind, split_max_tensors=args.split)
+    writer = gguf.GGUFWriter(args.file, architecture.name, split_max_tensors=args.split)
     decoded = []
     if not args.vocab_only:
-        add_config(writer, config, read_json(args.directory, "generation_config.json"))
-        for name, values in read_tensors(args.directory).items():
-            heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(
-                name.split(".")[-2]) if kind == "llama" else None
-            if heads:
-                values = interleaved(values, config[heads])
-            keep = args.float_embedding and not name.startswith("model.layers.")
-            of_module = types.get(name.split(".")[-2], args.type)
-            quant, data, floats = encode(name, values, "F32" if keep else of_module)
-            writer.add_tensor(gguf_name(name), data, raw_dtype=quant)
-            decoded.append((name, in_halves(floats, config[heads]) if heads else floats))
-    add_tokenizer(writer, args.directory, args.pre, config.get("vocab_size"))
+        text = make_checkpoint.text_of(config)
+        text = {**DEFAULTS.get(text["model_type"], {}), **text}
+        check_expressible(text)
+        ends = read_json(args.directory, "generation_config.json").get(
+            "eos_token_id", config.get("eos_token_id"))
+        add_config(writer, architecture, text, ends)
+
+        def kind_of(name):
+            keep = args.float_embedding and ".layers." not in name
+            return "F32" if keep else types.get(name.split(".")[-2], args.type)
+
+        decoded = add_tensors(writer, architecture, text, read_tensors(args.directory), kind_of)
+    add_tokenizer(writer, args.directory, args.pre, make_checkpoint.text_of(config).get("vocab_size"))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

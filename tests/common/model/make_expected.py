@@ -3,7 +3,7 @@
 scripts/make_checkpoint.py, in float32, and in float64 where those are quantised. Run by hand after a change of those shapes; needs torch,
 transformers and numpy:
 
-    python tests/common/model/make_expected.py
+    python tests/common/model/make_expected.py [NAME...]     (all without a name)
 """
 
 import json
@@ -17,7 +17,10 @@ import transformers
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 OUT = pathlib.Path(__file__).resolve().parent / "expected"
-SHAPES = ("tiny-llama", "tiny-qwen2", "tiny-qwen2-sliding", "tiny-qwen3", "tiny-mistral")
+SHAPES = ("tiny-llama", "tiny-qwen2", "tiny-qwen2-sliding", "tiny-qwen2-yarn", "tiny-qwen3",
+          "tiny-qwen3-yarn", "tiny-mistral", "tiny-ministral3", "tiny-ministral3-mm", "tiny-gemma2",
+          "tiny-gemma3", "tiny-gemma3-270m", "tiny-gemma3-mm", "tiny-smollm3", "tiny-phi3",
+          "tiny-olmo2", "tiny-olmo3", "tiny-granite", "tiny-seedoss", "tiny-exaone4")
 # Quantised models: what Transformers computes of the float matrices that theirs stand for. As in CMakeLists.txt.
 QUANTIZED = {
     "tiny-qwen2-gptq4": ("tiny-qwen2", "--quantize gptq --group-size 32"),
@@ -54,21 +57,33 @@ def expected_of(model, prompt, vocab_size):
             "samples": samples}
 
 
+def model_of(directory, dtype):
+    with open(pathlib.Path(directory) / "config.json", encoding="utf-8") as file:
+        architecture = json.load(file)["architectures"][0]
+    model, report = getattr(transformers, architecture).from_pretrained(
+        directory, dtype=dtype, attn_implementation="eager", output_loading_info=True)
+    # A tensor of another name would be left at random values, with a warning.
+    differences = {kind: names for kind, names in report.items() if names}
+    if differences:
+        raise RuntimeError(f"{architecture}: not the tensors that transformers expects: {differences}")
+    return model.eval()
+
+
 def main():
     OUT.mkdir(exist_ok=True)
     checkpoints = {shape: (shape, []) for shape in SHAPES}
     for name, (shape, options) in QUANTIZED.items():
         checkpoints[name] = (shape, [*options.split(), "--dequantize"])
-    for name, (shape, options) in checkpoints.items():
+    for name in sys.argv[1:] or checkpoints:
+        shape, options = checkpoints[name]
         with tempfile.TemporaryDirectory() as directory:
             subprocess.run([sys.executable, ROOT / "scripts/make_checkpoint.py", shape, directory,
                             *options],
                            check=True)
             dtype = torch.float64 if name in QUANTIZED else torch.float32
-            model = transformers.AutoModelForCausalLM.from_pretrained(
-                directory, dtype=dtype, attn_implementation="eager").eval()
+            model = model_of(directory, dtype)
         print(name)
-        vocab_size = model.config.vocab_size
+        vocab_size = model.config.get_text_config().vocab_size
         cases = [expected_of(model, prompt_of(length, vocab_size), vocab_size)
                  for length in LENGTHS]
         with open(OUT / f"{name}.json", "w", encoding="utf-8") as file:

@@ -1,0 +1,292 @@
+"""The shapes of make_checkpoint.py: what config.json says, in the words of the published models, and
+what the layers of each family hold.
+"""
+
+import typing
+
+
+class Norms(typing.NamedTuple):
+    """Names of a layer's norms. One after a half is of its output, before that is added."""
+    before_attention: str | None = None
+    after_attention: str | None = None
+    before_mlp: str | None = None
+    after_mlp: str | None = None
+
+
+LLAMA_NORMS = Norms(before_attention="input_layernorm", before_mlp="post_attention_layernorm")
+GEMMA_NORMS = Norms("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
+                    "post_feedforward_layernorm")
+OLMO_NORMS = Norms(after_attention="post_attention_layernorm",
+                   after_mlp="post_feedforward_layernorm")
+
+
+class Family(typing.NamedTuple):
+    """In what a family differs from Llama, and what its models mean where config.json is silent."""
+    norms: Norms = LLAMA_NORMS
+    norm_offset: int = 0  # what the model adds to a norm's weights
+    qk_norms: str | None = None  # of queries and keys: of each "head", or over "all" heads together
+    qk_gain: float = 1.5  # of these norms here; more layers need less, or rounding shows in the logits
+    biased: str = ""  # which of q, k, v have a bias
+    fused: bool = False  # qkv_proj and gate_up_proj, not five matrices
+    scaled_embedding: bool = False  # by sqrt(hidden_size), when a token enters
+    tied: bool = False  # LM head and embedding
+    head_dim: int | None = None  # None: hidden_size / num_attention_heads
+    thetas: dict | None = None  # rotary base by the kind of layer; None: one for all
+    local_layers: typing.Callable = lambda config, layer: False  # of sliding_attention
+
+
+FAMILIES = {
+    "llama": Family(),
+    "mistral": Family(),
+    "ministral3": Family(),
+    "granite": Family(),
+    "smollm3": Family(tied=True),
+    "qwen2": Family(biased="qkv"),
+    "seed_oss": Family(biased="qkv"),
+    "qwen3": Family(qk_norms="head"),
+    "phi3": Family(fused=True),
+    "olmo2": Family(OLMO_NORMS, qk_norms="all"),
+    "olmo3": Family(OLMO_NORMS, qk_norms="all",
+                    thetas={"full_attention": 500000.0, "sliding_attention": 500000.0},
+                    local_layers=lambda config, layer: (layer + 1) % 4 != 0),
+    "exaone4": Family(OLMO_NORMS, qk_norms="head"),
+    "gemma2": Family(GEMMA_NORMS, norm_offset=1, scaled_embedding=True, tied=True, head_dim=256),
+    "gemma3_text": Family(GEMMA_NORMS, norm_offset=1, qk_norms="head", qk_gain=1,
+                          scaled_embedding=True, tied=True, head_dim=256,
+                          thetas={"full_attention": 1e6, "sliding_attention": 1e4},
+                          local_layers=lambda config, layer:
+                          (layer + 1) % config.get("sliding_window_pattern", 6) != 0),
+}
+
+
+def kinds(pattern):
+    """layer_types: L is a layer with a window, G one without."""
+    return [{"L": "sliding_attention", "G": "full_attention"}[letter] for letter in pattern]
+
+
+LLAMA3_SCALING = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+                  "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+MINISTRAL3 = dict(
+    hidden_size=80, intermediate_size=168, num_hidden_layers=3, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=24, vocab_size=312, max_position_embeddings=256,
+    rms_norm_eps=1e-5, sliding_window=None,
+    rope_parameters={"beta_fast": 32.0, "beta_slow": 1.0, "factor": 16.0,
+                     "llama_4_scaling_beta": 0.1, "mscale": 1.0, "mscale_all_dim": 1.0,
+                     "original_max_position_embeddings": 16, "rope_theta": 10000.0,
+                     "rope_type": "yarn", "type": "yarn"})
+
+# What differs between the shapes, in config.json's words. In the tiny ones every dimension differs
+# from every other, so that a mixed-up pair is a shape error, and 130 tokens cross every boundary:
+# blocks of 16, the sliding window, and the original context of the rope scaling.
+SHAPES = {
+    "tiny-llama": dict(
+        architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=96,
+        intermediate_size=160, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2,
+        vocab_size=384, max_position_embeddings=512, rms_norm_eps=1e-5, rope_theta=500000.0,
+        rope_scaling=LLAMA3_SCALING, tie_word_embeddings=True, attention_bias=False,
+        mlp_bias=False, eos_token_id=[2, 7], bos_token_id=1),
+    "tiny-qwen2": dict(
+        architectures=["Qwen2ForCausalLM"], model_type="qwen2", hidden_size=64,
+        intermediate_size=176, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=320, max_position_embeddings=512, rms_norm_eps=1e-6, rope_theta=1000000.0,
+        tie_word_embeddings=False, use_sliding_window=False, sliding_window=32,
+        max_window_layers=3, eos_token_id=2, bos_token_id=1),
+    # Windows in some layers only, and linear rope scaling.
+    "tiny-qwen2-sliding": dict(
+        architectures=["Qwen2ForCausalLM"], model_type="qwen2", hidden_size=64,
+        intermediate_size=176, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=320, max_position_embeddings=512, rms_norm_eps=1e-6, rope_theta=10000.0,
+        rope_scaling={"rope_type": "linear", "factor": 2.0}, tie_word_embeddings=False,
+        use_sliding_window=True, sliding_window=24, max_window_layers=1, eos_token_id=2,
+        bos_token_id=1),
+    "tiny-qwen3": dict(
+        architectures=["Qwen3ForCausalLM"], model_type="qwen3", hidden_size=80,
+        intermediate_size=144, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=32, vocab_size=352, max_position_embeddings=512, rms_norm_eps=1e-6,
+        rope_theta=1000000.0, tie_word_embeddings=True, attention_bias=False,
+        use_sliding_window=False, sliding_window=None, max_window_layers=3, eos_token_id=2,
+        bos_token_id=1),
+    "tiny-mistral": dict(
+        architectures=["MistralForCausalLM"], model_type="mistral", hidden_size=112,
+        intermediate_size=192, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=1,
+        head_dim=16, vocab_size=288, max_position_embeddings=512, rms_norm_eps=1e-5,
+        rope_theta=10000.0, tie_word_embeddings=False, sliding_window=40, eos_token_id=2,
+        bos_token_id=1),
+    # Four norms in a layer; one layer has no window, and another rotary base, which is scaled.
+    "tiny-gemma3": dict(
+        architectures=["Gemma3ForCausalLM"], model_type="gemma3_text", hidden_size=72,
+        intermediate_size=136, num_hidden_layers=7, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=40, vocab_size=304, max_position_embeddings=512, rms_norm_eps=1e-6,
+        rope_theta=1000000, rope_local_base_freq=10000,
+        rope_scaling={"factor": 8.0, "rope_type": "linear"}, query_pre_attn_scalar=24,
+        hidden_activation="gelu_pytorch_tanh", sliding_window=24, sliding_window_pattern=6,
+        attention_bias=False, attn_logit_softcapping=None, final_logit_softcapping=None,
+        cache_implementation="hybrid", eos_token_id=[1, 6], bos_token_id=2, pad_token_id=0),
+    # As Gemma 3 270M: scores are scaled by the size of a head, and layer_types is there.
+    "tiny-gemma3-270m": dict(
+        architectures=["Gemma3ForCausalLM"], model_type="gemma3_text", hidden_size=64,
+        intermediate_size=200, num_hidden_layers=7, num_attention_heads=4, num_key_value_heads=1,
+        head_dim=32, vocab_size=416, max_position_embeddings=512, rms_norm_eps=1e-6,
+        rope_theta=1000000.0, rope_local_base_freq=10000.0, rope_scaling=None,
+        query_pre_attn_scalar=32, hidden_activation="gelu_pytorch_tanh", sliding_window=40,
+        _sliding_window_pattern=6, layer_types=kinds("LLLLLGL"), attention_bias=False,
+        attn_logit_softcapping=None, final_logit_softcapping=None, use_bidirectional_attention=False,
+        eos_token_id=1, bos_token_id=2, pad_token_id=0),
+    # As Gemma 3 4B: text_config says little.
+    "tiny-gemma3-mm": dict(
+        architectures=["Gemma3ForConditionalGeneration"], boi_token_index=255999,
+        eoi_token_index=256000, eos_token_id=[1, 6], image_token_index=262144,
+        initializer_range=0.02, mm_tokens_per_image=4, model_type="gemma3",
+        text_config=dict(
+            hidden_size=40, intermediate_size=88, model_type="gemma3_text", num_attention_heads=2,
+            num_hidden_layers=6, num_key_value_heads=1,
+            rope_scaling={"factor": 8.0, "rope_type": "linear"}, sliding_window=28,
+            vocab_size=336),
+        vision_config=dict(
+            hidden_size=24, image_size=56, intermediate_size=32, model_type="siglip_vision_model",
+            num_attention_heads=2, num_hidden_layers=1, patch_size=14, vision_use_head=False)),
+    "tiny-gemma2": dict(
+        architectures=["Gemma2ForCausalLM"], model_type="gemma2", hidden_size=88,
+        intermediate_size=168, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=24, vocab_size=328, max_position_embeddings=512, rms_norm_eps=1e-6,
+        rope_theta=10000.0, query_pre_attn_scalar=24, hidden_act="gelu_pytorch_tanh",
+        hidden_activation="gelu_pytorch_tanh", sliding_window=24, attn_logit_softcapping=6.0,
+        final_logit_softcapping=12.0, attention_bias=False, cache_implementation="hybrid",
+        eos_token_id=1, bos_token_id=2, pad_token_id=0),
+    # No rotation in one layer.
+    "tiny-smollm3": dict(
+        architectures=["SmolLM3ForCausalLM"], model_type="smollm3", hidden_size=96,
+        intermediate_size=136, num_hidden_layers=5, num_attention_heads=6, num_key_value_heads=2,
+        vocab_size=360, max_position_embeddings=512, rms_norm_eps=1e-6, rope_theta=5000000.0,
+        rope_scaling=None, no_rope_layer_interval=4, no_rope_layers=[1, 1, 1, 0, 1],
+        layer_types=kinds("GGGGG"), attention_bias=False, mlp_bias=False, use_sliding_window=False,
+        sliding_window=None, max_window_layers=28, pretraining_tp=2, eos_token_id=2,
+        bos_token_id=1, pad_token_id=4),
+    # YaRN, and queries that grow with their position: at every 16th here.
+    "tiny-ministral3": dict(
+        architectures=["Ministral3ForCausalLM"], model_type="ministral3", **MINISTRAL3,
+        tie_word_embeddings=False, eos_token_id=2, bos_token_id=1),
+    "tiny-ministral3-mm": dict(
+        architectures=["Mistral3ForConditionalGeneration"], image_token_index=10,
+        model_type="mistral3", multimodal_projector_bias=False, projector_hidden_act="gelu",
+        spatial_merge_size=2, vision_feature_layer=-1, eos_token_id=2, bos_token_id=1,
+        text_config=dict(model_type="ministral3", **MINISTRAL3, tie_word_embeddings=False,
+                         attention_dropout=0.0, hidden_act="silu", initializer_range=0.02,
+                         use_cache=True),
+        vision_config=dict(
+            attention_dropout=0.0, head_dim=8, hidden_act="silu", hidden_size=16, image_size=56,
+            initializer_range=0.02, intermediate_size=32, model_type="pixtral",
+            num_attention_heads=2, num_channels=3, num_hidden_layers=1, patch_size=14,
+            rope_parameters={"rope_theta": 10000.0, "rope_type": "default"})),
+    # As Phi-4-mini: fused matrices, three quarters of a head are rotated, and sequences of more than
+    # 32 tokens by other factors.
+    "tiny-phi3": dict(
+        architectures=["Phi3ForCausalLM"], model_type="phi3", hidden_size=128,
+        intermediate_size=184, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=344, max_position_embeddings=512, original_max_position_embeddings=32,
+        rms_norm_eps=1e-5, rope_theta=10000.0, partial_rotary_factor=0.75,
+        rope_scaling={"type": "longrope",
+                      "short_factor": [1.0, 1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.7, 1.9, 2.1],
+                      "long_factor": [1.0, 1.1, 1.3, 1.7, 2.3, 3.1, 4.3, 6.1, 8.9, 12.7, 17.3, 24.1]},
+        sliding_window=262144, tie_word_embeddings=True, attention_bias=False, mlp_bias=False,
+        lm_head_bias=False, full_attn_mod=1, interpolate_factor=1, embd_pdrop=0.0,
+        resid_pdrop=0.0, eos_token_id=2, bos_token_id=1, pad_token_id=2),
+    # Norms of the halves' outputs only, and of all heads' queries together.
+    "tiny-olmo2": dict(
+        architectures=["Olmo2ForCausalLM"], model_type="olmo2", hidden_size=96,
+        intermediate_size=152, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=3,
+        vocab_size=296, max_position_embeddings=512, rms_norm_eps=1e-6, rope_theta=500000,
+        rope_scaling=None, tie_word_embeddings=False, attention_bias=False, eos_token_id=2,
+        pad_token_id=3),
+    # And windows; YaRN in the layers without one.
+    "tiny-olmo3": dict(
+        architectures=["Olmo3ForCausalLM"], model_type="olmo3", hidden_size=64,
+        intermediate_size=120, num_hidden_layers=5, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=376, max_position_embeddings=256, rms_norm_eps=1e-6, rope_theta=500000,
+        rope_scaling={"attention_factor": 1.2079441541679836, "beta_fast": 32.0, "beta_slow": 1.0,
+                      "factor": 8.0, "original_max_position_embeddings": 32, "rope_type": "yarn"},
+        sliding_window=24, layer_types=kinds("LLLGL"), tie_word_embeddings=False,
+        attention_bias=False, eos_token_id=2, pad_token_id=3),
+    "tiny-granite": dict(
+        architectures=["GraniteForCausalLM"], model_type="granite", hidden_size=80,
+        intermediate_size=136, num_hidden_layers=4, num_attention_heads=5, num_key_value_heads=1,
+        vocab_size=368, max_position_embeddings=512, rms_norm_eps=1e-5, rope_theta=10000000.0,
+        rope_scaling=None, embedding_multiplier=6.0, attention_multiplier=0.125,
+        residual_multiplier=0.22, logits_scaling=4.0, tie_word_embeddings=True,
+        attention_bias=False, mlp_bias=False, eos_token_id=0, bos_token_id=0, pad_token_id=0),
+    # As model cards say to extend them: to 4 x original tokens, whatever max_position_embeddings says.
+    "tiny-qwen2-yarn": dict(
+        architectures=["Qwen2ForCausalLM"], model_type="qwen2", hidden_size=64,
+        intermediate_size=176, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=320, max_position_embeddings=64, rms_norm_eps=1e-6, rope_theta=1000000.0,
+        rope_scaling={"factor": 4.0, "original_max_position_embeddings": 64, "type": "yarn"},
+        tie_word_embeddings=False, use_sliding_window=False, sliding_window=32,
+        max_window_layers=3, eos_token_id=2, bos_token_id=1),
+    "tiny-qwen3-yarn": dict(
+        architectures=["Qwen3ForCausalLM"], model_type="qwen3", hidden_size=80,
+        intermediate_size=144, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=32, vocab_size=352, max_position_embeddings=90, rms_norm_eps=1e-6,
+        rope_theta=1000000.0,
+        rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 72},
+        tie_word_embeddings=True, attention_bias=False, use_sliding_window=False,
+        sliding_window=None, max_window_layers=3, eos_token_id=2, bos_token_id=1),
+    "tiny-seedoss": dict(
+        architectures=["SeedOssForCausalLM"], model_type="seed_oss", hidden_size=72,
+        intermediate_size=152, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2,
+        head_dim=32, vocab_size=392, max_position_embeddings=512, rms_norm_eps=1e-6,
+        rope_theta=10000000.0, rope_scaling={"rope_type": "default"}, attention_bias=True,
+        attention_out_bias=False, mlp_bias=False, attention_dropout=0.1, residual_dropout=0.1,
+        tie_word_embeddings=False, eos_token_id=2, bos_token_id=0, pad_token_id=1),
+    # No rotation in the layer without a window.
+    "tiny-exaone4": dict(
+        architectures=["Exaone4ForCausalLM"], model_type="exaone4", hidden_size=96,
+        intermediate_size=144, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=24, vocab_size=408, max_position_embeddings=512, rms_norm_eps=1e-5,
+        rope_theta=1000000, rope_scaling={**LLAMA3_SCALING, "factor": 16.0}, sliding_window=24,
+        sliding_window_pattern="LLLG", layer_types=kinds("LLLG"), tie_word_embeddings=False,
+        eos_token_id=2, bos_token_id=1, pad_token_id=0),
+    "qwen2.5-0.5b": dict(
+        architectures=["Qwen2ForCausalLM"], model_type="qwen2", hidden_size=896,
+        intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14,
+        num_key_value_heads=2, vocab_size=151936, max_position_embeddings=32768,
+        rms_norm_eps=1e-6, rope_theta=1000000.0, tie_word_embeddings=True,
+        use_sliding_window=False, sliding_window=32768, max_window_layers=24,
+        eos_token_id=151645, bos_token_id=151643),
+}
+COMMON = dict(hidden_act="silu", attention_dropout=0.0, initializer_range=0.02, use_cache=True)
+
+# Shapes of what models that also see hold beside the language model. A letter is a size: w, f: the
+# tower's hidden and intermediate size, p: of a patch, n: patches of an image, d: the language model's
+# hidden size, m: w of 2 x 2 patches.
+VISION_TENSORS = {
+    "siglip_vision_model": {
+        "vision_tower.vision_model.embeddings.patch_embedding.weight": "w3pp",
+        "vision_tower.vision_model.embeddings.patch_embedding.bias": "w",
+        "vision_tower.vision_model.embeddings.position_embedding.weight": "nw",
+        **{f"vision_tower.vision_model.encoder.layers.0.{module}.{kind}": shape
+           for module, weight, bias in (
+               ("layer_norm1", "w", "w"), ("layer_norm2", "w", "w"), ("mlp.fc1", "fw", "f"),
+               ("mlp.fc2", "wf", "w"), ("self_attn.q_proj", "ww", "w"),
+               ("self_attn.k_proj", "ww", "w"), ("self_attn.v_proj", "ww", "w"),
+               ("self_attn.out_proj", "ww", "w"))
+           for kind, shape in (("weight", weight), ("bias", bias))},
+        "vision_tower.vision_model.post_layernorm.weight": "w",
+        "vision_tower.vision_model.post_layernorm.bias": "w",
+        "multi_modal_projector.mm_input_projection_weight": "wd",
+        "multi_modal_projector.mm_soft_emb_norm.weight": "w",
+    },
+    "pixtral": {
+        "vision_tower.patch_conv.weight": "w3pp",
+        "vision_tower.ln_pre.weight": "w",
+        **{f"vision_tower.transformer.layers.0.{module}.weight": shape
+           for module, shape in (
+               ("attention_norm", "w"), ("ffn_norm", "w"), ("attention.q_proj", "ww"),
+               ("attention.k_proj", "ww"), ("attention.v_proj", "ww"), ("attention.o_proj", "ww"),
+               ("feed_forward.gate_proj", "fw"), ("feed_forward.up_proj", "fw"),
+               ("feed_forward.down_proj", "wf"))},
+        "multi_modal_projector.norm.weight": "w",
+        "multi_modal_projector.patch_merger.merging_layer.weight": "wm",
+        "multi_modal_projector.linear_1.weight": "dw",
+        "multi_modal_projector.linear_2.weight": "dd",
+    },
+}
