@@ -43,31 +43,26 @@ class TimedBackend final : public testing::ForwardingBackend {
   TimedBackend(std::unique_ptr<backend::Backend> inner, StageTimes* times)
       : ForwardingBackend(std::move(inner)), times_(times) {}
 
-  void Embed(const backend::DeviceBatch& batch, const backend::Tensor& table,
+  void Embed(const backend::DeviceBatch& batch, const backend::Tensor& table, float scale,
              const backend::Tensor& out) override {
     const Timer timer(times_, "embedding");
-    ForwardingBackend::Embed(batch, table, out);
+    ForwardingBackend::Embed(batch, table, scale, out);
   }
-  void RmsNorm(const backend::Tensor& x, const backend::Buffer& weight, float eps,
-               const backend::Tensor& out) override {
+  void Norm(const backend::NormArgs& args) override {
     const Timer timer(times_, "norms");
-    ForwardingBackend::RmsNorm(x, weight, eps, out);
-  }
-  void AddRmsNorm(const backend::Tensor& residual, const backend::Tensor& delta,
-                  const backend::Buffer& weight, float eps, const backend::Tensor& out) override {
-    const Timer timer(times_, "norms");
-    ForwardingBackend::AddRmsNorm(residual, delta, weight, eps, out);
+    ForwardingBackend::Norm(args);
   }
   void MatMul(const backend::Tensor& x, const backend::PackedMatrix& weight,
               const backend::Buffer* bias, const backend::Tensor& out) override {
     const Timer timer(times_, NameOf(weight), OperationsOf(x, weight), BytesOf(weight));
     ForwardingBackend::MatMul(x, weight, bias, out);
   }
-  void MatMulSiluMul(const backend::Tensor& x, const backend::PackedMatrix& gate_up,
-                     const backend::Tensor& scratch, const backend::Tensor& out) override {
-    const Timer timer(times_, absl::StrCat(NameOf(gate_up), ", SiLU"), OperationsOf(x, gate_up),
+  void MatMulGated(const backend::Tensor& x, const backend::PackedMatrix& gate_up,
+                   const backend::GatedArgs& args, const backend::Tensor& scratch,
+                   const backend::Tensor& out) override {
+    const Timer timer(times_, absl::StrCat(NameOf(gate_up), ", gated"), OperationsOf(x, gate_up),
                       BytesOf(gate_up));
-    ForwardingBackend::MatMulSiluMul(x, gate_up, scratch, out);
+    ForwardingBackend::MatMulGated(x, gate_up, args, scratch, out);
   }
   void RopeWriteKv(const backend::DeviceBatch& batch, const backend::KvPool& pool,
                    const backend::RopeWriteArgs& args) override {

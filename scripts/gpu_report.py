@@ -105,7 +105,7 @@ class Report:
                                   "GB/s", "DRAM ÷ floor"), lines)
 
     def gated(self):
-        """Whether a kernel of ours for gate, up and SiluMul pays, and beside which product."""
+        """Whether a kernel of ours for gate, up and what gates them pays, and beside which product."""
         names = ("gated_fused", "gated_ours", "gated_measured")
         seconds = {}
         for row in self.timed("kernels", *names):
@@ -116,10 +116,10 @@ class Report:
             fused = of.get(names[0])
             lines.append((case, *(f"{of[name] * 1e6:,.2f}" if name in of else "" for name in names),
                           f"{two / fused:.2f}" if two and fused else ""))
-        note = ("µs. One kernel, our product and SiluMul, and SiluMul behind the product that was measured "
+        note = ("µs. One kernel, our product and the gate, and the gate behind the product that was measured "
                 "to be the fastest, as a worker does when it loads a model. A ratio above 1: one kernel is "
                 "faster than the better two.")
-        return ("Gate and up with SiluMul", note,
+        return ("Gate and up", note,
                 ("case", "one kernel", "two: ours", "two: measured", "two ÷ one"), lines)
 
     def steps(self):

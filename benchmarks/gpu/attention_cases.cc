@@ -32,8 +32,9 @@ struct AttentionShape {
   int query_heads = 0;
   int kv_heads = 0;
   int head_dim = 0;
+  int window = 0;
 
-  // K and V of all tokens that are seen.
+  // K and V of all tokens that are there.
   double kv_bytes() const {
     return 2.0 * kElementBytes * kv_heads * head_dim * sequences * (context + rows);
   }
@@ -67,11 +68,14 @@ void TimeOne(KernelBench& bench, const ModelShape& model, const AttentionShape& 
   const AttentionPlan plan = backend::cuda::PlanAttention(sequences, group, room);
   BATON_CHECK(plan.split_items.empty() != plan.tile_items.empty());
   const bool split = plan.tile_items.empty();
-  const std::string kernel = split ? "attention_split" : "attention_tile";
+  const std::string kernel = absl::StrCat(split ? "attention_split" : "attention_tile",
+                                          model.score_cap > 0 || model.sinks ? "_variant" : "");
   // Of a decode step with the token itself, as one says it.
   const int context = shape.rows == 1 ? tokens : shape.context;
-  const std::string name = absl::StrCat(model.name, " b", shape.sequences, " c", context,
-                                        shape.rows > 1 ? absl::StrCat(" rows ", shape.rows) : "");
+  const std::string name =
+      absl::StrCat(model.name, " b", shape.sequences, " c", context,
+                   shape.rows > 1 ? absl::StrCat(" rows ", shape.rows) : "",
+                   shape.window > 0 ? absl::StrCat(" window ", shape.window) : "");
   if (!bench.Wanted(kernel, name)) return;
   Row row = bench.Begin(kernel, name);
   row.Text("model", model.name)
@@ -83,8 +87,9 @@ void TimeOne(KernelBench& bench, const ModelShape& model, const AttentionShape& 
       .Number("head_dim", shape.head_dim);
 
   const Work work = WorkOf(
-      backend::cuda::AttentionFloor(sequences, shape.kv_heads, group, shape.head_dim, 0),
-      backend::cuda::AttentionOperations(sequences, shape.kv_heads, group, shape.head_dim, 0));
+      backend::cuda::AttentionFloor(sequences, shape.kv_heads, group, shape.head_dim, shape.window),
+      backend::cuda::AttentionOperations(sequences, shape.kv_heads, group, shape.head_dim,
+                                         shape.window));
   const int layers = std::min(device.Turns(shape.kv_bytes()), model.layers);
   const int64_t chunk_bytes =
       int64_t{2} * kElementBytes * shape.kv_heads * kBlockTokens * shape.head_dim;
@@ -105,6 +110,9 @@ void TimeOne(KernelBench& bench, const ModelShape& model, const AttentionShape& 
   launch.group = group;
   launch.head_dim = shape.head_dim;
   launch.scale = 0.125f;
+  launch.window = shape.window;
+  launch.score_cap = model.score_cap;
+  if (model.sinks) launch.sinks = device.Take<float>(shape.query_heads);
   launch.sequences = Send(device, sequences);
   launch.tables = Send(device, tables);
   launch.items = Send(device, items);
@@ -128,17 +136,42 @@ void TimeOne(KernelBench& bench, const ModelShape& model, const AttentionShape& 
       backend::cuda::LaunchAttentionTile(launch, device.dtype(), count, device.stream());
     }
   });
-  const bool beyond_cache = shape.kv_bytes() >= 4 * static_cast<double>(device.l2_bytes());
+  const bool beyond_cache =
+      shape.window == 0 && shape.kv_bytes() >= 4 * static_cast<double>(device.l2_bytes());
   row.Number("kv_beyond_4_l2", beyond_cache ? 1 : 0).Took(seconds, work).Print();
+}
+
+AttentionShape HeadsOf(const ModelShape& model) {
+  return {.query_heads = model.query_heads, .kv_heads = model.kv_heads, .head_dim = model.head_dim};
+}
+
+// A decode step of each batch and a prompt, with and without a window.
+void TimeOther(KernelBench& bench, const ModelShape& model) {
+  AttentionShape shape = HeadsOf(model);
+  std::vector<int> windows = {0};
+  if (model.window > 0) windows.push_back(model.window);
+  for (const int window : windows) {
+    shape.window = window;
+    shape.rows = 1;
+    shape.context = bench.grid.kernel_context - 1;
+    for (const int batch : bench.grid.kernel_batches) {
+      shape.sequences = batch;
+      TimeOne(bench, model, shape);
+    }
+    shape.sequences = 1;
+    shape.rows = bench.grid.kernel_context;
+    shape.context = 0;
+    TimeOne(bench, model, shape);
+  }
 }
 
 }  // namespace
 
 void TimeAttention(KernelBench& bench) {
+  for (const ModelShape& model : bench.grid.kernel_models) TimeOther(bench, model);
   for (const ModelShape& model : bench.grid.models) {
     if (model.bits > 0) continue;  // the same heads as without
-    AttentionShape shape = {
-        .query_heads = model.query_heads, .kv_heads = model.kv_heads, .head_dim = model.head_dim};
+    AttentionShape shape = HeadsOf(model);
     for (const int batch : bench.grid.batches) {
       for (const int context : bench.grid.contexts) {
         shape.sequences = batch;

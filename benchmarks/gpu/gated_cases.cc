@@ -1,5 +1,5 @@
-// Gate and up with SiluMul. A row's floor leaves out the traffic between two kernels, so that the
-// rows of one case compare.
+// Gate and up with what gates them. A row's floor leaves out the traffic between two kernels, so
+// that the rows of one case compare.
 #include <utility>
 #include <vector>
 
@@ -11,9 +11,9 @@
 namespace baton::gpu_bench {
 namespace {
 
+using backend::cuda::GateLaunch;
 using backend::cuda::MatMulLaunch;
 using backend::cuda::QuantizedMatMulLaunch;
-using backend::cuda::SiluMulLaunch;
 
 enum class Way { kFused, kOurs, kMeasured };
 
@@ -32,12 +32,13 @@ const char* NameOf(Way way) {
 MatrixShape GateUp(const ModelShape& model) { return {"gate_up", 2 * model.ffn, model.hidden, 1}; }
 
 // What follows the product in the ways that have two kernels.
-SiluMulLaunch SiluMulOf(const float* gate_up, uint16_t* out, int cols) {
+GateLaunch GateOf(const float* gate_up, uint16_t* out, int cols, bool gelu = false) {
   return {.gate_up = gate_up,
           .gate_up_stride = int64_t{2} * cols,
           .out = out,
           .out_stride = cols,
-          .cols = cols};
+          .cols = cols,
+          .gating = {.gelu_tanh = gelu}};
 }
 
 void TimeOne(KernelBench& bench, const ModelShape& model, int rows, Way way) {
@@ -53,15 +54,16 @@ void TimeOne(KernelBench& bench, const ModelShape& model, int rows, Way way) {
   const double seconds = device.Seconds([&](int turn) {
     const MatMulLaunch& launch = operands.At(turn);
     if (way == Way::kFused) {
-      backend::cuda::LaunchMatMulSiluMul({.x = launch.x,
-                                          .x_stride = launch.x_stride,
-                                          .w = launch.w,
-                                          .out = out,
-                                          .out_stride = model.ffn,
-                                          .rows = rows,
-                                          .cols = model.ffn,
-                                          .k = launch.k},
-                                         device.dtype(), device.stream());
+      backend::cuda::LaunchMatMulGated({.x = launch.x,
+                                        .x_stride = launch.x_stride,
+                                        .w = launch.w,
+                                        .out = out,
+                                        .out_stride = model.ffn,
+                                        .rows = rows,
+                                        .cols = model.ffn,
+                                        .k = launch.k,
+                                        .gating = {.gelu_tanh = model.gelu}},
+                                       device.dtype(), device.stream());
       return;
     }
     if (way == Way::kMeasured) {
@@ -69,10 +71,11 @@ void TimeOne(KernelBench& bench, const ModelShape& model, int rows, Way way) {
     } else {
       LaunchMatMul(launch, device.dtype(), device.stream());
     }
-    LaunchSiluMul(SiluMulOf(launch.out, out, model.ffn), device.dtype(), rows, device.stream());
+    LaunchGate(GateOf(launch.out, out, model.ffn, model.gelu), device.dtype(), rows,
+               device.stream());
   });
   row.Took(seconds,
-           WorkOf(backend::cuda::MatMulSiluMulFloor(rows, model.ffn, model.hidden),
+           WorkOf(backend::cuda::MatMulGatedFloor(rows, model.ffn, model.hidden),
                   backend::cuda::MatMulOperations(rows, int64_t{2} * model.ffn, model.hidden)))
       .Print();
 }
@@ -89,21 +92,21 @@ void TimeQuantized(KernelBench& bench, const ModelShape& model, int bits, int ro
   const double seconds = device.Seconds([&](int turn) {
     const QuantizedMatMulLaunch& launch = operands.At(turn);
     if (way == Way::kFused) {
-      backend::cuda::LaunchQuantizedMatMulSiluMul({.x = launch.x,
-                                                   .x_stride = launch.x_stride,
-                                                   .w = launch.w,
-                                                   .out = out,
-                                                   .out_stride = model.ffn,
-                                                   .rows = rows},
-                                                  bits, device.dtype(), device.stream());
+      backend::cuda::LaunchQuantizedMatMulGated({.x = launch.x,
+                                                 .x_stride = launch.x_stride,
+                                                 .w = launch.w,
+                                                 .out = out,
+                                                 .out_stride = model.ffn,
+                                                 .rows = rows},
+                                                bits, device.dtype(), device.stream());
       return;
     }
     LaunchQuantizedMatMul(launch, bits, device.dtype(), device.stream());
-    LaunchSiluMul(SiluMulOf(launch.out, out, model.ffn), device.dtype(), rows, device.stream());
+    LaunchGate(GateOf(launch.out, out, model.ffn), device.dtype(), rows, device.stream());
   });
   row.Took(seconds,
-           WorkOf(backend::cuda::QuantizedMatMulSiluMulFloor(rows, model.ffn, model.hidden, bits,
-                                                             model.group_size),
+           WorkOf(backend::cuda::QuantizedMatMulGatedFloor(rows, model.ffn, model.hidden, bits,
+                                                           model.group_size),
                   backend::cuda::MatMulOperations(rows, int64_t{2} * model.ffn, model.hidden)))
       .Print();
 }
@@ -111,6 +114,12 @@ void TimeQuantized(KernelBench& bench, const ModelShape& model, int bits, int ro
 }  // namespace
 
 void TimeGatedProducts(KernelBench& bench) {
+  for (const ModelShape& model : bench.grid.kernel_models) {
+    if (model.ffn == 0) continue;
+    for (const int rows : bench.grid.kernel_batches) {
+      for (const Way way : {Way::kFused, Way::kOurs}) TimeOne(bench, model, rows, way);
+    }
+  }
   for (const ModelShape& model : bench.grid.models) {
     std::vector<int> row_counts = bench.grid.gemv_rows;
     if (model.bits == 0) row_counts.push_back(bench.grid.step_rows);

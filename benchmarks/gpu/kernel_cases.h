@@ -33,11 +33,11 @@ struct KernelBench {
 void TimeAttention(KernelBench& bench);
 void TimeProducts(KernelBench& bench);
 void TimeQuantizedProducts(KernelBench& bench);
-// Compares one fused kernel (gate and up projections, SiluMul) with two: a product, then SiluMul.
+// Compares one fused kernel (gate and up projections, Gate) with two: a product, then Gate.
 // With 16-bit weights, Products::Tune has measured the fastest kernel for that product in this run;
 // otherwise it is Baton's.
 void TimeGatedProducts(KernelBench& bench);
-void TimePasses(KernelBench& bench);  // norm, rotation, silu·mul, gather of logit rows
+void TimePasses(KernelBench& bench);  // norm, rotation, gate, gather, caps
 void TimeSampling(KernelBench& bench);
 void TimeBlockCopies(KernelBench& bench);  // within the device: whole blocks, a transfer's chunks
 

@@ -12,6 +12,7 @@
 // memory for them. --scratch is the folder for checkpoints, which are written one at a time, 15 GB
 // for the largest. --tiny uses tiny shapes, for tests. The program exits with 77 where there is no
 // GPU.
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -83,20 +84,20 @@ absl::StatusOr<Options> Parse(int argc, char** argv) {
 
 absl::Status ChooseModels(const std::vector<std::string>& wanted, Grid& grid) {
   if (wanted.empty()) return absl::OkStatus();
-  std::vector<ModelShape> chosen;
   std::vector<std::string> names;
-  for (const ModelShape& model : grid.models) {
-    names.push_back(model.name);
-    if (std::find(wanted.begin(), wanted.end(), model.name) != wanted.end()) {
-      chosen.push_back(model);
-    }
+  size_t chosen = 0;
+  for (std::vector<ModelShape>* const models : {&grid.models, &grid.kernel_models}) {
+    for (const ModelShape& model : *models) names.push_back(model.name);
+    std::erase_if(*models, [&](const ModelShape& model) {
+      return std::find(wanted.begin(), wanted.end(), model.name) == wanted.end();
+    });
+    chosen += models->size();
   }
-  if (chosen.size() != wanted.size()) {
+  if (chosen != wanted.size()) {
     return absl::InvalidArgumentError(absl::StrCat("--models: ", absl::StrJoin(wanted, ","),
                                                    " given, expected some of ",
                                                    absl::StrJoin(names, ",")));
   }
-  grid.models = std::move(chosen);
   return absl::OkStatus();
 }
 
@@ -125,8 +126,8 @@ absl::Status RunCeilings(const Grid& grid) {
 absl::Status LeaveCheckpoint(const ModelShape& model, const std::string& scratch) {
   BATON_ASSIGN_OR_RETURN(const auto checkpoint, RandomCheckpoint::Write(model, scratch));
   checkpoint->Keep();
-  std::printf("{\"part\": \"checkpoint\", \"what\": \"%s\", \"folder\": \"%s\"}\n", model.name.c_str(),
-              checkpoint->folder().c_str());
+  std::printf("{\"part\": \"checkpoint\", \"what\": \"%s\", \"folder\": \"%s\"}\n",
+              model.name.c_str(), checkpoint->folder().c_str());
   return absl::OkStatus();
 }
 
@@ -135,6 +136,7 @@ absl::Status Run(const Options& options, size_t free_bytes) {
   if (options.mode == Mode::kDry && options.part != "kernels") {
     return absl::InvalidArgumentError("--dry is of --part=kernels");
   }
+  if (options.part != "kernels") grid.kernel_models.clear();
   BATON_RETURN_IF_ERROR(ChooseModels(options.models, grid));
   if (options.part == "ceilings") return RunCeilings(grid);
   // The models' configs, for comparisons with other engines.
@@ -152,8 +154,9 @@ absl::Status Run(const Options& options, size_t free_bytes) {
     } else if (options.part == "checkpoint") {
       BATON_RETURN_IF_ERROR(LeaveCheckpoint(model, options.scratch));
     } else {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--part=", options.part, " given, expected models, ceilings, kernels, steps, prefill or checkpoint"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("--part=", options.part,
+                       " given, expected models, ceilings, kernels, steps, prefill or checkpoint"));
     }
   }
   return absl::OkStatus();

@@ -1,4 +1,4 @@
-// Kernels that pass over a step's rows: norm, rotation and write, silu·mul, gather; and copies of
+// Kernels that pass over a step's rows: norm, rotation and write, gate, gather, caps; and copies of
 // blocks.
 #include <bit>
 #include <numeric>
@@ -36,9 +36,11 @@ Turned TakeTurned(BenchDevice& device, int64_t bytes, int turns) {
 void TimeNorm(KernelBench& bench, const ModelShape& model, int rows) {
   BenchDevice& device = bench.device;
   const std::string name = NameOf(model, rows);
-  if (!bench.Wanted("norm", name)) return;
-  Row row = bench.Begin("norm", name);
-  const Work work = WorkOf(backend::cuda::NormFloor(rows, model.hidden, true, kElementBytes));
+  const std::string kernel = model.post_norms ? "post_norm" : "norm";
+  if (!bench.Wanted(kernel, name)) return;
+  Row row = bench.Begin(kernel, name);
+  const Work work = WorkOf(
+      backend::cuda::NormFloor(rows, model.hidden, true, kElementBytes, model.post_norms ? 2 : 1));
   const int turns = device.Turns(work.bytes);
   const int64_t elements = int64_t{rows} * model.hidden;
   const Turned x = TakeTurned(device, 4 * elements, turns);
@@ -53,6 +55,7 @@ void TimeNorm(KernelBench& bench, const ModelShape& model, int rows) {
                                .x_stride = model.hidden,
                                .delta = reinterpret_cast<const float*>(delta.At(turn, turns)),
                                .delta_stride = model.hidden,
+                               .delta_weight = model.post_norms ? weight : nullptr,
                                .weight = weight,
                                .out = out.At(turn, turns),
                                .out_stride = model.hidden,
@@ -118,30 +121,50 @@ void TimeRopeWrite(KernelBench& bench, const ModelShape& model, int rows) {
   row.Took(seconds, work).Print();
 }
 
-void TimeSiluMul(KernelBench& bench, const ModelShape& model, int rows) {
+void TimeGate(KernelBench& bench, const ModelShape& model, int rows) {
   BenchDevice& device = bench.device;
   const std::string name = NameOf(model, rows);
   if (!bench.Wanted("silu_mul", name)) return;
   Row row = bench.Begin("silu_mul", name);
-  const Work work = WorkOf(backend::cuda::SiluMulFloor(rows, model.ffn, kElementBytes));
+  const Work work = WorkOf(backend::cuda::GateFloor(rows, model.ffn, kElementBytes));
   const int turns = device.Turns(work.bytes);
   const int64_t elements = int64_t{rows} * model.ffn;
   const Turned gate_up = TakeTurned(device, 8 * elements, turns);
   const Turned out = TakeTurned(device, kElementBytes * elements, turns);
   if (gate_up.base == nullptr || out.base == nullptr) return KernelBench::Skip(std::move(row));
   const double seconds = device.Seconds([&](int turn) {
-    backend::cuda::LaunchSiluMul(
-        {.gate_up = reinterpret_cast<const float*>(gate_up.At(turn, turns)),
-         .gate_up_stride = int64_t{2} * model.ffn,
-         .out = out.At(turn, turns),
-         .out_stride = model.ffn,
-         .cols = model.ffn},
-        device.dtype(), rows, device.stream());
+    backend::cuda::LaunchGate({.gate_up = reinterpret_cast<const float*>(gate_up.At(turn, turns)),
+                               .gate_up_stride = int64_t{2} * model.ffn,
+                               .out = out.At(turn, turns),
+                               .out_stride = model.ffn,
+                               .cols = model.ffn},
+                              device.dtype(), rows, device.stream());
   });
   row.Took(seconds, work).Print();
 }
 
 // The embedding of tokens that are anywhere in the table.
+void TimeScaleLogits(KernelBench& bench, const ModelShape& model, int rows) {
+  BenchDevice& device = bench.device;
+  const std::string name = NameOf(model, rows);
+  if (!bench.Wanted("scale_logits", name)) return;
+  Row row = bench.Begin("scale_logits", name);
+  const Work work = WorkOf(backend::cuda::ScaleLogitsFloor(rows, model.vocab));
+  const int turns = device.Turns(work.bytes);
+  const int64_t stride = (int64_t{model.vocab} + 7) / 8 * 8;
+  const Turned logits = TakeTurned(device, 4 * rows * stride, turns);
+  if (logits.base == nullptr) return KernelBench::Skip(std::move(row));
+  const double seconds = device.Seconds([&](int turn) {
+    backend::cuda::LaunchScaleLogits({.logits = reinterpret_cast<float*>(logits.At(turn, turns)),
+                                      .stride = stride,
+                                      .cols = model.vocab,
+                                      .scale = 1,
+                                      .cap = model.logit_cap},
+                                     rows, device.stream());
+  });
+  row.Took(seconds, work).Print();
+}
+
 void TimeGather(KernelBench& bench, const ModelShape& model, int rows) {
   BenchDevice& device = bench.device;
   const std::string name = NameOf(model, rows);
@@ -184,8 +207,15 @@ void TimePasses(KernelBench& bench) {
     for (const int rows : bench.grid.pass_rows) {
       TimeNorm(bench, model, rows);
       TimeRopeWrite(bench, model, rows);
-      TimeSiluMul(bench, model, rows);
+      TimeGate(bench, model, rows);
       TimeGather(bench, model, rows);
+    }
+  }
+  for (const ModelShape& model : bench.grid.kernel_models) {
+    for (const int rows : bench.grid.kernel_batches) {
+      if (model.post_norms) TimeNorm(bench, model, rows);
+      TimeRopeWrite(bench, model, rows);
+      if (model.logit_cap > 0) TimeScaleLogits(bench, model, rows);
     }
   }
 }

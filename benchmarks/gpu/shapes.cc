@@ -22,6 +22,25 @@ std::vector<ModelShape> Qwen25() {
   return models;
 }
 
+// Heads of 256, GELU and post-norms; a cap of scores and of logits; sinks.
+std::vector<ModelShape> OtherArchitectures() {
+  ModelShape gemma3_4b = {"gemma-3-4b", 2560, 34, 8, 4, 256, 10240, 262208, true};
+  gemma3_4b.gelu = gemma3_4b.post_norms = true;
+  gemma3_4b.window = 1024;
+  ModelShape gemma3_270m = {"gemma-3-270m", 640, 18, 4, 1, 256, 2048, 262144, true};
+  gemma3_270m.gelu = gemma3_270m.post_norms = true;
+  gemma3_270m.window = 512;
+  ModelShape gemma2_9b = {"gemma-2-9b", 3584, 42, 16, 8, 256, 14336, 256000, true};
+  gemma2_9b.gelu = gemma2_9b.post_norms = true;
+  gemma2_9b.score_cap = 50;
+  gemma2_9b.logit_cap = 30;
+  // Attention alone: its feed-forward layers are experts.
+  ModelShape gpt_oss_20b = {"gpt-oss-20b", 2880, 24, 64, 8, 64, 0, 201088, false};
+  gpt_oss_20b.window = 128;
+  gpt_oss_20b.sinks = true;
+  return {gemma3_4b, gemma3_270m, gemma2_9b, gpt_oss_20b};
+}
+
 }  // namespace
 
 std::string ConfigJson(const ModelShape& shape) {
@@ -55,6 +74,9 @@ MatrixShape LmHead(const ModelShape& shape) { return {"lm_head", shape.vocab, sh
 Grid Grid::Full(size_t free_bytes) {
   Grid grid;
   grid.models = Qwen25();
+  grid.kernel_models = OtherArchitectures();
+  grid.kernel_batches = {1, 32};
+  grid.kernel_context = 2048;
   grid.batches = {1, 8, 32, 64};
   grid.contexts = {512, 2048, 8192};
   grid.prompts = {512, 2048, 8192};
@@ -79,6 +101,13 @@ Grid Grid::Tiny() {
   Grid grid;
   grid.models = {{"tiny", 64, 2, 4, 2, 16, 128, 320, true, 512},
                  {"tiny-int4", 64, 2, 4, 2, 16, 128, 320, false, 512, 4, 32}};
+  ModelShape other = {"tiny-other", 64, 2, 4, 2, 16, 128, 324, true, 512};
+  other.gelu = other.post_norms = other.sinks = true;
+  other.window = 20;
+  other.score_cap = other.logit_cap = 30;
+  grid.kernel_models = {other};
+  grid.kernel_batches = {1, 2};
+  grid.kernel_context = 40;
   grid.batches = {1, 2};
   grid.contexts = {16, 272};
   grid.prompts = {8, 40};

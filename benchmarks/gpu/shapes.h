@@ -25,6 +25,13 @@ struct ModelShape {
   int max_positions = 32768;
   int bits = 0;  // 4: GPTQ in groups of group_size
   int group_size = 128;
+  // Of models that only have kernels timed.
+  bool gelu = false;        // else SiLU
+  bool post_norms = false;  // what a layer adds is normed
+  int window = 0;           // of some layers; 0: of none
+  float score_cap = 0;
+  float logit_cap = 0;
+  bool sinks = false;
 
   int qkv_rows() const { return (query_heads + 2 * kv_heads) * head_dim; }
 };
@@ -45,9 +52,13 @@ MatrixShape LmHead(const ModelShape& shape);
 // The shapes and durations of a run.
 struct Grid {
   std::vector<ModelShape> models;
-  std::vector<int> batches;   // of decode steps
-  std::vector<int> contexts;  // tokens before the step's
-  std::vector<int> prompts;   // tokens; each also with its first half cached
+  // Other architectures, whose forms of the kernels are timed at a few shapes; no checkpoints.
+  std::vector<ModelShape> kernel_models;
+  std::vector<int> kernel_batches;  // of their decode steps, and rows of other kernels
+  int kernel_context = 0;           // before their steps; also the length of their prompt
+  std::vector<int> batches;         // of decode steps
+  std::vector<int> contexts;        // tokens before the step's
+  std::vector<int> prompts;         // tokens; each also with its first half cached
   std::vector<int> quantized_prompts;
   std::vector<int> gemv_rows;  // of products with 16-bit weights
   std::vector<int> quantized_rows;
@@ -63,7 +74,8 @@ struct Grid {
   double round_seconds = 0;
   int rounds = 1;
 
-  // Those of Qwen2.5: 0.5B, 1.5B, 3B, 7B and 7B with weights of 4 bits. free_bytes: of the device.
+  // Those of Qwen2.5: 0.5B, 1.5B, 3B, 7B and 7B with weights of 4 bits; kernels of Gemma 3, Gemma 2
+  // and gpt-oss. free_bytes: of the device.
   static Grid Full(size_t free_bytes);
   // A tiny model for the CPU: every row, with meaningless figures.
   static Grid Tiny();

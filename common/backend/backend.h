@@ -14,6 +14,7 @@
 #define BATON_COMMON_BACKEND_BACKEND_H_
 
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -48,7 +49,23 @@ class PackedMatrix {
   int64_t in_features_;
 };
 
-// cos and sin for every position and frequency of one RoPE variant.
+// How a RoPE variant rotates the first elements of a head, pairs (i, i + rotary_dim / 2) as in
+// Hugging Face; elements from rotary_dim on stay as they are.
+struct RopeSpec {
+  std::vector<double> inverse_frequencies;  // [rotary_dim / 2]
+  float factor = 1;                         // multiplies cos and sin
+  // If query_beta is not 0, a rotated query at position p is multiplied by
+  // 1 + query_beta * ln(1 + floor(p / query_positions)), keys are not.
+  double query_beta = 0;
+  int query_positions = 0;
+
+  float QueryScale(int position) const {
+    const double times = query_positions == 0 ? 0 : position / query_positions;
+    return static_cast<float>(1 + query_beta * std::log1p(times));
+  }
+};
+
+// cos and sin for every position and frequency of one RopeSpec.
 class RopeTable {
  public:
   virtual ~RopeTable() = default;
@@ -96,6 +113,30 @@ class Event {
   virtual void Wait() const = 0;  // thread-safe
 };
 
+// residual += delta, then out = the norm of residual.
+struct NormArgs {
+  Tensor residual;  // f32 [rows, d]; changes only if there is a delta
+  // f32 [rows, d], or no data. What is added is delta * delta_scale or, with delta_weight,
+  // delta * delta_scale / rms * delta_weight.
+  Tensor delta;
+  float delta_scale = 1;
+  const Buffer* delta_weight = nullptr;  // f32 [d]
+  const Buffer* weight = nullptr;        // f32 [d]: out = residual / rms * weight; null: residual
+  float eps = 0;                         // added to both mean squares
+  Tensor out;                            // [rows, d], f32 or activation dtype; may be `residual`
+};
+
+enum class GatedActivation : uint8_t {
+  kSilu,
+  kGeluTanh,  // gelu(x) = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3)
+};
+
+// out = activation(gate) * up * scale.
+struct GatedArgs {
+  GatedActivation activation = GatedActivation::kSilu;
+  float scale = 1;  // a power of two
+};
+
 struct RopeWriteArgs {
   int layer = 0;
   int query_heads = 0;
@@ -103,17 +144,21 @@ struct RopeWriteArgs {
   const Buffer* q_norm = nullptr;  // f32 [head_dim], or none: RMS norm per head before RoPE (Qwen3)
   const Buffer* k_norm = nullptr;
   float norm_eps = 0;
-  const RopeTable* rope = nullptr;
-  Tensor q_out;  // f32 [rows, query_heads * head_dim]: normed and rotated
+  const RopeTable* rope = nullptr;  // null: no rotation
+  Tensor q_out;                     // f32 [rows, query_heads * head_dim]: normed and rotated
 };
 
 struct AttentionArgs {
   int layer = 0;
   int query_heads = 0;
-  float scale = 0;  // on q·k
-  int window = 0;   // 0: all; else a row at position p sees (p - window, p]
-  Tensor q;         // f32, as RopeWriteKv left it
-  Tensor out;       // [rows, query_heads * head_dim], activation_dtype()
+  float scale = 0;      // on q·k
+  float score_cap = 0;  // not 0: a scaled score s becomes score_cap * tanh(s / score_cap)
+  int window = 0;       // 0: all; else a row at position p sees (p - window, p]
+  // f32 [query_heads], or none: a score of each head without a value, which takes its share of the
+  // softmax.
+  const Buffer* sinks = nullptr;
+  Tensor q;    // f32, as RopeWriteKv left it
+  Tensor out;  // [rows, query_heads * head_dim], activation_dtype()
 };
 
 // How another process of the host opens a KV pool in device memory (CUDA IPC). It goes through a
@@ -281,10 +326,9 @@ class Backend {
       absl::Span<const AnyHostMatrix> stacked) {
     return absl::UnimplementedError("this device has no product with super-blocks");
   }
-  // inverse_frequencies: [rotary_dim / 2]; pairs are (i, i + rotary_dim / 2), as in Hugging Face;
-  // cos and sin are multiplied by `factor`. Positions [0, max_positions).
-  virtual absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(
-      absl::Span<const double> inverse_frequencies, int max_positions, float factor) = 0;
+  // Positions [0, max_positions).
+  virtual absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(const RopeSpec& spec,
+                                                                   int max_positions) = 0;
   // Measures which kernel computes each of these products fastest, where there is a choice. Called
   // once, with all weights loaded, after Prepare and before the first MatMul. Overwrites x and out;
   // may take seconds.
@@ -304,22 +348,20 @@ class Backend {
   }
 
   // Operations. rows = rows of the batch.
-  // out f32 [rows, d] = table[token] for table [vocab, d] of any dtype.
-  virtual void Embed(const DeviceBatch& batch, const Tensor& table, const Tensor& out) = 0;
+  // out f32 [rows, d] = table[token] * scale for table [vocab, d] of any dtype.
+  virtual void Embed(const DeviceBatch& batch, const Tensor& table, float scale,
+                     const Tensor& out) = 0;
   // The same with the rows of a packed matrix, which then is the only copy of a tied embedding.
   // REQUIRES: embeds_packed() of the matrix's elements.
-  virtual void EmbedPacked(const DeviceBatch& batch, const PackedMatrix& table, const Tensor& out) {
+  virtual void EmbedPacked(const DeviceBatch& batch, const PackedMatrix& table, float scale,
+                           const Tensor& out) {
     BATON_CHECK(false) << "no rows of packed matrices";
   }
   // Whether EmbedPacked gives, bit for bit, what Embed does of a table of `elements`: for matrices
   // that were packed from such elements, or from blocks of fewer bits where `elements` is the
   // activations' type.
   virtual bool embeds_packed(DType elements) const { return false; }
-  // out (f32 or activation dtype) = x / rms(x) * weight; x f32, weight f32 [cols].
-  virtual void RmsNorm(const Tensor& x, const Buffer& weight, float eps, const Tensor& out) = 0;
-  // residual (f32) += delta (f32); out = RmsNorm(residual).
-  virtual void AddRmsNorm(const Tensor& residual, const Tensor& delta, const Buffer& weight,
-                          float eps, const Tensor& out) = 0;
+  virtual void Norm(const NormArgs& args) = 0;
   // out f32 [rows, n] = x · Wᵀ + bias; x is activation_dtype(); bias f32 [n] or null.
   virtual void MatMul(const Tensor& x, const PackedMatrix& weight, const Buffer* bias,
                       const Tensor& out) = 0;
@@ -329,17 +371,19 @@ class Backend {
   // Causal attention of each row over its sequence's blocks, those of this step included.
   virtual void Attention(const DeviceBatch& batch, const KvPool& pool,
                          const AttentionArgs& args) = 0;
-  // out (activation dtype) [rows, f] = silu(gate) * up for gate_up f32 [rows, 2f], gate first.
-  virtual void SiluMul(const Tensor& gate_up, const Tensor& out) = 0;
-  // Whether MatMulSiluMul uses its scratch, which else may be empty.
+  // out (activation dtype) [rows, f] of gate_up f32 [rows, 2f], gate first.
+  virtual void Gate(const Tensor& gate_up, const GatedArgs& args, const Tensor& out) = 0;
+  // Whether MatMulGated uses its scratch, which else may be empty.
   virtual bool needs_gate_up() const { return true; }
-  // SiluMul of MatMul(x, gate_up), fused where the device can; with deterministic products it has
-  // the bits of the two calls. scratch: f32 [rows, 2f], undefined afterwards.
-  virtual void MatMulSiluMul(const Tensor& x, const PackedMatrix& gate_up, const Tensor& scratch,
-                             const Tensor& out) {
+  // Gate of MatMul(x, gate_up), fused where the device can; with deterministic products it has the
+  // bits of the two calls. scratch: f32 [rows, 2f], undefined afterwards.
+  virtual void MatMulGated(const Tensor& x, const PackedMatrix& gate_up, const GatedArgs& args,
+                           const Tensor& scratch, const Tensor& out) {
     MatMul(x, gate_up, nullptr, scratch);
-    SiluMul(scratch, out);
+    Gate(scratch, args, out);
   }
+  // In place, logits f32: x becomes x * scale or, if cap is not 0, cap * tanh(x * scale / cap).
+  virtual void ScaleLogits(const Tensor& logits, float scale, float cap) = 0;
   // out f32 [logit_rows, d] = the batch's logit rows of x f32 [rows, d].
   virtual void GatherLogitRows(const DeviceBatch& batch, const Tensor& x, const Tensor& out) = 0;
   // Whether EnqueueSample is supported.

@@ -119,6 +119,9 @@ absl::Status ModelEngine::Initialize(const EngineOptions& options) {
       !numerics.empty() && !options.mix_numerics) {
     shape_.layout.numerics = absl::StrCat(numerics, " ", model::kNumericsVersion);
   }
+  if (model::PinPositions(shape_.limits.max_positions, &config_)) {
+    absl::StrAppend(&shape_.layout.numerics, shape_.layout.numerics.empty() ? "" : " ", "longrope");
+  }
   layout_ = shape_.layout;
   const backend::StepLimits& limits = shape_.limits;
   max_model_len_ = limits.max_positions;
@@ -153,7 +156,7 @@ absl::Status ModelEngine::PlanMemory(const EngineOptions& options) {
     BATON_ASSIGN_OR_RETURN(const model::Checkpoint checkpoint,
                            model::Checkpoint::Open(options.model_dir));
     // Where it is missing, loading says so.
-    const auto embedding = model::EmbeddingDType(checkpoint, backend_->activation_dtype());
+    const auto embedding = model::EmbeddingDType(checkpoint, config_, backend_->activation_dtype());
     demand.stored_embedding = embedding.value_or(demand.stored_embedding);
   }
   absl::StatusOr<MemoryPlan> plan = engine::PlanMemory(demand);

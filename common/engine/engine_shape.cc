@@ -49,9 +49,9 @@ absl::StatusOr<backend::KvFormat> FormatOf(kv::KvDtype dtype, backend::DType act
 
 // Blocks of one size for all layers: the KV pool cannot hold layers of different shapes.
 absl::Status CheckUniformLayers(const model::ModelConfig& config) {
-  const model::LayerSpec& first = config.layers.front();
+  const model::AttentionSpec& first = config.layers.front().attention();
   for (size_t i = 1; i < config.layers.size(); ++i) {
-    const model::LayerSpec& layer = config.layers[i];
+    const model::AttentionSpec& layer = config.layers[i].attention();
     if (layer.kv_heads != first.kv_heads || layer.head_dim != first.head_dim) {
       return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
                        absl::StrCat("layer ", i, " has ", layer.kv_heads, " KV heads of ",
@@ -76,7 +76,7 @@ absl::Status CheckModel(const model::ModelConfig& config, const EngineOptions& o
 
 absl::StatusOr<EngineShape> ShapeOf(const model::ModelConfig& config, const EngineOptions& options,
                                     backend::DType activation) {
-  const model::LayerSpec& layer = config.layers.front();
+  const model::AttentionSpec& layer = config.layers.front().attention();
   EngineShape shape;
   kv::KvLayout& layout = shape.layout;
   layout.layers = static_cast<int>(config.layers.size());
@@ -96,7 +96,7 @@ absl::StatusOr<EngineShape> ShapeOf(const model::ModelConfig& config, const Engi
   limits.max_logit_rows = options.max_num_seqs;
   limits.max_positions = options.max_model_len > 0 ? options.max_model_len : config.max_positions;
   for (const model::LayerSpec& each : config.layers) {
-    limits.query_heads = std::max(limits.query_heads, each.query_heads);
+    limits.query_heads = std::max(limits.query_heads, each.attention().query_heads);
   }
   limits.kv_heads = layer.kv_heads;
   limits.head_dim = layer.head_dim;

@@ -62,12 +62,12 @@ absl::StatusOr<Model> ReadModel(const std::string& model_dir,
 
 // Where the weights are there, as the worker has it; else what config.json says.
 absl::StatusOr<backend::DType> StoredEmbedding(const std::string& model_dir,
-                                               const model::ModelCosts& costs,
+                                               const model::ModelConfig& config,
                                                backend::DType activation) {
   const absl::StatusOr<model::Checkpoint> checkpoint = model::Checkpoint::Open(model_dir);
-  if (absl::IsNotFound(checkpoint.status())) return costs.weight_dtype;
+  if (absl::IsNotFound(checkpoint.status())) return config.weight_dtype;
   BATON_RETURN_IF_ERROR(checkpoint.status());
-  return model::EmbeddingDType(*checkpoint, activation).value_or(costs.weight_dtype);
+  return model::EmbeddingDType(*checkpoint, config, activation).value_or(config.weight_dtype);
 }
 
 // As ModelEngine and MakeBackendOn do with the device there.
@@ -90,7 +90,7 @@ absl::Status PlanServed(const ServingQuestion& question, const model::ModelConfi
   demand.kernel_bytes = static_cast<int64_t>(
       backend::cuda::WorkspaceSizes::For(shape.limits, plan->activation, products).total());
   BATON_ASSIGN_OR_RETURN(demand.stored_embedding,
-                         StoredEmbedding(options.model_dir, plan->costs, plan->activation));
+                         StoredEmbedding(options.model_dir, config, plan->activation));
   const absl::StatusOr<MemoryPlan> memory = PlanMemory(demand);
   if (!memory.ok() && !absl::IsResourceExhausted(memory.status())) return memory.status();
   plan->refusal = memory.status();

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
-#include "common/gguf/config_json.h"
 #include "common/gguf/file.h"
+#include "common/gguf/generation_json.h"
 #include "common/gguf/token_list.h"
 #include "common/gguf/tokenizer_json.h"
 
@@ -23,7 +23,6 @@ std::string DocumentName(absl::string_view model, absl::string_view document) {
 absl::StatusOr<std::optional<std::string>> ReadDocument(const std::string& path,
                                                         absl::string_view document) {
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, File::Open(path));
-  if (document == "config.json") return ConfigJson(*file);
   if (document == "generation_config.json") return GenerationConfigJson(*file);
   if (!file->Has(kTokenizerModelKey)) return std::nullopt;
   if (document == "tokenizer.json") return TokenizerJson(*file);

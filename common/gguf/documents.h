@@ -16,10 +16,11 @@ bool IsGguf(absl::string_view model);
 // How messages name a document of the model: "DIR/config.json", "m.gguf (as config.json)".
 std::string DocumentName(absl::string_view model, absl::string_view document);
 
-// Returns what the file at `path` says in the words of config.json, generation_config.json,
-// tokenizer.json or tokenizer_config.json; nullopt if it has nothing for it. Equal files give equal
-// texts. NOT_FOUND, INVALID_ARGUMENT, or UNIMPLEMENTED, naming file and key, for what the document
-// cannot say or Baton does not serve. REQUIRES: `document` is one of the four.
+// Returns what the file at `path` says in the words of generation_config.json, tokenizer.json or
+// tokenizer_config.json (model/gguf_config.h has config.json); nullopt if it has nothing for it.
+// Equal files give equal texts. NOT_FOUND, INVALID_ARGUMENT, or UNIMPLEMENTED, naming file and key,
+// for what the document cannot say or Baton does not serve. REQUIRES: `document` is one of the
+// three.
 absl::StatusOr<std::optional<std::string>> ReadDocument(const std::string& path,
                                                         absl::string_view document);
 

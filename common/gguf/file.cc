@@ -238,6 +238,26 @@ absl::StatusOr<std::optional<Integers>> File::IntegerList(absl::string_view key)
   return Integers(*value);
 }
 
+absl::StatusOr<std::optional<Integers>> File::BoolList(absl::string_view key) const {
+  const Value* value = Find(key);
+  if (value == nullptr) return std::nullopt;
+  if (value->type != ValueType::kArray || value->element_type != ValueType::kBool) {
+    return Mismatch(key, *value, "a list of true and false");
+  }
+  return Integers(*value);
+}
+
+absl::StatusOr<absl::string_view> File::BytesOf(const Tensor& tensor) const {
+  const Part& part = parts_[tensor.part];
+  BATON_RETURN_IF_ERROR(part.map->CheckUnchanged());
+  return part.map->bytes().substr(part.data_offset + tensor.begin, tensor.end - tensor.begin);
+}
+
+bool File::IsList(absl::string_view key) const {
+  const Value* value = Find(key);
+  return value != nullptr && value->type == ValueType::kArray;
+}
+
 absl::StatusOr<std::optional<Reals>> File::RealList(absl::string_view key) const {
   const Value* value = Find(key);
   if (value == nullptr) return std::nullopt;

@@ -127,8 +127,10 @@ class File {
   absl::StatusOr<std::optional<double>> Real(absl::string_view key) const;  // finite
   absl::StatusOr<std::optional<bool>> Bool(absl::string_view key) const;
   absl::StatusOr<std::optional<Integers>> IntegerList(absl::string_view key) const;
+  absl::StatusOr<std::optional<Integers>> BoolList(absl::string_view key) const;  // 0 and 1
   absl::StatusOr<std::optional<Reals>> RealList(absl::string_view key) const;
   absl::StatusOr<std::optional<Texts>> TextList(absl::string_view key) const;
+  bool IsList(absl::string_view key) const;  // the key is there, and its value is a list
 
   absl::Status Invalid(absl::string_view key, absl::string_view message) const;
   absl::Status Unsupported(absl::string_view key, absl::string_view message) const;
@@ -137,7 +139,9 @@ class File {
 
   absl::Span<const Tensor> tensors() const { return tensors_; }  // in file order
   const Tensor* FindTensor(absl::string_view name) const;        // null if there is none
-  absl::Span<const Part> parts() const { return parts_; }        // at least one
+  // INVALID_ARGUMENT if the file has changed. REQUIRES: one of tensors(), before TakeParts.
+  absl::StatusOr<absl::string_view> BytesOf(const Tensor& tensor) const;
+  absl::Span<const Part> parts() const { return parts_; }  // at least one
 
   // The parts, for a reader of the tensors. Values and texts stay valid as long as the first one.
   std::vector<Part> TakeParts() && { return std::move(parts_); }

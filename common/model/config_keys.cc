@@ -27,6 +27,7 @@ constexpr absl::string_view kHarmless[] = {
     "tokenizer_class",
     "transformers_version",
     "use_cache",
+    "cache_implementation",
     "return_dict",
     "output_attentions",
     "output_hidden_states",

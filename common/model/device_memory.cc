@@ -1,6 +1,7 @@
 #include "common/model/device_memory.h"
 
 #include <algorithm>
+#include <variant>
 
 #include "common/backend/quantized.h"
 #include "common/model/quantization.h"
@@ -12,11 +13,6 @@ namespace {
 using backend::DType;
 
 constexpr int64_t kFloat = sizeof(float);
-
-int64_t QWidth(const LayerSpec& layer) { return int64_t{layer.query_heads} * layer.head_dim; }
-int64_t QkvWidth(const LayerSpec& layer) {
-  return (int64_t{layer.query_heads} + 2 * int64_t{layer.kv_heads}) * layer.head_dim;
-}
 
 }  // namespace
 
@@ -55,17 +51,15 @@ WeightSizes WeightMemory(const ModelConfig& config, DType activation, DType stor
   WeightSizes sizes;
   sizes.embedding.Add(MatrixBytes(config.vocab_size, d, {}, stored_embedding));
   for (const LayerSpec& layer : config.layers) {
-    sizes.vectors.Add(d * kFloat);  // attention_norm
-    add_matrix(sizes.attention, QkvWidth(layer), d, layer.quantized.qkv);
-    if (layer.qkv_bias) sizes.vectors.Add(QkvWidth(layer) * kFloat);
-    if (layer.qk_norm) {
-      sizes.vectors.Add(layer.head_dim * kFloat);
-      sizes.vectors.Add(layer.head_dim * kFloat);
+    for (const SublayerSpec& sublayer : layer.sublayers) {
+      const bool attends = std::holds_alternative<AttentionSpec>(sublayer.body);
+      MemorySize& matrices = attends ? sizes.attention : sizes.feed_forward;
+      ForEachNorm(sublayer, [&](const NormSpec& norm) { sizes.vectors.Add(norm.size * kFloat); });
+      ForEachProduct(sublayer, [&](const ProductSpec& product) {
+        add_matrix(matrices, product.rows(), product.cols, product.quantized);
+        if (product.bias) sizes.vectors.Add(product.rows() * kFloat);
+      });
     }
-    add_matrix(sizes.attention, d, QWidth(layer), layer.quantized.attention_output);
-    sizes.vectors.Add(d * kFloat);  // ffn_norm
-    add_matrix(sizes.feed_forward, 2 * int64_t{layer.ffn_dim}, d, layer.quantized.gate_up);
-    add_matrix(sizes.feed_forward, d, layer.ffn_dim, layer.quantized.down);
   }
   sizes.vectors.Add(d * kFloat);   // final_norm
   if (config.lm_head_quantized) {  // tied or not
@@ -85,18 +79,22 @@ void SetQuantizedLimits(const ModelConfig& config, backend::StepLimits* limits) 
     limits->quantized_columns = std::max(limits->quantized_columns, static_cast<int>(cols));
   };
   for (const LayerSpec& layer : config.layers) {
-    add(layer.quantized.qkv || layer.quantized.gate_up, config.hidden_dim);
-    add(layer.quantized.attention_output, QWidth(layer));
-    add(layer.quantized.down, layer.ffn_dim);
+    for (const SublayerSpec& sublayer : layer.sublayers) {
+      ForEachProduct(sublayer,
+                     [&](const ProductSpec& product) { add(product.quantized, product.cols); });
+    }
   }
   add(config.lm_head_quantized, config.hidden_dim);
   limits->reordered_columns = config.quantization && config.quantization->reordered;
 }
 
 MemorySize RopeMemory(const ModelConfig& config, int max_positions) {
-  const int64_t half = static_cast<int64_t>(config.rope_inverse_frequencies.size());
   MemorySize size;
-  for (int i = 0; i < 2; ++i) size.Add(max_positions * half * kFloat);
+  for (const backend::RopeSpec& rope : config.ropes) {
+    const int64_t half = static_cast<int64_t>(rope.inverse_frequencies.size());
+    for (int i = 0; i < 2; ++i) size.Add(max_positions * half * kFloat);
+    if (rope.query_beta != 0) size.Add(max_positions * kFloat);
+  }
   return size;
 }
 
@@ -104,9 +102,14 @@ Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_r
                         DType activation, bool needs_gate_up) {
   int64_t q = 0, qkv = 0, ffn = 0;
   for (const LayerSpec& layer : config.layers) {
-    q = std::max(q, QWidth(layer));
-    qkv = std::max(qkv, QkvWidth(layer));
-    ffn = std::max<int64_t>(ffn, layer.ffn_dim);
+    for (const SublayerSpec& sublayer : layer.sublayers) {
+      if (const auto* attention = std::get_if<AttentionSpec>(&sublayer.body)) {
+        q = std::max(q, attention->q_width());
+        qkv = std::max(qkv, attention->qkv.rows());
+      } else {
+        ffn = std::max<int64_t>(ffn, std::get<MlpSpec>(sublayer.body).ffn_dim);
+      }
+    }
   }
   const int64_t rows = max_rows;
   const int64_t logit_rows = std::min(max_rows, max_logit_rows);

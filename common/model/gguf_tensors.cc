@@ -1,21 +1,18 @@
 #include "common/model/gguf_tensors.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "common/backend/cpu/convert.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/gguf/file.h"
-#include "common/json/json.h"
+#include "common/model/architecture.h"
 #include "common/model/config_limits.h"
 #include "common/model/gguf_blocks.h"
 
@@ -24,43 +21,6 @@ namespace {
 
 using backend::DType;
 
-struct NamePair {
-  absl::string_view gguf, hugging_face;
-};
-constexpr NamePair kModelNames[] = {
-    {"token_embd.weight", "model.embed_tokens.weight"},
-    {"output_norm.weight", "model.norm.weight"},
-    {"output.weight", "lm_head.weight"},
-};
-// Before ".weight" and ".bias".
-constexpr NamePair kLayerNames[] = {
-    {"attn_norm", "input_layernorm"},    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},      {"attn_v", "self_attn.v_proj"},
-    {"attn_q_norm", "self_attn.q_norm"}, {"attn_k_norm", "self_attn.k_norm"},
-    {"attn_output", "self_attn.o_proj"}, {"ffn_norm", "post_attention_layernorm"},
-    {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
-    {"ffn_down", "mlp.down_proj"},
-};
-
-// A layer's tensor that Baton does not know becomes one of a layer, too, so that loading can tell
-// whether leaving it out would change the answer.
-std::string HuggingFaceName(absl::string_view name) {
-  for (const NamePair& pair : kModelNames) {
-    if (name == pair.gguf) return std::string(pair.hugging_face);
-  }
-  absl::string_view rest = name;
-  if (!absl::ConsumePrefix(&rest, "blk.")) return std::string(name);
-  const absl::string_view layer = rest.substr(0, rest.find('.'));
-  if (layer.size() == rest.size()) return std::string(name);
-  absl::string_view module = rest.substr(layer.size() + 1);
-  const absl::string_view kind = module.substr(std::min(module.rfind('.'), module.size()));
-  module.remove_suffix(kind.size());
-  for (const NamePair& pair : kLayerNames) {
-    if (module == pair.gguf) module = pair.hugging_face;
-  }
-  return absl::StrCat("model.layers.", layer, ".", module, kind);
-}
-
 std::optional<DType> WeightDType(absl::string_view type) {
   if (type == "F32") return DType::kF32;
   if (type == "F16") return DType::kF16;
@@ -68,16 +28,18 @@ std::optional<DType> WeightDType(absl::string_view type) {
   return std::nullopt;
 }
 
-// Files of the architecture "llama" have the rows of queries and keys in llama.cpp's order.
+// The rows of queries and keys may be in llama.cpp's order.
 absl::StatusOr<int> InterleavedHeads(const gguf::File& file, absl::string_view name,
                                      uint64_t rows) {
-  const bool query = absl::StrContains(name, ".self_attn.q_proj.");
-  if (!query && !absl::StrContains(name, ".self_attn.k_proj.")) return 0;
-  BATON_ASSIGN_OR_RETURN(const auto architecture, file.Text("general.architecture"));
-  if (architecture != "llama") return 0;
-  BATON_ASSIGN_OR_RETURN(auto heads, file.Integer("llama.attention.head_count"));
+  const bool query = absl::StrContains(name, ".attn_q.");
+  if (!query && !absl::StrContains(name, ".attn_k.")) return 0;
+  BATON_ASSIGN_OR_RETURN(const auto found, file.Text("general.architecture"));
+  const Architecture* architecture = FindGgufArchitecture(found.value_or(""));
+  if (architecture == nullptr || !architecture->gguf_pairs_rows) return 0;
+  const std::string key = absl::StrCat(architecture->gguf, ".attention.head_count");
+  BATON_ASSIGN_OR_RETURN(auto heads, file.Integer(key));
   if (!query) {
-    BATON_ASSIGN_OR_RETURN(const auto kv_heads, file.Integer("llama.attention.head_count_kv"));
+    BATON_ASSIGN_OR_RETURN(const auto kv_heads, file.Integer(absl::StrCat(key, "_kv")));
     if (kv_heads) heads = kv_heads;
   }
   if (heads && *heads > 0 && *heads <= kMaxHeads &&
@@ -107,15 +69,9 @@ absl::Status BadScale(const TensorFile& file, const TensorEntry& entry, uint64_t
 absl::StatusOr<std::vector<std::unique_ptr<TensorFile>>> OpenGgufTensors(const std::string& path) {
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<gguf::File> file, gguf::File::Open(path));
   std::vector<std::vector<TensorEntry>> entries(file->parts().size());
-  absl::flat_hash_set<std::string> names;
   for (const gguf::Tensor& tensor : file->tensors()) {
     TensorEntry entry;
-    entry.name = HuggingFaceName(tensor.name);
-    if (!names.insert(entry.name).second) {
-      return file->Invalid(json::Quoted(tensor.name),
-                           absl::StrCat("found another tensor that is ", json::Quoted(entry.name),
-                                        ", expected one"));
-    }
+    entry.name = tensor.name;
     entry.dtype = std::string(tensor.type->name);
     entry.weight_dtype = WeightDType(tensor.type->name);
     entry.blocks = FindBlockFormat(tensor.type->name);

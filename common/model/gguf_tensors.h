@@ -1,4 +1,4 @@
-// The tensors of a GGUF model by their Hugging Face names.
+// The tensors of a GGUF model.
 #ifndef BATON_COMMON_MODEL_GGUF_TENSORS_H_
 #define BATON_COMMON_MODEL_GGUF_TENSORS_H_
 
@@ -13,8 +13,8 @@
 
 namespace baton::model {
 
-// The model's files, in their order. Errors as gguf::File::Open. Tensors without a Hugging Face
-// name keep theirs.
+// The model's files, in their order. Errors as gguf::File::Open, and for rows of q and k that do
+// not fit the heads.
 absl::StatusOr<std::vector<std::unique_ptr<TensorFile>>> OpenGgufTensors(const std::string& path);
 
 // A matrix or vector whose file has other values or another order of rows than a backend takes.

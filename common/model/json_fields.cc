@@ -58,6 +58,15 @@ bool JsonFields::IsNull(absl::string_view key) const {
   return value != nullptr && value->is_null();
 }
 
+bool JsonFields::HasText(absl::string_view key) const {
+  return IsScalar(Find(key), json::Scalar::Kind::kString);
+}
+
+bool JsonFields::HasObject(absl::string_view key) const {
+  const json::Value* value = Find(key);
+  return value != nullptr && value->kind == json::Value::Kind::kObject;
+}
+
 std::vector<std::string> JsonFields::Unread() const {
   std::vector<std::string> unread;
   for (size_t i = 0; i < object_->keys.size(); ++i) {
@@ -115,9 +124,8 @@ absl::StatusOr<std::optional<int>> JsonFields::OptionalInt(absl::string_view key
   return ToInt(key, Find(key), lowest, highest);
 }
 
-absl::StatusOr<double> JsonFields::Real(absl::string_view key, double lowest,
-                                        double highest) const {
-  const json::Value* value = Find(key);
+absl::StatusOr<double> JsonFields::ToReal(absl::string_view key, const json::Value* value,
+                                          double lowest, double highest) const {
   const bool is_number =
       IsScalar(value, json::Scalar::Kind::kInteger) || IsScalar(value, json::Scalar::Kind::kReal);
   if (!is_number || !(value->scalar.real >= lowest && value->scalar.real <= highest)) {
@@ -126,10 +134,25 @@ absl::StatusOr<double> JsonFields::Real(absl::string_view key, double lowest,
   return value->scalar.real;
 }
 
+absl::StatusOr<double> JsonFields::Real(absl::string_view key, double lowest,
+                                        double highest) const {
+  return ToReal(key, Find(key), lowest, highest);
+}
+
 absl::StatusOr<std::optional<double>> JsonFields::OptionalReal(absl::string_view key, double lowest,
                                                                double highest) const {
   if (!Has(key)) return std::nullopt;
   return Real(key, lowest, highest);
+}
+
+absl::StatusOr<int> JsonFields::IntOr(absl::string_view key, int lowest, int highest,
+                                      int if_absent) const {
+  return Has(key) ? Int(key, lowest, highest) : if_absent;
+}
+
+absl::StatusOr<double> JsonFields::RealOr(absl::string_view key, double lowest, double highest,
+                                          double if_absent) const {
+  return Has(key) ? Real(key, lowest, highest) : if_absent;
 }
 
 absl::StatusOr<bool> JsonFields::Bool(absl::string_view key, bool if_absent) const {
@@ -165,6 +188,20 @@ absl::StatusOr<std::vector<std::string>> JsonFields::Strings(absl::string_view k
     strings.push_back(item.scalar.text);
   }
   return strings;
+}
+
+absl::StatusOr<std::vector<double>> JsonFields::Reals(absl::string_view key, double lowest,
+                                                      double highest) const {
+  std::vector<double> numbers;
+  const json::Value* value = Find(key);
+  if (value == nullptr) return numbers;
+  if (value->kind != json::Value::Kind::kArray) return Mismatch(key, value, "a list of numbers");
+  for (const json::Value& item : value->items) {
+    BATON_ASSIGN_OR_RETURN(const double number, ToReal(absl::StrCat(key, "[", numbers.size(), "]"),
+                                                       &item, lowest, highest));
+    numbers.push_back(number);
+  }
+  return numbers;
 }
 
 absl::StatusOr<std::vector<int>> JsonFields::Ints(absl::string_view key, int lowest,

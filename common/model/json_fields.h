@@ -17,22 +17,27 @@
 namespace baton::model {
 
 // Errors are INVALID_ARGUMENT: "FILE: FIELD: found X, expected Y". A null counts as absent, as in
-// Transformers. The json::Value must outlive it. It knows which keys were asked for, so that a
-// reader can refuse what it did not read; copies share that. Unsynchronized.
+// Transformers. The ::baton::json::Value must outlive it. It knows which keys were asked for, so
+// that a reader can refuse what it did not read; copies share that. Unsynchronized.
 class JsonFields {
  public:
   // INVALID_ARGUMENT if `value` is no object.
-  static absl::StatusOr<JsonFields> Make(const json::Value& value, std::string file);
+  static absl::StatusOr<JsonFields> Make(const ::baton::json::Value& value, std::string file);
 
   bool Has(absl::string_view key) const;     // there, and not null
   bool IsNull(absl::string_view key) const;  // there, and null
+  bool HasObject(absl::string_view key) const;
+  bool HasText(absl::string_view key) const;
 
   absl::StatusOr<int> Int(absl::string_view key, int lowest, int highest) const;
   absl::StatusOr<std::optional<int>> OptionalInt(absl::string_view key, int lowest,
                                                  int highest) const;
+  absl::StatusOr<int> IntOr(absl::string_view key, int lowest, int highest, int if_absent) const;
   absl::StatusOr<double> Real(absl::string_view key, double lowest, double highest) const;
   absl::StatusOr<std::optional<double>> OptionalReal(absl::string_view key, double lowest,
                                                      double highest) const;
+  absl::StatusOr<double> RealOr(absl::string_view key, double lowest, double highest,
+                                double if_absent) const;
   absl::StatusOr<bool> Bool(absl::string_view key, bool if_absent) const;
   absl::StatusOr<std::optional<std::string>> OptionalString(absl::string_view key) const;
   absl::StatusOr<std::optional<JsonFields>> OptionalObject(absl::string_view key) const;
@@ -40,6 +45,9 @@ class JsonFields {
   absl::StatusOr<std::vector<std::string>> Strings(absl::string_view key) const;
   // An integer or a list of them; empty if absent.
   absl::StatusOr<std::vector<int>> Ints(absl::string_view key, int lowest, int highest) const;
+  // Empty if absent.
+  absl::StatusOr<std::vector<double>> Reals(absl::string_view key, double lowest,
+                                            double highest) const;
 
   // Marks the key as read: it changes nothing here.
   void Ignore(absl::string_view key) const { asked_for_->insert(std::string(key)); }
@@ -58,18 +66,20 @@ class JsonFields {
   const std::string& file() const { return file_; }
 
  private:
-  JsonFields(const json::Value& object, std::string file, std::string prefix)
+  JsonFields(const ::baton::json::Value& object, std::string file, std::string prefix)
       : object_(&object),
         file_(std::move(file)),
         prefix_(std::move(prefix)),
         asked_for_(std::make_shared<absl::flat_hash_set<std::string>>()) {}
-  const json::Value* Find(absl::string_view key) const;  // null if absent or a JSON null
-  absl::Status Mismatch(absl::string_view key, const json::Value* found,
+  const ::baton::json::Value* Find(absl::string_view key) const;  // null if absent or a JSON null
+  absl::Status Mismatch(absl::string_view key, const ::baton::json::Value* found,
                         absl::string_view expected) const;
-  absl::StatusOr<int> ToInt(absl::string_view key, const json::Value* value, int lowest,
+  absl::StatusOr<double> ToReal(absl::string_view key, const ::baton::json::Value* value,
+                                double lowest, double highest) const;
+  absl::StatusOr<int> ToInt(absl::string_view key, const ::baton::json::Value* value, int lowest,
                             int highest) const;
 
-  const json::Value* object_;
+  const ::baton::json::Value* object_;
   std::string file_;
   std::string prefix_;  // "rope_scaling." for the fields of a nested object
   std::shared_ptr<absl::flat_hash_set<std::string>> asked_for_;

@@ -1,6 +1,7 @@
 #include "common/model/model_config.h"
 
 #include <cmath>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -8,15 +9,19 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/gguf/documents.h"
+#include "common/gguf/file.h"
 #include "common/json/json.h"
 #include "common/model/architecture.h"
 #include "common/model/checkpoint.h"
 #include "common/model/convert.h"
 #include "common/model/fingerprint.h"
 #include "common/model/generation_config.h"
+#include "common/model/gguf_config.h"
 #include "common/model/json_fields.h"
+#include "common/model/model_tensors.h"
 #include "common/model/quantization.h"
 #include "common/model/tokenizer_ids.h"
 
@@ -60,14 +65,19 @@ absl::Status ReadTokenizer(const std::string& model_dir, ModelConfig* model) {
 }
 
 // attention_bias means a bias on q, k, v and o in Transformers; checkpoints that leave o's out are
-// the ones that can be served.
-absl::Status CheckBiases(const JsonFields& config, const Checkpoint& checkpoint) {
+// the ones that can be served, unless the architecture has one.
+absl::Status CheckBiases(const JsonFields& config, const Checkpoint& checkpoint,
+                         const ModelConfig& model) {
+  const TensorNames names(model, checkpoint);
   for (const auto& [name, tensor] : checkpoint.tensors()) {
-    if (!absl::StartsWith(name, "model.layers.")) continue;
+    const int layer = names.LayerOf(name);
+    if (layer < 0 || static_cast<size_t>(layer) >= model.layers.size()) continue;
     const char* key = absl::EndsWith(name, ".self_attn.o_proj.bias") ? "attention_bias"
                       : absl::StrContains(name, ".mlp.") && absl::EndsWith(name, ".bias")
                           ? "mlp_bias"
                           : nullptr;
+    const bool of_output = key != nullptr && absl::StrContains(name, "o_proj");
+    if (of_output && model.layers[static_cast<size_t>(layer)].attention().output.bias) continue;
     if (key == nullptr || IsZeroBias(checkpoint, name)) continue;
     return config.Unsupported(key, absl::StrCat("found tensor ", json::Quoted(name), " in ",
                                                 tensor.file->path(), ", expected none"));
@@ -87,12 +97,40 @@ absl::StatusOr<ModelConfig> FromFiles(const std::string& model_dir, const JsonFi
 
 constexpr absl::string_view kConfig = "config.json";
 
+// As in Transformers, an LM head that is not the embedding counts, whatever the config says. Where
+// there is none, the config of a model for texts and images decides, and not that of its text part.
+absl::Status FindLmHead(const JsonFields& config, const Checkpoint& checkpoint,
+                        ModelConfig* model) {
+  const TensorNames names(*model, checkpoint);
+  const StoredTensor* head = checkpoint.Find(absl::StrCat(names.own_lm_head(), ".weight"));
+  const StoredTensor* embedding = checkpoint.Find(absl::StrCat(names.embedding(), ".weight"));
+  const bool quantized = checkpoint.Find(absl::StrCat(names.own_lm_head(), ".qweight")) != nullptr;
+  if (head == nullptr && !quantized && model->nested) {
+    BATON_ASSIGN_OR_RETURN(model->tied_embeddings, config.Bool("tie_word_embeddings", true));
+  }
+  if (head == nullptr || embedding == nullptr || !model->tied_embeddings ||
+      head->entry->shape != embedding->entry->shape) {
+    return absl::OkStatus();
+  }
+  BATON_RETURN_IF_ERROR(head->file->CheckUnchanged());
+  BATON_RETURN_IF_ERROR(embedding->file->CheckUnchanged());
+  if (head->entry->dtype == embedding->entry->dtype &&
+      head->file->Bytes(*head->entry) == embedding->file->Bytes(*embedding->entry)) {
+    return absl::OkStatus();
+  }
+  BATON_LOG(Warning) << checkpoint.path() << ": found " << head->entry->name
+                     << " with other values than the embedding, though " << kConfig
+                     << " says that they are tied: the LM head is used";
+  model->tied_embeddings = false;
+  return absl::OkStatus();
+}
+
 // Divides the frequencies by the factors of a GGUF file, as llama.cpp does.
 absl::Status ApplyRopeFactors(const Checkpoint& checkpoint, ModelConfig* model) {
   const StoredTensor* stored =
       checkpoint.is_gguf() ? checkpoint.Find(gguf::kRopeFactorsName) : nullptr;
   if (stored == nullptr) return absl::OkStatus();
-  std::vector<double>& frequencies = model->rope_inverse_frequencies;
+  std::vector<double>& frequencies = model->ropes[0].inverse_frequencies;
   const TensorEntry& entry = *stored->entry;
   const std::string place = absl::StrCat(checkpoint.path(), ": ", gguf::kRopeFactorsName);
   if (entry.shape != std::vector<uint64_t>{frequencies.size()} ||
@@ -115,6 +153,12 @@ absl::Status ApplyRopeFactors(const Checkpoint& checkpoint, ModelConfig* model) 
 
 }  // namespace
 
+bool PinPositions(int max_positions, ModelConfig* model) {
+  if (model->original_positions == 0 || max_positions <= model->original_positions) return false;
+  model->ropes[0].inverse_frequencies = model->long_inverse_frequencies;
+  return true;
+}
+
 std::string ConfigName(const std::string& model_dir) {
   return gguf::DocumentName(model_dir, kConfig);
 }
@@ -125,8 +169,9 @@ absl::StatusOr<json::Value> ReadConfigJson(const std::string& model_dir) {
     BATON_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigBytes));
     return json::Parse(text, path);
   }
-  BATON_ASSIGN_OR_RETURN(const auto text, gguf::ReadDocument(model_dir, kConfig));
-  return json::Parse(text.value(), path);
+  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<gguf::File> file, gguf::File::Open(model_dir));
+  BATON_ASSIGN_OR_RETURN(const std::string text, GgufConfigJson(*file));
+  return json::Parse(text, path);
 }
 
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir) {
@@ -143,10 +188,12 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir,
                          JsonFields::Make(document, ConfigName(model_dir)));
   BATON_ASSIGN_OR_RETURN(ModelConfig model, FromFiles(model_dir, fields, generation_overrides));
   BATON_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model_dir));
-  BATON_RETURN_IF_ERROR(CheckBiases(fields, checkpoint));
+  BATON_RETURN_IF_ERROR(FindLmHead(fields, checkpoint, &model));
+  BATON_RETURN_IF_ERROR(CheckBiases(fields, checkpoint, model));
   BATON_RETURN_IF_ERROR(ApplyRopeFactors(checkpoint, &model));
   BATON_RETURN_IF_ERROR(FindQuantizedMatrices(checkpoint, &model));
-  const StoredTensor* embedding = checkpoint.Find("model.embed_tokens.weight");
+  const StoredTensor* embedding =
+      checkpoint.Find(absl::StrCat(TensorNames(model, checkpoint).embedding(), ".weight"));
   if (!fields.Has("dtype") && !fields.Has("torch_dtype") && embedding != nullptr &&
       embedding->entry->weight_dtype) {
     model.weight_dtype = *embedding->entry->weight_dtype;

@@ -10,8 +10,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/backend/tensor.h"
+#include "common/backend/backend.h"
 #include "common/json/json.h"
+#include "common/model/layer_spec.h"
 
 namespace baton::model {
 
@@ -26,28 +27,6 @@ struct WeightQuantization {
   bool reordered = false;  // a group's columns need not be adjacent (desc_act)
 };
 
-// Which of a layer's matrices are quantised.
-struct QuantizedMatrices {
-  bool qkv = false;
-  bool attention_output = false;
-  bool gate_up = false;
-  bool down = false;
-};
-
-// Everything that may differ between layers or architectures in the forward pass.
-struct LayerSpec {
-  int query_heads = 0;
-  int kv_heads = 0;
-  int head_dim = 0;
-  int ffn_dim = 0;
-  float norm_eps = 0;
-  bool qkv_bias = false;
-  bool qk_norm = false;
-  int window = 0;   // 0: full attention
-  float scale = 0;  // on q·k
-  QuantizedMatrices quantized = {};
-};
-
 struct ModelConfig {
   std::string architecture;  // e.g. "Qwen2ForCausalLM"
   int hidden_dim = 0;
@@ -56,10 +35,20 @@ struct ModelConfig {
   int token_count = 0;
   int max_positions = 0;  // max_position_embeddings
   bool tied_embeddings = false;
-  float final_norm_eps = 0;
-  std::vector<double> rope_inverse_frequencies;  // [head_dim / 2], rope scaling applied
-  float rope_factor = 1;                         // multiplies cos and sin
+  float norm_eps = 0;  // of all norms
+  float embedding_scale = 1;
+  NormSpec final_norm = {};
+  float logit_scale = 1;
+  float logit_cap = 0;                   // 0: none; see backend::Backend::ScaleLogits
+  std::vector<backend::RopeSpec> ropes;  // rope scaling applied
+  // Models whose rotation depends on the context length that they are served with (longrope): with
+  // more than `original_positions` positions, `ropes` gets these frequencies. PinPositions does it.
+  std::vector<double> long_inverse_frequencies;
+  int original_positions = 0;
   std::vector<LayerSpec> layers;
+  // The model is the text part of one for texts and images: tensors have other names, see
+  // model_tensors.h.
+  bool nested = false;
   backend::DType weight_dtype = backend::DType::kF32;  // as config.json states it
   std::optional<WeightQuantization> quantization;
   bool lm_head_quantized = false;
@@ -83,6 +72,11 @@ struct ModelConfig {
   uint64_t tokenizer_fingerprint = 0;  // Tokenizer::fingerprint() of tokenizer.json
 };
 
+// Sets the rotation of a longrope model that is served with contexts of up to `max_positions`
+// tokens: one for all requests, so that they can share a cached prefix. True if it is the one for
+// contexts beyond the original length.
+bool PinPositions(int max_positions, ModelConfig* model);
+
 // `model_dir` is everywhere a directory, or a GGUF file that has all of these files' content.
 
 // How messages name the model's config.json.
@@ -90,7 +84,7 @@ std::string ConfigName(const std::string& model_dir);
 
 // Reads config.json, without checking its fields. NOT_FOUND or INVALID_ARGUMENT; UNIMPLEMENTED for
 // a GGUF file of another architecture.
-absl::StatusOr<json::Value> ReadConfigJson(const std::string& model_dir);
+absl::StatusOr<::baton::json::Value> ReadConfigJson(const std::string& model_dir);
 
 // Reads config.json and, if present, generation_config.json and tokenizer.json (ids only), but no
 // weights: no fingerprint, and weight_dtype is kF32 if config.json names none. Errors as below.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -20,12 +21,6 @@ std::string KindOf(int query_heads, int kv_heads) {
   return kv_heads == 1 ? "MQA" : kv_heads == query_heads ? "MHA" : "GQA";
 }
 
-absl::StatusOr<int> IntOr(const JsonFields& config, absl::string_view key, int lowest, int highest,
-                          int if_absent) {
-  BATON_ASSIGN_OR_RETURN(const auto value, config.OptionalInt(key, lowest, highest));
-  return value.value_or(if_absent);
-}
-
 // Multi-head latent attention, as DeepSeek-V2 has it (arXiv 2405.04434): the cache holds one latent
 // and one rotated key a token, whatever the heads; a prompt is computed over expanded heads.
 absl::Status AddMla(const JsonFields& config, int64_t d, int heads, LayerCosts* layer) {
@@ -33,7 +28,7 @@ absl::Status AddMla(const JsonFields& config, int64_t d, int heads, LayerCosts* 
   BATON_ASSIGN_OR_RETURN(const int64_t rotated, config.Int("qk_rope_head_dim", 1, kMaxCostHeadDim));
   BATON_ASSIGN_OR_RETURN(const int64_t plain, config.Int("qk_nope_head_dim", 1, kMaxCostHeadDim));
   BATON_ASSIGN_OR_RETURN(const int64_t value, config.Int("v_head_dim", 1, kMaxCostHeadDim));
-  BATON_ASSIGN_OR_RETURN(const int64_t q_latent, IntOr(config, "q_lora_rank", 1, kMaxHidden, 0));
+  BATON_ASSIGN_OR_RETURN(const int64_t q_latent, config.IntOr("q_lora_rank", 1, kMaxHidden, 0));
   const int64_t q_width = heads * (plain + rotated);
   layer->attention_elements = q_latent > 0 ? q_latent * (d + q_width) : d * q_width;
   layer->attention_elements +=
@@ -51,10 +46,10 @@ absl::StatusOr<std::string> AddAttention(const JsonFields& config, int64_t d, La
     return std::string("MLA");
   }
   BATON_ASSIGN_OR_RETURN(const int kv_heads,
-                         IntOr(config, "num_key_value_heads", 1, kMaxHeads, heads));
+                         config.IntOr("num_key_value_heads", 1, kMaxHeads, heads));
   BATON_ASSIGN_OR_RETURN(const int64_t head_dim,
-                         IntOr(config, "head_dim", 1, kMaxCostHeadDim,
-                               static_cast<int>(std::max<int64_t>(1, d / heads))));
+                         config.IntOr("head_dim", 1, kMaxCostHeadDim,
+                                      static_cast<int>(std::max<int64_t>(1, d / heads))));
   layer->attention_elements = (2 * int64_t{heads} + 2 * kv_heads) * head_dim * d;
   layer->kv_elements = 2 * kv_heads * head_dim;
   layer->pair_flops = 4 * heads * head_dim;
@@ -66,18 +61,17 @@ absl::Status AddFeedForward(const JsonFields& config, int64_t d, std::vector<Lay
   BATON_ASSIGN_OR_RETURN(const int64_t ffn, config.Int("intermediate_size", 1, kMaxFfn));
   int experts = 0;
   for (const char* key : {"n_routed_experts", "num_experts", "num_local_experts"}) {
-    BATON_ASSIGN_OR_RETURN(const int found, IntOr(config, key, 1, kMaxExperts, 0));
+    BATON_ASSIGN_OR_RETURN(const int found, config.IntOr(key, 1, kMaxExperts, 0));
     experts = std::max(experts, found);
   }
   for (LayerCosts& layer : *layers) layer.ffn_elements = 3 * ffn * d;
   if (experts == 0) return absl::OkStatus();
   BATON_ASSIGN_OR_RETURN(const int per_token, config.Int("num_experts_per_tok", 1, experts));
   BATON_ASSIGN_OR_RETURN(const int64_t expert_ffn,
-                         IntOr(config, "moe_intermediate_size", 1, kMaxFfn, static_cast<int>(ffn)));
-  BATON_ASSIGN_OR_RETURN(const int64_t shared,
-                         IntOr(config, "n_shared_experts", 0, kMaxExperts, 0));
+                         config.IntOr("moe_intermediate_size", 1, kMaxFfn, static_cast<int>(ffn)));
+  BATON_ASSIGN_OR_RETURN(const int64_t shared, config.IntOr("n_shared_experts", 0, kMaxExperts, 0));
   BATON_ASSIGN_OR_RETURN(const int dense_layers,
-                         IntOr(config, "first_k_dense_replace", 0, kMaxLayers, 0));
+                         config.IntOr("first_k_dense_replace", 0, kMaxLayers, 0));
   for (size_t i = static_cast<size_t>(dense_layers); i < layers->size(); ++i) {
     LayerCosts& layer = (*layers)[i];
     layer.experts = experts;
@@ -140,22 +134,26 @@ ModelCosts CostsOf(const ModelConfig& config) {
   costs.max_positions = config.max_positions;
   costs.tied_embeddings = config.tied_embeddings;
   costs.weight_dtype = config.weight_dtype;
-  const int64_t d = config.hidden_dim;
   for (const LayerSpec& spec : config.layers) {
-    const int64_t q = int64_t{spec.query_heads} * spec.head_dim;
-    const int64_t kv = int64_t{2} * spec.kv_heads * spec.head_dim;
     LayerCosts layer;
-    layer.attention_elements = (2 * q + kv) * d;
-    layer.ffn_elements = int64_t{3} * spec.ffn_dim * d;
-    layer.vector_elements =
-        2 * d + (spec.qkv_bias ? q + kv : 0) + (spec.qk_norm ? 2 * spec.head_dim : 0);
-    layer.kv_elements = kv;
-    layer.pair_flops = 4 * q;
-    layer.window = spec.window;
+    for (const SublayerSpec& sublayer : spec.sublayers) {
+      const auto* attention = std::get_if<AttentionSpec>(&sublayer.body);
+      int64_t& elements = attention != nullptr ? layer.attention_elements : layer.ffn_elements;
+      ForEachNorm(sublayer, [&](const NormSpec& norm) { layer.vector_elements += norm.size; });
+      ForEachProduct(sublayer, [&](const ProductSpec& product) {
+        elements += product.rows() * product.cols;
+        if (product.bias) layer.vector_elements += product.rows();
+      });
+      if (attention == nullptr) continue;
+      layer.kv_elements = 2 * attention->kv_width();
+      layer.pair_flops = 4 * attention->q_width();
+      layer.window = attention->window;
+      if (costs.attention.empty()) {
+        costs.attention = KindOf(attention->query_heads, attention->kv_heads);
+      }
+    }
     costs.layers.push_back(layer);
   }
-  const LayerSpec& first = config.layers.front();
-  costs.attention = KindOf(first.query_heads, first.kv_heads);
   return costs;
 }
 
@@ -193,7 +191,7 @@ absl::StatusOr<WeightFormat> ParseWeightFormat(const JsonFields& config) {
     return quantization->Unsupported("bits",
                                      absl::StrCat("found ", format.bits, ", expected 4 or 8"));
   }
-  BATON_ASSIGN_OR_RETURN(const int group, IntOr(*quantization, "group_size", -1, kMaxHidden, 128));
+  BATON_ASSIGN_OR_RETURN(const int group, quantization->IntOr("group_size", -1, kMaxHidden, 128));
   if (group == 0) return quantization->Invalid("group_size", "found 0, expected -1 or more than 0");
   format.group_size = group < 0 ? kMaxFfn : group;  // -1: the whole row
   return format;

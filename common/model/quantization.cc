@@ -14,6 +14,7 @@
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/model/gguf_blocks.h"
+#include "common/model/model_tensors.h"
 
 namespace baton::model {
 namespace {
@@ -89,12 +90,10 @@ absl::Status FindQuantizedMatrices(const Checkpoint& checkpoint, ModelConfig* mo
     const StoredTensor* stored = checkpoint.Find(absl::StrCat(name, ".weight"));
     return stored != nullptr && stored->entry->blocks == blocks;
   };
-  const auto find = [&](const std::string& prefix, std::initializer_list<const char*> modules,
-                        bool* quantized) {
+  const auto find = [&](const std::vector<std::string>& modules, bool* quantized) {
     size_t count = 0;
     std::string other;
-    for (const char* module : modules) {
-      const std::string name = absl::StrCat(prefix, module);
+    for (const std::string& name : modules) {
       const bool has = is_quantized(name);
       if (has && !gguf && checkpoint.Find(absl::StrCat(name, ".weight")) != nullptr) {
         return absl::InvalidArgumentError(absl::StrCat(
@@ -109,19 +108,22 @@ absl::Status FindQuantizedMatrices(const Checkpoint& checkpoint, ModelConfig* mo
         absl::StrCat(checkpoint.path(), ": ", other, ": found no qweight, expected all of ",
                      modules.size(), " matrices that are multiplied as one quantised, or none"));
   };
+  const TensorNames names(*model, checkpoint);
   for (size_t i = 0; i < model->layers.size(); ++i) {
-    LayerSpec& layer = model->layers[i];
-    const std::string prefix = absl::StrCat("model.layers.", i, ".");
-    BATON_RETURN_IF_ERROR(find(absl::StrCat(prefix, "self_attn."), {"q_proj", "k_proj", "v_proj"},
-                               &layer.quantized.qkv));
-    BATON_RETURN_IF_ERROR(
-        find(absl::StrCat(prefix, "self_attn."), {"o_proj"}, &layer.quantized.attention_output));
-    BATON_RETURN_IF_ERROR(
-        find(absl::StrCat(prefix, "mlp."), {"gate_proj", "up_proj"}, &layer.quantized.gate_up));
-    BATON_RETURN_IF_ERROR(find(absl::StrCat(prefix, "mlp."), {"down_proj"}, &layer.quantized.down));
+    for (SublayerSpec& sublayer : model->layers[i].sublayers) {
+      absl::Status status;
+      ForEachProduct(sublayer, [&](ProductSpec& product) {
+        std::vector<std::string> modules;
+        for (const MatrixSpec& part : product.parts) {
+          modules.push_back(names.InLayer(static_cast<int>(i), part.name));
+        }
+        status.Update(find(modules, &product.quantized));
+      });
+      BATON_RETURN_IF_ERROR(status);
+    }
   }
-  if (!model->tied_embeddings) return find("", {"lm_head"}, &model->lm_head_quantized);
-  if (gguf) model->lm_head_quantized = is_quantized("model.embed_tokens");
+  if (!model->tied_embeddings) return find({names.lm_head()}, &model->lm_head_quantized);
+  if (gguf) model->lm_head_quantized = is_quantized(names.embedding());
   return absl::OkStatus();
 }
 

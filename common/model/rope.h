@@ -5,16 +5,40 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/backend/backend.h"
 #include "common/model/json_fields.h"
 
 namespace baton::model {
 
-// Returns [head_dim / 2] frequencies, scaled by rope_scaling (old) or rope_parameters (new):
-// "default", "linear" or "llama3"; UNIMPLEMENTED, naming it, for another type, and for a key that
-// the type does not read. INVALID_ARGUMENT for two spellings that differ. None of the three types
-// scales cos and sin.
-absl::StatusOr<std::vector<double>> RopeInverseFrequencies(const JsonFields& config, int head_dim,
-                                                           int max_positions);
+// What the architecture, not the config, says of its rotation.
+struct RopeRequest {
+  int head_dim = 0;
+  int max_positions = 0;  // max_position_embeddings
+  double default_theta = 10000;
+  absl::string_view theta_key = "rope_theta";
+  // The key of rope_parameters for layers of this kind, where they have an object for each, such as
+  // "full_attention".
+  absl::string_view layer_type = "";
+  bool scales = true;        // else layers of this kind ignore rope_scaling
+  bool partial = false;      // partial_rotary_factor may be below 1
+  bool longrope = false;     // type longrope and its old names, and no other
+  bool query_scale = false;  // llama_4_scaling_beta of yarn: RopeSpec::query_beta
+};
+
+struct Rope {
+  backend::RopeSpec spec;  // with longrope: for contexts of up to original_positions
+  std::vector<double> long_inverse_frequencies;
+  int original_positions = 0;
+  // Positions that the scaling extends the model to, where that is more than max_positions.
+  int extended_positions = 0;
+};
+
+// Reads rope_scaling (old) or rope_parameters (new): "default", "linear", "llama3" or "yarn"
+// (arXiv 2309.00071), and longrope (arXiv 2402.13753) where it is asked for. UNIMPLEMENTED, naming
+// it, for another type, and for a key that the type does not read. INVALID_ARGUMENT for two
+// spellings that differ.
+absl::StatusOr<Rope> ReadRope(const JsonFields& config, const RopeRequest& request);
 
 }  // namespace baton::model
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
@@ -70,10 +71,26 @@ class DenseTransformer final : public Transformer {
   void AwaitLastStep();
   // The batch on the device, and the rows of the step's tensors. Recorded steps have padding.
   int64_t Upload(const backend::RaggedBatch& batch, bool may_record, bool* records);
-  // Norm, q, k and v of all rows; k and v go to the pool.
-  void WriteKv(int layer, const Rows& rows, const backend::KvPool& pool);
-  // Attention, output, norm and feed-forward; leaves what is to be added to the residual in delta_.
-  void AttendAndFeedForward(int layer, const Rows& rows, const backend::KvPool& pool);
+  // What the last sublayer has left in delta_, to be added to the residual; null: nothing.
+  struct Pending {
+    const SublayerSpec* sublayer = nullptr;
+    const SublayerWeights* weights = nullptr;
+  };
+  // Adds what is pending, and norms the residual (unless `weight` is null) into the rows of
+  // normed_, which it returns.
+  Tensor AddAndNorm(const Rows& rows, const Pending& pending, const backend::Buffer* weight);
+  // q, k and v of all rows; k and v go to the pool.
+  void WriteKv(int layer, const AttentionSpec& spec, const AttentionWeights& weights,
+               const Tensor& normed, const Rows& rows, const backend::KvPool& pool);
+  // These leave their result in delta_.
+  void Attend(int layer, const AttentionSpec& spec, const AttentionWeights& weights,
+              const Rows& rows, const backend::KvPool& pool);
+  void FeedForward(const MlpSpec& spec, const MlpWeights& weights, const Tensor& normed,
+                   const Rows& rows);
+  // out = x times a product's matrix, and its bias.
+  void Project(const Tensor& x, const ProductWeights& product, const Tensor& out) {
+    backend_.MatMul(x, *product.matrix, product.bias.get(), out);
+  }
   // All of the step but its uploads: of `count` rows, of which KeepLogitRows keeps some. `many`:
   // more logit rows than logits_ holds, for MoreLogits.
   void Enqueue(const backend::RaggedBatch& batch, const backend::KvPool& pool, int64_t count,
@@ -88,7 +105,7 @@ class DenseTransformer final : public Transformer {
   const TransformerOptions options_;
   backend::Backend& backend_;
   Weights weights_;
-  std::unique_ptr<backend::RopeTable> rope_;
+  std::vector<std::unique_ptr<backend::RopeTable>> ropes_;
 
   // Their shapes are those of Workspaces.
   Workspace residual_, normed_, qkv_, q_, attended_, delta_, gate_up_, gated_;
@@ -109,9 +126,10 @@ class DenseTransformer final : public Transformer {
 
 absl::Status DenseTransformer::Load(const Checkpoint& checkpoint) {
   BATON_ASSIGN_OR_RETURN(weights_, LoadWeights(checkpoint, config_, options_.progress, backend_));
-  BATON_ASSIGN_OR_RETURN(
-      rope_, backend_.MakeRopeTable(config_.rope_inverse_frequencies, options_.max_positions,
-                                    config_.rope_factor));
+  for (const backend::RopeSpec& rope : config_.ropes) {
+    BATON_ASSIGN_OR_RETURN(ropes_.emplace_back(),
+                           backend_.MakeRopeTable(rope, options_.max_positions));
+  }
   if (absl::Status status = AllocateWorkspaces(); !status.ok()) {
     return Annotate(status,
                     absl::StrCat("workspaces for ", options_.max_batch_tokens, " batch tokens and ",
@@ -125,17 +143,25 @@ absl::Status DenseTransformer::Load(const Checkpoint& checkpoint) {
 void DenseTransformer::TuneProducts() {
   const int64_t rows = options_.max_batch_tokens, d = config_.hidden_dim;
   std::vector<backend::MatMulUse> products;
+  const auto add = [&](const Tensor& x, const ProductWeights& product, const Tensor& out) {
+    products.push_back({x, product.matrix.get(), product.bias.get(), out});
+  };
+  const Tensor normed = normed_.View(rows, d), delta = delta_.View(rows, d);
   for (size_t layer = 0; layer < config_.layers.size(); ++layer) {
-    const LayerWeights& weights = weights_.layers[layer];
-    const LayerSpec& spec = config_.layers[layer];
-    const Tensor normed = normed_.View(rows, d), delta = delta_.View(rows, d);
-    products.push_back({normed, weights.qkv.get(), weights.qkv_bias.get(),
-                        qkv_.View(rows, weights.qkv->out_features())});
-    products.push_back({attended_.View(rows, weights.attention_output->in_features()),
-                        weights.attention_output.get(), nullptr, delta});
-    products.push_back(
-        {normed, weights.gate_up.get(), nullptr, gate_up_.View(rows, 2 * int64_t{spec.ffn_dim})});
-    products.push_back({gated_.View(rows, spec.ffn_dim), weights.down.get(), nullptr, delta});
+    for (size_t i = 0; i < config_.layers[layer].sublayers.size(); ++i) {
+      const SublayerSpec& spec = config_.layers[layer].sublayers[i];
+      const SublayerWeights& weights = weights_.layers[layer].sublayers[i];
+      if (const auto* attention = std::get_if<AttentionSpec>(&spec.body)) {
+        const auto& of = std::get<AttentionWeights>(weights.body);
+        add(normed, of.qkv, qkv_.View(rows, attention->qkv.rows()));
+        add(attended_.View(rows, attention->q_width()), of.output, delta);
+      } else {
+        const auto& of = std::get<MlpWeights>(weights.body);
+        const int64_t ffn = std::get<MlpSpec>(spec.body).ffn_dim;
+        add(normed, of.gate_up, gate_up_.View(rows, 2 * ffn));
+        add(gated_.View(rows, ffn), of.down, delta);
+      }
+    }
   }
   const int64_t logit_rows = std::min(options_.max_logit_rows, options_.max_batch_tokens);
   Tensor logits = logits_.View(logit_rows, LogitStride(config_.vocab_size));
@@ -175,59 +201,81 @@ void DenseTransformer::CheckBatch(const backend::RaggedBatch& batch,
   for (const backend::SequenceRows& sequence : batch.sequences) {
     BATON_CHECK_LE(sequence.context + sequence.row_count, options_.max_positions);
   }
-  BATON_CHECK_EQ(pool.kv_heads, config_.layers[0].kv_heads);
-  BATON_CHECK_EQ(pool.head_dim, config_.layers[0].head_dim);
 }
 
 void DenseTransformer::AwaitLastStep() {
   if (step_end_ != nullptr) step_end_->Wait();
 }
 
-void DenseTransformer::WriteKv(int layer, const Rows& rows, const backend::KvPool& pool) {
-  const LayerSpec& spec = config_.layers[static_cast<size_t>(layer)];
-  const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
-  const int64_t d = config_.hidden_dim;
-  const Tensor normed = normed_.View(rows.count, d);
-  if (layer == 0) {
-    backend_.RmsNorm(rows.residual, *weights.attention_norm, spec.norm_eps, normed);
-  } else {
-    backend_.AddRmsNorm(rows.residual, delta_.View(rows.count, d), *weights.attention_norm,
-                        spec.norm_eps, normed);
+Tensor DenseTransformer::AddAndNorm(const Rows& rows, const Pending& pending,
+                                    const backend::Buffer* weight) {
+  const Tensor normed = normed_.View(rows.count, config_.hidden_dim);
+  backend::NormArgs args = {.residual = rows.residual,
+                            .delta = {},
+                            .weight = weight,
+                            .eps = config_.norm_eps,
+                            .out = normed};
+  if (pending.sublayer != nullptr) {
+    args.delta = delta_.View(rows.count, config_.hidden_dim);
+    args.delta_scale = pending.sublayer->residual_scale;
+    args.delta_weight = pending.weights->norm_after.get();
   }
-  const Tensor qkv = qkv_.View(rows.count, weights.qkv->out_features());
-  backend_.MatMul(normed, *weights.qkv, weights.qkv_bias.get(), qkv);
-  backend_.RopeWriteKv(*rows.batch, pool,
-                       {.layer = layer,
-                        .query_heads = spec.query_heads,
-                        .qkv = qkv,
-                        .q_norm = weights.q_norm.get(),
-                        .k_norm = weights.k_norm.get(),
-                        .norm_eps = spec.norm_eps,
-                        .rope = rope_.get(),
-                        .q_out = rows.q});
+  backend_.Norm(args);
+  return normed;
 }
 
-void DenseTransformer::AttendAndFeedForward(int layer, const Rows& rows,
-                                            const backend::KvPool& pool) {
-  const LayerSpec& spec = config_.layers[static_cast<size_t>(layer)];
-  const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
-  const int64_t d = config_.hidden_dim;
+void DenseTransformer::WriteKv(int layer, const AttentionSpec& spec,
+                               const AttentionWeights& weights, const Tensor& normed,
+                               const Rows& rows, const backend::KvPool& pool) {
+  BATON_CHECK_EQ(pool.kv_heads, spec.kv_heads);
+  BATON_CHECK_EQ(pool.head_dim, spec.head_dim);
+  const Tensor qkv = qkv_.View(rows.count, spec.qkv.rows());
+  Project(normed, weights.qkv, qkv);
+  const bool by_head = !spec.norms_all_heads();
+  if (!by_head) {
+    // In place: q's columns, then k's behind them.
+    Tensor part = qkv;
+    for (const auto& [width, weight] : {std::pair(spec.q_width(), weights.q_norm.get()),
+                                        std::pair(spec.kv_width(), weights.k_norm.get())}) {
+      part.cols = width;
+      backend_.Norm(
+          {.residual = part, .delta = {}, .weight = weight, .eps = config_.norm_eps, .out = part});
+      part.data = static_cast<float*>(part.data) + width;
+    }
+  }
+  backend_.RopeWriteKv(
+      *rows.batch, pool,
+      {.layer = layer,
+       .query_heads = spec.query_heads,
+       .qkv = qkv,
+       .q_norm = by_head ? weights.q_norm.get() : nullptr,
+       .k_norm = by_head ? weights.k_norm.get() : nullptr,
+       .norm_eps = config_.norm_eps,
+       .rope = spec.rope == kNoRope ? nullptr : ropes_[static_cast<size_t>(spec.rope)].get(),
+       .q_out = rows.q});
+}
+
+void DenseTransformer::Attend(int layer, const AttentionSpec& spec, const AttentionWeights& weights,
+                              const Rows& rows, const backend::KvPool& pool) {
   const Tensor attended = attended_.View(rows.count, rows.q.cols);
-  const Tensor delta = delta_.View(rows.count, d);
-  const Tensor normed = normed_.View(rows.count, d);
   backend_.Attention(*rows.batch, pool,
                      {.layer = layer,
                       .query_heads = spec.query_heads,
                       .scale = spec.scale,
+                      .score_cap = spec.score_cap,
                       .window = spec.window,
                       .q = rows.q,
                       .out = attended});
-  backend_.MatMul(attended, *weights.attention_output, nullptr, delta);
-  backend_.AddRmsNorm(rows.residual, delta, *weights.ffn_norm, spec.norm_eps, normed);
+  Project(attended, weights.output, delta_.View(rows.count, config_.hidden_dim));
+}
+
+void DenseTransformer::FeedForward(const MlpSpec& spec, const MlpWeights& weights,
+                                   const Tensor& normed, const Rows& rows) {
   const Tensor gate_up = gate_up_.View(rows.count, 2 * int64_t{spec.ffn_dim});
   const Tensor gated = gated_.View(rows.count, spec.ffn_dim);
-  backend_.MatMulSiluMul(normed, *weights.gate_up, gate_up, gated);
-  backend_.MatMul(gated, *weights.down, nullptr, delta);
+  backend_.MatMulGated(normed, *weights.gate_up.matrix, {.activation = spec.activation}, gate_up,
+                       gated);
+  Project(gated, weights.down, delta_.View(rows.count, config_.hidden_dim));
 }
 
 DenseTransformer::Rows DenseTransformer::KeepLogitRows(const backend::RaggedBatch& batch,
@@ -281,24 +329,38 @@ void DenseTransformer::Enqueue(const backend::RaggedBatch& batch, const backend:
   Rows rows = {
       .batch = all_rows_.get(), .count = count, .residual = residual_.View(count, d), .q = {}};
   if (weights_.embedding_memory != nullptr) {
-    backend_.Embed(*rows.batch, weights_.embedding, rows.residual);
+    backend_.Embed(*rows.batch, weights_.embedding, config_.embedding_scale, rows.residual);
   } else {
-    backend_.EmbedPacked(*rows.batch, *weights_.lm_head, rows.residual);
+    backend_.EmbedPacked(*rows.batch, *weights_.lm_head, config_.embedding_scale, rows.residual);
   }
   const int layer_count = static_cast<int>(config_.layers.size());
+  Pending pending;
   for (int layer = 0; layer < layer_count; ++layer) {
     const LayerSpec& spec = config_.layers[static_cast<size_t>(layer)];
-    rows.q = q_.View(count, int64_t{spec.query_heads} * spec.head_dim);
-    WriteKv(layer, rows, pool);
-    if (observer != nullptr) observer->OnLayerWritten(layer, backend_.RecordEvent());
-    // Behind the last layer's KV only the logit rows matter to anyone.
-    const bool is_last = layer + 1 == layer_count;
-    if (is_last && !batch.logit_rows.empty() && !many) rows = KeepLogitRows(batch, rows);
-    if (!is_last || !batch.logit_rows.empty()) AttendAndFeedForward(layer, rows, pool);
+    const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
+    for (size_t i = 0; i < spec.sublayers.size(); ++i) {
+      const SublayerSpec& sublayer = spec.sublayers[i];
+      const SublayerWeights& of = weights.sublayers[i];
+      const Tensor normed = AddAndNorm(rows, pending, of.norm_before.get());
+      pending = {&sublayer, &of};
+      if (const auto* mlp = std::get_if<MlpSpec>(&sublayer.body)) {
+        FeedForward(*mlp, std::get<MlpWeights>(of.body), normed, rows);
+        continue;
+      }
+      const auto& attention = std::get<AttentionSpec>(sublayer.body);
+      const auto& attention_weights = std::get<AttentionWeights>(of.body);
+      rows.q = q_.View(rows.count, attention.q_width());
+      WriteKv(layer, attention, attention_weights, normed, rows, pool);
+      if (observer != nullptr) observer->OnLayerWritten(layer, backend_.RecordEvent());
+      // Behind the last layer's KV only the logit rows matter to anyone.
+      if (layer + 1 == layer_count) {
+        if (batch.logit_rows.empty()) return;
+        if (!many) rows = KeepLogitRows(batch, rows);
+      }
+      Attend(layer, attention, attention_weights, rows, pool);
+    }
   }
-  if (batch.logit_rows.empty()) return;
-  backend_.AddRmsNorm(rows.residual, delta_.View(rows.count, d), *weights_.final_norm,
-                      config_.final_norm_eps, normed_.View(rows.count, d));
+  AddAndNorm(rows, pending, weights_.final_norm.get());
   if (!many) LogitsOfNormed(0, rows.count);
 }
 
@@ -370,6 +432,9 @@ Tensor DenseTransformer::LogitsOfNormed(int64_t first, int64_t count) {
                 static_cast<size_t>(first * normed.row_stride) * SizeOf(normed.dtype);
   normed.rows = count;
   backend_.MatMul(normed, *weights_.lm_head, nullptr, logits);
+  if (config_.logit_scale != 1 || config_.logit_cap != 0) {
+    backend_.ScaleLogits(logits, config_.logit_scale, config_.logit_cap);
+  }
   return logits;
 }
 

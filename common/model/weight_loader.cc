@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/backend/quantized.h"
@@ -14,10 +13,10 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/base/usable_cores.h"
-#include "common/gguf/documents.h"
 #include "common/json/json.h"
 #include "common/model/gguf_blocks.h"
 #include "common/model/gguf_tensors.h"
+#include "common/model/model_tensors.h"
 
 namespace baton::model {
 namespace {
@@ -28,13 +27,6 @@ using backend::DType;
 using backend::HostMatrix;
 using backend::PackedMatrix;
 using backend::QuantizedHostMatrix;
-
-// Whether a tensor is of one of the model's layers; some checkpoints append more, for speculation.
-bool InALayer(absl::string_view name, size_t layer_count) {
-  if (!absl::ConsumePrefix(&name, "model.layers.")) return false;
-  size_t layer = 0;
-  return absl::SimpleAtoi(name.substr(0, name.find('.')), &layer) && layer < layer_count;
-}
 
 absl::Status WrongDType(const StoredTensor& stored, absl::string_view expected) {
   return absl::UnimplementedError(absl::StrCat(stored.file->path(), ": ", stored.entry->name,
@@ -270,7 +262,7 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::InBlocks(absl::Span<
   return packed;
 }
 
-absl::StatusOr<std::unique_ptr<Buffer>> WeightLoader::Vector(absl::Span<const Part> parts) {
+absl::StatusOr<std::vector<float>> WeightLoader::Floats(absl::Span<const Part> parts) {
   std::vector<float> values;
   for (const Part& part : parts) {
     BATON_ASSIGN_OR_RETURN(const TakenMatrix taken,
@@ -280,6 +272,24 @@ absl::StatusOr<std::unique_ptr<Buffer>> WeightLoader::Vector(absl::Span<const Pa
     ToF32(taken.matrix.data, taken.matrix.dtype, static_cast<size_t>(part.rows), &values[begin]);
     Report(taken.file_bytes);
   }
+  return values;
+}
+
+absl::StatusOr<std::unique_ptr<Buffer>> WeightLoader::Vector(absl::Span<const Part> parts) {
+  BATON_ASSIGN_OR_RETURN(const std::vector<float> values, Floats(parts));
+  return ToDevice(values);
+}
+
+absl::StatusOr<std::unique_ptr<Buffer>> WeightLoader::Norm(const std::string& name,
+                                                           const NormSpec& norm) {
+  BATON_ASSIGN_OR_RETURN(std::vector<float> values, Floats({{name, norm.size}}));
+  if (norm.less_one && !checkpoint_.is_gguf()) {  // GGUF files have it as it is multiplied with
+    for (float& value : values) value += 1;
+  }
+  return ToDevice(values);
+}
+
+absl::StatusOr<std::unique_ptr<Buffer>> WeightLoader::ToDevice(absl::Span<const float> values) {
   const size_t size_bytes = values.size() * sizeof(float);
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<Buffer> buffer, backend_.Allocate(size_bytes));
   backend_.CopyToDevice(buffer->data(), values.data(), size_bytes);
@@ -303,15 +313,18 @@ absl::Status WeightLoader::Embedding(const std::string& name, int64_t rows, int6
 }
 
 absl::Status WeightLoader::CheckLeftOver(const ModelConfig& config) const {
+  // Some checkpoints append more layers, for speculation.
+  const TensorNames names(config, checkpoint_);
   std::string first_unknown;
   int unknown_count = 0;
   for (const auto& [name, stored] : checkpoint_.tensors()) {
     if (taken_.contains(name)) continue;
-    if (absl::EndsWith(name, "rotary_emb.inv_freq")) continue;         // follows from the config
-    if (name == gguf::kRopeFactorsName) continue;                      // read with the config
-    if (name == "lm_head.weight" && config.tied_embeddings) continue;  // a copy of the embedding
+    if (absl::EndsWith(name, "rotary_emb.inv_freq")) continue;  // follows from the config
+    if (absl::StartsWith(name, "rope_f") && checkpoint_.is_gguf()) continue;  // with the config
+    if (config.tied_embeddings && name == absl::StrCat(names.own_lm_head(), ".weight")) continue;
     if (IsZeroBias(checkpoint_, name)) continue;
-    if (InALayer(name, config.layers.size()) &&
+    const int layer = names.LayerOf(name);
+    if (layer >= 0 && layer < static_cast<int>(config.layers.size()) &&
         (absl::EndsWith(name, ".bias") || absl::EndsWith(name, "norm.weight"))) {
       return absl::UnimplementedError(
           absl::StrCat(stored.file->path(), ": found ", json::Quoted(name),

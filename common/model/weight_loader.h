@@ -60,6 +60,9 @@ class WeightLoader {
   }
   // Vectors one behind the other, as f32.
   absl::StatusOr<std::unique_ptr<backend::Buffer>> Vector(absl::Span<const Part> parts);
+  // The weight of a norm, as it is multiplied with.
+  absl::StatusOr<std::unique_ptr<backend::Buffer>> Norm(const std::string& name,
+                                                        const NormSpec& norm);
   absl::Status Embedding(const std::string& name, int64_t rows, int64_t cols, Weights* weights);
 
   // After the last tensor: what is left over, and what was lost.
@@ -74,6 +77,9 @@ class WeightLoader {
   absl::StatusOr<absl::string_view> TakeWords(const std::string& name,
                                               absl::Span<const uint64_t> shape);
   absl::StatusOr<QuantizedWeights> TakeQuantized(const Part& part, int64_t cols);
+  // One behind the other.
+  absl::StatusOr<std::vector<float>> Floats(absl::Span<const Part> parts);
+  absl::StatusOr<std::unique_ptr<backend::Buffer>> ToDevice(absl::Span<const float> values);
   absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> Matrix(absl::Span<const Part> parts,
                                                                 int64_t cols, bool quantized,
                                                                 int load_bits);

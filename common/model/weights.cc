@@ -1,10 +1,12 @@
 #include "common/model/weights.h"
 
+#include <memory>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/model/model_tensors.h"
 #include "common/model/weight_loader.h"
 
 namespace baton::model {
@@ -12,45 +14,71 @@ namespace {
 
 using backend::DType;
 
-absl::StatusOr<LayerWeights> LoadLayer(const LayerSpec& spec, int layer, int64_t d,
-                                       WeightLoader& loader) {
-  const std::string prefix = absl::StrCat("model.layers.", layer, ".");
-  const std::string attention = absl::StrCat(prefix, "self_attn.");
-  const std::string mlp = absl::StrCat(prefix, "mlp.");
-  const int64_t q_rows = int64_t{spec.query_heads} * spec.head_dim;
-  const int64_t kv_rows = int64_t{spec.kv_heads} * spec.head_dim;
-  const auto qkv_parts = [&](const char* kind) {
-    return std::vector<WeightLoader::Part>{{absl::StrCat(attention, "q_proj.", kind), q_rows},
-                                           {absl::StrCat(attention, "k_proj.", kind), kv_rows},
-                                           {absl::StrCat(attention, "v_proj.", kind), kv_rows}};
-  };
-  LayerWeights weights;
-  BATON_ASSIGN_OR_RETURN(weights.attention_norm,
-                         loader.Vector({{absl::StrCat(prefix, "input_layernorm.weight"), d}}));
-  BATON_ASSIGN_OR_RETURN(weights.qkv, loader.Matrix(qkv_parts("weight"), d, spec.quantized.qkv));
-  if (spec.qkv_bias) {
-    BATON_ASSIGN_OR_RETURN(weights.qkv_bias, loader.Vector(qkv_parts("bias")));
+// Loads the parts of one layer.
+class LayerLoader {
+ public:
+  LayerLoader(const TensorNames& names, int layer, WeightLoader& loader)
+      : names_(names), layer_(layer), loader_(loader) {}
+
+  absl::StatusOr<LayerWeights> Load(const LayerSpec& spec) {
+    LayerWeights weights;
+    for (const SublayerSpec& sublayer : spec.sublayers) {
+      SublayerWeights& loaded = weights.sublayers.emplace_back();
+      BATON_ASSIGN_OR_RETURN(loaded.norm_before, Norm(sublayer.norm_before));
+      if (const auto* attention = std::get_if<AttentionSpec>(&sublayer.body)) {
+        BATON_ASSIGN_OR_RETURN(loaded.body, Attention(*attention));
+      } else {
+        BATON_ASSIGN_OR_RETURN(loaded.body, Mlp(std::get<MlpSpec>(sublayer.body)));
+      }
+      BATON_ASSIGN_OR_RETURN(loaded.norm_after, Norm(sublayer.norm_after));
+    }
+    return weights;
   }
-  if (spec.qk_norm) {
-    BATON_ASSIGN_OR_RETURN(
-        weights.q_norm, loader.Vector({{absl::StrCat(attention, "q_norm.weight"), spec.head_dim}}));
-    BATON_ASSIGN_OR_RETURN(
-        weights.k_norm, loader.Vector({{absl::StrCat(attention, "k_norm.weight"), spec.head_dim}}));
+
+ private:
+  std::vector<WeightLoader::Part> Parts(const ProductSpec& product, const char* kind) const {
+    std::vector<WeightLoader::Part> parts;
+    for (const MatrixSpec& part : product.parts) {
+      parts.push_back({absl::StrCat(names_.InLayer(layer_, part.name), kind), part.rows});
+    }
+    return parts;
   }
-  BATON_ASSIGN_OR_RETURN(weights.attention_output,
-                         loader.Matrix({{absl::StrCat(attention, "o_proj.weight"), d}}, q_rows,
-                                       spec.quantized.attention_output));
-  BATON_ASSIGN_OR_RETURN(
-      weights.ffn_norm,
-      loader.Vector({{absl::StrCat(prefix, "post_attention_layernorm.weight"), d}}));
-  BATON_ASSIGN_OR_RETURN(weights.gate_up,
-                         loader.Matrix({{absl::StrCat(mlp, "gate_proj.weight"), spec.ffn_dim},
-                                        {absl::StrCat(mlp, "up_proj.weight"), spec.ffn_dim}},
-                                       d, spec.quantized.gate_up));
-  BATON_ASSIGN_OR_RETURN(weights.down, loader.Matrix({{absl::StrCat(mlp, "down_proj.weight"), d}},
-                                                     spec.ffn_dim, spec.quantized.down));
-  return weights;
-}
+
+  absl::StatusOr<ProductWeights> Product(const ProductSpec& product) {
+    ProductWeights weights;
+    BATON_ASSIGN_OR_RETURN(
+        weights.matrix, loader_.Matrix(Parts(product, ".weight"), product.cols, product.quantized));
+    if (product.bias) {
+      BATON_ASSIGN_OR_RETURN(weights.bias, loader_.Vector(Parts(product, ".bias")));
+    }
+    return weights;
+  }
+
+  absl::StatusOr<std::unique_ptr<backend::Buffer>> Norm(const NormSpec& norm) {
+    if (!norm) return nullptr;
+    return loader_.Norm(absl::StrCat(names_.InLayer(layer_, norm.name), ".weight"), norm);
+  }
+
+  absl::StatusOr<AttentionWeights> Attention(const AttentionSpec& spec) {
+    AttentionWeights weights;
+    BATON_ASSIGN_OR_RETURN(weights.qkv, Product(spec.qkv));
+    BATON_ASSIGN_OR_RETURN(weights.q_norm, Norm(spec.q_norm));
+    BATON_ASSIGN_OR_RETURN(weights.k_norm, Norm(spec.k_norm));
+    BATON_ASSIGN_OR_RETURN(weights.output, Product(spec.output));
+    return weights;
+  }
+
+  absl::StatusOr<MlpWeights> Mlp(const MlpSpec& spec) {
+    MlpWeights weights;
+    BATON_ASSIGN_OR_RETURN(weights.gate_up, Product(spec.gate_up));
+    BATON_ASSIGN_OR_RETURN(weights.down, Product(spec.down));
+    return weights;
+  }
+
+  const TensorNames& names_;
+  const int layer_;
+  WeightLoader& loader_;
+};
 
 // Whether the LM head, as it is packed, serves as the embedding with the same bits.
 bool SharesEmbedding(const Checkpoint& checkpoint, const ModelConfig& config,
@@ -60,14 +88,16 @@ bool SharesEmbedding(const Checkpoint& checkpoint, const ModelConfig& config,
   const bool from_file =
       !config.lm_head_quantized ||
       (config.quantization && config.quantization->format == WeightQuantization::Format::kGguf);
-  const std::optional<DType> dtype = EmbeddingDType(checkpoint, backend.activation_dtype());
+  const std::optional<DType> dtype = EmbeddingDType(checkpoint, config, backend.activation_dtype());
   return from_file && dtype && backend.embeds_packed(*dtype);
 }
 
 }  // namespace
 
-std::optional<DType> EmbeddingDType(const Checkpoint& checkpoint, DType activation) {
-  const StoredTensor* embedding = checkpoint.Find(kEmbeddingName);
+std::optional<DType> EmbeddingDType(const Checkpoint& checkpoint, const ModelConfig& config,
+                                    DType activation) {
+  const TensorNames names(config, checkpoint);
+  const StoredTensor* embedding = checkpoint.Find(absl::StrCat(names.embedding(), ".weight"));
   if (embedding == nullptr) return std::nullopt;
   if (embedding->entry->blocks != nullptr) return activation;
   return embedding->entry->weight_dtype.value_or(DType::kF32);
@@ -76,7 +106,9 @@ std::optional<DType> EmbeddingDType(const Checkpoint& checkpoint, DType activati
 absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config,
                                     const std::function<void(double)>& progress,
                                     backend::Backend& backend) {
-  const StoredTensor* embedding = checkpoint.Find(kEmbeddingName);
+  const TensorNames names(config, checkpoint);
+  const std::string embedding_name = absl::StrCat(names.embedding(), ".weight");
+  const StoredTensor* embedding = checkpoint.Find(embedding_name);
   const bool shared = SharesEmbedding(checkpoint, config, backend);
   const bool twice = config.tied_embeddings && embedding != nullptr && !shared;
   WeightLoader loader(
@@ -86,19 +118,18 @@ absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelCon
   Weights weights;
   if (!shared) {
     BATON_RETURN_IF_ERROR(
-        loader.Embedding(kEmbeddingName, config.vocab_size, config.hidden_dim, &weights));
+        loader.Embedding(embedding_name, config.vocab_size, config.hidden_dim, &weights));
   }
   for (size_t i = 0; i < config.layers.size(); ++i) {
-    BATON_ASSIGN_OR_RETURN(LayerWeights layer, LoadLayer(config.layers[i], static_cast<int>(i),
-                                                         config.hidden_dim, loader));
-    weights.layers.push_back(std::move(layer));
+    LayerLoader layer(names, static_cast<int>(i), loader);
+    BATON_ASSIGN_OR_RETURN(weights.layers.emplace_back(), layer.Load(config.layers[i]));
   }
   BATON_ASSIGN_OR_RETURN(weights.final_norm,
-                         loader.Vector({{"model.norm.weight", config.hidden_dim}}));
+                         loader.Norm(absl::StrCat(names.Outside(config.final_norm.name), ".weight"),
+                                     config.final_norm));
   BATON_ASSIGN_OR_RETURN(
-      weights.lm_head,
-      loader.LmHead({config.tied_embeddings ? kEmbeddingName : "lm_head.weight", config.vocab_size},
-                    config.hidden_dim, config.lm_head_quantized));
+      weights.lm_head, loader.LmHead({absl::StrCat(names.lm_head(), ".weight"), config.vocab_size},
+                                     config.hidden_dim, config.lm_head_quantized));
   BATON_RETURN_IF_ERROR(loader.CheckLeftOver(config));
   loader.LogLoss();
   if (progress) progress(1);

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -14,37 +15,43 @@
 
 namespace baton::model {
 
-// d: hidden, h: head dim, Hq and Hkv: query and KV heads, f: feed-forward, v: vocabulary.
+struct ProductWeights {
+  std::unique_ptr<backend::PackedMatrix> matrix;  // [rows, cols] of the ProductSpec
+  std::unique_ptr<backend::Buffer> bias;          // [rows] or null
+};
+// Norms that the spec does not have are null.
+struct AttentionWeights {
+  ProductWeights qkv;
+  std::unique_ptr<backend::Buffer> q_norm, k_norm;
+  ProductWeights output;
+};
+struct MlpWeights {
+  ProductWeights gate_up, down;
+};
+struct SublayerWeights {
+  std::unique_ptr<backend::Buffer> norm_before, norm_after;  // [d]
+  std::variant<AttentionWeights, MlpWeights> body;           // of the kind of SublayerSpec::body
+};
 struct LayerWeights {
-  std::unique_ptr<backend::Buffer> attention_norm;          // [d]
-  std::unique_ptr<backend::PackedMatrix> qkv;               // [(Hq + 2 Hkv) h, d]
-  std::unique_ptr<backend::Buffer> qkv_bias;                // [(Hq + 2 Hkv) h] or null
-  std::unique_ptr<backend::Buffer> q_norm;                  // [h] or null
-  std::unique_ptr<backend::Buffer> k_norm;                  // [h] or null
-  std::unique_ptr<backend::PackedMatrix> attention_output;  // [d, Hq h]
-  std::unique_ptr<backend::Buffer> ffn_norm;                // [d]
-  std::unique_ptr<backend::PackedMatrix> gate_up;           // [2 f, d]
-  std::unique_ptr<backend::PackedMatrix> down;              // [d, f]
+  std::vector<SublayerWeights> sublayers;
 };
 
 struct Weights {
   // Null: the LM head is the embedding, too.
   std::unique_ptr<backend::Buffer> embedding_memory;
-  backend::Tensor embedding;  // [v, d], of EmbeddingDType
+  backend::Tensor embedding;  // [vocabulary, d], of EmbeddingDType
   std::vector<LayerWeights> layers;
   std::unique_ptr<backend::Buffer> final_norm;     // [d]
-  std::unique_ptr<backend::PackedMatrix> lm_head;  // [v, d]
+  std::unique_ptr<backend::PackedMatrix> lm_head;  // [vocabulary, d]
 };
 
 // The LM head of ModelConfig::load_bits: its errors go into the logits as they are.
 inline constexpr int kLmHeadLoadBits = 8;
 
-inline constexpr char kEmbeddingName[] = "model.embed_tokens.weight";
-
 // The type that the embedding has on a device with these activations; nullopt if the checkpoint has
 // none.
 std::optional<backend::DType> EmbeddingDType(const Checkpoint& checkpoint,
-                                             backend::DType activation);
+                                             const ModelConfig& config, backend::DType activation);
 
 // INVALID_ARGUMENT, naming file and tensor, if one is missing or misshapen. UNIMPLEMENTED for a
 // dtype that weights cannot have, or a bias or norm that the architecture does not have: ignoring

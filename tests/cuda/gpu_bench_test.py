@@ -408,13 +408,15 @@ def test_program(program):
         assert {what for (what,) in cells("ceilings", "what")} == {
             "copy", "read", "write", "product", "to_device", "to_host"}, rows
         kernels = {what for (what,) in cells("kernels", "what")}
-        assert kernels == {"attention_split", "attention_tile", "matmul_rows", "quantized_int4",
-                           "quantized_int8", "gated_fused", "gated_ours", "norm", "rope_write", "silu_mul", "gather", "sampling",
+        assert kernels == {"attention_split", "attention_tile", "attention_split_variant", "attention_tile_variant",
+                           "matmul_rows", "quantized_int4", "quantized_int8", "gated_fused", "gated_ours", "norm",
+                           "post_norm", "rope_write", "silu_mul", "gather", "scale_logits", "sampling",
                            "copy_blocks", "gather_kv"}, kernels
         per_kernel = {k: sum(r["what"] == k and r["part"] == "kernels" for r in rows) for k in kernels}
         assert per_kernel["attention_split"] == 4 and per_kernel["matmul_rows"] == 10, per_kernel
+        assert per_kernel["attention_split_variant"] == 4 and per_kernel["attention_tile_variant"] == 2, per_kernel
         assert per_kernel["quantized_int4"] == 8 and per_kernel["sampling"] == 6, per_kernel
-        assert per_kernel["gated_fused"] == per_kernel["gated_ours"] == 7, per_kernel
+        assert per_kernel["gated_fused"] == per_kernel["gated_ours"] == 9, per_kernel
         assert cells("steps", "model", "batch", "context") == sorted(
             (m, b, c) for m in ("tiny", "tiny-int4") for b in (1, 2) for c in (16, 272)), rows
         assert cells("prefill", "model", "tokens", "cached") == [
@@ -446,9 +448,10 @@ def test_program(program):
     found = [r for r in map(gpu_bench.parse_row, dry.splitlines()) if r["part"] == "kernels"]
     assert not [r for r in found if "skipped" in r], [r for r in found if "skipped" in r]
     counts = {k: sum(r["what"] == k for r in found) for k in {r["what"] for r in found}}
-    assert counts == {"attention_split": 48, "attention_tile": 24, "matmul_rows": 120,
-                      "quantized_int4": 16, "quantized_int8": 16, "gated_fused": 40, "gated_ours": 40, "norm": 12, "rope_write": 12,
-                      "silu_mul": 12, "gather": 12, "sampling": 12, "copy_blocks": 4,
+    assert counts == {"attention_split": 56, "attention_tile": 28, "attention_split_variant": 6,
+                      "attention_tile_variant": 3, "matmul_rows": 120, "quantized_int4": 16, "quantized_int8": 16,
+                      "gated_fused": 46, "gated_ours": 46, "norm": 12, "post_norm": 6, "rope_write": 20,
+                      "silu_mul": 12, "gather": 12, "scale_logits": 2, "sampling": 12, "copy_blocks": 4,
                       "gather_kv": 4}, counts
     named = {f"{r['what']} {r['case']}" for r in found}
     missing = [name for name in gpu_bench.TRAFFIC

@@ -264,7 +264,7 @@ def test_machine_code():
         assert False, f"expected a refusal of {wrong}"
     assert machine_code.weights_a_round("QuantizedRowsKernel<Half, 4, 2>", 64) == 128
     assert machine_code.weights_a_round("MatMulRowsKernel<Half, 8, 2>", 16) == 32
-    assert machine_code.weights_a_round("MatMulSiluMulKernel<Half, 32>", 16) == 16
+    assert machine_code.weights_a_round("MatMulGatedKernel<Half, 32>", 16) == 16
     row = machine_code.table({("MatMulRowsKernel<Half, 16, 1>", 75): (80, 16, 192, 64)})
     assert "| 80 | 2.5 a weight | 64 | - | - | - | - | - | - | 20 | - |" in row, row
     assert machine_code.margin("MatMulTileKernel<Half, 64>", 75, (80, 16, 192, 64)) is None

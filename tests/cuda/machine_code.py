@@ -260,8 +260,8 @@ def check(facts, budgets, release):
 # How many weights of a product a lane has: four where rows of W are its first operand, two where they are
 # its second. And how many products share them, by the number in the kernel's name: tiles of 8 rows of x, or
 # rows of x, 16 a product.
-WEIGHTS = ((r"Quantized(?:Rows|SiluMul)Kernel<\w+, \d, (\d)>", 4, 1),
-           (r"MatMul(?:Rows|SiluMul)Kernel<\w+, (\d+)", 2, 16))
+WEIGHTS = ((r"Quantized(?:Rows|Gated)Kernel<\w+, \d, (\d)>", 4, 1),
+           (r"MatMul(?:Rows|Gated)Kernel<\w+, (\d+)", 2, 16))
 
 
 def weights_a_round(name, products):

@@ -39,7 +39,7 @@ T4, H200 = Chip(75, "Half", 1.3), Chip(90, "BFloat16", 0.7)  # whose kernels beg
 def cost_of_weight(limits, chip, bits, rows, gated):
     """Instructions of a lane for a weight, for this many rows of x."""
     eights = 1 if rows <= 8 else 2 if rows <= 16 else 4
-    kind = "SiluMul" if gated else "Rows"
+    kind = "Gated" if gated else "Rows"
     if bits < 16:
         name = f"Quantized{kind}Kernel<{chip.element}, {bits}, {eights}>"
     else:

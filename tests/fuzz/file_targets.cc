@@ -134,7 +134,8 @@ void FuzzConfig(absl::string_view data) {
   if (!config.ok()) return;
   BATON_CHECK(config->vocab_size > 0 && config->hidden_dim > 0 && !config->layers.empty());
   for (const model::LayerSpec& layer : config->layers) {
-    BATON_CHECK(layer.kv_heads > 0 && layer.query_heads % layer.kv_heads == 0);
+    const model::AttentionSpec& attention = layer.attention();
+    BATON_CHECK(attention.kv_heads > 0 && attention.query_heads % attention.kv_heads == 0);
   }
 }
 

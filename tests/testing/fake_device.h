@@ -83,16 +83,18 @@ class FakeDeviceBackend final : public ForwardingBackend {
     }
     return packed;
   }
-  absl::StatusOr<std::unique_ptr<backend::RopeTable>> MakeRopeTable(
-      absl::Span<const double> inverse_frequencies, int max_positions, float factor) override {
+  absl::StatusOr<std::unique_ptr<backend::RopeTable>> MakeRopeTable(const backend::RopeSpec& spec,
+                                                                    int max_positions) override {
+    const size_t query_bytes = spec.query_beta == 0 ? 0 : static_cast<size_t>(max_positions) * 4;
+    if (absl::Status status = Take(query_bytes); query_bytes > 0 && !status.ok()) return status;
     for (int i = 0; i < 2; ++i) {
       if (absl::Status status =
-              Take(inverse_frequencies.size() * static_cast<size_t>(max_positions) * 4);
+              Take(spec.inverse_frequencies.size() * static_cast<size_t>(max_positions) * 4);
           !status.ok()) {
         return status;
       }
     }
-    return ForwardingBackend::MakeRopeTable(inverse_frequencies, max_positions, factor);
+    return ForwardingBackend::MakeRopeTable(spec, max_positions);
   }
   std::unique_ptr<backend::DeviceBatch> Upload(const backend::RaggedBatch& batch) override {
     ++device_.uploads;
@@ -133,17 +135,18 @@ class FakeDeviceBackend final : public ForwardingBackend {
   void CopyToHost(void* host, const void* device, size_t size_bytes) override {
     ForwardingBackend::CopyToHost(host, Real(const_cast<void*>(device)), size_bytes);
   }
-  void Embed(const backend::DeviceBatch& batch, const backend::Tensor& table,
+  void Embed(const backend::DeviceBatch& batch, const backend::Tensor& table, float scale,
              const backend::Tensor& out) override {
-    ForwardingBackend::Embed(batch, Real(table), Real(out));
+    ForwardingBackend::Embed(batch, Real(table), scale, Real(out));
   }
-  void RmsNorm(const backend::Tensor& x, const backend::Buffer& weight, float eps,
-               const backend::Tensor& out) override {
-    ForwardingBackend::RmsNorm(Real(x), *Real(&weight), eps, Real(out));
-  }
-  void AddRmsNorm(const backend::Tensor& residual, const backend::Tensor& delta,
-                  const backend::Buffer& weight, float eps, const backend::Tensor& out) override {
-    ForwardingBackend::AddRmsNorm(Real(residual), Real(delta), *Real(&weight), eps, Real(out));
+  void Norm(const backend::NormArgs& args) override {
+    backend::NormArgs real = args;
+    real.residual = Real(args.residual);
+    if (args.delta.data != nullptr) real.delta = Real(args.delta);
+    real.delta_weight = Real(args.delta_weight);
+    real.weight = Real(args.weight);
+    real.out = Real(args.out);
+    ForwardingBackend::Norm(real);
   }
   void RopeWriteKv(const backend::DeviceBatch& batch, const backend::KvPool& pool,
                    const backend::RopeWriteArgs& args) override {
@@ -157,16 +160,22 @@ class FakeDeviceBackend final : public ForwardingBackend {
   void Attention(const backend::DeviceBatch& batch, const backend::KvPool& pool,
                  const backend::AttentionArgs& args) override {
     backend::AttentionArgs real = args;
+    real.sinks = Real(args.sinks);
     real.q = Real(args.q);
     real.out = Real(args.out);
     ForwardingBackend::Attention(batch, Real(pool), real);
   }
-  void SiluMul(const backend::Tensor& gate_up, const backend::Tensor& out) override {
-    ForwardingBackend::SiluMul(Real(gate_up), Real(out));
+  void Gate(const backend::Tensor& gate_up, const backend::GatedArgs& args,
+            const backend::Tensor& out) override {
+    ForwardingBackend::Gate(Real(gate_up), args, Real(out));
   }
-  void MatMulSiluMul(const backend::Tensor& x, const backend::PackedMatrix& gate_up,
-                     const backend::Tensor& scratch, const backend::Tensor& out) override {
-    ForwardingBackend::MatMulSiluMul(Real(x), gate_up, Real(scratch), Real(out));
+  void MatMulGated(const backend::Tensor& x, const backend::PackedMatrix& gate_up,
+                   const backend::GatedArgs& args, const backend::Tensor& scratch,
+                   const backend::Tensor& out) override {
+    ForwardingBackend::MatMulGated(Real(x), gate_up, args, Real(scratch), Real(out));
+  }
+  void ScaleLogits(const backend::Tensor& logits, float scale, float cap) override {
+    ForwardingBackend::ScaleLogits(Real(logits), scale, cap);
   }
   void GatherLogitRows(const backend::DeviceBatch& batch, const backend::Tensor& x,
                        const backend::Tensor& out) override {

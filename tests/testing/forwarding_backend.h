@@ -48,9 +48,9 @@ class ForwardingBackend : public backend::Backend {
       absl::Span<const backend::AnyHostMatrix> stacked) override {
     return inner_->PackAny(stacked);
   }
-  absl::StatusOr<std::unique_ptr<backend::RopeTable>> MakeRopeTable(
-      absl::Span<const double> inverse_frequencies, int max_positions, float factor) override {
-    return inner_->MakeRopeTable(inverse_frequencies, max_positions, factor);
+  absl::StatusOr<std::unique_ptr<backend::RopeTable>> MakeRopeTable(const backend::RopeSpec& spec,
+                                                                    int max_positions) override {
+    return inner_->MakeRopeTable(spec, max_positions);
   }
   std::unique_ptr<backend::DeviceBatch> Upload(const backend::RaggedBatch& batch) override {
     return inner_->Upload(batch);
@@ -63,25 +63,18 @@ class ForwardingBackend : public backend::Backend {
       const backend::KvPool& pool) override {
     return inner_->MakeDeviceLinks(pool);
   }
-  void Embed(const backend::DeviceBatch& batch, const backend::Tensor& table,
+  void Embed(const backend::DeviceBatch& batch, const backend::Tensor& table, float scale,
              const backend::Tensor& out) override {
-    inner_->Embed(batch, table, out);
+    inner_->Embed(batch, table, scale, out);
   }
   void EmbedPacked(const backend::DeviceBatch& batch, const backend::PackedMatrix& table,
-                   const backend::Tensor& out) override {
-    inner_->EmbedPacked(batch, table, out);
+                   float scale, const backend::Tensor& out) override {
+    inner_->EmbedPacked(batch, table, scale, out);
   }
   bool embeds_packed(backend::DType elements) const override {
     return inner_->embeds_packed(elements);
   }
-  void RmsNorm(const backend::Tensor& x, const backend::Buffer& weight, float eps,
-               const backend::Tensor& out) override {
-    inner_->RmsNorm(x, weight, eps, out);
-  }
-  void AddRmsNorm(const backend::Tensor& residual, const backend::Tensor& delta,
-                  const backend::Buffer& weight, float eps, const backend::Tensor& out) override {
-    inner_->AddRmsNorm(residual, delta, weight, eps, out);
-  }
+  void Norm(const backend::NormArgs& args) override { inner_->Norm(args); }
   void MatMul(const backend::Tensor& x, const backend::PackedMatrix& weight,
               const backend::Buffer* bias, const backend::Tensor& out) override {
     inner_->MatMul(x, weight, bias, out);
@@ -94,13 +87,18 @@ class ForwardingBackend : public backend::Backend {
                  const backend::AttentionArgs& args) override {
     inner_->Attention(batch, pool, args);
   }
-  void SiluMul(const backend::Tensor& gate_up, const backend::Tensor& out) override {
-    inner_->SiluMul(gate_up, out);
+  void Gate(const backend::Tensor& gate_up, const backend::GatedArgs& args,
+            const backend::Tensor& out) override {
+    inner_->Gate(gate_up, args, out);
   }
   bool needs_gate_up() const override { return inner_->needs_gate_up(); }
-  void MatMulSiluMul(const backend::Tensor& x, const backend::PackedMatrix& gate_up,
-                     const backend::Tensor& scratch, const backend::Tensor& out) override {
-    inner_->MatMulSiluMul(x, gate_up, scratch, out);
+  void MatMulGated(const backend::Tensor& x, const backend::PackedMatrix& gate_up,
+                   const backend::GatedArgs& args, const backend::Tensor& scratch,
+                   const backend::Tensor& out) override {
+    inner_->MatMulGated(x, gate_up, args, scratch, out);
+  }
+  void ScaleLogits(const backend::Tensor& logits, float scale, float cap) override {
+    inner_->ScaleLogits(logits, scale, cap);
   }
   void GatherLogitRows(const backend::DeviceBatch& batch, const backend::Tensor& x,
                        const backend::Tensor& out) override {

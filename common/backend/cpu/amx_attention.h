@@ -118,7 +118,7 @@ BATON_INLINE void WeightsAmx(const AttentionTile& tile, int column, Seen seen, T
                              float* scores, uint16_t* weights) {
   const auto [begin, end, end_of_blocks] = range;
   for (int t = end_of_blocks; t < end; ++t) Store(Zero(), scores + t * 16);  // masked
-  const F32x16 max = MaskAndMax<1>(tile, column, seen, begin, end, scores);
+  const F32x16 max = MaskAndMax<1>(tile, tile.score_cap * kLog2E, column, seen, begin, end, scores);
   const __m512i interleave =
       _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
                        21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <limits>
 
 #include "common/base/check.h"
 
@@ -186,6 +187,7 @@ void AttentionRunner::AttendSplit(const Step& step, const Tile& tile, int split,
   job.codes = static_cast<Codes>(kv.format);
   job.row_bytes = kv.row_bytes();
   job.head_dim = kv.head_dim;
+  job.score_cap = step.args.score_cap;
   job.tokens = std::min(kSplitTokens, first_position + tile.row_count - start);
   job.query = query;
   job.columns = tile.row_count * step.group;
@@ -228,13 +230,16 @@ void AttentionRunner::AttendSplit(const Step& step, const Tile& tile, int split,
 void AttentionRunner::Finish(const Step& step, const Tile& tile, const SplitResult& total) {
   const CpuBatch::Sequence& sequence = step.batch.sequences()[tile.sequence];
   const Tensor& out = step.args.out;
+  const auto* sinks =
+      step.args.sinks == nullptr ? nullptr : static_cast<const float*>(step.args.sinks->data());
   for (int c = 0; c < tile.row_count * step.group; ++c) {
     const int64_t row = sequence.first_row + tile.first_row + c / step.group;
     const int64_t head = int64_t{tile.kv_head} * step.group + c % step.group;
     const int64_t at = row * out.row_stride + head * step.kv.head_dim;
     kernels_.finish(
-        total.value + c * step.value_stride, total.sum[c], step.kv.head_dim,
-        static_cast<Element>(out.dtype),
+        total.value + c * step.value_stride, total.sum[c],
+        sinks == nullptr ? -std::numeric_limits<float>::infinity() : sinks[head] - total.max[c],
+        step.kv.head_dim, static_cast<Element>(out.dtype),
         static_cast<std::byte*>(out.data) + at * static_cast<int64_t>(SizeOf(out.dtype)));
   }
 }

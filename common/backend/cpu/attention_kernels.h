@@ -226,15 +226,24 @@ BATON_INLINE Seen SeenBy(const AttentionTile& tile) {
   return seen;
 }
 
+// Scores of tokens [begin, end), `columns` a token, to cap * tanh(score / cap).
+BATON_INLINE void CapScores(float cap, int columns, int begin, int end, float* scores) {
+  const F32x16 inverse = Set1(1.0f / cap), most = Set1(cap);
+  for (int64_t i = int64_t{begin} * columns; i < int64_t{end} * columns; i += 16) {
+    Store(Mul(Tanh(Mul(Load(scores + i), inverse)), most), scores + i);
+  }
+}
+
 // The largest scores of 16 / kTokens columns, from `column` on, over tokens [begin, end); scores
 // that a column does not see become -inf. Lane i of each vector of scores, and of the result, is
 // column i % (16 / kTokens) of token i / (16 / kTokens): with two tokens a vector, the result has
 // the largest score of the even tokens and of the odd ones. begin is a multiple of 4, begin and end
-// are multiples of kTokens.
+// are multiples of kTokens. cap: AttentionTile's, in the scores' unit.
 template <int kTokens>
-BATON_INLINE F32x16 MaskAndMax(const AttentionTile& tile, int column, Seen seen, int begin, int end,
-                               float* scores) {
+BATON_INLINE F32x16 MaskAndMax(const AttentionTile& tile, float cap, int column, Seen seen,
+                               int begin, int end, float* scores) {
   constexpr int kColumns = 16 / kTokens;
+  if (cap != 0) CapScores(cap, kColumns, begin, end, scores);
   float lanes[2][16];
   for (int i = 0; i < 16; ++i) {
     const int of = column + i % kColumns, token = i / kColumns;
@@ -283,7 +292,7 @@ BATON_INLINE void SoftmaxColumns(const AttentionTile& tile, int column, Seen see
                                  int end, float* scores) {
   constexpr int kChains = 4 / kTokens;  // vectors, each with the chains of kTokens remainders
   const auto add_tokens = [](F32x16 a) { return kTokens == 2 ? Add(a, SwapHalves(a)) : a; };
-  F32x16 max = MaskAndMax<kTokens>(tile, column, seen, begin, end, scores);
+  F32x16 max = MaskAndMax<kTokens>(tile, tile.score_cap, column, seen, begin, end, scores);
   if (kTokens == 2) max = Max(max, SwapHalves(max));
   F32x16 sum[4] = {Zero(), Zero(), Zero(), Zero()};
   int t = begin;
@@ -463,8 +472,8 @@ void CombineSplit(const SplitResult& split, int columns, int64_t n, const SplitR
   }
 }
 
-void FinishRow(const float* value, float sum, int64_t n, Element element, void* y) {
-  const F32x16 divisor = Set1(sum);
+void FinishRow(const float* value, float sum, float sink, int64_t n, Element element, void* y) {
+  const F32x16 divisor = Add(Set1(sum), Exp(Set1(sink)));
   for (int64_t i = 0; i < n; i += 16) {
     const F32x16 a = Div(Load(value + i), divisor);
     if (n - i >= 16) {

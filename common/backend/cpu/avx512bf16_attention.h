@@ -144,7 +144,8 @@ BATON_INLINE void WeightsBF16(const AttentionTile& tile, int column, Seen seen, 
   for (int t = range.end_of_blocks; t < range.end; t += 2) {
     Store(Zero(), scores + t * kGroupColumns);  // masked
   }
-  const F32x16 by_token = MaskAndMax<2>(tile, column, seen, range.begin, range.end, scores);
+  const F32x16 by_token =
+      MaskAndMax<2>(tile, tile.score_cap * kLog2E, column, seen, range.begin, range.end, scores);
   const F32x16 max = Max(by_token, SwapHalves(by_token));
   // Takes the tokens 0 and 1 of [token][8] together, and 2 and 3.
   const __m512i interleave =

@@ -38,8 +38,9 @@ class CpuRopeTable final : public RopeTable {
  public:
   int half = 0;  // rotary_dim / 2
   int positions = 0;
-  std::vector<float> cosine;  // [positions, half]
-  std::vector<float> sine;    // [positions, half]
+  std::vector<float> cosine;       // [positions, half]
+  std::vector<float> sine;         // [positions, half]
+  std::vector<float> query_scale;  // [positions], or none
 };
 
 // What is enqueued on the CPU has been done.
@@ -116,27 +117,28 @@ class CpuBackend final : public Backend {
   bool packs_any() const override { return !dequantize_; }
   absl::StatusOr<std::unique_ptr<PackedMatrix>> PackAny(
       absl::Span<const AnyHostMatrix> stacked) override;
-  absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(
-      absl::Span<const double> inverse_frequencies, int max_positions, float factor) override;
+  absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(const RopeSpec& spec,
+                                                           int max_positions) override;
   std::unique_ptr<DeviceBatch> Upload(const RaggedBatch& batch) override {
     return std::make_unique<CpuBatch>(batch);
   }
   std::unique_ptr<Event> RecordEvent() override { return std::make_unique<DoneEvent>(); }
 
-  void Embed(const DeviceBatch& batch, const Tensor& table, const Tensor& out) override;
-  void EmbedPacked(const DeviceBatch& batch, const PackedMatrix& table, const Tensor& out) override;
+  void Embed(const DeviceBatch& batch, const Tensor& table, float scale,
+             const Tensor& out) override;
+  void EmbedPacked(const DeviceBatch& batch, const PackedMatrix& table, float scale,
+                   const Tensor& out) override;
   bool embeds_packed(DType elements) const override {
     return elements == activation_dtype_ || activation_dtype_ == DType::kF32;
   }
-  void RmsNorm(const Tensor& x, const Buffer& weight, float eps, const Tensor& out) override;
-  void AddRmsNorm(const Tensor& residual, const Tensor& delta, const Buffer& weight, float eps,
-                  const Tensor& out) override;
+  void Norm(const NormArgs& args) override;
   void MatMul(const Tensor& x, const PackedMatrix& weight, const Buffer* bias,
               const Tensor& out) override;
   void RopeWriteKv(const DeviceBatch& batch, const KvPool& pool,
                    const RopeWriteArgs& args) override;
   void Attention(const DeviceBatch& batch, const KvPool& pool, const AttentionArgs& args) override;
-  void SiluMul(const Tensor& gate_up, const Tensor& out) override;
+  void Gate(const Tensor& gate_up, const GatedArgs& args, const Tensor& out) override;
+  void ScaleLogits(const Tensor& logits, float scale, float cap) override;
   void GatherLogitRows(const DeviceBatch& batch, const Tensor& x, const Tensor& out) override;
   void CopyBlocks(const KvPool& pool, absl::Span<const int32_t> sources,
                   absl::Span<const int32_t> targets) override;
@@ -216,35 +218,44 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> CpuBackend::PackAny(
   return std::make_unique<StackedMatrix>(std::move(parts));
 }
 
-absl::StatusOr<std::unique_ptr<RopeTable>> CpuBackend::MakeRopeTable(
-    absl::Span<const double> inverse_frequencies, int max_positions, float factor) {
+absl::StatusOr<std::unique_ptr<RopeTable>> CpuBackend::MakeRopeTable(const RopeSpec& spec,
+                                                                     int max_positions) {
   auto table = std::make_unique<CpuRopeTable>();
-  table->half = static_cast<int>(inverse_frequencies.size());
+  const int half = static_cast<int>(spec.inverse_frequencies.size());
+  table->half = half;
   table->positions = max_positions;
-  table->cosine.resize(int64_t{max_positions} * table->half);
+  table->cosine.resize(int64_t{max_positions} * half);
   table->sine.resize(table->cosine.size());
-  ForRows(max_positions, table->half * 16, [&](int64_t position) {
-    for (int i = 0; i < table->half; ++i) {
-      const double angle = static_cast<double>(position) * inverse_frequencies[i];
-      table->cosine[position * table->half + i] = static_cast<float>(std::cos(angle) * factor);
-      table->sine[position * table->half + i] = static_cast<float>(std::sin(angle) * factor);
+  ForRows(max_positions, half * 16, [&](int64_t position) {
+    for (int i = 0; i < half; ++i) {
+      const double angle = static_cast<double>(position) * spec.inverse_frequencies[i];
+      table->cosine[position * half + i] = static_cast<float>(std::cos(angle) * spec.factor);
+      table->sine[position * half + i] = static_cast<float>(std::sin(angle) * spec.factor);
     }
   });
+  if (spec.query_beta == 0) return table;
+  table->query_scale.resize(max_positions);
+  for (int position = 0; position < max_positions; ++position) {
+    table->query_scale[position] = spec.QueryScale(position);
+  }
   return table;
 }
 
-void CpuBackend::Embed(const DeviceBatch& batch, const Tensor& table, const Tensor& out) {
+void CpuBackend::Embed(const DeviceBatch& batch, const Tensor& table, float scale,
+                       const Tensor& out) {
   const CpuBatch& cpu = Cpu(batch);
   CheckF32(out);
   CheckShape(out, cpu.rows(), table.cols);
   ForRows(cpu.rows(), out.cols, [&](int64_t row) {
     const int32_t token = cpu.tokens()[row];
     BATON_CHECK(token >= 0 && token < table.rows) << "token " << token;
-    kernels_.to_f32(RowOf(table, token), ElementOf(table.dtype), out.cols, At<float>(out, row));
+    float* to = At<float>(out, row);
+    kernels_.to_f32(RowOf(table, token), ElementOf(table.dtype), out.cols, to);
+    if (scale != 1) kernels_.scale(to, scale, 0, out.cols);
   });
 }
 
-void CpuBackend::EmbedPacked(const DeviceBatch& batch, const PackedMatrix& table,
+void CpuBackend::EmbedPacked(const DeviceBatch& batch, const PackedMatrix& table, float scale,
                              const Tensor& out) {
   const CpuBatch& cpu = Cpu(batch);
   CheckF32(out);
@@ -258,34 +269,39 @@ void CpuBackend::EmbedPacked(const DeviceBatch& batch, const PackedMatrix& table
   ForRows(cpu.rows(), out.cols, [&](int64_t row) {
     float* to = At<float>(out, row);
     panels.ReadRow(cpu.tokens()[row], to);
-    if (!rounds) return;
-    std::vector<uint16_t> rounded(static_cast<size_t>(out.cols));
-    kernels_.from_f32(to, ElementOf(activation_dtype_), out.cols, rounded.data());
-    kernels_.to_f32(rounded.data(), ElementOf(activation_dtype_), out.cols, to);
+    if (rounds) {
+      std::vector<uint16_t> rounded(static_cast<size_t>(out.cols));
+      kernels_.from_f32(to, ElementOf(activation_dtype_), out.cols, rounded.data());
+      kernels_.to_f32(rounded.data(), ElementOf(activation_dtype_), out.cols, to);
+    }
+    if (scale != 1) kernels_.scale(to, scale, 0, out.cols);
   });
 }
 
-void CpuBackend::RmsNorm(const Tensor& x, const Buffer& weight, float eps, const Tensor& out) {
-  CheckF32(x);
-  CheckShape(out, x.rows, x.cols);
-  CheckHolds(weight, x.cols);
-  ForRows(x.rows, x.cols, [&](int64_t row) {
-    kernels_.rms_norm(At<float>(x, row), nullptr, static_cast<const float*>(weight.data()), eps,
-                      x.cols, ElementOf(out.dtype), RowOf(out, row));
-  });
-}
-
-void CpuBackend::AddRmsNorm(const Tensor& residual, const Tensor& delta, const Buffer& weight,
-                            float eps, const Tensor& out) {
+void CpuBackend::Norm(const NormArgs& args) {
+  const Tensor& residual = args.residual;
   CheckF32(residual);
-  CheckF32(delta);
-  CheckShape(delta, residual.rows, residual.cols);
-  CheckShape(out, residual.rows, residual.cols);
-  CheckHolds(weight, residual.cols);
+  CheckShape(args.out, residual.rows, residual.cols);
+  if (args.weight != nullptr) CheckHolds(*args.weight, residual.cols);
+  const bool adds = args.delta.data != nullptr;
+  if (adds) {
+    CheckF32(args.delta);
+    CheckShape(args.delta, residual.rows, residual.cols);
+    if (args.delta_weight != nullptr) CheckHolds(*args.delta_weight, residual.cols);
+  }
+  const auto floats = [](const Buffer* buffer) {
+    return buffer == nullptr ? nullptr : static_cast<const float*>(buffer->data());
+  };
   ForRows(residual.rows, residual.cols, [&](int64_t row) {
-    kernels_.rms_norm(At<float>(residual, row), At<float>(delta, row),
-                      static_cast<const float*>(weight.data()), eps, residual.cols,
-                      ElementOf(out.dtype), RowOf(out, row));
+    kernels_.norm({.x = At<float>(residual, row),
+                   .delta = adds ? At<float>(args.delta, row) : nullptr,
+                   .delta_scale = args.delta_scale,
+                   .delta_weight = adds ? floats(args.delta_weight) : nullptr,
+                   .weight = floats(args.weight),
+                   .eps = args.eps,
+                   .n = residual.cols,
+                   .element = ElementOf(args.out.dtype),
+                   .y = RowOf(args.out, row)});
   });
 }
 
@@ -310,18 +326,18 @@ void CpuBackend::RopeWriteKv(const DeviceBatch& batch, const KvPool& pool,
   CheckShape(args.q_out, cpu.rows(), args.query_heads * d);
   if (args.q_norm != nullptr) CheckHolds(*args.q_norm, d);
   if (args.k_norm != nullptr) CheckHolds(*args.k_norm, d);
-  BATON_CHECK(args.rope != nullptr);
   BATON_CHECK_LE(d, kMaxHeadDim);
-  BATON_CHECK_LE(static_cast<const CpuRopeTable*>(args.rope)->half * 2, d);
+  if (args.rope != nullptr)
+    BATON_CHECK_LE(static_cast<const CpuRopeTable*>(args.rope)->half * 2, d);
   ForRows(cpu.rows(), args.qkv.cols, [&](int64_t row) { RopeRow(cpu, pool, args, row); });
 }
 
 void CpuBackend::RopeRow(const CpuBatch& batch, const KvPool& pool, const RopeWriteArgs& args,
                          int64_t row) {
-  const CpuRopeTable& rope = static_cast<const CpuRopeTable&>(*args.rope);
+  const auto* rope = static_cast<const CpuRopeTable*>(args.rope);
   const CpuBatch::Sequence& sequence = batch.sequences()[batch.sequence_of(row)];
   const int position = sequence.context + static_cast<int>(row) - sequence.first_row;
-  BATON_CHECK_LT(position, rope.positions);
+  if (rope != nullptr) BATON_CHECK_LT(position, rope->positions);
   const int64_t block_index = position / pool.block_tokens;
   BATON_CHECK_LT(block_index, static_cast<int64_t>(sequence.blocks.size()));
   const int32_t block = sequence.blocks[block_index];
@@ -330,17 +346,25 @@ void CpuBackend::RopeRow(const CpuBatch& batch, const KvPool& pool, const RopeWr
   const int64_t d = pool.head_dim;
   const auto turn = [&](const float* from, const Buffer* norm, float* to) {
     if (norm != nullptr) {
-      kernels_.rms_norm(const_cast<float*>(from), nullptr, static_cast<const float*>(norm->data()),
-                        args.norm_eps, d, Element::kF32, to);
+      kernels_.norm({.x = const_cast<float*>(from),
+                     .weight = static_cast<const float*>(norm->data()),
+                     .eps = args.norm_eps,
+                     .n = d,
+                     .y = to});
     } else {
       std::memcpy(to, from, d * sizeof(float));
     }
-    kernels_.rope(to, rope.cosine.data() + int64_t{position} * rope.half,
-                  rope.sine.data() + int64_t{position} * rope.half, rope.half);
+    if (rope == nullptr) return;
+    const int64_t first = int64_t{position} * rope->half;
+    kernels_.rope(to, rope->cosine.data() + first, rope->sine.data() + first, rope->half);
   };
   const float* from = At<float>(args.qkv, row);
   for (int head = 0; head < args.query_heads; ++head, from += d) {
-    turn(from, args.q_norm, At<float>(args.q_out, row) + head * d);
+    float* to = At<float>(args.q_out, row) + head * d;
+    turn(from, args.q_norm, to);
+    if (rope != nullptr && !rope->query_scale.empty()) {
+      kernels_.scale(to, rope->query_scale[position], 0, d);
+    }
   }
   const int in_block = position % pool.block_tokens;
   std::byte* head_base =
@@ -375,13 +399,20 @@ void CpuBackend::Attention(const DeviceBatch& batch, const KvPool& pool,
   attention_.Run(cpu, pool, args);
 }
 
-void CpuBackend::SiluMul(const Tensor& gate_up, const Tensor& out) {
+void CpuBackend::Gate(const Tensor& gate_up, const GatedArgs& args, const Tensor& out) {
   CheckF32(gate_up);
   CheckShape(out, gate_up.rows, gate_up.cols / 2);
   ForRows(out.rows, out.cols, [&](int64_t row) {
     const float* gate = At<float>(gate_up, row);
-    kernels_.silu_mul(gate, gate + out.cols, out.cols, ElementOf(out.dtype), RowOf(out, row));
+    kernels_.gate(gate, gate + out.cols, static_cast<Activation>(args.activation), args.scale,
+                  out.cols, ElementOf(out.dtype), RowOf(out, row));
   });
+}
+
+void CpuBackend::ScaleLogits(const Tensor& logits, float scale, float cap) {
+  CheckF32(logits);
+  ForRows(logits.rows, logits.cols,
+          [&](int64_t row) { kernels_.scale(At<float>(logits, row), scale, cap, logits.cols); });
 }
 
 void CpuBackend::GatherLogitRows(const DeviceBatch& batch, const Tensor& x, const Tensor& out) {

@@ -20,9 +20,10 @@ constexpr Kernels F32Kernels(const char* name) {
 #else
   kernels.numerics = "portable";
 #endif
-  kernels.rms_norm = RmsNormRow;
+  kernels.norm = Norm;
   kernels.rope = RopeHead;
-  kernels.silu_mul = SiluMulRow;
+  kernels.gate = Gate;
+  kernels.scale = ScaleRow;
   kernels.to_f32 = ToF32;
   kernels.from_f32 = FromF32;
   kernels.quantize = QuantizeRow;

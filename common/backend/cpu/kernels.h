@@ -114,6 +114,7 @@ struct AttentionTile {
   Codes codes = Codes::kPlain;
   int64_t row_bytes = 0;
   int head_dim = 0;
+  float score_cap = 0;          // 0: none; see AttentionArgs
   int tokens = 0;               // of this split to look at, from its start
   const void* query = nullptr;  // as pack_query left it
   int columns = 0;
@@ -127,6 +128,22 @@ struct AttentionTile {
 
 constexpr int kMaxHeadDim = 512;
 constexpr float kLowestScore = -1e30f;  // finite: a row that sees no token yet makes no NaN
+
+// A row of Norm; see NormArgs.
+struct NormRow {
+  float* x = nullptr;  // [n]
+  const float* delta = nullptr;
+  float delta_scale = 1;
+  const float* delta_weight = nullptr;
+  const float* weight = nullptr;
+  float eps = 0;
+  int64_t n = 0;
+  Element element = Element::kF32;  // of y
+  void* y = nullptr;
+};
+
+// The values are those of GatedActivation.
+enum class Activation : uint8_t { kSilu, kGeluTanh };
 
 struct AttentionKernels {
   int64_t (*query_bytes)(int head_dim) = nullptr;
@@ -143,13 +160,14 @@ struct Kernels {
   const char* numerics = nullptr;
   const char* numerics_bf16 = nullptr;  // null: not on this CPU
 
-  // y = x / rms(x) * weight; y has `element`. If `delta`, first x += delta, in place.
-  void (*rms_norm)(float* x, const float* delta, const float* weight, float eps, int64_t n,
-                   Element element, void* y) = nullptr;
+  void (*norm)(const NormRow& row) = nullptr;
   // Pairs (i, i + half) turned by cos[i], sin[i]; the rest as it is. In place.
   void (*rope)(float* head, const float* cosine, const float* sine, int half) = nullptr;
-  void (*silu_mul)(const float* gate, const float* up, int64_t n, Element element,
-                   void* y) = nullptr;
+  // y = activation(gate) * up * scale
+  void (*gate)(const float* gate, const float* up, Activation activation, float scale, int64_t n,
+               Element element, void* y) = nullptr;
+  // In place: x * scale, or cap * tanh(x * scale / cap) if cap is not 0.
+  void (*scale)(float* x, float scale, float cap, int64_t n) = nullptr;
   void (*to_f32)(const void* x, Element element, int64_t n, float* y) = nullptr;
   void (*from_f32)(const float* x, Element element, int64_t n, void* y) = nullptr;
   // One row of n elements, as KvFormat says. REQUIRES: codes is not kPlain; n is even.
@@ -175,8 +193,9 @@ struct Kernels {
   // Adds a split's result to `total`, that of the splits before it. `stride`: of `value` in both.
   void (*combine)(const SplitResult& split, int columns, int64_t stride,
                   const SplitResult& total) = nullptr;
-  // y = value / sum
-  void (*finish)(const float* value, float sum, int64_t n, Element element, void* y) = nullptr;
+  // y = value / (sum + e^sink), `sink` less the largest score; -inf: there is none.
+  void (*finish)(const float* value, float sum, float sink, int64_t n, Element element,
+                 void* y) = nullptr;
 };
 
 // Each is empty (no name) where the compiler does not target that instruction set.

@@ -34,29 +34,55 @@ BATON_INLINE void StoreElementsPart(F32x16 a, Element element, void* p, int64_t 
   for (int i = 0; i < count; ++i) static_cast<uint16_t*>(p)[at + i] = lanes[i];
 }
 
-void RmsNormRow(float* x, const float* delta, const float* weight, float eps, int64_t n,
-                Element element, void* y) {
-  const int64_t whole = n & ~int64_t{15};
-  const int rest = static_cast<int>(n - whole);
+// 1 / rms of n elements, of which take(i, count) gives those from i on; it has 16 lanes, of which
+// `count` count and the others are zeros.
+template <class Take>
+BATON_INLINE F32x16 InverseRms(int64_t n, float eps, const Take& take) {
   F32x16 squares = Zero();
-  for (int64_t i = 0; i < whole; i += 16) {
-    F32x16 a = Load(x + i);
-    if (delta != nullptr) Store(a = Add(a, Load(delta + i)), x + i);
+  for (int64_t i = 0; i < n; i += 16) {
+    const F32x16 a = take(i, n - i < 16 ? static_cast<int>(n - i) : 16);
     squares = Fma(a, a, squares);
   }
-  if (rest > 0) {
-    F32x16 a = LoadPart(x + whole, rest);
-    if (delta != nullptr) StorePart(a = Add(a, LoadPart(delta + whole, rest)), x + whole, rest);
-    squares = Fma(a, a, squares);
-  }
-  const float mean = SumLanes(squares) / static_cast<float>(n);
-  const F32x16 scale = Set1(1.0f / __builtin_sqrtf(mean + eps));
-  for (int64_t i = 0; i < whole; i += 16) {
-    StoreElements(Mul(Mul(Load(x + i), scale), Load(weight + i)), element, y, i);
-  }
-  if (rest > 0) {
-    const F32x16 w = LoadPart(weight + whole, rest);
-    StoreElementsPart(Mul(Mul(LoadPart(x + whole, rest), scale), w), element, y, whole, rest);
+  return Set1(1.0f / __builtin_sqrtf(SumLanes(squares) / static_cast<float>(n) + eps));
+}
+
+BATON_INLINE F32x16 LoadUpTo16(const float* p, int count) {
+  return count == 16 ? Load(p) : LoadPart(p, count);
+}
+
+void Norm(const NormRow& row) {
+  const auto delta_at = [&row](int64_t i, int count) {
+    const F32x16 delta = LoadUpTo16(row.delta + i, count);
+    return row.delta_scale == 1 ? delta : Mul(delta, Set1(row.delta_scale));
+  };
+  F32x16 delta_inverse = Zero();
+  if (row.delta_weight != nullptr) delta_inverse = InverseRms(row.n, row.eps, delta_at);
+  // Adds the delta on the way.
+  const auto sum_at = [&](int64_t i, int count) {
+    F32x16 a = LoadUpTo16(row.x + i, count);
+    if (row.delta == nullptr) return a;
+    F32x16 delta = delta_at(i, count);
+    if (row.delta_weight != nullptr) {
+      delta = Mul(Mul(delta, delta_inverse), LoadUpTo16(row.delta_weight + i, count));
+    }
+    a = Add(a, delta);
+    if (count == 16) {
+      Store(a, row.x + i);
+    } else {
+      StorePart(a, row.x + i, count);
+    }
+    return a;
+  };
+  const F32x16 inverse = InverseRms(row.n, row.eps, sum_at);
+  for (int64_t i = 0; i < row.n; i += 16) {
+    const int count = row.n - i < 16 ? static_cast<int>(row.n - i) : 16;
+    F32x16 a = LoadUpTo16(row.x + i, count);
+    if (row.weight != nullptr) a = Mul(Mul(a, inverse), LoadUpTo16(row.weight + i, count));
+    if (count == 16) {
+      StoreElements(a, row.element, row.y, i);
+    } else {
+      StoreElementsPart(a, row.element, row.y, i, count);
+    }
   }
 }
 
@@ -72,20 +98,56 @@ void RopeHead(float* head, const float* cosine, const float* sine, int half) {
   }
 }
 
-BATON_INLINE F32x16 SiluTimes(F32x16 gate, F32x16 up) {
-  const F32x16 one = Set1(1.0f);
-  return Mul(Div(gate, Add(one, Exp(Sub(Zero(), gate)))), up);
+// x / (1 + e^-x)
+BATON_INLINE F32x16 Silu(F32x16 x) { return Div(x, Add(Set1(1.0f), Exp(Sub(Zero(), x)))); }
+
+// x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3)
+BATON_INLINE F32x16 GeluTanh(F32x16 x) {
+  const F32x16 inner = Mul(x, Fma(Mul(x, x), Set1(0.044715f), Set1(1.0f)));
+  return Div(x, Add(Set1(1.0f), Exp(Mul(inner, Set1(-1.59576912f)))));
 }
 
-void SiluMulRow(const float* gate, const float* up, int64_t n, Element element, void* y) {
+BATON_INLINE F32x16 Tanh(F32x16 x) {
+  const F32x16 minus = Sub(Zero(), x), one = Set1(1.0f);
+  const F32x16 e = Exp(Mul(Max(minus, x), Set1(-2.0f)));  // a NaN stays one
+  const F32x16 y = Div(Sub(one, e), Add(one, e));
+  return IfLess(x, Zero(), Sub(Zero(), y), y);
+}
+
+template <class Activate>
+BATON_INLINE void GateRow(const float* gate, const float* up, float scale, int64_t n,
+                          Element element, void* y, const Activate& activate) {
+  const auto times = [&](F32x16 g, F32x16 u) {
+    const F32x16 product = Mul(activate(g), u);
+    return scale == 1 ? product : Mul(product, Set1(scale));
+  };
   int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    StoreElements(SiluTimes(Load(gate + i), Load(up + i)), element, y, i);
-  }
+  for (; i + 16 <= n; i += 16) StoreElements(times(Load(gate + i), Load(up + i)), element, y, i);
   if (i < n) {
     const int rest = static_cast<int>(n - i);
-    const F32x16 a = SiluTimes(LoadPart(gate + i, rest), LoadPart(up + i, rest));
-    StoreElementsPart(a, element, y, i, rest);
+    StoreElementsPart(times(LoadPart(gate + i, rest), LoadPart(up + i, rest)), element, y, i, rest);
+  }
+}
+
+void Gate(const float* gate, const float* up, Activation activation, float scale, int64_t n,
+          Element element, void* y) {
+  if (activation == Activation::kGeluTanh) {
+    return GateRow(gate, up, scale, n, element, y, [](F32x16 x) { return GeluTanh(x); });
+  }
+  GateRow(gate, up, scale, n, element, y, [](F32x16 x) { return Silu(x); });
+}
+
+void ScaleRow(float* x, float scale, float cap, int64_t n) {
+  const F32x16 by = Set1(cap == 0 ? scale : scale / cap), most = Set1(cap);
+  for (int64_t i = 0; i < n; i += 16) {
+    const int count = n - i < 16 ? static_cast<int>(n - i) : 16;
+    F32x16 a = Mul(LoadUpTo16(x + i, count), by);
+    if (cap != 0) a = Mul(Tanh(a), most);
+    if (count == 16) {
+      Store(a, x + i);
+    } else {
+      StorePart(a, x + i, count);
+    }
   }
 }
 

@@ -10,7 +10,6 @@
 #include "common/backend/cuda/kernels/attention.h"
 #include "common/backend/cuda/kernels/blocks.h"
 #include "common/backend/cuda/kernels/elementwise.h"
-#include "common/backend/cuda/kernels/norm.h"
 #include "common/backend/cuda/kernels/rope_write.h"
 #include "common/backend/cuda/matrices/device_weights.h"
 #include "common/backend/cuda/matrices/gated_product.h"
@@ -18,6 +17,7 @@
 #include "common/backend/cuda/matrices/quantized_matrix.h"
 #include "common/backend/cuda/nccl/nccl_links.h"
 #include "common/backend/cuda/plan/workspace_sizes.h"
+#include "common/backend/cuda/row_operations.h"
 #include "common/backend/cuda/runtime/arena.h"
 #include "common/backend/cuda/runtime/arena_buffer.h"
 #include "common/backend/cuda/runtime/device_share.h"
@@ -36,23 +36,6 @@ namespace {
 constexpr size_t kStagingBytes = size_t{8} << 20;
 
 const CudaBatch& Cuda(const DeviceBatch& batch) { return static_cast<const CudaBatch&>(batch); }
-
-// The kernels move 16 bytes at a time.
-void CheckRows(const Tensor& tensor, int64_t rows, int64_t cols) {
-  BATON_CHECK_EQ(tensor.rows, rows);
-  BATON_CHECK_EQ(tensor.cols, cols);
-  BATON_CHECK(tensor.row_stride >= cols && tensor.row_stride % 8 == 0 && cols % 8 == 0)
-      << cols << " columns, " << tensor.row_stride << " apart";
-  BATON_CHECK_EQ(reinterpret_cast<uintptr_t>(tensor.data) % 16, uintptr_t{0});
-}
-float* F32(const Tensor& tensor) {
-  BATON_CHECK(tensor.dtype == DType::kF32);
-  return static_cast<float*>(tensor.data);
-}
-const float* F32(const Buffer& buffer, int64_t floats) {
-  BATON_CHECK_GE(buffer.size_bytes(), static_cast<size_t>(floats) * sizeof(float));
-  return static_cast<const float*>(buffer.data());
-}
 
 class CudaBackend final : public Backend {
  public:
@@ -95,9 +78,9 @@ class CudaBackend final : public Backend {
       absl::Span<const QuantizedHostMatrix> stacked) override {
     return CudaQuantizedMatrix::Make(stacked, activation_dtype_, *this, *staging_);
   }
-  absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(
-      absl::Span<const double> inverse_frequencies, int max_positions, float factor) override {
-    return CudaRopeTable::Make(inverse_frequencies, max_positions, factor, *this, *staging_);
+  absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(const RopeSpec& spec,
+                                                           int max_positions) override {
+    return CudaRopeTable::Make(spec, max_positions, *this, *staging_);
   }
   void Tune(absl::Span<const MatMulUse> products) override {
     if (products_ == nullptr) return;
@@ -124,23 +107,23 @@ class CudaBackend final : public Backend {
     return links;
   }
 
-  void Embed(const DeviceBatch& batch, const Tensor& table, const Tensor& out) override;
-  void RmsNorm(const Tensor& x, const Buffer& weight, float eps, const Tensor& out) override {
-    Norm(x, nullptr, weight, eps, out);
-  }
-  void AddRmsNorm(const Tensor& residual, const Tensor& delta, const Buffer& weight, float eps,
-                  const Tensor& out) override {
-    Norm(residual, &delta, weight, eps, out);
-  }
+  void Embed(const DeviceBatch& batch, const Tensor& table, float scale,
+             const Tensor& out) override;
+  void Norm(const NormArgs& args) override { EnqueueNorm(args, stream_); }
   void MatMul(const Tensor& x, const PackedMatrix& weight, const Buffer* bias,
               const Tensor& out) override;
   void RopeWriteKv(const DeviceBatch& batch, const KvPool& pool,
                    const RopeWriteArgs& args) override;
   void Attention(const DeviceBatch& batch, const KvPool& pool, const AttentionArgs& args) override;
-  void SiluMul(const Tensor& gate_up, const Tensor& out) override;
+  void Gate(const Tensor& gate_up, const GatedArgs& args, const Tensor& out) override {
+    EnqueueGate(gate_up, args, out, stream_);
+  }
   bool needs_gate_up() const override { return products_ != nullptr; }
-  void MatMulSiluMul(const Tensor& x, const PackedMatrix& gate_up, const Tensor& scratch,
-                     const Tensor& out) override;
+  void MatMulGated(const Tensor& x, const PackedMatrix& gate_up, const GatedArgs& args,
+                   const Tensor& scratch, const Tensor& out) override;
+  void ScaleLogits(const Tensor& logits, float scale, float cap) override {
+    EnqueueScaleLogits(logits, scale, cap, stream_);
+  }
   void GatherLogitRows(const DeviceBatch& batch, const Tensor& x, const Tensor& out) override;
   bool samples_on_device() const override { return true; }
   void EnqueueSample(const Tensor& logits, int64_t token_count,
@@ -162,8 +145,6 @@ class CudaBackend final : public Backend {
     return WorkspaceSizes::For(limits, activation_dtype_,
                                products_ == nullptr ? 0 : products_->WorkspaceBytes());
   }
-  void Norm(const Tensor& x, const Tensor* delta, const Buffer& weight, float eps,
-            const Tensor& out);
   // An operation's, which a step that repeats it will hold its batch to.
   void Ask(const CudaBatch& batch, const BatchBounds& bounds) {
     bounds.Check(batch);
@@ -263,7 +244,8 @@ absl::StatusOr<std::unique_ptr<Buffer>> CudaBackend::Allocate(size_t size_bytes)
   return buffer;
 }
 
-void CudaBackend::Embed(const DeviceBatch& batch, const Tensor& table, const Tensor& out) {
+void CudaBackend::Embed(const DeviceBatch& batch, const Tensor& table, float scale,
+                        const Tensor& out) {
   const CudaBatch& cuda = Cuda(batch);
   CheckRows(table, table.rows, out.cols);
   CheckRows(out, cuda.rows, out.cols);
@@ -277,25 +259,9 @@ void CudaBackend::Embed(const DeviceBatch& batch, const Tensor& table, const Ten
                 .drawn = cuda.d_drawn,
                 .results = sampler_->results(),
                 .kept = cuda.d_tokens,
-                .table_rows = static_cast<int32_t>(table.rows)},
+                .table_rows = static_cast<int32_t>(table.rows),
+                .scale = scale},
                table.dtype, cuda.rows, stream_);
-}
-
-void CudaBackend::Norm(const Tensor& x, const Tensor* delta, const Buffer& weight, float eps,
-                       const Tensor& out) {
-  CheckRows(x, x.rows, x.cols);
-  CheckRows(out, x.rows, x.cols);
-  if (delta != nullptr) CheckRows(*delta, x.rows, x.cols);
-  LaunchNorm({.x = F32(x),
-              .x_stride = x.row_stride,
-              .delta = delta == nullptr ? nullptr : F32(*delta),
-              .delta_stride = delta == nullptr ? 0 : delta->row_stride,
-              .weight = F32(weight, x.cols),
-              .out = out.data,
-              .out_stride = out.row_stride,
-              .cols = static_cast<int>(x.cols),
-              .eps = eps},
-             out.dtype, static_cast<int>(x.rows), stream_);
 }
 
 void CudaBackend::MatMul(const Tensor& x, const PackedMatrix& weight, const Buffer* bias,
@@ -343,10 +309,14 @@ void CudaBackend::RopeWriteKv(const DeviceBatch& batch, const KvPool& pool,
   const int64_t d = pool.head_dim;
   CheckRows(args.qkv, cuda.rows, (args.query_heads + 2 * pool.kv_heads) * d);
   CheckRows(args.q_out, cuda.rows, args.query_heads * d);
-  BATON_CHECK(args.rope != nullptr);
-  const auto& rope = static_cast<const CudaRopeTable&>(*args.rope);
-  Ask(cuda, {.positions = rope.positions});
+  const CudaRopeTable unrotated;
+  const auto& rope =
+      args.rope == nullptr ? unrotated : static_cast<const CudaRopeTable&>(*args.rope);
+  if (args.rope != nullptr) Ask(cuda, {.positions = rope.positions});
   BATON_CHECK_LE(2 * rope.half, d);
+  const auto table = [](const std::unique_ptr<Buffer>& buffer) {
+    return buffer == nullptr ? nullptr : static_cast<const float*>(buffer->data());
+  };
   LaunchRopeWrite({.qkv = F32(args.qkv),
                    .qkv_stride = args.qkv.row_stride,
                    .q_out = F32(args.q_out),
@@ -354,9 +324,10 @@ void CudaBackend::RopeWriteKv(const DeviceBatch& batch, const KvPool& pool,
                    .q_norm = args.q_norm == nullptr ? nullptr : F32(*args.q_norm, d),
                    .k_norm = args.k_norm == nullptr ? nullptr : F32(*args.k_norm, d),
                    .norm_eps = args.norm_eps,
-                   .cosine = static_cast<const float*>(rope.cosine->data()),
-                   .sine = static_cast<const float*>(rope.sine->data()),
+                   .cosine = table(rope.cosine),
+                   .sine = table(rope.sine),
                    .half = rope.half,
+                   .query_scale = table(rope.query_scale),
                    .layer = pool.base + args.layer * pool.layer_stride_bytes,
                    .block_stride_bytes = pool.block_stride_bytes,
                    .block_tokens_log2 = std::countr_zero(static_cast<unsigned>(pool.block_tokens)),
@@ -393,6 +364,8 @@ void CudaBackend::Attention(const DeviceBatch& batch, const KvPool& pool,
       .head_dim = pool.head_dim,
       .scale = args.scale,
       .window = args.window,
+      .score_cap = args.score_cap,
+      .sinks = args.sinks == nullptr ? nullptr : F32(*args.sinks, args.query_heads),
       .sequences = cuda.d_sequences,
       .tables = cuda.d_tables,
       .items = cuda.d_split_items,
@@ -409,24 +382,13 @@ void CudaBackend::Attention(const DeviceBatch& batch, const KvPool& pool,
   LaunchAttentionTile(launch, pool.dtype, cuda.tile_items, stream_);
 }
 
-void CudaBackend::SiluMul(const Tensor& gate_up, const Tensor& out) {
-  CheckRows(gate_up, out.rows, 2 * out.cols);
-  CheckRows(out, out.rows, out.cols);
-  LaunchSiluMul({.gate_up = F32(gate_up),
-                 .gate_up_stride = gate_up.row_stride,
-                 .out = out.data,
-                 .out_stride = out.row_stride,
-                 .cols = static_cast<int>(out.cols)},
-                out.dtype, static_cast<int>(out.rows), stream_);
-}
-
-void CudaBackend::MatMulSiluMul(const Tensor& x, const PackedMatrix& gate_up, const Tensor& scratch,
-                                const Tensor& out) {
+void CudaBackend::MatMulGated(const Tensor& x, const PackedMatrix& gate_up, const GatedArgs& args,
+                              const Tensor& scratch, const Tensor& out) {
   CheckRows(x, x.rows, gate_up.in_features());
   CheckRows(out, x.rows, gate_up.out_features() / 2);
-  const bool fused =
-      MultiplyGated(x, gate_up, out, activation_dtype_, products_ != nullptr, quantized_, stream_);
-  if (!fused) Backend::MatMulSiluMul(x, gate_up, scratch, out);
+  const bool fused = MultiplyGated(x, gate_up, args, out, activation_dtype_, products_ != nullptr,
+                                   quantized_, stream_);
+  if (!fused) Backend::MatMulGated(x, gate_up, args, scratch, out);
 }
 
 void CudaBackend::GatherLogitRows(const DeviceBatch& batch, const Tensor& x, const Tensor& out) {

@@ -23,6 +23,7 @@ set(BATON_CUDA_HOST_SOURCES
   products/choices_file.cc
   products/measured_products.cc
   products/product_choices.cc
+  row_operations.cc
   runtime/arena.cc
   runtime/host_staging.cc
   runtime/kv_copier.cc

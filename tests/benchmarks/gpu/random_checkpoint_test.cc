@@ -22,7 +22,7 @@ TEST(RandomCheckpointTest, IsAModelAndGoesAway) {
       folder = (*checkpoint)->folder();
       const auto config = model::LoadModelConfig(folder);
       ASSERT_TRUE(config.ok()) << config.status();
-      EXPECT_EQ(config->layers[0].quantized.gate_up, shape.bits > 0);
+      EXPECT_EQ(config->layers[0].mlp().gate_up.quantized, shape.bits > 0);
       const auto tensors = model::Checkpoint::Open(folder);
       ASSERT_TRUE(tensors.ok()) << tensors.status();
     }

@@ -401,9 +401,9 @@ TEST_F(EngineDeviceTest, TheLargestStepIsToldOnce) {
   EXPECT_EQ(limits.max_positions, 100);
   EXPECT_EQ(limits.block_tokens, 16);
   const auto config = model::LoadModelConfig(kModelDir);
-  EXPECT_EQ(limits.query_heads, config->layers[0].query_heads);
-  EXPECT_EQ(limits.kv_heads, config->layers[0].kv_heads);
-  EXPECT_EQ(limits.head_dim, config->layers[0].head_dim);
+  EXPECT_EQ(limits.query_heads, config->layers[0].attention().query_heads);
+  EXPECT_EQ(limits.kv_heads, config->layers[0].attention().kv_heads);
+  EXPECT_EQ(limits.head_dim, config->layers[0].attention().head_dim);
   EXPECT_EQ(limits.layers, static_cast<int>(config->layers.size()));
   EXPECT_EQ(limits.hidden_dim, config->hidden_dim);
   EXPECT_EQ(limits.vocab_size, config->vocab_size);

@@ -6,6 +6,7 @@
 #include "common/model/device_memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/dense_config.h"
 
 namespace baton::engine {
 namespace {
@@ -17,20 +18,15 @@ constexpr int64_t kMiB = 1 << 20;
 
 // Qwen2.5-1.5B as its config has it.
 model::ModelConfig Qwen() {
-  model::ModelConfig config;
-  config.hidden_dim = 1536;
-  config.vocab_size = config.token_count = 151936;
-  config.max_positions = 32768;
-  config.tied_embeddings = true;
-  config.rope_inverse_frequencies.resize(64);
-  model::LayerSpec layer;
-  layer.query_heads = 12;
-  layer.kv_heads = 2;
-  layer.head_dim = 128;
-  layer.ffn_dim = 8960;
-  layer.qkv_bias = true;
-  config.layers.assign(28, layer);
-  return config;
+  return testing::DenseConfig({.architecture = "Qwen2ForCausalLM",
+                               .layers = 28,
+                               .query_heads = 12,
+                               .kv_heads = 2,
+                               .head_dim = 128,
+                               .ffn_dim = 8960,
+                               .hidden_dim = 1536,
+                               .vocab_size = 151936,
+                               .tied = true});
 }
 
 class MemoryPlanTest : public ::testing::Test {

@@ -8,6 +8,7 @@
 #include "common/backend/quantized.h"
 #include "common/model/transformer.h"
 #include "gtest/gtest.h"
+#include "tests/testing/dense_config.h"
 #include "tests/testing/forwarding_backend.h"
 
 namespace baton::model {
@@ -41,12 +42,13 @@ class CountingBackend final : public baton::testing::ForwardingBackend {
     }
     return packed;
   }
-  absl::StatusOr<std::unique_ptr<backend::RopeTable>> MakeRopeTable(
-      absl::Span<const double> inverse_frequencies, int max_positions, float factor) override {
+  absl::StatusOr<std::unique_ptr<backend::RopeTable>> MakeRopeTable(const backend::RopeSpec& spec,
+                                                                    int max_positions) override {
     for (int i = 0; i < 2; ++i) {
-      size.Add(static_cast<int64_t>(inverse_frequencies.size()) * max_positions * 4);
+      size.Add(static_cast<int64_t>(spec.inverse_frequencies.size()) * max_positions * 4);
     }
-    return ForwardingBackend::MakeRopeTable(inverse_frequencies, max_positions, factor);
+    if (spec.query_beta != 0) size.Add(int64_t{max_positions} * 4);
+    return ForwardingBackend::MakeRopeTable(spec, max_positions);
   }
 
   MemorySize size;
@@ -56,7 +58,8 @@ class CountingBackend final : public baton::testing::ForwardingBackend {
 TEST(DeviceMemoryTest, IsWhatLoadingTakes) {
   using Compute = backend::BackendOptions::Compute;
   for (const char* shape :
-       {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-mistral", "tiny-qwen2-bf16",
+       {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-mistral", "tiny-gemma3", "tiny-phi3",
+        "tiny-olmo2", "tiny-ministral3", "tiny-qwen2-bf16",
         "tiny-qwen2-gptq4", "tiny-llama-gptq8", "tiny-qwen3-gptq4-channel", "tiny-llama-awq"}) {
     for (const auto& [compute, load_bits] :
          {std::pair(Compute::kF32, 0), {Compute::kBF16, 0}, {Compute::kF32, 4}}) {
@@ -92,26 +95,28 @@ TEST(DeviceMemoryTest, IsWhatLoadingTakes) {
 
 // Qwen2.5-7B as published in 4 bits: what a T4's 16 GB are to hold.
 TEST(DeviceMemoryTest, SevenBillionOfFourBits) {
-  ModelConfig config;
-  config.hidden_dim = 3584;
-  config.vocab_size = 152064;
-  LayerSpec layer{.query_heads = 28, .kv_heads = 4, .head_dim = 128, .ffn_dim = 18944};
-  layer.qkv_bias = true;
-  config.layers.assign(28, layer);
+  ModelConfig config = baton::testing::DenseConfig({.architecture = "Qwen2ForCausalLM",
+                                                    .layers = 28,
+                                                    .query_heads = 28,
+                                                    .kv_heads = 4,
+                                                    .head_dim = 128,
+                                                    .ffn_dim = 18944,
+                                                    .hidden_dim = 3584,
+                                                    .vocab_size = 152064});
   const auto bytes = [&] {
     return WeightMemory(config, backend::DType::kF16, backend::DType::kF16).total().bytes;
   };
   const int64_t in_float16 = bytes();
   EXPECT_NEAR(static_cast<double>(in_float16), 15.23e9, 0.01e9);
   config.quantization = WeightQuantization{.bits = 4, .group_size = 128};
-  for (LayerSpec& each : config.layers) each.quantized = {true, true, true, true};
+  baton::testing::SetQuantized(true, &config);
   // 6.53e9 values of the layers take 4 bits and a quarter; embedding and head stay.
   EXPECT_NEAR(static_cast<double>(bytes()), 2.18e9 + 6.53e9 * 4.25 / 8, 0.01e9);
   config.quantization->bits = 8;
   EXPECT_NEAR(static_cast<double>(bytes()), 2.18e9 + 6.53e9 * 8.25 / 8, 0.01e9);
   // Rounded at load: groups of 32, and the head in 8 bits.
   config.quantization.reset();
-  for (LayerSpec& each : config.layers) each.quantized = {};
+  baton::testing::SetQuantized(false, &config);
   config.load_bits = 4;
   EXPECT_NEAR(static_cast<double>(bytes()), 1.09e9 + 0.545e9 * 9 / 8 + 6.53e9 * 5 / 8, 0.01e9);
 }
@@ -156,7 +161,7 @@ TEST(DeviceMemoryTest, GateAndUpTakeNothingWhereTheBackendDoesWithout) {
   ASSERT_TRUE(config.ok()) << config.status();
   const Workspaces with = WorkspacesOf(*config, 3, 1, backend::DType::kF16, true);
   const Workspaces without = WorkspacesOf(*config, 3, 1, backend::DType::kF16, false);
-  EXPECT_EQ(with.gate_up.size_bytes(), 3 * 2 * config->layers[0].ffn_dim * 4);
+  EXPECT_EQ(with.gate_up.size_bytes(), 3 * 2 * config->layers[0].mlp().ffn_dim * 4);
   EXPECT_EQ(WorkspaceMemory(with).bytes - WorkspaceMemory(without).bytes,
             with.gate_up.size_bytes());
   EXPECT_EQ(WorkspaceMemory(with).allocations, WorkspaceMemory(without).allocations + 1);

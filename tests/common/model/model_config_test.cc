@@ -65,7 +65,8 @@ class ModelConfigTest : public ::testing::Test {
   }
   std::vector<int> Windows(const json& config) {
     std::vector<int> windows;
-    for (const LayerSpec& layer : MustLoad(config).layers) windows.push_back(layer.window);
+    for (const LayerSpec& layer : MustLoad(config).layers)
+      windows.push_back(layer.attention().window);
     return windows;
   }
 
@@ -83,32 +84,34 @@ TEST_F(ModelConfigTest, Llama) {
   EXPECT_EQ(model.weight_dtype, backend::DType::kBF16);
   EXPECT_THAT(model.eos_token_ids, ElementsAre(2, 7));
   ASSERT_EQ(model.layers.size(), 4);
-  const LayerSpec& layer = model.layers[3];
-  EXPECT_EQ(layer.query_heads, 4);
-  EXPECT_EQ(layer.kv_heads, 2);
-  EXPECT_EQ(layer.head_dim, 16);
-  EXPECT_EQ(layer.ffn_dim, 96);
-  EXPECT_FLOAT_EQ(layer.norm_eps, 1e-5f);
-  EXPECT_FLOAT_EQ(layer.scale, 0.25f);
-  EXPECT_FALSE(layer.qkv_bias || layer.qk_norm);
-  EXPECT_EQ(layer.window, 0);
-  ASSERT_EQ(model.rope_inverse_frequencies.size(), 8);
-  EXPECT_DOUBLE_EQ(model.rope_inverse_frequencies[1], std::pow(500000.0, -1.0 / 8));
-  EXPECT_EQ(model.rope_factor, 1);
+  EXPECT_FLOAT_EQ(model.norm_eps, 1e-5f);
+  EXPECT_EQ(model.layers[3].mlp().ffn_dim, 96);
+  const AttentionSpec& attention = model.layers[3].attention();
+  EXPECT_EQ(attention.query_heads, 4);
+  EXPECT_EQ(attention.kv_heads, 2);
+  EXPECT_EQ(attention.head_dim, 16);
+  EXPECT_FLOAT_EQ(attention.scale, 0.25f);
+  EXPECT_FALSE(attention.qkv.bias || attention.q_norm || attention.k_norm);
+  EXPECT_EQ(attention.window, 0);
+  EXPECT_EQ(attention.rope, 0);
+  ASSERT_EQ(model.ropes[0].inverse_frequencies.size(), 8);
+  EXPECT_DOUBLE_EQ(model.ropes[0].inverse_frequencies[1], std::pow(500000.0, -1.0 / 8));
+  EXPECT_EQ(model.ropes[0].factor, 1);
   EXPECT_EQ(model.tokenizer_fingerprint, 0);
 }
 
 TEST_F(ModelConfigTest, OtherArchitectures) {
   const ModelConfig qwen2 = MustLoad(Of("Qwen2ForCausalLM"));
-  EXPECT_TRUE(qwen2.layers[0].qkv_bias);
-  EXPECT_FALSE(qwen2.layers[0].qk_norm);
+  EXPECT_TRUE(qwen2.layers[0].attention().qkv.bias);
+  EXPECT_FALSE(qwen2.layers[0].attention().q_norm);
   const ModelConfig qwen3 = MustLoad(Of("Qwen3ForCausalLM"));
-  EXPECT_TRUE(qwen3.layers[0].qk_norm);
-  EXPECT_FALSE(qwen3.layers[0].qkv_bias);
-  EXPECT_EQ(qwen3.layers[0].head_dim, 32);
-  EXPECT_TRUE(
-      MustLoad(Changed(Of("Qwen3ForCausalLM"), R"({"attention_bias": true})")).layers[0].qkv_bias);
-  EXPECT_TRUE(MustLoad(Changed(Llama(), R"({"attention_bias": true})")).layers[0].qkv_bias);
+  EXPECT_TRUE(qwen3.layers[0].attention().q_norm);
+  EXPECT_FALSE(qwen3.layers[0].attention().qkv.bias);
+  EXPECT_EQ(qwen3.layers[0].attention().head_dim, 32);
+  for (const json& config : {Of("Qwen3ForCausalLM"), Llama()}) {
+    const ModelConfig biased = MustLoad(Changed(config, R"({"attention_bias": true})"));
+    EXPECT_TRUE(biased.layers[0].attention().qkv.bias);
+  }
 }
 
 TEST_F(ModelConfigTest, Windows) {
@@ -138,14 +141,14 @@ TEST_F(ModelConfigTest, RopeInBothForms) {
       R"({"rope_parameters": {"rope_type": "linear", "factor": 4.0}})",
   };
   for (const char* form : old_forms) {
-    EXPECT_DOUBLE_EQ(MustLoad(Changed(Llama(), form)).rope_inverse_frequencies[1],
+    EXPECT_DOUBLE_EQ(MustLoad(Changed(Llama(), form)).ropes[0].inverse_frequencies[1],
                      std::pow(500000.0, -1.0 / 8) / 4)
         << form;
   }
   for (const char* form : {R"({"rope_theta": null})", R"({"rope_theta": 10000})",
                            R"({"rope_theta": null, "rope_parameters": {"rope_type": "default"}})",
                            R"({"rope_theta": null, "rope_parameters": {"rope_theta": 10000}})"}) {
-    EXPECT_DOUBLE_EQ(MustLoad(Changed(Llama(), form)).rope_inverse_frequencies[1],
+    EXPECT_DOUBLE_EQ(MustLoad(Changed(Llama(), form)).ropes[0].inverse_frequencies[1],
                      std::pow(10000.0, -1.0 / 8))
         << form;
   }
@@ -158,7 +161,7 @@ TEST_F(ModelConfigTest, Llama3Scaling) {
   const json config = Changed(Llama(), R"({"head_dim": 64, "max_position_embeddings": 131072,
       "rope_scaling": {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0,
                        "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}})");
-  const std::vector<double> scaled = MustLoad(config).rope_inverse_frequencies;
+  const std::vector<double> scaled = MustLoad(config).ropes[0].inverse_frequencies;
   ASSERT_EQ(scaled.size(), 32);
   const auto plain = [](int i) { return std::pow(500000.0, -i / 32.0); };
   EXPECT_DOUBLE_EQ(scaled[0], 1);
@@ -212,8 +215,10 @@ TEST_F(ModelConfigTest, RefusesEveryBadConfig) {
        "quantization_config.quant_method"},
       {"Llama", R"({"partial_rotary_factor": 0.5})", kUnsupported, "partial_rotary_factor"},
       {"Llama", R"({"rope_scaling": 4})", kInvalid, "rope_scaling: found 4"},
-      {"Llama", R"({"rope_scaling": {"type": "yarn"}})", kUnsupported,
-       "rope_scaling.type: found \"yarn\""},
+      {"Llama", R"({"rope_scaling": {"type": "longrope"}})", kUnsupported,
+       "rope_scaling.type: found \"longrope\", expected default, linear, llama3 or yarn"},
+      {"Llama", R"({"rope_scaling": {"type": "yarn", "llama_4_scaling_beta": 0.5}})", kUnsupported,
+       "rope_scaling.llama_4_scaling_beta: found 0.5, expected none with rope_type yarn"},
       {"Llama", R"({"rope_parameters": {"rope_type": "dynamic"}})", kUnsupported,
        "rope_parameters.rope_type: found \"dynamic\""},
       {"Llama", R"({"rope_parameters": {"full_attention": {"rope_theta": 10000}}})", kUnsupported,
@@ -360,7 +365,7 @@ TEST_F(ModelConfigTest, TakesKeysThatChangeNothing) {
       "temperature": 0.7, "tokenizer_class": "T", "task_specific_params": {"a": {}}})";
   const ModelConfig plain = MustLoad(Llama()), model = MustLoad(Changed(Llama(), patch));
   EXPECT_EQ(model.layers.size(), plain.layers.size());
-  EXPECT_EQ(model.rope_inverse_frequencies, plain.rope_inverse_frequencies);
+  EXPECT_EQ(model.ropes[0].inverse_frequencies, plain.ropes[0].inverse_frequencies);
 }
 
 TEST_F(ModelConfigTest, LogsUnknownKeysByName) {
@@ -378,7 +383,7 @@ TEST_F(ModelConfigTest, RopeParametersBesideEmptyOnesAndEqualSpellings) {
        R"({"rope_parameters": {}, "rope_scaling": {"rope_type": "linear", "type": "linear", "factor": 4}})",
        R"({"rope_parameters": {"rope_theta": 500000, "rope_type": "linear", "factor": 4,
                                 "partial_rotary_factor": 1.0}})"}) {
-    EXPECT_DOUBLE_EQ(MustLoad(Changed(Llama(), patch)).rope_inverse_frequencies[1],
+    EXPECT_DOUBLE_EQ(MustLoad(Changed(Llama(), patch)).ropes[0].inverse_frequencies[1],
                      std::pow(500000.0, -1.0 / 8) / 4)
         << patch;
   }
@@ -387,8 +392,8 @@ TEST_F(ModelConfigTest, RopeParametersBesideEmptyOnesAndEqualSpellings) {
       "high_freq_factor": 4, "original_max_position_embeddings": 64}})";
   const char* outside = R"({"original_max_position_embeddings": 64, "rope_scaling": {
       "rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}})";
-  EXPECT_EQ(MustLoad(Changed(Llama(), inside)).rope_inverse_frequencies,
-            MustLoad(Changed(Llama(), outside)).rope_inverse_frequencies);
+  EXPECT_EQ(MustLoad(Changed(Llama(), inside)).ropes[0].inverse_frequencies,
+            MustLoad(Changed(Llama(), outside)).ropes[0].inverse_frequencies);
 }
 
 TEST_F(ModelConfigTest, RefusesGenerationThatBatonDoesNotApply) {
@@ -531,7 +536,7 @@ TEST_F(ModelConfigTest, ConfigJsonAloneIsEnoughToRead) {
   EXPECT_EQ(read->layers.size(), 4u);
   EXPECT_EQ(read->hidden_dim, loaded.hidden_dim);
   EXPECT_EQ(read->weight_dtype, loaded.weight_dtype);
-  EXPECT_EQ(read->rope_inverse_frequencies, loaded.rope_inverse_frequencies);
+  EXPECT_EQ(read->ropes[0].inverse_frequencies, loaded.ropes[0].inverse_frequencies);
   EXPECT_EQ(read->fingerprint, 0u);
   EXPECT_TRUE(absl::IsNotFound(LoadModelConfig(dir.path()).status()));
   EXPECT_TRUE(absl::IsNotFound(ReadModelConfig(dir.PathOf("nothing")).status()));

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "tests/testing/dense_config.h"
 
 namespace baton::model {
 namespace {
@@ -43,17 +44,14 @@ ModelCosts Parsed(const std::string& text) {
 // A shape that the engine serves, from its spec.
 ModelConfig Spec(int layers, int query_heads, int kv_heads, int head_dim, int ffn, int hidden,
                  int vocab, bool tied) {
-  ModelConfig config;
-  config.hidden_dim = hidden;
-  config.vocab_size = vocab;
-  config.tied_embeddings = tied;
-  LayerSpec layer;
-  layer.query_heads = query_heads;
-  layer.kv_heads = kv_heads;
-  layer.head_dim = head_dim;
-  layer.ffn_dim = ffn;
-  config.layers.assign(static_cast<size_t>(layers), layer);
-  return config;
+  return baton::testing::DenseConfig({.layers = layers,
+                                      .query_heads = query_heads,
+                                      .kv_heads = kv_heads,
+                                      .head_dim = head_dim,
+                                      .ffn_dim = ffn,
+                                      .hidden_dim = hidden,
+                                      .vocab_size = vocab,
+                                      .tied = tied});
 }
 
 double Milliseconds(double amount, double per_second) { return amount / per_second * 1e3; }
@@ -91,7 +89,11 @@ TEST(ModelCostsTest, SpecsAndFilesAgreeAndAreWhatTheDeviceHolds) {
   EXPECT_EQ(spec.kv_elements(), file.kv_elements());
   EXPECT_EQ(spec.parameters(), file.parameters());
   for (const WeightFormat& format : {WeightFormat{}, WeightFormat{.bits = 4, .group_size = 64}}) {
-    for (LayerSpec& layer : config.layers) layer.qkv_bias = layer.qk_norm = true;
+    for (LayerSpec& layer : config.layers) {
+      AttentionSpec& attention = layer.attention();
+      attention.qkv.bias = true;
+      attention.q_norm = attention.k_norm = {{"q_norm", "q_norm"}, attention.head_dim};
+    }
     const ModelCosts costs = CostsOf(config);
     const WeightSizes sizes = WeightMemory(config, DType::kF16, DType::kF16, format);
     const double element = BytesPerElement(format, DType::kF16);
@@ -224,13 +226,13 @@ TEST(ModelCostsTest, LatentAttentionByHand) {
 
 TEST(ModelCostsTest, WindowsBoundWhatIsSeen) {
   ModelConfig config = Spec(2, 4, 1, 8, 32, 32, 100, true);
-  config.layers[1].window = 10;
+  config.layers[1].attention().window = 10;
   const ModelCosts costs = CostsOf(config);
   EXPECT_EQ(costs.attention, "MQA");
   EXPECT_EQ(DecodeStepBytes(costs, {}, DType::kF16, 2, 3, 100).kv, 3 * 2.0 * 16 * (100 + 10));
   // Tokens seen by a prompt of 12: 78 in full, in the window of 10 1 + … + 10 + 10 + 10.
   ModelConfig full = config;
-  full.layers[1].window = 0;
+  full.layers[1].attention().window = 0;
   EXPECT_EQ(PrefillFlops(CostsOf(full), 12) - PrefillFlops(costs, 12), (78 - 75) * 4.0 * 32);
 }
 

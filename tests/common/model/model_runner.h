@@ -44,6 +44,7 @@ class ModelRunner {
   static constexpr int kBlockTokens = 16;
   static constexpr int kBlockCount = 64;
   static constexpr int kMaxTokens = 256;
+  static constexpr int kMaxPositions = 1024;
 
   explicit ModelRunner(const std::string& model_dir, backend::BackendOptions::Compute compute =
                                                          backend::BackendOptions::Compute::kF32)
@@ -52,19 +53,22 @@ class ModelRunner {
                         {.compute = compute, .dequantize_weights = true, .thread_count = 2})) {}
 
   ModelRunner(const std::string& model_dir,
-              absl::StatusOr<std::unique_ptr<backend::Backend>> backend, int load_bits = 0) {
+              absl::StatusOr<std::unique_ptr<backend::Backend>> backend, int load_bits = 0,
+              int max_positions = kMaxPositions) {
     auto config = LoadModelConfig(model_dir);
     EXPECT_TRUE(config.ok()) << config.status();
     EXPECT_TRUE(backend.ok()) << backend.status();
     if (!config.ok() || !backend.ok()) return;
     config_ = *std::move(config);
     config_.load_bits = load_bits;
+    max_positions = std::min(max_positions, config_.max_positions);
+    PinPositions(max_positions, &config_);
     backend_ = *std::move(backend);
-    const LayerSpec& layer = config_.layers[0];
+    const AttentionSpec& layer = config_.layers[0].attention();
     backend::StepLimits limits{.max_rows = kMaxTokens,
                                .max_sequences = kMaxTokens,
                                .max_logit_rows = kMaxTokens,
-                               .max_positions = config_.max_positions,
+                               .max_positions = max_positions,
                                .query_heads = layer.query_heads,
                                .kv_heads = layer.kv_heads,
                                .head_dim = layer.head_dim,
@@ -79,7 +83,7 @@ class ModelRunner {
     auto transformer = Transformer::Load(model_dir, config_,
                                          {.max_batch_tokens = kMaxTokens,
                                           .max_logit_rows = kMaxTokens,
-                                          .max_positions = config_.max_positions,
+                                          .max_positions = max_positions,
                                           .progress = [&](double s) { progress_.push_back(s); }},
                                          *backend_);
     EXPECT_TRUE(transformer.ok()) << transformer.status();
@@ -138,7 +142,7 @@ class ModelRunner {
 
  private:
   void MakePool() {
-    const LayerSpec& layer = config_.layers[0];
+    const AttentionSpec& layer = config_.layers[0].attention();
     pool_.kv_heads = layer.kv_heads;
     pool_.head_dim = layer.head_dim;
     pool_.block_tokens = kBlockTokens;

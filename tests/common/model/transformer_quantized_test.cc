@@ -121,8 +121,8 @@ TEST(QuantizedModelFilesTest, SomeMatricesStayFloat) {
   const auto config = LoadModelConfig(QuantizedDir("tiny-qwen3-gptq4-channel"));
   ASSERT_TRUE(config.ok()) << config.status();
   for (const LayerSpec& layer : config->layers) {
-    EXPECT_TRUE(layer.quantized.qkv && layer.quantized.gate_up);
-    EXPECT_FALSE(layer.quantized.down || layer.quantized.attention_output);
+    EXPECT_TRUE(layer.attention().qkv.quantized && layer.mlp().gate_up.quantized);
+    EXPECT_FALSE(layer.mlp().down.quantized || layer.attention().output.quantized);
   }
   EXPECT_FALSE(config->lm_head_quantized);
 }

@@ -19,6 +19,11 @@
 //   shared memory; while it multiplies with one, it loads the other, below sm_80 through registers.
 //   With two stages it loads those of the next piece, too.
 //
+// A soft cap (score_cap) changes each score before it is hidden or weighed; a sink is added to the
+// sum of weights behind the last fold. Both are in one place for both kernels, and in variants of
+// them (as FlashInfer calls them), so that the kernels without take neither the instructions nor
+// the registers.
+//
 // Codes of quantised KV become 16-bit elements, each rounded once, in the same place for both: the
 // split kernel has them in registers, the tile kernel puts elements into shared memory.
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_ATTENTION_H_
@@ -60,7 +65,9 @@ struct AttentionLaunch {
   int group;     // query heads a KV head
   int head_dim;  // a multiple of 8, at most 256
   float scale;
-  int window;  // 0: all
+  int window;                    // 0: all
+  float score_cap = 0;           // not 0: a scaled score s becomes score_cap * tanh(s / score_cap)
+  const float* sinks = nullptr;  // [query_heads], or null: see AttentionArgs
   const SequenceEntry* sequences;
   const int32_t* tables;
   const AttentionItem* items;
@@ -109,6 +116,10 @@ inline int TileStages(int head_dim, int kernel_capability, size_t shared_bytes) 
   const size_t block = TileSharedBytes(PaddedDim(head_dim), 2) + kOfTheSystem;
   const bool deep = kernel_capability >= 80 && head_dim > 64 && 2 * block <= shared_bytes;
   return deep ? 2 : 1;
+}
+
+inline bool IsVariant(const AttentionLaunch& launch) {
+  return launch.score_cap != 0 || launch.sinks != nullptr;
 }
 
 // dtype: of out and of KV that is plain, kF16 or kBF16; quantised KV is multiplied as it. blocks:

@@ -6,6 +6,7 @@
 #include "common/backend/cuda/kernels/attention.h"
 #include "common/backend/cuda/kernels/index_maps.h"
 #include "common/backend/cuda/kernels/kv_codes.cuh"
+#include "common/backend/cuda/kernels/soft_cap.cuh"
 #include "common/backend/cuda/simt/simt.h"
 
 namespace baton::backend::cuda {
@@ -185,6 +186,19 @@ BATON_DEVICE void AddScores(const Vec16& a0, const Vec16& a1, const Vec16& k, fl
   Element::Mma16(s, a1.x, k.x[2], k.x[3]);
 }
 
+// Caps the scores, which are in units of log 2, if there is a cap. any_high: whether a row from 8
+// on exists.
+BATON_DEVICE void CapScores(float score_cap, bool any_high, PieceScores& s) {
+  if (score_cap == 0) return;
+  const SoftCap soft_cap(1.0f, Mul(score_cap, kLog2E));
+  BATON_UNROLL for (int half = 0; half < 2; ++half) {
+    if (half == 1 && !any_high) continue;
+    BATON_UNROLL for (int j = 0; j < kPieceTokens / 8; ++j) {
+      BATON_UNROLL for (int i = half * 2; i < half * 2 + 2; ++i) s[j][i] = soft_cap.Of(s[j][i]);
+    }
+  }
+}
+
 // Minus infinity for tokens that the row does not see: their weight is 0. position: of the lane's
 // two rows.
 BATON_DEVICE void HideUnseen(int first_token, int window, const int (&position)[2],
@@ -267,6 +281,13 @@ BATON_DEVICE void SumValues(const Tokens& tokens, const PieceWeights& weights, i
       Element::Mma16(sums[i], weights.p[j], b[i][0], b[i][1]);
     }
   }
+}
+
+// A row's sum of weights, which are relative to m, with the head's sink. A sink that is far above
+// all scores makes it infinite and the result 0, as it should be.
+BATON_DEVICE float WithSink(const AttentionLaunch& launch, int head, float m, float l) {
+  if (launch.sinks == nullptr) return l;
+  return Add(l, Exp2(Fma(LoadGlobal(launch.sinks + head), kLog2E, -m)));
 }
 
 // Eight consecutive dims of a row's result.

@@ -108,9 +108,9 @@ BATON_DEVICE int PartialChunk(int row, int span) {
 template <int kDim, int kSpans>
 BATON_DEVICE void FoldPartials(const AttentionLaunch& launch, const AttentionItem& item,
                                int first_split, int kv_head, int first_dim, int row,
-                               RowChunk (&sums)[kSpans], float& l) {
+                               RowChunk (&sums)[kSpans], float& m, float& l) {
   constexpr int kAhead = 4;
-  float m = kMinusInfinity;
+  m = kMinusInfinity;
   l = 0;
   BATON_UNROLL for (int span = 0; span < kSpans; ++span) sums[span] = {};
   const int splits = item.split_count - first_split;
@@ -179,7 +179,7 @@ BATON_DEVICE void ScorePiece(const PooledPiece<Element, kDim, kExact>& piece, Pi
 
 // The weights of a warp's piece, from its scores; V is on its way to registers when they are there,
 // of codes a span of it.
-template <class Element, int kDim, bool kExact>
+template <class Element, int kDim, bool kExact, bool kVariant>
 BATON_DEVICE PieceWeights WeighTokens(const AttentionLaunch& launch, const VisibleTokens& visible,
                                       int first_dim, bool any_high,
                                       PooledPiece<Element, kDim, kExact>& piece, float (&m)[2],
@@ -189,8 +189,12 @@ BATON_DEVICE PieceWeights WeighTokens(const AttentionLaunch& launch, const Visib
   PieceScores s = {};
   ScorePiece(piece, s);
   if constexpr (kIsCoded<Element>) piece.LoadScalesOfV();
+  // Beside all of V there are no registers for a cap.
+  constexpr bool kCapsFirst = kVariant && kSpans > 1;
+  if constexpr (kCapsFirst) CapScores(launch.score_cap, any_high, s);
   if constexpr (!kIsCoded<Element> || kExact) piece.LoadV(first_dim, 0);
   if constexpr (!kIsCoded<Element> && kSpans > 1) piece.LoadV(first_dim, 1);
+  if constexpr (kVariant && !kCapsFirst) CapScores(launch.score_cap, any_high, s);
   if (!visible.AllSeePiece(piece.first_token)) {
     const int group = GroupOf(Lane());
     HideUnseen(piece.first_token, launch.window,
@@ -250,7 +254,7 @@ BATON_DEVICE bool IsLastOf(const AttentionLaunch& launch, const AttentionItem& i
   return Memory::IsLast();
 }
 
-template <class Element, int kDim, bool kExact>
+template <class Element, int kDim, bool kExact, bool kVariant>
 BATON_DEVICE void AttendSplit(const AttentionLaunch& launch, const AttentionItem& item,
                               int kv_head) {
   constexpr int kOut = OutputDims(kDim), kSpans = kOut / kOutputSpan;
@@ -272,7 +276,8 @@ BATON_DEVICE void AttendSplit(const AttentionLaunch& launch, const AttentionItem
 
   const bool any_high = sequence.row_count * launch.group - item.first_packed_row > kRowTile / 2;
   float m[2], l[2];
-  const PieceWeights weights = WeighTokens(launch, visible, first_dim, any_high, piece, m, l);
+  const PieceWeights weights = WeighTokens<Element, kDim, kExact, kVariant>(
+      launch, visible, first_dim, any_high, piece, m, l);
   // The general form has no registers for the addresses so early.
   if constexpr (kIsCoded<Element> && kExact && kSpans > 1) piece.LoadV(first_dim, 1);
   PieceFold<kDim> fold;
@@ -301,13 +306,27 @@ BATON_DEVICE void AttendSplit(const AttentionLaunch& launch, const AttentionItem
     }
     if (!IsLastOf<kDim>(launch, item, item.split_count - first_split, kv_head)) return;
     if (own.exists) {
-      FoldPartials<kDim>(launch, item, first_split, kv_head, first_dim, OwnRow(), sums, fold.l);
+      FoldPartials<kDim>(launch, item, first_split, kv_head, first_dim, OwnRow(), sums, fold.m,
+                         fold.l);
     }
   }
   if (!own.exists) return;
+  if constexpr (kVariant) fold.l = WithSink(launch, own.head, fold.m, fold.l);
   BATON_UNROLL for (int span = 0; span < kSpans; ++span) {
     const int dim = first_dim + span * kOutputSpan + OwnDim();
     if (kExact || dim < launch.head_dim) WriteOut<Element>(launch, own, dim, sums[span].a, fold.l);
+  }
+}
+
+template <class Element, int kDim, bool kExact, bool kVariant>
+BATON_DEVICE void AttendSplits(const AttentionLaunch& launch) {
+  const int items =
+      launch.item_count == nullptr ? static_cast<int>(Grid().x) : LoadGlobal(launch.item_count);
+  for (int index = static_cast<int>(BlockIndex().x); index < items;
+       index += static_cast<int>(Grid().x)) {
+    AttendSplit<Element, kDim, kExact, kVariant>(launch, LoadGlobal(launch.items + index),
+                                                 static_cast<int>(BlockIndex().y));
+    SyncThreads();  // shared memory is the next item's
   }
 }
 
@@ -315,22 +334,24 @@ template <class Element, int kDim, bool kExact>
 BATON_KERNEL_RESIDENT(kThreads, 2)
 AttentionSplitKernel(AttentionLaunch launch) {
   AwaitPrevious();
-  const int items =
-      launch.item_count == nullptr ? static_cast<int>(Grid().x) : LoadGlobal(launch.item_count);
-  for (int index = static_cast<int>(BlockIndex().x); index < items;
-       index += static_cast<int>(Grid().x)) {
-    AttendSplit<Element, kDim, kExact>(launch, LoadGlobal(launch.items + index),
-                                       static_cast<int>(BlockIndex().y));
-    SyncThreads();  // shared memory is the next item's
-  }
+  AttendSplits<Element, kDim, kExact, false>(launch);
+}
+
+// Of heads that fill kDim and of others.
+template <class Element, int kDim>
+BATON_KERNEL_RESIDENT(kThreads, 2)
+AttentionSplitVariantKernel(AttentionLaunch launch) {
+  AwaitPrevious();
+  AttendSplits<Element, kDim, false, true>(launch);
 }
 
 template <class Element, int kDim>
 void LaunchFor(const AttentionLaunch& launch, int blocks, Stream stream) {
   const GridSize grid = {static_cast<unsigned>(blocks), static_cast<unsigned>(launch.kv_heads),
                          kDim / OutputDims(kDim)};
-  const auto kernel = launch.head_dim == kDim ? &AttentionSplitKernel<Element, kDim, true>
-                                              : &AttentionSplitKernel<Element, kDim, false>;
+  const auto kernel = IsVariant(launch)         ? &AttentionSplitVariantKernel<Element, kDim>
+                      : launch.head_dim == kDim ? &AttentionSplitKernel<Element, kDim, true>
+                                                : &AttentionSplitKernel<Element, kDim, false>;
   Launch(kernel, grid, kThreads, SplitMemory<kDim>::kBytes, stream, launch);
 }
 

@@ -137,13 +137,15 @@ struct Fetch {
 };
 
 // The results of a warp's rows, eight consecutive dims a store.
-template <class Element, int kOut>
+template <class Element, int kOut, bool kVariant>
 BATON_DEVICE void WriteRows(const AttentionLaunch& launch, const SequenceEntry& sequence,
                             int first_row, int kv_head, int first_dim,
                             const RowState<kOut>& state) {
   BATON_UNROLL for (int half = 0; half < 2; ++half) {
     const PackedRow row(launch, sequence, first_row + GroupOf(Lane()) + half * 8, kv_head);
     if (!row.exists) continue;
+    float l = state.l[half];
+    if constexpr (kVariant) l = WithSink(launch, row.head, state.m[half], l);
     BATON_UNROLL for (int span = 0; span < kOut / kOutputSpan; ++span) {
       BATON_UNROLL for (int parity = 0; parity < 2; ++parity) {
         const int dim =
@@ -153,7 +155,7 @@ BATON_DEVICE void WriteRows(const AttentionLaunch& launch, const SequenceEntry& 
         BATON_UNROLL for (int i = 0; i < kChunkElements; ++i) {
           a[i] = state.a[span * 8 + i][half * 2 + parity];
         }
-        WriteOut<Element>(launch, row, dim, a, state.l[half]);
+        WriteOut<Element>(launch, row, dim, a, l);
       }
     }
   }
@@ -171,6 +173,7 @@ struct Total {
   BATON_DEVICE void Take(RowState<kOut>& state) {
     BATON_UNROLL for (int half = 0; half < 2; ++half) {
       const FoldWeights weights = Fold(m[half], l[half], state.m[half], state.l[half]);
+      state.m[half] = m[half];
       state.l[half] = l[half];
       BATON_UNROLL for (int i = 0; i < kOut / 8; ++i) {
         BATON_UNROLL for (int j = half * 2; j < half * 2 + 2; ++j) {
@@ -186,11 +189,15 @@ struct Total {
 
 static_assert(kAttentionWarps * kRowTile <= kPieceTokens);  // queries fit where K will be
 
-template <class Element, int kDim, int kStages>
-BATON_KERNEL_RESIDENT(kThreads, kDim == 64 && !kIsCoded<Element> ? 3 : 2)
-AttentionTileKernel(AttentionLaunch launch) {
+// Blocks of a multiprocessor; registers decide.
+template <class Element, bool kVariant>
+constexpr int TileResident(int dim) {
+  return dim == 64 && !kIsCoded<Element> && !kVariant ? 3 : 2;
+}
+
+template <class Element, int kDim, int kStages, bool kVariant>
+BATON_DEVICE void AttendTile(const AttentionLaunch& launch) {
   if (kStages > 1) NotBeforeSm80();
-  AwaitPrevious();
   constexpr int kOut = OutputDims(kDim);
   const AttentionItem item = LoadGlobal(launch.items + BlockIndex().x);
   const int kv_head = static_cast<int>(BlockIndex().y);
@@ -262,6 +269,7 @@ AttentionTileKernel(AttentionLaunch launch) {
           AddScores<Element>(queries.At(c * 2), queries.At(c * 2 + 1), stage.K(j, c), s[j]);
         }
       }
+      if constexpr (kVariant) CapScores(launch.score_cap, true, s);
       // Bounds of the rows differ by less than a row tile. Which ones exactly would take registers,
       // which are dearer, as would the rows' positions.
       constexpr int kApart = kRowTile - 1;
@@ -306,8 +314,23 @@ AttentionTileKernel(AttentionLaunch launch) {
   if constexpr (!kIsCoded<Element>) CopyAsyncWait<0>();  // for the empty ones
   // Read again: registers less through the loop.
   const AttentionItem same = LoadGlobal(launch.items + BlockIndex().x);
-  WriteRows<Element>(launch, LoadGlobal(launch.sequences + same.sequence),
-                     same.first_packed_row + Warp() * kRowTile, kv_head, first_dim, state);
+  WriteRows<Element, kOut, kVariant>(launch, LoadGlobal(launch.sequences + same.sequence),
+                                     same.first_packed_row + Warp() * kRowTile, kv_head, first_dim,
+                                     state);
+}
+
+template <class Element, int kDim, int kStages>
+BATON_KERNEL_RESIDENT(kThreads, (TileResident<Element, false>(kDim)))
+AttentionTileKernel(AttentionLaunch launch) {
+  AwaitPrevious();
+  AttendTile<Element, kDim, kStages, false>(launch);
+}
+
+template <class Element, int kDim, int kStages>
+BATON_KERNEL_RESIDENT(kThreads, (TileResident<Element, true>(kDim)))
+AttentionTileVariantKernel(AttentionLaunch launch) {
+  AwaitPrevious();
+  AttendTile<Element, kDim, kStages, true>(launch);
 }
 
 template <class Element, int kDim>
@@ -316,13 +339,15 @@ void LaunchFor(const AttentionLaunch& launch, int items, Stream stream) {
                          kDim / OutputDims(kDim)};
   static_assert(Stage<kDim>::kBytes == TileSharedBytes(kDim, 1));
   const size_t shared_bytes = TileSharedBytes(kDim, kIsCoded<Element> ? 1 : launch.tile_stages);
+  auto kernel = IsVariant(launch) ? &AttentionTileVariantKernel<Element, kDim, 1>
+                                  : &AttentionTileKernel<Element, kDim, 1>;
   if constexpr (kDim > 64 && !kIsCoded<Element>) {
     if (launch.tile_stages == 2) {
-      Launch(AttentionTileKernel<Element, kDim, 2>, grid, kThreads, shared_bytes, stream, launch);
-      return;
+      kernel = IsVariant(launch) ? &AttentionTileVariantKernel<Element, kDim, 2>
+                                 : &AttentionTileKernel<Element, kDim, 2>;
     }
   }
-  Launch(AttentionTileKernel<Element, kDim, 1>, grid, kThreads, shared_bytes, stream, launch);
+  Launch(kernel, grid, kThreads, shared_bytes, stream, launch);
 }
 
 template <class Element>

@@ -2,6 +2,7 @@
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_ELEMENTS_CUH_
 #define BATON_COMMON_BACKEND_CUDA_KERNELS_ELEMENTS_CUH_
 
+#include "common/backend/cuda/kernels/gating.h"
 #include "common/backend/cuda/simt/simt.h"
 #include "common/backend/tensor.h"
 
@@ -34,10 +35,17 @@ BATON_DEVICE void StoreUnit(const float (&from)[kUnitElements], float* to) {
   Store16(to + 4, Pack4(from + 4));
 }
 
-// silu(gate) * up: one arithmetic for all kernels that have both.
-BATON_DEVICE float SiluMul(float gate, float up) {
+// One arithmetic for all kernels that have gate and up. Where the square of `gate` overflows, the
+// exponential is 0 or infinite, which leaves `gate` or 0, as it should be.
+BATON_DEVICE float Gated(float gate, float up, const Gating& gating) {
   constexpr float kMinusLog2E = -1.44269504088896340736f;
-  return Mul(Divide(gate, Add(1.0f, Exp2(Mul(gate, kMinusLog2E)))), up);
+  constexpr float kMinusTwoU = -2.302208198144325f;  // of x: -2 sqrt(2 / pi) log2(e)
+  constexpr float kCubic = 0.044715f;
+  float exponent = Mul(gate, kMinusLog2E);
+  if (gating.gelu_tanh) {
+    exponent = Mul(Mul(gate, kMinusTwoU), Fma(Mul(gate, gate), kCubic, 1.0f));
+  }
+  return Mul(Mul(Divide(gate, Add(1.0f, Exp2(exponent))), up), gating.scale);
 }
 
 // How a row of one DType is read and written; Half and BFloat16 (simt.h) round to the nearest, ties

@@ -1,5 +1,6 @@
 #include "common/backend/cuda/kernels/elements.cuh"
 #include "common/backend/cuda/kernels/elementwise.h"
+#include "common/backend/cuda/kernels/soft_cap.cuh"
 
 namespace baton::backend::cuda {
 namespace {
@@ -38,13 +39,15 @@ GatherKernel(GatherLaunch launch) {
   TableRow::Load(static_cast<const typename TableRow::Stored*>(launch.table) +
                      from * launch.table_stride + column,
                  x);
+  BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) x[i] = Mul(x[i], launch.scale);
   StoreUnit(x, launch.out + row * launch.out_stride + column);
 }
 
-template <class OutRow>
+template <class OutRow, bool kGelu>
 BATON_KERNEL(kPassThreads)
-SiluMulKernel(SiluMulLaunch launch) {
+GateKernel(GateLaunch launch) {
   AwaitPrevious();
+  const Gating gating = {.gelu_tanh = kGelu, .scale = launch.gating.scale};
   const int64_t row = BlockIndex().x;
   const int column = FirstColumn();
   if (column >= launch.cols) return;
@@ -52,7 +55,7 @@ SiluMulKernel(SiluMulLaunch launch) {
   const float* from = launch.gate_up + row * launch.gate_up_stride + column;
   LoadUnit(from, gate);
   LoadUnit(from + launch.cols, up);
-  BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) gate[i] = SiluMul(gate[i], up[i]);
+  BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) { gate[i] = Gated(gate[i], up[i], gating); }
   OutRow::Store(
       gate, static_cast<typename OutRow::Stored*>(launch.out) + row * launch.out_stride + column);
 }
@@ -70,6 +73,28 @@ AddBiasKernel(AddBiasLaunch launch) {
   StoreUnit(x, launch.x + row * launch.x_stride + column);
 }
 
+BATON_KERNEL(kPassThreads)
+ScaleLogitsKernel(ScaleLogitsLaunch launch) {
+  AwaitPrevious();
+  const int column = FirstColumn();
+  if (column >= launch.cols) return;
+  float* const logits = launch.logits + int64_t{BlockIndex().x} * launch.stride + column;
+  const SoftCap soft_cap(launch.scale, launch.cap);
+  const auto scaled = [&](float x) {
+    return launch.cap == 0 ? Mul(x, launch.scale) : soft_cap.Of(x);
+  };
+  if (column + kUnitElements > launch.cols) {
+    for (int i = 0; column + i < launch.cols; ++i) {
+      StoreGlobal(logits + i, scaled(LoadGlobal(logits + i)));
+    }
+    return;
+  }
+  float x[kUnitElements];
+  LoadOwnUnit(logits, x);
+  BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) x[i] = scaled(x[i]);
+  StoreUnit(x, logits);
+}
+
 }  // namespace
 
 void LaunchGather(const GatherLaunch& launch, DType table_dtype, int rows, Stream stream) {
@@ -80,17 +105,24 @@ void LaunchGather(const GatherLaunch& launch, DType table_dtype, int rows, Strea
   });
 }
 
-void LaunchSiluMul(const SiluMulLaunch& launch, DType out_dtype, int rows, Stream stream) {
+void LaunchGate(const GateLaunch& launch, DType out_dtype, int rows, Stream stream) {
   if (rows == 0) return;
   WithRowType(out_dtype, [&](auto out_row) {
-    Launch(SiluMulKernel<decltype(out_row)>, PassGrid(rows, launch.cols), kPassThreads, 0, stream,
-           launch);
+    const auto kernel = launch.gating.gelu_tanh ? &GateKernel<decltype(out_row), true>
+                                                : &GateKernel<decltype(out_row), false>;
+    Launch(kernel, PassGrid(rows, launch.cols), kPassThreads, 0, stream, launch);
   });
 }
 
 void LaunchAddBias(const AddBiasLaunch& launch, int rows, Stream stream) {
   if (rows == 0) return;
   Launch(AddBiasKernel, PassGrid(rows, launch.cols), kPassThreads, 0, stream, launch);
+}
+
+void LaunchScaleLogits(const ScaleLogitsLaunch& launch, int rows, Stream stream) {
+  if (rows == 0 || launch.cols == 0) return;
+  const int whole = (launch.cols + kUnitElements - 1) / kUnitElements * kUnitElements;
+  Launch(ScaleLogitsKernel, PassGrid(rows, whole), kPassThreads, 0, stream, launch);
 }
 
 }  // namespace baton::backend::cuda

@@ -1,13 +1,16 @@
 // Kernels that pass over rows once, eight elements a thread: bound by memory, with nothing to share
 // between threads. A block takes kPassThreads units of one row.
 //
-// Bytes a row of n: Embed n of the table's elements read, 4 n written; SiluMul 8 n read, n of out's
-// written; GatherRows 4 n read and written; AddBias 4 n read and written, the bias from the cache.
+// Bytes a row of n: Embed n of the table's elements read, 4 n written; Gate 8 n read, n of out's
+// written; GatherRows 4 n read and written; AddBias 4 n read and written, the bias from the cache;
+// ScaleLogits 4 n read and written.
 //
-// Pointers are multiples of 16 bytes; strides (in elements) and widths are of 8.
+// Pointers are multiples of 16 bytes; strides (in elements) and widths, but that of logits, are of
+// 8.
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_ELEMENTWISE_H_
 #define BATON_COMMON_BACKEND_CUDA_KERNELS_ELEMENTWISE_H_
 
+#include "common/backend/cuda/kernels/gating.h"
 #include "common/backend/cuda/kernels/sampling.h"
 #include "common/backend/cuda/simt/simt.h"
 #include "common/backend/tensor.h"
@@ -16,7 +19,8 @@ namespace baton::backend::cuda {
 
 inline constexpr int kPassThreads = 128;
 
-// out[r] = table[row_of[r]], as f32: the embedding of tokens, and rows picked by their numbers.
+// out[r] = table[row_of[r]] * scale, as f32: the embedding of tokens, and rows picked by their
+// numbers.
 struct GatherLaunch {
   const void* table;  // [any, cols]
   int64_t table_stride;
@@ -30,18 +34,20 @@ struct GatherLaunch {
   const SampleResult* results = nullptr;  // that drawn indexes
   int32_t* kept = nullptr;                // row_of
   int32_t table_rows = 0;
+  float scale = 1;
 };
 void LaunchGather(const GatherLaunch& launch, DType table_dtype, int rows, Stream stream);
 
-// out = silu(gate) * up, silu(x) = x / (1 + e^-x).
-struct SiluMulLaunch {
+// out = activation(gate) * up * scale.
+struct GateLaunch {
   const float* gate_up;  // [rows, 2 * cols], gate first
   int64_t gate_up_stride;
   void* out;  // [rows, cols]
   int64_t out_stride;
   int cols;
+  Gating gating = {};
 };
-void LaunchSiluMul(const SiluMulLaunch& launch, DType out_dtype, int rows, Stream stream);
+void LaunchGate(const GateLaunch& launch, DType out_dtype, int rows, Stream stream);
 
 // x += bias: where a product's own epilogue cannot add it.
 struct AddBiasLaunch {
@@ -51,6 +57,16 @@ struct AddBiasLaunch {
   int cols;
 };
 void LaunchAddBias(const AddBiasLaunch& launch, int rows, Stream stream);
+
+// In place: x becomes x * scale or, if cap is not 0, cap * tanh(x * scale / cap).
+struct ScaleLogitsLaunch {
+  float* logits;  // [rows, cols]
+  int64_t stride;
+  int cols;  // any number
+  float scale;
+  float cap;
+};
+void LaunchScaleLogits(const ScaleLogitsLaunch& launch, int rows, Stream stream);
 
 }  // namespace baton::backend::cuda
 

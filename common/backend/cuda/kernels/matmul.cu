@@ -148,7 +148,7 @@ MatMulRowsKernel(MatMulLaunch launch) {
 // A tile of gate's columns and the same of up's.
 template <class Element, int kRows>
 BATON_KERNEL_RESIDENT(kRowsThreads, 2)
-MatMulSiluMulKernel(MatMulSiluMulLaunch launch) {
+MatMulGatedKernel(MatMulGatedLaunch launch) {
   using Shape = RowsShape<kRows, 2>;
   const int first_column = static_cast<int>(BlockIndex().x) * kColumnTile;
   const int first_row = static_cast<int>(BlockIndex().y) * kRows;
@@ -163,8 +163,8 @@ MatMulSiluMulKernel(MatMulSiluMulLaunch launch) {
   float gated[2];
   BATON_UNROLL for (int i = 0; i < 2; ++i) {
     const int gate = row * Shape::kColumns + pair + i;
-    gated[i] = SiluMul(FoldSlices<Shape::kOutputs>(launch.k, gate),
-                       FoldSlices<Shape::kOutputs>(launch.k, gate + kColumnTile));
+    gated[i] = Gated(FoldSlices<Shape::kOutputs>(launch.k, gate),
+                     FoldSlices<Shape::kOutputs>(launch.k, gate + kColumnTile), launch.gating);
   }
   uint16_t* out = static_cast<uint16_t*>(launch.out) + (first_row + row) * launch.out_stride +
                   first_column + pair;
@@ -200,20 +200,20 @@ void Dispatch(const MatMulLaunch& launch, MatMulShape shape, Stream stream) {
 }
 
 template <class Element, int kRows>
-void LaunchSilu(const MatMulSiluMulLaunch& launch, Stream stream) {
-  Launch(MatMulSiluMulKernel<Element, kRows>,
+void LaunchGated(const MatMulGatedLaunch& launch, Stream stream) {
+  Launch(MatMulGatedKernel<Element, kRows>,
          {MatMulTiles(launch.cols, kColumnTile), MatMulTiles(launch.rows, kRows), 1}, kRowsThreads,
          RowsShape<kRows, 2>::kBytes, stream, launch);
 }
 
 template <class Element>
-void Dispatch(const MatMulSiluMulLaunch& launch, Stream stream) {
+void Dispatch(const MatMulGatedLaunch& launch, Stream stream) {
   if (launch.rows <= 8) {
-    LaunchSilu<Element, 8>(launch, stream);
+    LaunchGated<Element, 8>(launch, stream);
   } else if (launch.rows <= 16) {
-    LaunchSilu<Element, 16>(launch, stream);
+    LaunchGated<Element, 16>(launch, stream);
   } else {
-    LaunchSilu<Element, 32>(launch, stream);
+    LaunchGated<Element, 32>(launch, stream);
   }
 }
 
@@ -244,8 +244,8 @@ bool IsTile(MatMulShape shape) {
 
 }  // namespace
 
-void LaunchMatMulSiluMul(const MatMulSiluMulLaunch& launch, DType dtype, Stream stream,
-                         MatMulShape shape) {
+void LaunchMatMulGated(const MatMulGatedLaunch& launch, DType dtype, Stream stream,
+                       MatMulShape shape) {
   if (launch.rows == 0 || launch.cols == 0) return;
   shape = Concrete(shape, launch.rows, 2 * launch.cols);
   if (IsTile(shape)) {

@@ -6,14 +6,15 @@
 //
 // - rows: few. A block takes 8, 16 or 32 rows by 8 columns (narrow) or 16 (wide), each warp one
 //   slice, W loaded from memory to registers, 16 bytes a lane (FragmentK of index_maps.h), in a
-//   ring of chunks. Of gate and up it takes 8 columns of each, the operands of SiluMul.
+//   ring of chunks. Of gate and up it takes 8 columns of each, whose results it gates.
 // - tile: many rows. A block takes 128 x 128 or 64 x 64, both operands through shared memory in a
 //   ring of stages (multistage pipeline, as CUTLASS describes it). A warp keeps the sums of its
 //   slice and those of the slices before in registers. Of gate and up it takes half as many columns
-//   of each, so that a lane has both operands of SiluMul.
+//   of each, so that a lane has what it gates and by what.
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_MATMUL_H_
 #define BATON_COMMON_BACKEND_CUDA_KERNELS_MATMUL_H_
 
+#include "common/backend/cuda/kernels/gating.h"
 #include "common/backend/cuda/simt/simt.h"
 #include "common/backend/tensor.h"
 
@@ -46,7 +47,7 @@ inline constexpr int kMatMulVersion = 2;
 void LaunchMatMul(const MatMulLaunch& launch, DType dtype, Stream stream,
                   MatMulShape shape = MatMulShape::kAuto);
 
-struct MatMulSiluMulLaunch {
+struct MatMulGatedLaunch {
   const void* x;  // [rows, k], 16-bit
   int64_t x_stride;
   const void* w;  // [2 * cols, k], 16-bit, gate first
@@ -55,12 +56,14 @@ struct MatMulSiluMulLaunch {
   int rows;
   int cols;  // a multiple of 8, as the strides
   int k;     // a multiple of 8
+  Gating gating = {};
 };
 
-// out = silu(gate) * up for gate_up = x Wᵀ, the bits that LaunchMatMul and LaunchSiluMul (to dtype)
-// leave, and gate_up is not written. Reads (rows + 2 cols) k 16-bit values, writes rows cols ones.
-void LaunchMatMulSiluMul(const MatMulSiluMulLaunch& launch, DType dtype, Stream stream,
-                         MatMulShape shape = MatMulShape::kAuto);
+// out = activation(gate) * up * scale for gate_up = x Wᵀ, the bits that LaunchMatMul and LaunchGate
+// (to dtype) leave, and gate_up is not written. Reads (rows + 2 cols) k 16-bit values, writes rows
+// cols ones.
+void LaunchMatMulGated(const MatMulGatedLaunch& launch, DType dtype, Stream stream,
+                       MatMulShape shape = MatMulShape::kAuto);
 
 }  // namespace baton::backend::cuda
 

@@ -45,7 +45,7 @@ BATON_DEVICE void StoreSum(const MatMulLaunch& launch, int row, int column, floa
 
 // matmul_tile.cu. shape: kSmallTile or kLargeTile.
 void LaunchMatMulTile(const MatMulLaunch& launch, DType dtype, MatMulShape shape, Stream stream);
-void LaunchMatMulTile(const MatMulSiluMulLaunch& launch, DType dtype, MatMulShape shape,
+void LaunchMatMulTile(const MatMulGatedLaunch& launch, DType dtype, MatMulShape shape,
                       Stream stream);
 
 inline unsigned MatMulTiles(int size, int tile) {

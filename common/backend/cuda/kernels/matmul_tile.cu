@@ -45,9 +45,9 @@ struct Product {
   }
 };
 
-// SiluMul of a product: of every 32 rows of W the first 16 are gate's, the others up's.
+// Gate and up of a product, gated: of every 32 rows of W the first 16 are gate's, the others up's.
 struct GatedProduct {
-  using Arguments = MatMulSiluMulLaunch;
+  using Arguments = MatMulGatedLaunch;
   static constexpr int kMatrices = 2;
   static BATON_DEVICE int Columns(const Arguments& launch) { return launch.cols; }
   static BATON_DEVICE int WeightRow(const Arguments& launch, int first_column, int row) {
@@ -59,7 +59,9 @@ struct GatedProduct {
                                  const float (*sums)[4]) {
     if (row >= launch.rows || column >= launch.cols) return;  // a multiple of 8
     float gated[4];
-    BATON_UNROLL for (int i = 0; i < 4; ++i) gated[i] = SiluMul(sums[0][i], sums[1][i]);
+    BATON_UNROLL for (int i = 0; i < 4; ++i) {
+      gated[i] = Gated(sums[0][i], sums[1][i], launch.gating);
+    }
     uint16_t* const out = static_cast<uint16_t*>(launch.out) + row * launch.out_stride + column;
     StoreGlobal(reinterpret_cast<Vec8*>(out),
                 Vec8{{Element::Pack(gated[0], gated[1]), Element::Pack(gated[2], gated[3])}});
@@ -239,7 +241,7 @@ MatMulTileKernel(MatMulLaunch launch) {
 
 template <class Element, int kSide>
 BATON_KERNEL(TileShape<kSide>::kThreads)
-MatMulSiluMulTileKernel(MatMulSiluMulLaunch launch) {
+MatMulGatedTileKernel(MatMulGatedLaunch launch) {
   AwaitPrevious();
   MultiplyTile<GatedProduct, Element, kSide>(launch);
 }
@@ -253,9 +255,9 @@ void LaunchTile(const MatMulLaunch& launch, Stream stream) {
 }
 
 template <class Element, int kSide>
-void LaunchTile(const MatMulSiluMulLaunch& launch, Stream stream) {
+void LaunchTile(const MatMulGatedLaunch& launch, Stream stream) {
   using Shape = TileShape<kSide>;
-  Launch(MatMulSiluMulTileKernel<Element, kSide>,
+  Launch(MatMulGatedTileKernel<Element, kSide>,
          {MatMulTiles(launch.rows, kSide) * MatMulTiles(2 * launch.cols, kSide), 1, 1},
          Shape::kThreads, Shape::kBytes, stream, launch);
 }
@@ -283,7 +285,7 @@ void LaunchMatMulTile(const MatMulLaunch& launch, DType dtype, MatMulShape shape
   Dispatch(launch, dtype, shape, stream);
 }
 
-void LaunchMatMulTile(const MatMulSiluMulLaunch& launch, DType dtype, MatMulShape shape,
+void LaunchMatMulTile(const MatMulGatedLaunch& launch, DType dtype, MatMulShape shape,
                       Stream stream) {
   Dispatch(launch, dtype, shape, stream);
 }

@@ -358,7 +358,7 @@ QuantizedRowsKernel(QuantizedMatMulLaunch launch) {
 // 8 rows of gate and the same of up.
 template <class Element, int kBits, int kXTiles>
 BATON_KERNEL_RESIDENT(kRowsThreads, Resident(kXTiles))
-QuantizedSiluMulKernel(QuantizedMatMulSiluMulLaunch launch) {
+QuantizedGatedKernel(QuantizedMatMulGatedLaunch launch) {
   const int row_tile = static_cast<int>(BlockIndex().x);
   const int first_row = static_cast<int>(BlockIndex().y) * kXTiles * kXTile;
   SumSlices<Element, kBits, kXTiles>(launch, first_row,
@@ -369,8 +369,8 @@ QuantizedSiluMulKernel(QuantizedMatMulSiluMulLaunch launch) {
   if (row >= kXTiles * kXTile || first_row + row >= launch.rows) return;
   float gated[2];
   BATON_UNROLL for (int i = 0; i < 2; ++i) {
-    gated[i] = SiluMul(FoldSlices<kXTiles>(launch.w.k, row, column + i),
-                       FoldSlices<kXTiles>(launch.w.k, row, kTileRows + column + i));
+    gated[i] = Gated(FoldSlices<kXTiles>(launch.w.k, row, column + i),
+                     FoldSlices<kXTiles>(launch.w.k, row, kTileRows + column + i), launch.gating);
   }
   uint16_t* out = static_cast<uint16_t*>(launch.out) + (first_row + row) * launch.out_stride +
                   row_tile * kTileRows + column;
@@ -436,9 +436,9 @@ void Dispatch(const QuantizedMatMulLaunch& launch, Stream stream) {
 }
 
 template <class Element, int kBits>
-void Dispatch(const QuantizedMatMulSiluMulLaunch& launch, Stream stream) {
+void Dispatch(const QuantizedMatMulGatedLaunch& launch, Stream stream) {
   WithXTiles(launch.rows, [&](auto tiles) {
-    Launch(QuantizedSiluMulKernel<Element, kBits, tiles>,
+    Launch(QuantizedGatedKernel<Element, kBits, tiles>,
            {Tiles(launch.w.n / 2, kTileRows), Tiles(launch.rows, tiles * kXTile), 1}, kRowsThreads,
            RowsBytes(tiles), stream, launch);
   });
@@ -468,8 +468,8 @@ void LaunchQuantizedMatMul(const QuantizedMatMulLaunch& launch, int bits, DType 
   DispatchAll(launch, bits, dtype, stream);
 }
 
-void LaunchQuantizedMatMulSiluMul(const QuantizedMatMulSiluMulLaunch& launch, int bits, DType dtype,
-                                  Stream stream) {
+void LaunchQuantizedMatMulGated(const QuantizedMatMulGatedLaunch& launch, int bits, DType dtype,
+                                Stream stream) {
   if (launch.rows == 0 || launch.w.n == 0) return;
   DispatchAll(launch, bits, dtype, stream);
 }

@@ -16,6 +16,7 @@
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_QUANTIZED_H_
 #define BATON_COMMON_BACKEND_CUDA_KERNELS_QUANTIZED_H_
 
+#include "common/backend/cuda/kernels/gating.h"
 #include "common/backend/cuda/kernels/index_maps.h"
 #include "common/backend/cuda/simt/simt.h"
 #include "common/backend/tensor.h"
@@ -69,19 +70,20 @@ inline constexpr int kQuantizedRows = 64;
 void LaunchQuantizedMatMul(const QuantizedMatMulLaunch& launch, int bits, DType dtype,
                            Stream stream);
 
-struct QuantizedMatMulSiluMulLaunch {
+struct QuantizedMatMulGatedLaunch {
   const void* x;  // [rows, k], 16-bit
   int64_t x_stride;
   QuantizedView w;  // gate first; n a multiple of 16
   void* out;        // [rows, n / 2], 16-bit
   int64_t out_stride;
   int rows;
+  Gating gating = {};
 };
 
-// out = silu(gate) * up for gate_up = x Wᵀ: the bits that LaunchQuantizedMatMul and LaunchSiluMul
-// (to dtype) leave, and gate_up is not written. x is read for every 16 rows of W.
-void LaunchQuantizedMatMulSiluMul(const QuantizedMatMulSiluMulLaunch& launch, int bits, DType dtype,
-                                  Stream stream);
+// out = activation(gate) * up * scale for gate_up = x Wᵀ: the bits that LaunchQuantizedMatMul and
+// LaunchGate (to dtype) leave, and gate_up is not written. x is read for every 16 rows of W.
+void LaunchQuantizedMatMulGated(const QuantizedMatMulGatedLaunch& launch, int bits, DType dtype,
+                                Stream stream);
 
 struct DequantizeLaunch {
   QuantizedView w;

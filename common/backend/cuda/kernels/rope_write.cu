@@ -156,6 +156,10 @@ RopeWriteKernel(RopeWriteLaunch launch) {
     if (!valid) return;
   }
   if (is_q) {
+    if (launch.query_scale != nullptr) {
+      const float scale = LoadGlobal(launch.query_scale + position);
+      BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) x[i] = Mul(x[i], scale);
+    }
     float* to = launch.q_out + row * launch.q_out_stride + int64_t{head} * launch.head_dim;
     Store16(to + dims.low, Pack4(x));
     Store16(to + dims.high, Pack4(x + 4));

@@ -51,8 +51,9 @@ struct RopeWriteLaunch {
   float norm_eps;
   const float* cosine;  // [positions, half]
   const float* sine;
-  int half;          // of the rotated dims: a multiple of 4, at most head_dim / 2; 0: no rotation
-  std::byte* layer;  // of block 0: [K,V][kv_heads] of heads; see KvPool
+  int half;  // of the rotated dims: a multiple of 4, at most head_dim / 2; 0: no rotation
+  const float* query_scale = nullptr;  // [positions], by which rotated queries are multiplied
+  std::byte* layer;                    // of block 0: [K,V][kv_heads] of heads; see KvPool
   int64_t block_stride_bytes;
   int block_tokens_log2;
   int query_heads;

@@ -43,36 +43,46 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaMatrix::Make(absl::Span<const 
   return std::make_unique<CudaMatrix>(std::move(memory), rows, cols);
 }
 
-absl::StatusOr<std::unique_ptr<RopeTable>> CudaRopeTable::Make(
-    absl::Span<const double> inverse_frequencies, int max_positions, float factor, Backend& backend,
-    HostStaging& staging) {
+absl::StatusOr<std::unique_ptr<RopeTable>> CudaRopeTable::Make(const RopeSpec& spec,
+                                                               int max_positions, Backend& backend,
+                                                               HostStaging& staging) {
   auto table = std::make_unique<CudaRopeTable>();
-  table->half = static_cast<int>(inverse_frequencies.size());
+  const size_t half = spec.inverse_frequencies.size();
+  table->half = static_cast<int>(half);
   table->positions = max_positions;
-  if (table->half % 4 != 0) {
-    return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
-                     absl::StrCat("--device cuda: ", 2 * table->half,
-                                  " rotated dims, expected a multiple of 8"));
+  if (half % 4 != 0) {
+    return MakeError(
+        absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
+        absl::StrCat("--device cuda: ", 2 * half, " rotated dims, expected a multiple of 8"));
   }
-  const size_t size_bytes =
-      static_cast<size_t>(max_positions) * inverse_frequencies.size() * sizeof(float);
-  BATON_ASSIGN_OR_RETURN(table->cosine, backend.Allocate(size_bytes));
-  BATON_ASSIGN_OR_RETURN(table->sine, backend.Allocate(size_bytes));
-  // In double and then rounded, as on the CPU.
-  const auto fill = [&](const Buffer& to, auto function) {
-    staging.FillDevice(to.data(), size_bytes, [&](size_t offset, size_t size, void* part) {
-      auto* values = static_cast<float*>(part);
+  // `columns` values of each position, in double and then rounded, as on the CPU.
+  const auto make = [&](size_t columns, auto value) -> absl::StatusOr<std::unique_ptr<Buffer>> {
+    const size_t size_bytes = static_cast<size_t>(max_positions) * columns * sizeof(float);
+    BATON_ASSIGN_OR_RETURN(std::unique_ptr<Buffer> buffer, backend.Allocate(size_bytes));
+    staging.FillDevice(buffer->data(), size_bytes, [&](size_t offset, size_t size, void* part) {
       const size_t first = offset / sizeof(float);
       for (size_t i = 0; i < size / sizeof(float); ++i) {
-        const size_t position = (first + i) / inverse_frequencies.size();
-        const double angle = static_cast<double>(position) *
-                             inverse_frequencies[(first + i) % inverse_frequencies.size()];
-        values[i] = static_cast<float>(function(angle) * static_cast<double>(factor));
+        static_cast<float*>(part)[i] =
+            static_cast<float>(value((first + i) / columns, (first + i) % columns));
       }
     });
+    return buffer;
   };
-  fill(*table->cosine, [](double angle) { return std::cos(angle); });
-  fill(*table->sine, [](double angle) { return std::sin(angle); });
+  const auto factor = static_cast<double>(spec.factor);
+  const auto angle = [&](size_t position, size_t column) {
+    return static_cast<double>(position) * spec.inverse_frequencies[column];
+  };
+  BATON_ASSIGN_OR_RETURN(table->cosine, make(half, [&](size_t position, size_t column) {
+                           return std::cos(angle(position, column)) * factor;
+                         }));
+  BATON_ASSIGN_OR_RETURN(table->sine, make(half, [&](size_t position, size_t column) {
+                           return std::sin(angle(position, column)) * factor;
+                         }));
+  if (spec.query_beta != 0) {
+    BATON_ASSIGN_OR_RETURN(table->query_scale, make(1, [&](size_t position, size_t) {
+                             return spec.QueryScale(static_cast<int>(position));
+                           }));
+  }
   return table;
 }
 

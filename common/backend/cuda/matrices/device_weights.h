@@ -30,15 +30,14 @@ class CudaMatrix final : public PackedMatrix {
 };
 
 struct CudaRopeTable final : public RopeTable {
-  // cos and sin are multiplied by `factor`, as in Backend::MakeRopeTable.
   // UNIMPLEMENTED (UNSUPPORTED_MODEL) if the number of rotated dims is not a multiple of 8.
-  static absl::StatusOr<std::unique_ptr<RopeTable>> Make(
-      absl::Span<const double> inverse_frequencies, int max_positions, float factor,
-      Backend& backend, HostStaging& staging);
+  static absl::StatusOr<std::unique_ptr<RopeTable>> Make(const RopeSpec& spec, int max_positions,
+                                                         Backend& backend, HostStaging& staging);
 
   int half = 0;  // of the number of rotated dims
   int positions = 0;
   std::unique_ptr<Buffer> cosine, sine;  // f32 [positions, half]
+  std::unique_ptr<Buffer> query_scale;  // f32 [positions], by which queries are multiplied; or null
 };
 
 }  // namespace baton::backend::cuda

@@ -7,16 +7,21 @@
 
 namespace baton::backend::cuda {
 
-bool MultiplyGated(const Tensor& x, const PackedMatrix& gate_up, const Tensor& out, DType dtype,
-                   bool has_products, const QuantizedWorkspaces& workspaces, Stream stream) {
+Gating GatingOf(const GatedArgs& args) {
+  return {.gelu_tanh = args.activation == GatedActivation::kGeluTanh, .scale = args.scale};
+}
+
+bool MultiplyGated(const Tensor& x, const PackedMatrix& gate_up, const GatedArgs& args,
+                   const Tensor& out, DType dtype, bool has_products,
+                   const QuantizedWorkspaces& workspaces, Stream stream) {
   const auto* quantized = dynamic_cast<const CudaQuantizedMatrix*>(&gate_up);
-  // A library's products come without SiluMul, and are better from some number of rows on.
+  // A library's products gate nothing, and are better from some number of rows on.
   const int64_t most_rows = quantized != nullptr ? kQuantizedRows : kRowTile;
   if ((has_products && x.rows > most_rows) || out.dtype != dtype) return false;
   if (x.rows == 0) return true;
   BATON_CHECK(x.dtype == dtype);
   BATON_CHECK_EQ(2 * out.cols, gate_up.out_features());
-  MatMulSiluMulLaunch launch = {
+  MatMulGatedLaunch launch = {
       .x = x.data,
       .x_stride = x.row_stride,
       .w = nullptr,
@@ -25,12 +30,13 @@ bool MultiplyGated(const Tensor& x, const PackedMatrix& gate_up, const Tensor& o
       .rows = static_cast<int>(x.rows),
       .cols = static_cast<int>(out.cols),
       .k = static_cast<int>(x.cols),
+      .gating = GatingOf(args),
   };
   if (quantized != nullptr) {
-    MultiplyQuantizedSiluMul(launch, *quantized, dtype, workspaces, stream);
+    MultiplyQuantizedGated(launch, *quantized, dtype, workspaces, stream);
   } else {
     launch.w = static_cast<const CudaMatrix&>(gate_up).data();
-    LaunchMatMulSiluMul(launch, dtype, stream);
+    LaunchMatMulGated(launch, dtype, stream);
   }
   return true;
 }

@@ -201,26 +201,27 @@ int SliceRows(const QuantizedView& w, const QuantizedWorkspaces& workspaces, int
 
 }  // namespace
 
-void MultiplyQuantizedSiluMul(MatMulSiluMulLaunch launch, const CudaQuantizedMatrix& matrix,
-                              DType dtype, const QuantizedWorkspaces& workspaces, Stream stream) {
+void MultiplyQuantizedGated(MatMulGatedLaunch launch, const CudaQuantizedMatrix& matrix,
+                            DType dtype, const QuantizedWorkspaces& workspaces, Stream stream) {
   const QuantizedView& w = matrix.view();
   BATON_CHECK_EQ(w.n % (2 * kQuantizedTileRows), 0);
   OrderColumns(launch, matrix, workspaces, stream);
   if (launch.rows <= kQuantizedRows) {
-    LaunchQuantizedMatMulSiluMul({.x = launch.x,
-                                  .x_stride = launch.x_stride,
-                                  .w = w,
-                                  .out = launch.out,
-                                  .out_stride = launch.out_stride,
-                                  .rows = launch.rows},
-                                 matrix.bits(), dtype, stream);
+    LaunchQuantizedMatMulGated({.x = launch.x,
+                                .x_stride = launch.x_stride,
+                                .w = w,
+                                .out = launch.out,
+                                .out_stride = launch.out_stride,
+                                .rows = launch.rows,
+                                .gating = launch.gating},
+                               matrix.bits(), dtype, stream);
     return;
   }
   // A slice of gate, and the same rows of up behind it.
   const int slice = SliceRows(w, workspaces, 2);
   auto* const dequantized = static_cast<uint16_t*>(workspaces.dequantized);
   for (int first = 0; first < launch.cols; first += slice) {
-    MatMulSiluMulLaunch part = launch;
+    MatMulGatedLaunch part = launch;
     part.cols = std::min(slice, launch.cols - first);
     part.w = dequantized;
     part.out = static_cast<uint16_t*>(launch.out) + first;
@@ -231,7 +232,7 @@ void MultiplyQuantizedSiluMul(MatMulSiluMulLaunch launch, const CudaQuantizedMat
                         .out = dequantized + (up ? int64_t{part.cols} * w.k : 0)},
                        matrix.bits(), dtype, stream);
     }
-    LaunchMatMulSiluMul(part, dtype, stream);
+    LaunchMatMulGated(part, dtype, stream);
   }
 }
 

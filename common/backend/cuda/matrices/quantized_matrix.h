@@ -73,11 +73,11 @@ std::vector<MatMulLaunch> SlicesOf(const MatMulLaunch& launch, const CudaQuantiz
 void MultiplyQuantized(MatMulLaunch launch, const CudaQuantizedMatrix& matrix, DType dtype,
                        const QuantizedWorkspaces& workspaces, Products* products, Stream stream);
 
-// SiluMul of the product of launch.x with `matrix`, gate above up; launch.w is ignored.
+// Gates the product of launch.x with `matrix`, gate above up; launch.w is ignored.
 // REQUIRES: workspaces for at least so many rows; launch.cols, half of the matrix's rows, is a
 // multiple of 8.
-void MultiplyQuantizedSiluMul(MatMulSiluMulLaunch launch, const CudaQuantizedMatrix& matrix,
-                              DType dtype, const QuantizedWorkspaces& workspaces, Stream stream);
+void MultiplyQuantizedGated(MatMulGatedLaunch launch, const CudaQuantizedMatrix& matrix,
+                            DType dtype, const QuantizedWorkspaces& workspaces, Stream stream);
 
 }  // namespace baton::backend::cuda
 

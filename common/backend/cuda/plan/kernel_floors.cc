@@ -27,12 +27,12 @@ double MatMulOperations(int64_t rows, int64_t n, int64_t k) {
   return 2.0 * static_cast<double>(rows) * static_cast<double>(n) * static_cast<double>(k);
 }
 
-MovedBytes MatMulSiluMulFloor(int64_t rows, int64_t cols, int64_t k) {
+MovedBytes MatMulGatedFloor(int64_t rows, int64_t cols, int64_t k) {
   return {.read = MatMulFloor(rows, 2 * cols, k, false).read, .written = kElement * rows * cols};
 }
 
-MovedBytes QuantizedMatMulSiluMulFloor(int64_t rows, int64_t cols, int64_t k, int bits,
-                                       int64_t group_size) {
+MovedBytes QuantizedMatMulGatedFloor(int64_t rows, int64_t cols, int64_t k, int bits,
+                                     int64_t group_size) {
   return {.read = QuantizedMatMulFloor(rows, 2 * cols, k, bits, group_size, false).read,
           .written = kElement * rows * cols};
 }
@@ -97,8 +97,9 @@ MovedBytes AttentionPartialsFloor(absl::Span<const SequenceEntry> sequences,
   return {.read = 0, .written = rows * kv_heads * (2 + PaddedDim(head_dim)) * kFloat};
 }
 
-MovedBytes NormFloor(int64_t rows, int64_t cols, bool has_delta, int64_t out_element_bytes) {
-  return {.read = rows * cols * kFloat * (has_delta ? 2 : 1) + cols * kFloat,
+MovedBytes NormFloor(int64_t rows, int64_t cols, bool has_delta, int64_t out_element_bytes,
+                     int weights) {
+  return {.read = rows * cols * kFloat * (has_delta ? 2 : 1) + weights * cols * kFloat,
           .written = rows * cols * (out_element_bytes + (has_delta ? kFloat : 0))};
 }
 
@@ -115,12 +116,16 @@ MovedBytes GatherFloor(int64_t rows, int64_t cols, int64_t table_rows,
   return {.read = table_rows * cols * table_element_bytes, .written = rows * cols * kFloat};
 }
 
-MovedBytes SiluMulFloor(int64_t rows, int64_t cols, int64_t out_element_bytes) {
+MovedBytes GateFloor(int64_t rows, int64_t cols, int64_t out_element_bytes) {
   return {.read = rows * cols * 2 * kFloat, .written = rows * cols * out_element_bytes};
 }
 
 MovedBytes AddBiasFloor(int64_t rows, int64_t cols) {
   return {.read = (rows + 1) * cols * kFloat, .written = rows * cols * kFloat};
+}
+
+MovedBytes ScaleLogitsFloor(int64_t rows, int64_t cols) {
+  return {.read = rows * cols * kFloat, .written = rows * cols * kFloat};
 }
 
 MovedBytes SampleFloor(int64_t requests, int64_t vocab) {

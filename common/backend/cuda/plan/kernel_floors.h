@@ -25,10 +25,10 @@ struct MovedBytes {
 // x [rows, k] and W [n, k] of 16 bits, bias [n], out f32 [rows, n]. Both shapes, and cuBLASLt.
 MovedBytes MatMulFloor(int64_t rows, int64_t n, int64_t k, bool has_bias);
 double MatMulOperations(int64_t rows, int64_t n, int64_t k);
-// SiluMul in the product: W [2 cols, k], out of 16 bits [rows, cols].
-MovedBytes MatMulSiluMulFloor(int64_t rows, int64_t cols, int64_t k);
-MovedBytes QuantizedMatMulSiluMulFloor(int64_t rows, int64_t cols, int64_t k, int bits,
-                                       int64_t group_size);
+// Gate in the product: W [2 cols, k], out of 16 bits [rows, cols].
+MovedBytes MatMulGatedFloor(int64_t rows, int64_t cols, int64_t k);
+MovedBytes QuantizedMatMulGatedFloor(int64_t rows, int64_t cols, int64_t k, int bits,
+                                     int64_t group_size);
 // MatMulFloor for W as quantized.h packs it, in whole tiles.
 MovedBytes QuantizedMatMulFloor(int64_t rows, int64_t n, int64_t k, int bits, int64_t group_size,
                                 bool has_bias);
@@ -50,16 +50,18 @@ MovedBytes AttentionPartialsFloor(absl::Span<const SequenceEntry> sequences,
                                   absl::Span<const AttentionItem> split_items, int kv_heads,
                                   int group, int head_dim, int window);
 
-// out_element_bytes: of out, 2 or 4.
-MovedBytes NormFloor(int64_t rows, int64_t cols, bool has_delta, int64_t out_element_bytes);
+// out_element_bytes: of out, 2 or 4. weights: of the row and of the delta, 0 to 2.
+MovedBytes NormFloor(int64_t rows, int64_t cols, bool has_delta, int64_t out_element_bytes,
+                     int weights = 1);
 // half: of the rotated dims; norms: q's and k's, 0 to 2. cos and sin of `positions` different
 // positions.
 MovedBytes RopeWriteFloor(int64_t rows, int query_heads, int kv_heads, int head_dim, int half,
                           int64_t positions, int norms, KvFormat format = KvFormat::kPlain);
 // table_element_bytes: 2 or 4; table_rows: different rows that are gathered.
 MovedBytes GatherFloor(int64_t rows, int64_t cols, int64_t table_rows, int64_t table_element_bytes);
-MovedBytes SiluMulFloor(int64_t rows, int64_t cols, int64_t out_element_bytes);
+MovedBytes GateFloor(int64_t rows, int64_t cols, int64_t out_element_bytes);
 MovedBytes AddBiasFloor(int64_t rows, int64_t cols);
+MovedBytes ScaleLogitsFloor(int64_t rows, int64_t cols);
 // Every request's logits once, each its own row. Greedy ones; others change the row that they copy
 // and read it again, which the L2 cache serves.
 MovedBytes SampleFloor(int64_t requests, int64_t vocab);

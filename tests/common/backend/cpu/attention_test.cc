@@ -12,7 +12,9 @@ struct Shape {
   int kv_heads, group, head_dim, block_tokens, window;
   DType kv;
   KvFormat format;
-  int turned = 3;  // pairs of a head's dimensions, by RoPE
+  float cap = 0;       // of scores
+  bool sinks = false;  // kv_heads * group of them
+  int turned = 3;      // pairs of a head's dimensions, by RoPE
   int query_heads() const { return kv_heads * group; }
   int row_width() const { return (query_heads() + 2 * kv_heads) * head_dim; }
 };
@@ -42,11 +44,13 @@ class ScatteredSequences {
     }
     std::iota(free_.begin(), free_.end(), 0);
     std::shuffle(free_.begin(), free_.end(), std::mt19937(testing::TestSeed(7)));
-    const double frequency[] = {1.0, 0.1, 0.03};
-    rope_ = std::move(backend.MakeRopeTable(
-                          absl::MakeSpan(frequency, std::min(shape.turned, shape.head_dim / 2)),
-                          100000, 1))
-                .value();
+    RopeSpec spec = {.inverse_frequencies = {1.0, 0.1, 0.03}};
+    spec.inverse_frequencies.resize(std::min(shape.turned, shape.head_dim / 2));
+    rope_ = std::move(backend.MakeRopeTable(spec, 100000)).value();
+    if (!shape.sinks) return;
+    Random sink_random(99);  // the same for pools of one shape
+    sinks_ = sink_random.Floats(shape.query_heads(), 3);
+    sink_memory_ = BufferOf(backend, sinks_);
   }
 
   std::vector<int32_t> TakeBlocks(int tokens) {
@@ -90,7 +94,9 @@ class ScatteredSequences {
     args.layer = 1;
     args.query_heads = shape_.query_heads();
     args.scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
+    args.score_cap = shape_.cap;
     args.window = shape_.window;
+    args.sinks = sink_memory_.get();
     args.q = q;
     args.out = out;
     backend_.Attention(*batch, pool_, args);
@@ -113,6 +119,7 @@ class ScatteredSequences {
     return ReadKvRow(pool_, chunk, k_or_v, head, position % shape_.block_tokens).values;
   }
   const std::vector<float>& last_q() const { return last_q_; }
+  const std::vector<float>& sinks() const { return sinks_; }
 
  private:
   Backend& backend_;
@@ -122,6 +129,8 @@ class ScatteredSequences {
   std::unique_ptr<RopeTable> rope_;
   std::vector<int32_t> free_;
   std::vector<float> last_q_;
+  std::vector<float> sinks_;
+  std::unique_ptr<Buffer> sink_memory_;
 };
 
 // One row, from what the pool holds, in double.
@@ -142,9 +151,11 @@ std::vector<double> Reference(ScatteredSequences& pool, const Shape& shape,
       for (size_t t = 0; t < k.size(); ++t) {
         for (int i = 0; i < d; ++i) scores[t] += double{q[head * d + i]} * k[t][i];
         scores[t] /= std::sqrt(static_cast<double>(d));
+        if (shape.cap > 0) scores[t] = shape.cap * std::tanh(scores[t] / shape.cap);
         max = std::max(max, scores[t]);
       }
       for (double& s : scores) sum += s = std::exp(s - max);
+      if (shape.sinks) sum += std::exp(pool.sinks()[head] - max);
       for (size_t t = 0; t < k.size(); ++t) {
         for (int i = 0; i < d; ++i) out[head * d + i] += scores[t] / sum * v[t][i];
       }
@@ -167,7 +178,9 @@ class AttentionTest : public ::testing::TestWithParam<Variant> {
             random.Of({0, 0, 17, 300}),
             random.Of({DType::kF32, DType::kBF16, DType::kBF16, DType::kF16}),
             random.Of({KvFormat::kPlain, KvFormat::kPlain, KvFormat::kPlain, KvFormat::kInt8,
-                       KvFormat::kInt4, KvFormat::kFp8})};
+                       KvFormat::kInt4, KvFormat::kFp8}),
+            random.Of({0.0f, 0.0f, 2.0f, 50.0f}),
+            random.Of({0, 0, 1}) == 1};
   }
 
   std::unique_ptr<Backend> backend_;

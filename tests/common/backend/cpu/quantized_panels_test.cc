@@ -275,8 +275,8 @@ TEST_P(QuantizedMatMulTest, ItsRowsAreAnEmbedding) {
     const SequenceRows rows = {0, count, 0, blocks};
     auto batch = backend_->Upload({tokens, absl::MakeSpan(&rows, 1), {}});
     Owned out(DType::kF32, count, d), expected(DType::kF32, count, d);
-    backend_->EmbedPacked(*batch, *packed, out);
-    backend_->Embed(*batch, table, expected);
+    backend_->EmbedPacked(*batch, *packed, 1, out);
+    backend_->Embed(*batch, table, 1, expected);
     ExpectSame(out.Values(), expected.Values(), "rows");
   }
 }

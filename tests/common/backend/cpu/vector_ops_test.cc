@@ -29,7 +29,7 @@ std::vector<double> NormedRow(const float* x, const std::vector<float>& weight, 
   return y;
 }
 
-TEST_P(VectorOpsTest, RmsNorm) {
+TEST_P(VectorOpsTest, Norm) {
   for (uint32_t seed = 1; seed <= 10; ++seed) {
     Random random(seed);
     const int rows = random.Int(1, 40), cols = random.Of({1, 15, 16, 17, 96, 896, 1000});
@@ -39,10 +39,12 @@ TEST_P(VectorOpsTest, RmsNorm) {
     for (DType to : {DType::kF32, dtype_}) {
       Owned out(to, rows, cols), in(DType::kF32, rows, cols, x),
           more(DType::kF32, rows, cols, delta);
-      backend_->RmsNorm(in, *weight, 1e-6f, out);
-      ExpectSame(in.Values(), x, "input of RmsNorm");
+      backend_->Norm(
+          {.residual = in, .delta = {}, .weight = weight.get(), .eps = 1e-6f, .out = out});
+      ExpectSame(in.Values(), x, "input of Norm");
       const std::vector<float> plain = out.Values();
-      backend_->AddRmsNorm(in, more, *weight, 1e-6f, out);
+      backend_->Norm(
+          {.residual = in, .delta = more, .weight = weight.get(), .eps = 1e-6f, .out = out});
       const std::vector<float> sum = in.Values(), added = out.Values();
       for (int r = 0; r < rows; ++r) {
         const std::vector<double> want = NormedRow(x.data() + r * cols, w, 1e-6);
@@ -59,22 +61,117 @@ TEST_P(VectorOpsTest, RmsNorm) {
   }
 }
 
-TEST_P(VectorOpsTest, SiluMul) {
+// What is added may be scaled, and normed by itself; and there may be no norm of the sum.
+TEST_P(VectorOpsTest, NormOfWhatIsAdded) {
+  for (uint32_t seed = 1; seed <= 10; ++seed) {
+    Random random(seed);
+    const int rows = random.Int(1, 20), cols = random.Of({8, 17, 96, 896});
+    const float scale = random.Of({1.0f, 0.25f});
+    const bool norms_delta = random.Of({false, true}), norms_sum = random.Of({false, true});
+    const std::vector<float> x = random.Floats(rows * cols), delta = random.Floats(rows * cols);
+    const std::vector<float> w = random.Floats(cols), delta_w = random.Floats(cols);
+    auto weight = BufferOf(*backend_, w), delta_weight = BufferOf(*backend_, delta_w);
+    Owned out(dtype_, rows, cols), in(DType::kF32, rows, cols, x);
+    Owned more(DType::kF32, rows, cols, delta);
+    backend_->Norm({.residual = in,
+                    .delta = more,
+                    .delta_scale = scale,
+                    .delta_weight = norms_delta ? delta_weight.get() : nullptr,
+                    .weight = norms_sum ? weight.get() : nullptr,
+                    .eps = 1e-6f,
+                    .out = out});
+    const std::vector<float> sum = in.Values(), got = out.Values();
+    for (int r = 0; r < rows; ++r) {
+      std::vector<float> scaled(delta.begin() + r * cols, delta.begin() + (r + 1) * cols);
+      for (float& value : scaled) value *= scale;
+      std::vector<double> added(scaled.begin(), scaled.end());
+      if (norms_delta) added = NormedRow(scaled.data(), delta_w, 1e-6);
+      std::vector<double> want(sum.begin() + r * cols, sum.begin() + (r + 1) * cols);
+      if (norms_sum) want = NormedRow(sum.data() + r * cols, w, 1e-6);
+      for (int c = 0; c < cols; ++c) {
+        ASSERT_NEAR(sum[r * cols + c], x[r * cols + c] + added[c],
+                    2e-6 * std::max(1.0, std::abs(added[c])));
+        ASSERT_NEAR(got[r * cols + c], want[c],
+                    Tolerance(dtype_) * std::max(1.0, std::abs(want[c])));
+      }
+    }
+  }
+}
+
+// Of columns of a wider tensor: queries and keys that are normed all heads together.
+TEST_P(VectorOpsTest, NormInPlace) {
+  Random random(3);
+  const int rows = 9, cols = 48, width = 112;
+  const std::vector<float> x = random.Floats(rows * width), w = random.Floats(cols);
+  auto weight = BufferOf(*backend_, w);
+  Owned all(DType::kF32, rows, width, x);
+  Tensor part = all;
+  part.cols = cols;
+  part.data = static_cast<float*>(part.data) + 16;
+  backend_->Norm(
+      {.residual = part, .delta = {}, .weight = weight.get(), .eps = 1e-6f, .out = part});
+  const std::vector<float> got = all.Values();
+  for (int r = 0; r < rows; ++r) {
+    const std::vector<double> want = NormedRow(x.data() + r * width + 16, w, 1e-6);
+    for (int c = 0; c < width; ++c) {
+      const int i = r * width + c;
+      if (c < 16 || c >= 16 + cols) {
+        ASSERT_EQ(got[i], x[i]);
+      } else {
+        ASSERT_NEAR(got[i], want[c - 16], 2e-6 * std::max(1.0, std::abs(want[c - 16])));
+      }
+    }
+  }
+}
+
+TEST_P(VectorOpsTest, Gate) {
   Random random(1);
   const int rows = 30, f = 1003;
   std::vector<float> x = random.Floats(rows * 2 * f, 5);
-  x[0] = -200, x[1] = 200, x[2] = 0, x[3] = -88.5f, x[4] = 88.5f;
+  x[0] = -200, x[1] = 200, x[2] = 0, x[3] = -88.5f, x[4] = 88.5f, x[5] = -1e20f, x[6] = 1e20f;
+  for (int i = 0; i < 8; ++i) x[f + i] = 1;
   Owned in(DType::kF32, rows, 2 * f, x);
-  for (DType to : {DType::kF32, dtype_}) {
-    Owned out(to, rows, f);
-    backend_->SiluMul(in, out);
-    const std::vector<float> got = out.Values();
-    for (int r = 0; r < rows; ++r) {
-      for (int c = 0; c < f; ++c) {
-        const double gate = x[r * 2 * f + c], up = x[r * 2 * f + f + c];
-        const double want = gate / (1 + std::exp(-gate)) * up;
-        ASSERT_NEAR(got[r * f + c], want, Tolerance(to) * std::max(1e-3, std::abs(want)))
-            << gate << " " << up;
+  for (const GatedArgs& args : {GatedArgs{},
+                                {.activation = GatedActivation::kGeluTanh},
+                                {.activation = GatedActivation::kGeluTanh, .scale = 0.125f}}) {
+    for (DType to : {DType::kF32, dtype_}) {
+      Owned out(to, rows, f);
+      backend_->Gate(in, args, out);
+      const std::vector<float> got = out.Values();
+      for (int r = 0; r < rows; ++r) {
+        for (int c = 0; c < f; ++c) {
+          const double gate = x[r * 2 * f + c], up = x[r * 2 * f + f + c];
+          const double u = args.activation == GatedActivation::kSilu
+                               ? gate / 2
+                               : std::sqrt(2 / M_PI) * (gate + 0.044715 * gate * gate * gate);
+          const double want = gate / (1 + std::exp(-2 * u)) * up * args.scale;
+          ASSERT_NEAR(got[r * f + c], want, Tolerance(to) * std::max(1e-3, std::abs(want)))
+              << gate << " " << up;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(VectorOpsTest, ScaleLogits) {
+  Random random(1);
+  const int rows = 5, cols = 77;
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const auto& [scale, cap] : {std::pair(0.125f, 0.0f), {1.0f, 30.0f}, {2.0f, 0.5f}}) {
+    std::vector<float> x = random.Floats(rows * cols, 40);
+    x[0] = inf, x[1] = -inf, x[2] = std::nanf(""), x[3] = 1e-30f;
+    Owned logits(DType::kF32, rows, cols, x);
+    backend_->ScaleLogits(logits, scale, cap);
+    const std::vector<float> got = logits.Values();
+    EXPECT_TRUE(std::isnan(got[2])) << "the check of logits finds it";
+    for (int i = 0; i < rows * cols; ++i) {
+      if (i == 2) continue;
+      const double scaled = double{x[i]} * scale;
+      const double want = cap == 0 ? scaled : cap * std::tanh(scaled / cap);
+      if (std::isinf(want)) {
+        ASSERT_EQ(got[i], want);
+      } else {
+        ASSERT_NEAR(got[i], want, 4e-7 * std::max<double>(cap, std::abs(want)));
       }
     }
   }
@@ -89,7 +186,7 @@ TEST_P(VectorOpsTest, EmbedAndGather) {
     const SequenceRows rows = {0, 4, 0, blocks};
     auto batch = backend_->Upload({tokens, absl::MakeSpan(&rows, 1), wanted});
     Owned out(DType::kF32, 4, d), some(DType::kF32, 2, d);
-    backend_->Embed(*batch, table, out);
+    backend_->Embed(*batch, table, 1, out);
     backend_->GatherLogitRows(*batch, out, some);
     const std::vector<float> all = table.Values(), got = some.Values();
     ExpectSame({all.begin() + 49 * d, all.begin() + 50 * d}, {got.begin(), got.begin() + d}, "49");
@@ -97,8 +194,13 @@ TEST_P(VectorOpsTest, EmbedAndGather) {
     if (!backend_->embeds_packed(stored)) continue;
     auto packed = std::move(backend_->Pack({{table.tensor().data, stored, vocab, d}})).value();
     Owned from_packed(DType::kF32, 4, d);
-    backend_->EmbedPacked(*batch, *packed, from_packed);
+    backend_->EmbedPacked(*batch, *packed, 1, from_packed);
     ExpectSame(from_packed.Values(), out.Values(), Name(stored));
+    backend_->EmbedPacked(*batch, *packed, 2.5f, from_packed);
+    const std::vector<float> plain = out.Values();
+    backend_->Embed(*batch, table, 2.5f, out);
+    ExpectSame(from_packed.Values(), out.Values(), Name(stored));
+    for (size_t i = 0; i < plain.size(); ++i) ASSERT_EQ(out.Values()[i], plain[i] * 2.5f);
   }
 }
 
@@ -123,7 +225,15 @@ TEST_P(VectorOpsTest, RopeWriteKv) {
 
     std::vector<double> frequencies(half);
     for (int i = 0; i < half; ++i) frequencies[i] = std::pow(10000.0, -1.0 * i / half);
-    auto rope = std::move(backend_->MakeRopeTable(frequencies, 4096, 1.25f)).value();
+    // Some layers turn nothing, and queries of some models grow with the position.
+    const bool turns = seed % 5 != 0;
+    const double beta = seed % 3 == 1 ? 0.5 : 0;
+    auto rope = std::move(backend_->MakeRopeTable({.inverse_frequencies = frequencies,
+                                                   .factor = 1.25f,
+                                                   .query_beta = beta,
+                                                   .query_positions = 8},
+                                                  4096))
+                    .value();
     const int width = (q_heads + 2 * kv_heads) * d;
     const std::vector<float> x = random.Floats(tokens * width);
     const std::vector<float> qw = random.Floats(d), kw = random.Floats(d);
@@ -140,7 +250,7 @@ TEST_P(VectorOpsTest, RopeWriteKv) {
     args.q_norm = norm ? q_norm.get() : nullptr;
     args.k_norm = norm ? k_norm.get() : nullptr;
     args.norm_eps = 1e-6f;
-    args.rope = rope.get();
+    args.rope = turns ? rope.get() : nullptr;
     args.q_out = q_out;
     backend_->RopeWriteKv(*batch, pool, args);
 
@@ -149,7 +259,7 @@ TEST_P(VectorOpsTest, RopeWriteKv) {
       std::vector<double> y(from, from + d);
       if (weight != nullptr) y = NormedRow(from, *weight, 1e-6);
       std::vector<double> turned = y;
-      for (int i = 0; i < half; ++i) {
+      for (int i = 0; i < (turns ? half : 0); ++i) {
         const double angle = (context + t) * frequencies[i];
         turned[i] = 1.25 * (y[i] * std::cos(angle) - y[i + half] * std::sin(angle));
         turned[i + half] = 1.25 * (y[i + half] * std::cos(angle) + y[i] * std::sin(angle));
@@ -166,7 +276,10 @@ TEST_P(VectorOpsTest, RopeWriteKv) {
     for (int t = 0; t < tokens; ++t) {
       for (int head = 0; head < q_heads; ++head) {
         const std::vector<double> w = want(t, head, norm ? &qw : nullptr);
-        for (int i = 0; i < d; ++i) ASSERT_NEAR(q[(t * q_heads + head) * d + i], w[i], 2e-5);
+        const double grown = turns ? 1 + beta * std::log1p((context + t) / 8) : 1;
+        for (int i = 0; i < d; ++i) {
+          ASSERT_NEAR(q[(t * q_heads + head) * d + i], w[i] * grown, 2e-5 * grown);
+        }
       }
       for (int head = 0; head < kv_heads; ++head) {
         const std::vector<double> w = want(t, q_heads + head, norm ? &kw : nullptr);
@@ -227,7 +340,7 @@ TEST_P(VectorOpsTest, QuantizedRowsOfOddValues) {
     pool.layer_stride_bytes = pool.block_stride_bytes = 2 * pool.head_bytes();
     auto memory = std::move(backend_->Allocate(pool.block_stride_bytes)).value();
     pool.base = static_cast<std::byte*>(memory->data());
-    auto rope = std::move(backend_->MakeRopeTable({0.5}, 16, 1.0f)).value();
+    auto rope = std::move(backend_->MakeRopeTable({.inverse_frequencies = {0.5}}, 16)).value();
     std::vector<float> x(kTokens * 3 * kDim);
     for (int t = 0; t < kTokens; ++t) {
       for (int i = 0; i < kDim; ++i) x[(t * 3 + 2) * kDim + i] = element(t, i);
@@ -277,10 +390,11 @@ TEST_P(VectorOpsTest, ManyRowsAsOne) {
   const int rows = 100, cols = 896;
   Owned x(DType::kF32, rows, cols, random.Floats(rows * cols)), all(dtype_, rows, cols);
   auto weight = BufferOf(*backend_, random.Floats(cols));
-  backend_->RmsNorm(x, *weight, 1e-5f, all);
+  backend_->Norm({.residual = x, .delta = {}, .weight = weight.get(), .eps = 1e-5f, .out = all});
   for (int r = 0; r < rows; ++r) {
     Owned one(dtype_, 1, cols);
-    backend_->RmsNorm(x.Rows(r, 1), *weight, 1e-5f, one);
+    backend_->Norm(
+        {.residual = x.Rows(r, 1), .delta = {}, .weight = weight.get(), .eps = 1e-5f, .out = one});
     const std::vector<float> values = all.Values();
     ExpectSame(one.Values(), {values.begin() + r * cols, values.begin() + (r + 1) * cols}, "row");
   }

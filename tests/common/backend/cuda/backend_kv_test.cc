@@ -22,6 +22,9 @@ struct Shape {
   int half = 4;  // of the rotated dims
   bool norms = false;
   float factor = 1;
+  double query_beta = 0;
+  float score_cap = 0;
+  bool sinks = false;
   KvFormat format = KvFormat::kPlain;
   int query_heads() const { return kv_heads * group; }
   int row_width() const { return (query_heads() + 2 * kv_heads) * head_dim; }
@@ -50,6 +53,9 @@ class BackendKvTest : public DeviceTest {
     shape.half = 4 * Int(0, shape.head_dim / 8);
     shape.norms = Coin();
     shape.factor = Of({1.0f, 1.2f});
+    shape.query_beta = Of({0.0, 0.0, 0.1});
+    shape.score_cap = Of({0.0f, 0.0f, 50.0f, 2.0f});
+    shape.sinks = Int(0, 2) == 0;
     shape.format = static_cast<KvFormat>(Int(0, 3));
     return shape;
   }
@@ -58,6 +64,7 @@ class BackendKvTest : public DeviceTest {
   void Make(const Shape& shape, int block_count) {
     pool_memory_.reset();
     rope_.reset();
+    sink_buffer_.reset();
     q_norm_.reset();
     k_norm_.reset();
     MakeBackend();
@@ -81,7 +88,20 @@ class BackendKvTest : public DeviceTest {
     backend_->CopyToDevice(pool_.base, expected_.data(), expected_.size());
     frequencies_.clear();
     for (int i = 0; i < shape.half; ++i) frequencies_.push_back(std::pow(0.3, i));
-    rope_ = backend_->MakeRopeTable(frequencies_, kPositions, shape.factor).value();
+    rope_spec_ = {.inverse_frequencies = frequencies_,
+                  .factor = shape.factor,
+                  .query_beta = shape.query_beta,
+                  .query_positions = 50};
+    // Of heads that are not rotated at all, either a table of nothing or none.
+    if (shape.half > 0 || shape.query_beta != 0 || Coin()) {
+      rope_ = backend_->MakeRopeTable(rope_spec_, kPositions).value();
+    }
+    sinks_.clear();
+    sink_buffer_.reset();
+    if (shape.sinks) {
+      sinks_ = Floats(shape.query_heads(), 3);
+      sink_buffer_ = BufferOf(sinks_);
+    }
     if (shape.norms) {
       q_weight_ = Floats(shape.head_dim);
       k_weight_ = Floats(shape.head_dim);
@@ -171,7 +191,17 @@ class BackendKvTest : public DeviceTest {
             weights[t] += static_cast<double>(q[i]) * static_cast<double>(k[t][i]);
           }
           weights[t] /= std::sqrt(static_cast<double>(d));
+          if (shape_.score_cap != 0) {
+            const auto cap = static_cast<double>(shape_.score_cap);
+            weights[t] = cap * std::tanh(weights[t] / cap);
+          }
           highest = std::max(highest, weights[t]);
+        }
+        if (shape_.sinks) {
+          const auto sink =
+              static_cast<double>(sinks_[static_cast<size_t>(kv * shape_.group + member)]);
+          highest = std::max(highest, sink);
+          total = std::exp(sink - highest);
         }
         for (double& weight : weights) total += weight = std::exp(weight - highest);
         for (size_t t = 0; t < k.size(); ++t) {
@@ -225,6 +255,8 @@ class BackendKvTest : public DeviceTest {
     attend.query_heads = shape_.query_heads();
     attend.scale = 1 / std::sqrt(static_cast<float>(shape_.head_dim));
     attend.window = shape_.window;
+    attend.score_cap = shape_.score_cap;
+    attend.sinks = sink_buffer_.get();
     attend.q = q;
     attend.out = out;
     backend_->Attention(*batch, pool_, attend);
@@ -244,7 +276,10 @@ class BackendKvTest : public DeviceTest {
       const Sequence& s = *part.sequence;
       for (int position = s.done - part.count; position < s.done; ++position) {
         for (int head = 0; head < shape_.query_heads(); ++head) {
-          for (const double value : Turned(s, position, head, true, q_weight)) {
+          for (double value : Turned(s, position, head, true, q_weight)) {
+            if (shape_.query_beta != 0) {
+              value *= 1 + shape_.query_beta * std::log(1 + std::floor(position / 50));
+            }
             ASSERT_NEAR(rows.q[at++], value, 1e-4 * (1 + std::fabs(value)))
                 << "q of position " << position << ", head " << head;
           }
@@ -313,7 +348,10 @@ class BackendKvTest : public DeviceTest {
   Shape shape_;
   KvPool pool_;
   std::unique_ptr<Buffer> pool_memory_, q_norm_, k_norm_;
+  std::unique_ptr<Buffer> sink_buffer_;
   std::unique_ptr<RopeTable> rope_;
+  RopeSpec rope_spec_;
+  std::vector<float> sinks_;
   std::vector<double> frequencies_;
   std::vector<float> q_weight_, k_weight_;
   std::vector<std::byte> expected_;  // of the pool
@@ -330,8 +368,9 @@ TEST_P(BackendKvTest, StepsOfSequencesEqualTheReferenceHoweverTheyAreCut) {
     SCOPED_TRACE(::testing::Message()
                  << "round " << round << ": " << shape.kv_heads << " x " << shape.group
                  << " heads of " << shape.head_dim << ", blocks of " << shape.block_tokens
-                 << ", window " << shape.window << ", rotated " << 2 * shape.half << ", format "
-                 << static_cast<int>(shape.format));
+                 << ", window " << shape.window << ", rotated " << 2 * shape.half << ", cap "
+                 << shape.score_cap << ", sinks " << shape.sinks << ", beta " << shape.query_beta
+                 << ", format " << static_cast<int>(shape.format));
     Make(shape, 110);
     std::vector<Sequence> sequences;
     // One of them reaches into a second split.
@@ -473,7 +512,7 @@ TEST_P(BackendKvDeathTest, BlocksAreOfThePool) {
 }
 
 TEST_P(BackendKvDeathTest, PositionsAreOfTheRopeTable) {
-  rope_ = backend_->MakeRopeTable(frequencies_, 19, 1).value();
+  rope_ = backend_->MakeRopeTable(rope_spec_, 19).value();
   Sequence sequence = NewSequence(20);
   EXPECT_DEATH(Step({{&sequence, 20}}), "CHECK failed");
   Step({{&sequence, 19}});

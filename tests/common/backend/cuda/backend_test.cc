@@ -177,7 +177,8 @@ TEST_P(BackendTest, WeightsBeyondFloat16Show) {
 TEST_P(BackendTest, RefusesMatricesAndRotationsThatTheKernelsCannot) {
   const std::vector<float> values(120, 1.0f);
   const auto packed = backend_->Pack({HostMatrix{values.data(), DType::kF32, 10, 12}});
-  const auto rope = backend_->MakeRopeTable(std::vector<double>(6, 0.5), 10, 1);
+  const auto rope =
+      backend_->MakeRopeTable({.inverse_frequencies = std::vector<double>(6, 0.5)}, 10);
   EXPECT_EQ(packed.ok(), on_cpu());
   EXPECT_EQ(rope.ok(), on_cpu());
   if (on_cpu()) return;
@@ -242,11 +243,14 @@ TEST_P(BackendTest, EmbedsTokensExactly) {
     for (int32_t& token : tokens) token = Int(0, static_cast<int>(vocab) - 1);
     const auto batch = UploadTokens(tokens);
     const DeviceTensor out = Empty(DType::kF32, static_cast<int64_t>(tokens.size()), cols);
-    backend_->Embed(*batch, table, out);
+    const float scale = round % 3 == 0 ? 28.5f : 1.0f;
+    std::vector<float> expected = values;
+    for (float& value : expected) value *= scale;
+    backend_->Embed(*batch, table, scale, out);
     const std::vector<float> found = out.Get();
     for (size_t row = 0; row < tokens.size(); ++row) {
       ASSERT_EQ(std::memcmp(&found[row * static_cast<size_t>(cols)],
-                            &values[static_cast<size_t>(tokens[row] * cols)],
+                            &expected[static_cast<size_t>(tokens[row] * cols)],
                             static_cast<size_t>(cols) * sizeof(float)),
                 0)
           << "round " << round << ", row " << row;
@@ -280,74 +284,159 @@ TEST_P(BackendTest, GathersLogitRowsExactly) {
   }
 }
 
+// 1 / rms, in double.
+double InverseRms(const double* x, int64_t count, float eps) {
+  double squares = 0;
+  for (int64_t i = 0; i < count; ++i) squares += x[i] * x[i];
+  return 1 / std::sqrt(squares / static_cast<double>(count) + static_cast<double>(eps));
+}
+
 TEST_P(BackendTest, NormsRowsAndAddsToTheResidual) {
   SCOPED_TRACE(seed_);
-  for (int round = 0; round < Rounds(18); ++round) {
+  for (int round = 0; round < Rounds(36); ++round) {
     // Beyond what the threads of a block hold, now and then.
     const int64_t rows = Int(1, 20), cols = 8 * Int(1, round % 6 == 0 ? 1300 : 100);
-    const float eps = 1e-5f;
-    const DType dtype = AnyOutDType();
-    const bool add = Coin();
+    const bool add = Coin(), scale_delta = add && Coin(), norm_delta = add && Coin();
+    const bool weighted = Int(0, 3) > 0, in_place = Int(0, 3) == 0;
     const std::vector<float> x_values = Floats(rows * cols), delta_values = Floats(rows * cols);
-    const std::vector<float> weight = Floats(cols);
-    const auto weight_buffer = BufferOf(weight);
+    const std::vector<float> weight = Floats(cols), delta_weight = Floats(cols);
+    const auto weight_buffer = BufferOf(weight), delta_weight_buffer = BufferOf(delta_weight);
     const DeviceTensor x = With(DType::kF32, rows, cols, x_values);
     const DeviceTensor delta = With(DType::kF32, rows, cols, delta_values);
-    const DeviceTensor out = Empty(dtype, rows, cols);
-    if (add) {
-      backend_->AddRmsNorm(x, delta, *weight_buffer, eps, out);
-    } else {
-      backend_->RmsNorm(x, *weight_buffer, eps, out);
-    }
+    const DeviceTensor apart = Empty(AnyOutDType(), rows, cols);
+    const DeviceTensor& out = in_place ? x : apart;
+    NormArgs args = {.residual = x, .delta = {}, .eps = 1e-5f, .out = out};
+    if (add) args.delta = delta;
+    if (scale_delta) args.delta_scale = 0.25f;
+    if (norm_delta) args.delta_weight = delta_weight_buffer.get();
+    if (weighted) args.weight = weight_buffer.get();
+    backend_->Norm(args);
     const std::vector<float> residual = x.Get(), found = out.Get();
+    const double precision = Precision(out.tensor().dtype) + 1e-5;
     for (int64_t row = 0; row < rows; ++row) {
-      double squares = 0;
+      std::vector<double> sums, deltas;
       for (int64_t col = 0; col < cols; ++col) {
-        const auto at = static_cast<size_t>(row * cols + col);
-        ASSERT_EQ(residual[at], add ? x_values[at] + delta_values[at] : x_values[at]);
-        squares += static_cast<double>(residual[at]) * static_cast<double>(residual[at]);
+        deltas.push_back(
+            !add ? 0
+                 : static_cast<double>(delta_values[static_cast<size_t>(row * cols + col)]) *
+                       static_cast<double>(args.delta_scale));
       }
-      const double scale = 1 / std::sqrt(squares / static_cast<double>(cols) + 1e-5);
+      const double delta_scale = norm_delta ? InverseRms(deltas.data(), cols, args.eps) : 1;
       for (int64_t col = 0; col < cols; ++col) {
         const auto at = static_cast<size_t>(row * cols + col);
-        const double expected = static_cast<double>(residual[at]) * scale *
-                                static_cast<double>(weight[static_cast<size_t>(col)]);
-        ASSERT_NEAR(found[at], expected, std::fabs(expected) * (Precision(dtype) + 1e-5) + 1e-6)
+        const double by =
+            norm_delta ? delta_scale * static_cast<double>(delta_weight[static_cast<size_t>(col)])
+                       : 1;
+        sums.push_back(static_cast<double>(x_values[at]) + deltas[static_cast<size_t>(col)] * by);
+        if (in_place) continue;
+        if (norm_delta) {
+          ASSERT_NEAR(residual[at], sums.back(), 1e-5 * (1 + std::fabs(sums.back())));
+        } else {
+          ASSERT_EQ(residual[at], static_cast<float>(sums.back()));
+        }
+      }
+      const double scale = weighted ? InverseRms(sums.data(), cols, args.eps) : 1;
+      for (int64_t col = 0; col < cols; ++col) {
+        const auto at = static_cast<size_t>(row * cols + col);
+        const double by =
+            weighted ? scale * static_cast<double>(weight[static_cast<size_t>(col)]) : 1;
+        const double expected = sums[static_cast<size_t>(col)] * by;
+        ASSERT_NEAR(found[at], expected,
+                    std::fabs(expected) * precision + 1e-5 * std::fabs(by) + 1e-7)
             << "round " << round << ": " << rows << " x " << cols << ", row " << row << ", column "
-            << col;
+            << col << ", in place " << in_place;
       }
     }
   }
 }
 
-TEST_P(BackendTest, MultipliesBySilu) {
+// Norms of q and of k over all heads, in the product's rows.
+TEST_P(BackendTest, SlicesOfRowsAreNormedInPlace) {
   SCOPED_TRACE(seed_);
-  for (int round = 0; round < Rounds(9); ++round) {
+  const int64_t rows = 5, cols = 120, first = 40, count = 64;
+  const std::vector<float> values = Floats(rows * cols), weight = Floats(count);
+  const auto weight_buffer = BufferOf(weight);
+  const DeviceTensor all = With(DType::kF32, rows, cols, values);
+  Tensor slice = all;
+  slice.data = static_cast<float*>(slice.data) + first;
+  slice.cols = count;
+  backend_->Norm(
+      {.residual = slice, .delta = {}, .weight = weight_buffer.get(), .eps = 1e-5f, .out = slice});
+  const std::vector<float> found = all.Get();
+  for (int64_t row = 0; row < rows; ++row) {
+    const auto begin = values.begin() + row * cols + first;
+    const std::vector<double> x(begin, begin + count);
+    const double scale = InverseRms(x.data(), count, 1e-5f);
+    for (int64_t col = 0; col < cols; ++col) {
+      const auto at = static_cast<size_t>(row * cols + col);
+      const int64_t i = col - first;
+      if (i < 0 || i >= count) {
+        ASSERT_EQ(found[at], values[at]) << "beside the slice";
+      } else {
+        const double expected =
+            x[static_cast<size_t>(i)] * scale * static_cast<double>(weight[static_cast<size_t>(i)]);
+        ASSERT_NEAR(found[at], expected, 1e-5 * std::fabs(expected) + 1e-9);
+      }
+    }
+  }
+}
+
+TEST_P(BackendTest, GatesUpByBothActivations) {
+  SCOPED_TRACE(seed_);
+  for (int round = 0; round < Rounds(18); ++round) {
     const int64_t rows = Int(1, 20), cols = 8 * Int(1, 180);
+    const bool gelu = round % 2 == 1;
+    const GatedArgs args = {gelu ? GatedActivation::kGeluTanh : GatedActivation::kSilu,
+                            Of({1.0f, 0.25f})};
     std::vector<float> values = Floats(rows * 2 * cols, 3);
-    values[0] = 100;  // e^-x vanishes
+    values[0] = 100;  // the exponential vanishes
     values[1] = -100;
     values[2] = -80;
+    values[3] = 1e4f;
+    values[4] = -1e30f;  // its cube is infinite
     const DeviceTensor gate_up = With(DType::kF32, rows, 2 * cols, values);
     const DeviceTensor out = Empty(activation(), rows, cols);
-    backend_->SiluMul(gate_up, out);
+    backend_->Gate(gate_up, args, out);
     const std::vector<float> found = out.Get();
     for (int64_t row = 0; row < rows; ++row) {
       for (int64_t col = 0; col < cols; ++col) {
         const double gate = static_cast<double>(values[static_cast<size_t>(row * 2 * cols + col)]);
         const double up =
             static_cast<double>(values[static_cast<size_t>((row * 2 + 1) * cols + col)]);
-        const double expected = gate / (1 + std::exp(-gate)) * up;
+        const double exponent =
+            gelu ? -2 * std::sqrt(2 / M_PI) * (gate + 0.044715 * gate * gate * gate) : -gate;
+        const double expected =
+            gate / (1 + std::exp(exponent)) * up * static_cast<double>(args.scale);
         ASSERT_NEAR(found[static_cast<size_t>(row * cols + col)], expected,
-                    std::fabs(expected) * (Precision(activation()) + 1e-5) + 1e-6)
+                    std::fabs(expected) * (Precision(activation()) + 2e-5) + 1e-6)
             << "round " << round << ", row " << row << ", column " << col;
       }
     }
   }
 }
 
+TEST_P(BackendTest, ScalesAndCapsLogits) {
+  SCOPED_TRACE(seed_);
+  for (int round = 0; round < Rounds(18); ++round) {
+    const int64_t rows = Int(1, 5), cols = Int(1, 2000);
+    const double scale = round % 3 == 0 ? 1 : 0.125, cap = round % 2 == 0 ? 0 : 30;
+    const std::vector<float> values = Floats(rows * cols, 40);
+    const DeviceTensor logits = With(DType::kF32, rows, cols, values);
+    backend_->ScaleLogits(logits, static_cast<float>(scale), static_cast<float>(cap));
+    const std::vector<float> found = logits.Get();
+    for (size_t i = 0; i < found.size(); ++i) {
+      const double x = static_cast<double>(values[i]) * scale;
+      if (cap == 0) {
+        ASSERT_EQ(found[i], static_cast<float>(x));
+      } else {
+        ASSERT_NEAR(found[i], cap * std::tanh(x / cap), cap * 3e-7) << x;
+      }
+    }
+  }
+}
+
 // On both sides of the numbers of rows that are done in one pass.
-TEST_P(BackendTest, SiluMulOfAProductIsThatOfTheTwo) {
+TEST_P(BackendTest, GateOfAProductIsThatOfTheTwo) {
   SCOPED_TRACE(seed_);
   for (int round = 0; round < Rounds(9); ++round) {
     const int64_t k = 8 * Int(1, 40), cols = 8 * Int(1, 30), rows = Int(1, round % 3 ? 40 : 140);
@@ -360,9 +449,11 @@ TEST_P(BackendTest, SiluMulOfAProductIsThatOfTheTwo) {
     const DeviceTensor gate_up = Empty(DType::kF32, rows, 2 * cols);
     const DeviceTensor two = Empty(activation(), rows, cols), one = Empty(activation(), rows, cols);
     backend_->MatMul(x, *matrix, nullptr, gate_up);
-    backend_->SiluMul(gate_up, two);
+    const GatedArgs args = {Coin() ? GatedActivation::kSilu : GatedActivation::kGeluTanh,
+                            Of({1.0f, 0.5f})};
+    backend_->Gate(gate_up, args, two);
     const Tensor scratch = backend_->needs_gate_up() ? Tensor(gate_up) : Tensor();
-    backend_->MatMulSiluMul(x, *matrix, scratch, one);
+    backend_->MatMulGated(x, *matrix, args, scratch, one);
     ASSERT_EQ(one.Get(), two.Get())
         << "round " << round << ": " << rows << " x " << k << " by " << cols;
   }
@@ -376,7 +467,7 @@ TEST_P(BackendTest, NonFiniteNumbersAreKept) {
     values[16 + 5] = bad;
     const DeviceTensor x = With(DType::kF32, 3, 16, values), out = Empty(activation(), 3, 16);
     const auto weight = BufferOf(std::vector<float>(16, 1.0f));
-    backend_->RmsNorm(x, *weight, 1e-5f, out);
+    backend_->Norm({.residual = x, .delta = {}, .weight = weight.get(), .eps = 1e-5f, .out = out});
     const std::vector<float> normed = out.Get();
     EXPECT_TRUE(std::isnan(normed[16 + 5])) << bad;
     EXPECT_TRUE(std::isfinite(normed[5]) && std::isfinite(normed[32 + 5]));
@@ -408,7 +499,7 @@ TEST_P(BackendDeathTest, TokensAreOfTheTable) {
   ASSERT_TRUE(backend_->Prepare(Limits(16)).ok());
   const DeviceTensor table = With(DType::kF32, 10, 8, Floats(80)), out = Empty(DType::kF32, 1, 8);
   for (const int32_t token : {-1, 10}) {
-    EXPECT_DEATH(backend_->Embed(*UploadTokens({token}), table, out), "token");
+    EXPECT_DEATH(backend_->Embed(*UploadTokens({token}), table, 1, out), "token");
   }
 }
 
@@ -420,8 +511,11 @@ TEST_P(BackendDeathTest, ShapesAgree) {
   EXPECT_DEATH(backend_->MatMul(narrow, *matrix, nullptr, Empty(DType::kF32, 2, 10)),
                "CHECK failed");
   const auto weight = BufferOf(Floats(8));
-  EXPECT_DEATH(backend_->RmsNorm(out, *weight, 1e-5f, Empty(DType::kF32, 2, 16)), "CHECK failed");
-  EXPECT_DEATH(backend_->SiluMul(out, Empty(activation(), 2, 16)), "CHECK failed");
+  const DeviceTensor other = Empty(DType::kF32, 2, 16);
+  EXPECT_DEATH(backend_->Norm({.residual = out, .delta = {}, .weight = weight.get(), .out = other}),
+               "CHECK failed");
+  EXPECT_DEATH(backend_->Norm({.residual = out, .delta = x, .out = other}), "CHECK failed");
+  EXPECT_DEATH(backend_->Gate(out, {}, Empty(activation(), 2, 16)), "CHECK failed");
 }
 
 TEST_P(BackendDeathTest, PrepareComesFirstAndOnce) {

@@ -99,19 +99,19 @@ class CountedLaunches : public ::testing::Test {
             CountOf([&] { LaunchMatMul(launch, DType::kF16, nullptr, shape); }), ""};
   }
 
-  static Counted MatMulSiluMul(int rows, int cols, int k) {
+  static Counted MatMulGated(int rows, int cols, int k) {
     Memory x(int64_t{2} * rows * k), w(int64_t{4} * cols * k), out(int64_t{2} * rows * cols);
-    const MatMulSiluMulLaunch launch = {.x = x.As<void>(),
-                                        .x_stride = k,
-                                        .w = w.As<void>(),
-                                        .out = out.As<void>(),
-                                        .out_stride = cols,
-                                        .rows = rows,
-                                        .cols = cols,
-                                        .k = k};
-    return {rows <= kFewRows ? "matmul rows, silu, mul" : "matmul tile, silu, mul",
-            absl::StrCat(rows, " x ", k, " by 2 x ", cols), MatMulSiluMulFloor(rows, cols, k),
-            CountOf([&] { LaunchMatMulSiluMul(launch, DType::kF16, nullptr); }), ""};
+    const MatMulGatedLaunch launch = {.x = x.As<void>(),
+                                      .x_stride = k,
+                                      .w = w.As<void>(),
+                                      .out = out.As<void>(),
+                                      .out_stride = cols,
+                                      .rows = rows,
+                                      .cols = cols,
+                                      .k = k};
+    return {rows <= kFewRows ? "matmul rows, gate" : "matmul tile, gate",
+            absl::StrCat(rows, " x ", k, " by 2 x ", cols), MatMulGatedFloor(rows, cols, k),
+            CountOf([&] { LaunchMatMulGated(launch, DType::kF16, nullptr); }), ""};
   }
 
   static QuantizedView Quantized(Memory& values, Memory& groups, int n, int k, int bits) {
@@ -139,19 +139,19 @@ class CountedLaunches : public ::testing::Test {
             QuantizedMatMulFloor(rows, n, k, bits, 128, false),
             CountOf([&] { LaunchQuantizedMatMul(launch, bits, DType::kF16, nullptr); }), ""};
   }
-  static Counted QuantizedMatMulSiluMul(int rows, int cols, int k, int bits) {
+  static Counted QuantizedMatMulGated(int rows, int cols, int k, int bits) {
     Memory x(int64_t{2} * rows * k), values(int64_t{2} * cols * k * bits / 8),
         groups(int64_t{8} * cols * k), out(int64_t{2} * rows * cols);
-    const QuantizedMatMulSiluMulLaunch launch = {.x = x.As<void>(),
-                                                 .x_stride = k,
-                                                 .w = Quantized(values, groups, 2 * cols, k, bits),
-                                                 .out = out.As<void>(),
-                                                 .out_stride = cols,
-                                                 .rows = rows};
-    return {absl::StrCat("quantized rows, ", bits, " bits, silu, mul"),
+    const QuantizedMatMulGatedLaunch launch = {.x = x.As<void>(),
+                                               .x_stride = k,
+                                               .w = Quantized(values, groups, 2 * cols, k, bits),
+                                               .out = out.As<void>(),
+                                               .out_stride = cols,
+                                               .rows = rows};
+    return {absl::StrCat("quantized rows, ", bits, " bits, gate"),
             absl::StrCat(rows, " x ", k, " by 2 x ", cols),
-            QuantizedMatMulSiluMulFloor(rows, cols, k, bits, 128),
-            CountOf([&] { LaunchQuantizedMatMulSiluMul(launch, bits, DType::kF16, nullptr); }), ""};
+            QuantizedMatMulGatedFloor(rows, cols, k, bits, 128),
+            CountOf([&] { LaunchQuantizedMatMulGated(launch, bits, DType::kF16, nullptr); }), ""};
   }
   static Counted Dequantize(int n, int k, int bits) {
     Memory values(int64_t{n} * k * bits / 8), groups(int64_t{4} * n * k), out(int64_t{2} * n * k);
@@ -175,20 +175,24 @@ class CountedLaunches : public ::testing::Test {
             CountOf([&] { LaunchGatherColumns(launch, rows, nullptr); }), ""};
   }
 
-  static Counted Norm(int rows, int cols, bool has_delta) {
+  static Counted Norm(int rows, int cols, bool has_delta, bool norms_delta = false) {
     Memory x(int64_t{4} * rows * cols), delta(int64_t{4} * rows * cols), weight(4 * cols),
-        out(int64_t{2} * rows * cols);
+        delta_weight(4 * cols), out(int64_t{2} * rows * cols);
     const NormLaunch launch = {.x = x.As<float>(),
                                .x_stride = cols,
                                .delta = has_delta ? delta.As<float>() : nullptr,
                                .delta_stride = cols,
+                               .delta_weight = norms_delta ? delta_weight.As<float>() : nullptr,
                                .weight = weight.As<float>(),
                                .out = out.As<void>(),
                                .out_stride = cols,
                                .cols = cols,
                                .eps = 1e-6f};
-    return {has_delta ? "add, norm" : "norm", absl::StrCat(rows, " x ", cols),
-            NormFloor(rows, cols, has_delta, 2),
+    return {norms_delta ? "norm, add, norm"
+            : has_delta ? "add, norm"
+                        : "norm",
+            absl::StrCat(rows, " x ", cols),
+            NormFloor(rows, cols, has_delta, 2, norms_delta ? 2 : 1),
             CountOf([&] { LaunchNorm(launch, DType::kF16, rows, nullptr); }), ""};
   }
   static std::string NameOf(KvFormat format) {
@@ -251,15 +255,22 @@ class CountedLaunches : public ::testing::Test {
     return {"gather", absl::StrCat(rows, " x ", cols), GatherFloor(rows, cols, rows, 2),
             CountOf([&] { LaunchGather(launch, DType::kF16, rows, nullptr); }), ""};
   }
-  static Counted SiluMul(int rows, int cols) {
+  static Counted Gate(int rows, int cols) {
     Memory gate_up(int64_t{8} * rows * cols), out(int64_t{2} * rows * cols);
-    const SiluMulLaunch launch = {.gate_up = gate_up.As<float>(),
-                                  .gate_up_stride = 2 * cols,
-                                  .out = out.As<void>(),
-                                  .out_stride = cols,
-                                  .cols = cols};
-    return {"silu, mul", absl::StrCat(rows, " x ", cols), SiluMulFloor(rows, cols, 2),
-            CountOf([&] { LaunchSiluMul(launch, DType::kF16, rows, nullptr); }), ""};
+    const GateLaunch launch = {.gate_up = gate_up.As<float>(),
+                               .gate_up_stride = 2 * cols,
+                               .out = out.As<void>(),
+                               .out_stride = cols,
+                               .cols = cols};
+    return {"gate", absl::StrCat(rows, " x ", cols), GateFloor(rows, cols, 2),
+            CountOf([&] { LaunchGate(launch, DType::kF16, rows, nullptr); }), ""};
+  }
+  static Counted ScaleLogits(int rows, int cols) {
+    Memory logits(int64_t{4} * rows * cols);
+    const ScaleLogitsLaunch launch = {
+        .logits = logits.As<float>(), .stride = cols, .cols = cols, .scale = 1, .cap = 30};
+    return {"scale logits", absl::StrCat(rows, " x ", cols), ScaleLogitsFloor(rows, cols),
+            CountOf([&] { LaunchScaleLogits(launch, rows, nullptr); }), ""};
   }
   static Counted AddBias(int rows, int cols) {
     Memory x(int64_t{4} * rows * cols), bias(4 * cols);

@@ -193,7 +193,7 @@ std::vector<float> LogitsOfSteps(Backend& backend) {
   const auto up_matrix = matrix(2 * 64, kHidden), down_matrix = matrix(kHidden, 64);
   const auto logits_matrix = matrix(kVocab, kHidden);
   const std::vector<double> frequencies = {1, 0.3, 0.1, 0.01};
-  const auto rope = backend.MakeRopeTable(frequencies, 128, 1).value();
+  const auto rope = backend.MakeRopeTable({.inverse_frequencies = frequencies}, 128).value();
   KvPool pool;
   pool.dtype = backend.activation_dtype();
   pool.layer_stride_bytes = int64_t{2} * kKvHeads * 16 * kHeadDim * 2;
@@ -250,9 +250,16 @@ std::vector<float> LogitsOfSteps(Backend& backend) {
     for (int i = 0; i < 2; ++i) contexts[i] += counts[i];
     const DeviceBatch& batch = *batches.back();
     const Tensor table_tensor = {table->data(), DType::kF32, kVocab, kHidden, kHidden};
-    backend.Embed(batch, table_tensor, first(x, rows));
+    backend.Embed(batch, table_tensor, 1, first(x, rows));
     for (int layer = 0; layer < kLayers; ++layer) {
-      backend.RmsNorm(first(x, rows), *weight, 1e-5f, first(normed, rows));
+      const NormArgs norm = {.residual = first(x, rows),
+                             .delta = {},
+                             .weight = weight.get(),
+                             .eps = 1e-5f,
+                             .out = first(normed, rows)};
+      NormArgs add_and_norm = norm;
+      add_and_norm.delta = first(delta, rows);
+      backend.Norm(norm);
       backend.MatMul(first(normed, rows), *qkv_matrix, nullptr, first(qkv, rows));
       RopeWriteArgs write;
       write.layer = layer;
@@ -265,21 +272,24 @@ std::vector<float> LogitsOfSteps(Backend& backend) {
       attend.layer = layer;
       attend.query_heads = kHeads;
       attend.scale = 0.25f;
+      attend.score_cap = layer == 1 ? 20.0f : 0.0f;
       attend.q = first(q, rows);
       attend.out = first(attended, rows);
       backend.Attention(batch, pool, attend);
       backend.MatMul(first(attended, rows), *out_matrix, nullptr, first(delta, rows));
-      backend.AddRmsNorm(first(x, rows), first(delta, rows), *weight, 1e-5f, first(normed, rows));
-      backend.MatMulSiluMul(first(normed, rows), *up_matrix, first(gate_up, rows),
-                            first(inner, rows));
+      backend.Norm(add_and_norm);
+      backend.MatMulGated(first(normed, rows), *up_matrix, {}, first(gate_up, rows),
+                          first(inner, rows));
       backend.MatMul(first(inner, rows), *down_matrix, nullptr, first(delta, rows));
-      backend.AddRmsNorm(first(x, rows), first(delta, rows), *weight, 1e-5f, first(normed, rows));
+      backend.Norm(add_and_norm);
     }
     const Tensor picked = tensor(DType::kF32, 2, kHidden), last = tensor(act, 2, kHidden);
     backend.GatherLogitRows(batch, first(x, rows), picked);
-    backend.RmsNorm(picked, *weight, 1e-5f, last);
+    backend.Norm(
+        {.residual = picked, .delta = {}, .weight = weight.get(), .eps = 1e-5f, .out = last});
     logits.push_back(tensor(DType::kF32, 2, kVocab));
     backend.MatMul(last, *logits_matrix, nullptr, logits.back());
+    backend.ScaleLogits(logits.back(), 0.5f, 30);
   }
   std::vector<float> all;
   for (const Tensor& of_step : logits) {
@@ -369,7 +379,7 @@ TEST(CudaBackendTest, ProductsThatNobodyTakesAreMultipliedAllTheSame) {
                              .value();
     EXPECT_GE(backend->WorkspaceBytes(Limits()), alone->WorkspaceBytes(Limits()) + 12'345);
     EXPECT_EQ(LogitsOfSteps(*backend), expected);
-    // Gate and up, of so few rows, are multiplied by a kernel that does SiluMul too.
+    // Gate and up, of so few rows, are multiplied by a kernel that gates them too.
     EXPECT_EQ(log.offered, size_t{kSteps * (3 * kLayers + 1)});
   }
 }

@@ -28,12 +28,15 @@ struct AttentionShape {
   int kv_heads = 1, group = 1, head_dim = 64, block_tokens_log2 = 4, window = 0;
   DType dtype = DType::kF16;
   KvFormat format = KvFormat::kPlain;
+  float score_cap = 0;
+  bool sinks = false;
 };
 
 std::string Describe(const AttentionShape& shape) {
   return absl::StrCat(shape.kv_heads, " x ", shape.group, " heads of ", shape.head_dim, ", window ",
                       shape.window, ", ", Name(shape.dtype), ", format ",
-                      static_cast<int>(shape.format));
+                      static_cast<int>(shape.format), ", cap ", shape.score_cap,
+                      shape.sinks ? ", sinks" : "");
 }
 
 float Wide(uint16_t bits, DType dtype) {
@@ -79,6 +82,9 @@ class Sequences {
     std::vector<float> row(static_cast<size_t>(shape.head_dim));
     const int query_heads = shape.kv_heads * shape.group;
     std::normal_distribution<float> normal(0, 1);
+    for (int head = 0; shape.sinks && head < query_heads; ++head) {
+      sinks_.push_back(3 * normal(random_));
+    }
     for (size_t s = 0; s < lengths.size(); ++s) {
       q_.emplace_back(static_cast<size_t>(lengths[s] * query_heads * shape.head_dim));
       for (float& value : q_.back()) value = 2 * normal(random_);
@@ -152,6 +158,8 @@ class Sequences {
     launch.head_dim = shape_.head_dim;
     launch.scale = 1 / std::sqrt(static_cast<float>(shape_.head_dim));
     launch.window = shape_.window;
+    launch.score_cap = shape_.score_cap;
+    launch.sinks = sinks_.empty() ? nullptr : sinks_.data();
     launch.sequences = entries.data();
     launch.tables = tables.data();
     launch.partials = reinterpret_cast<float*>(partials.data());
@@ -186,10 +194,17 @@ class Sequences {
           score +=
               static_cast<double>(q[head * d + i]) * static_cast<double>(k[static_cast<size_t>(i)]);
         }
-        scores.push_back(score / std::sqrt(static_cast<double>(d)));
+        score /= std::sqrt(static_cast<double>(d));
+        const auto cap = static_cast<double>(shape_.score_cap);
+        scores.push_back(cap == 0 ? score : cap * std::tanh(score / cap));
       }
-      const double highest = *std::max_element(scores.begin(), scores.end());
+      double highest = *std::max_element(scores.begin(), scores.end());
       double sum = 0;
+      if (!sinks_.empty()) {
+        const auto sink = static_cast<double>(sinks_[static_cast<size_t>(head)]);
+        highest = std::max(highest, sink);
+        sum = std::exp(sink - highest);
+      }
       std::vector<double> result(static_cast<size_t>(d));
       for (int token = first; token <= position; ++token) {
         const double weight = std::exp(scores[static_cast<size_t>(token - first)] - highest);
@@ -205,6 +220,11 @@ class Sequences {
   }
 
   float Value(uint16_t bits) const { return Wide(bits, shape_.dtype); }
+  void BreakQuery(int sequence, int position) {
+    const int width = shape_.kv_heads * shape_.group * shape_.head_dim;
+    q_[static_cast<size_t>(sequence)][static_cast<size_t>(position * width)] = std::nanf("");
+  }
+  void SetSinks(float sink) { std::fill(sinks_.begin(), sinks_.end(), sink); }
 
  private:
   struct Slot {
@@ -250,6 +270,7 @@ class Sequences {
   std::vector<Vec16> pool_;
   std::unordered_map<const uint8_t*, std::vector<float>> values_;
   std::vector<std::vector<float>> q_;
+  std::vector<float> sinks_;  // [query heads], or none
 };
 
 class CudaAttentionTest : public ::testing::Test {
@@ -257,6 +278,9 @@ class CudaAttentionTest : public ::testing::Test {
   void TearDown() override { emulated::SetOptions({}); }
   int Int(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
   bool Coin() { return Int(0, 1) == 1; }
+  float Of(const std::vector<float>& values) {
+    return values[static_cast<size_t>(Int(0, static_cast<int>(values.size()) - 1))];
+  }
   // So many in turn have every kernel: formats, elements, sizes of heads, heads that fill their
   // size and that do not; float16 first below 8.0, then from there on.
   static constexpr int kShapes = 48;
@@ -270,6 +294,9 @@ class CudaAttentionTest : public ::testing::Test {
     shape.head_dim = 8 * (fills ? most : Int(most == 8 ? 1 : most / 2 + 1, most - 1));
     shape.block_tokens_log2 = Int(4, 7);
     shape.window = Int(0, 2) == 0 ? Int(1, 400) : 0;
+    // Each kernel with a cap in one round of its turns, without in the other.
+    shape.score_cap = turn / kShapes % 2 == turn % 2 ? Of({0.5f, 3.0f, 50.0f}) : 0.0f;
+    shape.sinks = Coin();
     shape.dtype = turn % 8 < 4 || !MultipliesBFloat16() ? DType::kF16 : DType::kBF16;
     // bfloat16 is computed from sm_80 on.
     const bool old = shape.dtype == DType::kF16 && turn < kShapes;
@@ -356,11 +383,13 @@ TEST_F(CudaAttentionTest, ARowIsTheSameHoweverItIsComputed) {
 TEST_F(CudaAttentionTest, EdgesOfBlocksPiecesAndSplitsAreThoseOfTheTiles) {
   SCOPED_TRACE(seed_);
   constexpr int kEdges[] = {16, 64, 128, 256, 320, 512};
-  const int heads[] = {64, 80, 96, 128};
-  for (int round = 0; round < Rounds(64, 16); ++round) {
+  const int heads[] = {64, 80, 96, 128, 256};
+  for (int round = 0; round < Rounds(80, 20); ++round) {
     AttentionShape shape;
-    shape.head_dim = heads[round % 4];
-    shape.format = static_cast<KvFormat>(round / 4 % 4);
+    shape.head_dim = heads[round % 5];
+    shape.format = static_cast<KvFormat>(round / 5 % 4);
+    shape.score_cap = Coin() ? Of({1.0f, 50.0f}) : 0.0f;
+    shape.sinks = Coin();
     shape.block_tokens_log2 = Int(4, 6);
     shape.group = Int(1, 20);
     emulated::SetOptions({.compute_capability = Coin() ? 75 : 80, .seed = random_()});
@@ -379,6 +408,70 @@ TEST_F(CudaAttentionTest, EdgesOfBlocksPiecesAndSplitsAreThoseOfTheTiles) {
     const int count = std::min(length, Int(1, std::max(1, 32 / shape.group)));
     const std::vector<Sequences::Part> rows = {{0, length - count, count}};
     ASSERT_EQ(sequences.Run(rows, Use::kSplit), sequences.Run(rows, Use::kTile));
+  }
+}
+
+// Heads of 256 as Gemma has them: groups, windows around the ends of pieces and splits, and a cap,
+// in every format.
+TEST_F(CudaAttentionTest, HeadsOf256AreTheSameInBothKernelsAndEqualTheReference) {
+  SCOPED_TRACE(seed_);
+  constexpr int kGroups[] = {1, 2, 4, 8, 16};
+  constexpr int kWindows[] = {0, 63, 64, 65, 255, 256, 257, 512};
+  constexpr float kCaps[] = {0, 50, 2};
+  for (int round = 0; round < Rounds(120, 16); ++round) {
+    AttentionShape shape;
+    shape.head_dim = 256;
+    shape.format = static_cast<KvFormat>(round % 4);
+    shape.group = kGroups[Int(0, 4)];
+    shape.window = kWindows[Int(0, 7)];
+    shape.score_cap = kCaps[round / 4 % 3];
+    shape.sinks = Int(0, 3) == 0;
+    shape.dtype = MultipliesBFloat16() && Coin() ? DType::kBF16 : DType::kF16;
+    const bool old = shape.dtype == DType::kF16 && Coin();
+    emulated::SetOptions({.compute_capability = old ? 75 : 80, .seed = random_()});
+    const int length = Int(1, Coin() ? 80 : 560);
+    SCOPED_TRACE(::testing::Message()
+                 << "round " << round << ": " << Describe(shape) << ", " << length);
+    Sequences sequences(shape, {length}, random_());
+    const int count = std::min(length, Int(1, std::max(1, 32 / shape.group)));
+    const std::vector<Sequences::Part> rows = {{0, length - count, count}};
+    const std::vector<uint16_t> found = sequences.Run(rows, Use::kSplit);
+    ASSERT_EQ(sequences.Run(rows, Use::kTile), found);
+    const int row = Int(0, count - 1);
+    const std::vector<double> expected = sequences.Reference(0, length - count + row);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_NEAR(sequences.Value(found[static_cast<size_t>(row) * expected.size() + i]),
+                  expected[i], shape.dtype == DType::kF16 ? 6e-3 : 5e-2);
+    }
+  }
+}
+
+// Sinks far below all scores are none, far above them they take everything, and none of them makes
+// a result that is not finite.
+TEST_F(CudaAttentionTest, SinksOfAnySizeLeaveFiniteResults) {
+  for (const int length : {1, 40, 300}) {
+    AttentionShape shape;
+    shape.kv_heads = 2;
+    shape.group = 3;
+    Sequences without(shape, {length}, 7);
+    shape.sinks = true;
+    Sequences sequences(shape, {length}, 7);
+    const std::vector<Sequences::Part> rows = {{0, length - 1, 1}};
+    for (const Use use : {Use::kSplit, Use::kTile}) {
+      const auto largest = [&](float sink) {
+        sequences.SetSinks(sink);
+        float most = 0;
+        for (const uint16_t bits : sequences.Run(rows, use)) {
+          EXPECT_TRUE(std::isfinite(sequences.Value(bits))) << sink;
+          most = std::max(most, std::fabs(sequences.Value(bits)));
+        }
+        return most;
+      };
+      EXPECT_GT(largest(-1e4f), 0);
+      EXPECT_EQ(largest(1e4f), 0);
+      EXPECT_EQ(largest(3e38f), 0);
+      EXPECT_GT(largest(-3e38f), 0);
+    }
   }
 }
 
@@ -415,6 +508,20 @@ TEST_F(CudaAttentionTest, ABrokenValueIsNotPassedOver) {
   Sequences sequences(shape, {5}, 1);
   const std::vector<uint16_t> found = sequences.Run({{0, 4, 1}}, Use::kPlan);
   for (uint16_t bits : found) ASSERT_TRUE(std::isfinite(sequences.Value(bits)));
+}
+
+TEST_F(CudaAttentionTest, ABrokenQueryShowsThroughACapAndASink) {
+  AttentionShape shape;
+  shape.score_cap = 50;
+  shape.sinks = true;
+  Sequences sequences(shape, {70, 70}, 1);
+  sequences.BreakQuery(0, 69);
+  for (const Use use : {Use::kSplit, Use::kTile}) {
+    const std::vector<uint16_t> found = sequences.Run({{0, 69, 1}, {1, 69, 1}}, use);
+    for (size_t i = 0; i < found.size(); ++i) {
+      ASSERT_EQ(std::isnan(sequences.Value(found[i])), i < found.size() / 2) << i;
+    }
+  }
 }
 
 }  // namespace

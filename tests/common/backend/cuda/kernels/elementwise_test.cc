@@ -2,6 +2,7 @@
 #include "common/backend/cuda/kernels/elementwise.h"
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "tests/common/backend/cuda/kernels/kernel_test.h"
@@ -22,6 +23,7 @@ TEST_F(CudaElementwiseTest, GatherPicksRowsOfAnyType) {
     const DType dtype = AnyDType();
     const int cols = Width(), table_rows = Int(1, 9), rows = Int(1, 7);
     const int64_t table_stride = Stride(cols), out_stride = Stride(cols);
+    const float scale = Coin() ? 1.0f : std::exp(Normal());
     SCOPED_TRACE(::testing::Message()
                  << "round " << round << ": " << rows << " x " << cols << ", " << Name(dtype));
     DeviceArray<std::byte> table(static_cast<size_t>(table_rows * table_stride) * SizeOf(dtype));
@@ -39,7 +41,8 @@ TEST_F(CudaElementwiseTest, GatherPicksRowsOfAnyType) {
                   .row_of = row_of.data(),
                   .out = out.data(),
                   .out_stride = out_stride,
-                  .cols = cols},
+                  .cols = cols,
+                  .scale = scale},
                  dtype, rows, nullptr);
     ASSERT_TRUE(out.MarginsIntact());
     for (int row = 0; row < rows; ++row) {
@@ -48,22 +51,23 @@ TEST_F(CudaElementwiseTest, GatherPicksRowsOfAnyType) {
         if (col >= cols) {
           ASSERT_TRUE(std::isnan(found)) << "wrote between rows";
         } else {
-          ASSERT_EQ(found, ToF32(at(row_of[static_cast<size_t>(row)], col), dtype));
+          ASSERT_EQ(found, ToF32(at(row_of[static_cast<size_t>(row)], col), dtype) * scale);
         }
       }
     }
   }
 }
 
-TEST_F(CudaElementwiseTest, SiluMulEqualsTheReference) {
+TEST_F(CudaElementwiseTest, GateEqualsTheReference) {
   SCOPED_TRACE(seed_);
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < 90; ++round) {
     ChangeMachine();
     const DType dtype = AnyDType();
+    const Gating gating = {.gelu_tanh = Coin(), .scale = std::ldexp(1.0f, Int(-4, 2))};
     const int cols = Width(), rows = Int(1, 7);
     const int64_t in_stride = Stride(2 * cols), out_stride = Stride(cols);
-    SCOPED_TRACE(::testing::Message()
-                 << "round " << round << ": " << rows << " x " << cols << ", " << Name(dtype));
+    SCOPED_TRACE(::testing::Message() << "round " << round << ": " << rows << " x " << cols << ", "
+                                      << Name(dtype) << ", gelu " << gating.gelu_tanh);
     DeviceArray<float> gate_up(static_cast<size_t>(rows * in_stride));
     DeviceArray<std::byte> out(static_cast<size_t>(rows * out_stride) * SizeOf(dtype));
     for (int row = 0; row < rows; ++row) {
@@ -71,12 +75,13 @@ TEST_F(CudaElementwiseTest, SiluMulEqualsTheReference) {
         gate_up[static_cast<size_t>(row * in_stride + col)] = Normal(Int(0, 9) == 0 ? 40 : 3);
       }
     }
-    LaunchSiluMul({.gate_up = gate_up.data(),
-                   .gate_up_stride = in_stride,
-                   .out = out.data(),
-                   .out_stride = out_stride,
-                   .cols = cols},
-                  dtype, rows, nullptr);
+    LaunchGate({.gate_up = gate_up.data(),
+                .gate_up_stride = in_stride,
+                .out = out.data(),
+                .out_stride = out_stride,
+                .cols = cols,
+                .gating = gating},
+               dtype, rows, nullptr);
     ASSERT_TRUE(out.MarginsIntact());
     for (int row = 0; row < rows; ++row) {
       for (int col = 0; col < out_stride; ++col) {
@@ -88,9 +93,14 @@ TEST_F(CudaElementwiseTest, SiluMulEqualsTheReference) {
         }
         const double gate = gate_up[static_cast<size_t>(row * in_stride + col)];
         const double up = gate_up[static_cast<size_t>(row * in_stride + col + cols)];
-        const double expected = gate / (1 + std::exp(-gate)) * up;
-        // e^-x is off by x 2^-24, relative; half's subnormals by 2^-25.
-        const double relative = Precision(dtype) + 1e-6 + std::fabs(gate) * 1.5e-7;
+        // Of e^exponent.
+        const double exponent =
+            gating.gelu_tanh ? -2 * std::sqrt(2 / M_PI) * (gate + 0.044715 * gate * gate * gate)
+                             : -gate;
+        const double expected =
+            gate / (1 + std::exp(exponent)) * up * static_cast<double>(gating.scale);
+        // e^x is off by x 2^-24, relative; half's subnormals by 2^-25.
+        const double relative = Precision(dtype) + 1e-6 + std::fabs(exponent) * 3e-7;
         ASSERT_NEAR(static_cast<double>(found), expected, relative * std::fabs(expected) + 3e-8)
             << gate << ", " << up;
       }
@@ -98,23 +108,107 @@ TEST_F(CudaElementwiseTest, SiluMulEqualsTheReference) {
   }
 }
 
-TEST_F(CudaElementwiseTest, SiluMulOfExtremes) {
+// Whose cubes and exponentials are beyond float32, too.
+TEST_F(CudaElementwiseTest, GateOfExtremes) {
   const float infinity = std::numeric_limits<float>::infinity();
-  DeviceArray<float> gate_up(std::vector<float>{-1e30f, -200, -90, 0, 90, 1e4f, std::nanf(""),
-                                                infinity,  //
-                                                1, 1, 1, 1, 1, 1, 1, 1});
-  DeviceArray<float> out(8);
-  LaunchSiluMul({.gate_up = gate_up.data(),
-                 .gate_up_stride = 16,
-                 .out = out.data(),
-                 .out_stride = 8,
-                 .cols = 8},
-                DType::kF32, 1, nullptr);
-  for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(out[i], 0, 1e-30);
-  EXPECT_EQ(out[4], 90);
-  EXPECT_EQ(out[5], 1e4f);
-  EXPECT_TRUE(std::isnan(out[6]));
-  EXPECT_EQ(out[7], infinity);
+  const float largest = std::numeric_limits<float>::max();
+  for (const bool gelu : {false, true}) {
+    DeviceArray<float> gate_up(std::vector<float>{-largest,
+                                                  -1e30f,
+                                                  -1e13f,
+                                                  -200,
+                                                  -90,
+                                                  0,
+                                                  90,
+                                                  1e4f,
+                                                  1e13f,
+                                                  1e20f,
+                                                  1e30f,
+                                                  largest,
+                                                  std::nanf(""),
+                                                  infinity,
+                                                  -0.0f,
+                                                  1e-30f,  //
+                                                  1,
+                                                  1,
+                                                  1,
+                                                  1,
+                                                  1,
+                                                  1,
+                                                  1,
+                                                  1,
+                                                  1,
+                                                  1,
+                                                  1,
+                                                  1,
+                                                  1,
+                                                  1,
+                                                  1,
+                                                  1});
+    DeviceArray<float> out(16);
+    LaunchGate({.gate_up = gate_up.data(),
+                .gate_up_stride = 32,
+                .out = out.data(),
+                .out_stride = 16,
+                .cols = 16,
+                .gating = {.gelu_tanh = gelu}},
+               DType::kF32, 1, nullptr);
+    for (size_t i = 0; i < 6; ++i) EXPECT_NEAR(out[i], 0, 1e-30) << gate_up[i];
+    for (size_t i = 6; i < 12; ++i) EXPECT_EQ(out[i], gate_up[i]);
+    EXPECT_TRUE(std::isnan(out[12]));
+    EXPECT_EQ(out[13], infinity);
+    EXPECT_EQ(out[14], 0);
+    EXPECT_EQ(out[15], 0.5f * 1e-30f);
+  }
+}
+
+// Rows whose last columns are fewer than a thread's, as a vocabulary's may be.
+TEST_F(CudaElementwiseTest, ScaleLogitsEqualsTheReference) {
+  SCOPED_TRACE(seed_);
+  for (int round = 0; round < 60; ++round) {
+    ChangeMachine();
+    const int cols = Int(1, Coin() ? 40 : 3000), rows = Int(1, 4);
+    const int64_t stride = (cols + 7) / 8 * 8 + 8 * Int(0, 2);
+    const float scale = Coin() ? 1.0f : std::exp(Normal()), cap = Coin() ? 0.0f : 30.0f;
+    DeviceArray<float> logits(static_cast<size_t>(rows * stride));
+    for (int row = 0; row < rows; ++row) {
+      for (int i = 0; i < cols; ++i) {
+        logits[static_cast<size_t>(row * stride + i)] = Normal(Coin() ? 1 : 60);
+      }
+    }
+    const std::vector<float> before = logits.values();
+    LaunchScaleLogits(
+        {.logits = logits.data(), .stride = stride, .cols = cols, .scale = scale, .cap = cap}, rows,
+        nullptr);
+    ASSERT_TRUE(logits.MarginsIntact());
+    for (size_t i = 0; i < logits.size(); ++i) {
+      SCOPED_TRACE(::testing::Message() << "round " << round << ", element " << i);
+      if (i % static_cast<size_t>(stride) >= static_cast<size_t>(cols)) {
+        ASSERT_EQ(std::memcmp(&logits[i], &before[i], sizeof(float)), 0) << "wrote between rows";
+      } else if (cap == 0) {
+        ASSERT_EQ(logits[i], before[i] * scale);
+      } else {
+        const double x = static_cast<double>(before[i]) * static_cast<double>(scale);
+        ASSERT_NEAR(static_cast<double>(logits[i]), 30 * std::tanh(x / 30), 30 * 3e-7) << x;
+      }
+    }
+  }
+}
+
+TEST_F(CudaElementwiseTest, CappedExtremes) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  DeviceArray<float> logits(
+      std::vector<float>{0, -0.0f, 1e30f, -1e30f, infinity, -infinity, std::nanf(""), 1e-4f});
+  LaunchScaleLogits({.logits = logits.data(), .stride = 8, .cols = 8, .scale = 1, .cap = 50}, 1,
+                    nullptr);
+  EXPECT_EQ(logits[0], 0);
+  EXPECT_EQ(logits[1], 0);
+  EXPECT_EQ(logits[2], 50);
+  EXPECT_EQ(logits[3], -50);
+  EXPECT_EQ(logits[4], 50);
+  EXPECT_EQ(logits[5], -50);
+  EXPECT_TRUE(std::isnan(logits[6]));
+  EXPECT_NEAR(logits[7], 1e-4, 50 * 1.2e-7);
 }
 
 TEST_F(CudaElementwiseTest, AddBiasAddsToEachRow) {
@@ -145,7 +239,8 @@ TEST_F(CudaElementwiseTest, AddBiasAddsToEachRow) {
 
 TEST_F(CudaElementwiseTest, NoRowsAreNothing) {
   LaunchGather({}, DType::kF16, 0, nullptr);
-  LaunchSiluMul({}, DType::kF16, 0, nullptr);
+  LaunchGate({}, DType::kF16, 0, nullptr);
+  LaunchScaleLogits({}, 0, nullptr);
   LaunchAddBias({}, 0, nullptr);
 }
 

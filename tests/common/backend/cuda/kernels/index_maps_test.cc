@@ -335,15 +335,15 @@ TEST(IndexMapsTest, LaunchesAskForNoMoreSharedMemoryThanTheBudget) {
                       .n = 65,
                       .k = 64},
                      dtype, &launches.stream, matmul);
-        LaunchMatMulSiluMul({.x = nullptr,
-                             .x_stride = 64,
-                             .w = nullptr,
-                             .out = nullptr,
-                             .out_stride = 40,
-                             .rows = rows,
-                             .cols = 40,
-                             .k = 64},
-                            dtype, &launches.stream, matmul);
+        LaunchMatMulGated({.x = nullptr,
+                           .x_stride = 64,
+                           .w = nullptr,
+                           .out = nullptr,
+                           .out_stride = 40,
+                           .rows = rows,
+                           .cols = 40,
+                           .k = 64},
+                          dtype, &launches.stream, matmul);
       }
     }
     EXPECT_EQ(launches.shapes.size(), 24u);

@@ -107,7 +107,7 @@ TEST_F(CudaMatMulTest, EveryShapeEqualsTheReferenceAndTheOthers) {
   }
 }
 
-TEST_F(CudaMatMulTest, SiluMulInTheProductHasTheBitsOfTheTwo) {
+TEST_F(CudaMatMulTest, GateInTheProductHasTheBitsOfTheTwo) {
   SCOPED_TRACE(seed_);
   for (size_t round = 0; round < static_cast<size_t>(Rounds(48, 26)); ++round) {
     const bool long_k = round % 4 == round / 4 % 2;
@@ -115,8 +115,10 @@ TEST_F(CudaMatMulTest, SiluMulInTheProductHasTheBitsOfTheTwo) {
               k = 8 * (long_k ? Int(300, 600) : Int(1, 60));
     const int64_t stride = k + 8 * Int(0, 2), out_stride = cols + 8 * Int(0, 2);
     const DType dtype = DTypeOf(round);
-    SCOPED_TRACE(::testing::Message() << "round " << round << ": " << rows << " x " << k
-                                      << " by 2 x " << cols << ", " << Name(dtype));
+    const Gating gating = {.gelu_tanh = Int(0, 1) == 1, .scale = Int(0, 1) ? 1.0f : 0.25f};
+    SCOPED_TRACE(::testing::Message()
+                 << "round " << round << ": " << rows << " x " << k << " by 2 x " << cols << ", "
+                 << Name(dtype) << ", gelu " << gating.gelu_tanh);
     emulated::SetOptions(
         {.compute_capability = dtype == DType::kF16 && Int(0, 1) ? 75 : 80, .seed = random_()});
     const std::vector<Vec16> x = Matrix(rows, k, stride, dtype), w = Matrix(2 * cols, k, k, dtype);
@@ -136,24 +138,26 @@ TEST_F(CudaMatMulTest, SiluMulInTheProductHasTheBitsOfTheTwo) {
     for (auto& each : out) {
       each.assign(static_cast<size_t>(rows * out_stride) / 8, Vec16{~0u, ~0u, ~0u, ~0u});
     }
-    LaunchSiluMul({.gate_up = reinterpret_cast<const float*>(gate_up.data()),
-                   .gate_up_stride = 2 * cols,
-                   .out = out[0].data(),
-                   .out_stride = out_stride,
-                   .cols = cols},
-                  dtype, rows, nullptr);
+    LaunchGate({.gate_up = reinterpret_cast<const float*>(gate_up.data()),
+                .gate_up_stride = 2 * cols,
+                .out = out[0].data(),
+                .out_stride = out_stride,
+                .cols = cols,
+                .gating = gating},
+               dtype, rows, nullptr);
     for (size_t i = 1; i < std::size(out); ++i) {
       constexpr MatMulShape kGatedShapes[] = {MatMulShape::kAuto, MatMulShape::kRows,
                                               MatMulShape::kSmallTile, MatMulShape::kLargeTile};
-      LaunchMatMulSiluMul({.x = x.data(),
-                           .x_stride = stride,
-                           .w = w.data(),
-                           .out = out[i].data(),
-                           .out_stride = out_stride,
-                           .rows = rows,
-                           .cols = cols,
-                           .k = k},
-                          dtype, nullptr, kGatedShapes[i - 1]);
+      LaunchMatMulGated({.x = x.data(),
+                         .x_stride = stride,
+                         .w = w.data(),
+                         .out = out[i].data(),
+                         .out_stride = out_stride,
+                         .rows = rows,
+                         .cols = cols,
+                         .k = k,
+                         .gating = gating},
+                        dtype, nullptr, kGatedShapes[i - 1]);
       // Between the rows, too.
       ASSERT_EQ(std::memcmp(out[0].data(), out[i].data(), out[0].size() * sizeof(Vec16)), 0) << i;
     }

@@ -187,7 +187,7 @@ TEST_F(CudaQuantizedTest, BothKernelsMakeTheNearest16BitValues) {
   }
 }
 
-TEST_F(CudaQuantizedTest, SiluMulInTheProductHasTheBitsOfTheTwo) {
+TEST_F(CudaQuantizedTest, GateInTheProductHasTheBitsOfTheTwo) {
   for (int round = 0; round < 32; ++round) {
     const int bits = round % 2 == 0 ? 4 : 8;
     const DType dtype = MultipliesBFloat16() && round % 4 < 2 ? DType::kBF16 : DType::kF16;
@@ -198,9 +198,11 @@ TEST_F(CudaQuantizedTest, SiluMulInTheProductHasTheBitsOfTheTwo) {
     const int group_sizes[] = {32, 64, 128, 256, k};
     const int group_size = group_sizes[Int(0, 4)];
     const bool bf16_scales = dtype == DType::kBF16 && Coin();
+    const Gating gating = {.gelu_tanh = Coin(), .scale = Coin() ? 1.0f : 0.25f};
     SCOPED_TRACE(::testing::Message()
-                 << "round " << round << ": " << bits << " bits, " << rows << " x " << k
-                 << " by 2 x " << cols << ", groups of " << group_size << ", " << Name(dtype));
+                 << "round " << round << ": " << bits << " bits, gelu " << gating.gelu_tanh << ", "
+                 << rows << " x " << k << " by 2 x " << cols << ", groups of " << group_size << ", "
+                 << Name(dtype));
     emulated::SetOptions(
         {.compute_capability = dtype == DType::kF16 && Coin() ? 75 : 80, .seed = random_()});
     const Weights w = RandomWeights(bits, 2 * cols, k, group_size, bf16_scales);
@@ -217,19 +219,21 @@ TEST_F(CudaQuantizedTest, SiluMulInTheProductHasTheBitsOfTheTwo) {
                            .rows = rows},
                           bits, dtype, nullptr);
     DeviceArray<uint16_t> fused(static_cast<size_t>(rows * out_stride)), plain(fused.size());
-    LaunchSiluMul({.gate_up = gate_up.data(),
-                   .gate_up_stride = 2 * cols,
-                   .out = plain.data(),
-                   .out_stride = out_stride,
-                   .cols = cols},
-                  dtype, rows, nullptr);
-    LaunchQuantizedMatMulSiluMul({.x = x.data(),
-                                  .x_stride = k,
-                                  .w = w.view,
-                                  .out = fused.data(),
-                                  .out_stride = out_stride,
-                                  .rows = rows},
-                                 bits, dtype, nullptr);
+    LaunchGate({.gate_up = gate_up.data(),
+                .gate_up_stride = 2 * cols,
+                .out = plain.data(),
+                .out_stride = out_stride,
+                .cols = cols,
+                .gating = gating},
+               dtype, rows, nullptr);
+    LaunchQuantizedMatMulGated({.x = x.data(),
+                                .x_stride = k,
+                                .w = w.view,
+                                .out = fused.data(),
+                                .out_stride = out_stride,
+                                .rows = rows,
+                                .gating = gating},
+                               bits, dtype, nullptr);
     ASSERT_TRUE(fused.MarginsIntact());
     ASSERT_EQ(fused.values(), plain.values());
   }

@@ -35,7 +35,7 @@ TEST(CudaRopeWriteMapsTest, UnitsCoverTheHead) {
 
 struct RopeShape {
   int query_heads, kv_heads, head_dim, half, block_tokens_log2, positions;
-  bool norms_q, norms_k;
+  bool norms_q, norms_k, scales_q;
   DType dtype;
   KvFormat format = KvFormat::kPlain;
   int width() const { return (query_heads + 2 * kv_heads) * head_dim; }
@@ -58,6 +58,7 @@ class CudaRopeWriteTest : public KernelTest {
     shape_.positions = Int(1, 200);
     shape_.norms_q = Coin();
     shape_.norms_k = Int(0, 3) == 0 ? !shape_.norms_q : shape_.norms_q;
+    shape_.scales_q = Coin();
     shape_.dtype = Any16();
     const size_t angles = static_cast<size_t>(shape_.positions * shape_.half);
     cosine_.resize(angles);
@@ -67,6 +68,8 @@ class CudaRopeWriteTest : public KernelTest {
       cosine_[i] = std::cos(angle);
       sine_[i] = std::sin(angle);
     }
+    query_scale_.clear();
+    for (int i = 0; i < shape_.positions; ++i) query_scale_.push_back(std::exp(Normal(0.3f)));
     q_norm_ = Weights();
     k_norm_ = Weights();
     const int blocks_a_sequence = (shape_.positions >> shape_.block_tokens_log2) + 1;
@@ -125,7 +128,8 @@ class CudaRopeWriteTest : public KernelTest {
       std::copy(rows[row].qkv.begin(), rows[row].qkv.end(),
                 qkv.data() + row * static_cast<size_t>(stride));
     }
-    const DeviceArray<float> cosine(cosine_), sine(sine_), q_norm(q_norm_), k_norm(k_norm_);
+    const DeviceArray<float> cosine(cosine_), sine(sine_), q_norm(q_norm_), k_norm(k_norm_),
+        query_scale(query_scale_);
     RopeWriteLaunch launch = {};
     launch.qkv = qkv.data();
     launch.qkv_stride = stride;
@@ -134,9 +138,11 @@ class CudaRopeWriteTest : public KernelTest {
     launch.q_norm = shape_.norms_q ? q_norm.data() : nullptr;
     launch.k_norm = shape_.norms_k ? k_norm.data() : nullptr;
     launch.norm_eps = kEps;
-    launch.cosine = cosine.data();
-    launch.sine = sine.data();
+    // Without a rotation there may be no tables.
+    launch.cosine = shape_.half > 0 ? cosine.data() : nullptr;
+    launch.sine = shape_.half > 0 ? sine.data() : nullptr;
     launch.half = shape_.half;
+    launch.query_scale = shape_.scales_q ? query_scale.data() : nullptr;
     launch.layer = memory.base() + chunk_ * sizeof(uint16_t);
     launch.block_stride_bytes = static_cast<int64_t>(2 * chunk_ * sizeof(uint16_t));
     launch.block_tokens_log2 = shape_.block_tokens_log2;
@@ -199,7 +205,7 @@ class CudaRopeWriteTest : public KernelTest {
   static constexpr int kSequences = 3;
   static constexpr float kEps = 1e-6f;
   RopeShape shape_ = {};
-  std::vector<float> cosine_, sine_, q_norm_, k_norm_;
+  std::vector<float> cosine_, sine_, query_scale_, q_norm_, k_norm_;
   std::vector<int32_t> tables_;
   std::vector<SequenceEntry> sequences_;
   size_t chunk_ = 0;  // elements
@@ -228,9 +234,12 @@ TEST_F(CudaRopeWriteTest, EqualsTheReferenceAndWritesNothingElse) {
           continue;
         }
         const auto expected = Turned(row, head, shape_.norms_q ? &q_norm_ : nullptr);
+        const double scale =
+            shape_.scales_q ? static_cast<double>(query_scale_[static_cast<size_t>(row.position)])
+                            : 1;
         for (int i = 0; i < d; ++i) {
           ASSERT_NEAR(static_cast<double>(found.q[at + static_cast<size_t>(i)]),
-                      expected[static_cast<size_t>(i)], 2e-5)
+                      scale * expected[static_cast<size_t>(i)], 2e-5 * scale)
               << "row " << r << ", q head " << head << ", dim " << i;
         }
       }

@@ -199,7 +199,7 @@ TEST_F(CudaQuantizedMatrixTest, ProductsEqualTheReferenceAndThoseOf16Bits) {
 }
 
 // Gate and up, where they are multiplied as one and where they are not.
-TEST_F(CudaQuantizedMatrixTest, SiluMulOfTheProductHasTheBitsOfTheTwo) {
+TEST_F(CudaQuantizedMatrixTest, GateOfTheProductHasTheBitsOfTheTwo) {
   SCOPED_TRACE(seed_);
   for (int round = 0; round < 30; ++round) {
     const DType dtype = round % 2 == 0 ? DType::kF16 : DType::kBF16;
@@ -223,16 +223,18 @@ TEST_F(CudaQuantizedMatrixTest, SiluMulOfTheProductHasTheBitsOfTheTwo) {
     const auto d_gate_up = backend.Allocate(static_cast<size_t>(rows * 2 * inner) * 4).value();
     const Tensor d_rows = {d_x->data(), dtype, rows, cols, cols};
     const Tensor gate_up = {d_gate_up->data(), DType::kF32, rows, 2 * inner, 2 * inner};
+    const GatedArgs args = {Int(0, 1) ? GatedActivation::kGeluTanh : GatedActivation::kSilu,
+                            Int(0, 1) ? 1.0f : 0.125f};
     std::vector<uint16_t> results[2];
     for (int fused = 0; fused < 2; ++fused) {
       results[fused].resize(static_cast<size_t>(rows * inner));
       const auto d_out = backend.Allocate(results[fused].size() * 2).value();
       const Tensor out = {d_out->data(), dtype, rows, inner, inner};
       if (fused == 1) {
-        backend.MatMulSiluMul(d_rows, *packed, gate_up, out);
+        backend.MatMulGated(d_rows, *packed, args, gate_up, out);
       } else {
         backend.MatMul(d_rows, *packed, nullptr, gate_up);
-        backend.SiluMul(gate_up, out);
+        backend.Gate(gate_up, args, out);
       }
       backend.CopyToHost(results[fused].data(), d_out->data(), results[fused].size() * 2);
     }
@@ -336,16 +338,16 @@ TEST_F(CudaQuantizedMatrixTest, SlicesOfGateAndUpAreTheWhole) {
     workspaces.dequantized = memory.data();
     std::vector<Vec16>& out = outs[slice_rows == 36];
     out.assign(static_cast<size_t>(rows * inner) / 8, Vec16{~0u, ~0u, ~0u, ~0u});
-    MultiplyQuantizedSiluMul({.x = x.data(),
-                              .x_stride = cols,
-                              .w = nullptr,
-                              .out = out.data(),
-                              .out_stride = inner,
-                              .rows = rows,
-                              .cols = inner,
-                              .k = cols},
-                             static_cast<const CudaQuantizedMatrix&>(*packed), DType::kF16,
-                             workspaces, nullptr);
+    MultiplyQuantizedGated({.x = x.data(),
+                            .x_stride = cols,
+                            .w = nullptr,
+                            .out = out.data(),
+                            .out_stride = inner,
+                            .rows = rows,
+                            .cols = inner,
+                            .k = cols},
+                           static_cast<const CudaQuantizedMatrix&>(*packed), DType::kF16,
+                           workspaces, nullptr);
   }
   EXPECT_EQ(std::memcmp(outs[0].data(), outs[1].data(), outs[0].size() * sizeof(Vec16)), 0);
   EXPECT_TRUE(std::isfinite(Half::ToF32(static_cast<uint16_t>(outs[0].back().x[3] >> 16))));

@@ -97,28 +97,30 @@ TEST_F(CudaKernelFloorsTest, EveryKernelMovesLittleMoreThanItsFloor) {
       MatMul(32, 256, 1024, MatMulShape::kRows),
       MatMul(128, 256, 512, MatMulShape::kSmallTile),
       MatMul(128, 256, 512, MatMulShape::kLargeTile),
-      MatMulSiluMul(1, 128, 1024),
-      MatMulSiluMul(16, 128, 1024),
-      MatMulSiluMul(128, 128, 512),
+      MatMulGated(1, 128, 1024),
+      MatMulGated(16, 128, 1024),
+      MatMulGated(128, 128, 512),
       QuantizedMatMul(1, 256, 1024, 4),
       QuantizedMatMul(16, 256, 1024, 4),
       QuantizedMatMul(64, 256, 1024, 4),
       QuantizedMatMul(1, 256, 1024, 8),
-      QuantizedMatMulSiluMul(1, 128, 1024, 4),
-      QuantizedMatMulSiluMul(16, 128, 1024, 4),
+      QuantizedMatMulGated(1, 128, 1024, 4),
+      QuantizedMatMulGated(16, 128, 1024, 4),
       Dequantize(64, 1024, 4),
       Dequantize(64, 1024, 8),
       GatherColumns(4, 1024),
       Norm(4, 2048, false),
       Norm(4, 2048, true),
+      Norm(4, 2048, true, true),
       RopeWrite(8, 14, 2, 64, false),
       RopeWrite(8, 16, 8, 128, true),
       RopeWrite(8, 14, 2, 64, false, KvFormat::kInt8),
       RopeWrite(8, 14, 2, 64, false, KvFormat::kInt4),
       RopeWrite(8, 16, 8, 128, true, KvFormat::kFp8),
       Gather(4, 1024),
-      SiluMul(4, 1024),
+      Gate(4, 1024),
       AddBias(4, 1024),
+      ScaleLogits(4, 1024),
       Sample(2, 8192, 0, 1),
       Sample(2, 8192, 1, 0.9f),
       CopyBlocks(3, 32'768),
@@ -184,25 +186,27 @@ TEST(CudaKernelFloorsArithmeticTest, CausalRowsSeeThoseBeforeThem) {
 TEST(CudaKernelFloorsArithmeticTest, Products) {
   EXPECT_EQ(MatMulFloor(2, 100, 10, false).total(), 2 * 100 * 10 + 2 * 2 * 10 + 4 * 2 * 100);
   EXPECT_EQ(MatMulOperations(2, 100, 10), 2 * 2 * 100 * 10);
-  EXPECT_EQ(MatMulSiluMulFloor(2, 50, 10).total(), 2 * 100 * 10 + 2 * 2 * 10 + 2 * 2 * 50);
+  EXPECT_EQ(MatMulGatedFloor(2, 50, 10).total(), 2 * 100 * 10 + 2 * 2 * 10 + 2 * 2 * 50);
   // docs/design/cuda.md: gate and up of Qwen2.5-7B are 72.1 MB, their bits and four bytes a group.
   const int64_t weights = 37888 * 3584 / 2 + 37888 * 28 * 4;
   EXPECT_NEAR(static_cast<double>(weights) / 1e6, 72.1, 0.1);
   EXPECT_EQ(QuantizedMatMulFloor(1, 37888, 3584, 4, 128, false).total(),
             weights + 2 * 3584 + 4 * 37888);
-  EXPECT_EQ(QuantizedMatMulSiluMulFloor(1, 18944, 3584, 4, 128).total(),
+  EXPECT_EQ(QuantizedMatMulGatedFloor(1, 18944, 3584, 4, 128).total(),
             weights + 2 * 3584 + 2 * 18944);
 }
 
 TEST(CudaKernelFloorsArithmeticTest, Passes) {
   EXPECT_EQ(NormFloor(3, 8, false, 2).total(), 3 * (4 * 8 + 2 * 8) + 4 * 8);
   EXPECT_EQ(NormFloor(3, 8, true, 2).total(), 3 * (12 * 8 + 2 * 8) + 4 * 8);
+  EXPECT_EQ(NormFloor(3, 8, true, 2, 2).total(), 3 * (12 * 8 + 2 * 8) + 2 * 4 * 8);
+  EXPECT_EQ(ScaleLogitsFloor(3, 9).total(), 3 * 9 * 8);
   EXPECT_EQ(RopeWriteFloor(5, 14, 2, 64, 32, 5, 0).total(),
             5 * (8 * 14 + 12 * 2) * 64 + 5 * 32 * 8);
   EXPECT_EQ(RopeWriteFloor(5, 14, 2, 64, 32, 5, 0, KvFormat::kInt8).total(),
             5 * (8 * 14 * 64 + 8 * 2 * 64 + 2 * 2 * 68) + 5 * 32 * 8);
   EXPECT_EQ(GatherFloor(3, 8, 3, 2).total(), 3 * (2 + 4) * 8);
-  EXPECT_EQ(SiluMulFloor(3, 8, 2).total(), 3 * (8 * 8 + 2 * 8));
+  EXPECT_EQ(GateFloor(3, 8, 2).total(), 3 * (8 * 8 + 2 * 8));
   EXPECT_EQ(SampleFloor(32, 151936).total(), 32 * 4 * 151936);
   EXPECT_EQ(CopyFloor(10).total(), 20);
 }

@@ -1,0 +1,17 @@
+// What turns the product of gate and up into the input of the down projection.
+#ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_GATING_H_
+#define BATON_COMMON_BACKEND_CUDA_KERNELS_GATING_H_
+
+namespace baton::backend::cuda {
+
+// activation(gate) * up * scale, for silu(x) = x / (1 + e^-x) or, with gelu_tanh,
+// gelu(x) = x / (1 + e^-2u) with u = sqrt(2 / pi) (x + 0.044715 x^3): Hendrycks and Gimpel, arXiv
+// 1606.08415. backend.h's GatedArgs for kernels, which do not include it.
+struct Gating {
+  bool gelu_tanh = false;
+  float scale = 1;
+};
+
+}  // namespace baton::backend::cuda
+
+#endif  // BATON_COMMON_BACKEND_CUDA_KERNELS_GATING_H_

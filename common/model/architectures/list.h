@@ -1,0 +1,14 @@
+// The rows of architecture.cc's table.
+#ifndef BATON_COMMON_MODEL_ARCHITECTURES_LIST_H_
+#define BATON_COMMON_MODEL_ARCHITECTURES_LIST_H_
+
+#include "common/model/architecture.h"
+
+namespace baton::model {
+
+extern const Architecture kGemma2, kGemma3, kLlama, kMinistral3, kMistral,
+    kOlmo2, kOlmo3, kPhi3, kQwen2, kQwen3, kSmolLm3;
+
+}  // namespace baton::model
+
+#endif  // BATON_COMMON_MODEL_ARCHITECTURES_LIST_H_

@@ -1,0 +1,192 @@
+#include "common/model/architectures/reading.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/model/config_limits.h"
+
+namespace baton::model {
+namespace {
+
+constexpr int kLargestHeadDim = 512;
+constexpr char kSliding[] = "sliding_attention";
+constexpr char kFull[] = "full_attention";
+
+absl::StatusOr<backend::GatedActivation> ReadActivation(const JsonFields& config,
+                                                        const ClassDefaults& defaults) {
+  BATON_ASSIGN_OR_RETURN(const auto found, config.OptionalString(defaults.activation_key));
+  const absl::string_view name = found ? absl::string_view(*found) : defaults.activation;
+  if (name == "silu" || name == "swish") return backend::GatedActivation::kSilu;
+  if (name == "gelu_pytorch_tanh") return backend::GatedActivation::kGeluTanh;
+  return config.Unsupported(
+      defaults.activation_key,
+      absl::StrCat("found ", json::Quoted(name), ", expected \"silu\" or \"gelu_pytorch_tanh\""));
+}
+
+absl::StatusOr<int> Required(const JsonFields& config, absl::string_view key, int highest,
+                             std::optional<int> if_absent) {
+  if (if_absent) return config.IntOr(key, 1, highest, *if_absent);
+  return config.Int(key, 1, highest);
+}
+
+absl::StatusOr<AttentionSpec> ReadAttention(const JsonFields& config, int hidden_dim,
+                                            const ClassDefaults& defaults) {
+  AttentionSpec attention;
+  BATON_ASSIGN_OR_RETURN(attention.query_heads,
+                         Required(config, "num_attention_heads", kMaxHeads, defaults.query_heads));
+  BATON_ASSIGN_OR_RETURN(attention.kv_heads,
+                         config.IntOr("num_key_value_heads", 1, kMaxHeads,
+                                      defaults.kv_heads.value_or(attention.query_heads)));
+  if (attention.query_heads % attention.kv_heads != 0) {
+    return config.Invalid("num_key_value_heads", absl::StrCat("found ", attention.kv_heads,
+                                                              ", expected a divisor of "
+                                                              "num_attention_heads (",
+                                                              attention.query_heads, ")"));
+  }
+  BATON_ASSIGN_OR_RETURN(auto head_dim, config.OptionalInt("head_dim", 2, kLargestHeadDim));
+  if (!head_dim) head_dim = defaults.head_dim;
+  if (!head_dim && hidden_dim % attention.query_heads != 0) {
+    return config.Invalid("hidden_size", absl::StrCat("found ", hidden_dim,
+                                                      " without a head_dim, expected a "
+                                                      "multiple of num_attention_heads (",
+                                                      attention.query_heads, ")"));
+  }
+  attention.head_dim = head_dim.value_or(hidden_dim / attention.query_heads);
+  if (attention.head_dim < 2 || attention.head_dim > kLargestHeadDim ||
+      attention.head_dim % 2 != 0) {
+    return config.Invalid(
+        "head_dim", absl::StrCat("found ", attention.head_dim, ", expected an even number in [2, ",
+                                 kLargestHeadDim, "]"));
+  }
+  attention.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(attention.head_dim)));
+  attention.qkv.parts = {{{"self_attn.q_proj", "attn_q"}, attention.q_width()},
+                         {{"self_attn.k_proj", "attn_k"}, attention.kv_width()},
+                         {{"self_attn.v_proj", "attn_v"}, attention.kv_width()}};
+  attention.qkv.cols = hidden_dim;
+  BATON_ASSIGN_OR_RETURN(attention.qkv.bias,
+                         config.Bool("attention_bias", defaults.attention_bias));
+  attention.output.parts = {{{"self_attn.o_proj", "attn_output"}, hidden_dim}};
+  attention.output.cols = attention.q_width();
+  return attention;
+}
+
+absl::StatusOr<MlpSpec> ReadMlp(const JsonFields& config, int hidden_dim,
+                                const ClassDefaults& defaults) {
+  MlpSpec mlp;
+  BATON_ASSIGN_OR_RETURN(mlp.activation, ReadActivation(config, defaults));
+  BATON_ASSIGN_OR_RETURN(mlp.ffn_dim, config.Int("intermediate_size", 1, kMaxFfn));
+  mlp.gate_up.parts = {{{"mlp.gate_proj", "ffn_gate"}, mlp.ffn_dim},
+                       {{"mlp.up_proj", "ffn_up"}, mlp.ffn_dim}};
+  mlp.gate_up.cols = hidden_dim;
+  mlp.down.parts = {{{"mlp.down_proj", "ffn_down"}, hidden_dim}};
+  mlp.down.cols = mlp.ffn_dim;
+  return mlp;
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> ReadDense(const JsonFields& config, const ClassDefaults& defaults) {
+  ModelConfig model;
+  BATON_ASSIGN_OR_RETURN(model.hidden_dim, config.Int("hidden_size", 1, kMaxHidden));
+  BATON_ASSIGN_OR_RETURN(model.vocab_size,
+                         Required(config, "vocab_size", kMaxVocab, defaults.vocab_size));
+  BATON_ASSIGN_OR_RETURN(model.max_positions, Required(config, "max_position_embeddings",
+                                                       kMaxPositions, defaults.max_positions));
+  BATON_ASSIGN_OR_RETURN(model.tied_embeddings,
+                         config.Bool("tie_word_embeddings", defaults.tied_embeddings));
+  BATON_ASSIGN_OR_RETURN(const int layer_count, config.Int("num_hidden_layers", 1, kMaxLayers));
+  const NormSpec norm_before = {{"input_layernorm", "attn_norm"}, model.hidden_dim};
+  const NormSpec mlp_norm = {{"post_attention_layernorm", "ffn_norm"}, model.hidden_dim};
+  BATON_ASSIGN_OR_RETURN(AttentionSpec attention,
+                         ReadAttention(config, model.hidden_dim, defaults));
+  BATON_ASSIGN_OR_RETURN(MlpSpec mlp, ReadMlp(config, model.hidden_dim, defaults));
+  LayerSpec layer;
+  layer.sublayers.push_back({.norm_before = norm_before, .body = std::move(attention)});
+  layer.sublayers.push_back({.norm_before = mlp_norm, .body = std::move(mlp)});
+  model.layers.assign(static_cast<size_t>(layer_count), layer);
+  model.final_norm = {{"norm", "output_norm"}, model.hidden_dim};
+  double eps = 0;
+  if (defaults.norm_eps) {
+    BATON_ASSIGN_OR_RETURN(eps, config.RealOr("rms_norm_eps", 1e-20, 1, *defaults.norm_eps));
+  } else {
+    BATON_ASSIGN_OR_RETURN(eps, config.Real("rms_norm_eps", 1e-20, 1));
+  }
+  model.norm_eps = static_cast<float>(eps);
+  return model;
+}
+
+RopeRequest RopeRequestOf(const ModelConfig& model) {
+  return {.head_dim = model.layers[0].attention().head_dim, .max_positions = model.max_positions};
+}
+
+int AddRope(const Rope& rope, ModelConfig* model) {
+  model->ropes.push_back(rope.spec);
+  model->max_positions = std::max(model->max_positions, rope.extended_positions);
+  model->long_inverse_frequencies = rope.long_inverse_frequencies;
+  model->original_positions = rope.original_positions;
+  return static_cast<int>(model->ropes.size()) - 1;
+}
+
+absl::Status SetRope(const JsonFields& config, RopeRequest request, ModelConfig* model) {
+  BATON_ASSIGN_OR_RETURN(const Rope rope, ReadRope(config, request));
+  AddRope(rope, model);
+  return absl::OkStatus();
+}
+
+absl::Status SetRope(const JsonFields& config, ModelConfig* model) {
+  return SetRope(config, RopeRequestOf(*model), model);
+}
+
+absl::Status CheckLayerTypes(const JsonFields& config, const ModelConfig& model) {
+  BATON_ASSIGN_OR_RETURN(const std::vector<std::string> types, config.Strings("layer_types"));
+  if (types.empty()) return absl::OkStatus();
+  if (types.size() != model.layers.size()) {
+    return config.Invalid("layer_types", absl::StrCat("found ", types.size(), " entries, expected ",
+                                                      model.layers.size()));
+  }
+  for (size_t i = 0; i < types.size(); ++i) {
+    const char* expected = model.layers[i].attention().window > 0 ? kSliding : kFull;
+    if (types[i] != expected) {
+      return config.Unsupported(
+          absl::StrCat("layer_types[", i, "]"),
+          absl::StrCat("found ", json::Quoted(types[i]), ", expected ", expected));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetWindows(const JsonFields& config, int window,
+                        absl::FunctionRef<bool(int layer)> slides_by_default, ModelConfig* model) {
+  BATON_ASSIGN_OR_RETURN(const std::vector<std::string> types, config.Strings("layer_types"));
+  for (size_t i = 0; i < model->layers.size(); ++i) {
+    const bool slides = types.empty()      ? slides_by_default(static_cast<int>(i))
+                        : i < types.size() ? types[i] == kSliding
+                                           : false;
+    model->layers[i].attention().window = slides ? window : 0;
+  }
+  return CheckLayerTypes(config, *model);
+}
+
+void AddPostNorms(ModelConfig* model) {
+  for (LayerSpec& layer : model->layers) {
+    layer.attention_sublayer().norm_after = {{"post_attention_layernorm", "post_attention_norm"},
+                                             model->hidden_dim};
+    layer.mlp_sublayer().norm_after = {{"post_feedforward_layernorm", "post_ffw_norm"},
+                                       model->hidden_dim};
+  }
+}
+
+void AddQkNorms(bool all_heads, ModelConfig* model) {
+  for (LayerSpec& layer : model->layers) {
+    AttentionSpec& attention = layer.attention();
+    attention.q_norm = {{"self_attn.q_norm", "attn_q_norm"},
+                        all_heads ? attention.q_width() : attention.head_dim};
+    attention.k_norm = {{"self_attn.k_norm", "attn_k_norm"},
+                        all_heads ? attention.kv_width() : attention.head_dim};
+  }
+}
+
+}  // namespace baton::model

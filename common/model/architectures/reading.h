@@ -1,0 +1,62 @@
+// What the architectures' files share: how a decoder-only model's config.json becomes its
+// description. An architecture begins with ReadDense and changes what differs.
+#ifndef BATON_COMMON_MODEL_ARCHITECTURES_READING_H_
+#define BATON_COMMON_MODEL_ARCHITECTURES_READING_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/model/json_fields.h"
+#include "common/model/model_config.h"
+#include "common/model/rope.h"
+
+namespace baton::model {
+
+// What the class in Transformers assumes where config.json lacks a key.
+struct ClassDefaults {
+  bool tied_embeddings = false;
+  std::optional<int> head_dim = {};  // else hidden_size / num_attention_heads
+  std::optional<int> kv_heads = {};  // else num_attention_heads
+  bool attention_bias = false;
+  std::optional<int> max_positions = {};  // else the key is required
+  std::optional<int> vocab_size = {};     // likewise
+  std::optional<int> query_heads = {};    // likewise
+  std::optional<double> norm_eps = {};    // likewise
+  // The key of the activation, and its values that mean SiLU or GELU's approximation by tanh.
+  absl::string_view activation_key = "hidden_act";
+  absl::string_view activation = "silu";
+};
+
+// The fields that all architectures have, with layers like Llama's, all alike: a norm before each
+// sublayer, full attention, and a gated MLP. `ropes` stays empty: see SetRope.
+absl::StatusOr<ModelConfig> ReadDense(const JsonFields& config, const ClassDefaults& defaults);
+
+// One rotation for all layers.
+absl::Status SetRope(const JsonFields& config, RopeRequest request, ModelConfig* model);
+// The same, for RopeRequest of the model.
+absl::Status SetRope(const JsonFields& config, ModelConfig* model);
+RopeRequest RopeRequestOf(const ModelConfig& model);
+// Adds a rotation and returns its index.
+int AddRope(const Rope& rope, ModelConfig* model);
+
+// Sets the windows of the layers from layer_types or, where a config has none, from
+// `slides_by_default` of the layer's index. With window 0 all layers see everything.
+absl::Status SetWindows(const JsonFields& config, int window,
+                        absl::FunctionRef<bool(int layer)> slides_by_default, ModelConfig* model);
+// UNIMPLEMENTED unless layer_types, where a config has them, say what the layers do.
+absl::Status CheckLayerTypes(const JsonFields& config, const ModelConfig& model);
+
+// Norms behind the attention and the MLP, under the names of Gemma, OLMo 2 and EXAONE 4 (which
+// differ in the norms before them only).
+void AddPostNorms(ModelConfig* model);
+// Norms of q and k: of each head, or of all heads together.
+void AddQkNorms(bool all_heads, ModelConfig* model);
+
+}  // namespace baton::model
+
+#endif  // BATON_COMMON_MODEL_ARCHITECTURES_READING_H_

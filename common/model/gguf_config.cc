@@ -1,0 +1,323 @@
+#include "common/model/gguf_config.h"
+
+#include <cstring>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
+#include "common/gguf/tokenizer_json.h"
+#include "common/json/json.h"
+#include "common/model/architecture.h"
+
+namespace baton::model {
+namespace {
+
+constexpr absl::string_view kArchitectureKey = "general.architecture";
+
+// Keys of an architecture that nothing reads and that change nothing: what the tensors say, records
+// of the conversion, and what only YaRN scaling reads.
+constexpr absl::string_view kHarmlessKeys[] = {
+    "vocab_size",
+    "tensor_data_layout",
+    "rope.scaling.original_context_length",
+    "rope.scaling.finetuned",
+    // Gemma's keys of one value for all files.
+    "attention.key_length_swa",
+    "attention.value_length_swa",
+};
+
+std::string NumberList(const std::vector<double>& numbers) {
+  return absl::StrCat("[",
+                      absl::StrJoin(numbers, ", ",
+                                    [](std::string* out, double number) {
+                                      absl::StrAppendFormat(out, "%.17g", number);
+                                    }),
+                      "]");
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> GgufConfigJson(const gguf::File& file) {
+  BATON_ASSIGN_OR_RETURN(const auto name, file.Text(kArchitectureKey));
+  if (!name) return file.Missing(kArchitectureKey, "an architecture");
+  const Architecture* architecture = FindGgufArchitecture(*name);
+  if (architecture != nullptr) return GgufConfig(file, *architecture).Write();
+  std::vector<absl::string_view> known;
+  for (const Architecture* each : Architectures()) {
+    if (each->gguf != nullptr) known.push_back(each->gguf);
+  }
+  return file.Unsupported(kArchitectureKey,
+                          absl::StrCat("found ", json::Quoted(*name), ", expected one of ",
+                                       absl::StrJoin(known, ", ")));
+}
+
+absl::StatusOr<std::string> GgufConfig::Write() {
+  name_ = architecture_.name;
+  BATON_RETURN_IF_ERROR(CheckDense());
+  BATON_ASSIGN_OR_RETURN(hidden_dim_, Required("embedding_length"));
+  BATON_ASSIGN_OR_RETURN(layers_, Required("block_count"));
+  config_.AddInteger("hidden_size", hidden_dim_);
+  config_.AddInteger("num_hidden_layers", layers_);
+  BATON_RETURN_IF_ERROR(Copy("feed_forward_length", "intermediate_size"));
+  BATON_RETURN_IF_ERROR(Copy("context_length", "max_position_embeddings"));
+  BATON_RETURN_IF_ERROR(AddHeads());
+  BATON_RETURN_IF_ERROR(AddReals());
+  BATON_RETURN_IF_ERROR(AddRopeScaling());
+  BATON_RETURN_IF_ERROR(AddTensors());
+  if (architecture_.add_gguf != nullptr) BATON_RETURN_IF_ERROR(architecture_.add_gguf(*this));
+  FinishRope();
+  BATON_RETURN_IF_ERROR(CheckNothingForeign());
+  config_.AddJson("architectures", absl::StrCat("[\"", name_, "\"]"));
+  BATON_ASSIGN_OR_RETURN(const std::vector<int64_t> ends, gguf::EndTokenIds(file_));
+  config_.AddJson("eos_token_id", absl::StrCat("[", absl::StrJoin(ends, ", "), "]"));
+  return config_.Text();
+}
+
+std::string GgufConfig::Key(absl::string_view name) const {
+  return *read_.insert(absl::StrCat(architecture_.gguf, ".", name)).first;
+}
+
+absl::StatusOr<int64_t> GgufConfig::Required(absl::string_view name) const {
+  BATON_ASSIGN_OR_RETURN(const auto value, file_.Integer(Key(name)));
+  if (!value) return file_.Missing(Key(name), "an integer");
+  return *value;
+}
+
+absl::Status GgufConfig::Copy(absl::string_view name, absl::string_view field) {
+  BATON_ASSIGN_OR_RETURN(const int64_t value, Required(name));
+  config_.AddInteger(field, value);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<double>> GgufConfig::Real(absl::string_view key) const {
+  return file_.Real(Key(key));
+}
+
+absl::Status GgufConfig::Missing(absl::string_view key, absl::string_view expected) const {
+  return file_.Missing(Key(key), expected);
+}
+
+absl::Status GgufConfig::CopyReal(absl::string_view key, absl::string_view field) {
+  BATON_ASSIGN_OR_RETURN(const auto value, Real(key));
+  if (value) config_.AddReal(field, *value);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> GgufConfig::CopyWindow() {
+  BATON_ASSIGN_OR_RETURN(const auto window, file_.Integer(Key("attention.sliding_window")));
+  if (window.value_or(0) == 0) return false;
+  config_.AddInteger("sliding_window", *window);
+  return true;
+}
+
+absl::Status GgufConfig::CopyWindowPattern() {
+  const std::string key = Key("attention.sliding_window_pattern");
+  if (!file_.Has(key)) return absl::OkStatus();
+  if (!file_.IsList(key)) {
+    BATON_ASSIGN_OR_RETURN(const auto pattern, file_.Integer(key));
+    config_.AddInteger("sliding_window_pattern", pattern.value_or(0));
+    return absl::OkStatus();
+  }
+  BATON_ASSIGN_OR_RETURN(const auto slides, file_.BoolList(key));
+  std::vector<std::string> types;
+  for (uint64_t i = 0; i < slides->size(); ++i) {
+    types.push_back(slides->At(i) != 0 ? "\"sliding_attention\"" : "\"full_attention\"");
+  }
+  config_.AddJson("layer_types", absl::StrCat("[", absl::StrJoin(types, ", "), "]"));
+  return absl::OkStatus();
+}
+
+absl::Status GgufConfig::CheckDense() const {
+  BATON_ASSIGN_OR_RETURN(const auto experts, file_.Integer(Key("expert_count")));
+  if (experts.value_or(0) != 0) {
+    return file_.Unsupported(Key("expert_count"), absl::StrCat("found ", *experts,
+                                                               ", expected a dense "
+                                                               "feed-forward"));
+  }
+  BATON_ASSIGN_OR_RETURN(const auto causal, file_.Bool(Key("attention.causal")));
+  if (causal.value_or(true)) return absl::OkStatus();
+  return file_.Unsupported(Key("attention.causal"), "found false, expected true");
+}
+
+// An architecture's keys are its hyperparameters, so one that nothing has read would change what is
+// computed. 0 is off, as in llama.cpp.
+absl::Status GgufConfig::CheckNothingForeign() const {
+  const std::string prefix = Key("");
+  for (const std::string& key : file_.Keys(prefix)) {
+    if (read_.contains(key) || file_.IsOff(key)) continue;
+    const absl::string_view name = absl::string_view(key).substr(prefix.size());
+    if (absl::c_linear_search(kHarmlessKeys, name)) continue;
+    return file_.Unsupported(json::Printable(key), "found one, expected none");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GgufConfig::AddHeads() {
+  BATON_ASSIGN_OR_RETURN(heads_, Required("attention.head_count"));
+  BATON_ASSIGN_OR_RETURN(const auto kv_heads, file_.Integer(Key("attention.head_count_kv")));
+  BATON_ASSIGN_OR_RETURN(const auto key_length, file_.Integer(Key("attention.key_length")));
+  head_dim_ = key_length.value_or(heads_ > 0 ? hidden_dim_ / heads_ : 0);
+  BATON_ASSIGN_OR_RETURN(const auto value_length, file_.Integer(Key("attention.value_length")));
+  if (value_length.value_or(head_dim_) != head_dim_) {
+    return file_.Unsupported(
+        Key("attention.value_length"),
+        absl::StrCat("found ", *value_length, ", expected ", head_dim_, ", as keys have"));
+  }
+  BATON_ASSIGN_OR_RETURN(const auto rotated, file_.Integer(Key("rope.dimension_count")));
+  if (rotated.value_or(head_dim_) != head_dim_ && head_dim_ > 0) {
+    if (!architecture_.gguf_partial_rotary) {
+      return file_.Unsupported(
+          Key("rope.dimension_count"),
+          absl::StrCat("found ", *rotated, ", expected ", head_dim_, ", as keys have"));
+    }
+    config_.AddReal("partial_rotary_factor",
+                    static_cast<double>(*rotated) / static_cast<double>(head_dim_));
+  }
+  config_.AddInteger("num_attention_heads", heads_);
+  config_.AddInteger("num_key_value_heads", kv_heads.value_or(heads_));
+  config_.AddInteger("head_dim", head_dim_);
+  return absl::OkStatus();
+}
+
+absl::Status GgufConfig::AddReals() {
+  const std::string eps_key = Key("attention.layer_norm_rms_epsilon");
+  BATON_ASSIGN_OR_RETURN(const auto eps, file_.Real(eps_key));
+  if (!eps) return file_.Missing(eps_key, "a number");
+  config_.AddReal("rms_norm_eps", *eps);
+  // Where a file has none it is 10,000, whatever a class in Transformers assumes.
+  BATON_ASSIGN_OR_RETURN(theta_, file_.Real(Key("rope.freq_base")));
+  if (!theta_) theta_ = 10000;
+  return absl::OkStatus();
+}
+
+// A factor without a type is linear, as in llama.cpp. Llama 3's scaling is a tensor
+// (kRopeFactorsName).
+absl::Status GgufConfig::AddRopeScaling() {
+  BATON_ASSIGN_OR_RETURN(const auto type, file_.Text(Key("rope.scaling.type")));
+  if (type == "yarn") return AddYarn();
+  if (type && *type != "linear" && *type != "none" && *type != "longrope") {
+    return file_.Unsupported(
+        Key("rope.scaling.type"),
+        absl::StrCat("found ", json::Quoted(*type), ", expected linear, yarn, longrope or none"));
+  }
+  BATON_ASSIGN_OR_RETURN(auto factor, file_.Real(Key("rope.scaling.factor")));
+  BATON_ASSIGN_OR_RETURN(const auto old_factor, file_.Real(Key("rope.scale_linear")));
+  if (factor && old_factor && *factor != *old_factor) {
+    return file_.Invalid(Key("rope.scaling.factor"),
+                         absl::StrCat("found ", *factor, " beside ", Key("rope.scale_linear"), " ",
+                                      *old_factor, ", expected one of both"));
+  }
+  if (!factor) factor = old_factor;
+  if (file_.FindTensor("rope_factors_long.weight") != nullptr) return absl::OkStatus();
+  BATON_ASSIGN_OR_RETURN(const auto magnitude, file_.Real(Key("rope.scaling.attn_factor")));
+  if (magnitude.value_or(1) != 1) {
+    return file_.Unsupported(Key("rope.scaling.attn_factor"),
+                             absl::StrCat("found ", *magnitude, ", expected 1 or none"));
+  }
+  if (factor.value_or(0) == 0 || (type && *type == "none")) return absl::OkStatus();
+  rope_.AddText("rope_type", "linear");
+  rope_.AddReal("factor", *factor);
+  return absl::OkStatus();
+}
+
+absl::Status GgufConfig::AddYarn() {
+  rope_.AddText("rope_type", "yarn");
+  for (const auto& [key, field] : {std::pair("rope.scaling.factor", "factor"),
+                                   {"rope.scaling.yarn_beta_fast", "beta_fast"},
+                                   {"rope.scaling.yarn_beta_slow", "beta_slow"}}) {
+    BATON_ASSIGN_OR_RETURN(const auto value, Real(key));
+    if (value) rope_.AddReal(field, *value);
+  }
+  BATON_ASSIGN_OR_RETURN(const auto original,
+                         file_.Integer(Key("rope.scaling.original_context_length")));
+  if (original) rope_.AddInteger("original_max_position_embeddings", *original);
+  BATON_ASSIGN_OR_RETURN(const auto magnitude, Real("rope.scaling.yarn_attn_factor"));
+  if (magnitude) rope_.AddReal("attention_factor", *magnitude);
+  return absl::OkStatus();
+}
+
+absl::Status GgufConfig::AddYarnMagnitude() {
+  BATON_ASSIGN_OR_RETURN(const auto multiplier, Real("rope.scaling.yarn_log_multiplier"));
+  if (multiplier.value_or(0) == 0) return absl::OkStatus();
+  rope_.AddReal("mscale", 1);
+  rope_.AddReal("mscale_all_dim", *multiplier);
+  return absl::OkStatus();
+}
+
+absl::Status GgufConfig::AddLongRope() {
+  const gguf::Tensor* short_factors = file_.FindTensor("rope_factors_short.weight");
+  const gguf::Tensor* long_factors = file_.FindTensor("rope_factors_long.weight");
+  if (short_factors == nullptr && long_factors == nullptr) return absl::OkStatus();
+  rope_.AddText("rope_type", "longrope");
+  for (const auto& [field, tensor] :
+       {std::pair("short_factor", short_factors), {"long_factor", long_factors}}) {
+    if (tensor == nullptr || tensor->type->name != "F32") {
+      return file_.Missing(field == std::string("short_factor") ? "rope_factors_short.weight"
+                                                                : "rope_factors_long.weight",
+                           "a tensor of F32 beside the other factors");
+    }
+    BATON_ASSIGN_OR_RETURN(const absl::string_view bytes, file_.BytesOf(*tensor));
+    std::vector<double> factors(bytes.size() / sizeof(float));
+    for (size_t i = 0; i < factors.size(); ++i) {
+      float factor = 0;
+      std::memcpy(&factor, bytes.data() + i * sizeof(float), sizeof(float));
+      if (!(factor > 0)) return file_.Invalid(tensor->name, "found a factor that is not above 0");
+      factors[i] = factor;
+    }
+    rope_.AddJson(field, NumberList(factors));
+  }
+  BATON_ASSIGN_OR_RETURN(const int64_t original, Required("rope.scaling.original_context_length"));
+  config_.AddInteger("original_max_position_embeddings", original);
+  BATON_ASSIGN_OR_RETURN(const auto magnitude, Real("rope.scaling.attn_factor"));
+  rope_.AddReal("attention_factor", magnitude.value_or(1));
+  return absl::OkStatus();
+}
+
+void GgufConfig::FinishRope() {
+  if (rope_parameters_) {
+    rope_.AddReal("rope_theta", *theta_);
+    config_.AddJson("rope_parameters", rope_.Text());
+    return;
+  }
+  config_.AddReal("rope_theta", *theta_);
+  if (rope_.Text() != gguf::JsonObject().Text()) config_.AddJson("rope_scaling", rope_.Text());
+}
+
+absl::Status GgufConfig::AddTensors() {
+  const gguf::Tensor* embedding = file_.FindTensor("token_embd.weight");
+  if (embedding == nullptr || embedding->extents.size() != 2) {
+    return file_.Missing("token_embd.weight", "a tensor of two dimensions");
+  }
+  if (embedding->extents[1] > INT32_MAX) {
+    return file_.Invalid("token_embd.weight",
+                         absl::StrCat("found ", embedding->extents[1], " rows, expected fewer"));
+  }
+  config_.AddInteger("vocab_size", static_cast<int64_t>(embedding->extents[1]));
+  config_.AddBool("tie_word_embeddings", file_.FindTensor("output.weight") == nullptr);
+  config_.AddBool("attention_bias", file_.FindTensor("blk.0.attn_q.bias") != nullptr);
+  AddQuantization();
+  return absl::OkStatus();
+}
+
+// Q4_0 and Q8_0 are what devices can keep in few bits: the one that more of the layers' tensors
+// have. Which ones do, the reader of the tensors finds out.
+void GgufConfig::AddQuantization() {
+  int q4 = 0, q8 = 0;
+  for (const gguf::Tensor& tensor : file_.tensors()) {
+    if (!absl::StartsWith(tensor.name, "blk.")) continue;
+    q4 += tensor.type->name == "Q4_0";
+    q8 += tensor.type->name == "Q8_0";
+  }
+  if (q4 + q8 == 0) return;
+  gguf::JsonObject quantization;
+  quantization.AddText("quant_method", "gguf");
+  quantization.AddInteger("bits", q4 > q8 ? 4 : 8);
+  quantization.AddInteger("group_size", 32);
+  config_.AddJson("quantization_config", quantization.Text());
+}
+
+}  // namespace baton::model

@@ -1,0 +1,92 @@
+// The metadata of a GGUF file in the words of Hugging Face's config.json, so that one reader checks
+// both.
+#ifndef BATON_COMMON_MODEL_GGUF_CONFIG_H_
+#define BATON_COMMON_MODEL_GGUF_CONFIG_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/gguf/file.h"
+#include "common/gguf/json_object.h"
+
+namespace baton::model {
+
+struct Architecture;
+
+// config.json of the file. Ranges are checked by its reader. UNIMPLEMENTED, naming the key, for an
+// architecture or a feature that Baton does not serve.
+absl::StatusOr<std::string> GgufConfigJson(const gguf::File& file);
+
+// Writes config.json: first what all architectures have, then what Architecture::add_gguf adds.
+// Keys are those after "<general.architecture>.", and each method marks its key as read: one that
+// stays unread is an error.
+class GgufConfig {
+ public:
+  // `architecture` outlives it.
+  GgufConfig(const gguf::File& file, const Architecture& architecture)
+      : file_(file), architecture_(architecture) {}
+
+  absl::StatusOr<std::string> Write();
+
+  int64_t layers() const { return layers_; }
+  int64_t hidden_dim() const { return hidden_dim_; }
+  int64_t heads() const { return heads_; }
+  int64_t head_dim() const { return head_dim_; }
+
+  absl::StatusOr<std::optional<double>> Real(absl::string_view key) const;
+  absl::Status Missing(absl::string_view key, absl::string_view expected) const;
+
+  // In place of the architecture that the file names.
+  void SetArchitecture(absl::string_view name) { name_ = std::string(name); }
+  void AddReal(absl::string_view field, double value) { config_.AddReal(field, value); }
+  void AddJson(absl::string_view field, absl::string_view json) { config_.AddJson(field, json); }
+  // If the file has it.
+  absl::Status CopyReal(absl::string_view key, absl::string_view field);
+  // attention.sliding_window; whether there is one.
+  absl::StatusOr<bool> CopyWindow();
+  // attention.sliding_window_pattern, if there is one: of each layer whether it slides, or the
+  // number of layers of which the last does not.
+  absl::Status CopyWindowPattern();
+
+  // Members of rope_scaling, which gets type, factor and original length from the file.
+  void AddToRope(absl::string_view field, double value) { rope_.AddReal(field, value); }
+  // The scaling becomes rope_parameters, with rope_theta.
+  void UseRopeParameters() { rope_parameters_ = true; }
+  // rope.scaling.yarn_log_multiplier, as mscale_all_dim.
+  absl::Status AddYarnMagnitude();
+  // longrope, whose factors are tensors.
+  absl::Status AddLongRope();
+
+ private:
+  // Notes that the key is read.
+  std::string Key(absl::string_view name) const;
+  absl::StatusOr<int64_t> Required(absl::string_view name) const;
+  absl::Status Copy(absl::string_view name, absl::string_view field);
+  absl::Status CheckDense() const;
+  absl::Status CheckNothingForeign() const;
+  absl::Status AddHeads();
+  absl::Status AddReals();
+  absl::Status AddRopeScaling();
+  absl::Status AddYarn();
+  absl::Status AddTensors();
+  void AddQuantization();
+  void FinishRope();
+
+  const gguf::File& file_;
+  const Architecture& architecture_;
+  std::string name_;
+  int64_t layers_ = 0, hidden_dim_ = 0, heads_ = 0, head_dim_ = 0;
+  std::optional<double> theta_;
+  bool rope_parameters_ = false;
+  gguf::JsonObject config_, rope_;
+  mutable absl::flat_hash_set<std::string> read_;
+};
+
+}  // namespace baton::model
+
+#endif  // BATON_COMMON_MODEL_GGUF_CONFIG_H_

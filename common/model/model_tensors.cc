@@ -1,0 +1,52 @@
+#include "common/model/model_tensors.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+namespace baton::model {
+
+TensorNames::TensorNames(const ModelConfig& config, const Checkpoint& checkpoint)
+    : gguf_(checkpoint.is_gguf()), tied_(config.tied_embeddings) {
+  if (gguf_) {
+    layers_ = "blk.";
+    embedding_ = "token_embd";
+    lm_head_ = "output";
+    return;
+  }
+  prefix_ = "model.";
+  lm_head_ = "lm_head";
+  if (config.nested) {
+    // As published, and as newer versions of Transformers save it.
+    prefix_ = "language_model.model.";
+    if (checkpoint.Find(absl::StrCat(prefix_, "embed_tokens.weight")) == nullptr) {
+      prefix_ = "model.language_model.";
+    } else {
+      lm_head_ = "language_model.lm_head";
+    }
+  }
+  layers_ = absl::StrCat(prefix_, "layers.");
+  embedding_ = absl::StrCat(prefix_, "embed_tokens");
+}
+
+std::string TensorNames::Layer(int layer) const { return absl::StrCat(layers_, layer, "."); }
+
+std::string TensorNames::InLayer(int layer, TensorName name) const {
+  return absl::StrCat(layers_, layer, ".", gguf_ ? name.gguf : name.hugging_face);
+}
+
+std::string TensorNames::Outside(TensorName name) const {
+  return gguf_ ? std::string(name.gguf) : absl::StrCat(prefix_, name.hugging_face);
+}
+
+int TensorNames::LayerOf(absl::string_view tensor) const {
+  int layer = 0;
+  if (!absl::ConsumePrefix(&tensor, layers_) ||
+      !absl::SimpleAtoi(tensor.substr(0, tensor.find('.')), &layer) || layer < 0) {
+    return -1;
+  }
+  return layer;
+}
+
+}  // namespace baton::model

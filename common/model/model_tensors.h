@@ -1,0 +1,40 @@
+// The names of a model's tensors in its checkpoint.
+#ifndef BATON_COMMON_MODEL_MODEL_TENSORS_H_
+#define BATON_COMMON_MODEL_MODEL_TENSORS_H_
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "common/model/checkpoint.h"
+#include "common/model/model_config.h"
+
+namespace baton::model {
+
+// All are without ".weight". In safetensors files, the text part of a model for texts and images
+// lies under one of two prefixes, of which the checkpoint shows which.
+class TensorNames {
+ public:
+  TensorNames(const ModelConfig& config, const Checkpoint& checkpoint);
+
+  const std::string& embedding() const { return embedding_; }
+  // The embedding's if they are tied.
+  const std::string& lm_head() const { return tied_ ? embedding_ : lm_head_; }
+  // Where a checkpoint has one of its own.
+  const std::string& own_lm_head() const { return lm_head_; }
+  // A layer's names begin with this.
+  std::string Layer(int layer) const;
+  std::string InLayer(int layer, TensorName name) const;
+  std::string Outside(TensorName name) const;
+  // The layer of a tensor; -1: of none.
+  int LayerOf(absl::string_view tensor) const;
+
+ private:
+  bool gguf_, tied_;
+  std::string prefix_;  // of all but the LM head
+  std::string layers_;
+  std::string embedding_, lm_head_;
+};
+
+}  // namespace baton::model
+
+#endif  // BATON_COMMON_MODEL_MODEL_TENSORS_H_
