@@ -7,7 +7,7 @@
 namespace baton::model {
 
 extern const Architecture kGemma2, kGemma3, kLlama, kMinistral3, kMistral,
-    kOlmo2, kOlmo3, kPhi3, kQwen2, kQwen3, kSmolLm3;
+    kOlmo2, kOlmo3, kPhi3, kQwen2, kQwen3, kSeedOss, kSmolLm3;
 
 }  // namespace baton::model
 
