@@ -79,6 +79,7 @@ INSTANTIATE_TEST_SUITE_P(
             GgufCase{"tiny-ministral3-mm-same", "tiny-ministral3-mm"},
             GgufCase{"tiny-phi3-same", "tiny-phi3", false, true},
             GgufCase{"tiny-olmo2-same", "tiny-olmo2"}, GgufCase{"tiny-olmo3-same", "tiny-olmo3"},
+            GgufCase{"tiny-granite-same", "tiny-granite"},
             GgufCase{"tiny-qwen2-yarn-same", "tiny-qwen2-yarn"},
             GgufCase{"tiny-qwen3-yarn-same", "tiny-qwen3-yarn"},
             GgufCase{"tiny-seedoss-same", "tiny-seedoss"},

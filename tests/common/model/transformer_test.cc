@@ -228,7 +228,7 @@ TEST_P(CpuBF16Test, IsNear) {
 const auto kShapes = ::testing::Values(
     "tiny-llama", "tiny-qwen2", "tiny-qwen2-sliding", "tiny-qwen3", "tiny-mistral", "tiny-gemma2",
     "tiny-gemma3", "tiny-gemma3-270m", "tiny-gemma3-mm", "tiny-smollm3", "tiny-ministral3",
-    "tiny-ministral3-mm", "tiny-phi3", "tiny-olmo2", "tiny-olmo3",
+    "tiny-ministral3-mm", "tiny-phi3", "tiny-olmo2", "tiny-olmo3", "tiny-granite",
     "tiny-qwen2-yarn", "tiny-qwen3-yarn", "tiny-seedoss");
 
 std::string NameOf(std::string name) {
