@@ -17,7 +17,7 @@ namespace {
 
 constexpr const Architecture* kArchitectures[] = {
     &kLlama,   &kQwen2, &kQwen3, &kMistral, &kMinistral3, &kGemma2,  &kGemma3,
-    &kSmolLm3, &kPhi3,  &kOlmo2, &kOlmo3,   &kGranite,    &kSeedOss,
+    &kSmolLm3, &kPhi3,  &kOlmo2, &kOlmo3,   &kGranite,    &kSeedOss, &kExaone4,
 };
 
 // Of a model for texts and images, what its parts for images are made of.

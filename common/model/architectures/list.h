@@ -6,7 +6,7 @@
 
 namespace baton::model {
 
-extern const Architecture kGemma2, kGemma3, kGranite, kLlama, kMinistral3, kMistral,
+extern const Architecture kExaone4, kGemma2, kGemma3, kGranite, kLlama, kMinistral3, kMistral,
     kOlmo2, kOlmo3, kPhi3, kQwen2, kQwen3, kSeedOss, kSmolLm3;
 
 }  // namespace baton::model

@@ -83,6 +83,7 @@ INSTANTIATE_TEST_SUITE_P(
             GgufCase{"tiny-qwen2-yarn-same", "tiny-qwen2-yarn"},
             GgufCase{"tiny-qwen3-yarn-same", "tiny-qwen3-yarn"},
             GgufCase{"tiny-seedoss-same", "tiny-seedoss"},
+            GgufCase{"tiny-exaone4-same", "tiny-exaone4", false, true},
             GgufCase{"tiny-llama-q8_0", "tiny-llama-q8_0-float", true, true},
             GgufCase{"tiny-llama-q5_1", "tiny-llama-q5_1-float", true, true},
             GgufCase{"tiny-qwen2-mixed", "tiny-qwen2-mixed-float", true},

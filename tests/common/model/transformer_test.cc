@@ -229,7 +229,7 @@ const auto kShapes = ::testing::Values(
     "tiny-llama", "tiny-qwen2", "tiny-qwen2-sliding", "tiny-qwen3", "tiny-mistral", "tiny-gemma2",
     "tiny-gemma3", "tiny-gemma3-270m", "tiny-gemma3-mm", "tiny-smollm3", "tiny-ministral3",
     "tiny-ministral3-mm", "tiny-phi3", "tiny-olmo2", "tiny-olmo3", "tiny-granite",
-    "tiny-qwen2-yarn", "tiny-qwen3-yarn", "tiny-seedoss");
+    "tiny-qwen2-yarn", "tiny-qwen3-yarn", "tiny-seedoss", "tiny-exaone4");
 
 std::string NameOf(std::string name) {
   std::replace(name.begin(), name.end(), '-', '_');
