@@ -59,7 +59,7 @@ TEST(DeviceMemoryTest, IsWhatLoadingTakes) {
   using Compute = backend::BackendOptions::Compute;
   for (const char* shape :
        {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-mistral", "tiny-gemma3", "tiny-phi3",
-        "tiny-olmo2", "tiny-ministral3", "tiny-qwen2-bf16",
+        "tiny-olmo2", "tiny-ministral3", "tiny-seedoss", "tiny-exaone4", "tiny-qwen2-bf16",
         "tiny-qwen2-gptq4", "tiny-llama-gptq8", "tiny-qwen3-gptq4-channel", "tiny-llama-awq"}) {
     for (const auto& [compute, load_bits] :
          {std::pair(Compute::kF32, 0), {Compute::kBF16, 0}, {Compute::kF32, 4}}) {

@@ -1,0 +1,200 @@
+#include "common/model/architecture.h"
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/json/json.h"
+#include "common/model/json_fields.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace baton::model {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+// A config of `architecture` with common sizes, and the members in `more`, which begin with a
+// comma.
+absl::StatusOr<ModelConfig> ParseText(const std::string& text) {
+  const auto document = ::baton::json::Parse(text, "config.json");
+  EXPECT_TRUE(document.ok()) << document.status();
+  const auto fields = JsonFields::Make(*document, "config.json");
+  return ParseConfig(*fields);
+}
+std::string Sizes(const std::string& more) {
+  return absl::StrCat(R"("hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 8,)",
+                      R"("num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 320,)",
+                      R"("max_position_embeddings": 512, "rms_norm_eps": 1e-6)", more);
+}
+absl::StatusOr<ModelConfig> Parse(const std::string& architecture, const std::string& more) {
+  return ParseText(
+      absl::StrCat(R"({"architectures": [")", architecture, R"("], )", Sizes(more), "}"));
+}
+std::string Refusal(const std::string& architecture, const std::string& more) {
+  const auto model = Parse(architecture, more);
+  return model.ok() ? "served" : model.status().ToString();
+}
+
+std::vector<int> Windows(const ModelConfig& model) {
+  std::vector<int> windows;
+  for (const LayerSpec& layer : model.layers) windows.push_back(layer.attention().window);
+  return windows;
+}
+std::vector<int> Ropes(const ModelConfig& model) {
+  std::vector<int> ropes;
+  for (const LayerSpec& layer : model.layers) ropes.push_back(layer.attention().rope);
+  return ropes;
+}
+
+TEST(ArchitectureTest, GemmaThreeRotatesLayersWithAWindowByAnotherBaseWithoutScaling) {
+  const auto model = Parse("Gemma3ForCausalLM", R"(, "head_dim": 32, "sliding_window": 24,
+      "rope_theta": 1000000, "rope_local_base_freq": 10000,
+      "rope_scaling": {"rope_type": "linear", "factor": 8}, "query_pre_attn_scalar": 16)");
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_THAT(Windows(*model), ElementsAre(24, 24, 24, 24, 24, 0, 24, 24));
+  EXPECT_THAT(Ropes(*model), ElementsAre(1, 1, 1, 1, 1, 0, 1, 1));
+  ASSERT_THAT(model->ropes, SizeIs(2));
+  EXPECT_DOUBLE_EQ(model->ropes[0].inverse_frequencies[1], std::pow(1e6, -2.0 / 32) / 8);
+  EXPECT_DOUBLE_EQ(model->ropes[1].inverse_frequencies[1], std::pow(1e4, -2.0 / 32));
+  EXPECT_FLOAT_EQ(model->layers[0].attention().scale, 0.25f);
+  EXPECT_FLOAT_EQ(model->embedding_scale, 8);
+  EXPECT_TRUE(model->tied_embeddings) << "as its class assumes";
+  EXPECT_TRUE(model->final_norm.less_one);
+}
+
+TEST(ArchitectureTest, BothSpellingsOfGemmaThreesRotationsAreOne) {
+  const auto old_form = Parse("Gemma3ForCausalLM", R"(, "head_dim": 32, "rope_theta": 500000,
+      "rope_local_base_freq": 20000, "rope_scaling": {"rope_type": "linear", "factor": 2})");
+  const auto new_form = Parse("Gemma3ForCausalLM", R"(, "head_dim": 32, "rope_parameters": {
+      "full_attention": {"rope_type": "linear", "factor": 2, "rope_theta": 500000},
+      "sliding_attention": {"rope_type": "default", "rope_theta": 20000}})");
+  ASSERT_TRUE(old_form.ok() && new_form.ok()) << old_form.status() << new_form.status();
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(old_form->ropes[i].inverse_frequencies, new_form->ropes[i].inverse_frequencies);
+  }
+}
+
+TEST(ArchitectureTest, GemmaTwoCapsUnlessTheConfigSaysNull) {
+  const auto by_default = Parse("Gemma2ForCausalLM", R"(, "head_dim": 32)");
+  ASSERT_TRUE(by_default.ok()) << by_default.status();
+  EXPECT_EQ(by_default->logit_cap, 30);
+  EXPECT_EQ(by_default->layers[0].attention().score_cap, 50);
+  EXPECT_THAT(Windows(*by_default), ElementsAre(4096, 0, 4096, 0, 4096, 0, 4096, 0));
+  const auto without = Parse("Gemma2ForCausalLM",
+                             R"(, "head_dim": 32, "attn_logit_softcapping": null,
+                                 "final_logit_softcapping": null)");
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_EQ(without->logit_cap, 0);
+  EXPECT_EQ(without->layers[0].attention().score_cap, 0);
+}
+
+TEST(ArchitectureTest, LayersWithoutRotation) {
+  const auto smol = Parse("SmolLM3ForCausalLM", "");
+  ASSERT_TRUE(smol.ok()) << smol.status();
+  EXPECT_THAT(Ropes(*smol), ElementsAre(0, 0, 0, kNoRope, 0, 0, 0, kNoRope));
+  const auto listed =
+      Parse("SmolLM3ForCausalLM", R"(, "no_rope_layers": [1, 0, 1, 1, 1, 1, 1, 1])");
+  ASSERT_TRUE(listed.ok()) << listed.status();
+  EXPECT_EQ(Ropes(*listed)[1], kNoRope);
+  EXPECT_EQ(Ropes(*listed)[3], 0);
+  const auto exaone = Parse("Exaone4ForCausalLM", R"(, "sliding_window": 32)");
+  ASSERT_TRUE(exaone.ok()) << exaone.status();
+  EXPECT_THAT(Windows(*exaone), ElementsAre(32, 32, 32, 0, 32, 32, 32, 0));
+  EXPECT_THAT(Ropes(*exaone), ElementsAre(0, 0, 0, kNoRope, 0, 0, 0, kNoRope));
+  const auto full = Parse("Exaone4ForCausalLM", R"(, "sliding_window": null)");
+  ASSERT_TRUE(full.ok()) << full.status();
+  EXPECT_THAT(Ropes(*full), ElementsAre(0, 0, 0, 0, 0, 0, 0, 0));
+}
+
+TEST(ArchitectureTest, YarnExtendsTheContext) {
+  const auto model = Parse("Qwen2ForCausalLM", R"(, "rope_scaling": {"type": "yarn", "factor": 4,
+      "original_max_position_embeddings": 512})");
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->max_positions, 2048);
+  EXPECT_FLOAT_EQ(model->ropes[0].factor, static_cast<float>(0.1 * std::log(4.0) + 1));
+  const auto both = Parse("Qwen2ForCausalLM", R"(, "rope_scaling": {"type": "yarn", "factor": 4,
+      "mscale": 1, "mscale_all_dim": 1})");
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_EQ(both->ropes[0].factor, 1) << "they cancel";
+}
+
+// Half of a head turns, by factors that depend on the context that the model is served with.
+constexpr char kLong[] = R"(, "partial_rotary_factor": 0.5, "original_max_position_embeddings": 64,
+    "rope_scaling": {"type": "longrope", "short_factor": [1, 1, 1, 2], "long_factor": [1, 2, 3, 4]})";
+
+TEST(ArchitectureTest, LongropeIsPinnedByTheContext) {
+  auto model = Parse("Phi3ForCausalLM", kLong);
+  ASSERT_TRUE(model.ok()) << model.status();
+  const std::vector<double> plain = {1, std::pow(1e4, -2.0 / 8), std::pow(1e4, -4.0 / 8),
+                                     std::pow(1e4, -6.0 / 8)};
+  EXPECT_THAT(model->ropes[0].inverse_frequencies,
+              ElementsAre(plain[0], plain[1], plain[2], plain[3] / 2));
+  EXPECT_FALSE(PinPositions(64, &*model));
+  EXPECT_EQ(model->ropes[0].inverse_frequencies[3], plain[3] / 2);
+  EXPECT_TRUE(PinPositions(65, &*model));
+  EXPECT_THAT(model->ropes[0].inverse_frequencies,
+              ElementsAre(plain[0], plain[1] / 2, plain[2] / 3, plain[3] / 4));
+  EXPECT_FLOAT_EQ(model->ropes[0].factor,
+                  static_cast<float>(std::sqrt(1 + std::log(8.0) / std::log(64.0))));
+  EXPECT_THAT(Refusal("Phi3ForCausalLM", R"(, "original_max_position_embeddings": 64,
+      "rope_scaling": {"type": "longrope", "short_factor": [1], "long_factor": [1]})"),
+              HasSubstr("rope_scaling.short_factor: found 1 numbers, expected one for each of 8"));
+}
+
+TEST(ArchitectureTest, TheTextPartOfAModelForImagesIsAModel) {
+  const auto nested = [](const std::string& text, const std::string& outer) {
+    return ParseText(absl::StrCat(
+        R"({"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",)",
+        R"("vision_config": {"hidden_size": 8}, "mm_tokens_per_image": 4, "eos_token_id": [1, 7],)",
+        R"("torch_dtype": "bfloat16", "text_config": {)", Sizes(text), "}", outer, "}"));
+  };
+  const auto model = nested(R"(, "model_type": "gemma3_text", "head_dim": 32)", "");
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->architecture, "Gemma3ForCausalLM");
+  EXPECT_TRUE(model->nested);
+  EXPECT_THAT(model->eos_token_ids, ElementsAre(1, 7));
+  EXPECT_EQ(model->weight_dtype, backend::DType::kBF16);
+  EXPECT_THAT(nested(R"(, "model_type": "other_text")", "").status().ToString(),
+              HasSubstr("text_config.model_type: found \"other_text\", expected one of llama"));
+  EXPECT_THAT(
+      nested(R"(, "model_type": "gemma3_text", "num_kv_shared_layers": 2)", "").status().ToString(),
+      HasSubstr("text_config.num_kv_shared_layers: found 2, expected none"));
+  EXPECT_THAT(
+      nested(R"(, "model_type": "gemma3_text")", R"(, "attn_thing": 3)").status().ToString(),
+      HasSubstr("attn_thing: found 3, expected none"));
+}
+
+TEST(ArchitectureTest, RefusesByName) {
+  EXPECT_THAT(Refusal("Gemma3ForCausalLM", R"(, "use_bidirectional_attention": true)"),
+              HasSubstr("use_bidirectional_attention: found true, expected false"));
+  EXPECT_THAT(Refusal("Gemma3ForCausalLM", R"(, "hidden_activation": "gelu")"),
+              HasSubstr("hidden_activation: found \"gelu\", expected \"silu\" or"));
+  EXPECT_THAT(Refusal("SmolLM3ForCausalLM", R"(, "no_rope_layers": [1, 0])"),
+              HasSubstr("no_rope_layers: found 2 entries, expected 8"));
+  EXPECT_THAT(Refusal("Olmo3ForCausalLM", R"(, "layer_types": ["full_attention"])"),
+              HasSubstr("layer_types: found 1 entries, expected 8"));
+  EXPECT_THAT(Refusal("GraniteForCausalLM", R"(, "logits_scaling": 0)"),
+              HasSubstr("logits_scaling: found 0, expected a number in"));
+  EXPECT_THAT(Refusal("Phi3ForCausalLM", R"(, "rope_scaling": {"type": "linear", "factor": 2})"),
+              HasSubstr("rope_scaling.type: found \"linear\", expected default or longrope"));
+  EXPECT_THAT(Refusal("Phi3ForCausalLM", R"(, "full_attn_mod": 2)"), HasSubstr("full_attn_mod"));
+  EXPECT_THAT(Refusal("Ministral3ForCausalLM", ""),
+              HasSubstr("rope_parameters: found nothing, expected an object"));
+}
+
+// Gemma 3's scalar, Granite's scales and Seed-OSS's bias mean nothing to Llama.
+TEST(ArchitectureTest, AKeyOfAnotherArchitectureIsRefused) {
+  for (const char* key :
+       {"query_pre_attn_scalar", "embedding_multiplier", "attention_out_bias", "no_rope_layers",
+        "attn_logit_softcapping", "rope_local_base_freq", "sliding_window_pattern"}) {
+    EXPECT_THAT(Refusal("LlamaForCausalLM", absl::StrCat(", \"", key, "\": 2")),
+                HasSubstr(absl::StrCat(key, ": found 2, expected none")));
+  }
+}
+
+}  // namespace
+}  // namespace baton::model
