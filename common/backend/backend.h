@@ -134,7 +134,7 @@ enum class GatedActivation : uint8_t {
 // out = activation(gate) * up * scale.
 struct GatedArgs {
   GatedActivation activation = GatedActivation::kSilu;
-  float scale = 1;  // a power of two
+  float scale = 1;  // a power of two; no model that is served needs another than 1 yet
 };
 
 struct RopeWriteArgs {
@@ -155,7 +155,7 @@ struct AttentionArgs {
   float score_cap = 0;  // not 0: a scaled score s becomes score_cap * tanh(s / score_cap)
   int window = 0;       // 0: all; else a row at position p sees (p - window, p]
   // f32 [query_heads], or none: a score of each head without a value, which takes its share of the
-  // softmax.
+  // softmax. No model that is served has them yet.
   const Buffer* sinks = nullptr;
   Tensor q;    // f32, as RopeWriteKv left it
   Tensor out;  // [rows, query_heads * head_dim], activation_dtype()

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
@@ -20,7 +20,14 @@ constexpr const Architecture* kArchitectures[] = {
     &kSmolLm3, &kPhi3,  &kOlmo2, &kOlmo3,   &kGranite,    &kSeedOss, &kExaone4,
 };
 
-// Of a model for texts and images, what its parts for images are made of.
+// Models for texts and images whose text part computes a text alone as it would without them.
+constexpr absl::string_view kTextAndImages[] = {
+    "Gemma3ForConditionalGeneration",
+    "Mistral3ForConditionalGeneration",
+    "LlavaForConditionalGeneration",
+};
+
+// Of these, what the parts for images are made of.
 constexpr absl::string_view kImageKeys[] = {
     "vision_config",
     "image_token_index",
@@ -134,9 +141,10 @@ absl::StatusOr<ModelConfig> ParseConfig(const JsonFields& config) {
       BATON_RETURN_IF_ERROR(CheckConfigKeys(config));
       return model;
     }
-    if (absl::EndsWith(architectures[0], "ForConditionalGeneration")) {
+    if (absl::c_linear_search(kTextAndImages, architectures[0])) {
       BATON_ASSIGN_OR_RETURN(const auto text, config.OptionalObject("text_config"));
       if (text) return DescribeNested(config, *text);
+      return config.Invalid("text_config", "found nothing, expected an object");
     }
     return config.Unsupported("architectures",
                               absl::StrCat("found ", json::Quoted(architectures[0]),

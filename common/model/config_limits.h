@@ -9,6 +9,7 @@ inline constexpr int kMaxHidden = 1 << 17;
 inline constexpr int kMaxFfn = 1 << 20;
 inline constexpr int kMaxLayers = 1024;
 inline constexpr int kMaxHeads = 1024;
+inline constexpr int kLargestHeadDim = 512;
 inline constexpr int kMaxVocab = 1 << 22;
 inline constexpr int kMaxPositions = 1 << 24;
 

@@ -1,5 +1,6 @@
 #include "common/model/gguf_config.h"
 
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -12,22 +13,22 @@
 #include "common/gguf/tokenizer_json.h"
 #include "common/json/json.h"
 #include "common/model/architecture.h"
+#include "common/model/config_limits.h"
 
 namespace baton::model {
 namespace {
 
 constexpr absl::string_view kArchitectureKey = "general.architecture";
+constexpr absl::string_view kShortFactors = "rope_factors_short.weight";
+constexpr absl::string_view kLongFactors = "rope_factors_long.weight";
 
 // Keys of an architecture that nothing reads and that change nothing: what the tensors say, records
-// of the conversion, and what only YaRN scaling reads.
+// of the conversion, and what only some types of scaling read.
 constexpr absl::string_view kHarmlessKeys[] = {
     "vocab_size",
     "tensor_data_layout",
     "rope.scaling.original_context_length",
     "rope.scaling.finetuned",
-    // Gemma's keys of one value for all files.
-    "attention.key_length_swa",
-    "attention.value_length_swa",
 };
 
 std::string NumberList(const std::vector<double>& numbers) {
@@ -69,7 +70,7 @@ absl::StatusOr<std::string> GgufConfig::Write() {
   BATON_RETURN_IF_ERROR(AddRopeScaling());
   BATON_RETURN_IF_ERROR(AddTensors());
   if (architecture_.add_gguf != nullptr) BATON_RETURN_IF_ERROR(architecture_.add_gguf(*this));
-  FinishRope();
+  BATON_RETURN_IF_ERROR(FinishRope());
   BATON_RETURN_IF_ERROR(CheckNothingForeign());
   config_.AddJson("architectures", absl::StrCat("[\"", name_, "\"]"));
   BATON_ASSIGN_OR_RETURN(const std::vector<int64_t> ends, gguf::EndTokenIds(file_));
@@ -103,7 +104,7 @@ absl::Status GgufConfig::Missing(absl::string_view key, absl::string_view expect
 
 absl::Status GgufConfig::CopyReal(absl::string_view key, absl::string_view field) {
   BATON_ASSIGN_OR_RETURN(const auto value, Real(key));
-  if (value) config_.AddReal(field, *value);
+  if (value.value_or(0) != 0) config_.AddReal(field, *value);  // 0 is off, as in llama.cpp
   return absl::OkStatus();
 }
 
@@ -158,24 +159,31 @@ absl::Status GgufConfig::CheckNothingForeign() const {
 
 absl::Status GgufConfig::AddHeads() {
   BATON_ASSIGN_OR_RETURN(heads_, Required("attention.head_count"));
+  if (heads_ < 1 || heads_ > kMaxHeads) {
+    return file_.Invalid(Key("attention.head_count"),
+                         absl::StrCat("found ", heads_, ", expected 1 to ", kMaxHeads));
+  }
   BATON_ASSIGN_OR_RETURN(const auto kv_heads, file_.Integer(Key("attention.head_count_kv")));
   BATON_ASSIGN_OR_RETURN(const auto key_length, file_.Integer(Key("attention.key_length")));
-  head_dim_ = key_length.value_or(heads_ > 0 ? hidden_dim_ / heads_ : 0);
-  BATON_ASSIGN_OR_RETURN(const auto value_length, file_.Integer(Key("attention.value_length")));
-  if (value_length.value_or(head_dim_) != head_dim_) {
+  head_dim_ = key_length.value_or(hidden_dim_ / heads_);
+  // Values, and layers with a window, have heads of the same size.
+  for (const char* name :
+       {"attention.value_length", "attention.key_length_swa", "attention.value_length_swa"}) {
+    BATON_ASSIGN_OR_RETURN(const auto length, file_.Integer(Key(name)));
+    if (length.value_or(head_dim_) == head_dim_) continue;
     return file_.Unsupported(
-        Key("attention.value_length"),
-        absl::StrCat("found ", *value_length, ", expected ", head_dim_, ", as keys have"));
+        Key(name), absl::StrCat("found ", *length, ", expected ", head_dim_, ", as keys have"));
   }
   BATON_ASSIGN_OR_RETURN(const auto rotated, file_.Integer(Key("rope.dimension_count")));
-  if (rotated.value_or(head_dim_) != head_dim_ && head_dim_ > 0) {
-    if (!architecture_.gguf_partial_rotary) {
+  if (rotated.value_or(head_dim_) != head_dim_) {
+    if (!architecture_.gguf_partial_rotary || *rotated < 1 || *rotated > head_dim_) {
       return file_.Unsupported(
           Key("rope.dimension_count"),
           absl::StrCat("found ", *rotated, ", expected ", head_dim_, ", as keys have"));
     }
+    // A little more, as the reader cuts off what is behind the point.
     config_.AddReal("partial_rotary_factor",
-                    static_cast<double>(*rotated) / static_cast<double>(head_dim_));
+                    (static_cast<double>(*rotated) + 0.25) / static_cast<double>(head_dim_));
   }
   config_.AddInteger("num_attention_heads", heads_);
   config_.AddInteger("num_key_value_heads", kv_heads.value_or(heads_));
@@ -212,7 +220,7 @@ absl::Status GgufConfig::AddRopeScaling() {
                                       *old_factor, ", expected one of both"));
   }
   if (!factor) factor = old_factor;
-  if (file_.FindTensor("rope_factors_long.weight") != nullptr) return absl::OkStatus();
+  if (type == "longrope" || HasLongRope()) return absl::OkStatus();  // AddLongRope reads it
   BATON_ASSIGN_OR_RETURN(const auto magnitude, file_.Real(Key("rope.scaling.attn_factor")));
   if (magnitude.value_or(1) != 1) {
     return file_.Unsupported(Key("rope.scaling.attn_factor"),
@@ -249,23 +257,27 @@ absl::Status GgufConfig::AddYarnMagnitude() {
 }
 
 absl::Status GgufConfig::AddLongRope() {
-  const gguf::Tensor* short_factors = file_.FindTensor("rope_factors_short.weight");
-  const gguf::Tensor* long_factors = file_.FindTensor("rope_factors_long.weight");
-  if (short_factors == nullptr && long_factors == nullptr) return absl::OkStatus();
+  reads_longrope_ = true;
+  BATON_ASSIGN_OR_RETURN(const auto type, file_.Text(Key("rope.scaling.type")));
+  if (!HasLongRope() && type != "longrope") return absl::OkStatus();
   rope_.AddText("rope_type", "longrope");
-  for (const auto& [field, tensor] :
-       {std::pair("short_factor", short_factors), {"long_factor", long_factors}}) {
-    if (tensor == nullptr || tensor->type->name != "F32") {
-      return file_.Missing(field == std::string("short_factor") ? "rope_factors_short.weight"
-                                                                : "rope_factors_long.weight",
-                           "a tensor of F32 beside the other factors");
+  for (const auto& [field, name] :
+       {std::pair("short_factor", kShortFactors), {"long_factor", kLongFactors}}) {
+    const gguf::Tensor* tensor = file_.FindTensor(name);
+    if (tensor == nullptr || tensor->type->name != "F32" || tensor->extents.size() != 1 ||
+        tensor->extents[0] > kLargestHeadDim / 2) {
+      return file_.Invalid(name, absl::StrCat("found ", tensor == nullptr ? "nothing" : "another",
+                                              ", expected an F32 tensor of at most ",
+                                              kLargestHeadDim / 2, " factors"));
     }
     BATON_ASSIGN_OR_RETURN(const absl::string_view bytes, file_.BytesOf(*tensor));
     std::vector<double> factors(bytes.size() / sizeof(float));
     for (size_t i = 0; i < factors.size(); ++i) {
       float factor = 0;
       std::memcpy(&factor, bytes.data() + i * sizeof(float), sizeof(float));
-      if (!(factor > 0)) return file_.Invalid(tensor->name, "found a factor that is not above 0");
+      if (!(factor > 0 && std::isfinite(factor))) {
+        return file_.Invalid(name, "found a factor that is no positive number");
+      }
       factors[i] = factor;
     }
     rope_.AddJson(field, NumberList(factors));
@@ -277,14 +289,24 @@ absl::Status GgufConfig::AddLongRope() {
   return absl::OkStatus();
 }
 
-void GgufConfig::FinishRope() {
+bool GgufConfig::HasLongRope() const {
+  return file_.FindTensor(kShortFactors) != nullptr || file_.FindTensor(kLongFactors) != nullptr;
+}
+
+absl::Status GgufConfig::FinishRope() {
+  BATON_ASSIGN_OR_RETURN(const auto type, file_.Text(Key("rope.scaling.type")));
+  if ((type == "longrope" || HasLongRope()) && !reads_longrope_) {
+    return file_.Unsupported(HasLongRope() ? std::string(kLongFactors) : Key("rope.scaling.type"),
+                             absl::StrCat("found longrope, expected none in ", architecture_.gguf));
+  }
   if (rope_parameters_) {
     rope_.AddReal("rope_theta", *theta_);
     config_.AddJson("rope_parameters", rope_.Text());
-    return;
+    return absl::OkStatus();
   }
   config_.AddReal("rope_theta", *theta_);
   if (rope_.Text() != gguf::JsonObject().Text()) config_.AddJson("rope_scaling", rope_.Text());
+  return absl::OkStatus();
 }
 
 absl::Status GgufConfig::AddTensors() {

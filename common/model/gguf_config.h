@@ -59,7 +59,7 @@ class GgufConfig {
   void UseRopeParameters() { rope_parameters_ = true; }
   // rope.scaling.yarn_log_multiplier, as mscale_all_dim.
   absl::Status AddYarnMagnitude();
-  // longrope, whose factors are tensors.
+  // longrope, if the file has it; its factors are tensors. Refused where this is not called.
   absl::Status AddLongRope();
 
  private:
@@ -75,14 +75,15 @@ class GgufConfig {
   absl::Status AddYarn();
   absl::Status AddTensors();
   void AddQuantization();
-  void FinishRope();
+  bool HasLongRope() const;
+  absl::Status FinishRope();
 
   const gguf::File& file_;
   const Architecture& architecture_;
   std::string name_;
   int64_t layers_ = 0, hidden_dim_ = 0, heads_ = 0, head_dim_ = 0;
   std::optional<double> theta_;
-  bool rope_parameters_ = false;
+  bool rope_parameters_ = false, reads_longrope_ = false;
   gguf::JsonObject config_, rope_;
   mutable absl::flat_hash_set<std::string> read_;
 };

@@ -1,6 +1,6 @@
 // The description of a model's layers, from which loading, memory, costs, tuning and the forward
 // pass derive. A layer is a list of sublayers; each adds to the residual stream:
-//   residual += residual_scale * norm_after(body(norm_before(residual)))
+//   residual += norm_after(residual_scale * body(norm_before(residual)))
 #ifndef BATON_COMMON_MODEL_LAYER_SPEC_H_
 #define BATON_COMMON_MODEL_LAYER_SPEC_H_
 
@@ -51,7 +51,7 @@ struct ProductSpec {
 
 inline constexpr int kNoRope = -1;
 
-// Causal attention of query_heads heads, each kv_heads / query_heads of which share K and V.
+// Causal attention of query_heads heads; query_heads / kv_heads of them share one K and V.
 struct AttentionSpec {
   int query_heads = 0;
   int kv_heads = 0;
@@ -82,7 +82,7 @@ struct MlpSpec {
 struct SublayerSpec {
   NormSpec norm_before = {};
   NormSpec norm_after = {};
-  float residual_scale = 1;  // 1 if there is a norm_after
+  float residual_scale = 1;  // before norm_after
   std::variant<AttentionSpec, MlpSpec> body;
 };
 

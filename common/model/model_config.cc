@@ -108,9 +108,13 @@ absl::Status FindLmHead(const JsonFields& config, const Checkpoint& checkpoint,
   if (head == nullptr && !quantized && model->nested) {
     BATON_ASSIGN_OR_RETURN(model->tied_embeddings, config.Bool("tie_word_embeddings", true));
   }
-  if (head == nullptr || embedding == nullptr || !model->tied_embeddings ||
-      head->entry->shape != embedding->entry->shape) {
-    return absl::OkStatus();
+  if (quantized) model->tied_embeddings = false;
+  if (head == nullptr || embedding == nullptr || !model->tied_embeddings) return absl::OkStatus();
+  if (head->entry->shape != embedding->entry->shape) {
+    return absl::InvalidArgumentError(absl::StrCat(head->file->path(), ": ", head->entry->name,
+                                                   ": found shape ", ShapeText(head->entry->shape),
+                                                   ", expected the embedding's ",
+                                                   ShapeText(embedding->entry->shape)));
   }
   BATON_RETURN_IF_ERROR(head->file->CheckUnchanged());
   BATON_RETURN_IF_ERROR(embedding->file->CheckUnchanged());
@@ -130,6 +134,11 @@ absl::Status ApplyRopeFactors(const Checkpoint& checkpoint, ModelConfig* model) 
   const StoredTensor* stored =
       checkpoint.is_gguf() ? checkpoint.Find(gguf::kRopeFactorsName) : nullptr;
   if (stored == nullptr) return absl::OkStatus();
+  if (model->ropes.size() != 1 || model->original_positions > 0) {
+    return absl::UnimplementedError(absl::StrCat(checkpoint.path(), ": ", gguf::kRopeFactorsName,
+                                                 ": found one, expected none in ",
+                                                 model->architecture));
+  }
   std::vector<double>& frequencies = model->ropes[0].inverse_frequencies;
   const TensorEntry& entry = *stored->entry;
   const std::string place = absl::StrCat(checkpoint.path(), ": ", gguf::kRopeFactorsName);

@@ -19,7 +19,7 @@ class TensorNames {
   const std::string& embedding() const { return embedding_; }
   // The embedding's if they are tied.
   const std::string& lm_head() const { return tied_ ? embedding_ : lm_head_; }
-  // Where a checkpoint has one of its own.
+  // The LM head that a checkpoint may have, though the config ties it.
   const std::string& own_lm_head() const { return lm_head_; }
   // A layer's names begin with this.
   std::string Layer(int layer) const;

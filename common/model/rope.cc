@@ -37,9 +37,32 @@ absl::StatusOr<std::optional<double>> OneOfTwo(const JsonFields& inner, const Js
   return first ? first : second;
 }
 
-// The object with the parameters; nullopt if the config has none.
-absl::StatusOr<std::optional<JsonFields>> FindParameters(const JsonFields& config,
-                                                         absl::string_view layer_type) {
+struct Parameters {
+  std::optional<JsonFields> fields;  // nullopt if the config has none
+  bool by_layer_type = false;        // they are those of RopeRequest::layer_type alone
+};
+
+// rope_parameters may have an object for each kind of layer, and then has nothing else.
+absl::StatusOr<Parameters> ParametersOf(const JsonFields& config, const JsonFields& parameters,
+                                        absl::string_view layer_type) {
+  if (layer_type.empty() || parameters.Unread().empty()) return Parameters{parameters};
+  for (const absl::string_view type : {kFullAttention, kSlidingAttention}) {
+    if (!parameters.HasObject(type)) {
+      return config.Unsupported("rope_parameters", absl::StrCat("found no object for ", type,
+                                                                ", expected one for "
+                                                                "each kind of layer"));
+    }
+    parameters.Ignore(type);
+  }
+  if (const std::vector<std::string> unread = parameters.Unread(); !unread.empty()) {
+    return parameters.Unsupported(unread[0],
+                                  "found beside objects for each kind of layer, expected none");
+  }
+  BATON_ASSIGN_OR_RETURN(const auto of_type, parameters.OptionalObject(layer_type));
+  return Parameters{of_type, true};
+}
+
+absl::StatusOr<Parameters> FindParameters(const JsonFields& config, absl::string_view layer_type) {
   BATON_ASSIGN_OR_RETURN(const auto old, config.OptionalObject("rope_scaling"));
   BATON_ASSIGN_OR_RETURN(const auto parameters, config.OptionalObject("rope_parameters"));
   const bool has_old = old && !old->Unread().empty();
@@ -47,10 +70,8 @@ absl::StatusOr<std::optional<JsonFields>> FindParameters(const JsonFields& confi
     return config.Invalid("rope_scaling",
                           "found one beside rope_parameters, expected one of the two");
   }
-  if (has_old || !parameters || layer_type.empty() || !parameters->HasObject(layer_type)) {
-    return has_old ? old : parameters;
-  }
-  return parameters->OptionalObject(layer_type);
+  if (has_old || !parameters) return Parameters{old};
+  return ParametersOf(config, *parameters, layer_type);
 }
 
 // The type of the scaling. Without a type it is "default", and the object must have nothing to
@@ -136,6 +157,9 @@ absl::Status ScaleYarn(const JsonFields& config, const JsonFields& scaling, doub
       const auto original,
       OneOfTwo(scaling, config, "original_max_position_embeddings", 1, kMaxPositions));
   const double original_positions = original.value_or(request.max_positions);
+  if (theta <= 1) {
+    return config.Invalid("rope_theta", absl::StrCat("found ", theta, ", expected more than 1"));
+  }
   BATON_ASSIGN_OR_RETURN(const auto given, scaling.OptionalReal("factor", 1, kMaxFactor));
   const double factor = given.value_or(std::max(1.0, request.max_positions / original_positions));
   BATON_ASSIGN_OR_RETURN(const auto fast, scaling.OptionalReal("beta_fast", 0, kMaxFactor));
@@ -228,12 +252,10 @@ absl::Status Scale(const JsonFields& config, const JsonFields& scaling, double t
 
 absl::StatusOr<Rope> ReadRope(const JsonFields& config, const RopeRequest& request) {
   BATON_ASSIGN_OR_RETURN(std::optional<double> share, RotatedShare(config, request));
-  BATON_ASSIGN_OR_RETURN(const std::optional<JsonFields> scaling,
-                         FindParameters(config, request.layer_type));
+  BATON_ASSIGN_OR_RETURN(const Parameters parameters, FindParameters(config, request.layer_type));
+  const std::optional<JsonFields>& scaling = parameters.fields;
   std::optional<double> theta;
-  // An object for each kind of layer has its own base, under the common name.
-  const bool own = scaling && request.layer_type != "" && config.Has("rope_parameters");
-  const absl::string_view key = own ? "rope_theta" : request.theta_key;
+  const absl::string_view key = parameters.by_layer_type ? "rope_theta" : request.theta_key;
   if (scaling) {
     BATON_ASSIGN_OR_RETURN(const auto inner_share, RotatedShare(*scaling, request));
     if (inner_share) share = inner_share;
@@ -254,7 +276,7 @@ absl::StatusOr<Rope> ReadRope(const JsonFields& config, const RopeRequest& reque
   for (size_t i = 0; i < frequencies.size(); ++i) {
     frequencies[i] = std::pow(base, -2.0 * static_cast<double>(i) / dims);
   }
-  if (scaling && request.scales) {
+  if (scaling && (request.scales || parameters.by_layer_type)) {
     BATON_RETURN_IF_ERROR(Scale(config, *scaling, base, request, &rope));
   }
   return rope;

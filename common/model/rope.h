@@ -11,6 +11,10 @@
 
 namespace baton::model {
 
+// The kinds of layers, as configs name them.
+inline constexpr absl::string_view kFullAttention = "full_attention";
+inline constexpr absl::string_view kSlidingAttention = "sliding_attention";
+
 // What the architecture, not the config, says of its rotation.
 struct RopeRequest {
   int head_dim = 0;
@@ -20,7 +24,8 @@ struct RopeRequest {
   // The key of rope_parameters for layers of this kind, where they have an object for each, such as
   // "full_attention".
   absl::string_view layer_type = "";
-  bool scales = true;        // else layers of this kind ignore rope_scaling
+  // Whether rope_scaling counts. An object of rope_parameters for layers of this kind does anyway.
+  bool scales = true;
   bool partial = false;      // partial_rotary_factor may be below 1
   bool longrope = false;     // type longrope and its old names, and no other
   bool query_scale = false;  // llama_4_scaling_beta of yarn: RopeSpec::query_beta

@@ -352,7 +352,7 @@ void DenseTransformer::Enqueue(const backend::RaggedBatch& batch, const backend:
       rows.q = q_.View(rows.count, attention.q_width());
       WriteKv(layer, attention, attention_weights, normed, rows, pool);
       if (observer != nullptr) observer->OnLayerWritten(layer, backend_.RecordEvent());
-      // Behind the last layer's KV only the logit rows matter to anyone.
+      // Behind the last layer's KV, only the logit rows are used.
       if (layer + 1 == layer_count) {
         if (batch.logit_rows.empty()) return;
         if (!many) rows = KeepLogitRows(batch, rows);

@@ -1,5 +1,5 @@
-// A decoder-only transformer loaded from a Hugging Face directory: one forward pass over a list of
-// layer specs.
+// A decoder-only transformer, loaded from a Hugging Face directory or a GGUF file: one forward pass
+// over the description of its layers (layer_spec.h).
 #ifndef BATON_COMMON_MODEL_TRANSFORMER_H_
 #define BATON_COMMON_MODEL_TRANSFORMER_H_
 

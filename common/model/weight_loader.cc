@@ -13,6 +13,7 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/base/usable_cores.h"
+#include "common/gguf/documents.h"
 #include "common/json/json.h"
 #include "common/model/gguf_blocks.h"
 #include "common/model/gguf_tensors.h"
@@ -320,7 +321,9 @@ absl::Status WeightLoader::CheckLeftOver(const ModelConfig& config) const {
   for (const auto& [name, stored] : checkpoint_.tensors()) {
     if (taken_.contains(name)) continue;
     if (absl::EndsWith(name, "rotary_emb.inv_freq")) continue;  // follows from the config
-    if (absl::StartsWith(name, "rope_f") && checkpoint_.is_gguf()) continue;  // with the config
+    // Read with the config.
+    if (name == gguf::kRopeFactorsName) continue;
+    if (config.original_positions > 0 && absl::StartsWith(name, "rope_factors_")) continue;
     if (config.tied_embeddings && name == absl::StrCat(names.own_lm_head(), ".weight")) continue;
     if (IsZeroBias(checkpoint_, name)) continue;
     const int layer = names.LayerOf(name);

@@ -73,11 +73,12 @@ void Norm(const NormRow& row) {
     }
     return a;
   };
-  const F32x16 inverse = InverseRms(row.n, row.eps, sum_at);
+  const bool norms = row.weight != nullptr;
+  const F32x16 inverse = norms ? InverseRms(row.n, row.eps, sum_at) : Zero();
   for (int64_t i = 0; i < row.n; i += 16) {
     const int count = row.n - i < 16 ? static_cast<int>(row.n - i) : 16;
-    F32x16 a = LoadUpTo16(row.x + i, count);
-    if (row.weight != nullptr) a = Mul(Mul(a, inverse), LoadUpTo16(row.weight + i, count));
+    F32x16 a = norms ? LoadUpTo16(row.x + i, count) : sum_at(i, count);
+    if (norms) a = Mul(Mul(a, inverse), LoadUpTo16(row.weight + i, count));
     if (count == 16) {
       StoreElements(a, row.element, row.y, i);
     } else {

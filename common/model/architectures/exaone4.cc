@@ -10,16 +10,15 @@ namespace {
 
 absl::StatusOr<ModelConfig> DescribeExaone4(const JsonFields& config) {
   BATON_ASSIGN_OR_RETURN(ModelConfig model, ReadDense(config, {}));
-  for (LayerSpec& layer : model.layers) {
-    for (SublayerSpec& sublayer : layer.sublayers) sublayer.norm_before = {};
-  }
+  RemoveNormsBefore(&model);
   AddPostNorms(&model);
   AddQkNorms(/*all_heads=*/false, &model);
   BATON_RETURN_IF_ERROR(SetRope(config, &model));
   BATON_ASSIGN_OR_RETURN(const int window, config.IntOr("sliding_window", 1, kMaxPositions, 0));
-  // The pattern may be a text beside layer_types, as "LLLG".
+  // The pattern may be a text beside layer_types, as "LLLG", and means nothing without a window.
   int pattern = 4;
-  if (config.HasText("sliding_window_pattern") && config.Has("layer_types")) {
+  const bool is_text = config.HasText("sliding_window_pattern") && config.Has("layer_types");
+  if (window == 0 || is_text) {
     config.Ignore("sliding_window_pattern");
   } else {
     BATON_ASSIGN_OR_RETURN(pattern, config.IntOr("sliding_window_pattern", 1, kMaxLayers, 4));

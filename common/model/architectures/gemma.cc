@@ -75,24 +75,20 @@ absl::StatusOr<ModelConfig> DescribeGemma3(const JsonFields& config) {
   AddQkNorms(/*all_heads=*/false, &model);
   BATON_ASSIGN_OR_RETURN(const int window,
                          config.IntOr("sliding_window", 1, kMaxPositions, kGemmaWindow));
-  BATON_ASSIGN_OR_RETURN(int pattern, config.IntOr("sliding_window_pattern", 1, kMaxLayers, 6));
-  BATON_ASSIGN_OR_RETURN(pattern, config.IntOr("_sliding_window_pattern", 1, kMaxLayers, pattern));
+  BATON_ASSIGN_OR_RETURN(const int pattern,
+                         config.IntOr("sliding_window_pattern", 1, kMaxLayers, 6));
+  config.Ignore("_sliding_window_pattern");  // stands beside layer_types, which count
   BATON_RETURN_IF_ERROR(SetWindows(
       config, window, [&](int layer) { return (layer + 1) % pattern != 0; }, &model));
-  RopeRequest request = RopeRequestOf(model);
-  request.default_theta = 1e6;
-  request.layer_type = "full_attention";
-  BATON_ASSIGN_OR_RETURN(const Rope full, ReadRope(config, request));
-  request.default_theta = 1e4;
-  request.layer_type = "sliding_attention";
-  request.theta_key = "rope_local_base_freq";
-  request.scales = false;
-  BATON_ASSIGN_OR_RETURN(const Rope local, ReadRope(config, request));
-  const int full_rope = AddRope(full, &model), local_rope = AddRope(local, &model);
+  RopeRequest full = RopeRequestOf(model), sliding = full;
+  full.default_theta = 1e6;
+  sliding.default_theta = 1e4;
+  sliding.theta_key = "rope_local_base_freq";
+  sliding.scales = false;
+  BATON_RETURN_IF_ERROR(SetRopesByWindow(config, full, sliding, &model));
   for (LayerSpec& layer : model.layers) {
     AttentionSpec& attention = layer.attention();
     attention.q_norm.less_one = attention.k_norm.less_one = true;
-    attention.rope = attention.window > 0 ? local_rope : full_rope;
   }
   return model;
 }

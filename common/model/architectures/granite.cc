@@ -1,5 +1,7 @@
 // Granite 3 and 4, dense: Llama with scales on the embedding, the scores, the sublayers and the
 // logits.
+#include <cmath>
+
 #include "common/base/status_macros.h"
 #include "common/model/architectures/list.h"
 #include "common/model/architectures/reading.h"
@@ -31,7 +33,10 @@ absl::StatusOr<ModelConfig> DescribeGranite(const JsonFields& config) {
 
 absl::Status AddGraniteGguf(GgufConfig& config) {
   BATON_RETURN_IF_ERROR(config.CopyReal("embedding_scale", "embedding_multiplier"));
-  BATON_RETURN_IF_ERROR(config.CopyReal("attention.scale", "attention_multiplier"));
+  // Without one, scores are scaled by the head's size, as in Llama.
+  BATON_ASSIGN_OR_RETURN(const auto scale, config.Real("attention.scale"));
+  const double by_size = 1 / std::sqrt(static_cast<double>(config.head_dim()));
+  config.AddReal("attention_multiplier", scale.value_or(0) == 0 ? by_size : *scale);
   BATON_RETURN_IF_ERROR(config.CopyReal("residual_scale", "residual_multiplier"));
   return config.CopyReal("logit_scale", "logits_scaling");
 }

@@ -10,9 +10,7 @@ namespace {
 
 absl::StatusOr<ModelConfig> DescribeOlmo(const JsonFields& config) {
   BATON_ASSIGN_OR_RETURN(ModelConfig model, ReadDense(config, {}));
-  for (LayerSpec& layer : model.layers) {
-    for (SublayerSpec& sublayer : layer.sublayers) sublayer.norm_before = {};
-  }
+  RemoveNormsBefore(&model);
   AddPostNorms(&model);
   AddQkNorms(/*all_heads=*/true, &model);
   return model;
@@ -29,18 +27,11 @@ absl::StatusOr<ModelConfig> DescribeOlmo3(const JsonFields& config) {
   BATON_ASSIGN_OR_RETURN(const int window, config.IntOr("sliding_window", 1, kMaxPositions, 4096));
   BATON_RETURN_IF_ERROR(SetWindows(
       config, window, [](int layer) { return (layer + 1) % 4 != 0; }, &model));
-  RopeRequest request = RopeRequestOf(model);
-  request.default_theta = 5e5;
-  request.layer_type = "full_attention";
-  BATON_ASSIGN_OR_RETURN(const Rope full, ReadRope(config, request));
-  request.layer_type = "sliding_attention";
-  request.scales = false;
-  BATON_ASSIGN_OR_RETURN(const Rope local, ReadRope(config, request));
-  const int full_rope = AddRope(full, &model), local_rope = AddRope(local, &model);
-  for (LayerSpec& layer : model.layers) {
-    AttentionSpec& attention = layer.attention();
-    attention.rope = attention.window > 0 ? local_rope : full_rope;
-  }
+  RopeRequest full = RopeRequestOf(model);
+  full.default_theta = 5e5;
+  RopeRequest sliding = full;
+  sliding.scales = false;
+  BATON_RETURN_IF_ERROR(SetRopesByWindow(config, full, sliding, &model));
   return model;
 }
 

@@ -31,9 +31,7 @@ absl::StatusOr<ModelConfig> DescribePhi3(const JsonFields& config) {
 // The files have the magnitude of longrope, and its factors as tensors.
 absl::Status AddPhi3Gguf(GgufConfig& config) {
   BATON_RETURN_IF_ERROR(config.AddLongRope());
-  BATON_ASSIGN_OR_RETURN(const bool slides, config.CopyWindow());
-  (void)slides;
-  return absl::OkStatus();
+  return config.CopyWindow().status();
 }
 
 }  // namespace

@@ -11,10 +11,6 @@
 namespace baton::model {
 namespace {
 
-constexpr int kLargestHeadDim = 512;
-constexpr char kSliding[] = "sliding_attention";
-constexpr char kFull[] = "full_attention";
-
 absl::StatusOr<backend::GatedActivation> ReadActivation(const JsonFields& config,
                                                         const ClassDefaults& defaults) {
   BATON_ASSIGN_OR_RETURN(const auto found, config.OptionalString(defaults.activation_key));
@@ -37,9 +33,11 @@ absl::StatusOr<AttentionSpec> ReadAttention(const JsonFields& config, int hidden
   AttentionSpec attention;
   BATON_ASSIGN_OR_RETURN(attention.query_heads,
                          Required(config, "num_attention_heads", kMaxHeads, defaults.query_heads));
+  const int kv_heads = config.IsNull("num_key_value_heads")
+                           ? attention.query_heads
+                           : defaults.kv_heads.value_or(attention.query_heads);
   BATON_ASSIGN_OR_RETURN(attention.kv_heads,
-                         config.IntOr("num_key_value_heads", 1, kMaxHeads,
-                                      defaults.kv_heads.value_or(attention.query_heads)));
+                         config.IntOr("num_key_value_heads", 1, kMaxHeads, kv_heads));
   if (attention.query_heads % attention.kv_heads != 0) {
     return config.Invalid("num_key_value_heads", absl::StrCat("found ", attention.kv_heads,
                                                               ", expected a divisor of "
@@ -148,7 +146,8 @@ absl::Status CheckLayerTypes(const JsonFields& config, const ModelConfig& model)
                                                       model.layers.size()));
   }
   for (size_t i = 0; i < types.size(); ++i) {
-    const char* expected = model.layers[i].attention().window > 0 ? kSliding : kFull;
+    const absl::string_view expected =
+        model.layers[i].attention().window > 0 ? kSlidingAttention : kFullAttention;
     if (types[i] != expected) {
       return config.Unsupported(
           absl::StrCat("layer_types[", i, "]"),
@@ -163,11 +162,31 @@ absl::Status SetWindows(const JsonFields& config, int window,
   BATON_ASSIGN_OR_RETURN(const std::vector<std::string> types, config.Strings("layer_types"));
   for (size_t i = 0; i < model->layers.size(); ++i) {
     const bool slides = types.empty()      ? slides_by_default(static_cast<int>(i))
-                        : i < types.size() ? types[i] == kSliding
+                        : i < types.size() ? types[i] == kSlidingAttention
                                            : false;
     model->layers[i].attention().window = slides ? window : 0;
   }
   return CheckLayerTypes(config, *model);
+}
+
+absl::Status SetRopesByWindow(const JsonFields& config, RopeRequest full, RopeRequest sliding,
+                              ModelConfig* model) {
+  full.layer_type = kFullAttention;
+  sliding.layer_type = kSlidingAttention;
+  BATON_ASSIGN_OR_RETURN(const Rope of_full, ReadRope(config, full));
+  BATON_ASSIGN_OR_RETURN(const Rope of_sliding, ReadRope(config, sliding));
+  const int full_rope = AddRope(of_full, model), sliding_rope = AddRope(of_sliding, model);
+  for (LayerSpec& layer : model->layers) {
+    AttentionSpec& attention = layer.attention();
+    attention.rope = attention.window > 0 ? sliding_rope : full_rope;
+  }
+  return absl::OkStatus();
+}
+
+void RemoveNormsBefore(ModelConfig* model) {
+  for (LayerSpec& layer : model->layers) {
+    for (SublayerSpec& sublayer : layer.sublayers) sublayer.norm_before = {};
+  }
 }
 
 void AddPostNorms(ModelConfig* model) {

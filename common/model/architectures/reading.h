@@ -44,6 +44,10 @@ RopeRequest RopeRequestOf(const ModelConfig& model);
 // Adds a rotation and returns its index.
 int AddRope(const Rope& rope, ModelConfig* model);
 
+// One rotation for layers that see everything, another one for layers with a window.
+absl::Status SetRopesByWindow(const JsonFields& config, RopeRequest full, RopeRequest sliding,
+                              ModelConfig* model);
+
 // Sets the windows of the layers from layer_types or, where a config has none, from
 // `slides_by_default` of the layer's index. With window 0 all layers see everything.
 absl::Status SetWindows(const JsonFields& config, int window,
@@ -54,6 +58,7 @@ absl::Status CheckLayerTypes(const JsonFields& config, const ModelConfig& model)
 // Norms behind the attention and the MLP, under the names of Gemma, OLMo 2 and EXAONE 4 (which
 // differ in the norms before them only).
 void AddPostNorms(ModelConfig* model);
+void RemoveNormsBefore(ModelConfig* model);
 // Norms of q and k: of each head, or of all heads together.
 void AddQkNorms(bool all_heads, ModelConfig* model);
 

@@ -78,6 +78,20 @@ TEST(ArchitectureTest, BothSpellingsOfGemmaThreesRotationsAreOne) {
   }
 }
 
+// Transformers scales the layers with a window, too, where their own object says so.
+TEST(ArchitectureTest, AnObjectForEachKindOfLayerHasItsOwnScaling) {
+  const auto model = Parse("Olmo3ForCausalLM", R"(, "rope_parameters": {
+      "full_attention": {"rope_type": "default", "rope_theta": 500000},
+      "sliding_attention": {"rope_type": "linear", "factor": 2, "rope_theta": 500000}})");
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->ropes[0].inverse_frequencies[1], 2 * model->ropes[1].inverse_frequencies[1]);
+  EXPECT_THAT(Refusal("Gemma3ForCausalLM", R"(, "rope_parameters": {"rope_theta": 1000000})"),
+              HasSubstr("rope_parameters: found no object for full_attention"));
+  EXPECT_THAT(Refusal("Gemma3ForCausalLM", R"(, "rope_parameters": {"factor": 8,
+                      "full_attention": {"rope_theta": 1000000}, "sliding_attention": {}})"),
+              HasSubstr("rope_parameters.factor: found beside objects"));
+}
+
 TEST(ArchitectureTest, GemmaTwoCapsUnlessTheConfigSaysNull) {
   const auto by_default = Parse("Gemma2ForCausalLM", R"(, "head_dim": 32)");
   ASSERT_TRUE(by_default.ok()) << by_default.status();
@@ -105,7 +119,8 @@ TEST(ArchitectureTest, LayersWithoutRotation) {
   ASSERT_TRUE(exaone.ok()) << exaone.status();
   EXPECT_THAT(Windows(*exaone), ElementsAre(32, 32, 32, 0, 32, 32, 32, 0));
   EXPECT_THAT(Ropes(*exaone), ElementsAre(0, 0, 0, kNoRope, 0, 0, 0, kNoRope));
-  const auto full = Parse("Exaone4ForCausalLM", R"(, "sliding_window": null)");
+  const auto full =
+      Parse("Exaone4ForCausalLM", R"(, "sliding_window": null, "sliding_window_pattern": 0)");
   ASSERT_TRUE(full.ok()) << full.status();
   EXPECT_THAT(Ropes(*full), ElementsAre(0, 0, 0, 0, 0, 0, 0, 0));
 }
@@ -116,6 +131,9 @@ TEST(ArchitectureTest, YarnExtendsTheContext) {
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_EQ(model->max_positions, 2048);
   EXPECT_FLOAT_EQ(model->ropes[0].factor, static_cast<float>(0.1 * std::log(4.0) + 1));
+  EXPECT_THAT(Refusal("Qwen2ForCausalLM", R"(, "rope_theta": 1,
+                      "rope_scaling": {"type": "yarn", "factor": 4})"),
+              HasSubstr("rope_theta: found 1, expected more than 1"));
   const auto both = Parse("Qwen2ForCausalLM", R"(, "rope_scaling": {"type": "yarn", "factor": 4,
       "mscale": 1, "mscale_all_dim": 1})");
   ASSERT_TRUE(both.ok()) << both.status();
@@ -158,6 +176,11 @@ TEST(ArchitectureTest, TheTextPartOfAModelForImagesIsAModel) {
   EXPECT_TRUE(model->nested);
   EXPECT_THAT(model->eos_token_ids, ElementsAre(1, 7));
   EXPECT_EQ(model->weight_dtype, backend::DType::kBF16);
+  EXPECT_THAT(ParseText(absl::StrCat(R"({"architectures": ["PaliGemmaForConditionalGeneration"],)",
+                                     R"("text_config": {"model_type": "gemma2",)", Sizes(""), "}}"))
+                  .status()
+                  .ToString(),
+              HasSubstr("architectures: found \"PaliGemmaForConditionalGeneration\""));
   EXPECT_THAT(nested(R"(, "model_type": "other_text")", "").status().ToString(),
               HasSubstr("text_config.model_type: found \"other_text\", expected one of llama"));
   EXPECT_THAT(

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/json/json.h"
+#include "common/model/json_fields.h"
 #include "tests/testing/gguf_bytes.h"
 #include "tests/testing/model_dir.h"
 
@@ -112,6 +113,12 @@ TEST(GgufConfigTest, RefusesByName) {
   refused(Keys("llama").Add("llama.logit_scale", 2.0f), "llama.logit_scale: found one");
   refused(Keys("qwen2").Add("qwen2.attention.sliding_window", 40u),
           "qwen2.attention.sliding_window: found one, expected none");
+  refused(Keys("llama").Add("llama.rope.scaling.type", "longrope"),
+          "llama.rope.scaling.type: found longrope, expected none in llama");
+  refused(Keys("qwen2").AddTensor("rope_factors_long.weight", {2}, 0, std::string(8, 0)),
+          "rope_factors_long.weight: found longrope, expected none in qwen2");
+  refused(Keys("gemma3").Add("gemma3.attention.key_length_swa", 8u),
+          "gemma3.attention.key_length_swa: found 8, expected 4");
   refused(Keys("llama").Add("llama.rope.scaling.attn_factor", 2.0f),
           "llama.rope.scaling.attn_factor: found 2, expected 1 or none");
 }
@@ -136,6 +143,22 @@ TEST(GgufConfigTest, RefusesEveryHyperparameterThatNothingReads) {
               HasSubstr("LlamaForCausalLM"));
 }
 
+// Any part of a head, exactly.
+TEST(GgufConfigTest, TheRotatedPartOfAHead) {
+  for (uint32_t head = 2; head <= 512; head += 2) {
+    for (uint32_t rotated = 2; rotated < head; rotated += 2) {
+      const double share = (rotated + 0.25) / head;
+      ASSERT_EQ(static_cast<uint32_t>(head * share), rotated) << head;
+    }
+  }
+  const std::string text = Config(
+      Keys("phi3").Add("phi3.attention.key_length", 30u).Add("phi3.rope.dimension_count", 22u));
+  const auto document = json::Parse(text, "config");
+  ASSERT_TRUE(document.ok()) << text;
+  const auto fields = JsonFields::Make(*document, "config");
+  EXPECT_EQ(static_cast<int>(30 * *fields->Real("partial_rotary_factor", 0, 1)), 22);
+}
+
 TEST(GgufConfigTest, TwoSpellingsOfAFactorAgree) {
   const auto both = [](float old_factor) {
     return Config(Keys("llama")
@@ -154,6 +177,12 @@ TEST(GgufConfigTest, NamesWhatIsMissingOrMalformed) {
                 AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("x.gguf: " + message)));
   };
   invalid(GgufBytes(), "general.architecture: found nothing");
+  invalid(Keys("phi3").Add("phi3.rope.scaling.type", "longrope"),
+          "rope_factors_short.weight: found nothing, expected an F32 tensor");
+  invalid(Keys("phi3")
+              .AddTensor("rope_factors_short.weight", {2}, 0, std::string(8, 0))
+              .AddTensor("rope_factors_long.weight", {2}, 0, std::string(8, 0)),
+          "rope_factors_short.weight: found a factor that is no positive number");
   invalid(GgufBytes().Add("general.architecture", "llama"),
           "llama.embedding_length: found nothing, expected an integer");
   GgufBytes lists;

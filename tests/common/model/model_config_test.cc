@@ -348,7 +348,7 @@ TEST_F(ModelConfigTest, RefusesKeysOfOtherComputations) {
               ElementsAre(0, 0, 0, 0));
 }
 
-// What published files of the four architectures have beside what is read.
+// What published files of Llama, Qwen and Mistral have beside what is read.
 TEST_F(ModelConfigTest, TakesKeysThatChangeNothing) {
   const char* patch =
       R"({"_name_or_path": "x", "model_type": "llama", "transformers_version": "5.24.0",

@@ -140,11 +140,14 @@ TEST(WeightsTest, RefusesABiasOrNormThatWouldBeLeftOut) {
 }
 
 TEST(WeightsTest, LeavesOutWhatChangesNothing) {
-  for (const char* name : {"model.layers.0.self_attn.rotary_emb.inv_freq", "lm_head.weight",
-                           "visual.patch.weight", "model.layers.7.input_layernorm.weight"}) {
+  for (const char* name : {"model.layers.0.self_attn.rotary_emb.inv_freq", "visual.patch.weight",
+                           "model.layers.7.input_layernorm.weight"}) {
     const absl::Status status = LoadWithExtra(name);
     EXPECT_TRUE(status.ok()) << name << ": " << status;
   }
+  // Tied, it would be a copy of the embedding.
+  EXPECT_THAT(std::string(LoadWithExtra("lm_head.weight").message()),
+              HasSubstr("lm_head.weight: found shape [0], expected the embedding's [384, 96]"));
 }
 
 // A device that multiplies float16, as far as loading goes.
