@@ -166,6 +166,10 @@ absl::Status GgufConfig::AddHeads() {
   BATON_ASSIGN_OR_RETURN(const auto kv_heads, file_.Integer(Key("attention.head_count_kv")));
   BATON_ASSIGN_OR_RETURN(const auto key_length, file_.Integer(Key("attention.key_length")));
   head_dim_ = key_length.value_or(hidden_dim_ / heads_);
+  if (head_dim_ < 1) {
+    return file_.Invalid(Key("attention.key_length"),
+                         absl::StrCat("found ", head_dim_, ", expected more than 0"));
+  }
   // Values, and layers with a window, have heads of the same size.
   for (const char* name :
        {"attention.value_length", "attention.key_length_swa", "attention.value_length_swa"}) {

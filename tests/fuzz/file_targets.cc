@@ -13,8 +13,11 @@
 #include "common/chat/chat_template.h"
 #include "common/chat/tool_calls.h"
 #include "common/gguf/documents.h"
+#include "common/gguf/file.h"
 #include "common/json/json.h"
+#include "common/model/architecture.h"
 #include "common/model/gguf_blocks.h"
+#include "common/model/gguf_config.h"
 #include "common/model/gguf_tensors.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
@@ -94,14 +97,22 @@ void FuzzGguf(absl::string_view data) {
     }
     BATON_CHECK(bytes <= 2 * data.size());
   }
-  for (const char* name :
-       {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}) {
+  for (const char* name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json"}) {
     const auto document = gguf::ReadDocument(memory.path(), name);
     if (!document.ok() || !*document) continue;
     const absl::StatusOr<json::Value> value = json::Parse(**document, name);
     // A token that occurs twice is refused here, and only here.
     BATON_CHECK(value.ok() || absl::StrContains(value.status().message(), "twice")) << **document;
   }
+  const auto file = gguf::File::Open(memory.path());
+  if (!file.ok()) return;
+  const auto config = model::GgufConfigJson(**file);
+  if (!config.ok()) return;
+  const absl::StatusOr<json::Value> value = json::Parse(*config, "config.json");
+  BATON_CHECK(value.ok()) << *config;
+  const auto fields = model::JsonFields::Make(*value, "config.json");
+  BATON_CHECK(fields.ok()) << fields.status();
+  model::ParseConfig(*fields).IgnoreError();
 }
 
 // The file, a byte 0xff, and a text.

@@ -30,7 +30,7 @@ Device Emulated(int compute_capability, backend::DType dtype) {
 std::vector<Device> Devices() {
   Device cpu;
   cpu.name = "cpu_float32";
-  cpu.logit_tolerance = 1e-3;
+  cpu.logit_tolerance = 1e-4;
   cpu.make = [] {
     return backend::MakeCpuBackend({.compute = backend::BackendOptions::Compute::kF32,
                                     .dequantize_weights = true,

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <iostream>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -21,6 +23,7 @@ namespace baton::model {
 namespace {
 
 using backend::BackendOptions;
+using MakeBackendFn = std::function<absl::StatusOr<std::unique_ptr<backend::Backend>>()>;
 
 std::string CheckpointDir(const std::string& name) {
   return std::string(BATON_CHECKPOINT_DIR) + "/" + name;
@@ -49,41 +52,66 @@ double WorstError(const nlohmann::json& expected, const Logits& logits) {
   return worst;
 }
 
+// A model as Transformers computes a prompt of so many tokens with it: of longrope, prompts within
+// the original context are rotated by other factors.
+class RunnerByLength {
+ public:
+  RunnerByLength(const std::string& shape, const MakeBackendFn& make)
+      : long_context_(CheckpointDir(shape), make()) {
+    if (!long_context_.ok()) return;
+    short_positions_ = long_context_.config().original_positions;
+    if (short_positions_ == 0) return;
+    short_context_.emplace(CheckpointDir(shape), make(), 0, short_positions_);
+  }
+  bool ok() const { return long_context_.ok(); }
+  ModelRunner& For(size_t tokens) {
+    return tokens <= static_cast<size_t>(short_positions_) ? *short_context_ : long_context_;
+  }
+
+ private:
+  ModelRunner long_context_;
+  std::optional<ModelRunner> short_context_;
+  int short_positions_ = 0;
+};
+
 // Each shape on each device.
 class TransformerTest
     : public ::testing::TestWithParam<std::tuple<const char*, baton::testing::Device>> {
  protected:
   static std::string shape() { return std::get<0>(GetParam()); }
   static const baton::testing::Device& device() { return std::get<1>(GetParam()); }
+  // Prompts are computed whole and in chunks; those of up to so many tokens also one by one.
+  void ExpectGoldens(size_t longest_one_by_one);
 };
 
-TEST_P(TransformerTest, LogitsAreThoseOfTransformers) {
-  ModelRunner any_length(CheckpointDir(shape()), device().make());
-  ASSERT_TRUE(any_length.ok());
-  // Of longrope, Transformers rotates short prompts by other factors.
-  std::optional<ModelRunner> short_context;
-  const size_t short_positions = static_cast<size_t>(any_length.config().original_positions);
-  if (short_positions > 0) {
-    short_context.emplace(CheckpointDir(shape()), device().make(), 0,
-                          static_cast<int>(short_positions));
-  }
+void TransformerTest::ExpectGoldens(size_t longest_one_by_one) {
+  RunnerByLength models(shape(), device().make);
+  ASSERT_TRUE(models.ok());
   const nlohmann::json expected = ReadExpected(shape());
   double worst = 0;
   ASSERT_EQ(expected["cases"].size(), 4);
   for (const auto& one : expected["cases"]) {
     const auto prompt = one["prompt"].get<std::vector<int32_t>>();
-    ModelRunner& model = prompt.size() <= short_positions ? *short_context : any_length;
+    ModelRunner& model = models.For(prompt.size());
     const Logits whole = model.Run(prompt, prompt.size());
     const double error = WorstError(one, whole);
     EXPECT_LE(error, device().logit_tolerance) << prompt.size() << " tokens";
     worst = std::max(worst, error);
     // One answer: chunks and single tokens give the same bits.
     EXPECT_TRUE(model.Run(prompt, 13) == whole) << prompt.size() << " tokens in chunks";
-    if (device().slow && prompt.size() > 64) continue;
+    if (prompt.size() > longest_one_by_one) continue;
     EXPECT_TRUE(model.Run(prompt, 1) == whole) << prompt.size() << " tokens one by one";
   }
   std::cout << shape() << " on " << device().name << ": largest difference " << worst << "\n";
 }
+
+TEST_P(TransformerTest, LogitsAreThoseOfTransformers) { ExpectGoldens(device().slow ? 64 : 1000); }
+
+// The families on emulated devices, which would take minutes for all tests.
+class EmulatedFamilyTest : public TransformerTest {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EmulatedFamilyTest);
+
+TEST_P(EmulatedFamilyTest, LogitsAreThoseOfTransformers) { ExpectGoldens(17); }
 
 TEST_P(TransformerTest, ShardsAndNewKeyNamesChangeNoBit) {
   ModelRunner single(CheckpointDir(shape()), device().make());
@@ -192,13 +220,14 @@ class LibraryProductsTest : public TransformerTest {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(LibraryProductsTest);
 
 TEST_P(LibraryProductsTest, LogitsAreThoseOfTransformers) {
-  ModelRunner model(CheckpointDir(shape()), device().make());
-  ASSERT_TRUE(model.ok());
+  RunnerByLength models(shape(), device().make);
+  ASSERT_TRUE(models.ok());
   const nlohmann::json expected = ReadExpected(shape());
   for (const auto& one : expected["cases"]) {
     const auto prompt = one["prompt"].get<std::vector<int32_t>>();
     for (const size_t chunk : {prompt.size(), size_t{13}, size_t{1}}) {
-      EXPECT_LE(WorstError(one, model.Run(prompt, chunk)), device().logit_tolerance)
+      EXPECT_LE(WorstError(one, models.For(prompt.size()).Run(prompt, chunk)),
+                device().logit_tolerance)
           << prompt.size() << " tokens, " << chunk << " at a time";
     }
   }
@@ -210,12 +239,16 @@ TEST_P(CpuBF16Test, IsNear) {
   if (!backend::MakeCpuBackend({.compute = BackendOptions::Compute::kBF16}).ok()) {
     GTEST_SKIP() << "this CPU does not multiply bfloat16";
   }
-  ModelRunner model(CheckpointDir(GetParam()), BackendOptions::Compute::kBF16);
-  ASSERT_TRUE(model.ok());
+  RunnerByLength models(GetParam(), [] {
+    return backend::MakeCpuBackend(
+        {.compute = BackendOptions::Compute::kBF16, .dequantize_weights = true, .thread_count = 2});
+  });
+  ASSERT_TRUE(models.ok());
   const nlohmann::json expected = ReadExpected(GetParam());
   double worst = 0;
   for (const auto& one : expected["cases"]) {
     const auto prompt = one["prompt"].get<std::vector<int32_t>>();
+    ModelRunner& model = models.For(prompt.size());
     const Logits whole = model.Run(prompt, prompt.size());
     worst = std::max(worst, WorstError(one, whole));
     EXPECT_TRUE(model.Run(prompt, 13) == whole) << prompt.size() << " tokens in chunks";
@@ -225,11 +258,18 @@ TEST_P(CpuBF16Test, IsNear) {
   std::cout << GetParam() << ": largest difference at bfloat16 " << worst << "\n";
 }
 
-const auto kShapes = ::testing::Values(
-    "tiny-llama", "tiny-qwen2", "tiny-qwen2-sliding", "tiny-qwen3", "tiny-mistral", "tiny-gemma2",
-    "tiny-gemma3", "tiny-gemma3-270m", "tiny-gemma3-mm", "tiny-smollm3", "tiny-ministral3",
-    "tiny-ministral3-mm", "tiny-phi3", "tiny-olmo2", "tiny-olmo3", "tiny-granite",
-    "tiny-qwen2-yarn", "tiny-qwen3-yarn", "tiny-seedoss", "tiny-exaone4");
+const auto kShapes = ::testing::Values("tiny-llama", "tiny-qwen2", "tiny-qwen2-sliding",
+                                       "tiny-qwen3", "tiny-mistral");
+const auto kFamilies = ::testing::Values(
+    "tiny-gemma2", "tiny-gemma3", "tiny-gemma3-270m", "tiny-gemma3-mm", "tiny-smollm3",
+    "tiny-ministral3", "tiny-ministral3-mm", "tiny-phi3", "tiny-olmo2", "tiny-olmo3",
+    "tiny-granite", "tiny-qwen2-yarn", "tiny-qwen3-yarn", "tiny-seedoss", "tiny-exaone4");
+
+std::vector<baton::testing::Device> DevicesOf(bool slow) {
+  std::vector<baton::testing::Device> devices = baton::testing::Devices();
+  std::erase_if(devices, [&](const auto& device) { return device.slow != slow; });
+  return devices;
+}
 
 std::string NameOf(std::string name) {
   std::replace(name.begin(), name.end(), '-', '_');
@@ -243,6 +283,18 @@ INSTANTIATE_TEST_SUITE_P(Shapes, TransformerTest,
                            return NameOf(std::get<0>(info.param)) + "_" +
                                   std::get<1>(info.param).name;
                          });
+INSTANTIATE_TEST_SUITE_P(Families, TransformerTest,
+                         ::testing::Combine(kFamilies, ::testing::ValuesIn(DevicesOf(false))),
+                         [](const auto& info) {
+                           return NameOf(std::get<0>(info.param)) + "_" +
+                                  std::get<1>(info.param).name;
+                         });
+INSTANTIATE_TEST_SUITE_P(Families, EmulatedFamilyTest,
+                         ::testing::Combine(kFamilies, ::testing::ValuesIn(DevicesOf(true))),
+                         [](const auto& info) {
+                           return NameOf(std::get<0>(info.param)) + "_" +
+                                  std::get<1>(info.param).name;
+                         });
 INSTANTIATE_TEST_SUITE_P(Shapes, LibraryProductsTest,
                          ::testing::Combine(kShapes,
                                             ::testing::ValuesIn(baton::testing::LibraryDevices())),
@@ -251,6 +303,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, LibraryProductsTest,
                                   std::get<1>(info.param).name;
                          });
 INSTANTIATE_TEST_SUITE_P(Shapes, CpuBF16Test, kShapes,
+                         [](const auto& info) { return NameOf(info.param); });
+INSTANTIATE_TEST_SUITE_P(Families, CpuBF16Test, kFamilies,
                          [](const auto& info) { return NameOf(info.param); });
 
 // The same values, rounded in the file.
