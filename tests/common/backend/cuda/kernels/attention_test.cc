@@ -282,9 +282,10 @@ class CudaAttentionTest : public ::testing::Test {
     return values[static_cast<size_t>(Int(0, static_cast<int>(values.size()) - 1))];
   }
   // So many in turn have every kernel: formats, elements, sizes of heads, heads that fill their
-  // size and that do not; float16 first below 8.0, then from there on.
-  static constexpr int kShapes = 48;
-  AttentionShape RandomShape(int turn) {
+  // size and that do not, which the variants do not tell apart; float16 first below 8.0, then from
+  // there on.
+  static constexpr int kShapes = 48, kVariants = kShapes / 2;
+  AttentionShape RandomShape(int turn, bool variant) {
     AttentionShape shape;
     shape.format = static_cast<KvFormat>(turn % 4);
     shape.kv_heads = Int(1, 2);
@@ -294,14 +295,19 @@ class CudaAttentionTest : public ::testing::Test {
     shape.head_dim = 8 * (fills ? most : Int(most == 8 ? 1 : most / 2 + 1, most - 1));
     shape.block_tokens_log2 = Int(4, 7);
     shape.window = Int(0, 2) == 0 ? Int(1, 400) : 0;
-    // Each kernel with a cap in one round of its turns, without in the other.
-    shape.score_cap = turn / kShapes % 2 == turn % 2 ? Of({0.5f, 3.0f, 50.0f}) : 0.0f;
-    shape.sinks = Coin();
+    if (variant) MakeVariant(shape);
     shape.dtype = turn % 8 < 4 || !MultipliesBFloat16() ? DType::kF16 : DType::kBF16;
     // bfloat16 is computed from sm_80 on.
     const bool old = shape.dtype == DType::kF16 && turn < kShapes;
     emulated::SetOptions({.compute_capability = old ? 75 : 80, .seed = random_()});
     return shape;
+  }
+
+  // A cap, sinks, or both.
+  void MakeVariant(AttentionShape& shape) {
+    const int kind = Int(0, 2);
+    if (kind != 1) shape.score_cap = Of({0.5f, 3.0f, 50.0f});
+    shape.sinks = kind != 0;
   }
 
   const uint64_t seed_ = testing::TestSeed();
@@ -311,7 +317,7 @@ class CudaAttentionTest : public ::testing::Test {
 TEST_F(CudaAttentionTest, EqualsTheReference) {
   SCOPED_TRACE(seed_);
   for (int round = 0; round < Rounds(2 * kShapes, 8); ++round) {
-    const AttentionShape shape = RandomShape(round);
+    const AttentionShape shape = RandomShape(round, Coin());
     SCOPED_TRACE(::testing::Message() << "round " << round << ": " << Describe(shape));
     std::vector<int> lengths;
     std::vector<Sequences::Part> parts;
@@ -343,8 +349,8 @@ TEST_F(CudaAttentionTest, EqualsTheReference) {
 // else is in the step, nor on the order in which blocks and warps run.
 TEST_F(CudaAttentionTest, ARowIsTheSameHoweverItIsComputed) {
   SCOPED_TRACE(seed_);
-  for (int round = 0; round < kShapes; ++round) {
-    const AttentionShape shape = RandomShape(kShapes + round);
+  for (int round = 0; round < kShapes + kVariants; ++round) {
+    const AttentionShape shape = RandomShape(kShapes + round % kShapes, round >= kShapes);
     SCOPED_TRACE(::testing::Message() << "round " << round << ": " << Describe(shape));
     const int length = Int(2, Coin() ? 100 : 700), other = Int(1, 100);
     Sequences sequences(shape, {length, other}, random_());
@@ -388,8 +394,7 @@ TEST_F(CudaAttentionTest, EdgesOfBlocksPiecesAndSplitsAreThoseOfTheTiles) {
     AttentionShape shape;
     shape.head_dim = heads[round % 5];
     shape.format = static_cast<KvFormat>(round / 5 % 4);
-    shape.score_cap = Coin() ? Of({1.0f, 50.0f}) : 0.0f;
-    shape.sinks = Coin();
+    if (Coin()) MakeVariant(shape);
     shape.block_tokens_log2 = Int(4, 6);
     shape.group = Int(1, 20);
     emulated::SetOptions({.compute_capability = Coin() ? 75 : 80, .seed = random_()});
