@@ -25,7 +25,7 @@ struct ModelShape {
   int max_positions = 32768;
   int bits = 0;  // 4: GPTQ in groups of group_size
   int group_size = 128;
-  // Of models that only have kernels timed.
+  // Only the kernel benchmarks read these: no whole model with them is timed.
   bool gelu = false;        // else SiLU
   bool post_norms = false;  // what a layer adds is normed
   int window = 0;           // of some layers; 0: of none

@@ -9,7 +9,7 @@
 
 namespace baton::gguf {
 
-// As JSON; empty for a part that the tokenizer does not have.
+// Each part is JSON, or empty if the tokenizer does not have it.
 struct TokenizerParts {
   std::string normalizer, pre_tokenizer, decoder, added_tokens, model;
   bool add_bos = false;  // where the file does not say

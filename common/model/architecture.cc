@@ -27,7 +27,7 @@ constexpr absl::string_view kTextAndImages[] = {
     "LlavaForConditionalGeneration",
 };
 
-// Of these, what the parts for images are made of.
+// These keys of their configs describe the parts for images, which Baton does not load.
 constexpr absl::string_view kImageKeys[] = {
     "vision_config",
     "image_token_index",

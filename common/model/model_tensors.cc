@@ -18,7 +18,8 @@ TensorNames::TensorNames(const ModelConfig& config, const Checkpoint& checkpoint
   prefix_ = "model.";
   lm_head_ = "lm_head";
   if (config.nested) {
-    // As published, and as newer versions of Transformers save it.
+    // The published checkpoints have the first prefix; newer versions of Transformers save the
+    // second.
     prefix_ = "language_model.model.";
     if (checkpoint.Find(absl::StrCat(prefix_, "embed_tokens.weight")) == nullptr) {
       prefix_ = "model.language_model.";
@@ -29,8 +30,6 @@ TensorNames::TensorNames(const ModelConfig& config, const Checkpoint& checkpoint
   layers_ = absl::StrCat(prefix_, "layers.");
   embedding_ = absl::StrCat(prefix_, "embed_tokens");
 }
-
-std::string TensorNames::Layer(int layer) const { return absl::StrCat(layers_, layer, "."); }
 
 std::string TensorNames::InLayer(int layer, TensorName name) const {
   return absl::StrCat(layers_, layer, ".", gguf_ ? name.gguf : name.hugging_face);

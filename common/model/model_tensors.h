@@ -21,8 +21,6 @@ class TensorNames {
   const std::string& lm_head() const { return tied_ ? embedding_ : lm_head_; }
   // The LM head that a checkpoint may have, though the config ties it.
   const std::string& own_lm_head() const { return lm_head_; }
-  // A layer's names begin with this.
-  std::string Layer(int layer) const;
   std::string InLayer(int layer, TensorName name) const;
   std::string Outside(TensorName name) const;
   // The layer of a tensor; -1: of none.

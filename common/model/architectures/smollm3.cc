@@ -16,7 +16,7 @@ absl::StatusOr<ModelConfig> DescribeSmolLm3(const JsonFields& config) {
   RopeRequest request = RopeRequestOf(model);
   request.default_theta = 2e6;
   BATON_RETURN_IF_ERROR(SetRope(config, request, &model));
-  // Of each layer 1 if it rotates, whatever the key's name says.
+  // A layer whose entry is 1 rotates its queries and keys, though the key's name says the contrary.
   BATON_ASSIGN_OR_RETURN(const std::vector<int> rotates, config.Ints("no_rope_layers", 0, 1));
   BATON_ASSIGN_OR_RETURN(const int interval,
                          config.IntOr("no_rope_layer_interval", 1, kMaxLayers, 4));

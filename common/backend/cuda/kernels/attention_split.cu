@@ -337,7 +337,7 @@ AttentionSplitKernel(AttentionLaunch launch) {
   AttendSplits<Element, kDim, kExact, false>(launch);
 }
 
-// Of heads that fill kDim and of others.
+// This kernel serves heads that fill kDim and smaller ones, to compile fewer kernels.
 template <class Element, int kDim>
 BATON_KERNEL_RESIDENT(kThreads, 2)
 AttentionSplitVariantKernel(AttentionLaunch launch) {

@@ -98,7 +98,7 @@ TEST_P(VectorOpsTest, NormOfWhatIsAdded) {
   }
 }
 
-// Of columns of a wider tensor: queries and keys that are normed all heads together.
+// Queries and keys that are normed all heads together are columns of a wider tensor.
 TEST_P(VectorOpsTest, NormInPlace) {
   Random random(3);
   const int rows = 9, cols = 48, width = 112;
