@@ -105,7 +105,7 @@ class Sender final : public internal::v1::PrefillService::WithRawCallbackMethod_
     auto sender = std::make_shared<transfer::GrpcKvSender>(std::move(options));
     auto* reactor = transfer::GrpcKvSender::Open(sender);
     const auto pin = std::make_shared<const transfer::PinnedBlocks>(work.ChannelBlocks(), [] {});
-    const int count = static_cast<int>(pin->ids().size());
+    const int count = static_cast<int>(pin->pages().size());
     sender->SendAccepted(count, 0);
     for (int layer = 0; layer < work.layout().layers; ++layer) {
       sender->SendLayer(layer, 0, count, pin, nullptr);

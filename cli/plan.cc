@@ -57,7 +57,7 @@ std::string MemorySection(const ServingPlan& plan) {
   }
   absl::StrAppendFormat(&text, "  %-20s %s\n", "KV pool", MiB(memory.kv_bytes()));
   absl::StrAppendFormat(&text, "%d bytes of KV per token (%s); %d blocks of %d tokens: %d tokens\n",
-                        memory.token_bytes, plan.costs.attention, memory.block_count,
+                        memory.token_bytes, plan.costs.attention, memory.page_count,
                         memory.block_tokens, memory.kv_tokens());
   for (const engine::KvDtypePlan& row : plan.kv_dtypes) {
     absl::StrAppendFormat(&text, "  %-9s KV: %8d bytes per token, %9d tokens, %6d sequences\n",
@@ -219,8 +219,8 @@ std::string PlanJson(const ServingPlan& plan, const std::vector<kv_store::TierSp
                                         {"sequences", row.sequences}});
   }
   sizes["block_tokens"] = memory.block_tokens;
-  sizes["block_bytes"] = memory.block_bytes;
-  sizes["block_count"] = memory.block_count;
+  sizes["block_bytes"] = memory.token_bytes * memory.block_tokens;
+  sizes["block_count"] = memory.page_count / memory.shape.pages();
   sizes["max_model_len"] = memory.max_positions;
   for (const TierPlan& tier : TiersOf(plan, tiers)) {
     nlohmann::ordered_json entry = {{"tier", tier.name}};

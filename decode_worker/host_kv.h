@@ -35,6 +35,9 @@ class HostKv {
   void Drop(Sequence& sequence);
 
  private:
+  // The first block whose window pages are copied.
+  int FirstWindowed(const kv::BlockLease& blocks, int computed_tokens) const;
+
   engine::Engine& engine_;
   const Clock& clock_;
   LoadEstimate& estimate_;

@@ -66,13 +66,13 @@ bool DecodeLoop::PlanJobs(const StepPlan& plan) {
   // common/prefill/scheduler.h says why.
   const int most_jobs = options_.scheduler.max_num_seqs;
   room.free_jobs = most_jobs - scheduler_.used_slots();
-  room.spare_blocks = scheduler_.running_slots();
+  room.spare_pages = scheduler_.running_slots() * pool_.shape().pages();
   const bool head_is_late = head_waits_since_ && clock_.SinceStart() - *head_waits_since_ >=
                                                      prefill::PrefillJobs::kLongestWait;
   if (head_is_late || scheduler_.growth_waits()) {
-    room.blocks = 0;
+    room.pages = 0;
   } else if (scheduler_.waiting_count() > 0) {
-    room.blocks = pool_.counts().total / 2;
+    room.pages = pool_.counts().total / 2;
     room.jobs = std::max(1, most_jobs / 2);
   }
   const bool planned = jobs_.Plan(room);
@@ -83,8 +83,10 @@ bool DecodeLoop::PlanJobs(const StepPlan& plan) {
 
 engine::Batch DecodeLoop::MakeBatch(const StepPlan& plan) {
   engine::Batch batch;
+  const int block_tokens = options_.scheduler.block_tokens;
   for (const Chunk& chunk : plan.chunks) {
-    batch.entries.push_back(chunk.drawn_by ? MakeEntryAhead(chunk) : MakeEntry(chunk));
+    batch.entries.push_back(chunk.drawn_by ? MakeEntryAhead(chunk, block_tokens)
+                                           : MakeEntry(chunk, block_tokens));
   }
   AddMasks(plan, batch);
   return batch;
@@ -132,7 +134,7 @@ void DecodeLoop::Launch(const StepPlan& plan, engine::Batch batch, bool has_jobs
     step.jobs = jobs_.planned_work();
   }
   step.begin = clock_.SinceStart();
-  if (!plan.copy_sources.empty()) engine_.CopyBlocks(plan.copy_sources, plan.copy_targets);
+  if (!plan.copy_sources.empty()) engine_.CopyPages(plan.copy_sources, plan.copy_targets);
   for (const Chunk& chunk : plan.chunks) {
     step.calls.push_back(chunk.sequence->call);
     const int tokens = chunk.end - chunk.begin;

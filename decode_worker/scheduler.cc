@@ -37,6 +37,23 @@ void DecodeScheduler::InsertIntoCache(Sequence& sequence) {
   sequence.blocks.Append(std::move(rest));
 }
 
+int DecodeScheduler::TakeWindows(Sequence& sequence, int tokens) {
+  const kv::BlockShape& shape = pool_.shape();
+  const int end = BlocksFor(int64_t{sequence.computed_tokens} + tokens);
+  if (!shape.windowed() || sequence.window_end >= end) return tokens;
+  const int lacking = (end - sequence.window_end) * shape.window_pages;
+  if (!MakeFree(lacking) && cache_ != nullptr && pool_.counts().free < shape.window_pages) {
+    cache_->Evict(std::min(shape.window_pages, cache_->evictable_page_count()));
+  }
+  sequence.window_end = sequence.blocks.AddWindows(sequence.window_end, end);
+  return std::min(tokens, sequence.window_end * options_.block_tokens - sequence.computed_tokens);
+}
+
+void DecodeScheduler::LeaveWindows(Sequence& sequence) {
+  sequence.blocks.DropWindows(
+      pool_.shape().FirstWindowBlockAt(sequence.computed_tokens, options_.block_tokens));
+}
+
 void DecodeScheduler::Commit(Sequence& sequence) {
   BATON_CHECK(sequence.state == Sequence::State::kReceiving) << "commit of " << sequence.id;
   sequence.state = Sequence::State::kRunning;
@@ -46,6 +63,7 @@ void DecodeScheduler::Commit(Sequence& sequence) {
   // again, to the same bits.
   sequence.computed_tokens = static_cast<int>(sequence.tokens.size()) - 1;
   InsertIntoCache(sequence);
+  LeaveWindows(sequence);
 }
 
 bool DecodeScheduler::OnTransferEnd(Sequence& sequence) {
@@ -88,12 +106,17 @@ StepPlan DecodeScheduler::PlanStep(int max_prompt_tokens, int reserved_tokens) {
       plan.chunks.push_back({sequence, sequence->computed_tokens, sequence->computed_tokens + 1});
     }
   }
-  PlanPrompts(max_prompt_tokens, reserved_tokens, plan);
+  Sequence* stalled = PlanPrompts(max_prompt_tokens, reserved_tokens, plan);
+  // Sequences of lower rank keep window pages that it needs, and may wait for what it computes.
+  while (plan.chunks.empty() && stalled != nullptr && PreemptLastInRank({stalled})) {
+    stalled = PlanPrompts(max_prompt_tokens, reserved_tokens, plan);
+  }
   plan.preempted = preemption_count_ > preemptions;
   return plan;
 }
 
-void DecodeScheduler::PlanPrompts(int max_tokens, int reserved_tokens, StepPlan& plan) {
+Sequence* DecodeScheduler::PlanPrompts(int max_tokens, int reserved_tokens, StepPlan& plan) {
+  Sequence* stalled = nullptr;
   int budget = std::min(max_tokens, options_.max_num_batched_tokens - reserved_tokens -
                                         static_cast<int>(plan.chunks.size()));
   std::vector<const Sequence*> ahead;
@@ -105,12 +128,28 @@ void DecodeScheduler::PlanPrompts(int max_tokens, int reserved_tokens, StepPlan&
       if (WaitsForOneOf(ahead, *sequence, options_.block_tokens)) continue;
     }
     ahead.push_back(sequence.get());
-    const int count = std::min(budget, sequence->remaining_tokens());
+    int count = std::min(budget, sequence->remaining_tokens());
     if (count <= 0) break;
+    count = TakeWindows(*sequence, count);
+    if (count <= 0) {
+      if (stalled == nullptr) stalled = sequence.get();
+      continue;
+    }
     plan.chunks.push_back(
         {sequence.get(), sequence->computed_tokens, sequence->computed_tokens + count});
     budget -= count;
   }
+  return stalled;
+}
+
+int DecodeScheduler::PagesToGrow(const Sequence& sequence) const {
+  if (NeedsBlock(sequence)) return pool_.shape().pages();
+  return LacksWindow(sequence) ? pool_.shape().window_pages : 0;
+}
+
+bool DecodeScheduler::LacksWindow(const Sequence& sequence) const {
+  return pool_.shape().windowed() &&
+         sequence.computed_tokens / options_.block_tokens >= sequence.window_end;
 }
 
 bool DecodeScheduler::NeedsBlock(const Sequence& sequence) const {
@@ -120,14 +159,19 @@ bool DecodeScheduler::NeedsBlock(const Sequence& sequence) const {
 
 bool DecodeScheduler::Grow(const std::vector<Sequence*>& group, StepPlan& plan) {
   while (true) {
-    const auto needed = std::count_if(group.begin(), group.end(),
-                                      [&](Sequence* sequence) { return NeedsBlock(*sequence); });
-    if (MakeFree(static_cast<int>(needed))) break;
+    int64_t needed = 0;
+    for (const Sequence* sequence : group) needed += PagesToGrow(*sequence);
+    if (MakeFree(needed)) break;
     if (!PreemptLastInRank(group)) return false;
   }
   for (Sequence* sequence : group) {
     // A copy before may have left this one the only owner of its block.
-    if (NeedsBlock(*sequence)) GrowOne(*sequence, plan);
+    if (NeedsBlock(*sequence)) {
+      GrowOne(*sequence, plan);
+    } else if (LacksWindow(*sequence)) {
+      const int index = sequence->computed_tokens / options_.block_tokens;
+      sequence->window_end = sequence->blocks.AddWindows(index, index + 1);
+    }
   }
   return true;
 }
@@ -139,11 +183,13 @@ void DecodeScheduler::GrowOne(Sequence& sequence, StepPlan& plan) {
   if (index < sequence.blocks.size()) {
     // Copy on write: the block that is written next is the last one, and shared.
     BATON_CHECK_EQ(index + 1, sequence.blocks.size());
-    plan.copy_sources.push_back(sequence.blocks.ids()[index]);
-    plan.copy_targets.push_back(fresh->ids()[0]);
+    const std::vector<int32_t> from = sequence.blocks.PagesOf(index), to = fresh->PagesOf(0);
+    plan.copy_sources.insert(plan.copy_sources.end(), from.begin(), from.end());
+    plan.copy_targets.insert(plan.copy_targets.end(), to.begin(), to.end());
     sequence.blocks.SplitAt(index);
   }
   sequence.blocks.Append(*std::move(fresh));
+  sequence.window_end = sequence.blocks.size();
 }
 
 bool DecodeScheduler::PreemptLastInRank(const std::vector<Sequence*>& group) {
@@ -181,7 +227,7 @@ bool DecodeScheduler::PreemptOrEvict(Sequence& victim) {
 }
 
 void DecodeScheduler::EnforceLongContextShare() {
-  while (LongBlocks() > LongBound()) {
+  while (LongPages() > LongBound()) {
     Sequence* last = nullptr;
     bool lone = true;
     for (const auto& [rank, sequence] : admitted_) {
@@ -235,6 +281,7 @@ void DecodeScheduler::Computed(const Chunk& chunk) {
   if (chunk.end - chunk.begin > 1 || chunk.end == chunk.sequence->call->request_tokens) {
     InsertIntoCache(*chunk.sequence);
   }
+  LeaveWindows(*chunk.sequence);
 }
 
 Sequence* DecodeScheduler::Fork(const Sequence& parent, std::unique_ptr<Sequence> sequence) {
@@ -242,6 +289,7 @@ Sequence* DecodeScheduler::Fork(const Sequence& parent, std::unique_ptr<Sequence
   sequence->submission = parent.submission;
   sequence->blocks = parent.blocks.Share(0, parent.blocks.size(), kv::BlockUse::kActive);
   sequence->computed_tokens = parent.computed_tokens;
+  sequence->window_end = parent.window_end;
   ++call_sizes_[sequence->call->id];
   Sequence* forked = sequence.get();
   const bool added = admitted_.emplace(forked->Rank(), std::move(sequence)).second;
@@ -343,6 +391,12 @@ void DecodeScheduler::CheckIntegrity() const {
     BATON_CHECK(sequence->state != Sequence::State::kWaiting);
     BATON_CHECK(rank == sequence->Rank());
     BATON_CHECK_GE(sequence->blocks.size(), BlocksFor(sequence->computed_tokens));
+    if (sequence->state == Sequence::State::kRunning) {
+      const int first =
+          pool_.shape().FirstWindowBlockAt(sequence->computed_tokens, options_.block_tokens);
+      BATON_CHECK_EQ(sequence->blocks.LackingWindows(first, BlocksFor(sequence->computed_tokens)),
+                     0);
+    }
     ++call_sizes[sequence->call->id];
   }
   BATON_CHECK(call_sizes == call_sizes_);

@@ -86,9 +86,9 @@ struct StepPlan {
     int tokens = 0;
   };
   std::vector<CacheHit> cache_hits;
-  // Blocks to copy before the step: targets[i] = sources[i].
-  std::vector<kv::BlockId> copy_sources;
-  std::vector<kv::BlockId> copy_targets;
+  // Pages to copy before the step: targets[i] = sources[i].
+  std::vector<int32_t> copy_sources;
+  std::vector<int32_t> copy_targets;
   bool preempted = false;  // a sequence was preempted: a waiting request may fit now
 };
 
@@ -193,7 +193,7 @@ class DecodeScheduler {
   struct InflightStep {
     std::vector<Chunk> chunks;
     std::vector<kv::BlockLease> held;  // blocks that its chunks' sequences have released
-    int freed_for_admission = 0;       // of `held`: released to admit another sequence
+    int freed_for_admission = 0;       // pages of `held`: released to admit another sequence
   };
 
   int BlocksFor(int64_t tokens) const;
@@ -203,26 +203,39 @@ class DecodeScheduler {
   int MaxSlots() const;  // for answers
   // What receiving sequences hold.
   struct Receiving {
-    int blocks = 0;
+    int64_t pages = 0;
     int slots = 0;
   };
   Receiving ReceivingNow() const;
   bool WithinBound(const Receiving& receiving) const;
-  int LongBlocks() const;
+  int LongPages() const;
   int LongBound() const;
+  // That a request of so many tokens is admitted with, nothing of it being cached.
+  int64_t PagesFor(int64_t tokens) const;
+  // Of a sequence of so many blocks: how many get window pages when it computes its prompt here.
+  int WindowBlocksFor(int blocks) const;
   absl::Status CheckFits(const Sequence& sequence) const;
   absl::Status CheckTenant(const Sequence& sequence) const;
   bool TryAdmit(Sequence& sequence);
   // Preempts a sequence of a lower priority. False if none is preempted, or its blocks are freed
   // only later: at the end of a transfer or of a step in flight.
   bool DisplaceFor(const Sequence& sequence);
-  // True if `count` blocks are free now, evicting cached ones as needed.
-  bool MakeFree(int count);
+  // True if `count` pages are free now, evicting cached ones as needed.
+  bool MakeFree(int64_t count);
   // Allocates blocks for the next token of all of `group`, with copies where they are shared.
   bool Grow(const std::vector<Sequence*>& group, StepPlan& plan);
-  // Adds chunks of the sequences that have more than one token to compute, in rank order.
-  void PlanPrompts(int max_tokens, int reserved_tokens, StepPlan& plan);
+  // Adds chunks of the sequences that have more than one token to compute, in rank order. Returns
+  // the first that could not get the window pages of its next token; null: none.
+  Sequence* PlanPrompts(int max_tokens, int reserved_tokens, StepPlan& plan);
+  // Gives the sequence window pages of its next `tokens` tokens, as far as there are any. Returns
+  // of how many tokens.
+  int TakeWindows(Sequence& sequence, int tokens);
+  // Gives back the window pages that the sequence has left behind.
+  void LeaveWindows(Sequence& sequence);
   bool NeedsBlock(const Sequence& sequence) const;
+  // The block of its next token has no window pages.
+  bool LacksWindow(const Sequence& sequence) const;
+  int PagesToGrow(const Sequence& sequence) const;
   void GrowOne(Sequence& sequence, StepPlan& plan);
   // Preempts the last in rank. False if that belongs to `group`, or its blocks are freed later.
   bool PreemptLastInRank(const std::vector<Sequence*>& group);

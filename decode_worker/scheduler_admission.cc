@@ -57,14 +57,14 @@ DecodeScheduler::Receiving DecodeScheduler::ReceivingNow() const {
   Receiving receiving;
   for (const auto& [rank, sequence] : admitted_) {
     if (sequence->state == Sequence::State::kRunning) continue;
-    receiving.blocks += sequence->blocks.size();
+    receiving.pages += sequence->blocks.page_count();
     receiving.slots += Slots(*sequence);
   }
   return receiving;
 }
 
 bool DecodeScheduler::WithinBound(const Receiving& receiving) const {
-  return receiving.blocks <= pool_.counts().total / 2 &&
+  return receiving.pages <= pool_.counts().total / 2 &&
          receiving.slots <= std::max(1, options_.max_num_seqs / 2);
 }
 
@@ -73,7 +73,7 @@ void DecodeScheduler::EvictExcess() {
   for (auto it = admitted_.rbegin(); it != admitted_.rend() && !WithinBound(left); ++it) {
     Sequence& sequence = *it->second;
     if (sequence.state == Sequence::State::kRunning) continue;
-    left.blocks -= sequence.blocks.size();
+    left.pages -= sequence.blocks.page_count();
     left.slots -= Slots(sequence);
     Evict(sequence, /*ended=*/false);
   }
@@ -83,14 +83,26 @@ int DecodeScheduler::LongBound() const {
   return static_cast<int>(options_.long_context_share * pool_.counts().total);
 }
 
-int DecodeScheduler::LongBlocks() const {
+int64_t DecodeScheduler::PagesFor(int64_t tokens) const {
+  const int blocks = BlocksFor(tokens);
+  return pool_.shape().PagesOf(blocks, WindowBlocksFor(blocks));
+}
+
+int DecodeScheduler::WindowBlocksFor(int blocks) const {
+  return pool_.shape().ComputedWindows(blocks, BlocksFor(options_.max_num_batched_tokens) + 1,
+                                       pool_.counts().total);
+}
+
+int DecodeScheduler::LongPages() const {
   if (options_.long_context_tokens == 0) return 0;
   absl::flat_hash_set<kv::BlockId> blocks;  // choices share theirs
   for (const auto& [rank, sequence] : admitted_) {
     if (!IsLong(*sequence)) continue;
     blocks.insert(sequence->blocks.ids().begin(), sequence->blocks.ids().end());
   }
-  return static_cast<int>(blocks.size());
+  int pages = 0;
+  for (const kv::BlockId block : blocks) pages += pool_.PageCount(block);
+  return pages;
 }
 
 absl::Status DecodeScheduler::CheckFits(const Sequence& sequence) const {
@@ -103,14 +115,16 @@ absl::Status DecodeScheduler::CheckFits(const Sequence& sequence) const {
                      options_.max_num_seqs, " (--max-num-seqs)"));
   }
   const int64_t prompt = static_cast<int64_t>(sequence.tokens.size());
-  const int64_t blocks = kv::BlocksOfAnswer(
-      prompt, call.max_tokens, call.beams != nullptr ? choices : 0, options_.block_tokens);
-  if (blocks <= pool_.counts().total) return absl::OkStatus();
+  const int64_t pages =
+      kv::PagesOfAnswer(prompt, call.max_tokens, call.beams != nullptr ? choices : 0,
+                        options_.block_tokens, pool_.shape());
+  if (pages <= pool_.counts().total) return absl::OkStatus();
   return MakeError(
       kExhausted, "KV_POOL_TOO_SMALL",
       absl::StrCat("a prompt of ", prompt, " tokens and an answer of ", call.max_tokens,
                    call.beams != nullptr ? absl::StrCat(" on ", choices, " beams") : "", " need ",
-                   blocks, " KV blocks, the decode worker has ", pool_.counts().total));
+                   pages, pool_.shape().windowed() ? " KV pages" : " KV blocks",
+                   ", the decode worker has ", pool_.counts().total));
 }
 
 absl::Status DecodeScheduler::CheckTenant(const Sequence& sequence) const {
@@ -158,10 +172,10 @@ absl::Status DecodeScheduler::Submit(std::unique_ptr<Sequence> sequence) {
   return absl::OkStatus();
 }
 
-bool DecodeScheduler::MakeFree(int count) {
-  const int lacking = count - pool_.counts().free;
+bool DecodeScheduler::MakeFree(int64_t count) {
+  const int lacking = static_cast<int>(count - pool_.counts().free);
   if (lacking <= 0) return true;
-  if (cache_ == nullptr || cache_->evictable_block_count() < lacking) return false;
+  if (cache_ == nullptr || cache_->evictable_page_count() < lacking) return false;
   cache_->Evict(lacking);
   return true;
 }
@@ -180,26 +194,47 @@ bool DecodeScheduler::TryAdmit(Sequence& sequence) {
               sequence.host_copy.computed_tokens > match.tokens ||
               tokens - match.tokens <= options_.local_prefill_max_tokens;
   if (!here && receiving_bound_) {
-    const Receiving own = {BlocksFor(tokens), Slots(sequence)};
+    const int blocks = BlocksFor(tokens);
+    const Receiving own = {pool_.shape().PagesOf(blocks, pool_.shape().window_blocks + 1),
+                           Slots(sequence)};
     Receiving all = ReceivingNow();
-    all.blocks += own.blocks;
+    all.pages += own.pages;
     all.slots += own.slots;
     here = !WithinBound(own);
     bound_reached_ = !here && !WithinBound(all);
     if (bound_reached_) return false;
   }
   const int missing = BlocksFor(tokens) - match.blocks.size();
+  // Of these, [window_begin, window_end) get window pages: those that it computes next here, or
+  // those that are brought, which its next token sees.
+  int window_begin = 0, window_end = missing;
+  const int brought = here ? sequence.host_copy.computed_tokens : tokens;
+  if (!here || brought > match.tokens) {
+    // By a transfer up to the last token, by a copy of preempted KV up to what is computed next.
+    const int first =
+        pool_.shape().FirstWindowBlockAt(here ? brought : brought - 1, options_.block_tokens);
+    match.blocks.DropWindows(first);
+    window_begin = std::clamp(first - match.blocks.size(), 0, missing);
+  }
+  if (here && pool_.shape().windowed()) {
+    const int matched = match.blocks.size() - match.blocks.LackingWindows(0, match.blocks.size());
+    window_end = std::min(missing, window_begin + WindowBlocksFor(BlocksFor(tokens)) - matched);
+  }
+  const int64_t pages = pool_.shape().PagesOf(missing, window_end - window_begin);
   // Each admitted sequence may need its next block at any step.
   const int reserve = admitted_.empty() ? 0 : UsedSlots() + Slots(sequence) - 1;
-  const int evictable = cache_ != nullptr ? cache_->evictable_block_count() : 0;
-  if (pool_.counts().free + evictable < missing + reserve) return false;
-  BATON_CHECK(MakeFree(missing));
+  const int evictable = cache_ != nullptr ? cache_->evictable_page_count() : 0;
+  if (pool_.counts().free + evictable < pages + int64_t{reserve} * pool_.shape().pages()) {
+    return false;
+  }
+  BATON_CHECK(MakeFree(pages));
 
   const kv::BlockUse use = here ? kv::BlockUse::kActive : kv::BlockUse::kHeld;
-  absl::StatusOr<kv::BlockLease> fresh = pool_.Acquire(missing, use);
+  absl::StatusOr<kv::BlockLease> fresh = pool_.Acquire(missing, use, window_begin, window_end);
   BATON_CHECK(fresh.ok()) << fresh.status();
   match.blocks.SetUse(use);
   sequence.blocks = std::move(match.blocks);
+  sequence.window_end = sequence.blocks.size() + window_end;
   sequence.blocks.Append(*std::move(fresh));
   sequence.computed_tokens = match.tokens;
   sequence.state = here ? Sequence::State::kRunning : Sequence::State::kReceiving;
@@ -207,12 +242,12 @@ bool DecodeScheduler::TryAdmit(Sequence& sequence) {
 }
 
 Sequence* DecodeScheduler::Admit() {
-  const int long_blocks = LongBlocks();
+  const int long_pages = LongPages();
   bool long_one_waits = false;  // no long one overtakes it, or it might wait for ever
   Sequence* next = waiting_.Next([&](const Sequence& sequence) {
     if (!IsLong(sequence)) return false;
-    const int wanted = BlocksFor(static_cast<int64_t>(sequence.tokens.size()));
-    long_one_waits |= long_blocks > 0 && long_blocks + wanted > LongBound();
+    const int64_t wanted = PagesFor(static_cast<int64_t>(sequence.tokens.size()));
+    long_one_waits |= long_pages > 0 && long_pages + wanted > LongBound();
     return long_one_waits;
   });
   // No request overtakes one that waits for blocks, or that might wait for ever.
@@ -227,14 +262,17 @@ Sequence* DecodeScheduler::Admit() {
 
 // All sequences of a lower priority together must make enough room, or none is preempted.
 bool DecodeScheduler::DisplaceFor(const Sequence& sequence) {
-  int blocks = pool_.counts().free;
-  if (cache_ != nullptr) blocks += cache_->evictable_block_count();
-  const int own = BlocksFor(static_cast<int64_t>(sequence.tokens.size()));
-  int coming = 0;  // when the steps in flight are over
+  int64_t pages = pool_.counts().free;
+  if (cache_ != nullptr) pages += cache_->evictable_page_count();
+  const int64_t own = PagesFor(static_cast<int64_t>(sequence.tokens.size()));
+  const int64_t growth = pool_.shape().pages();  // of each slot that stays
+  int coming = 0;                                // when the steps in flight are over
   for (const InflightStep& step : inflight_) coming += step.freed_for_admission;
-  blocks += coming;
+  pages += coming;
   const int used_slots = UsedSlots() + Slots(sequence);
-  if (coming > 0 && used_slots <= MaxSlots() && blocks >= own + used_slots - 1) return false;
+  if (coming > 0 && used_slots <= MaxSlots() && pages >= own + (used_slots - 1) * growth) {
+    return false;
+  }
   int staying = 0;  // slots of those that stay: each may need its next block at any step
   Sequence* last = nullptr;
   const Call* search = nullptr;
@@ -242,7 +280,7 @@ bool DecodeScheduler::DisplaceFor(const Sequence& sequence) {
     if (other->call->priority < sequence.call->priority) {
       // Evicted already: its blocks are freed at the end of its transfer.
       if (other->state == Sequence::State::kEvicted) return false;
-      blocks += other->blocks.size();
+      pages += other->blocks.page_count();
       last = other.get();
     } else if (other->call.get() != search) {
       staying += Slots(*other);
@@ -250,10 +288,10 @@ bool DecodeScheduler::DisplaceFor(const Sequence& sequence) {
     }
   }
   const int slots = staying + Slots(sequence);
-  const int wanted = own + slots - 1;
-  if (last == nullptr || blocks < wanted || slots > MaxSlots()) return false;
+  const int64_t wanted = own + (slots - 1) * growth;
+  if (last == nullptr || pages < wanted || slots > MaxSlots()) return false;
   if (InflightStep* const step = LastStepOf(*last))
-    step->freed_for_admission += last->blocks.size();
+    step->freed_for_admission += last->blocks.page_count();
   return PreemptOrEvict(*last);
 }
 

@@ -16,13 +16,16 @@ bool DecodeScheduler::AddAhead(Sequence& sequence, int position, std::optional<i
       pool_.RefCount(sequence.blocks.ids()[static_cast<size_t>(index)]) > 1) {
     return false;
   }
+  if (index < sequence.blocks.size() && pool_.shape().windowed() && index >= sequence.window_end) {
+    return false;
+  }
   plan.chunks.push_back({&sequence, position, position + 1, drawn_by});
   return true;
 }
 
 std::optional<StepPlan> DecodeScheduler::PlanAhead() {
   BATON_CHECK_EQ(inflight_.size(), size_t{1});
-  if (LongBlocks() > LongBound()) return std::nullopt;
+  if (LongPages() > LongBound()) return std::nullopt;
   StepPlan plan;
   absl::flat_hash_set<const Sequence*> in_flight;
   const std::vector<Chunk>& chunks = inflight_.front().chunks;
@@ -51,7 +54,8 @@ std::optional<StepPlan> DecodeScheduler::PlanAhead() {
     return chunk.begin / options_.block_tokens == chunk.sequence->blocks.size();
   };
   if (plan.chunks.empty() ||
-      !MakeFree(static_cast<int>(std::count_if(plan.chunks.begin(), plan.chunks.end(), grows)))) {
+      !MakeFree(std::count_if(plan.chunks.begin(), plan.chunks.end(), grows) *
+                pool_.shape().pages())) {
     return std::nullopt;
   }
   for (const Chunk& chunk : plan.chunks) {
@@ -59,6 +63,7 @@ std::optional<StepPlan> DecodeScheduler::PlanAhead() {
     absl::StatusOr<kv::BlockLease> fresh = pool_.Acquire(1, kv::BlockUse::kActive);
     BATON_CHECK(fresh.ok()) << fresh.status();
     chunk.sequence->blocks.Append(*std::move(fresh));
+    chunk.sequence->window_end = chunk.sequence->blocks.size();
   }
   return plan;
 }

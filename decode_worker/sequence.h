@@ -85,7 +85,8 @@ struct Call {
   int open_choices = 0;
 };
 
-// KV of a preempted sequence, kept outside the pool: whole blocks from the sequence's start.
+// KV of a preempted sequence, kept outside the pool: its blocks from the sequence's start, and the
+// window pages that its next token sees, as host_kv.cc orders them.
 struct HostCopy {
   int computed_tokens = 0;  // covered by `bytes`
   std::vector<std::byte> bytes;
@@ -109,6 +110,7 @@ struct Sequence {
   State state = State::kWaiting;
   bool ended = false;  // if kEvicted: delete the sequence when the transfer ends
   kv::BlockLease blocks;
+  int window_end = 0;       // the first of `blocks` without window pages that has no KV yet
   int computed_tokens = 0;  // how many of `tokens`, from the first, have KV in `blocks`
   std::shared_ptr<transfer::PrefillCall> transfer_call;  // while receiving
   std::optional<absl::Duration> first_token_arrived_at;  // of the transfer

@@ -28,6 +28,7 @@ int TakeCached(kv::RadixCache& cache, Sequence& sequence) {
   kv::Match match = cache.MatchPrefix(sequence.call->root, sequence.tokens, most);
   kv::BlockLease rest = sequence.blocks.SplitAt(match.blocks.size());
   sequence.blocks = std::move(match.blocks);
+  sequence.window_end = std::max(sequence.window_end, sequence.blocks.size());
   sequence.blocks.Append(std::move(rest));
   return match.tokens - std::exchange(sequence.computed_tokens, match.tokens);
 }

@@ -7,14 +7,14 @@
 
 namespace baton::decode_worker {
 
-engine::BatchEntry MakeEntry(const Chunk& chunk) {
+engine::BatchEntry MakeEntry(const Chunk& chunk, int block_tokens) {
   const Sequence& sequence = *chunk.sequence;
   const Call& call = *sequence.call;
   const absl::Span<const int32_t> tokens = sequence.tokens;
   engine::BatchEntry entry;
   entry.tokens = tokens.subspan(chunk.begin, chunk.end - chunk.begin);
   entry.context = chunk.begin;
-  entry.blocks = sequence.blocks.ids();
+  engine::SetBlocks(sequence.blocks, &entry, block_tokens);
   entry.sample = chunk.draws();
   entry.sampling = &sequence.sampling;
   entry.draws = sequence.draws;
@@ -32,7 +32,7 @@ engine::BatchEntry MakeEntry(const Chunk& chunk) {
   return entry;
 }
 
-engine::BatchEntry MakeEntryAhead(const Chunk& chunk) {
+engine::BatchEntry MakeEntryAhead(const Chunk& chunk, int block_tokens) {
   static const int32_t unknown = 0;
   const Sequence& sequence = *chunk.sequence;
   const Call& call = *sequence.call;
@@ -40,7 +40,7 @@ engine::BatchEntry MakeEntryAhead(const Chunk& chunk) {
   entry.tokens = absl::MakeConstSpan(&unknown, 1);
   entry.drawn_by = chunk.drawn_by;
   entry.context = chunk.begin;
-  entry.blocks = sequence.blocks.ids();
+  engine::SetBlocks(sequence.blocks, &entry, block_tokens);
   entry.sample = true;
   entry.sampling = &sequence.sampling;
   entry.history.tokens = sequence.tokens;

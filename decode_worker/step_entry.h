@@ -8,10 +8,10 @@
 namespace baton::decode_worker {
 
 // Refers to the chunk's sequence and its call, which must stay as they are until the step is over.
-engine::BatchEntry MakeEntry(const Chunk& chunk);
+engine::BatchEntry MakeEntry(const Chunk& chunk, int block_tokens);
 
 // The same for a chunk with drawn_by, which PlanAhead() planned.
-engine::BatchEntry MakeEntryAhead(const Chunk& chunk);
+engine::BatchEntry MakeEntryAhead(const Chunk& chunk, int block_tokens);
 
 }  // namespace baton::decode_worker
 

@@ -74,8 +74,8 @@ TransferRequest MakeTransferRequest(const Sequence& sequence, const engine::Engi
   plan.layout = engine.kv_layout();
   plan.pool = engine.kv_pool();
   plan.first_block = first_block;
-  const std::vector<kv::BlockId>& blocks = sequence.blocks.ids();
-  plan.blocks.assign(blocks.begin() + first_block, blocks.end());
+  plan.blocks = sequence.blocks.Tables(first_block, sequence.blocks.size());
+  plan.whole_blocks = static_cast<int>(sequence.tokens.size()) / block_tokens;
   plan.token_count = engine.config().token_count;
   plan.logprobs = sequence.sampling.logprobs;
   if (request.has_prompt_logprobs()) {

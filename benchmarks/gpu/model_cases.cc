@@ -166,7 +166,7 @@ class ModelBench {
       const int count = std::min(static_cast<int>(at_once), blocks - filled_);
       std::vector<kv::BlockId> ids(static_cast<size_t>(count));
       std::iota(ids.begin(), ids.end(), filled_);
-      engine_->WriteBlocks(ids, reinterpret_cast<const std::byte*>(chunk_.data()));
+      engine_->WritePages(ids, reinterpret_cast<const std::byte*>(chunk_.data()));
       filled_ += count;
     }
   }

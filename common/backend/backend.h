@@ -179,11 +179,11 @@ struct PoolHandle {
 class PeerPool {
  public:
   virtual ~PeerPool() = default;
-  // Copies the chunks of one layer on the device: block theirs[i] of the peer's pool to block
+  // Copies the chunks of one slot on the device: page theirs[i] of the peer's pool to page
   // ours[i] of this worker's. Returns when nothing of it writes any more, also with an error:
   // UNAVAILABLE (SHARED_MEMORY), and then from every later call. REQUIRES: layer and blocks are in
   // the pools; `ours` differ; no step reads or writes `ours` meanwhile.
-  virtual absl::Status Copy(int layer, absl::Span<const int32_t> theirs,
+  virtual absl::Status Copy(int slot, absl::Span<const int32_t> theirs,
                             absl::Span<const int32_t> ours) = 0;
 };
 
@@ -194,14 +194,14 @@ class PeerPool {
 class KvCopier {
  public:
   virtual ~KvCopier() = default;
-  // Copy the chunks of one layer, layer_stride_bytes for each block, to and from host memory; both
-  // return when the copy is done. REQUIRES: layer and blocks are in the pool; the blocks of one
+  // Copy the chunks of one slot, layer_stride_bytes for each page, to and from host memory; both
+  // return when the copy is done. REQUIRES: slot and pages are in the pool; the pages of one
   // Write differ. written: the event after which the chunks no longer change; null: they no longer
   // do.
-  virtual void Read(int layer, absl::Span<const int32_t> blocks, const Event* written,
+  virtual void Read(int slot, absl::Span<const int32_t> pages, const Event* written,
                     std::byte* host) = 0;
   // REQUIRES: no step, CopyBlocks or CopyToDevice that reads or writes the blocks runs meanwhile.
-  virtual void Write(int layer, absl::Span<const int32_t> blocks, const std::byte* host) = 0;
+  virtual void Write(int slot, absl::Span<const int32_t> pages, const std::byte* host) = 0;
 
   // Whether the device knows Export and OpenPeer.
   virtual bool shares() const { return false; }
@@ -229,6 +229,7 @@ struct StepLimits {
   int head_dim = 0;
   int block_tokens = 0;
   KvFormat kv_format = KvFormat::kPlain;
+  int kv_tables = 1;  // of a sequence: KvPool::tables
   int layers = 0;
   int hidden_dim = 0;
   int64_t vocab_size = 0;  // columns of the logits

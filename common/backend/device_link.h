@@ -35,16 +35,16 @@ class DeviceLink {
   virtual absl::Status error() const = 0;
 
   // All four REQUIRE State::kIdle, and at most DeviceLinks::most_chunks() chunks.
-  // Copies the blocks' chunks of `layer` into staging and sends that. The blocks may change once
+  // Copies the pages' chunks at `slot` into staging and sends that. The pages may change once
   // the link is idle again. REQUIRES: the chunks are written.
-  virtual void Send(int layer, absl::Span<const int32_t> blocks) = 0;
+  virtual void Send(int slot, absl::Span<const int32_t> pages) = 0;
   // Sends so many chunks of staging with whatever they hold: the pool, which a step may be writing,
   // is not read.
   virtual void SendStaging(int chunk_count) = 0;
   // Receives so many chunks into staging.
   virtual void Receive(int chunk_count) = 0;
-  // Copies the chunks received last into the blocks, and waits until that is done.
-  virtual void Store(int layer, absl::Span<const int32_t> blocks) = 0;
+  // Copies the chunks received last into the pages, and waits until that is done.
+  virtual void Store(int slot, absl::Span<const int32_t> pages) = 0;
 
   // Ends what is in progress. When it returns, neither end of this link touches its memory any
   // more. A library that hangs does not return. Call exactly once, last.

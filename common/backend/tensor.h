@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <variant>
+#include <vector>
 
 #include "absl/types/span.h"
 
@@ -115,9 +116,16 @@ constexpr int64_t KvRowParameterBytes(KvFormat format) {
   return format == KvFormat::kPlain ? 0 : 4;
 }
 
-// The KV pool: block b's chunk of layer l starts at base + b * block_stride_bytes +
-// l * layer_stride_bytes and is [K,V][kv_heads] of heads, head_bytes() each: [block_tokens] rows of
-// KvRowBytes, then [block_tokens] of (scale, zero) unless `format` is kPlain.
+// Where a layer's KV is: in the pages of one of a sequence's tables, at the same place in each.
+struct KvPlace {
+  int table = 0;
+  int slot = 0;
+};
+
+// The KV pool, of equal pages, also called blocks where a page has all layers: the chunk at slot s
+// of page p starts at base + p * block_stride_bytes + s * layer_stride_bytes and is [K,V][kv_heads]
+// of heads, head_bytes() each: [block_tokens] rows of KvRowBytes, then [block_tokens] of (scale,
+// zero) unless `format` is kPlain.
 struct KvPool {
   std::byte* base = nullptr;
   int64_t block_stride_bytes = 0;
@@ -130,7 +138,16 @@ struct KvPool {
   KvFormat format = KvFormat::kPlain;
   KvCopier* copier = nullptr;  // copies from and to `base`; null: `base` is host memory
   int shared_file = -1;        // Buffer::shared_file of the pool's memory
+  int tables = 1;              // of each sequence
+  // By layer. Empty: there is one table, and a layer's slot is its number.
+  std::vector<KvPlace> places = {};
 
+  KvPlace PlaceOf(int layer) const {
+    return places.empty() ? KvPlace{0, layer} : places[static_cast<size_t>(layer)];
+  }
+  std::byte* Chunk(int32_t page, int slot) const {
+    return base + page * block_stride_bytes + slot * layer_stride_bytes;
+  }
   int64_t row_bytes() const { return KvRowBytes(format, dtype, head_dim); }
   int64_t head_bytes() const { return block_tokens * (row_bytes() + KvRowParameterBytes(format)); }
 };
@@ -141,7 +158,9 @@ struct SequenceRows {
   int first_row = 0;
   int row_count = 0;
   int context = 0;
-  absl::Span<const int32_t> blocks;  // covers context + row_count tokens
+  // The pages of its blocks, [table][block], as many for each table; they cover context + row_count
+  // tokens. Those before what a layer's window reaches may be any that hold finite numbers.
+  absl::Span<const int32_t> blocks;
 };
 
 inline constexpr int32_t kNotDrawn = -1;

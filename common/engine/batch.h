@@ -3,6 +3,7 @@
 #define BATON_COMMON_ENGINE_BATCH_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -20,9 +21,12 @@ struct BatchEntry {
   // input. The id in tokens.back() is then ignored, and history.tokens does not contain it yet.
   // nullopt: all tokens are known.
   std::optional<int> drawn_by;
-  int context = 0;                       // tokens before `tokens`; their KV is in `blocks`
-  absl::Span<const kv::BlockId> blocks;  // covers context + tokens.size() tokens
-  bool sample = false;                   // draw the token after the last of `tokens`
+  int context = 0;  // tokens before `tokens`; their KV is in `blocks`
+  // The pages of its blocks as SequenceRows has them; for pools whose blocks are pages, the blocks'
+  // ids. Covers context + tokens.size() tokens.
+  absl::Span<const int32_t> blocks;
+  std::shared_ptr<const std::vector<int32_t>> tables;  // what `blocks` refers to, or null
+  bool sample = false;                                 // draw the token after the last of `tokens`
 
   // For the draw requested by `sample`: `sampling` must then be set.
   const model::SamplingParams* sampling = nullptr;
@@ -42,6 +46,10 @@ struct BatchEntry {
   // Return the log probability of each of these as the token after the last of `tokens`.
   absl::Span<const int32_t> labels;
 };
+
+// Sets `blocks` to those of the lease, which must live as long as the entry. REQUIRES: `context` is
+// set; the lease has the window pages that the entry's tokens see.
+void SetBlocks(const kv::BlockLease& lease, BatchEntry* entry, int block_tokens);
 
 struct Batch {
   std::vector<BatchEntry> entries;

@@ -29,21 +29,20 @@ class ModelEngine final : public Engine {
   bool RunsAhead(const Batch& batch) const override;
   void Launch(const Batch& batch) override;
   std::vector<StepResult> Collect() override;
-  void CopyBlocks(absl::Span<const kv::BlockId> sources,
-                  absl::Span<const kv::BlockId> targets) override {
+  void CopyPages(absl::Span<const int32_t> sources, absl::Span<const int32_t> targets) override {
     backend_->CopyBlocks(pool_, sources, targets);
     if (copier_ != nullptr) backend_->RecordEvent()->Wait();  // it may write to the sources next
   }
-  void ReadBlocks(absl::Span<const kv::BlockId> blocks, std::byte* host) override {
-    for (size_t i = 0; i < blocks.size(); ++i) {
-      backend_->CopyToHost(host + i * block_bytes(), Block(blocks[i]), block_bytes());
+  void ReadPages(absl::Span<const int32_t> pages, std::byte* host) override {
+    for (size_t i = 0; i < pages.size(); ++i) {
+      backend_->CopyToHost(host + i * page_bytes(), pool_.Chunk(pages[i], 0), page_bytes());
     }
   }
-  void WriteBlocks(absl::Span<const kv::BlockId> blocks, const std::byte* host) override {
-    for (size_t i = 0; i < blocks.size(); ++i) {
-      backend_->CopyToDevice(Block(blocks[i]), host + i * block_bytes(), block_bytes());
+  void WritePages(absl::Span<const int32_t> pages, const std::byte* host) override {
+    for (size_t i = 0; i < pages.size(); ++i) {
+      backend_->CopyToDevice(pool_.Chunk(pages[i], 0), host + i * page_bytes(), page_bytes());
     }
-    if (copier_ != nullptr) backend_->RecordEvent()->Wait();  // it may read the blocks next
+    if (copier_ != nullptr) backend_->RecordEvent()->Wait();  // it may read the pages next
   }
   absl::StatusOr<std::shared_ptr<backend::DeviceLinks>> MakeDeviceLinks() override {
     return backend_->MakeDeviceLinks(pool_);
@@ -84,8 +83,7 @@ class ModelEngine final : public Engine {
               std::vector<StepResult>& results);
   // logits_ are of the entry's row.
   void UseLogits(const BatchEntry& entry, int row, StepResult& result) const;
-  size_t block_bytes() const { return static_cast<size_t>(pool_.block_stride_bytes); }
-  std::byte* Block(kv::BlockId id) const { return pool_.base + id * pool_.block_stride_bytes; }
+  size_t page_bytes() const { return static_cast<size_t>(pool_.block_stride_bytes); }
 
   // Destroyed in reverse order: the backend outlives what it made.
   std::unique_ptr<backend::Backend> backend_;
@@ -166,32 +164,33 @@ absl::Status ModelEngine::PlanMemory(const EngineOptions& options) {
 }
 
 absl::Status ModelEngine::MakePool(const EngineOptions& options) {
-  const int64_t block_bytes = plan_.block_bytes;
+  const int64_t page_bytes = plan_.page_bytes;
   // The plan counts to the byte what a GPU takes. Where a device takes more or less, blocks fill
   // what is there, unless the options ask for so many.
   if (has_arena_ && options.num_blocks == 0 && options.kv_cache_bytes == 0) {
     const int64_t left = static_cast<int64_t>(*backend_->FreeBytes());
-    plan_.block_count =
-        std::min<int64_t>(left / block_bytes, std::numeric_limits<kv::BlockId>::max());
-    if (plan_.block_count < 1) {
-      return MakeError(absl::StatusCode::kResourceExhausted, "MODEL_TOO_LARGE",
-                       absl::StrCat("loading the model left ", left, " bytes of the device's, ",
-                                    "expected at least a KV block's ", block_bytes));
+    plan_.page_count =
+        std::min<int64_t>(left / page_bytes, std::numeric_limits<kv::BlockId>::max());
+    if (plan_.page_count < plan_.shape.pages()) {
+      return MakeError(
+          absl::StatusCode::kResourceExhausted, "MODEL_TOO_LARGE",
+          absl::StrCat("loading the model left ", left, " bytes of the device's, ",
+                       "expected at least a KV block's ", page_bytes * plan_.shape.pages()));
     }
   }
-  const int64_t block_count = plan_.block_count;
-  const size_t pool_bytes = static_cast<size_t>(block_count * block_bytes);
+  const int64_t page_count = plan_.page_count;
+  const size_t pool_bytes = static_cast<size_t>(page_count * page_bytes);
   absl::StatusOr<std::unique_ptr<backend::Buffer>> memory =
       options.share_kv_pool ? backend_->AllocateShared(pool_bytes) : backend_->Allocate(pool_bytes);
   if (!memory.ok()) {
-    return Annotate(memory.status(),
-                    absl::StrCat("KV pool of ", block_count, " blocks of ", block_bytes, " bytes"));
+    return Annotate(memory.status(), absl::StrCat("KV pool of ", page_count, " ", plan_.units(),
+                                                  " of ", page_bytes, " bytes"));
   }
   pool_memory_ = *std::move(memory);
   pool_.base = static_cast<std::byte*>(pool_memory_->data());
-  pool_.block_stride_bytes = block_bytes;
+  pool_.block_stride_bytes = page_bytes;
   pool_.layer_stride_bytes = static_cast<int64_t>(layout_.ChunkBytes());
-  pool_.block_count = static_cast<int>(block_count);
+  pool_.block_count = static_cast<int>(page_count);
   pool_.kv_heads = layout_.kv_heads;
   pool_.head_dim = layout_.head_dim;
   pool_.block_tokens = layout_.block_tokens;
@@ -200,6 +199,11 @@ absl::Status ModelEngine::MakePool(const EngineOptions& options) {
   pool_.format = shape_.limits.kv_format;
   BATON_CHECK_EQ(2 * pool_.kv_heads * pool_.head_bytes(), pool_.layer_stride_bytes);
   pool_.shared_file = pool_memory_->shared_file();
+  if (layout_.windowed()) {
+    const kv::KvPages pages = layout_.Pages();
+    pool_.tables = pages.tables();
+    for (const auto [table, slot] : pages.places) pool_.places.push_back({table, slot});
+  }
   copier_ = backend_->MakeKvCopier(pool_);
   pool_.copier = copier_.get();
   return absl::OkStatus();
@@ -211,10 +215,10 @@ void ModelEngine::WarmUp(EngineOptions::WarmUp what) {
   // Long enough for the kernels of many rows.
   constexpr int kPromptTokens = 128;
   const int blocks = std::min((kPromptTokens + layout_.block_tokens - 1) / layout_.block_tokens,
-                              pool_.block_count);
+                              pool_.block_count / pool_.tables);
   const std::vector<int32_t> tokens(static_cast<size_t>(std::min(
       {kPromptTokens, blocks * layout_.block_tokens, max_model_len_, max_num_batched_tokens_})));
-  std::vector<kv::BlockId> ids(static_cast<size_t>(blocks));
+  std::vector<int32_t> ids(static_cast<size_t>(blocks * pool_.tables));
   std::iota(ids.begin(), ids.end(), 0);
   model::SamplingParams sampling;
   sampling.top_p = 0.9f;
@@ -330,7 +334,7 @@ void ModelEngine::AddEntry(const BatchEntry& entry, size_t index) {
   const int count = static_cast<int>(entry.tokens.size());
   BATON_CHECK_GE(count, 1);
   BATON_CHECK_LE(entry.context + count, max_model_len_);
-  BATON_CHECK_GE(static_cast<int64_t>(entry.blocks.size()) * layout_.block_tokens,
+  BATON_CHECK_GE(static_cast<int64_t>(entry.blocks.size()) / pool_.tables * layout_.block_tokens,
                  entry.context + count);
   BATON_CHECK(!entry.sample || entry.sampling != nullptr);
   BATON_CHECK_LE(entry.targets.size(), entry.tokens.size());
@@ -383,6 +387,8 @@ void ModelEngine::UseLogits(const BatchEntry& entry, int row, StepResult& result
 }
 
 }  // namespace
+
+kv::BlockShape Engine::block_shape() const { return ShapeOfBlocks(layout_); }
 
 absl::StatusOr<std::shared_ptr<backend::DeviceLinks>> Engine::MakeDeviceLinks() {
   return MakeError(absl::StatusCode::kFailedPrecondition, "DEVICE_LINK",

@@ -15,6 +15,7 @@
 #include "common/backend/backend.h"
 #include "common/backend/backend_options.h"
 #include "common/engine/batch.h"
+#include "common/kv/block_pool.h"
 #include "common/kv/kv_layout.h"
 #include "common/model/model_config.h"
 #include "common/model/transformer.h"
@@ -91,14 +92,13 @@ class Engine {
   virtual void Launch(const Batch& batch);
   virtual std::vector<StepResult> Collect();
   static constexpr int kMaxLaunched = 2;
-  // Copies whole blocks, all layers, for copy-on-write: targets[i] = sources[i]. CopyBlocks and
-  // WriteBlocks wait until the copy is done if kv_pool().copier is another way to the blocks.
-  virtual void CopyBlocks(absl::Span<const kv::BlockId> sources,
-                          absl::Span<const kv::BlockId> targets) = 0;
-  // Copy whole blocks, all layers, to and from host memory, kv_layout().BlockBytes() for each block
-  // in turn.
-  virtual void ReadBlocks(absl::Span<const kv::BlockId> blocks, std::byte* host) = 0;
-  virtual void WriteBlocks(absl::Span<const kv::BlockId> blocks, const std::byte* host) = 0;
+  // Copies whole pages (KvPages in kv_layout.h), for copy-on-write: targets[i] = sources[i].
+  // CopyPages and WritePages wait until the copy is done if kv_pool().copier is another way to the
+  // pages.
+  virtual void CopyPages(absl::Span<const int32_t> sources, absl::Span<const int32_t> targets) = 0;
+  // Copy whole pages to and from host memory, kv_pool().block_stride_bytes for each page in turn.
+  virtual void ReadPages(absl::Span<const int32_t> pages, std::byte* host) = 0;
+  virtual void WritePages(absl::Span<const int32_t> pages, const std::byte* host) = 0;
   // As Backend::MakeDeviceLinks, for the KV pool.
   virtual absl::StatusOr<std::shared_ptr<backend::DeviceLinks>> MakeDeviceLinks();
   // Returns one line for logs: device, instruction set or chip, types, and what fits if memory is
@@ -110,6 +110,8 @@ class Engine {
   const model::ModelConfig& config() const { return config_; }
   const kv::KvLayout& kv_layout() const { return layout_; }
   const backend::KvPool& kv_pool() const { return pool_; }
+  // Of the pool's blocks.
+  kv::BlockShape block_shape() const;
   int max_model_len() const { return max_model_len_; }
   int max_num_batched_tokens() const { return max_num_batched_tokens_; }
   int max_num_seqs() const { return max_num_seqs_; }

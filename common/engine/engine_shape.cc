@@ -62,6 +62,19 @@ absl::Status CheckUniformLayers(const model::ModelConfig& config) {
   return absl::OkStatus();
 }
 
+// Empty unless some layers have windows, narrower than the model's context, and others see all. A
+// model whose layers all have windows keeps the KV of all tokens.
+std::vector<int> WindowsOf(const model::ModelConfig& config) {
+  std::vector<int> windows;
+  for (const model::LayerSpec& layer : config.layers) {
+    const int window = layer.attention().window;
+    windows.push_back(window < config.max_positions ? window : 0);
+  }
+  const auto full = static_cast<size_t>(std::count(windows.begin(), windows.end(), 0));
+  if (full == 0 || full == windows.size()) windows.clear();
+  return windows;
+}
+
 }  // namespace
 
 absl::Status CheckModel(const model::ModelConfig& config, const EngineOptions& options) {
@@ -72,6 +85,12 @@ absl::Status CheckModel(const model::ModelConfig& config, const EngineOptions& o
                                      " was made for at most ", config.max_positions, " tokens"));
   }
   return absl::OkStatus();
+}
+
+kv::BlockShape ShapeOfBlocks(const kv::KvLayout& layout) {
+  if (!layout.windowed()) return {};
+  const kv::KvPages pages = layout.Pages();
+  return {pages.full_tables, pages.window_tables, pages.window_blocks};
 }
 
 absl::StatusOr<EngineShape> ShapeOf(const model::ModelConfig& config, const EngineOptions& options,
@@ -89,6 +108,7 @@ absl::StatusOr<EngineShape> ShapeOf(const model::ModelConfig& config, const Engi
   layout.dequantized = options.backend.dequantize_weights &&
                        (config.quantization || config.has_blocks || config.load_bits > 0);
   layout.format_version = 1;
+  layout.windows = WindowsOf(config);
   BATON_RETURN_IF_ERROR(layout.Validate());
   backend::StepLimits& limits = shape.limits;
   limits.max_rows = std::max(options.max_num_batched_tokens, options.max_num_seqs);
@@ -103,6 +123,7 @@ absl::StatusOr<EngineShape> ShapeOf(const model::ModelConfig& config, const Engi
   limits.block_tokens = layout.block_tokens;
   BATON_ASSIGN_OR_RETURN(limits.kv_format, FormatOf(layout.dtype, activation));
   limits.layers = layout.layers;
+  limits.kv_tables = layout.Pages().tables();
   limits.hidden_dim = config.hidden_dim;
   limits.vocab_size = config.vocab_size;
   model::SetQuantizedLimits(config, &limits);

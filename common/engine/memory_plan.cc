@@ -7,11 +7,12 @@
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
+#include "common/engine/engine_shape.h"
 
 namespace baton::engine {
 namespace {
 
-constexpr int64_t kMostBlocks = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMostPages = std::numeric_limits<int32_t>::max();
 
 std::string Size(int64_t bytes) {
   constexpr double kMiB = 1 << 20;
@@ -20,8 +21,9 @@ std::string Size(int64_t bytes) {
 
 absl::Status TooLarge(const MemoryDemand& demand, const MemoryPlan& plan, int64_t free_bytes) {
   const int64_t needed = plan.fixed_bytes() + plan.kv_bytes();
-  const bool pool_is_to_blame = plan.fixed_bytes() + plan.block_bytes <= free_bytes &&
-                                (demand.num_blocks > 0 || demand.kv_cache_bytes > 0);
+  const bool pool_is_to_blame =
+      plan.fixed_bytes() + plan.page_bytes * plan.shape.pages() <= free_bytes &&
+      (demand.num_blocks > 0 || demand.kv_cache_bytes > 0);
   return MakeError(
       absl::StatusCode::kResourceExhausted, "MODEL_TOO_LARGE",
       absl::StrCat(
@@ -30,7 +32,7 @@ absl::Status TooLarge(const MemoryDemand& demand, const MemoryPlan& plan, int64_
           " positions ", Size(plan.rope_bytes), " + activations of ", demand.limits.max_rows,
           " batch tokens and ", demand.limits.max_logit_rows, " logit rows ",
           Size(plan.activation_bytes), " + workspaces of the kernels ", Size(plan.kernel_bytes),
-          " + ", plan.block_count, " KV blocks of ", plan.block_bytes, " bytes ",
+          " + ", plan.page_count, " KV ", plan.units(), " of ", plan.page_bytes, " bytes ",
           Size(plan.kv_bytes()), " = ", Size(needed), ", expected at most the ", Size(free_bytes),
           " that are free: ", Size(needed - free_bytes), " too much. ",
           pool_is_to_blame ? "Lower --num-blocks or --kv-cache-memory"
@@ -41,15 +43,28 @@ absl::Status TooLarge(const MemoryDemand& demand, const MemoryPlan& plan, int64_
 }  // namespace
 
 int64_t MemoryPlan::sequences_of(int64_t tokens) const {
-  const int64_t blocks_a_sequence = (tokens + block_tokens - 1) / block_tokens;
-  return block_count / std::max<int64_t>(1, blocks_a_sequence);
+  return page_count / std::max<int64_t>(1, pages_of(tokens));
+}
+
+int64_t MemoryPlan::pages_of(int64_t tokens) const {
+  return shape.LeastPages((tokens + block_tokens - 1) / block_tokens);
+}
+
+int64_t MemoryPlan::kv_tokens() const {
+  return shape.MostBlocks(page_count, shape.window_blocks + 2) * block_tokens;
+}
+
+int64_t MemoryPlan::sent_bytes(int64_t tokens) const {
+  const int64_t blocks = (tokens + block_tokens - 1) / block_tokens;
+  return layout.windowed() ? layout.NeededBytes(0, static_cast<int>(blocks)) : tokens * token_bytes;
 }
 
 std::string MemoryPlan::ToString() const {
   return absl::StrCat("weights ", Size(weight_bytes), ", workspaces ",
                       Size(fixed_bytes() - weight_bytes), ", KV pool ", Size(kv_bytes()), ": ",
-                      block_count, " blocks, ", kv_tokens(), " tokens of ", token_bytes, " bytes, ",
-                      full_sequences(), " sequences of ", max_positions);
+                      page_count, " ", units(), ", ", kv_tokens(), " tokens of ",
+                      shape.windowed() ? "up to " : "", token_bytes, " bytes, ", full_sequences(),
+                      " sequences of ", max_positions);
 }
 
 MemoryPlan FixedMemory(const MemoryDemand& demand) {
@@ -65,9 +80,11 @@ MemoryPlan FixedMemory(const MemoryDemand& demand) {
                                                  demand.activation, demand.needs_gate_up))
           .device_bytes;
   plan.kernel_bytes = demand.kernel_bytes;
-  plan.block_bytes = demand.layout.BlockBytes();
+  plan.layout = demand.layout;
+  plan.shape = ShapeOfBlocks(demand.layout);
+  plan.page_bytes = demand.layout.PageBytes();
   plan.block_tokens = demand.layout.block_tokens;
-  plan.token_bytes = plan.block_bytes / plan.block_tokens;
+  plan.token_bytes = demand.layout.BlockBytes() / plan.block_tokens;
   plan.max_positions = limits.max_positions;
   return plan;
 }
@@ -77,28 +94,32 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryDemand& demand) {
   BATON_CHECK_GE(demand.kv_cache_bytes, 0);
   const backend::StepLimits& limits = demand.limits;
   MemoryPlan plan = FixedMemory(demand);
-  plan.block_count = demand.num_blocks;
-  if (plan.block_count == 0 && (demand.kv_cache_bytes > 0 || !demand.free_bytes)) {
+  const int pages_a_block = plan.shape.pages();
+  plan.page_count = int64_t{demand.num_blocks} * pages_a_block;
+  if (plan.page_count == 0 && (demand.kv_cache_bytes > 0 || !demand.free_bytes)) {
     const int64_t bytes = demand.kv_cache_bytes > 0 ? demand.kv_cache_bytes : kDefaultKvCacheBytes;
-    plan.block_count = bytes / plan.block_bytes;
-    if (plan.block_count < 1 || plan.block_count > kMostBlocks) {
-      return InvalidField("KV_POOL_SIZE", "--kv-cache-memory",
-                          absl::StrCat(bytes, " bytes give ", plan.block_count, " KV blocks of ",
-                                       plan.block_bytes, " bytes (", demand.layout.ToString(),
-                                       "): expected at least 1 and fewer than 2^31"));
+    plan.page_count = bytes / plan.page_bytes;
+    if (plan.page_count < pages_a_block || plan.page_count > kMostPages) {
+      return InvalidField(
+          "KV_POOL_SIZE", "--kv-cache-memory",
+          absl::StrCat(bytes, " bytes give ", plan.page_count, " KV ", plan.units(), " of ",
+                       plan.page_bytes, " bytes (", demand.layout.ToString(),
+                       "): expected at least ", pages_a_block, " and fewer than 2^31"));
     }
   }
-  if (plan.block_count > std::numeric_limits<int64_t>::max() / 2 / plan.block_bytes) {
+  if (plan.page_count > kMostPages ||
+      plan.page_count > std::numeric_limits<int64_t>::max() / 2 / plan.page_bytes) {
     return InvalidField("KV_POOL_SIZE", "--num-blocks",
-                        absl::StrCat(plan.block_count, " KV blocks of ", plan.block_bytes,
-                                     " bytes: expected fewer bytes than 2^62"));
+                        absl::StrCat(plan.page_count, " KV ", plan.units(), " of ", plan.page_bytes,
+                                     " bytes: expected fewer than 2^31, of fewer bytes than 2^62"));
   }
   if (!demand.free_bytes) return plan;
-  if (plan.block_count == 0) {
+  if (plan.page_count == 0) {
     const int64_t left = *demand.free_bytes - plan.fixed_bytes();
     const int64_t least_tokens = std::min(limits.max_rows, limits.max_positions);
-    const int64_t least = (least_tokens + plan.block_tokens - 1) / plan.block_tokens;
-    plan.block_count = std::clamp<int64_t>(left / plan.block_bytes, least, kMostBlocks);
+    const int64_t least =
+        (least_tokens + plan.block_tokens - 1) / plan.block_tokens * pages_a_block;
+    plan.page_count = std::clamp<int64_t>(left / plan.page_bytes, least, kMostPages);
   }
   if (plan.fixed_bytes() + plan.kv_bytes() > *demand.free_bytes) {
     return TooLarge(demand, plan, *demand.free_bytes);

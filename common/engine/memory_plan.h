@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/backend/backend.h"
+#include "common/kv/block_pool.h"
 #include "common/kv/kv_layout.h"
 #include "common/model/device_memory.h"
 #include "common/model/model_config.h"
@@ -27,7 +28,7 @@ struct MemoryDemand {
   int64_t kernel_bytes = 0;    // Backend::WorkspaceBytes(limits)
   bool needs_gate_up = true;   // the backend's
   kv::KvLayout layout;         // valid
-  int num_blocks = 0;          // 0: as many as kv_cache_bytes holds
+  int num_blocks = 0;          // 0: as many as kv_cache_bytes holds; of all layers
   int64_t kv_cache_bytes = 0;  // 0: the rest of free_bytes, or kDefaultKvCacheBytes
   // Memory that the device has for all of this; nullopt: no bound is known.
   std::optional<int64_t> free_bytes;
@@ -39,16 +40,26 @@ struct MemoryPlan {
   int64_t rope_bytes = 0;
   int64_t activation_bytes = 0;  // tensors between the operations of a step
   int64_t kernel_bytes = 0;      // the backend's own staging and workspaces
-  int64_t block_bytes = 0;
+  kv::KvLayout layout;           // of a model that is served
+  kv::BlockShape shape;
+  int64_t page_bytes = 0;   // a block's, where it is one page
   int64_t token_bytes = 0;  // KV of one token, all layers
-  int64_t block_count = 0;
+  int64_t page_count = 0;
   int block_tokens = 0;
   int max_positions = 0;
 
-  int64_t kv_bytes() const { return block_count * block_bytes; }
-  int64_t kv_tokens() const { return block_count * block_tokens; }
+  int64_t kv_bytes() const { return page_count * page_bytes; }
+  // Of the longest sequence that fits; it may be longer than max_positions.
+  int64_t kv_tokens() const;
+  // The pages of a sequence of so many tokens while it decodes, and their bytes.
+  int64_t pages_of(int64_t tokens) const;
+  int64_t sequence_bytes(int64_t tokens) const { return pages_of(tokens) * page_bytes; }
+  // The KV of a prompt of so many tokens that goes to the worker that answers it.
+  int64_t sent_bytes(int64_t tokens) const;
   // How many sequences of `tokens` tokens, or of max_positions tokens, the pool holds at once.
   int64_t sequences_of(int64_t tokens) const;
+  // "blocks" or "pages".
+  const char* units() const { return shape.pages() == 1 ? "blocks" : "pages"; }
   int64_t full_sequences() const { return sequences_of(max_positions); }
   // Everything except the KV pool.
   int64_t fixed_bytes() const {
@@ -58,7 +69,7 @@ struct MemoryPlan {
   std::string ToString() const;
 };
 
-// Returns what is needed whatever the pool's size: block_count stays 0.
+// Returns what is needed whatever the pool's size: page_count stays 0.
 MemoryPlan FixedMemory(const MemoryDemand& demand);
 
 // Returns the plan with the requested pool. Without a request, the pool is the largest that fits,

@@ -139,11 +139,11 @@ absl::Status PlanUnserved(const ServingQuestion& question, ServingPlan* plan) {
   memory.weight_bytes = memory.weights.total().device_bytes;
   memory.block_tokens = question.engine.block_tokens;
   memory.token_bytes = costs.kv_elements() * element;
-  memory.block_bytes = memory.token_bytes * memory.block_tokens;
+  memory.page_bytes = memory.token_bytes * memory.block_tokens;
   memory.max_positions =
       question.engine.max_model_len > 0 ? question.engine.max_model_len : costs.max_positions;
-  memory.block_count =
-      std::max<int64_t>(0, plan->arena_bytes - memory.weight_bytes) / memory.block_bytes;
+  memory.page_count =
+      std::max<int64_t>(0, plan->arena_bytes - memory.weight_bytes) / memory.page_bytes;
   return absl::OkStatus();
 }
 
@@ -173,7 +173,7 @@ PrefillFloor PrefillOf(const ServingPlan& plan, int tokens) {
   const double weights =
       model::DecodeStepBytes(plan.costs, plan.weights, plan.activation, 0, tokens, 0).weights;
   floor.memory_ms = weights / plan.gpu.bytes_per_second * 1e3;
-  floor.kv_bytes = plan.memory.token_bytes * tokens;
+  floor.kv_bytes = plan.memory.sent_bytes(tokens);
   const auto over = [&](const char* link, double bytes_per_second) {
     TransferTime time;
     time.link = link;

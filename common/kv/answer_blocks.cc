@@ -12,7 +12,18 @@ int64_t BlocksOfAnswer(int64_t prompt_tokens, int64_t max_tokens, int beams, int
   return shared + (blocks - shared + 1) * beams;
 }
 
-int64_t LongestAnswer(int64_t prompt_tokens, int beams, int block_tokens, int64_t blocks) {
+int64_t PagesOfAnswer(int64_t prompt_tokens, int64_t max_tokens, int beams, int block_tokens,
+                      const BlockShape& shape) {
+  const int64_t blocks = BlocksOfAnswer(prompt_tokens, max_tokens, beams, block_tokens);
+  // Each beam may need the window pages of blocks of its own.
+  const int64_t windowed = int64_t{shape.window_blocks + 2} * std::max(beams, 1);
+  return shape.PagesOf(blocks, windowed);
+}
+
+int64_t LongestAnswer(int64_t prompt_tokens, int beams, int block_tokens, int64_t pages,
+                      const BlockShape& shape) {
+  const int64_t windowed = int64_t{shape.window_blocks + 2} * std::max(beams, 1);
+  const int64_t blocks = shape.MostBlocks(pages, windowed);
   int64_t of_one = blocks;
   if (beams > 0) {
     const int64_t shared = prompt_tokens / block_tokens;

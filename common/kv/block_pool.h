@@ -2,6 +2,11 @@
 //
 //   free ── Acquire ──▶ referenced by one lease ── Share ──▶ by several ── last Release ──▶ free
 //
+// Pages. A pool is of equal pages, and a block has one for each of its tables (KvPages in
+// kv_layout.h). Those of layers with a sliding window, its *window pages*, have references of their
+// own: a sequence that has left a block behind drops them with DropWindows, and keeps the rest of
+// the block. Without such layers a block is one page, and has the page's id.
+//
 // Thread: a pool and all its leases belong to one scheduler loop; unsynchronized.
 #ifndef BATON_COMMON_KV_BLOCK_POOL_H_
 #define BATON_COMMON_KV_BLOCK_POOL_H_
@@ -27,12 +32,55 @@ enum class BlockUse {
 };
 absl::string_view BlockUseName(BlockUse use);  // "active", "held", "cached"
 
+// Of pages.
 struct BlockCounts {
   int total = 0;
   int free = 0;
   int active = 0;
   int cached = 0;
   int held = 0;
+};
+
+// The pages of a block, and how long a sequence needs its window pages.
+struct BlockShape {
+  int full_pages = 1;
+  int window_pages = 0;
+  // How many blocks before a token have KV that it may need in window pages.
+  int window_blocks = 0;
+
+  int pages() const { return full_pages + window_pages; }
+  bool windowed() const { return window_pages > 0; }
+  // The first block whose window pages are needed by what follows `blocks` whole blocks, perhaps
+  // with a partial one behind them, and by their last token.
+  int FirstWindowBlock(int blocks) const {
+    return blocks > window_blocks ? blocks - window_blocks : 0;
+  }
+  // The same for the token at `position` and those behind it.
+  int FirstWindowBlockAt(int position, int block_tokens) const {
+    return FirstWindowBlock((position + 1) / block_tokens);
+  }
+  // The pages of a sequence of so many blocks that has window pages in `windowed` of them.
+  int64_t PagesOf(int64_t blocks, int64_t windowed) const {
+    return blocks * full_pages + (windowed < blocks ? windowed : blocks) * window_pages;
+  }
+  // The pages that a sequence of so many blocks needs to grow block by block.
+  int64_t LeastPages(int64_t blocks) const { return PagesOf(blocks, window_blocks + 2); }
+  // The most blocks of which PagesOf(blocks, windowed) is at most `pages`.
+  int64_t MostBlocks(int64_t pages, int64_t windowed) const {
+    const int64_t all = windowed * (full_pages + window_pages);
+    return pages < all ? pages / (full_pages + window_pages)
+                       : (pages - windowed * window_pages) / full_pages;
+  }
+  // How many blocks with window pages a sequence of so many blocks holds that is computed in chunks
+  // of up to `chunk_blocks`: those before a chunk that it needs, and the chunk's; fewer where a
+  // pool of so many pages would not have them.
+  int ComputedWindows(int64_t blocks, int chunk_blocks, int64_t pages) const {
+    if (!windowed()) return 0;
+    const int64_t most = (pages - blocks * full_pages) / window_pages;
+    const int64_t wanted =
+        most < window_blocks + chunk_blocks ? most : window_blocks + chunk_blocks;
+    return static_cast<int>(wanted < window_blocks + 2 ? window_blocks + 2 : wanted);
+  }
 };
 
 class BlockPool;
@@ -53,8 +101,21 @@ class BlockLease {
   bool empty() const { return ids_.empty(); }
   BlockUse use() const { return use_; }
 
-  // Returns new references to the blocks at [begin, end). REQUIRES: 0 <= begin <= end <= size().
-  BlockLease Share(int begin, int end, BlockUse use) const;
+  // Of its pool's blocks.
+  BlockShape shape() const;
+  // The pages that it refers to; those of blocks that it has twice count twice.
+  int page_count() const;
+  // Whether it refers to the window pages of its block `index`, too.
+  bool has_window(int index) const { return !windows_.empty() && windows_[index] != 0; }
+  // The pages of block `index` by table; -1: a window page that it does not refer to.
+  std::vector<int32_t> PagesOf(int index) const;
+  // The pages of the blocks [begin, end) as [table][block], in the same way. For pools whose blocks
+  // are pages: their ids.
+  std::vector<int32_t> Tables(int begin, int end) const;
+
+  // Returns new references to the blocks at [begin, end), and to the window pages, as far as this
+  // lease has them, of those at [window_begin, end). REQUIRES: 0 <= begin <= end <= size().
+  BlockLease Share(int begin, int end, BlockUse use, int window_begin = 0) const;
 
   // Puts tail's blocks after this lease's own; `tail` is empty afterwards. An empty lease takes
   // over the tail's pool and use. REQUIRES otherwise, unless the tail is empty: same pool, same
@@ -66,12 +127,30 @@ class BlockLease {
 
   void SetUse(BlockUse use);
 
+  // Gives the references to the window pages of the blocks before `end` back. At most size().
+  void DropWindows(int end);
+  // Gives window pages to the blocks of [begin, end) that have none, in their order, as long as
+  // pages are free. Returns the first block of the range that has none; `end` if all have.
+  // REQUIRES: no other lease refers to window pages of those blocks.
+  int AddWindows(int begin, int end);
+  // Refers to the window pages that `other` has of the blocks [begin, end), too, which both have at
+  // these indexes.
+  void ShareWindows(const BlockLease& other, int begin, int end);
+  // How many blocks of [begin, end) lack window pages.
+  int LackingWindows(int begin, int end) const;
+
   // Gives all references back now.
   void Release();
 
  private:
   friend class BlockPool;
-  BlockLease(BlockPool* pool, BlockUse use, std::vector<BlockId> ids);
+  friend class RadixCache;
+  BlockLease(BlockPool* pool, BlockUse use, std::vector<BlockId> ids, std::vector<uint8_t> windows);
+
+  // Of one block, for the prefix cache: refers to the block and the window pages of other's block,
+  // of the same tokens, in place of its own; gives the window pages of its own block back.
+  void Replace(int index, const BlockLease& other, int other_index);
+  void DropWindow(int index);
 
   void TakeFrom(BlockLease& other) noexcept;
   void Join(BlockPool* pool);  // enters the pool's list of leases
@@ -81,6 +160,8 @@ class BlockLease {
   BlockPool* pool_ = nullptr;
   BlockUse use_ = BlockUse::kActive;
   std::vector<BlockId> ids_;
+  std::vector<uint8_t> windows_;  // by index, of pools with window pages: 1 if it refers to them
+  int windows_from_ = 0;          // no block before it has window pages
   BlockLease* previous_ = nullptr;
   BlockLease* next_ = nullptr;
 };
@@ -88,30 +169,43 @@ class BlockLease {
 // Must outlive its leases (checked).
 class BlockPool {
  public:
-  // REQUIRES: block_count >= 0.
-  explicit BlockPool(int block_count);
+  // REQUIRES: page_count >= 0.
+  explicit BlockPool(int page_count, const BlockShape& shape = {});
   ~BlockPool();
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
-  // RESOURCE_EXHAUSTED with reason KV_BLOCKS_EXHAUSTED, taking nothing, if fewer than `count` are
-  // free. REQUIRES: count >= 0.
+  // Blocks with all their pages. RESOURCE_EXHAUSTED with reason KV_BLOCKS_EXHAUSTED, taking
+  // nothing, if fewer pages are free than that takes. REQUIRES: count >= 0.
   //
   // The block freed last is handed out first: it is the likeliest to be in the CPU's caches and
   // TLB, and blocks never used stay untouched memory. The order depends on the calls only.
-  absl::StatusOr<BlockLease> Acquire(int count, BlockUse use);
+  absl::StatusOr<BlockLease> Acquire(int count, BlockUse use) {
+    return Acquire(count, use, 0, count);
+  }
+  // The same, but only the blocks of [window_begin, window_end) get window pages.
+  // REQUIRES: window_begin <= window_end <= count.
+  absl::StatusOr<BlockLease> Acquire(int count, BlockUse use, int window_begin, int window_end);
 
+  const BlockShape& shape() const { return shape_; }
   const BlockCounts& counts() const { return counts_; }
   int RefCount(BlockId id) const;
+  // References to the block's window pages; 0: it has none.
+  int WindowRefCount(BlockId id) const;
+  // The pages that the block has now.
+  int PageCount(BlockId id) const;
+  int block_count() const { return static_cast<int>(references_.size()); }
 
   // Called each time a block's references grow from one to two (shared = true) and shrink from two
-  // to one (false). One listener, the prefix cache: so it knows what it may evict without a search.
-  // It must not touch the pool's leases from inside the call.
-  void SetShareListener(std::function<void(BlockId, bool shared)> listener);
+  // to one (false); the second one, each time those to its window pages do. One listener, the
+  // prefix cache: so it knows what it may evict without a search. It must not touch the pool's
+  // leases from inside the call.
+  void SetShareListener(std::function<void(BlockId, bool shared)> listener,
+                        std::function<void(BlockId, bool shared)> window_listener = nullptr);
 
   // Ends the process unless the references of all live leases add up to every block's counts, the
-  // free list has each unreferenced block once, and free + active + cached + held == total.
-  // O(blocks + references).
+  // free list has each unreferenced block once, each page is a block's or free, and free + active +
+  // cached + held == total. O(blocks + references).
   void CheckIntegrity() const;
 
  private:
@@ -124,12 +218,27 @@ class BlockPool {
   void AddReference(BlockId id, BlockUse use);
   void DropReference(BlockId id, BlockUse use);
   void ChangeUse(BlockId id, BlockUse from, BlockUse to);
+  // The same for its window pages. The first reference takes pages, the last one frees them.
+  void AddWindowReference(BlockId id, BlockUse use);
+  void DropWindowReference(BlockId id, BlockUse use);
+  void ChangeWindowUse(BlockId id, BlockUse from, BlockUse to);
+  bool one_page() const { return shape_.pages() == 1; }
+  int32_t* PagesOf(BlockId id) { return &pages_[size_t{1} * id * shape_.pages()]; }
+  const int32_t* PagesOf(BlockId id) const { return &pages_[size_t{1} * id * shape_.pages()]; }
+  void TakePages(int32_t* first, int count);
+  void FreePages(int32_t* first, int count);
 
-  std::vector<References> references_;  // by BlockId
-  std::vector<BlockId> free_;           // a stack, its top at the back
+  const BlockShape shape_;
+  std::vector<References> references_;         // by BlockId
+  std::vector<References> window_references_;  // likewise, of pools with window pages
+  std::vector<BlockId> free_;                  // a stack, its top at the back
+  // Where a block has several pages: by BlockId, those of each table, -1: none; and a stack.
+  std::vector<int32_t> pages_;
+  std::vector<int32_t> free_pages_;
   BlockCounts counts_;
   BlockLease* leases_ = nullptr;  // head of the list of live leases, so that they can be audited
   std::function<void(BlockId, bool)> share_listener_;
+  std::function<void(BlockId, bool)> window_listener_;
 };
 
 }  // namespace baton::kv

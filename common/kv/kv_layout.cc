@@ -1,5 +1,6 @@
 #include "common/kv/kv_layout.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
@@ -18,6 +19,7 @@ constexpr int kMaxKvHeads = 1024;
 constexpr int kMaxHeadDim = 4096;
 constexpr int kBlockTokensStep = 16;
 constexpr int kMaxBlockTokens = 256;
+constexpr int kMaxWindow = 1 << 30;
 
 absl::Status CheckRange(absl::string_view field, int value, int min, int max) {
   if (value >= min && value <= max) return absl::OkStatus();
@@ -45,11 +47,41 @@ const DtypeFacts* Find(KvDtype dtype) {
   return nullptr;
 }
 
+// Blocks that a window before a token may reach into, for any place of the token in its block.
+int WindowBlocks(int window, int block_tokens) {
+  return (window + block_tokens - 1) / block_tokens;
+}
+
+// The most layers a page: the more, the fewer tables; the padding of both kinds together is at most
+// this share of the layers.
+constexpr double kMostPadding = 0.05;
+
+int LayersPerPage(int full, int windowed) {
+  if (windowed == 0) return full;
+  const auto padded = [](int layers, int a_page) {
+    return (layers + a_page - 1) / a_page * a_page;
+  };
+  for (int a_page = std::min(full, windowed); a_page > 1; --a_page) {
+    const int padding = padded(full, a_page) + padded(windowed, a_page) - full - windowed;
+    if (padding <= kMostPadding * (full + windowed)) return a_page;
+  }
+  return 1;
+}
+
 // The activations' type, if the layout's elements are of fewer bits; else null.
 const DtypeFacts* RoundedFrom(const KvLayout& layout) {
   const DtypeFacts *facts = Find(layout.dtype), *source = Find(layout.computed);
   if (facts == nullptr || source == nullptr || facts->bits >= source->bits) return nullptr;
   return source;
+}
+
+// E.g. ", 29 layers with windows of up to 1024".
+std::string WindowsText(const std::vector<int>& windows) {
+  if (windows.empty()) return "";
+  const auto full = std::count(windows.begin(), windows.end(), 0);
+  return absl::StrCat(", ", static_cast<int64_t>(windows.size()) - full,
+                      " layers with windows of up to ",
+                      *std::max_element(windows.begin(), windows.end()));
 }
 
 }  // namespace
@@ -93,6 +125,19 @@ absl::Status KvLayout::Validate() const {
     return InvalidField("KV_LAYOUT_INVALID", "kv_layout.head_dim",
                         absl::StrCat("is ", head_dim, ", expected whole bytes of ", facts->name));
   }
+  if (windowed()) {
+    if (windows.size() != static_cast<size_t>(layers)) {
+      return InvalidField("KV_LAYOUT_INVALID", "kv_layout.windows",
+                          absl::StrCat("are ", windows.size(), ", expected one a layer, ", layers));
+    }
+    for (const int window : windows) {
+      BATON_RETURN_IF_ERROR(CheckRange("windows", window, 0, kMaxWindow));
+    }
+    if (std::count(windows.begin(), windows.end(), 0) == 0) {
+      return InvalidField("KV_LAYOUT_INVALID", "kv_layout.windows",
+                          "are of all layers, expected a layer without one");
+    }
+  }
   return CheckRange("format_version", format_version, kKvFormatVersion, kKvFormatVersion);
 }
 
@@ -106,6 +151,47 @@ int64_t KvLayout::HeadBytes() const {
 int64_t KvLayout::ChunkBytes() const { return 2 * kv_heads * HeadBytes(); }
 
 int64_t KvLayout::BlockBytes() const { return layers * ChunkBytes(); }
+
+KvPages KvLayout::Pages() const {
+  const int full =
+      windowed() ? static_cast<int>(std::count(windows.begin(), windows.end(), 0)) : layers;
+  KvPages pages;
+  pages.layers_per_page = LayersPerPage(full, layers - full);
+  const auto tables = [&pages](int of) {
+    return (of + pages.layers_per_page - 1) / pages.layers_per_page;
+  };
+  pages.full_tables = tables(full);
+  pages.window_tables = tables(layers - full);
+  if (windowed()) {
+    pages.window_blocks =
+        WindowBlocks(*std::max_element(windows.begin(), windows.end()), block_tokens);
+  }
+  int full_layers = 0, window_layers = 0;
+  for (int layer = 0; layer < layers; ++layer) {
+    const bool is_full = window(layer) == 0;
+    const int index = is_full ? full_layers++ : window_layers++;
+    pages.places.push_back({(is_full ? 0 : pages.full_tables) + index / pages.layers_per_page,
+                            index % pages.layers_per_page});
+  }
+  return pages;
+}
+
+int64_t KvLayout::PageBytes() const { return Pages().layers_per_page * ChunkBytes(); }
+
+int KvLayout::FirstNeededBlock(int layer, int blocks) const {
+  if (window(layer) == 0) return 0;
+  // The widest window's for all: their pages are freed together.
+  const int widest = *std::max_element(windows.begin(), windows.end());
+  return std::max(0, blocks - WindowBlocks(widest, block_tokens));
+}
+
+int64_t KvLayout::NeededBytes(int first_block, int end) const {
+  int64_t chunks = 0;
+  for (int layer = 0; layer < layers; ++layer) {
+    chunks += std::max(0, end - std::max(first_block, FirstNeededBlock(layer, end)));
+  }
+  return chunks * ChunkBytes();
+}
 
 absl::Status KvLayout::CheckCaller(uint64_t fingerprint) const {
   if (fingerprint == Fingerprint()) return absl::OkStatus();
@@ -144,6 +230,7 @@ uint64_t KvLayout::Fingerprint() const {
   }
   if (dequantized) AppendLittleEndian(uint32_t{1}, &bytes);
   bytes.insert(bytes.end(), numerics.begin(), numerics.end());
+  for (const int window : windows) AppendLittleEndian(static_cast<uint32_t>(window), &bytes);
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
@@ -162,8 +249,8 @@ std::string KvLayout::DtypeText() const {
 
 std::string KvLayout::ToString() const {
   return absl::StrCat(layers, " layers, ", kv_heads, " kv heads of ", head_dim, ", ", block_tokens,
-                      "-token blocks, ", DtypeText(), ", format ", format_version,
-                      numerics.empty() ? "" : ", by ", numerics);
+                      "-token blocks, ", DtypeText(), WindowsText(windows), ", format ",
+                      format_version, numerics.empty() ? "" : ", by ", numerics);
 }
 
 }  // namespace baton::kv

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -22,10 +23,29 @@ std::optional<KvDtype> ParseKvDtype(absl::string_view name);
 // The arrangement of a chunk that this build writes. Raised when the arrangement changes.
 inline constexpr int kKvFormatVersion = 1;
 
-// A block holds block_tokens tokens: `layers` chunks, one after the other, so it is copied in one
-// piece. A chunk is [K,V][kv head] of heads. A head is [block_tokens][head_dim] of dtype; of a
-// quantised dtype it is followed by [block_tokens] of (scale, zero) in float16
-// (backend::KvFormat has the arithmetic).
+// How blocks lie in pages, the equal pieces of a KV pool. A page has the chunks of layers_per_page
+// layers, one after the other, of one kind: layers that attend to all tokens, or layers with a
+// sliding window, whose pages are freed when a sequence has left them behind. A block has one page
+// of each of its tables: first those of the layers without a window. Where no layer has a window, a
+// block is one page.
+struct KvPages {
+  struct Place {
+    int table = 0;  // of the layer's page among a block's
+    int slot = 0;   // of the layer's chunk in the page
+  };
+
+  int layers_per_page = 0;
+  int full_tables = 0;        // of layers without a window, 1 or more
+  int window_tables = 0;      // of layers with one
+  int window_blocks = 0;      // blocks before a token that its widest window may reach into
+  std::vector<Place> places;  // by layer
+
+  int tables() const { return full_tables + window_tables; }
+};
+
+// A block holds block_tokens tokens of all layers, a chunk of each. A chunk is [K,V][kv head] of
+// heads. A head is [block_tokens][head_dim] of dtype; of a quantised dtype it is followed by
+// [block_tokens] of (scale, zero) in float16 (backend::KvFormat has the arithmetic).
 struct KvLayout {
   int layers = 0;
   int kv_heads = 0;
@@ -45,6 +65,9 @@ struct KvLayout {
   // What it was computed with, as "cpu fma 1" (Backend::Numerics(), numerics.h): workers whose
   // results differ in any bit do not mix KV. Empty: any.
   std::string numerics = "";
+  // Of each layer, how many tokens before its own a token sees, itself included; 0: all. Empty:
+  // all, of all layers. At least one layer sees all.
+  std::vector<int> windows = {};
 
   // INVALID_ARGUMENT, naming the field, its value and its range. Layouts from files and peers pass
   // through here first; a valid one overflows in none of the sums below.
@@ -54,13 +77,23 @@ struct KvLayout {
   int64_t HeadBytes() const;   // K or V of one head of one (block, layer)
   int64_t ChunkBytes() const;  // one (block, layer)
   int64_t BlockBytes() const;  // one block, all layers
+  bool windowed() const { return !windows.empty(); }
+  int window(int layer) const { return windows.empty() ? 0 : windows[layer]; }
+  KvPages Pages() const;
+  int64_t PageBytes() const;
+  // The first block of which a layer's KV is needed by what follows `blocks` whole blocks, perhaps
+  // with a partial one behind them, and by their last token: what a transfer sends, and a prefix
+  // cache must have.
+  int FirstNeededBlock(int layer, int blocks) const;
+  // The bytes of all layers' needed chunks among the blocks [first_block, end).
+  int64_t NeededBytes(int first_block, int end) const;
 
   // FAILED_PRECONDITION (KV_LAYOUT) unless a caller's layout, of which only the fingerprint is
   // known, is this worker's. Names the caller's dtype if nothing else differs.
   absl::Status CheckCaller(uint64_t fingerprint) const;
   // XXH3-64 over the fields as little-endian int32, in the order above, `computed` only if it has
   // more bits than dtype, `weight_bits` and `dequantized` (with which both are there) only if they
-  // are not 0, last the bytes of `numerics`: the same on every machine.
+  // are not 0, then the bytes of `numerics`, last `windows`: the same on every machine.
   uint64_t Fingerprint() const;
   // E.g. "bfloat16", "bfloat16 of float32", "int8 of bfloat16",
   // "bfloat16 with weights of 4 bits", "bfloat16 with dequantised weights".

@@ -1,6 +1,7 @@
 #include "common/kv/radix_cache.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -26,11 +27,13 @@ RadixCache::RadixCache(BlockPool& pool, int block_tokens, const RetentionLimits&
     : pool_(pool),
       block_tokens_(block_tokens),
       clock_(limits.clock),
-      retained_limit_(static_cast<int>(pool.counts().total * limits.max_share)) {
+      retained_limit_(
+          static_cast<int>(pool.counts().total / pool.shape().pages() * limits.max_share)) {
   BATON_CHECK_GT(block_tokens, 0);
   BATON_CHECK(limits.max_share >= 0 && limits.max_share <= 1);
-  positions_.resize(pool.counts().total);
-  pool_.SetShareListener([this](BlockId block, bool shared) { OnShared(block, shared); });
+  positions_.resize(pool.block_count());
+  pool_.SetShareListener([this](BlockId block, bool shared) { OnShared(block, shared); },
+                         [this](BlockId block, bool shared) { OnWindowShared(block, shared); });
 }
 
 RadixCache::~RadixCache() {
@@ -47,25 +50,40 @@ RadixCache::~RadixCache() {
 
 Match RadixCache::MatchPrefix(PrefixKey root, absl::Span<const int32_t> tokens, int max_tokens) {
   BATON_CHECK_GE(max_tokens, 0);
-  const Reach reach = Walk(root, tokens.subspan(0, max_tokens));
+  const Reach reach = WalkUsable(root, tokens.subspan(0, max_tokens));
   Match match;
   if (reach.blocks == 0) return match;
 
   Node* end = ReachedNode(reach);
   Touch(end);
-  std::vector<Node*> path;
-  for (Node* node = end; node->parent != nullptr; node = node->parent) path.push_back(node);
-  for (auto node = path.rbegin(); node != path.rend(); ++node) {
-    const BlockLease& blocks = (*node)->blocks;
-    match.blocks.Append(blocks.Share(0, blocks.size(), BlockUse::kActive));
-  }
+  match.blocks = SharePath(end, pool_.shape().FirstWindowBlock(reach.blocks));
   match.tokens = match.blocks.size() * block_tokens_;
   return match;
 }
 
+BlockLease RadixCache::Lock(PrefixKey root, absl::Span<const int32_t> tokens, int window_begin) {
+  const Reach reach = Walk(root, tokens);
+  BATON_CHECK_EQ(static_cast<size_t>(reach.blocks) * block_tokens_, tokens.size());
+  if (reach.blocks == 0) return {};
+  Node* end = ReachedNode(reach);
+  Touch(end);
+  return SharePath(end, window_begin);
+}
+
+BlockLease RadixCache::SharePath(Node* end, int window_begin) {
+  std::vector<Node*> path;
+  for (Node* node = end; node->parent != nullptr; node = node->parent) path.push_back(node);
+  BlockLease shared;
+  for (auto node = path.rbegin(); node != path.rend(); ++node) {
+    const BlockLease& blocks = (*node)->blocks;
+    shared.Append(blocks.Share(0, blocks.size(), BlockUse::kActive, window_begin - shared.size()));
+  }
+  return shared;
+}
+
 int RadixCache::Peek(PrefixKey root, absl::Span<const int32_t> tokens, int max_tokens) const {
   BATON_CHECK_GE(max_tokens, 0);
-  return Walk(root, tokens.subspan(0, max_tokens)).blocks * block_tokens_;
+  return UsableBlocks(Walk(root, tokens.subspan(0, max_tokens))) * block_tokens_;
 }
 
 void RadixCache::Insert(PrefixKey root, absl::Span<const int32_t> tokens,
@@ -83,6 +101,7 @@ void RadixCache::Insert(PrefixKey root, absl::Span<const int32_t> tokens,
   const Reach reach = Walk(root, tokens);
   Node* node = ReachedNode(reach);
   Touch(node);
+  TakeWindows({node, node->blocks.size(), reach.blocks}, blocks);
   if (reach.blocks == full_blocks) return;
 
   // A leaf just touched in full may grow in place: all blocks of its edge keep one last use.
@@ -93,14 +112,32 @@ void RadixCache::Insert(PrefixKey root, absl::Span<const int32_t> tokens,
   Extend(node, rest, blocks.Share(reach.blocks, full_blocks, BlockUse::kCached));
 }
 
-int RadixCache::Evict(int block_count) {
-  BATON_CHECK_GE(block_count, 0);
+int RadixCache::Evict(int page_count) {
+  BATON_CHECK_GE(page_count, 0);
   ExpireRetention();
   int evicted = 0;
-  while (evicted < block_count && !evictable_leaves_.empty()) {
-    evicted += TrimLeaf(evictable_leaves_.begin()->second, block_count - evicted);
+  while (evicted < page_count && evictable_page_count() > 0) {
+    const int wanted = page_count - evicted;
+    // Of one last use, in this order.
+    constexpr Order kNone = {std::numeric_limits<int>::max(), 0};
+    const Order inside = free_insides_.empty() ? kNone : free_insides_.begin()->first;
+    const Order leaf = evictable_leaves_.empty() ? kNone : evictable_leaves_.begin()->first;
+    const Order tail = free_tails_.empty() ? kNone : free_tails_.begin()->first;
+    if (inside <= std::min(leaf, tail) && inside != kNone) {
+      evicted += DropFreeWindows(free_insides_.begin()->second, /*tail=*/false, wanted);
+    } else if (leaf <= tail && leaf != kNone) {
+      evicted += TrimLeaf(evictable_leaves_.begin()->second, wanted);
+    } else {
+      evicted += DropFreeWindows(free_tails_.begin()->second, /*tail=*/true, wanted);
+    }
   }
   return evicted;
+}
+
+int RadixCache::Clear() {
+  const int before = block_count_;
+  Evict(evictable_page_count());
+  return before - block_count_;
 }
 
 void RadixCache::SetListener(std::function<void(CacheChange)> listener) {
@@ -137,6 +174,13 @@ RadixCache::Reach RadixCache::Walk(PrefixKey root, absl::Span<const int32_t> tok
     tokens.remove_prefix(edge.size());
   }
   return reach;
+}
+
+RadixCache::Reach RadixCache::WalkUsable(PrefixKey root, absl::Span<const int32_t> tokens) const {
+  const Reach reach = Walk(root, tokens);
+  const int usable = UsableBlocks(reach);
+  if (usable == reach.blocks) return reach;
+  return Walk(root, tokens.subspan(0, size_t{1} * usable * block_tokens_));
 }
 
 // The node that ends just where the agreement does.
@@ -181,6 +225,8 @@ RadixCache::Node* RadixCache::SplitEdge(Node* node, int index) {
   slot->second = std::move(front);
   SetPositions(result, 0);
   SetPositions(node, 0);
+  CountWindows(node);
+  CountWindows(result);
   Settle(node);
   Settle(result);
   SettleRetention(result);
@@ -224,21 +270,29 @@ void RadixCache::Extend(Node* node, absl::Span<const int32_t> tokens, BlockLease
   SetPositions(node, begin);
   node->locked_end = LockedEnd(*node, node->blocks.size());
   block_count_ += static_cast<int>(added.size());
+  CountWindows(node);
   Settle(node);
 
   if (!listener_) return;
   for (PrefixKey added_key : added) listener_(CacheChange{true, added_key});
 }
 
-// Evicts up to max_blocks from the unlocked tail of the leaf's edge; returns how many.
-int RadixCache::TrimLeaf(Node* leaf, int max_blocks) {
-  const int size = leaf->blocks.size();
-  const int count = std::min(max_blocks, size - leaf->locked_end);
-  const int left = size - count;
+// Evicts blocks with so many pages from the unlocked tail of the leaf's edge, as far as it has
+// them, and what is not usable without them. Returns how many pages.
+int RadixCache::TrimLeaf(Node* leaf, int pages) {
+  const int free_before = pool_.counts().free;
+  int left = leaf->blocks.size();
+  for (int freed = 0; left > leaf->locked_end && freed < pages; --left) {
+    freed += pool_.shape().full_pages;
+    if (leaf->blocks.has_window(left - 1)) freed += pool_.shape().window_pages;
+  }
+  while (left > leaf->locked_end && !IsUsable(leaf, left)) --left;
+  const int count = leaf->blocks.size() - left;
   const std::vector<PrefixKey> removed(leaf->keys.begin() + left, leaf->keys.end());
-  BlockLease freed = leaf->blocks.SplitAt(left);
-  for (BlockId block : freed.ids()) positions_[block] = Position{};
-  freed.Release();
+  BlockLease trimmed = leaf->blocks.SplitAt(left);
+  for (BlockId block : trimmed.ids()) positions_[block] = Position{};
+  trimmed.Release();
+  CountWindows(leaf);
   leaf->keys.resize(left);
   if (leaf->priority > 0) retained_block_count_ -= count;
   block_count_ -= count;
@@ -250,11 +304,12 @@ int RadixCache::TrimLeaf(Node* leaf, int max_blocks) {
     leaf->tokens.resize(size_t{1} * left * block_tokens_);
   }
 
-  if (!listener_) return count;
+  const int freed = pool_.counts().free - free_before;
+  if (!listener_) return freed;
   for (auto key = removed.rbegin(); key != removed.rend(); ++key) {
     listener_(CacheChange{false, *key});
   }
-  return count;
+  return freed;
 }
 
 // REQUIRES: the leaf has no blocks left, but still its tokens, by which its parent knows it.
@@ -316,6 +371,7 @@ void RadixCache::Settle(Node* node) {
 }
 
 void RadixCache::SettleOrder(Node* node) {
+  SettleWindows(node);
   std::optional<Order> order;
   if (node->children.empty() && node->reported_evictable > 0) {
     order = {node->priority, node->last_use};

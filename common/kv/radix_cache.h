@@ -13,6 +13,14 @@
 // demoted to priority 0, from their ends. The idea is TensorRT-LLM's (KvCacheRetentionConfig); the
 // bound is ours.
 //
+// Windows (block_pool.h). A prefix is usable only with the window pages of its last
+// shape().window_blocks blocks; the tree may have lost those of others. So a match ends at the
+// longest usable length, and an insertion gives the tree the window pages that it lacks, in place
+// of its own block of the same tokens. Eviction goes on by priority and last use. Of the blocks
+// that were used last together, it takes first the window pages inside edges, which only a prompt
+// that leaves the path there would need; then the ends of paths, and with them what is not usable
+// without them; then the window pages before the ends of edges, where prompts have ended or parted.
+//
 // Ownership, for a prompt of blocks [0, n) that is matched, computed and inserted:
 //   [0, matched)        the tree's blocks; the Match's lease shares them
 //   [matched, present)  the caller's duplicates of blocks inserted meanwhile; the tree keeps the
@@ -44,8 +52,10 @@
 namespace baton::kv {
 
 struct Match {
-  BlockLease blocks;  // kActive; while it lives, none of these blocks is evicted
-  int tokens = 0;     // blocks.size() * block_tokens
+  // kActive; while it lives, none of these blocks is evicted. Only the last window_blocks of them
+  // have window pages.
+  BlockLease blocks;
+  int tokens = 0;  // blocks.size() * block_tokens
 };
 
 // A change for the router's index: `key` is now, or is no longer, cached here.
@@ -75,7 +85,7 @@ class RadixCache {
   RadixCache(const RadixCache&) = delete;
   RadixCache& operator=(const RadixCache&) = delete;
 
-  // Returns the longest cached prefix of `tokens` in whole blocks, at most max_tokens long,
+  // Returns the longest usable prefix of `tokens` in whole blocks, at most max_tokens long,
   // compared by tokens, not by keys. The path becomes the most recently used. To leave at least one
   // prompt token to compute, as sampling needs, pass tokens.size() - 1. O(tokens + blocks); may
   // split an edge. REQUIRES: max_tokens >= 0.
@@ -83,6 +93,13 @@ class RadixCache {
 
   // Returns MatchPrefix(…).tokens without locking the blocks or marking the path as used.
   int Peek(PrefixKey root, absl::Span<const int32_t> tokens, int max_tokens = kNoLimit) const;
+  // How many blocks before the end of the cached prefix `tokens`, whole blocks, have their window
+  // pages, one behind the other; all, for pools without. 0 if it is not cached.
+  int WindowsBefore(PrefixKey root, absl::Span<const int32_t> tokens) const;
+  // The blocks of the cached prefix `tokens`, whole blocks, usable or not, and the window pages
+  // that the tree has of those from `window_begin` on. Locks and uses them as MatchPrefix does.
+  // REQUIRES: all of it is cached.
+  BlockLease Lock(PrefixKey root, absl::Span<const int32_t> tokens, int window_begin);
 
   // Shares the whole blocks of `tokens` that the tree lacks, as kCached; blocks[i] must hold the
   // finished KV of tokens [i * block_tokens, (i + 1) * block_tokens). The path becomes the most
@@ -98,19 +115,22 @@ class RadixCache {
   // Drops what has expired first.
   int retained_block_count();
 
-  // Frees min(block_count, evictable_block_count()) blocks and returns how many: always those of
-  // least retention priority, and of these the least recently used, among the unlocked last blocks
-  // of paths. O(log leaves) per leaf, O(1) per block.
-  // REQUIRES: block_count >= 0.
-  int Evict(int block_count);
+  // Frees at least min(page_count, evictable_page_count()) pages and returns how many: always those
+  // of least retention priority, and of these the least recently used, among the unlocked last
+  // blocks of paths and the unlocked window pages. Where a block is one page, not more than that.
+  // O(log leaves) per leaf, O(1) per block. REQUIRES: page_count >= 0.
+  int Evict(int page_count);
 
-  // Exactly how many blocks Evict could free now. O(1).
-  int evictable_block_count() const { return evictable_block_count_; }
+  // Exactly how many pages Evict could free now. O(1).
+  int evictable_page_count() const {
+    return evictable_block_count_ * pool_.shape().full_pages +
+           evictable_window_count_ * pool_.shape().window_pages;
+  }
   int block_count() const { return block_count_; }
 
-  // Evicts all that can be evicted and returns how many; locked blocks, and those before them on
-  // their paths, stay.
-  int Clear() { return Evict(evictable_block_count_); }
+  // Evicts all that can be evicted and returns how many blocks; locked blocks, and those before
+  // them on their paths, stay.
+  int Clear();
 
   // Called for each block, in order: added when it becomes cached, from the root outwards; removed
   // when it is evicted, from the tail inwards. Must not call back into the cache. Not called for
@@ -132,12 +152,15 @@ class RadixCache {
   };
 
   Reach Walk(PrefixKey root, absl::Span<const int32_t> tokens) const;
+  // The same, as far as it is usable.
+  Reach WalkUsable(PrefixKey root, absl::Span<const int32_t> tokens) const;
+  BlockLease SharePath(Node* end, int window_begin);
   Node* ReachedNode(const Reach& reach);
   Node* SplitEdge(Node* node, int index);
   void Touch(Node* node);
   Node* AddChild(Node* parent, absl::Span<const int32_t> first_block);
   void Extend(Node* node, absl::Span<const int32_t> tokens, BlockLease blocks);
-  int TrimLeaf(Node* leaf, int max_blocks);
+  int TrimLeaf(Node* leaf, int pages);
   void RemoveLeaf(Node* leaf);
 
   void OnShared(BlockId block, bool shared);
@@ -146,6 +169,18 @@ class RadixCache {
   void SetPositions(Node* node, int begin);
   void Settle(Node* node);
   void SettleOrder(Node* node);
+
+  // radix_windows.cc
+  int UsableBlocks(const Reach& reach) const;
+  bool IsUsable(const Node* node, int index) const;
+  void TakeWindows(const Reach& reach, const BlockLease& blocks);
+  int TailBegin(const Node& node) const;
+  bool HasFreeWindow(const Node& node, int index) const;
+  int DropFreeWindows(Node* node, bool tail, int pages);
+  void OnWindowShared(BlockId block, bool shared);
+  void CountWindows(Node* node);
+  void SettleWindows(Node* node);
+  void CheckWindows(const Node& node) const;
 
   // radix_retention.cc
   int MakeRetainedRoom(int wanted, int priority, uint64_t own_use);
@@ -167,6 +202,8 @@ class RadixCache {
   // Leaves with an unlocked tail. A use touches one path, of which at most one node is a leaf, so
   // no two leaves have the same last use.
   std::map<Order, Node*> evictable_leaves_;
+  // Nodes with window pages that only the tree refers to, inside their edges and before the ends.
+  std::set<std::pair<Order, Node*>> free_insides_, free_tails_;
   const Clock& clock_;
   const int retained_limit_;  // blocks
   int retained_block_count_ = 0;
@@ -177,6 +214,7 @@ class RadixCache {
   uint64_t last_use_ = 0;  // a logical clock: one tick per use
   int block_count_ = 0;
   int evictable_block_count_ = 0;
+  int evictable_window_count_ = 0;  // blocks with window pages that only the tree refers to
   std::function<void(CacheChange)> listener_;
 };
 

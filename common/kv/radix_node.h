@@ -47,6 +47,10 @@ struct RadixCache::Node {
   uint64_t last_use = 0;
   int locked_end = 0;        // one past the edge's last locked block
   int covered_children = 0;  // children with a lock in their edge or below
+  // Blocks of the edge with window pages that only the tree refers to: before TailBegin(), and from
+  // there on.
+  int free_insides = 0;
+  int free_tails = 0;
 
   // The state under which the tree last counted this node; RadixCache::Settle() and
   // SettleRetention() update it.
@@ -55,6 +59,8 @@ struct RadixCache::Node {
   std::optional<Order> reported_order;            // the key in evictable_leaves_, if there
   std::optional<absl::Duration> reported_expiry;  // in expiries_, if there
   std::optional<Order> reported_end;              // in retained_ends_, if there
+  std::optional<Order> reported_inside;           // in free_insides_, if there
+  std::optional<Order> reported_tail;             // in free_tails_, if there
 
   PrefixKey EndKey() const { return parent == nullptr ? root_key : keys.back(); }
   // Blocks of the edge before this index cannot be evicted: a lock is on them or after them.

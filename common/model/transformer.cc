@@ -406,8 +406,11 @@ void DenseTransformer::WarmUp(const backend::KvPool& pool) {
     for (int row = 0; row < kind.rows; ++row) {
       const auto index = static_cast<size_t>(row);
       logit_rows[index] = row;
-      blocks[index].resize(static_cast<size_t>(kind.context / pool.block_tokens + 1));
-      blocks[index].back() = row + 1;
+      const auto count = static_cast<size_t>(kind.context / pool.block_tokens + 1);
+      blocks[index].resize(count * static_cast<size_t>(pool.tables));
+      for (size_t end = count - 1; end < blocks[index].size(); end += count) {
+        blocks[index][end] = row + 1;
+      }
       sequences[index] = {row, 1, kind.context, blocks[index]};
     }
     backend::RaggedBatch batch;

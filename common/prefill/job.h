@@ -44,8 +44,8 @@ struct Scoring {
 // The KV that a job sends to a worker which lacks it.
 struct KvTransfer {
   std::shared_ptr<transfer::KvSender> sender;
-  int first_block = 0;                                   // the receiver has those before it
-  std::shared_ptr<const transfer::PinnedBlocks> pinned;  // set by the loop, once the job runs
+  int first_block = 0;                             // the receiver has those before it
+  std::shared_ptr<transfer::PinnedBlocks> pinned;  // set by the loop, once the job runs
 };
 
 struct PrefillJob : Prompt {
@@ -64,6 +64,7 @@ struct PrefillJob : Prompt {
 
   // Set when it starts.
   kv::BlockLease blocks;
+  int window_end = 0;  // the first block without window pages; of pools with such
   int cached_tokens = 0;
   int computed_tokens = 0;  // cached ones included
   absl::Duration submitted_at;

@@ -35,7 +35,9 @@ void PrefillJobs::LayerSender::OnLayerWritten(int layer,
   for (const Chunk& chunk : jobs_.planned_) {
     if (!chunk.job->transfer) continue;
     const KvTransfer& transfer = *chunk.job->transfer;
-    const int begin = std::max(chunk.begin / block_tokens, transfer.first_block);
+    const int needed =
+        jobs_.loop_.engine.kv_layout().FirstNeededBlock(layer, chunk.job->size() / block_tokens);
+    const int begin = std::max({chunk.begin / block_tokens, transfer.first_block, needed});
     const int end = (chunk.end + block_tokens - 1) / block_tokens;
     if (begin >= end) continue;
     transfer.sender->SendLayer(layer, begin, end - begin, transfer.pinned, event);
@@ -122,6 +124,7 @@ bool PrefillJobs::Plan(const StepRoom& room) {
   for (PrefillJob* job : plan.started) Start(*job);
   UpdateLimit();
   planned_ = std::move(plan.chunks);
+  for (const Chunk& chunk : planned_) PinWindows(chunk);
   planned_work_ = PrefillWork();
   for (const Chunk& chunk : planned_) planned_work_.Add(chunk.end - chunk.begin, chunk.begin);
   if (planned_.empty()) {
@@ -146,7 +149,7 @@ void PrefillJobs::AddTo(engine::Batch& batch) const {
     entry.tokens =
         absl::MakeConstSpan(chunk.job->tokens).subspan(chunk.begin, chunk.end - chunk.begin);
     entry.context = chunk.begin;
-    entry.blocks = chunk.job->blocks.ids();
+    engine::SetBlocks(chunk.job->blocks, &entry, options_.scheduler.block_tokens);
     const bool scores = chunk.job->scoring != nullptr;
     entry.sample = chunk.last() && !scores;
     if (chunk.last() && scores) entry.labels = chunk.job->scoring->first_tokens;
@@ -189,6 +192,7 @@ void PrefillJobs::OnStepEnded(absl::Span<engine::StepResult> results) {
     if (!chunks[i].last()) {
       // At once: other jobs may wait for this prefix.
       scheduler_.InsertIntoCache(job);
+      scheduler_.MoveWindows(job);
     } else if (job.scoring != nullptr) {
       scored.emplace_back(&job, &results[i]);
     } else {
@@ -269,20 +273,35 @@ void PrefillJobs::Start(PrefillJob& job) {
   if (job.blocks_to_send() == 0) return;
   const uint64_t id = job.id;
   transfer.pinned = std::make_shared<transfer::PinnedBlocks>(
-      job.blocks.ids(), [this, id, mailbox = loop_.mailbox]() mutable {
+      job.blocks.Tables(0, job.blocks.size()), [this, id, mailbox = loop_.mailbox]() mutable {
         Mailbox& target = *mailbox;
         target.Post([this, id] { OnSent(id); });
       });
-  const int block_tokens = loop_.engine.kv_layout().block_tokens;
-  sending_[id].lease = job.blocks.Share(0, job.blocks.size(), kv::BlockUse::kHeld);
+  const kv::KvLayout& layout = loop_.engine.kv_layout();
+  const int whole = job.size() / layout.block_tokens;
+  sending_[id].lease = job.blocks.Share(0, job.blocks.size(), kv::BlockUse::kHeld,
+                                        job.blocks.shape().FirstWindowBlock(whole));
   // What was cached here and is missing there goes out at once.
-  const int cached_blocks = job.cached_tokens / block_tokens;
-  if (cached_blocks > transfer.first_block) {
-    for (int layer = 0; layer < loop_.engine.kv_layout().layers; ++layer) {
-      transfer.sender->SendLayer(layer, transfer.first_block, cached_blocks - transfer.first_block,
-                                 transfer.pinned, nullptr);
-    }
+  const int cached_blocks = job.cached_tokens / layout.block_tokens;
+  for (int layer = 0; layer < layout.layers; ++layer) {
+    const int begin = std::max(transfer.first_block, layout.FirstNeededBlock(layer, whole));
+    if (begin >= cached_blocks) continue;
+    transfer.sender->SendLayer(layer, begin, cached_blocks - begin, transfer.pinned, nullptr);
   }
+}
+
+// The blocks of the chunk have got window pages since the job started.
+void PrefillJobs::PinWindows(const Chunk& chunk) {
+  const PrefillJob& job = *chunk.job;
+  const kv::BlockShape shape = job.blocks.shape();
+  if (!shape.windowed() || !job.transfer || job.transfer->pinned == nullptr) return;
+  const int block_tokens = options_.scheduler.block_tokens;
+  const int begin =
+      std::max(chunk.begin / block_tokens, shape.FirstWindowBlock(job.size() / block_tokens));
+  const int end = (chunk.end + block_tokens - 1) / block_tokens;
+  if (begin >= end) return;
+  sending_.at(job.id).lease.ShareWindows(job.blocks, begin, end);
+  job.transfer->pinned->SetPages(begin, job.blocks.Tables(begin, end), shape.pages());
 }
 
 void PrefillJobs::CompleteScoring(
@@ -330,7 +349,8 @@ void PrefillJobs::Complete(PrefillJob& job, const engine::StepResult& result) {
   if (job.blocks_to_send() > 0) {
     Sending& sending = sending_.at(job.id);
     sending.computed_at = now;
-    sending.bytes = loop_.engine.kv_layout().BlockBytes() * job.blocks_to_send();
+    sending.bytes =
+        loop_.engine.kv_layout().NeededBytes(job.transfer->first_block, job.blocks.size());
     sending.plane = job.transfer->sender->plane();
   }
   EndCompleted(job);

@@ -95,7 +95,7 @@ class PrefillJobs {
 
   bool empty() const { return scheduler_.empty(); }
   int running_count() const { return scheduler_.running_count(); }
-  int running_blocks() const { return scheduler_.running_blocks(); }
+  int running_pages() const { return scheduler_.running_pages(); }
   int waiting_count() const { return scheduler_.waiting_count(); }
   int64_t queued_tokens() const { return scheduler_.queued_tokens(); }
   PrefillWork remaining_work() const { return scheduler_.remaining_work(); }
@@ -124,6 +124,7 @@ class PrefillJobs {
   void AdmitAll(std::vector<std::unique_ptr<PrefillJob>> jobs);
   void Admit(std::unique_ptr<PrefillJob> job);
   void Start(PrefillJob& job);
+  void PinWindows(const Chunk& chunk);
   // Scores the labels of the prompts that the step has completed. Those of several tokens take
   // further steps.
   void CompleteScoring(const std::vector<std::pair<PrefillJob*, engine::StepResult*>>& scored);

@@ -47,10 +47,10 @@ KvFetcher::KvFetcher(const KvFetcherOptions& options, const engine::Engine& engi
       metrics_(metrics),
       mailbox_(std::move(mailbox)) {}
 
-double KvFetcher::ExpectedSeconds(const Holder& holder, int blocks) const {
+double KvFetcher::ExpectedSeconds(const Holder& holder, int first_block, int end) const {
   const double rate =
       holder.bytes_per_second > 0 ? holder.bytes_per_second : options_.default_bytes_per_second;
-  return static_cast<double>(blocks) * static_cast<double>(engine_.kv_layout().BlockBytes()) / rate;
+  return static_cast<double>(engine_.kv_layout().NeededBytes(first_block, end)) / rate;
 }
 
 KvFetcher::Holder& KvFetcher::HolderOf(const internal::v1::WorkerRef& worker) {
@@ -93,7 +93,7 @@ void KvFetcher::Consider(Prompt& prompt, const worker::StepCost& cost, int max_t
   work.Add((held - cached) * block_tokens, cached * block_tokens);
   const double computing = cost.Seconds(worker::PrefillTerms(work, max_tokens_per_step), now);
   // A worker that has not measured its steps yet trusts the router's hint.
-  if (cost.known() && ExpectedSeconds(holder, held - cached) >= computing) return;
+  if (cost.known() && ExpectedSeconds(holder, cached, held) >= computing) return;
   Fetch* fetch = Begin({prompt.request_id, worker, prompt.cache_salt, prompt.root,
                         whole.first(static_cast<size_t>(held) * static_cast<size_t>(block_tokens)),
                         cached, prompt.deadline, prompt.trace_context});
@@ -107,11 +107,15 @@ KvFetcher::Fetch* KvFetcher::Begin(const Wish& wish) {
   const int block_tokens = engine_.kv_layout().block_tokens;
   const int blocks = static_cast<int>(wish.tokens.size()) / block_tokens;
   const int missing = blocks - wish.first_block;
-  int reserved = missing;
-  for (const auto& [id, fetch] : fetches_) reserved += fetch.missing();
+  const kv::BlockShape& shape = pool_.shape();
+  const int window_begin = shape.FirstWindowBlock(blocks);
+  const int64_t own_pages =
+      shape.PagesOf(missing, blocks - std::max(window_begin, wish.first_block));
+  int64_t reserved = own_pages;
+  for (const auto& [id, fetch] : fetches_) reserved += fetch.reserved_pages;
   if (reserved > options_.max_reserved_share * pool_.counts().total) return nullptr;
-  std::optional<kv::BlockLease> reserved_blocks =
-      ReserveBlocks(pool_, *cache_, wish.root, wish.tokens, wish.first_block, block_tokens);
+  std::optional<kv::BlockLease> reserved_blocks = ReserveBlocks(
+      pool_, *cache_, wish.root, wish.tokens, wish.first_block, window_begin, block_tokens);
   if (!reserved_blocks) return nullptr;
   const uint64_t id = ++last_;
   Fetch& fetch = fetches_[id];
@@ -121,6 +125,7 @@ KvFetcher::Fetch* KvFetcher::Begin(const Wish& wish) {
   fetch.tokens.assign(wish.tokens.begin(), wish.tokens.end());
   fetch.first_block = wish.first_block;
   fetch.blocks = *std::move(reserved_blocks);
+  fetch.reserved_pages = own_pages;
   fetch.began = clock_.SinceStart();
   if (options_.awake != nullptr) fetch.awake_began = options_.awake->SinceStart();
 
@@ -141,7 +146,7 @@ KvFetcher::Fetch* KvFetcher::Begin(const Wish& wish) {
   plan.layout = engine_.kv_layout();
   plan.pool = engine_.kv_pool();
   plan.first_block = wish.first_block;
-  plan.blocks.assign(fetch.blocks.ids().begin() + wish.first_block, fetch.blocks.ids().end());
+  plan.blocks = fetch.blocks.Tables(wish.first_block, blocks);
   plan.fetch = true;
   plan.trace = wish.trace;
   transfer::PrefillEvents events;
@@ -154,7 +159,8 @@ KvFetcher::Fetch* KvFetcher::Begin(const Wish& wish) {
     mailbox->Post([this, id] { open_calls_.erase(id); });
   };
   const absl::Duration within = std::min(
-      kMostTime, kLeastTime + absl::Seconds(4 * ExpectedSeconds(HolderOf(wish.holder), missing)));
+      kMostTime, kLeastTime + absl::Seconds(4 * ExpectedSeconds(HolderOf(wish.holder),
+                                                                wish.first_block, blocks)));
   fetch.call =
       options_.start(wish.holder.address(), request, std::min(wish.deadline, clock_.Now() + within),
                      std::move(plan), std::move(events));
@@ -207,6 +213,8 @@ void KvFetcher::OnEnd(uint64_t id, const absl::Status& status,
         count == fetch.missing() ? worker::FetchResult::kFetched : worker::FetchResult::kPartial;
     const int whole = fetch.first_block + count;
     fetch.blocks.SplitAt(whole).Release();
+    // What a window does not reach has not been sent.
+    fetch.blocks.DropWindows(pool_.shape().FirstWindowBlock(whole));
     const size_t tokens =
         static_cast<size_t>(whole) * static_cast<size_t>(engine_.kv_layout().block_tokens);
     cache_->Insert(fetch.root, absl::MakeConstSpan(fetch.tokens).first(tokens), fetch.blocks);
@@ -244,11 +252,12 @@ Result::Result KvFetcher::TakeOffer(const worker::KvOffer& offer, bool busy) {
   const auto of_offers = std::count_if(fetches_.begin(), fetches_.end(),
                                        [](const auto& entry) { return entry.second.of_offer; });
   // What requests retain does not give way to an offer.
-  const int room =
-      pool_.counts().free + cache_->evictable_block_count() - cache_->retained_block_count();
+  const int room = pool_.counts().free + cache_->evictable_page_count() -
+                   cache_->retained_block_count() * pool_.shape().pages();
   const absl::Duration now = clock_.SinceStart();
   Fetch* fetch = nullptr;
-  if (!busy && of_offers < options_.max_offer_fetches && blocks - cached <= room &&
+  if (!busy && of_offers < options_.max_offer_fetches &&
+      pool_.shape().PagesOf(blocks - cached, pool_.shape().window_blocks) <= room &&
       now >= HolderOf(offer.holder).paused_until) {
     fetch = Begin({offer.request_id, offer.holder, offer.cache_salt, offer.root, offer.tokens,
                    cached, clock_.Now() + kMostTime, TraceContext()});

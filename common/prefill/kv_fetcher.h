@@ -47,7 +47,7 @@ struct KvFetcherOptions {
   int min_blocks = kv::kLeastFetchedBlocks;  // a fetch for a prompt has at least so many
   int max_fetches = 8;                       // at once, those of offers included
   int max_offer_fetches = 2;
-  double max_reserved_share = kv::kMostFetchedShare;  // of the blocks, for all fetches together
+  double max_reserved_share = kv::kMostFetchedShare;  // of the pool, for all fetches together
   double default_bytes_per_second = 500e6;            // of a holder that was not measured
   const Clock* awake =
       nullptr;  // an AwakeClock, so that no pause of this process is a holder's fault
@@ -92,6 +92,7 @@ class KvFetcher {
     std::vector<int32_t> tokens;  // whole blocks
     int first_block = 0;
     kv::BlockLease blocks;  // from the prompt's start; those from first_block on are written
+    int64_t reserved_pages = 0;
     std::vector<Prompt*> prompts;
     bool of_offer = false;
     bool cancelled = false;
@@ -117,7 +118,7 @@ class KvFetcher {
     TraceContext trace;
   };
 
-  double ExpectedSeconds(const Holder& holder, int blocks) const;
+  double ExpectedSeconds(const Holder& holder, int first_block, int end) const;
   Holder& HolderOf(const internal::v1::WorkerRef& worker);
   // Null if there are no blocks or no place for it.
   Fetch* Begin(const Wish& wish);

@@ -137,16 +137,18 @@ void KvTiers::Begin(uint64_t id, Entry& entry, const Located& located) {
     return Release(id, TierLookup::kSlower, /*or_else=*/true);
   }
   const int missing = found * range.segment_tokens / block_tokens;
-  int reserved = missing;
+  const int first_block = range.first_token / block_tokens;
+  // Segments have the KV of all layers, so windows are of no account.
+  int64_t reserved = int64_t{missing} * pool_.shape().pages();
   for (const auto& [other, with] : entries_) {
-    if (with.load != nullptr) reserved += static_cast<int>(with.load->blocks.size());
+    if (with.load != nullptr) reserved += static_cast<int64_t>(with.load->pages.size());
   }
   std::optional<kv::BlockLease> blocks;
   if (reserved <= options_.max_reserved_share * pool_.counts().total) {
     // The prefix cache may have changed since the look-up began.
     if (cache_->Peek(range.root, range.tokens) >= range.first_token) {
-      blocks = ReserveBlocks(pool_, *cache_, range.root, range.tokens,
-                             range.first_token / block_tokens, block_tokens);
+      blocks = ReserveBlocks(pool_, *cache_, range.root, range.tokens, first_block, first_block,
+                             block_tokens);
     }
   }
   if (!blocks) return Release(id, TierLookup::kNoRoom, /*or_else=*/true);
@@ -160,9 +162,8 @@ void KvTiers::Begin(uint64_t id, Entry& entry, const Located& located) {
         std::max(kMostLost * entry.computing - asked, std::min(2 * located.expected / found, each));
   }
   entry.give_up_at = clock_.SinceStart() + within + found * each + kGrace;
-  const auto first = entry.blocks.ids().begin() + range.first_token / block_tokens;
   entry.load = std::make_shared<TierLoad>(
-      range, std::vector<kv::BlockId>(first, entry.blocks.ids().end()), within, each);
+      range, entry.blocks.Tables(first_block, entry.blocks.size()), within, each);
   const bool begun = io_->Load(entry.load, [this, id, mailbox = mailbox_](int loaded) {
     mailbox->Post([this, id, loaded] { OnLoaded(id, loaded); });
   });
@@ -284,27 +285,26 @@ void KvTiers::WritePending() {
 bool KvTiers::Write(const Stored& prompt, int segment) {
   const int block_tokens = engine_.kv_layout().block_tokens;
   const int blocks = options_.segment_tokens / block_tokens;
-  if (!writes_.empty() &&
-      pinned_blocks_ + blocks > options_.max_pinned_share * pool_.counts().total) {
+  if (!writes_.empty() && pinned_pages_ + blocks * pool_.shape().pages() >
+                              options_.max_pinned_share * pool_.counts().total) {
     return false;
   }
   SegmentRange range = RangeOf(prompt.root, prompt.tokens, prompt.keys, segment, segment + 1);
   const kv::PrefixKey key = range.keys.front().prefix;
-  const int end = static_cast<int>(range.tokens.size());
-  if (cache_->Peek(prompt.root, range.tokens) < end) {  // evicted meanwhile
+  if (cache_->WindowsBefore(prompt.root, range.tokens) < blocks) {  // evicted meanwhile
     metrics_.Dropped();
     NotStored(key);
     return true;
   }
-  kv::BlockLease prefix = cache_->MatchPrefix(prompt.root, range.tokens, end).blocks;
+  kv::BlockLease prefix = cache_->Lock(prompt.root, range.tokens, segment * blocks);
   kv::BlockLease lease = prefix.SplitAt(segment * blocks);
   lease.SetUse(kv::BlockUse::kHeld);
   const uint64_t id = ++last_;
   const bool begun = io_->Write(
-      std::move(range), lease.ids(),
+      std::move(range), lease.Tables(0, lease.size()),
       [this, id, mailbox = mailbox_] {
         mailbox->Post([this, id] {
-          pinned_blocks_ -= writes_.at(id).size();
+          pinned_pages_ -= writes_.at(id).page_count();
           writes_.at(id).Release();
           WritePending();
         });
@@ -322,7 +322,7 @@ bool KvTiers::Write(const Stored& prompt, int segment) {
         });
       });
   if (!begun) return false;
-  pinned_blocks_ += blocks;
+  pinned_pages_ += lease.page_count();
   writes_.emplace(id, std::move(lease));
   return true;
 }

@@ -161,7 +161,7 @@ class KvTiers {
   int orphans_ = 0;  // calls of threads whose entry is gone
   std::deque<PendingWrite> pending_;
   std::map<uint64_t, kv::BlockLease> writes_;  // the blocks until they are copied, then none
-  int pinned_blocks_ = 0;                      // of writes_
+  int pinned_pages_ = 0;                       // of writes_
   std::list<kv::PrefixKey> recent_;            // keys of uses_, the most recently used first
   absl::flat_hash_map<kv::PrefixKey, Use> uses_;
   uint64_t last_ = 0;

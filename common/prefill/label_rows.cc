@@ -9,7 +9,7 @@ namespace {
 struct LabelRow {
   LabelledJob* owner = nullptr;
   size_t label = 0;
-  std::vector<kv::BlockId> blocks;
+  kv::BlockLease blocks;
 };
 
 // Blocks from the prompt's partial last one on, or from behind its last one.
@@ -26,7 +26,7 @@ void Run(engine::Engine& engine, const std::vector<LabelRow>& rows) {
     engine::BatchEntry entry;
     entry.tokens = label.first(label.size() - 1);
     entry.context = row.owner->job->size();
-    entry.blocks = row.blocks;
+    engine::SetBlocks(row.blocks, &entry, engine.kv_layout().block_tokens);
     entry.prompt_logprobs = 0;
     entry.targets = label.subspan(1);
     batch.entries.push_back(entry);
@@ -63,30 +63,31 @@ int LabelTokens(const PrefillJob& job) {
 int ComputeLabelRows(engine::Engine& engine, std::vector<LabelledJob>& jobs) {
   const int block_tokens = engine.kv_layout().block_tokens;
   std::vector<LabelRow> rows;
-  std::vector<kv::BlockId> sources, targets;
+  std::vector<int32_t> sources, targets;
   for (LabelledJob& labelled : jobs) {
     if (!labelled.status.ok()) continue;
     const PrefillJob& job = *labelled.job;
     const int whole = job.size() / block_tokens;
-    const std::vector<kv::BlockId>& prompt = job.blocks.ids();
-    auto own = job.scoring->label_blocks.ids().begin();
+    const kv::BlockLease& of_labels = job.scoring->label_blocks;
+    int own = 0;
     for (size_t i = 0; i < job.scoring->labels.size(); ++i) {
       const int count = BlocksOfLabel(job.size(), job.scoring->labels[i].size(), block_tokens);
       if (count == 0) continue;
       LabelRow& row = rows.emplace_back();
       row.owner = &labelled;
       row.label = i;
-      row.blocks.assign(prompt.begin(), prompt.begin() + whole);
-      row.blocks.insert(row.blocks.end(), own, own + count);
+      row.blocks = job.blocks.Share(0, whole, kv::BlockUse::kActive);
+      row.blocks.Append(of_labels.Share(own, own + count, kv::BlockUse::kActive));
       if (job.size() % block_tokens != 0) {
-        sources.push_back(prompt[static_cast<size_t>(whole)]);
-        targets.push_back(*own);
+        const std::vector<int32_t> from = job.blocks.PagesOf(whole), to = of_labels.PagesOf(own);
+        sources.insert(sources.end(), from.begin(), from.end());
+        targets.insert(targets.end(), to.begin(), to.end());
       }
       own += count;
     }
-    BATON_CHECK(own == job.scoring->label_blocks.ids().end());
+    BATON_CHECK_EQ(own, of_labels.size());
   }
-  if (!sources.empty()) engine.CopyBlocks(sources, targets);
+  if (!sources.empty()) engine.CopyPages(sources, targets);
   std::vector<LabelRow> step;
   int step_rows = 0, computed = 0;
   const auto run = [&] {

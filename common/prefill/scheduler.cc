@@ -24,9 +24,15 @@ int PrefillScheduler::BlocksFor(int64_t tokens) const {
   return static_cast<int>((tokens + options_.block_tokens - 1) / options_.block_tokens);
 }
 
-int PrefillScheduler::BlocksOf(const PrefillJob& job) const {
+int64_t PrefillScheduler::PagesOf(const PrefillJob& job) const {
   const int labels = job.scoring ? LabelBlocks(job, options_.block_tokens) : 0;
-  return BlocksFor(job.size()) + labels;
+  return pool_.shape().PagesOf(BlocksFor(job.size()), WindowBlocksOf(job)) +
+         int64_t{labels} * pool_.shape().pages();
+}
+
+int PrefillScheduler::WindowBlocksOf(const PrefillJob& job) const {
+  return pool_.shape().ComputedWindows(
+      BlocksFor(job.size()), BlocksFor(options_.max_num_batched_tokens) + 1, pool_.counts().total);
 }
 
 int PrefillScheduler::waiting_requests() const {
@@ -106,10 +112,11 @@ void PrefillScheduler::Quit(const PrefillJob& job) {
 
 absl::Status PrefillScheduler::CheckAdmission(const PrefillJob& job, absl::Time now,
                                               std::optional<double> tokens_per_second) const {
-  if (BlocksOf(job) > pool_.counts().total) {
+  if (PagesOf(job) > pool_.counts().total) {
     return MakeError(absl::StatusCode::kResourceExhausted, "KV_POOL_TOO_SMALL",
-                     absl::StrCat("the prompt of ", job.size(), " tokens needs ", BlocksOf(job),
-                                  " KV blocks, this worker has ", pool_.counts().total));
+                     absl::StrCat("the prompt of ", job.size(), " tokens needs ", PagesOf(job),
+                                  pool_.shape().windowed() ? " KV pages" : " KV blocks",
+                                  ", this worker has ", pool_.counts().total));
   }
   // The bounds are on the queue: an empty one accepts a prompt of any length.
   if (!waiting_.empty() &&
@@ -171,6 +178,8 @@ class PrefillScheduler::Planner {
         room_(room),
         budget_(std::min(room.tokens, scheduler.options_.max_num_batched_tokens)) {
     scheduler_.blocked_ = scheduler_.held_up_ = nullptr;
+    // In order of their start: those that started first are first to get what they lack.
+    for (const std::unique_ptr<PrefillJob>& job : scheduler_.running_) scheduler_.MoveWindows(*job);
   }
 
   StepPlan Plan() {
@@ -256,11 +265,11 @@ class PrefillScheduler::Planner {
     if (closed_ || budget_ < std::min(remaining, block_tokens)) return;
     const int running = scheduler_.running_count();
     if (running >= std::min(room_.jobs, scheduler_.options_.max_num_seqs) ||
-        scheduler_.running_blocks_ + scheduler_.BlocksOf(job) > room_.blocks) {
+        scheduler_.running_pages_ + scheduler_.PagesOf(job) > room_.pages) {
       if (scheduler_.held_up_ == nullptr) scheduler_.held_up_ = &job;
       return;
     }
-    if (running >= room_.free_jobs || !scheduler_.TryAllocate(job, room_.spare_blocks)) {
+    if (running >= room_.free_jobs || !scheduler_.TryAllocate(job, room_.spare_pages)) {
       if (scheduler_.held_up_ == nullptr) scheduler_.held_up_ = &job;
       if (scheduler_.blocked_ == nullptr) scheduler_.blocked_ = &job;
       unfit_.push_back(&job);
@@ -278,6 +287,9 @@ class PrefillScheduler::Planner {
     auto chunk = std::find_if(plan_.chunks.begin(), plan_.chunks.end(),
                               [&job](const Chunk& other) { return other.job == &job; });
     const int begin = chunk == plan_.chunks.end() ? job.computed_tokens : chunk->end;
+    if (scheduler_.pool_.shape().windowed()) {
+      limit = std::min(limit, job.window_end * scheduler_.options_.block_tokens);
+    }
     int count = std::min(budget_, std::min(limit, job.size()) - begin);
     if (begin + count < job.size()) count -= count % scheduler_.options_.block_tokens;
     if (count <= 0) return;  // planned already, or less than a block is left of the budget
@@ -302,22 +314,30 @@ class PrefillScheduler::Planner {
 StepPlan PrefillScheduler::NextStep(const StepRoom& room) { return Planner(*this, room).Plan(); }
 
 // Allocates all of the job's blocks, or none and returns false.
-bool PrefillScheduler::TryAllocate(PrefillJob& job, int spare_blocks) {
+bool PrefillScheduler::TryAllocate(PrefillJob& job, int spare_pages) {
   kv::Match match;
   if (const int matchable = MatchableBlocks(job); matchable > 0) {
     match = cache_->MatchPrefix(job.root, job.tokens, matchable * options_.block_tokens);
   }
-  const int missing = BlocksOf(job) - match.blocks.size();
+  const int missing = BlocksFor(job.size()) - match.blocks.size();
+  const int matched = std::min(match.blocks.size(), pool_.shape().window_blocks);
+  const int windowed = std::min(missing, WindowBlocksOf(job) - matched);
+  const int labels = job.scoring ? LabelBlocks(job, options_.block_tokens) : 0;
+  const int64_t pages =
+      pool_.shape().PagesOf(missing, windowed) + int64_t{labels} * pool_.shape().pages();
   const int free = pool_.counts().free;
   // It evicts nothing unless that is enough: a waiting job must not empty the cache for others.
-  const int evictable = cache_ != nullptr ? cache_->evictable_block_count() : 0;
-  if (missing + spare_blocks > free + evictable) return false;
-  if (missing > free) cache_->Evict(missing - free);
-  absl::StatusOr<kv::BlockLease> fresh = pool_.Acquire(missing, kv::BlockUse::kActive);
+  const int evictable = cache_ != nullptr ? cache_->evictable_page_count() : 0;
+  if (pages + spare_pages > free + evictable) return false;
+  if (pages > free) cache_->Evict(static_cast<int>(pages) - free);
+  absl::StatusOr<kv::BlockLease> fresh = pool_.Acquire(missing, kv::BlockUse::kActive, 0, windowed);
   if (!fresh.ok()) return false;
   if (job.scoring != nullptr) {
-    job.scoring->label_blocks = fresh->SplitAt(BlocksFor(job.size()) - match.blocks.size());
+    absl::StatusOr<kv::BlockLease> of_labels = pool_.Acquire(labels, kv::BlockUse::kActive);
+    BATON_CHECK(of_labels.ok()) << of_labels.status();
+    job.scoring->label_blocks = *std::move(of_labels);
   }
+  job.window_end = match.blocks.size() + windowed;
   job.blocks = std::move(match.blocks);
   job.blocks.Append(*std::move(fresh));
   job.cached_tokens = match.tokens;
@@ -329,7 +349,7 @@ void PrefillScheduler::MoveToRunning(PrefillJob& job) {
   waiting_tokens_ -= job.tokens_to_compute();
   waiting_items_ -= job.scoring != nullptr ? 1 : 0;
   ForgetHeldUp(job);
-  running_blocks_ += BlocksOf(job);
+  running_pages_ += PagesOf(job);
   auto node = waiting_.extract(job.rank);
   job.computed_tokens = job.cached_tokens;
   job.start_order = ++starts_;
@@ -371,6 +391,20 @@ void PrefillScheduler::InsertIntoCache(const PrefillJob& job) {
   job.retention.Apply(*cache_, job.root, computed);
 }
 
+void PrefillScheduler::MoveWindows(PrefillJob& job) {
+  if (!pool_.shape().windowed()) return;
+  const int computed = job.computed_tokens / options_.block_tokens;
+  job.blocks.DropWindows(pool_.shape().FirstWindowBlock(computed));
+  const int held = WindowBlocksOf(job) - pool_.shape().window_blocks;
+  const int wanted = std::min(job.blocks.size(), computed + held);
+  if (job.window_end >= wanted) return;
+  const int lacking = (wanted - job.window_end) * pool_.shape().window_pages - pool_.counts().free;
+  if (lacking > 0 && cache_ != nullptr) {
+    cache_->Evict(std::min(lacking, cache_->evictable_page_count()));
+  }
+  job.window_end = job.blocks.AddWindows(job.window_end, wanted);
+}
+
 std::unique_ptr<PrefillJob> PrefillScheduler::Remove(uint64_t id) {
   const auto is_job = [id](const auto& job) { return job->id == id; };
   std::unique_ptr<PrefillJob> job;
@@ -378,7 +412,7 @@ std::unique_ptr<PrefillJob> PrefillScheduler::Remove(uint64_t id) {
     pending_.Remove(it->get());
     job = std::move(*it);
     running_.erase(it);
-    running_blocks_ -= BlocksOf(*job);
+    running_pages_ -= PagesOf(*job);
     Quit(*job);
     return job;
   }
@@ -439,9 +473,9 @@ void PrefillScheduler::CheckIntegrity() const {
     BATON_CHECK_EQ(job->blocks.size(), BlocksFor(job->size()));
     jobs.push_back(job.get());
   }
-  int blocks = 0;
-  for (const std::unique_ptr<PrefillJob>& job : running_) blocks += BlocksOf(*job);
-  BATON_CHECK_EQ(blocks, running_blocks_);
+  int64_t pages = 0;
+  for (const std::unique_ptr<PrefillJob>& job : running_) pages += PagesOf(*job);
+  BATON_CHECK_EQ(pages, running_pages_);
   pending_.CheckIntegrity(jobs);
   std::map<std::string, int> of_tenants;
   for (const PrefillJob* job : jobs) ++of_tenants[job->tenant];

@@ -17,6 +17,12 @@
 // jobs after it may start, until these have as many tokens as it has; then no job after it starts
 // before it. Running jobs complete and free their blocks, so it starts.
 //
+// Windows (common/kv/block_pool.h). A job holds window pages of the blocks that its next tokens see
+// and of those that it computes next; what it has left behind it gives back, to the prefix cache at
+// first. It starts with as many as it needs on its way. Jobs that match its blocks may keep some of
+// these from it; then its chunks are shorter, and it may wait for a job that started after it. No
+// job waits for one that started before it, so the last one goes on.
+//
 // Shared prefixes. Each chunk's whole blocks go to the prefix cache at once. A job whose next
 // uncached block will be computed by a job that runs, or that waits before it, waits for that block
 // and then finds it in the cache. Each step computes anew which job waits for which: if the job
@@ -93,9 +99,9 @@ struct Chunk {
 struct StepRoom {
   int tokens = std::numeric_limits<int>::max();     // beside the bound of the options
   int jobs = std::numeric_limits<int>::max();       // that run; beside the bound of the options
-  int blocks = std::numeric_limits<int>::max();     // of the jobs that run, with those that start
+  int pages = std::numeric_limits<int>::max();      // of the jobs that run, with those that start
   int free_jobs = std::numeric_limits<int>::max();  // of `jobs`, those that others leave now
-  int spare_blocks = 0;                             // free or evictable ones that a start leaves
+  int spare_pages = 0;                              // free or evictable ones that a start leaves
 };
 
 struct StepPlan {
@@ -130,6 +136,9 @@ class PrefillScheduler {
   // Inserts the whole blocks computed so far into the prefix cache, at most those of
   // cacheable_tokens(), and retains what the job asks for. Their KV must be valid.
   void InsertIntoCache(const PrefillJob& job);
+  // Gives back the window pages that a running job has left behind, after InsertIntoCache, and
+  // gives it those of its next blocks.
+  void MoveWindows(PrefillJob& job);
 
   // Removes and returns a job, waiting or running; null if there is none with that id.
   std::unique_ptr<PrefillJob> Remove(uint64_t id);
@@ -140,7 +149,7 @@ class PrefillScheduler {
   // As the bound on requests counts them.
   int waiting_requests() const;
   int running_count() const { return static_cast<int>(running_.size()); }
-  int running_blocks() const { return running_blocks_; }
+  int running_pages() const { return running_pages_; }
   bool empty() const { return waiting_.empty() && running_.empty(); }
   // Prompt tokens that all jobs still have to compute; what several of them share counts once.
   int64_t queued_tokens() const;
@@ -164,8 +173,10 @@ class PrefillScheduler {
   int MatchableBlocks(const PrefillJob& job) const;
   int CachedBlocks(const PrefillJob& job) const;
   int ExpectedTokens(const PrefillJob& job) const;
-  int BlocksOf(const PrefillJob& job) const;
-  bool TryAllocate(PrefillJob& job, int spare_blocks);
+  // That the job takes with its labels, nothing of it being cached.
+  int64_t PagesOf(const PrefillJob& job) const;
+  int WindowBlocksOf(const PrefillJob& job) const;
+  bool TryAllocate(PrefillJob& job, int spare_pages);
   void MoveToRunning(PrefillJob& job);
   void ForgetHeldUp(const PrefillJob& job);
   void NoteCached(PrefillJob& job, int cached_blocks);
@@ -184,7 +195,7 @@ class PrefillScheduler {
   // They wait.
   const PrefillJob* blocked_ = nullptr;
   const PrefillJob* held_up_ = nullptr;
-  int running_blocks_ = 0;
+  int64_t running_pages_ = 0;
   struct Tenant {
     int jobs = 0;
     int64_t served =

@@ -221,51 +221,56 @@ bool TierIo::LoadSegment(TierLoad& load, int index, absl::Time deadline,
 
 bool TierIo::Copy(TierLoad& load, int index, absl::Span<const std::byte> kv) {
   const int blocks = load.range.segment_tokens / layout_.block_tokens;
-  const auto ids = absl::MakeConstSpan(load.blocks)
-                       .subspan(static_cast<size_t>(index * blocks), static_cast<size_t>(blocks));
   const auto chunk = static_cast<size_t>(layout_.ChunkBytes());
-  BATON_CHECK_EQ(kv.size(), chunk * ids.size() * static_cast<size_t>(layout_.layers));
+  const auto count = static_cast<size_t>(blocks);
+  BATON_CHECK_EQ(kv.size(), chunk * count * static_cast<size_t>(layout_.layers));
   if (!load.BeginCopy()) return false;
+  const size_t stride = load.pages.size() / static_cast<size_t>(pool_.tables);
   const std::byte* from = kv.data();
-  for (int layer = 0; layer < layout_.layers; ++layer, from += chunk * ids.size()) {
+  for (int layer = 0; layer < layout_.layers; ++layer, from += chunk * count) {
+    const auto [table, slot] = pool_.PlaceOf(layer);
+    const auto pages =
+        absl::MakeConstSpan(load.pages)
+            .subspan(static_cast<size_t>(table) * stride + static_cast<size_t>(index) * count,
+                     count);
     if (pool_.copier != nullptr) {
-      pool_.copier->Write(layer, ids, from);
+      pool_.copier->Write(slot, pages, from);
       continue;
     }
-    for (size_t i = 0; i < ids.size(); ++i) {
-      std::memcpy(pool_.base + ids[i] * pool_.block_stride_bytes + layer * pool_.layer_stride_bytes,
-                  from + i * chunk, chunk);
+    for (size_t i = 0; i < count; ++i) {
+      std::memcpy(pool_.Chunk(pages[i], slot), from + i * chunk, chunk);
     }
   }
   load.EndCopy();
   return true;
 }
 
-bool TierIo::Write(SegmentRange segment, std::vector<kv::BlockId> blocks,
-                   std::function<void()> copied, std::function<void(bool)> done) {
+bool TierIo::Write(SegmentRange segment, std::vector<int32_t> pages, std::function<void()> copied,
+                   std::function<void(bool)> done) {
   BATON_CHECK_EQ(segment.size(), 1);
-  return writes_.TryPush([this, segment = std::move(segment), blocks = std::move(blocks),
+  return writes_.TryPush([this, segment = std::move(segment), pages = std::move(pages),
                           copied = std::move(copied),
-                          done = std::move(done)] { done(RunWrite(segment, blocks, copied)); });
+                          done = std::move(done)] { done(RunWrite(segment, pages, copied)); });
 }
 
-bool TierIo::RunWrite(const SegmentRange& segment, const std::vector<kv::BlockId>& blocks,
+bool TierIo::RunWrite(const SegmentRange& segment, const std::vector<int32_t>& pages,
                       const std::function<void()>& copied) {
   const SegmentKey& key = segment.keys.front();
   const auto chunk = static_cast<size_t>(layout_.ChunkBytes());
   const SegmentBytes value =
       kv_store::Encode(SegmentOf(segment, 0), layout_, [&](absl::Span<std::byte> kv) {
         std::byte* to = kv.data();
-        for (int layer = 0; layer < layout_.layers; ++layer, to += chunk * blocks.size()) {
+        const size_t count = pages.size() / static_cast<size_t>(pool_.tables);
+        for (int layer = 0; layer < layout_.layers; ++layer, to += chunk * count) {
+          const auto [table, slot] = pool_.PlaceOf(layer);
+          const auto of_layer =
+              absl::MakeConstSpan(pages).subspan(static_cast<size_t>(table) * count, count);
           if (pool_.copier != nullptr) {
-            pool_.copier->Read(layer, blocks, /*written=*/nullptr, to);
+            pool_.copier->Read(slot, of_layer, /*written=*/nullptr, to);
             continue;
           }
-          for (size_t i = 0; i < blocks.size(); ++i) {
-            std::memcpy(to + i * chunk,
-                        pool_.base + blocks[i] * pool_.block_stride_bytes +
-                            layer * pool_.layer_stride_bytes,
-                        chunk);
+          for (size_t i = 0; i < count; ++i) {
+            std::memcpy(to + i * chunk, pool_.Chunk(of_layer[i], slot), chunk);
           }
         }
       });

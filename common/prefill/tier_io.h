@@ -65,18 +65,19 @@ class TimeMean {
 // One load, shared by the loop and the thread that works on it.
 class TierLoad {
  public:
-  // `blocks`: of all segments. By `within` after the start, the first segment should be there, and
-  // each further one `each` later: else computing is faster, and the load ends.
-  TierLoad(SegmentRange range, std::vector<kv::BlockId> blocks, absl::Duration within,
+  // `pages`: of the blocks of all segments, [table][block]. By `within` after the start, the first
+  // segment should be there, and each further one `each` later: else computing is faster, and the
+  // load ends.
+  TierLoad(SegmentRange range, std::vector<int32_t> pages, absl::Duration within,
            absl::Duration each)
-      : range(std::move(range)), blocks(std::move(blocks)), within(within), each(each) {}
+      : range(std::move(range)), pages(std::move(pages)), within(within), each(each) {}
 
   // The loop's: nothing is written to the blocks any more. False while a segment is being copied:
   // the end follows at once.
   bool TryAbandon();
 
   const SegmentRange range;
-  const std::vector<kv::BlockId> blocks;
+  const std::vector<int32_t> pages;
   const absl::Duration within, each;
 
  private:
@@ -121,9 +122,9 @@ class TierIo {
   bool LookUp(SegmentRange range, absl::Duration within, std::function<void(Located)> done);
   // How many segments were copied, from the first on.
   bool Load(std::shared_ptr<TierLoad> load, std::function<void(int)> done);
-  // Writes one segment to all stores that lack it. `copied` is called when the blocks are no longer
-  // read, then `done`: whether each store has it.
-  bool Write(SegmentRange segment, std::vector<kv::BlockId> blocks, std::function<void()> copied,
+  // Writes one segment, whose blocks have these pages, to all stores that lack it. `copied` is
+  // called when the blocks are no longer read, then `done`: whether each store has it.
+  bool Write(SegmentRange segment, std::vector<int32_t> pages, std::function<void()> copied,
              std::function<void(bool)> done);
 
   // Whether a store that needs no I/O lacks it.
@@ -147,7 +148,7 @@ class TierIo {
   // A segment from this store took so long.
   void Took(size_t store, absl::Duration time);
   bool Copy(TierLoad& load, int index, absl::Span<const std::byte> kv);
-  bool RunWrite(const SegmentRange& segment, const std::vector<kv::BlockId>& blocks,
+  bool RunWrite(const SegmentRange& segment, const std::vector<int32_t>& pages,
                 const std::function<void()>& copied);
   kv_store::Segment SegmentOf(const SegmentRange& range, int index) const;
   static void Work(BoundedQueue<Task>& queue);

@@ -28,8 +28,8 @@ class DeviceLinkReceiver final : public DeviceLinkEnd {
   int most_chunks() const { return most_chunks_; }
 
   struct Operation {
-    int layer = 0;
-    std::vector<kv::BlockId> blocks;  // which the chunks go to
+    int slot = 0;
+    std::vector<int32_t> pages;  // which the chunks go to
     // Called once, on any thread, unless the transfer is forgotten before. False: nothing was
     // written, and nothing will be.
     std::function<void(bool stored)> on_end;

@@ -41,8 +41,8 @@ bool DeviceLinkSender::MayAnnounce(std::function<void()> resume) {
 }
 
 uint64_t DeviceLinkSender::Announce(uint64_t transfer, Operation operation) {
-  BATON_CHECK(!operation.blocks.empty() &&
-              operation.blocks.size() <= static_cast<size_t>(most_chunks_));
+  BATON_CHECK(!operation.pages.empty() &&
+              operation.pages.size() <= static_cast<size_t>(most_chunks_));
   uint64_t number;
   {
     absl::MutexLock lock(&operations_mutex_);
@@ -158,8 +158,8 @@ absl::Status DeviceLinkSender::Handle(const KvLinkMessage& message) {
 }
 
 absl::Duration DeviceLinkSender::Continue(backend::DeviceLink& link, absl::Duration now) {
-  int layer;
-  std::vector<kv::BlockId> blocks;
+  int slot;
+  std::vector<int32_t> pages;
   std::shared_ptr<const PinnedBlocks> pin;
   {
     absl::MutexLock lock(&operations_mutex_);
@@ -187,14 +187,14 @@ absl::Duration DeviceLinkSender::Continue(backend::DeviceLink& link, absl::Durat
     if (entry.state != State::kReady) return std::min(late, next_since_ + timeouts().operation);
     sending_ = next_++;
     next_since_ = now;
-    layer = entry.operation.layer;
-    blocks = entry.operation.blocks;
+    slot = entry.operation.slot;
+    pages = entry.operation.pages;
     pin = entry.operation.pin;
   }
   deadline_ = now + timeouts().operation;
   OperationBegan(now);
   // Without the lock: the first launch of a kernel may wait for the device.
-  link.Send(layer, blocks);
+  link.Send(slot, pages);
   return absl::ZeroDuration();
 }
 

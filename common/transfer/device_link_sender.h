@@ -37,8 +37,8 @@ class DeviceLinkSender final : public DeviceLinkEnd {
   int most_chunks() const { return most_chunks_; }
 
   struct Operation {
-    int layer = 0;
-    std::vector<kv::BlockId> blocks;
+    int slot = 0;
+    std::vector<int32_t> pages;
     std::shared_ptr<const PinnedBlocks> pin;  // kept until the operation has ended
     // Called at most once, on any thread, unless the transfer is withdrawn. False: the link has
     // failed, and the chunk has perhaps not been stored.

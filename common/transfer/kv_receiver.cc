@@ -110,10 +110,33 @@ AbortReason AbortReasonOf(const absl::Status& status) {
 KvReceiver::KvReceiver(TransferPlan plan)
     : shared_pool_(std::move(plan.shared_pool)),
       plan_(std::move(plan)),
-      block_count_(plan_.fetch ? 0 : static_cast<int>(plan_.blocks.size())),
-      received_(plan_.blocks.size() * static_cast<size_t>(plan_.layout.layers), false),
+      block_count_(plan_.fetch ? 0 : planned_blocks()),
+      received_(static_cast<size_t>(int64_t{planned_blocks()} * plan_.layout.layers), false),
       expected_(received_.size(), false),
-      missing_(int64_t{block_count_} * plan_.layout.layers) {}
+      missing_(ChunksToCome()) {}
+
+int KvReceiver::FirstIndex(int layer) const {
+  const int whole =
+      plan_.fetch || plan_.whole_blocks < 0 ? plan_.first_block + block_count_ : plan_.whole_blocks;
+  return std::clamp(plan_.layout.FirstNeededBlock(layer, whole) - plan_.first_block, 0,
+                    block_count_);
+}
+
+int64_t KvReceiver::ChunksToCome() const {
+  int64_t chunks = 0;
+  for (int layer = 0; layer < plan_.layout.layers; ++layer) {
+    chunks += block_count_ - FirstIndex(layer);
+  }
+  return chunks;
+}
+
+absl::Span<const int32_t> KvReceiver::Pages(int layer, int first_index, int count) const {
+  const int64_t first = int64_t{plan_.pool.PlaceOf(layer).table} * planned_blocks() + first_index;
+  const auto pages = absl::MakeConstSpan(plan_.blocks)
+                         .subspan(static_cast<size_t>(first), static_cast<size_t>(count));
+  for (const int32_t page : pages) BATON_CHECK_GE(page, 0) << "layer " << layer;
+  return pages;
+}
 
 absl::Status KvReceiver::OnFrame(const internal::v1::PrefillFrame& frame, const Segments& payload) {
   if (phase_ == Phase::kCommitted || phase_ == Phase::kAborted) {
@@ -200,14 +223,13 @@ absl::Status KvReceiver::OnAccepted(const internal::v1::PrefillFrame::Accepted& 
                      ", expected ", absl::Hex(plan_.layout.Fingerprint()), " (",
                      plan_.layout.ToString(), ")"));
   }
-  const int most = static_cast<int>(plan_.blocks.size());
+  const int most = planned_blocks();
   const int least = plan_.fetch ? 0 : most;
   if (accepted.block_count() < least || accepted.block_count() > most) {
     return Protocol(absl::StrCat("the sender means to send ", accepted.block_count(),
                                  " blocks, expected ", least, " to ", most));
   }
-  const int64_t whole = (int64_t{plan_.first_block} + static_cast<int64_t>(plan_.blocks.size())) *
-                        plan_.layout.block_tokens;
+  const int64_t whole = (int64_t{plan_.first_block} + most) * plan_.layout.block_tokens;
   if (accepted.cached_prompt_tokens() < 0 || accepted.cached_prompt_tokens() > whole) {
     return Protocol(absl::StrCat(accepted.cached_prompt_tokens(),
                                  " tokens of the prompt were cached, expected 0 to ", whole));
@@ -219,7 +241,7 @@ absl::Status KvReceiver::OnAccepted(const internal::v1::PrefillFrame::Accepted& 
   if (accepted.device_link() && plan_.on_device_link_offer) plan_.on_device_link_offer();
   accepted_ = true;
   block_count_ = accepted.block_count();
-  if (plan_.fetch) missing_ = int64_t{block_count_} * plan_.layout.layers;
+  if (plan_.fetch) missing_ = ChunksToCome();
   summary_.block_count = block_count_;
   summary_.cached_prompt_tokens = accepted.cached_prompt_tokens();
   return absl::OkStatus();
@@ -228,15 +250,16 @@ absl::Status KvReceiver::OnAccepted(const internal::v1::PrefillFrame::Accepted& 
 absl::Status KvReceiver::OnKvChunk(const internal::v1::PrefillFrame& frame,
                                    const Segments& payload) {
   const internal::v1::PrefillFrame::KvChunk& chunk = frame.kv_chunk();
-  const int64_t blocks = static_cast<int64_t>(plan_.blocks.size());
+  const int64_t blocks = planned_blocks();
   const int64_t first_index = int64_t{chunk.first_block()} - plan_.first_block;
   const int64_t count = chunk.block_count();
-  if (chunk.layer() < 0 || chunk.layer() >= plan_.layout.layers || count < 1 || first_index < 0 ||
-      first_index + count > block_count_) {
-    return Protocol(absl::StrCat("chunk of layer ", chunk.layer(), ", blocks ", chunk.first_block(),
-                                 " to ", int64_t{chunk.first_block()} + count,
-                                 " is outside layers 0 to ", plan_.layout.layers, ", blocks ",
-                                 plan_.first_block, " to ", plan_.first_block + block_count_));
+  const bool has_layer = chunk.layer() >= 0 && chunk.layer() < plan_.layout.layers;
+  const int least_index = has_layer ? FirstIndex(chunk.layer()) : 0;
+  if (!has_layer || count < 1 || first_index < least_index || first_index + count > block_count_) {
+    return Protocol(absl::StrCat(
+        "chunk of layer ", chunk.layer(), ", blocks ", chunk.first_block(), " to ",
+        int64_t{chunk.first_block()} + count, " is outside layers 0 to ", plan_.layout.layers,
+        ", blocks ", plan_.first_block + least_index, " to ", plan_.first_block + block_count_));
   }
   const int64_t expected_bytes = count * static_cast<int64_t>(plan_.layout.ChunkBytes());
   const bool shared = chunk.shared_blocks_size() > 0;
@@ -269,8 +292,7 @@ absl::Status KvReceiver::OnKvChunk(const internal::v1::PrefillFrame& frame,
 }
 
 void KvReceiver::Received(int layer, int first_index, int block_count) {
-  const auto begin =
-      received_.begin() + static_cast<int64_t>(plan_.blocks.size()) * layer + first_index;
+  const auto begin = received_.begin() + int64_t{planned_blocks()} * layer + first_index;
   missing_ -= std::count(begin, begin + block_count, false);
   std::fill(begin, begin + block_count, true);
   ++kv_chunk_count_;
@@ -285,25 +307,21 @@ absl::Status KvReceiver::Expect(const internal::v1::PrefillFrame::KvChunk& chunk
                                  plan_.device_link->most_chunks()));
   }
   const int layer = chunk.layer();
-  const auto begin =
-      expected_.begin() + static_cast<int64_t>(plan_.blocks.size()) * layer + first_index;
+  const auto begin = expected_.begin() + int64_t{planned_blocks()} * layer + first_index;
   if (std::find(begin, begin + count, true) != begin + count) {
     return Protocol("two operations are to bring the same blocks");
   }
   std::fill(begin, begin + count, true);
   DeviceLinkReceiver::Operation operation;
-  operation.layer = layer;
-  operation.blocks.assign(plan_.blocks.begin() + first_index,
-                          plan_.blocks.begin() + first_index + count);
+  const absl::Span<const int32_t> pages = Pages(layer, first_index, count);
+  operation.slot = plan_.pool.PlaceOf(layer).slot;
+  operation.pages.assign(pages.begin(), pages.end());
   // Abort makes the link forget it before this goes.
   operation.on_end = [this, layer, first_index, count](bool stored) {
     absl::MutexLock lock(&mutex_);
     if (!stored) return;  // it comes as a payload
     // Or has come, if the prefill worker has given up the link before this one.
-    if (received_[plan_.blocks.size() * static_cast<size_t>(layer) +
-                  static_cast<size_t>(first_index)]) {
-      return;
-    }
+    if (received_[static_cast<size_t>(int64_t{planned_blocks()} * layer + first_index)]) return;
     Received(layer, first_index, count);
     summary_.linked_kv_bytes += int64_t{count} * plan_.layout.ChunkBytes();
   };
@@ -327,10 +345,9 @@ absl::Status KvReceiver::ReadShared(const internal::v1::PrefillFrame::KvChunk& c
   }
   if (shared_pool_->plane() == Plane::kIpc) {
     if (chunk.shared_checksum() != 0) return Protocol("a checksum of bytes in device memory");
-    const absl::Status copied = shared_pool_->Copy(
-        chunk.layer(), chunk.shared_blocks(),
-        absl::MakeConstSpan(plan_.blocks)
-            .subspan(static_cast<size_t>(first_index), static_cast<size_t>(chunk.block_count())));
+    const absl::Status copied =
+        shared_pool_->Copy(plan_.pool.PlaceOf(chunk.layer()).slot, chunk.shared_blocks(),
+                           Pages(chunk.layer(), first_index, chunk.block_count()));
     if (copied.ok()) return copied;
     return MakeError(
         absl::StatusCode::kUnavailable, "PREFILL_LOST",
@@ -339,7 +356,8 @@ absl::Status KvReceiver::ReadShared(const internal::v1::PrefillFrame::KvChunk& c
   Segments blocks;
   blocks.reserve(static_cast<size_t>(chunk.block_count()));
   for (const int32_t block : chunk.shared_blocks()) {
-    blocks.emplace_back(reinterpret_cast<const char*>(shared_pool_->Chunk(block, chunk.layer())),
+    const int slot = plan_.pool.PlaceOf(chunk.layer()).slot;
+    blocks.emplace_back(reinterpret_cast<const char*>(shared_pool_->Chunk(block, slot)),
                         static_cast<size_t>(plan_.layout.ChunkBytes()));
   }
   Write(chunk.layer(), first_index, chunk.block_count(), blocks);
@@ -358,12 +376,10 @@ absl::Status KvReceiver::CheckShared(const internal::v1::PrefillFrame::KvChunk& 
   if (plan_.pool.copier != nullptr) {
     written.emplace_back(reinterpret_cast<const char*>(gathered_.data()), gathered_.size());
   } else {
-    for (int i = 0; i < chunk.block_count(); ++i) {
-      const kv::BlockId block = plan_.blocks[static_cast<size_t>(first_index + i)];
-      written.emplace_back(
-          reinterpret_cast<const char*>(plan_.pool.base + block * plan_.pool.block_stride_bytes +
-                                        chunk.layer() * plan_.pool.layer_stride_bytes),
-          chunk_bytes);
+    const int slot = plan_.pool.PlaceOf(chunk.layer()).slot;
+    for (const int32_t page : Pages(chunk.layer(), first_index, chunk.block_count())) {
+      written.emplace_back(reinterpret_cast<const char*>(plan_.pool.Chunk(page, slot)),
+                           chunk_bytes);
     }
   }
   if (const uint64_t checksum = PayloadChecksum(written); checksum != chunk.shared_checksum()) {
@@ -388,19 +404,15 @@ void KvReceiver::Write(int layer, int first_index, int block_count, const Segmen
   PayloadReader reader(payload);
   const backend::KvPool& pool = plan_.pool;
   const size_t chunk_bytes = static_cast<size_t>(plan_.layout.ChunkBytes());
-  const absl::Span<const kv::BlockId> blocks =
-      absl::MakeConstSpan(plan_.blocks)
-          .subspan(static_cast<size_t>(first_index), static_cast<size_t>(block_count));
+  const absl::Span<const int32_t> pages = Pages(layer, first_index, block_count);
+  const int slot = pool.PlaceOf(layer).slot;
   if (pool.copier != nullptr) {
-    gathered_.resize(chunk_bytes * blocks.size());
+    gathered_.resize(chunk_bytes * pages.size());
     reader.Read(gathered_.data(), gathered_.size());
-    pool.copier->Write(layer, blocks, gathered_.data());
+    pool.copier->Write(slot, pages, gathered_.data());
     return;
   }
-  for (const kv::BlockId block : blocks) {
-    reader.Read(pool.base + block * pool.block_stride_bytes + layer * pool.layer_stride_bytes,
-                chunk_bytes);
-  }
+  for (const int32_t page : pages) reader.Read(pool.Chunk(page, slot), chunk_bytes);
 }
 
 absl::Status KvReceiver::CheckLogprobs(const v1::TokenLogprobs& logprobs, int32_t token_id,
@@ -469,10 +481,10 @@ absl::Status KvReceiver::OnFirstToken(const internal::v1::PrefillFrame::FirstTok
 absl::Status KvReceiver::OnCommit(const internal::v1::PrefillFrame::Commit& commit) {
   if (!accepted_ || first_token_.has_value() == plan_.fetch || missing_ != 0 ||
       commit.kv_chunk_count() != kv_chunk_count_) {
-    return Protocol(absl::StrCat(
-        "commit of ", commit.kv_chunk_count(), " chunks after ", kv_chunk_count_, "; ", missing_,
-        " of ", int64_t{block_count_} * plan_.layout.layers, " layer blocks are missing, ",
-        first_token_ ? "with" : "without", " a first token"));
+    return Protocol(absl::StrCat("commit of ", commit.kv_chunk_count(), " chunks after ",
+                                 kv_chunk_count_, "; ", missing_, " of ", ChunksToCome(),
+                                 " layer blocks are missing, ", first_token_ ? "with" : "without",
+                                 " a first token"));
   }
   for (const double ms : {commit.queue_ms(), commit.prefill_ms()}) {
     if (ms >= 0 && ms <= kMostMilliseconds) continue;  // not so if it is no number

@@ -58,8 +58,11 @@ struct TransferPlan {
   uint64_t sender_epoch = 0;
   kv::KvLayout layout;
   backend::KvPool pool;
-  int first_block = 0;              // index in the sequence of the first block to be sent
-  std::vector<kv::BlockId> blocks;  // where sequence blocks first_block, first_block + 1, … go
+  int first_block = 0;  // index in the sequence of the first block to be sent
+  // The pages where sequence blocks first_block, first_block + 1, … go, [table][block]. Of layers
+  // with windows, only the blocks that are needed (KvLayout::FirstNeededBlock) are sent.
+  std::vector<int32_t> blocks;
+  int whole_blocks = -1;  // of the sequence; -1: all blocks are whole
   // Cached blocks are fetched: no first token comes, and perhaps fewer blocks than requested. The
   // chunks come behind the Accepted, which says how many.
   bool fetch = false;
@@ -138,6 +141,11 @@ class KvReceiver {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether the sender had a new, checked chunk when it sent the frame before.
   bool WasReady(const internal::v1::PrefillFrame::KvChunk& chunk) const;
+  int planned_blocks() const { return static_cast<int>(plan_.blocks.size()) / plan_.pool.tables; }
+  // The first block of the layer that comes, as an index in the plan.
+  int FirstIndex(int layer) const;
+  int64_t ChunksToCome() const;
+  absl::Span<const int32_t> Pages(int layer, int first_index, int count) const;
   // Writes the whole payload, which has been checked.
   void Write(int layer, int first_index, int block_count, const Segments& payload);
   // Copies the chunk from the sender's pool.

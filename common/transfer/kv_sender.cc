@@ -28,6 +28,16 @@ void DropCopy(void* bytes) { delete[] static_cast<std::byte*>(bytes); }
 
 }  // namespace
 
+void PinnedBlocks::SetPages(int first, absl::Span<const int32_t> pages, int tables) {
+  const size_t stride = pages_.size() / static_cast<size_t>(tables);
+  const size_t count = pages.size() / static_cast<size_t>(tables);
+  BATON_CHECK_LE(static_cast<size_t>(first) + count, stride);
+  for (size_t table = 0; table < static_cast<size_t>(tables); ++table) {
+    std::copy_n(pages.begin() + table * count, count,
+                pages_.begin() + table * stride + static_cast<size_t>(first));
+  }
+}
+
 FrameSender::FrameSender(Options options) : options_(std::move(options)) {}
 
 void FrameSender::SendAccepted(int block_count, int cached_prompt_tokens) {
@@ -100,8 +110,7 @@ void GrpcKvSender::SendAccepted(int block_count, int cached_prompt_tokens) {
   // Names of blocks need no link.
   if (options().schedule != nullptr && options().lease == nullptr) {
     transfer_ = options().schedule->Join(
-        options().link, block_count * static_cast<int64_t>(options().layout.BlockBytes()),
-        options().deadline);
+        options().link, options().layout.NeededBytes(0, block_count), options().deadline);
   }
   FrameSender::SendAccepted(block_count, cached_prompt_tokens);
 }
@@ -128,11 +137,11 @@ uint64_t GrpcKvSender::Announce(const SendItem& item) {
   if (options().device_link == nullptr || item.failed_over) return 0;
   if (!options().device_link->open()) return 0;
   if (item.written != nullptr) item.written->Wait();
-  const absl::Span<const kv::BlockId> blocks = BlocksOf(item);
+  const absl::Span<const int32_t> pages = PagesOf(item);
   ++open_operations_;
   const uint64_t number = options().device_link->Announce(
-      options().transfer_id, {item.layer,
-                              {blocks.begin(), blocks.end()},
+      options().transfer_id, {options().pool.PlaceOf(item.layer).slot,
+                              {pages.begin(), pages.end()},
                               item.blocks,
                               [weak = weak_from_this(), item](bool stored) {
                                 if (const auto self = weak.lock())
@@ -173,31 +182,33 @@ void GrpcKvSender::Finish(const absl::Status& status) {
   ServerStream::Finish(ToGrpcStatus(status));
 }
 
-absl::Span<const kv::BlockId> FrameSender::BlocksOf(const SendItem& item) {
-  const size_t count = static_cast<size_t>(item.block_count);
-  const absl::Span<const kv::BlockId> blocks =
-      absl::MakeConstSpan(item.blocks->ids()).subspan(static_cast<size_t>(item.first_block), count);
-  BATON_CHECK_EQ(blocks.size(), count);
-  return blocks;
+absl::Span<const int32_t> FrameSender::PagesOf(const SendItem& item) const {
+  const std::vector<int32_t>& pages = item.blocks->pages();
+  const int64_t blocks = static_cast<int64_t>(pages.size()) / options_.pool.tables;
+  BATON_CHECK_LE(int64_t{item.first_block} + item.block_count, blocks);
+  const int64_t first = options_.pool.PlaceOf(item.layer).table * blocks + item.first_block;
+  const auto of_item = absl::MakeConstSpan(pages).subspan(static_cast<size_t>(first),
+                                                          static_cast<size_t>(item.block_count));
+  for (const int32_t page : of_item) BATON_CHECK_GE(page, 0) << "layer " << item.layer;
+  return of_item;
 }
 
 std::vector<grpc::Slice> FrameSender::KvSlices(const SendItem& item) const {
   const backend::KvPool& pool = options_.pool;
   const size_t chunk_bytes = static_cast<size_t>(options_.layout.ChunkBytes());
   const size_t count = static_cast<size_t>(item.block_count);
-  const absl::Span<const kv::BlockId> blocks = BlocksOf(item);
+  const absl::Span<const int32_t> pages = PagesOf(item);
+  const int slot = pool.PlaceOf(item.layer).slot;
   std::vector<grpc::Slice> slices;
   if (pool.copier != nullptr) {
     auto copy = std::make_unique_for_overwrite<std::byte[]>(chunk_bytes * count);
-    pool.copier->Read(item.layer, blocks, item.written.get(), copy.get());
+    pool.copier->Read(slot, pages, item.written.get(), copy.get());
     slices.emplace_back(copy.release(), chunk_bytes * count, &DropCopy);
     return slices;
   }
   if (item.written != nullptr) item.written->Wait();
-  for (const kv::BlockId block : blocks) {
-    std::byte* data =
-        pool.base + block * pool.block_stride_bytes + item.layer * pool.layer_stride_bytes;
-    slices.emplace_back(data, chunk_bytes, &DropPin, new BlocksPin(item.blocks));
+  for (const int32_t page : pages) {
+    slices.emplace_back(pool.Chunk(page, slot), chunk_bytes, &DropPin, new BlocksPin(item.blocks));
   }
   return slices;
 }
@@ -206,8 +217,8 @@ bool FrameSender::NameBlocks(const SendItem& item,
                              internal::v1::PrefillFrame::KvChunk* chunk) const {
   if (options_.lease == nullptr || !options_.lease->Keep(item.blocks)) return false;
   if (item.written != nullptr) item.written->Wait();
-  const absl::Span<const kv::BlockId> blocks = BlocksOf(item);
-  chunk->mutable_shared_blocks()->Add(blocks.begin(), blocks.end());
+  const absl::Span<const int32_t> pages = PagesOf(item);
+  chunk->mutable_shared_blocks()->Add(pages.begin(), pages.end());
   chunk->set_lease_slot(options_.lease->slot());
   chunk->set_lease(options_.lease->number());
   const backend::KvPool& pool = options_.pool;
@@ -215,11 +226,10 @@ bool FrameSender::NameBlocks(const SendItem& item,
   if (!options_.check_shared || pool.copier != nullptr) return true;
   const size_t chunk_bytes = static_cast<size_t>(options_.layout.ChunkBytes());
   Segments payload;
-  payload.reserve(blocks.size());
-  for (const kv::BlockId block : blocks) {
-    payload.emplace_back(reinterpret_cast<const char*>(pool.base + block * pool.block_stride_bytes +
-                                                       item.layer * pool.layer_stride_bytes),
-                         chunk_bytes);
+  payload.reserve(pages.size());
+  const int slot = pool.PlaceOf(item.layer).slot;
+  for (const int32_t page : pages) {
+    payload.emplace_back(reinterpret_cast<const char*>(pool.Chunk(page, slot)), chunk_bytes);
   }
   chunk->set_shared_checksum(PayloadChecksum(payload));
   return true;

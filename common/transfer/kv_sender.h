@@ -31,15 +31,18 @@ namespace baton::transfer {
 // drops the last reference.
 class PinnedBlocks {
  public:
-  PinnedBlocks(std::vector<kv::BlockId> ids, absl::AnyInvocable<void()> release)
-      : ids_(std::move(ids)), release_(std::move(release)) {}
+  // `pages`: of the blocks, [table][block] (kv::BlockLease::Tables).
+  PinnedBlocks(std::vector<int32_t> pages, absl::AnyInvocable<void()> release)
+      : pages_(std::move(pages)), release_(std::move(release)) {}
   ~PinnedBlocks() { release_(); }
   PinnedBlocks(const PinnedBlocks&) = delete;
   PinnedBlocks& operator=(const PinnedBlocks&) = delete;
-  const std::vector<kv::BlockId>& ids() const { return ids_; }
+  const std::vector<int32_t>& pages() const { return pages_; }
+  // The blocks from `first` on, as many as `pages` are of, have got these. Before they are sent.
+  void SetPages(int first, absl::Span<const int32_t> pages, int tables);
 
  private:
-  const std::vector<kv::BlockId> ids_;
+  std::vector<int32_t> pages_;
   absl::AnyInvocable<void()> release_;
 };
 
@@ -76,7 +79,7 @@ class KvSender {
   // block_count: blocks that will be sent.
   virtual void SendAccepted(int block_count, int cached_prompt_tokens) = 0;
   // Sends the prompt's blocks [first_block, first_block + block_count) of `layer`, counted from the
-  // start of the prompt. Their ids are blocks->ids() at those indexes.
+  // start of the prompt. Their pages are those of blocks->pages() at those indexes.
   virtual void SendLayer(int layer, int first_block, int block_count,
                          std::shared_ptr<const PinnedBlocks> blocks,
                          std::shared_ptr<const backend::Event> written) = 0;
@@ -147,7 +150,8 @@ class FrameSender : public KvSender {
   // thread at a time.
   void EncodeItem(SendItem item, grpc::ByteBuffer* message);
   const Options& options() const { return options_; }
-  static absl::Span<const kv::BlockId> BlocksOf(const SendItem& item);
+  // Of the layer's table.
+  absl::Span<const int32_t> PagesOf(const SendItem& item) const;
   // The frame of a chunk is void: the receiver counts the one that takes its place.
   void TakeBackChunk() { --kv_chunk_count_; }
   void CountBytes(const SendItem& item, Plane plane) const;

@@ -181,16 +181,16 @@ absl::Status SharedPool::Receive(absl::string_view token, const kv::KvLayout& la
     return Unfit(absl::StrCat("its layout is ", absl::Hex(welcome.kv_layout_fingerprint),
                               ", expected ", absl::Hex(layout.Fingerprint())));
   }
-  block_bytes_ = layout.BlockBytes();
+  page_bytes_ = layout.PageBytes();
   chunk_bytes_ = layout.ChunkBytes();
-  if (welcome.pool_bytes == 0 || welcome.pool_bytes % static_cast<uint64_t>(block_bytes_) != 0 ||
+  if (welcome.pool_bytes == 0 || welcome.pool_bytes % static_cast<uint64_t>(page_bytes_) != 0 ||
       welcome.lease_slots == 0 || welcome.lease_slots > kMaxLeaseSlots) {
     return Unfit(absl::StrCat(welcome.pool_bytes, " bytes and ", welcome.lease_slots,
-                              " lease slots, expected whole blocks of ", block_bytes_,
+                              " lease slots, expected whole pages of ", page_bytes_,
                               " bytes and 1 to ", kMaxLeaseSlots, " slots"));
   }
   connection_ = welcome.connection;
-  block_count_ = static_cast<int64_t>(welcome.pool_bytes / static_cast<uint64_t>(block_bytes_));
+  block_count_ = static_cast<int64_t>(welcome.pool_bytes / static_cast<uint64_t>(page_bytes_));
   BATON_ASSIGN_OR_RETURN(words_,
                          MapReadOnly(received.words.get(), welcome.lease_slots * sizeof(uint64_t)));
   lease_slots_ = welcome.lease_slots;
@@ -215,9 +215,9 @@ SharedPool::~SharedPool() {
   if (words_ != nullptr) munmap(words_, lease_slots_ * sizeof(uint64_t));
 }
 
-absl::Status SharedPool::Copy(int layer, absl::Span<const kv::BlockId> theirs,
-                              absl::Span<const kv::BlockId> ours) {
-  absl::Status status = peer_->Copy(layer, theirs, ours);
+absl::Status SharedPool::Copy(int slot, absl::Span<const int32_t> theirs,
+                              absl::Span<const int32_t> ours) {
+  absl::Status status = peer_->Copy(slot, theirs, ours);
   if (!status.ok()) {
     failed_ = true;
     shutdown(socket_.get(), SHUT_RDWR);

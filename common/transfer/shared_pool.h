@@ -103,14 +103,13 @@ class SharedPool {
   uint64_t connection() const { return connection_; }
   int64_t block_count() const { return block_count_; }
   Plane plane() const { return peer_ == nullptr ? Plane::kShm : Plane::kIpc; }
-  // REQUIRES: plane() is kShm, 0 <= block < block_count(), 0 <= layer < layout.layers.
-  const std::byte* Chunk(kv::BlockId block, int layer) const {
-    return static_cast<const std::byte*>(pool_) + block * block_bytes_ + layer * chunk_bytes_;
+  // REQUIRES: plane() is kShm, 0 <= page < block_count(), 0 <= slot < the layers of a page.
+  const std::byte* Chunk(int32_t page, int slot) const {
+    return static_cast<const std::byte*>(pool_) + page * page_bytes_ + slot * chunk_bytes_;
   }
-  // Copies chunks to blocks `ours` of the opener's pool, as PeerPool::Copy. REQUIRES: plane() is
+  // Copies chunks to pages `ours` of the opener's pool, as PeerPool::Copy. REQUIRES: plane() is
   // kIpc. An error ends the connection, so that the pool is dropped.
-  absl::Status Copy(int layer, absl::Span<const kv::BlockId> theirs,
-                    absl::Span<const kv::BlockId> ours);
+  absl::Status Copy(int slot, absl::Span<const int32_t> theirs, absl::Span<const int32_t> ours);
   // Copy has failed: do not open it again.
   bool failed() const { return failed_; }
   // Call after the copy. False: the bytes may be another prompt's.
@@ -131,7 +130,7 @@ class SharedPool {
   std::atomic<bool> failed_{false};
   void* pool_ = nullptr;
   size_t pool_bytes_ = 0;
-  int64_t block_bytes_ = 0;
+  int64_t page_bytes_ = 0;
   int64_t chunk_bytes_ = 0;
   int64_t block_count_ = 0;
   void* words_ = nullptr;

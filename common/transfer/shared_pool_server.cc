@@ -360,7 +360,7 @@ bool SharedPoolServer::Welcome(Connection& connection) {
   SocketWelcome welcome;
   welcome.connection = RandomId64();
   welcome.kv_layout_fingerprint = layout_.Fingerprint();
-  welcome.pool_bytes = static_cast<uint64_t>(pool_.block_count * layout_.BlockBytes());
+  welcome.pool_bytes = static_cast<uint64_t>(pool_.block_count * layout_.PageBytes());
   welcome.lease_slots = static_cast<uint64_t>(options_.lease_slots);
   DeviceWelcome device_welcome;
   iovec data{&welcome, sizeof(welcome)};

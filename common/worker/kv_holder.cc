@@ -57,33 +57,38 @@ void KvHolder::Serve(const KvFetch& fetch) {
   if (cache_ != nullptr)
     match = cache_->MatchPrefix(fetch.root, fetch.tokens, kv::RadixCache::kNoLimit);
   const int cached = match.blocks.size();
+  const int requested = static_cast<int>(fetch.tokens.size()) / layout_.block_tokens;
   // Those before first_block cannot be evicted either while the ones behind them are in use.
-  const int allowed = std::min(cached, most_pinned_ - pinned_blocks_);
-  if (cached > fetch.first_block && allowed <= fetch.first_block) {
+  const int excess = match.blocks.page_count() - (most_pinned_ - pinned_pages_);
+  int allowed = excess > 0 ? cached - std::min(cached, excess) : cached;
+  // The caller has made room for the window pages before the end that it has asked for, no other.
+  if (layout_.windowed() && allowed < requested) allowed = 0;
+  if (cached > fetch.first_block && excess > 0 && allowed <= fetch.first_block) {
     metrics_.Served(FetchResult::kRefused);
     fetch.sender->Finish(MakeError(
         absl::StatusCode::kResourceExhausted, "KV_FETCH_LIMIT",
-        absl::StrCat("fetches pin ", pinned_blocks_, " KV blocks, the bound is ", most_pinned_)));
+        absl::StrCat("fetches pin ", pinned_pages_, layout_.windowed() ? " KV pages" : " KV blocks",
+                     ", the bound is ", most_pinned_)));
     return;
   }
   const int count = std::max(0, allowed - fetch.first_block);
-  const int requested =
-      static_cast<int>(fetch.tokens.size()) / layout_.block_tokens - fetch.first_block;
-  metrics_.Served(count == requested ? FetchResult::kFetched : FetchResult::kPartial);
+  metrics_.Served(count == requested - fetch.first_block ? FetchResult::kFetched
+                                                         : FetchResult::kPartial);
   fetch.sender->SendAccepted(count, (fetch.first_block + count) * layout_.block_tokens);
   if (count > 0) {
     match.blocks.SplitAt(allowed).Release();
     match.blocks.SetUse(kv::BlockUse::kHeld);
     const uint64_t number = ++last_;
     const auto blocks = std::make_shared<transfer::PinnedBlocks>(
-        match.blocks.ids(), [this, number, mailbox = mailbox_]() mutable {
+        match.blocks.Tables(0, allowed), [this, number, mailbox = mailbox_]() mutable {
           Mailbox& target = *mailbox;
           target.Post([this, number] { Release(number); });
         });
-    pinned_blocks_ += allowed;
+    pinned_pages_ += match.blocks.page_count();
     pinned_[number] = std::move(match.blocks);
     for (int layer = 0; layer < layout_.layers; ++layer) {
-      fetch.sender->SendLayer(layer, fetch.first_block, count, blocks, nullptr);
+      const int begin = std::max(fetch.first_block, layout_.FirstNeededBlock(layer, allowed));
+      if (begin < allowed) fetch.sender->SendLayer(layer, begin, allowed - begin, blocks, nullptr);
     }
   }
   fetch.sender->SendCommit(0, 0);
@@ -93,13 +98,13 @@ void KvHolder::Serve(const KvFetch& fetch) {
 void KvHolder::Release(uint64_t number) {
   const auto found = pinned_.find(number);
   BATON_CHECK(found != pinned_.end()) << "fetch " << number;
-  pinned_blocks_ -= found->second.size();
+  pinned_pages_ -= found->second.page_count();
   pinned_.erase(found);
 }
 
 void KvHolder::ReleaseAll() {
   pinned_.clear();
-  pinned_blocks_ = 0;
+  pinned_pages_ = 0;
 }
 
 }  // namespace baton::worker

@@ -36,7 +36,7 @@ struct KvFetch {
 struct KvHolderOptions {
   bool enabled = false;
   int max_fetches = 8;             // whose calls are open
-  double max_pinned_share = 0.25;  // of the pool's blocks
+  double max_pinned_share = 0.25;  // of the pool
 };
 
 // Enter and Submit are thread-safe; the rest is for the loop that owns pool and cache.
@@ -57,8 +57,8 @@ class KvHolder {
 
   // While draining, refuses fetches.
   void SetDraining(bool draining) { draining_ = draining; }
-  // Blocks that cannot be evicted because of fetches; those of several fetches count for each.
-  int pinned_blocks() const { return pinned_blocks_; }
+  // Pages that cannot be evicted because of fetches; those of several fetches count for each.
+  int pinned_pages() const { return pinned_pages_; }
   // Gives all blocks back, at the end of the loop: nothing writes to them any more, and frames in
   // gRPC's buffers read memory that the engine owns.
   void ReleaseAll();
@@ -75,7 +75,7 @@ class KvHolder {
   KvExchangeMetrics& metrics_;
   const std::shared_ptr<std::atomic<int>> entered_ = std::make_shared<std::atomic<int>>(0);
   absl::flat_hash_map<uint64_t, kv::BlockLease> pinned_;  // by a number of the fetch
-  int pinned_blocks_ = 0;
+  int pinned_pages_ = 0;
   uint64_t last_ = 0;
   bool draining_ = false;
 };

@@ -30,7 +30,7 @@ WorkerLoop::WorkerLoop(const WorkerLoopOptions& options, const std::string& role
                        std::function<void(const WorkerLoad&)> publish)
     : engine_(engine),
       clock_(clock),
-      pool_(engine.kv_pool().block_count),
+      pool_(engine.kv_pool().block_count, engine.block_shape()),
       cache_(MakeCache(options, engine, clock, pool_)),
       holder_(options.kv_holder, engine.kv_layout(), pool_, cache_.get(), mailbox_, kv_exchange),
       options_(options),
@@ -129,7 +129,7 @@ void WorkerLoop::CheckIntegrity() const {
 void WorkerLoop::Publish() {
   WorkerLoad load;
   load.counts = pool_.counts();
-  load.free_blocks = load.counts.free + (cache_ != nullptr ? cache_->evictable_block_count() : 0);
+  load.free_blocks = load.counts.free + (cache_ != nullptr ? cache_->evictable_page_count() : 0);
   load.retained_blocks = cache_ != nullptr ? cache_->retained_block_count() : 0;
   load.draining = draining_;
   load.last_accepted_at = last_accepted_at_;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "baton/internal/v1/worker.pb.h"
+#include "common/kv/block_pool.h"
 
 namespace baton::router {
 
@@ -15,8 +16,9 @@ struct ModelInfo {
   uint64_t kv_layout_fingerprint = 0;
   int block_tokens = 0;
   int max_model_len = 0;  // the smallest of the workers'
-  // Sizes of the decode workers' KV pools in blocks, each one at least once; empty: none is known.
-  std::vector<int> decode_blocks;
+  kv::BlockShape block_shape;
+  // Sizes of the decode workers' KV pools in pages, each one at least once; empty: none is known.
+  std::vector<int> decode_pages;
   std::vector<int32_t> eos_token_ids;
   internal::v1::GenerationDefaults defaults;
 };

@@ -12,6 +12,7 @@
 #include "common/base/request_limits.h"
 #include "common/base/status_macros.h"
 #include "router/fleet/capabilities.h"
+#include "router/fleet/card_sizes.h"
 
 namespace baton::router {
 namespace {
@@ -161,6 +162,13 @@ absl::Status Roster::CheckCard(int worker, const worker_pb::WorkerCard& card) co
         absl::StrCat("the worker's card has ", card.kv_tier_max_segments(), " segments of ",
                      card.kv_tier_segment_tokens(), " tokens in KV tiers, expected at most ",
                      kv::kMostTierKeys, ", of whole blocks"));
+  }
+  if (!HasSanePages(card)) {
+    return Refuse("BAD_WORKER_CARD",
+                  absl::StrCat("the worker's card has KV pages {",
+                               card.kv_pages().ShortDebugString(), "}, expected 1 to ",
+                               kMostPagesOfBlock, " full ones, at most as many window pages, and ",
+                               "bytes of windows within the block's ", card.kv_block_bytes()));
   }
   if (!card.pool().empty() && !CheckPool("pool", card.pool()).ok()) {
     return Refuse("BAD_WORKER_CARD", "the worker's card has a pool with a name that is none");
@@ -467,15 +475,16 @@ std::optional<ModelInfo> Roster::model() const {
       model->fingerprint = w.card->model_fingerprint();
       model->kv_layout_fingerprint = w.card->kv_layout().fingerprint();
       model->block_tokens = w.card->kv_layout().block_tokens();
+      model->block_shape = KvSizesOf(*w.card).shape;
       model->max_model_len = w.card->max_model_len();
       model->eos_token_ids.assign(w.card->eos_token_ids().begin(), w.card->eos_token_ids().end());
       model->defaults = w.card->generation_defaults();
     }
     model->max_model_len = std::min(model->max_model_len, w.card->max_model_len());
     // Most fleets have one size, or a few.
-    const int blocks = w.role == v1::WORKER_ROLE_DECODE ? w.card->total_blocks() : 0;
-    std::vector<int>& sizes = model->decode_blocks;
-    if (blocks > 0 && (sizes.empty() || sizes.back() != blocks)) sizes.push_back(blocks);
+    const int pages = w.role == v1::WORKER_ROLE_DECODE ? w.card->total_blocks() : 0;
+    std::vector<int>& sizes = model->decode_pages;
+    if (pages > 0 && (sizes.empty() || sizes.back() != pages)) sizes.push_back(pages);
   }
   return model;
 }

@@ -12,8 +12,9 @@ namespace {
 // What the KV pools leave for the answer.
 int64_t RoomInPools(const ModelInfo& model, int prompt_tokens, int beams) {
   int64_t room = std::numeric_limits<int64_t>::max();
-  for (const int blocks : model.decode_blocks) {
-    const int64_t longest = kv::LongestAnswer(prompt_tokens, beams, model.block_tokens, blocks);
+  for (const int pages : model.decode_pages) {
+    const int64_t longest =
+        kv::LongestAnswer(prompt_tokens, beams, model.block_tokens, pages, model.block_shape);
     if (longest > 0) room = std::min(room, longest);
   }
   return room;

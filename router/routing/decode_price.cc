@@ -66,11 +66,11 @@ double BehindPrompts(const RouteQuery& query, const Candidate& c, double ready_s
 }
 
 KvMove::KvMove(const RouteQuery& query, const Candidate& decode) {
-  const int missing = std::max(0, query.prompt_blocks - decode.matched_blocks);
+  const double missing = query.kv.MovedBlocks(decode.matched_blocks, query.prompt_blocks);
   unknown_s_ = missing * query.block_transfer_s;
   if (query.links == nullptr) return;
   seconds_per_byte_ = query.links->SecondsPerByteTo(decode.worker);
-  bytes_ = missing * query.block_bytes;
+  bytes_ = missing * query.kv.block_bytes;
   layer_share_ = query.layer_share;
 }
 
@@ -104,7 +104,8 @@ void PricePrompt(const RouteQuery& query, const Candidate& c, bool alone, const 
     return;
   }
   if (prefill == nullptr) {
-    price->prompt_s = std::max(0, query.prompt_blocks - c.matched_blocks) * query.block_transfer_s;
+    price->prompt_s =
+        query.kv.MovedBlocks(c.matched_blocks, query.prompt_blocks) * query.block_transfer_s;
     price->behind_s = BehindPrompts(query, c, 0);
     return;
   }
@@ -116,7 +117,7 @@ void PricePrompt(const RouteQuery& query, const Candidate& c, bool alone, const 
 DecodePrice PriceDecode(const RouteQuery& query, const Candidate& c, bool alone,
                         const Candidate* prefill) {
   const LinearCost step = StepOf(c);
-  const int missing = std::max(0, query.prompt_blocks - c.matched_blocks);
+  const int missing = query.PagesBeside(c.matched_blocks);
   DecodePrice price;
   price.full = c.free_blocks < missing;
   PricePrompt(query, c, alone, prefill, &price);
@@ -134,8 +135,10 @@ DecodePrice PriceDecode(const RouteQuery& query, const Candidate& c, bool alone,
   const double growth_tokens = kAnswerLeft * query.mean_answer_tokens * c.running +
                                query.mean_answer_tokens * c.queued + query.answer_tokens;
   const double waiting_tokens = c.queued > c.sent ? static_cast<double>(c.queued_tokens) : 0;
-  const double wanted_blocks =
-      missing + (growth_tokens + waiting_tokens) / std::max(1, query.block_tokens);
+  // What grows beyond its windows takes full pages alone.
+  const double wanted_blocks = missing + (growth_tokens + waiting_tokens) /
+                                             std::max(1, query.block_tokens) *
+                                             query.kv.shape.full_pages;
   const double used_blocks = std::max(1.0, static_cast<double>(c.total_blocks) - c.free_blocks);
   const double for_blocks = std::max(0.0, wanted_blocks - c.free_blocks) / used_blocks;
   const double for_place = std::max(0.0, inside + 1 - places) / places;

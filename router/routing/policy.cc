@@ -36,7 +36,7 @@ BATON_WIDE_LOOPS void SetCosts(const Pricing& pricing, const double* __restrict 
 }
 
 bool HasRoom(const RouteQuery& query, const Candidate& c) {
-  return c.free_blocks >= query.prompt_blocks - c.matched_blocks;
+  return c.free_blocks >= query.PagesBeside(c.matched_blocks);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
+#include "common/kv/kv_sizes.h"
 #include "common/kv/prefix_key.h"
 #include "router/routing/candidates.h"
 
@@ -29,10 +30,13 @@ struct RouteQuery {
   // computing: the mean over the fleet, for pairs of whose link nothing is known.
   double block_transfer_s = 0;
   const LinkRates* links = nullptr;  // null: nothing is known of any link
-  double block_bytes = 0;            // of a block's KV
+  kv::KvSizes kv;                    // of the model
   double layer_share = 0;            // of its KV, the part of one layer
   double answer_tokens = 0;          // expected of this request
   double mean_answer_tokens = 0;     // of all requests
+
+  // The pages that the prompt takes beside the blocks that a worker has of it.
+  int PagesBeside(int matched_blocks) const { return kv.PagesOf(matched_blocks, prompt_blocks); }
 };
 
 // The price of a second of computing, beyond that second, for one prompt. Zero where the policy has

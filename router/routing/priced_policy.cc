@@ -291,7 +291,7 @@ void PricedPolicy::ChooseLocal(const RouteQuery& query, const Candidate& prefill
     const Candidate& c = decode[i];
     const int tail = query.prompt_tokens - (c.matched_blocks + c.tier_blocks) * query.block_tokens;
     if (!c.cost_known || tail > options_.max_local_prefill_tokens) continue;
-    if (c.queued > c.sent || c.free_blocks < query.prompt_blocks - c.matched_blocks) continue;
+    if (c.queued > c.sent || c.free_blocks < query.PagesBeside(c.matched_blocks)) continue;
     const double slower_s = DecodeStepSeconds(c, 1, query.prompt_tokens) - partner_step_s;
     consider(
         {i, false, ComputeBesideAnswers(query, c) + query.answer_tokens * std::max(0.0, slower_s)});

@@ -9,6 +9,7 @@
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
 #include "router/fleet/capabilities.h"
+#include "router/fleet/card_sizes.h"
 
 namespace baton::router {
 namespace {
@@ -67,7 +68,7 @@ void RoutePlanner::OnReady(const WorkerTarget& target, const internal::v1::Worke
   workers_[target.worker] = {target,
                              card.role(),
                              card.kv_layout().block_tokens(),
-                             static_cast<double>(card.kv_block_bytes()),
+                             KvSizesOf(card),
                              card.kv_layout().layers(),
                              card.prefix_caching(),
                              Can(card, v1::WORKER_CAPABILITY_SCORE),
@@ -311,10 +312,10 @@ RouteQuery RoutePlanner::QueryOf(const RouteRequest& request, int worker_of_mode
   query.prefill_workers = prefill_workers;
   const bool measured = transfer_bytes_.value() > 0;
   query.block_transfer_s =
-      measured ? worker.block_bytes * transfer_seconds_.value() / transfer_bytes_.value()
-               : worker.block_bytes / options_.kv_bytes_per_second;
+      measured ? worker.kv.block_bytes * transfer_seconds_.value() / transfer_bytes_.value()
+               : worker.kv.block_bytes / options_.kv_bytes_per_second;
   if (links_.any()) query.links = &links_;
-  query.block_bytes = worker.block_bytes;
+  query.kv = worker.kv;
   query.layer_share = worker.layers > 0 ? 1.0 / worker.layers : 0;
   query.mean_answer_tokens = answer_tokens_.empty() ? kAnswerTokens : answer_tokens_.value();
   query.answer_tokens = query.mean_answer_tokens;
@@ -411,14 +412,13 @@ void RoutePlanner::CountDispatch(const RouteQuery& query, const Pair& pair, Rout
   const Candidate& computes = pair.computes();
   const int64_t tokens = std::max<int64_t>(
       query.prompt_tokens - int64_t{computes.matched_blocks} * query.block_tokens, 1);
-  const int received = std::max(0, query.prompt_blocks - pair.decode.matched_blocks);
+  const int received = query.PagesBeside(pair.decode.matched_blocks);
   health_.OnChosen(computes.worker, pair.answers().worker);
   if (pair.prefill_alone()) {
     policy_.OnSent(*pair.prefill);
-    route->dispatch =
-        fleet_.OnDispatch(pair.prefill->worker, now,
-                          {tokens, pair.prefill->computing_s(),
-                           std::max(0, query.prompt_blocks - pair.prefill->matched_blocks), 0});
+    route->dispatch = fleet_.OnDispatch(
+        pair.prefill->worker, now,
+        {tokens, pair.prefill->computing_s(), query.PagesBeside(pair.prefill->matched_blocks), 0});
     return;
   }
   if (!pair.prefill) {
@@ -428,7 +428,7 @@ void RoutePlanner::CountDispatch(const RouteQuery& query, const Pair& pair, Rout
     return;
   }
   policy_.OnSent(*pair.prefill);
-  const int computed = std::max(0, query.prompt_blocks - pair.prefill->matched_blocks);
+  const int computed = query.PagesBeside(pair.prefill->matched_blocks);
   route->answer_dispatch = fleet_.OnDispatch(
       pair.decode.worker, now, {1, 0, received, query.prompt_tokens, /*receives=*/true});
   route->dispatch = fleet_.OnDispatch(pair.prefill->worker, now,

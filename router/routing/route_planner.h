@@ -96,7 +96,7 @@ class RoutePlanner final : public RosterObserver {
     WorkerTarget target;  // its hold is there while the worker is ready or suspect
     v1::WorkerRole role = v1::WORKER_ROLE_UNSPECIFIED;
     int block_tokens = 16;
-    double block_bytes = 0;
+    kv::KvSizes kv;
     int layers = 0;
     bool prefix_caching = false;
     bool scores = false;

@@ -144,7 +144,7 @@ void RoutePlanner::ExplainDecode(const RouteQuery& query, const Pair& pair,
       explained.transfer_seconds = KvMove(query, c).SecondsFrom(*prefill);
     }
     explained.cost = cost;
-    const bool no_room = c.free_blocks < query.prompt_blocks - c.matched_blocks;
+    const bool no_room = c.free_blocks < query.PagesBeside(c.matched_blocks);
     if (!computes && no_room) explained.excluded = "no room";
   }
 }

@@ -19,7 +19,7 @@ bool RoutePlanner::MayTake(v1::WorkerRole role, const RouteRequest& request, con
   if (absl::c_any_of(request.lost, is_here)) return false;
   if (role != v1::WORKER_ROLE_DECODE) return true;
   const int blocks = (request.prompt_tokens + worker.block_tokens - 1) / worker.block_tokens;
-  return of.row(i).free_blocks >= blocks - of.matched_blocks()[i];
+  return of.row(i).free_blocks >= worker.kv.PagesOf(of.matched_blocks()[i], blocks);
 }
 
 void RoutePlanner::KeepPool(v1::WorkerRole role, const RouteRequest& request,

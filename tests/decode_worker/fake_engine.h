@@ -75,24 +75,23 @@ class FakeEngine final : public engine::Engine {
     BATON_CHECK(launched_.empty());
     return Compute(batch);
   }
-  void CopyBlocks(absl::Span<const kv::BlockId> sources,
-                  absl::Span<const kv::BlockId> targets) override {
+  void CopyPages(absl::Span<const int32_t> sources, absl::Span<const int32_t> targets) override {
     launched_.ComputeAll();
     for (size_t i = 0; i < sources.size(); ++i) {
       std::memcpy(Block(targets[i]), Block(sources[i]), block_bytes());
     }
   }
-  void ReadBlocks(absl::Span<const kv::BlockId> blocks, std::byte* host) override {
+  void ReadPages(absl::Span<const int32_t> pages, std::byte* host) override {
     launched_.ComputeAll();
-    for (const kv::BlockId block : blocks) {
-      std::memcpy(host, Block(block), block_bytes());
+    for (const int32_t page : pages) {
+      std::memcpy(host, Block(page), block_bytes());
       host += block_bytes();
     }
   }
-  void WriteBlocks(absl::Span<const kv::BlockId> blocks, const std::byte* host) override {
+  void WritePages(absl::Span<const int32_t> pages, const std::byte* host) override {
     launched_.ComputeAll();
-    for (const kv::BlockId block : blocks) {
-      std::memcpy(Block(block), host, block_bytes());
+    for (const int32_t page : pages) {
+      std::memcpy(Block(page), host, block_bytes());
       host += block_bytes();
     }
   }

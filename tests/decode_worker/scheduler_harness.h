@@ -103,7 +103,7 @@ class SchedulerHarness : public ::testing::Test {
     scheduler_->CheckIntegrity();
   }
   int Free() const {
-    return pool_->counts().free + (cache_ != nullptr ? cache_->evictable_block_count() : 0);
+    return pool_->counts().free + (cache_ != nullptr ? cache_->evictable_page_count() : 0);
   }
 
   std::unique_ptr<kv::BlockPool> pool_;

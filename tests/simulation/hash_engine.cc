@@ -49,14 +49,21 @@ HashEngine::HashEngine(const HashEngineOptions& options, World& world)
   layout_.head_dim = 2;
   layout_.block_tokens = kBlockTokens;
   layout_.dtype = kv::KvDtype::kF32;
+  if (options.window > 0) {
+    layout_.windows.assign(kLayers, 0);
+    layout_.windows.back() = options.window;
+  }
+  const kv::KvPages pages = layout_.Pages();
+  pool_.tables = pages.tables();
+  for (const auto [table, slot] : pages.places) pool_.places.push_back({table, slot});
   // Garbage, as memory that others have used: reading what was never written shows.
-  memory_.assign(
-      static_cast<size_t>(layout_.BlockBytes()) / 8 * static_cast<size_t>(options.num_blocks),
-      0xdeadbeefdeadbeefu);
+  const int page_count = options.num_blocks * pool_.tables;
+  memory_.assign(static_cast<size_t>(layout_.PageBytes()) / 8 * static_cast<size_t>(page_count),
+                 0xdeadbeefdeadbeefu);
   pool_.base = reinterpret_cast<std::byte*>(memory_.data());
-  pool_.block_stride_bytes = layout_.BlockBytes();
+  pool_.block_stride_bytes = layout_.PageBytes();
   pool_.layer_stride_bytes = layout_.ChunkBytes();
-  pool_.block_count = options.num_blocks;
+  pool_.block_count = page_count;
   pool_.kv_heads = 1;
   pool_.head_dim = 2;
   pool_.block_tokens = kBlockTokens;
@@ -65,10 +72,13 @@ HashEngine::HashEngine(const HashEngineOptions& options, World& world)
   max_num_seqs_ = options.max_num_seqs;
 }
 
-uint64_t* HashEngine::Slot(absl::Span<const kv::BlockId> blocks, int layer, int value,
+uint64_t* HashEngine::Slot(absl::Span<const int32_t> blocks, int layer, int value,
                            int position) const {
-  std::byte* chunk = Block(blocks[static_cast<size_t>(position / kBlockTokens)]) +
-                     layer * pool_.layer_stride_bytes;
+  const auto [table, slot] = pool_.PlaceOf(layer);
+  const size_t stride = blocks.size() / static_cast<size_t>(pool_.tables);
+  const size_t index =
+      static_cast<size_t>(table) * stride + static_cast<size_t>(position / kBlockTokens);
+  std::byte* chunk = pool_.Chunk(blocks[index], slot);
   return reinterpret_cast<uint64_t*>(chunk) + value * kBlockTokens + position % kBlockTokens;
 }
 
@@ -87,13 +97,19 @@ void HashEngine::WriteSlots(const engine::BatchEntry& entry, int layer) const {
   }
 }
 
-uint64_t HashEngine::Digest(absl::Span<const kv::BlockId> blocks, int count) const {
+uint64_t HashEngine::Digest(absl::Span<const int32_t> blocks, int count) const {
   uint64_t digest = 0;
+  const int window = hash_options_.window;
+  const int of_all = window > 0 ? kLayers - 1 : kLayers;
   for (int position = 0; position < count; ++position) {
-    for (int layer = 0; layer < kLayers; ++layer) {
+    for (int layer = 0; layer < of_all; ++layer) {
       digest = Mix(digest, *Slot(blocks, layer, 0, position));
       digest = Mix(digest, *Slot(blocks, layer, 1, position));
     }
+  }
+  for (int position = std::max(0, count - window); position < count && window > 0; ++position) {
+    digest = Mix(digest, *Slot(blocks, kLayers - 1, 0, position));
+    digest = Mix(digest, *Slot(blocks, kLayers - 1, 1, position));
   }
   return digest;
 }
@@ -116,7 +132,7 @@ std::vector<engine::StepResult> HashEngine::Compute(const engine::Batch& batch,
     for (const engine::BatchEntry& entry : batch.entries) {
       const int end = entry.context + static_cast<int>(entry.tokens.size());
       BATON_CHECK_LE(end, max_model_len_);
-      BATON_CHECK_GE(static_cast<int>(entry.blocks.size()) * kBlockTokens, end);
+      BATON_CHECK_GE(static_cast<int>(entry.blocks.size()) / pool_.tables * kBlockTokens, end);
       WriteSlots(entry, layer);
     }
     if (observer != nullptr) observer->OnLayerWritten(layer, nullptr);
@@ -149,35 +165,43 @@ std::vector<engine::StepResult> HashEngine::Compute(const engine::Batch& batch,
   return results;
 }
 
-void HashEngine::CopyBlocks(absl::Span<const kv::BlockId> sources,
-                            absl::Span<const kv::BlockId> targets) {
+void HashEngine::CopyPages(absl::Span<const int32_t> sources, absl::Span<const int32_t> targets) {
   launched_.ComputeAll();
   if (hash_options_.copies_nothing) return;
   const size_t bytes = static_cast<size_t>(pool_.block_stride_bytes);
   for (size_t i = 0; i < sources.size(); ++i) {
-    std::memcpy(Block(targets[i]), Block(sources[i]), bytes);
+    std::memcpy(Page(targets[i]), Page(sources[i]), bytes);
   }
 }
 
-void HashEngine::ReadBlocks(absl::Span<const kv::BlockId> blocks, std::byte* host) {
+void HashEngine::ReadPages(absl::Span<const int32_t> pages, std::byte* host) {
   launched_.ComputeAll();
   const size_t bytes = static_cast<size_t>(pool_.block_stride_bytes);
-  for (size_t i = 0; i < blocks.size(); ++i) std::memcpy(host + i * bytes, Block(blocks[i]), bytes);
+  for (size_t i = 0; i < pages.size(); ++i) std::memcpy(host + i * bytes, Page(pages[i]), bytes);
 }
 
-void HashEngine::WriteBlocks(absl::Span<const kv::BlockId> blocks, const std::byte* host) {
+void HashEngine::WritePages(absl::Span<const int32_t> pages, const std::byte* host) {
   launched_.ComputeAll();
   const size_t bytes = static_cast<size_t>(pool_.block_stride_bytes);
-  for (size_t i = 0; i < blocks.size(); ++i) std::memcpy(Block(blocks[i]), host + i * bytes, bytes);
+  for (size_t i = 0; i < pages.size(); ++i) std::memcpy(Page(pages[i]), host + i * bytes, bytes);
 }
 
 void HashOracle::Append(int32_t token) {
   for (int layer = 0; layer < kLayers; ++layer) {
     auto& last = last_[static_cast<size_t>(layer)];
     last = SlotsOf(layer, size_, token, last[0], last[1]);
-    digest_ = Mix(Mix(digest_, last[0]), last[1]);
+    if (window_ == 0 || layer < kLayers - 1) digest_ = Mix(Mix(digest_, last[0]), last[1]);
   }
   ++size_;
+  if (window_ == 0) return;
+  seen_lately_.push_back(last_.back());
+  if (static_cast<int>(seen_lately_.size()) > window_) seen_lately_.pop_front();
+}
+
+uint64_t HashOracle::digest() const {
+  uint64_t digest = digest_;
+  for (const auto& slots : seen_lately_) digest = Mix(Mix(digest, slots[0]), slots[1]);
+  return digest;
 }
 
 model::SampledToken HashDraw(uint64_t digest, const model::SamplingParams& params,

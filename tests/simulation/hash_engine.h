@@ -1,12 +1,14 @@
 // An engine whose model is a hash, and the answers that are right. What a token's slots in the KV
 // blocks hold follows from the slots before it, read back from the blocks, and the token; what is
-// drawn follows from all slots of the sequence, read back. So a block that is wrong, stale or freed
-// too early gives another token than the oracle, which never saw a block.
+// drawn follows from all slots of the sequence, or of a layer with a window from the last ones,
+// read back. So a block that is wrong, stale or freed too early gives another token than the
+// oracle, which never saw a block.
 #ifndef BATON_TESTS_SIMULATION_HASH_ENGINE_H_
 #define BATON_TESTS_SIMULATION_HASH_ENGINE_H_
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -32,7 +34,8 @@ struct HashEngineOptions {
   int slow_first_steps = 0;
   Micros slow_step_time = 0;
   bool runs_ahead = false;
-  bool copies_nothing = false;  // a planted bug: CopyBlocks returns at once
+  bool copies_nothing = false;  // a planted bug: CopyPages returns at once
+  int window = 0;               // of the last layer; 0: it sees all tokens, as the others do
 };
 
 class HashEngine final : public engine::Engine {
@@ -46,20 +49,19 @@ class HashEngine final : public engine::Engine {
   }
   void Launch(const engine::Batch& batch) override { launched_.Launch(batch); }
   std::vector<engine::StepResult> Collect() override { return launched_.Collect(); }
-  void CopyBlocks(absl::Span<const kv::BlockId> sources,
-                  absl::Span<const kv::BlockId> targets) override;
-  void ReadBlocks(absl::Span<const kv::BlockId> blocks, std::byte* host) override;
-  void WriteBlocks(absl::Span<const kv::BlockId> blocks, const std::byte* host) override;
+  void CopyPages(absl::Span<const int32_t> sources, absl::Span<const int32_t> targets) override;
+  void ReadPages(absl::Span<const int32_t> pages, std::byte* host) override;
+  void WritePages(absl::Span<const int32_t> pages, const std::byte* host) override;
   std::string Description() const override { return "hash engine"; }
 
  private:
   std::vector<engine::StepResult> Compute(const engine::Batch& batch,
                                           model::LayerObserver* observer);
-  uint64_t* Slot(absl::Span<const kv::BlockId> blocks, int layer, int value, int position) const;
+  uint64_t* Slot(absl::Span<const int32_t> blocks, int layer, int value, int position) const;
   void WriteSlots(const engine::BatchEntry& entry, int layer) const;
   // Of the first `count` tokens' slots.
-  uint64_t Digest(absl::Span<const kv::BlockId> blocks, int count) const;
-  std::byte* Block(kv::BlockId id) const { return pool_.base + id * pool_.block_stride_bytes; }
+  uint64_t Digest(absl::Span<const int32_t> blocks, int count) const;
+  std::byte* Page(int32_t id) const { return pool_.Chunk(id, 0); }
 
   const HashEngineOptions hash_options_;
   World& world_;
@@ -72,14 +74,19 @@ class HashEngine final : public engine::Engine {
 // One sequence and what may follow, by the model alone.
 class HashOracle {
  public:
+  // `window`: HashEngineOptions::window.
+  explicit HashOracle(int window) : window_(window) {}
+
   void Append(int32_t token);
   // Tokens appended so far, and what their slots amount to.
   int size() const { return size_; }
-  uint64_t digest() const { return digest_; }
+  uint64_t digest() const;
 
  private:
+  int window_;
   int size_ = 0;
-  uint64_t digest_ = 0;
+  uint64_t digest_ = 0;                              // of what is seen for ever
+  std::deque<std::array<uint64_t, 2>> seen_lately_;  // slots in the window
   std::array<std::array<uint64_t, 2>, kLayers> last_ = {};
 };
 

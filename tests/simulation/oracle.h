@@ -39,6 +39,7 @@ struct RequestSpec {
   v1::Priority priority = v1::PRIORITY_NORMAL;
   std::string tenant;
   std::string cache_salt;
+  int window = 0;  // of the model: HashEngineOptions::window
 };
 
 v1::GenerateRequest ToProto(const RequestSpec& spec, const std::string& request_id);

@@ -35,7 +35,9 @@ enum class Weather {
 
 class Simulation {
  public:
-  Simulation(uint64_t seed, Bug bug) : world_(seed), bug_(bug) {}
+  // The model of every second seed has a layer with a window.
+  Simulation(uint64_t seed, Bug bug)
+      : world_(seed), bug_(bug), window_(seed % 2 == 1 ? 2 + static_cast<int>(seed / 2 % 29) : 0) {}
 
   Outcome Run() {
     DrawWeather();
@@ -158,6 +160,7 @@ class Simulation {
     engine.step_time = random().Time(200, 5'000);
     engine.token_time = random().Time(0, 300);
     engine.copies_nothing = bug_ == Bug::kCopiesNothing;
+    engine.window = window_;
     return engine;
   }
 
@@ -201,7 +204,8 @@ class Simulation {
     draw.spread = random().Chance(0.6) ? 100 * kMillisecond : kArrivals;
     draw.families = random().Between(1, 4);
     for (int i = random().Between(4, 30); i > 0; --i) {
-      const RequestSpec spec = DrawRequest(random(), draw);
+      RequestSpec spec = DrawRequest(random(), draw);
+      spec.window = window_;
       // The router has what is unread until then.
       if (!spec.reads) quiet_from_ = std::max(quiet_from_, spec.deadline);
       clients_->Submit(spec);
@@ -358,6 +362,7 @@ class Simulation {
 
   World world_;
   const Bug bug_;
+  const int window_;  // of the model; 0: none
   Weather weather_ = Weather::kCalm;
   FrameFaults faults_;
   MayFail may_fail_;

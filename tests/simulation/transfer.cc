@@ -39,7 +39,7 @@ void SimKvSender::PushItem(transfer::SendItem item, bool urgent) {
   if (broken_ || finish_) return;
   if (faults_.pins_ignored && item.blocks != nullptr) {
     item.blocks =
-        std::make_shared<transfer::PinnedBlocks>(std::vector(item.blocks->ids()), &DoNothing);
+        std::make_shared<transfer::PinnedBlocks>(std::vector(item.blocks->pages()), &DoNothing);
   }
   if (faults_.pins_leaked && item.blocks != nullptr && world_.random.Chance(0.05)) {
     world_.At(world_.now() + 1000 * kSecond, [pins = item.blocks] {});

@@ -29,7 +29,8 @@ class Oracle {
     absl::StatusOr<std::unique_ptr<engine::Engine>> engine = engine::Engine::Load(options);
     BATON_CHECK(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
-    blocks_.resize(options.num_blocks);
+    // The pages of all blocks, table by table.
+    blocks_.resize(static_cast<size_t>(engine_->kv_pool().block_count));
     std::iota(blocks_.begin(), blocks_.end(), 0);
   }
 

@@ -89,10 +89,6 @@ BREACHES = [
     ("common/kv/utils.cc", "", 'is named "util"'),
     ("tests/testing/helpers/a.cc", "", 'is named "helper"'),
     ("router/relay_impl.cc", "", 'is named "impl"'),
-    ("common/kv/a.cc", "int num_pages = 0;\n", "num_pages: expected"),
-    ("common/kv/a.cc", "/* a\n page */ class PageTable;\n", "a.cc:2: PageTable"),
-    ("common/engine/a.cc", "PagedAttention();\n", "PagedAttention"),
-    ("proto/baton/v1/a.proto", "message A { int32 kv_page = 1; }\n", "kv_page"),
     ("tests/cluster/a_test.cc", "\nstd::mt19937 random(std::random_device{}());\n",
      "a_test.cc:2: draws by std::random_device, expected a seed from tests/testing/seed.h"),
     ("tests/router/a.h", guarded("tests/router/a.h", "absl::BitGen random;"), "draws by absl::BitGen"),
@@ -113,7 +109,6 @@ STALE = [
     (tree_test.check_mirror, {"tests/common/kv/gone_test.cc": "r"}, "does not exist"),
     (tree_test.check_length, {"router/policy.cc": "r"}, "but has 2 lines"),
     (tree_test.check_length, {"router/gone.cc": "r"}, "does not exist"),
-    (tree_test.check_words, {"router/policy.cc": "r"}, "but has no page"),
 ]
 
 # A folder with sub-rooms beside the clean tree's files.
@@ -156,8 +151,7 @@ def write(root, tree):
 
 def report_of(tree):
     """All that is reported of a tree; this repository's own exceptions do not count."""
-    own_lists = {tree_test.check_subrooms, tree_test.check_mirror, tree_test.check_length,
-                 tree_test.check_words}
+    own_lists = {tree_test.check_subrooms, tree_test.check_mirror, tree_test.check_length}
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         write(root, tree)

@@ -166,10 +166,6 @@ UNMIRRORED_TESTS = {
 LONG_FILES = {
     "router/metrics.cc": "one list: of each metric its declaration, its member and its event",
 }
-# Files that may speak of the operating system's memory pages.
-PAGE_FILES = {}
-# An identifier that says whose page it means needs no exception.
-SYSTEM_PAGE = re.compile(r"(huge|os|system)_?pages?", re.IGNORECASE)
 
 # ---- The tree -----------------------------------------------------------------------------------
 
@@ -352,22 +348,6 @@ def check_names(root):
                 yield path, f"is named \"{banned.group(2)}\", expected a name for what it does"
 
 
-def check_words(root, exceptions=PAGE_FILES):
-    used = set()
-    for path in files(root, ".proto", *CPP):
-        text = without_comments_and_strings((root / path).read_text(encoding="utf-8"))
-        for number, line in enumerate(text.splitlines(), 1):
-            for identifier in re.findall(r"[A-Za-z_]\w*", line):
-                if not says_page(identifier):
-                    continue
-                used.add(str(path))
-                if str(path) not in exceptions:
-                    yield f"{path}:{number}", (f"{identifier}: expected \"block\", or os_page or "
-                                               "huge_page for the system's memory")
-    for path in sorted(set(exceptions) - used):
-        yield path, "is listed in PAGE_FILES, but has no page: take it off the list"
-
-
 def check_seeds(root):
     for path in files(root, ".py", *CPP):
         if not under(path, ("tests",)) or str(path) in SEED_FILES:
@@ -394,11 +374,6 @@ def check_modes(root):
                 yield relative, "begins with #!, expected an executable file (chmod +x)"
 
 
-def says_page(identifier):
-    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", SYSTEM_PAGE.sub("", identifier))
-    return any(word.lower() in ("page", "pages", "paged") for word in words)
-
-
 def without_comments_and_strings(text):
     """Blanks them, keeping the lines."""
     token = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.DOTALL)
@@ -412,7 +387,7 @@ def missing(root, exceptions, name):
 
 
 CHECKS = (check_includes, check_links, check_subrooms, check_mirror, check_length, check_guards,
-          check_names, check_words, check_seeds, check_modes)
+          check_names, check_seeds, check_modes)
 
 
 def breaches(root, checks=CHECKS):

@@ -25,6 +25,7 @@ struct AttentionRunner::Step {
   const CpuBatch& batch;
   const KvPool& kv;
   const AttentionArgs& args;
+  KvPlace place;           // of the layer
   int group;               // query heads of a kv head
   int64_t value_stride;    // head_dim rounded up to 16
   int64_t partial_floats;  // of one split of one tile
@@ -46,6 +47,7 @@ void AttentionRunner::Run(const CpuBatch& batch, const KvPool& kv, const Attenti
   const Step step = {batch,
                      kv,
                      args,
+                     kv.PlaceOf(args.layer),
                      group,
                      value_stride,
                      kTileColumns * (value_stride + 2),
@@ -74,7 +76,7 @@ void AttentionRunner::PlanTiles(const Step& step) {
   for (size_t s = 0; s < sequences.size(); ++s) {
     const CpuBatch::Sequence& sequence = sequences[s];
     const int64_t tokens = int64_t{sequence.context} + sequence.row_count;
-    BATON_CHECK_GE(static_cast<int64_t>(sequence.blocks.size()) * step.kv.block_tokens, tokens);
+    BATON_CHECK_GE(sequence.block_count(step.kv) * step.kv.block_tokens, tokens);
     for (int first = 0; first < sequence.row_count; first += rows_a_tile) {
       const int count = std::min(rows_a_tile, sequence.row_count - first);
       const int first_position = sequence.context + first;
@@ -207,9 +209,9 @@ void AttentionRunner::AttendSplit(const Step& step, const Tile& tile, int split,
 
   std::array<const void*, kSplitTokens> k_blocks, v_blocks, next_k_blocks;
   const int64_t head_bytes = kv.head_bytes();
+  const int32_t* const pages = sequence.Table(kv, step.place.table);
   const auto block_at = [&](int index) {
-    return kv.base + sequence.blocks[index] * kv.block_stride_bytes +
-           step.args.layer * kv.layer_stride_bytes + tile.kv_head * head_bytes;
+    return kv.Chunk(pages[index], step.place.slot) + tile.kv_head * head_bytes;
   };
   const int first_block = start / kv.block_tokens;
   for (int b = 0; b * kv.block_tokens < job.tokens; ++b) {

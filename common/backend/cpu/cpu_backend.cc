@@ -339,8 +339,9 @@ void CpuBackend::RopeRow(const CpuBatch& batch, const KvPool& pool, const RopeWr
   const int position = sequence.context + static_cast<int>(row) - sequence.first_row;
   if (rope != nullptr) BATON_CHECK_LT(position, rope->positions);
   const int64_t block_index = position / pool.block_tokens;
-  BATON_CHECK_LT(block_index, static_cast<int64_t>(sequence.blocks.size()));
-  const int32_t block = sequence.blocks[block_index];
+  BATON_CHECK_LT(block_index, sequence.block_count(pool));
+  const KvPlace place = pool.PlaceOf(args.layer);
+  const int32_t block = sequence.Table(pool, place.table)[block_index];
   BATON_CHECK(block >= 0 && block < pool.block_count) << "block " << block;
 
   const int64_t d = pool.head_dim;
@@ -367,8 +368,7 @@ void CpuBackend::RopeRow(const CpuBatch& batch, const KvPool& pool, const RopeWr
     }
   }
   const int in_block = position % pool.block_tokens;
-  std::byte* head_base =
-      pool.base + block * pool.block_stride_bytes + args.layer * pool.layer_stride_bytes;
+  std::byte* head_base = pool.Chunk(block, place.slot);
   const auto write = [&](const float* row) {
     std::byte* to = head_base + in_block * pool.row_bytes();
     head_base += pool.head_bytes();

@@ -16,6 +16,13 @@ class CpuBatch final : public DeviceBatch {
     int row_count;
     int context;
     std::vector<int32_t> blocks;
+
+    int64_t block_count(const KvPool& pool) const {
+      return static_cast<int64_t>(blocks.size()) / pool.tables;
+    }
+    const int32_t* Table(const KvPool& pool, int table) const {
+      return blocks.data() + table * block_count(pool);
+    }
   };
 
   explicit CpuBatch(const RaggedBatch& batch);

@@ -298,6 +298,7 @@ void CudaBackend::CheckPool(const CudaBatch& batch, const KvPool& pool, int laye
   BATON_CHECK_EQ(pool.head_dim, limits_.head_dim);
   BATON_CHECK(pool.dtype == activation_dtype_);
   BATON_CHECK(pool.format == limits_.kv_format);
+  BATON_CHECK_EQ(pool.tables, limits_.kv_tables);
   BATON_CHECK_LT(pool.block_stride_bytes, int64_t{1} << 32);
   BATON_CHECK(layer >= 0 && layer < limits_.layers);
 }
@@ -306,6 +307,7 @@ void CudaBackend::RopeWriteKv(const DeviceBatch& batch, const KvPool& pool,
                               const RopeWriteArgs& args) {
   const CudaBatch& cuda = Cuda(batch);
   CheckPool(cuda, pool, args.layer);
+  const KvPlace place = pool.PlaceOf(args.layer);
   const int64_t d = pool.head_dim;
   CheckRows(args.qkv, cuda.rows, (args.query_heads + 2 * pool.kv_heads) * d);
   CheckRows(args.q_out, cuda.rows, args.query_heads * d);
@@ -328,7 +330,7 @@ void CudaBackend::RopeWriteKv(const DeviceBatch& batch, const KvPool& pool,
                    .sine = table(rope.sine),
                    .half = rope.half,
                    .query_scale = table(rope.query_scale),
-                   .layer = pool.base + args.layer * pool.layer_stride_bytes,
+                   .layer = pool.Chunk(0, place.slot),
                    .block_stride_bytes = pool.block_stride_bytes,
                    .block_tokens_log2 = std::countr_zero(static_cast<unsigned>(pool.block_tokens)),
                    .query_heads = args.query_heads,
@@ -336,7 +338,7 @@ void CudaBackend::RopeWriteKv(const DeviceBatch& batch, const KvPool& pool,
                    .head_dim = pool.head_dim,
                    .positions = cuda.d_positions,
                    .sequence_of_row = cuda.d_sequence_of_row,
-                   .sequences = cuda.d_sequences,
+                   .sequences = cuda.SequencesOf(place.table),
                    .tables = cuda.d_tables,
                    .kv_format = pool.format},
                   pool.dtype, cuda.rows, stream_);
@@ -346,6 +348,7 @@ void CudaBackend::Attention(const DeviceBatch& batch, const KvPool& pool,
                             const AttentionArgs& args) {
   const CudaBatch& cuda = Cuda(batch);
   CheckPool(cuda, pool, args.layer);
+  const KvPlace place = pool.PlaceOf(args.layer);
   BATON_CHECK_EQ(args.query_heads, limits_.query_heads);
   const int64_t width = int64_t{args.query_heads} * pool.head_dim;
   CheckRows(args.q, cuda.rows, width);
@@ -356,7 +359,7 @@ void CudaBackend::Attention(const DeviceBatch& batch, const KvPool& pool,
       .q_stride = args.q.row_stride,
       .out = args.out.data,
       .out_stride = args.out.row_stride,
-      .layer = pool.base + args.layer * pool.layer_stride_bytes,
+      .layer = pool.Chunk(0, place.slot),
       .block_stride_bytes = pool.block_stride_bytes,
       .block_tokens_log2 = std::countr_zero(static_cast<unsigned>(pool.block_tokens)),
       .kv_heads = pool.kv_heads,
@@ -366,7 +369,7 @@ void CudaBackend::Attention(const DeviceBatch& batch, const KvPool& pool,
       .window = args.window,
       .score_cap = args.score_cap,
       .sinks = args.sinks == nullptr ? nullptr : F32(*args.sinks, args.query_heads),
-      .sequences = cuda.d_sequences,
+      .sequences = cuda.SequencesOf(place.table),
       .tables = cuda.d_tables,
       .items = cuda.d_split_items,
       .item_count = cuda.d_split_count,
@@ -419,7 +422,7 @@ void CudaBackend::CopyBlocks(const KvPool& pool, absl::Span<const int32_t> sourc
     CopyToDevice(copied_blocks_, &pairs[first], count * sizeof(BlockPair));
     LaunchCopyBlocks({.base = pool.base,
                       .block_stride_bytes = pool.block_stride_bytes,
-                      .block_bytes = limits_.layers * pool.layer_stride_bytes,
+                      .block_bytes = pool.block_stride_bytes,
                       .pairs = copied_blocks_},
                      static_cast<int>(count), stream_);
   }

@@ -47,23 +47,23 @@ class EngineAsynchronyTest : public ::testing::Test {
   std::unique_ptr<Engine> engine_;
 };
 
-TEST_F(EngineAsynchronyTest, TheCopierFindsWhatWriteBlocksWrote) {
+TEST_F(EngineAsynchronyTest, TheCopierFindsWhatWritePagesWrote) {
   const std::vector<std::byte> block(engine_->kv_layout().BlockBytes(), std::byte{0x37});
   const std::vector<kv::BlockId> blocks = {5};
-  engine_->WriteBlocks(blocks, block.data());
+  engine_->WritePages(blocks, block.data());
   EXPECT_EQ(Copied(5), std::vector<std::byte>(chunk_bytes(), std::byte{0x37}));
 }
 
-TEST_F(EngineAsynchronyTest, TheCopierMayOverwriteWhatCopyBlocksHasCopied) {
+TEST_F(EngineAsynchronyTest, TheCopierMayOverwriteWhatCopyPagesHasCopied) {
   const std::vector<std::byte> chunk(chunk_bytes(), std::byte{0x11});
   const std::vector<std::byte> other(chunk_bytes(), std::byte{0x22});
   backend::KvCopier& copier = *engine_->kv_pool().copier;
   copier.Write(0, {3}, chunk.data());
   const std::vector<kv::BlockId> sources = {3}, targets = {6};
-  engine_->CopyBlocks(sources, targets);
+  engine_->CopyPages(sources, targets);
   copier.Write(0, {3}, other.data());
   std::vector<std::byte> host(engine_->kv_layout().BlockBytes());
-  engine_->ReadBlocks(targets, host.data());  // behind all that the compute stream has
+  engine_->ReadPages(targets, host.data());  // behind all that the compute stream has
   host.resize(chunk_bytes());
   EXPECT_EQ(host, chunk);
 }

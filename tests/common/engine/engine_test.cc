@@ -265,17 +265,17 @@ TEST_P(EngineTest, BlocksThatWereReadOutAndCopiedHoldTheSame) {
 
   const std::vector<kv::BlockId> prompt_blocks(blocks.begin(), blocks.begin() + 2);
   const std::vector<kv::BlockId> copies = Blocks(32);
-  engine_->CopyBlocks(prompt_blocks, copies);
+  engine_->CopyPages(prompt_blocks, copies);
   std::vector<std::byte> host(2 * engine_->kv_layout().BlockBytes());
   std::vector<std::byte> copied(host.size());
-  engine_->ReadBlocks(prompt_blocks, host.data());
-  engine_->ReadBlocks(copies, copied.data());
+  engine_->ReadPages(prompt_blocks, host.data());
+  engine_->ReadPages(copies, copied.data());
   EXPECT_EQ(std::memcmp(host.data(), copied.data(), host.size()), 0);
 
   // Back into other blocks, in another order, and on from there.
   std::vector<kv::BlockId> restored = Blocks(48);
   std::swap(restored[0], restored[1]);
-  engine_->WriteBlocks({restored.data(), 2}, host.data());
+  engine_->WritePages({restored.data(), 2}, host.data());
   const auto next = [&](const std::vector<kv::BlockId>& with) {
     BatchEntry decode;
     decode.tokens = {&first, 1};

@@ -55,7 +55,7 @@ TEST_F(MemoryPlanTest, AddsUp) {
   // 1.54 G parameters and, beside the tied embedding, the matrix of the logits.
   EXPECT_NEAR(static_cast<double>(plan->weight_bytes), 2 * (1.5437e9 + 151936 * 1536.0), 2e6);
   EXPECT_EQ(plan->token_bytes, 28672);
-  EXPECT_EQ(plan->block_bytes, 16 * 28672);
+  EXPECT_EQ(plan->page_bytes, 16 * 28672);
   // cos and sin of 64 frequencies.
   EXPECT_EQ(plan->rope_bytes, 32768 * 64 * 2 * 4);
   EXPECT_EQ(
@@ -66,10 +66,10 @@ TEST_F(MemoryPlanTest, AddsUp) {
             plan->weight_bytes + plan->rope_bytes + plan->activation_bytes + 10 * kMiB);
   // The pool is what is left, to the last block.
   EXPECT_LE(plan->fixed_bytes() + plan->kv_bytes(), *demand_.free_bytes);
-  EXPECT_GT(plan->fixed_bytes() + plan->kv_bytes() + plan->block_bytes, *demand_.free_bytes);
-  EXPECT_EQ(plan->full_sequences(), plan->block_count / 2048);
-  EXPECT_EQ(plan->sequences_of(2049), plan->block_count / 129);
-  EXPECT_THAT(plan->ToString(), HasSubstr(std::to_string(plan->block_count) + " blocks"));
+  EXPECT_GT(plan->fixed_bytes() + plan->kv_bytes() + plan->page_bytes, *demand_.free_bytes);
+  EXPECT_EQ(plan->full_sequences(), plan->page_count / 2048);
+  EXPECT_EQ(plan->sequences_of(2049), plan->page_count / 129);
+  EXPECT_THAT(plan->ToString(), HasSubstr(std::to_string(plan->page_count) + " blocks"));
 }
 
 TEST_F(MemoryPlanTest, AnEmbeddingStaysAsTheFileHasIt) {
@@ -83,10 +83,10 @@ TEST_F(MemoryPlanTest, AnEmbeddingStaysAsTheFileHasIt) {
 TEST_F(MemoryPlanTest, APoolOfAGivenSizeIsHonouredIfItFits) {
   demand_.num_blocks = 100;
   demand_.kv_cache_bytes = 1;  // num_blocks goes first
-  EXPECT_EQ(PlanMemory(demand_)->block_count, 100);
+  EXPECT_EQ(PlanMemory(demand_)->page_count, 100);
   demand_.num_blocks = 0;
   demand_.kv_cache_bytes = 100 * kMiB;
-  EXPECT_EQ(PlanMemory(demand_)->block_count, 100 * kMiB / (16 * 28672));
+  EXPECT_EQ(PlanMemory(demand_)->page_count, 100 * kMiB / (16 * 28672));
   for (const bool by_bytes : {false, true}) {
     demand_.num_blocks = by_bytes ? 0 : 1 << 20;
     demand_.kv_cache_bytes = by_bytes ? (int64_t{1} << 40) : 0;
@@ -100,11 +100,11 @@ TEST_F(MemoryPlanTest, APoolOfAGivenSizeIsHonouredIfItFits) {
 TEST_F(MemoryPlanTest, RefusesWhatDoesNotFitWithEverySummand) {
   const auto roomy = PlanMemory(demand_);
   ASSERT_TRUE(roomy.ok()) << roomy.status();
-  const int64_t least = roomy->fixed_bytes() + 128 * roomy->block_bytes;  // 2048 tokens
+  const int64_t least = roomy->fixed_bytes() + 128 * roomy->page_bytes;  // 2048 tokens
   demand_.free_bytes = least;
   const auto tight = PlanMemory(demand_);
   ASSERT_TRUE(tight.ok()) << tight.status();
-  EXPECT_EQ(tight->block_count, 128);
+  EXPECT_EQ(tight->page_count, 128);
   EXPECT_EQ(tight->full_sequences(), 0);
   for (const int64_t free : {least - 1, roomy->weight_bytes / 2, int64_t{0}}) {
     demand_.free_bytes = free;
@@ -122,15 +122,15 @@ TEST_F(MemoryPlanTest, RefusesWhatDoesNotFitWithEverySummand) {
   }
   // No more blocks are needed than one sequence has.
   demand_.limits.max_positions = 32;
-  demand_.free_bytes = least - 100 * roomy->block_bytes;
+  demand_.free_bytes = least - 100 * roomy->page_bytes;
   EXPECT_TRUE(PlanMemory(demand_).ok());
 }
 
 TEST_F(MemoryPlanTest, WithoutABoundAPoolIsAsLargeAsAsked) {
   demand_.free_bytes = std::nullopt;
-  EXPECT_EQ(PlanMemory(demand_)->block_count, kDefaultKvCacheBytes / (16 * 28672));
+  EXPECT_EQ(PlanMemory(demand_)->page_count, kDefaultKvCacheBytes / (16 * 28672));
   demand_.kv_cache_bytes = int64_t{1} << 40;
-  EXPECT_EQ(PlanMemory(demand_)->block_count, (int64_t{1} << 40) / (16 * 28672));
+  EXPECT_EQ(PlanMemory(demand_)->page_count, (int64_t{1} << 40) / (16 * 28672));
   for (const int64_t bytes : {int64_t{1}, int64_t{16 * 28672 - 1}, int64_t{1} << 62}) {
     demand_.kv_cache_bytes = bytes;
     EXPECT_EQ(ErrorReason(PlanMemory(demand_).status()), "KV_POOL_SIZE") << bytes;

@@ -86,8 +86,8 @@ TEST(ServingPlanWorkerTest, PlansWhatAWorkerAtStartHas) {
       ASSERT_TRUE(plan->refusal.ok()) << plan->refusal;
       const auto engine = Engine::Load(options);
       ASSERT_TRUE(engine.ok()) << engine.status();
-      EXPECT_EQ(plan->memory.block_count, (*engine)->kv_pool().block_count);
-      EXPECT_EQ(plan->memory.block_bytes, (*engine)->kv_pool().block_stride_bytes);
+      EXPECT_EQ(plan->memory.page_count, (*engine)->kv_pool().block_count);
+      EXPECT_EQ(plan->memory.page_bytes, (*engine)->kv_pool().block_stride_bytes);
       EXPECT_THAT((*engine)->Description(), HasSubstr(plan->memory.ToString()));
       // And refuses in the same words what the worker refuses.
       options.num_blocks = 1 << 20;
@@ -115,9 +115,9 @@ TEST_F(ServingPlanTest, MemoryOnAT4) {
   EXPECT_EQ(plan->memory.weights.attention.bytes, int64_t{28} * 2 * (2048 + 1536) * 1536);
   EXPECT_EQ(plan->memory.weights.feed_forward.bytes, int64_t{28} * 2 * 3 * 8960 * 1536);
   EXPECT_EQ(plan->memory.token_bytes, 28672);
-  EXPECT_EQ(plan->memory.block_count,
+  EXPECT_EQ(plan->memory.page_count,
             (plan->arena_bytes - plan->memory.fixed_bytes()) / (16 * 28672));
-  EXPECT_EQ(plan->sequences, plan->memory.block_count / 512);
+  EXPECT_EQ(plan->sequences, plan->memory.page_count / 512);
   // cuBLASLt's workspace, and gate and up in float32, come out of the blocks.
   question_.engine.backend.deterministic = false;
   const auto with_cublas = PlanServing(question_);
@@ -125,7 +125,7 @@ TEST_F(ServingPlanTest, MemoryOnAT4) {
   EXPECT_EQ(with_cublas->memory.kernel_bytes - plan->memory.kernel_bytes, 32 << 20);
   const int64_t gate_up = int64_t{2048} * 2 * 8960 * 4;
   EXPECT_EQ(with_cublas->memory.activation_bytes - plan->memory.activation_bytes, gate_up);
-  EXPECT_NEAR(static_cast<double>(plan->memory.block_count - with_cublas->memory.block_count),
+  EXPECT_NEAR(static_cast<double>(plan->memory.page_count - with_cublas->memory.page_count),
               static_cast<double>((32 << 20) + gate_up) / (16 * 28672), 1);
 }
 
@@ -205,9 +205,9 @@ TEST_F(ServingPlanTest, LatentAttentionIsCostedThoughNotServed) {
   EXPECT_FALSE(plan->served());
   EXPECT_THAT(std::string(plan->refusal.message()), HasSubstr("DeepseekV2ForCausalLM"));
   EXPECT_EQ(plan->memory.token_bytes, 31'104);
-  EXPECT_EQ(plan->memory.block_count,
+  EXPECT_EQ(plan->memory.page_count,
             (plan->arena_bytes - plan->memory.weight_bytes) / (16 * 31'104));
-  EXPECT_EQ(plan->sequences, plan->memory.block_count / 128);
+  EXPECT_EQ(plan->sequences, plan->memory.page_count / 128);
   EXPECT_EQ(plan->prefill[0].kv_bytes, 512 * 31'104);
 }
 
@@ -218,7 +218,7 @@ TEST_F(ServingPlanTest, Bfloat16KvIsThatOfAuto) {
   const auto plan = PlanServing(question_);
   ASSERT_TRUE(plan.ok() && computed.ok()) << plan.status() << computed.status();
   EXPECT_EQ(plan->kv_dtype, kv::KvDtype::kBF16);
-  EXPECT_EQ(plan->memory.block_count, computed->memory.block_count);
+  EXPECT_EQ(plan->memory.page_count, computed->memory.page_count);
   EXPECT_EQ(plan->kv_dtypes.size(), computed->kv_dtypes.size());
   question_.gpu = *FindGpu("t4");  // computes in float16
   const absl::Status refused = PlanServing(question_).status();

@@ -38,5 +38,23 @@ TEST(AnswerBlocksTest, TheLongestAnswerFitsAndNoLongerOneDoes) {
   }
 }
 
+TEST(AnswerBlocksTest, WindowsBoundThePagesOfALongAnswer) {
+  const BlockShape shape = {.full_pages = 2, .window_pages = 5, .window_blocks = 4};
+  EXPECT_EQ(PagesOfAnswer(16, 17, 0, 16, shape), 2 * 7) << "two blocks, within the window";
+  EXPECT_EQ(PagesOfAnswer(16, 1 + 16 * 99, 0, 16, shape), 100 * 2 + 6 * 5);
+  for (const int beams : {0, 1, 3}) {
+    for (int prompt = 1; prompt < 150; prompt += 7) {
+      for (int64_t pages = 0; pages < 300; ++pages) {
+        const int64_t longest = LongestAnswer(prompt, beams, 16, pages, shape);
+        if (longest > 0) {
+          ASSERT_LE(PagesOfAnswer(prompt, longest, beams, 16, shape), pages);
+        }
+        ASSERT_GT(PagesOfAnswer(prompt, longest + 1, beams, 16, shape), pages)
+            << prompt << " tokens, " << beams << " beams, " << pages << " pages";
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace baton::kv

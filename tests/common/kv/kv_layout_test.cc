@@ -201,5 +201,83 @@ TEST(KvLayoutTest, ToString) {
   EXPECT_EQ(Qwen().ToString(), "24 layers, 2 kv heads of 64, 16-token blocks, bfloat16, format 1");
 }
 
+// `layers` layers, of which every `period`th, the last of its period, sees all tokens.
+KvLayout Windowed(int layers, int period, int window) {
+  KvLayout layout;
+  layout.layers = layers;
+  layout.kv_heads = 4;
+  layout.head_dim = 256;
+  for (int layer = 0; layer < layers; ++layer) {
+    layout.windows.push_back((layer + 1) % period == 0 ? 0 : window);
+  }
+  return layout;
+}
+
+TEST(KvLayoutTest, LayersOfOneKindShareAPage) {
+  const KvPages pages = Windowed(34, 6, 1024).Pages();  // Gemma 3 4B
+  EXPECT_EQ(pages.layers_per_page, 5);
+  EXPECT_EQ(pages.full_tables, 1);
+  EXPECT_EQ(pages.window_tables, 6) << "29 layers, and one place empty";
+  EXPECT_EQ(pages.window_blocks, 64);
+  EXPECT_EQ(pages.places[5].table, 0);
+  EXPECT_EQ(pages.places[11].slot, 1);
+  EXPECT_EQ(pages.places[0].table, 1);
+  EXPECT_EQ(pages.places[33].table, 6);
+  std::set<std::pair<int, int>> seen;
+  for (const KvPages::Place& place : pages.places) {
+    EXPECT_LT(place.slot, pages.layers_per_page);
+    EXPECT_TRUE(seen.insert({place.table, place.slot}).second) << "two layers in one place";
+  }
+  // Gemma 3 1B: pages of 4 layers would waste 2 of 26.
+  EXPECT_EQ(Windowed(26, 6, 512).Pages().layers_per_page, 2);
+  EXPECT_EQ(Windowed(18, 6, 512).Pages().layers_per_page, 3);    // Gemma 3 270M
+  EXPECT_EQ(Windowed(62, 6, 1024).Pages().layers_per_page, 5);   // Gemma 3 27B
+  EXPECT_EQ(Windowed(26, 2, 4096).Pages().layers_per_page, 13);  // Gemma 2 2B
+  EXPECT_EQ(Windowed(64, 4, 4096).Pages().layers_per_page, 16);  // EXAONE 4 32B
+}
+
+TEST(KvLayoutTest, WithoutWindowsABlockIsAPage) {
+  KvLayout layout = Windowed(24, 6, 512);
+  layout.windows.clear();
+  const KvPages pages = layout.Pages();
+  EXPECT_EQ(pages.layers_per_page, 24);
+  EXPECT_EQ(pages.tables(), 1);
+  EXPECT_EQ(pages.places[23].slot, 23);
+  EXPECT_EQ(layout.PageBytes(), layout.BlockBytes());
+  EXPECT_EQ(layout.NeededBytes(2, 5), 3 * layout.BlockBytes());
+}
+
+TEST(KvLayoutTest, WindowsBoundWhatIsNeeded) {
+  const KvLayout layout = Windowed(4, 4, 24);  // one layer sees all; a window reaches 2 blocks
+  EXPECT_EQ(layout.FirstNeededBlock(3, 10), 0);
+  EXPECT_EQ(layout.FirstNeededBlock(0, 10), 8);
+  EXPECT_EQ(layout.FirstNeededBlock(0, 1), 0);
+  EXPECT_EQ(layout.NeededBytes(0, 10), (10 + 3 * 2) * layout.ChunkBytes());
+  EXPECT_EQ(layout.NeededBytes(9, 10), 4 * layout.ChunkBytes());
+  EXPECT_EQ(layout.NeededBytes(10, 10), 0);
+}
+
+TEST(KvLayoutTest, WindowsAreOfTheFingerprint) {
+  const KvLayout layout = Windowed(4, 4, 24);
+  KvLayout other = layout;
+  EXPECT_EQ(other.Fingerprint(), layout.Fingerprint());
+  other.windows[1] = 32;
+  EXPECT_NE(other.Fingerprint(), layout.Fingerprint());
+  other.windows.clear();
+  EXPECT_NE(other.Fingerprint(), layout.Fingerprint());
+  EXPECT_THAT(layout.ToString(), ::testing::HasSubstr("3 layers with windows of up to 24"));
+}
+
+TEST(KvLayoutTest, RefusesWindowsThatDoNotFitTheLayers) {
+  KvLayout layout = Windowed(4, 4, 24);
+  EXPECT_TRUE(layout.Validate().ok());
+  layout.windows[0] = -1;
+  EXPECT_THAT(layout.Validate().message(), ::testing::HasSubstr("windows"));
+  layout.windows = {24, 24, 24};
+  EXPECT_THAT(layout.Validate().message(), ::testing::HasSubstr("are 3, expected one a layer, 4"));
+  layout.windows = {24, 24, 24, 24};
+  EXPECT_THAT(layout.Validate().message(), ::testing::HasSubstr("expected a layer without one"));
+}
+
 }  // namespace
 }  // namespace baton::kv

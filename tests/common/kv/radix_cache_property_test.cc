@@ -86,7 +86,7 @@ class Twin {
     pool_.CheckIntegrity();
     cache_.CheckIntegrity();
     ASSERT_EQ(cache_.block_count(), model_.block_count());
-    ASSERT_EQ(cache_.evictable_block_count(), model_.EvictableBlockCount());
+    ASSERT_EQ(cache_.evictable_page_count(), model_.EvictableBlockCount());
     ASSERT_EQ(cache_.retained_block_count(), model_.retained_block_count());
     ASSERT_LE(cache_.retained_block_count(), model_.retained_limit());
     const std::vector<PrefixKey> keys = cache_.Keys();

@@ -105,18 +105,18 @@ TEST_F(RadixCacheTest, BlocksBeforeALockedOneStay) {
   cache_->Insert(kRoot, {1, 2, 3, 4, 5, 6}, own);
   Check();
   EXPECT_EQ(cache_->block_count(), 3);
-  EXPECT_EQ(cache_->evictable_block_count(), 0);
+  EXPECT_EQ(cache_->evictable_page_count(), 0);
   EXPECT_EQ(cache_->Evict(3), 0);
   own.Release();
   Check();
-  EXPECT_EQ(cache_->evictable_block_count(), 3);
+  EXPECT_EQ(cache_->evictable_page_count(), 3);
 }
 
 TEST_F(RadixCacheTest, LockedPathIsNeverEvicted) {
   Cache({1, 2, 3, 4, 5, 6});
   Cache({1, 2, 7, 8});
   Match lock = MatchAll({1, 2, 3, 4});
-  EXPECT_EQ(cache_->evictable_block_count(), 2);
+  EXPECT_EQ(cache_->evictable_page_count(), 2);
   EXPECT_EQ(cache_->Evict(16), 2);
   Check();
   EXPECT_EQ(cache_->Peek(kRoot, {1, 2, 3, 4, 5, 6}), 4);
@@ -124,7 +124,7 @@ TEST_F(RadixCacheTest, LockedPathIsNeverEvicted) {
   cache_->Clear();
   EXPECT_EQ(cache_->block_count(), 2);
   lock.blocks.Release();
-  EXPECT_EQ(cache_->evictable_block_count(), 2);
+  EXPECT_EQ(cache_->evictable_page_count(), 2);
   cache_->Clear();
   EXPECT_EQ(cache_->block_count(), 0);
 }
@@ -212,7 +212,7 @@ TEST_F(RadixCacheTest, ALongChainOfUsesNeitherOverflowsTheStackNorLeaks) {
   }
   cache.CheckIntegrity();
   lease.Release();
-  EXPECT_EQ(cache.evictable_block_count(), kBlocks);
+  EXPECT_EQ(cache.evictable_page_count(), kBlocks);
   EXPECT_EQ(cache.Evict(kBlocks / 2), kBlocks / 2);
   cache.CheckIntegrity();
 }

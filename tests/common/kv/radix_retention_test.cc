@@ -96,7 +96,7 @@ TEST_F(RadixRetentionTest, LowerPrioritiesAreEvictedFirst) {
 TEST_F(RadixRetentionTest, RetentionIsSoft) {
   Run(Prompt(0, 8));
   Retain(Prompt(0, 8), 100);
-  EXPECT_EQ(cache_.evictable_block_count(), 8);
+  EXPECT_EQ(cache_.evictable_page_count(), 8);
   Run(Prompt(500, 14));  // needs the whole pool but two
   EXPECT_EQ(Cached(Prompt(500, 14)), 14);
   EXPECT_EQ(Cached(Prompt(0, 8)), 2) << "evicted from its end";

@@ -506,7 +506,7 @@ TEST_F(PrefillSchedulerTest, StartsLeaveWhatOthersMayTake) {
     EXPECT_EQ(scheduler_->held_up()->id, 1u);
     EXPECT_EQ(scheduler_->blocked() != nullptr, blocked);
   };
-  room.spare_blocks = 6;
+  room.spare_pages = 6;
   waits(/*blocked=*/true);
   room = StepRoom();
   room.free_jobs = 0;
@@ -515,10 +515,10 @@ TEST_F(PrefillSchedulerTest, StartsLeaveWhatOthersMayTake) {
   room.jobs = 0;
   waits(/*blocked=*/false);
   room = StepRoom();
-  room.blocks = 2;
+  room.pages = 2;
   waits(/*blocked=*/false);
-  room.blocks = 3;
-  room.spare_blocks = 5;
+  room.pages = 3;
+  room.spare_pages = 5;
   room.tokens = 16;
   const StepPlan plan = scheduler_->NextStep(room);
   ASSERT_EQ(plan.chunks.size(), 1u);
@@ -526,7 +526,7 @@ TEST_F(PrefillSchedulerTest, StartsLeaveWhatOthersMayTake) {
   EXPECT_EQ(scheduler_->held_up(), nullptr);
   // The room is for running jobs, too.
   MustSubmit(2, Tokens(16, 1000));
-  room.spare_blocks = 0;
+  room.spare_pages = 0;
   room.tokens = 64;
   EXPECT_EQ(scheduler_->NextStep(room).chunks.size(), 1u);
   ASSERT_NE(scheduler_->held_up(), nullptr);

@@ -332,15 +332,15 @@ TEST_F(RosterTest, TheModelHasTheSmallestContextAndTheDecodeWorkersPools) {
     ASSERT_TRUE(fleet.roster.OnEvent(worker, event).ok());
   };
   introduce(0, 5, 512);
-  EXPECT_TRUE(fleet.roster.model()->decode_blocks.empty()) << "a prefill worker's does not count";
+  EXPECT_TRUE(fleet.roster.model()->decode_pages.empty()) << "a prefill worker's does not count";
   introduce(1, 64, 1024);
   introduce(2, 32, 256);
-  EXPECT_THAT(fleet.roster.model()->decode_blocks, ::testing::ElementsAre(64, 32));
+  EXPECT_THAT(fleet.roster.model()->decode_pages, ::testing::ElementsAre(64, 32));
   EXPECT_EQ(fleet.roster.model()->max_model_len, 256);
   introduce(2, 96, 256);  // started again, with more memory
-  EXPECT_THAT(fleet.roster.model()->decode_blocks, ::testing::ElementsAre(64, 96));
+  EXPECT_THAT(fleet.roster.model()->decode_pages, ::testing::ElementsAre(64, 96));
   introduce(2, 64, 256);
-  EXPECT_THAT(fleet.roster.model()->decode_blocks, ::testing::ElementsAre(64));
+  EXPECT_THAT(fleet.roster.model()->decode_pages, ::testing::ElementsAre(64));
 }
 
 TEST_F(RosterTest, WhenNoneOfTheOldModelIsLeftANewModelMayCome) {

@@ -157,10 +157,10 @@ TEST_F(RequestCheckTest, AnswersHaveADefaultLength) {
   EXPECT_EQ(most(none), 125) << "the rest of the context";
   EXPECT_EQ(most(flag), 30);
   EXPECT_EQ(most(bounded), 20);
-  model_.decode_blocks = {7};
+  model_.decode_pages = {7};
   EXPECT_EQ(most(none), 7 * 16 - 3 + 1) << "what the KV pool holds";
   EXPECT_EQ(most(flag), 30);
-  model_.decode_blocks.clear();
+  model_.decode_pages.clear();
   model_.defaults.set_max_new_tokens(50);
   EXPECT_EQ(most(none), 50) << "the model's";
   EXPECT_EQ(most(flag), 30);
@@ -171,7 +171,7 @@ TEST_F(RequestCheckTest, AnswersHaveADefaultLength) {
   EXPECT_EQ(most(flag), 40) << "the default must not contradict the request";
   request_.mutable_stop()->set_max_tokens(60);
   EXPECT_EQ(most(flag), 60) << "a default is no ceiling";
-  model_.decode_blocks = {2};
+  model_.decode_pages = {2};
   EXPECT_EQ(most(flag), 60) << "nor is a pool: its worker refuses the request";
 }
 

@@ -346,7 +346,7 @@ void ChoosesByLinksLikeAnExhaustivePass(uint64_t seed) {
   query.prompt_blocks = 8;
   query.keys = keys;
   query.block_transfer_s = 1e-2;
-  query.block_bytes = 4e7;
+  query.kv.block_bytes = 4e7;
   query.layer_share = 1.0 / 32;
   query.answer_tokens = query.mean_answer_tokens = 100;
   int again = 0;

@@ -531,7 +531,7 @@ class LinkPriceTest : public ::testing::Test {
     links_.Grow(4);
     for (int worker = 0; worker < 4; ++worker) links_.Joins(worker, absl::StrCat("w", worker), 1);
     query_ = Query();
-    query_.block_bytes = 1e6;
+    query_.kv.block_bytes = 1e6;
     query_.layer_share = 1.0 / 32;
     query_.links = &links_;
   }

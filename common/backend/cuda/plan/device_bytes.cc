@@ -34,11 +34,12 @@ size_t Rounded(size_t bytes) {
 size_t BatchUpload::SlotBytes(const StepLimits& limits, const AttentionRoom& room) {
   const auto rows = static_cast<size_t>(limits.max_rows);
   const auto sequences = static_cast<size_t>(limits.max_sequences);
+  const auto tables = static_cast<size_t>(limits.kv_tables);
   const auto blocks_a_sequence =
       static_cast<size_t>((limits.max_positions + limits.block_tokens - 1) / limits.block_tokens);
   return 5 * PartBytes(rows * sizeof(int32_t)) +
-         PartBytes(sequences * blocks_a_sequence * sizeof(int32_t)) +
-         PartBytes(sequences * sizeof(SequenceEntry)) +
+         PartBytes(tables * sequences * blocks_a_sequence * sizeof(int32_t)) +
+         PartBytes(tables * sequences * sizeof(SequenceEntry)) +
          PartBytes(static_cast<size_t>(room.items) * sizeof(AttentionItem)) + 8 * kPartAlignment;
 }
 

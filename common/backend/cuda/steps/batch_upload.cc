@@ -111,31 +111,37 @@ void BatchUpload::FillRows(const RaggedBatch& batch, CudaBatch& to, int32_t* pos
   BATON_CHECK_EQ(row, rows);
 }
 
-// Only the blocks of the step's tokens: more may be reserved.
-absl::Span<const int32_t> BatchUpload::BlocksOf(const SequenceRows& sequence) const {
+// Only the pages of the step's tokens: more may be reserved.
+absl::Span<const int32_t> BatchUpload::PagesOf(const SequenceRows& sequence, int table) const {
   const int end = sequence.context + sequence.row_count;
   const auto count = static_cast<size_t>((end + limits_.block_tokens - 1) / limits_.block_tokens);
-  BATON_CHECK_GE(sequence.blocks.size(), count) << "blocks for " << end << " tokens";
-  return sequence.blocks.first(count);
+  const size_t stride = sequence.blocks.size() / static_cast<size_t>(limits_.kv_tables);
+  BATON_CHECK_GE(stride, count) << "blocks for " << end << " tokens";
+  return sequence.blocks.subspan(static_cast<size_t>(table) * stride, count);
 }
 
 size_t BatchUpload::TableSize(const RaggedBatch& batch) const {
   size_t size = 0;
-  for (const SequenceRows& sequence : batch.sequences) size += BlocksOf(sequence).size();
-  return size;
+  for (const SequenceRows& sequence : batch.sequences) size += PagesOf(sequence, 0).size();
+  return size * static_cast<size_t>(limits_.kv_tables);
 }
 
 void BatchUpload::FillTable(const RaggedBatch& batch, int first_block, CudaBatch& to,
                             SequenceEntry* entries, int32_t* table) const {
   to.least_block = std::numeric_limits<int32_t>::max();
   to.greatest_block = -1;
-  for (const SequenceRows& sequence : batch.sequences) {
-    (entries++)->first_block = first_block;
-    for (const int32_t id : BlocksOf(sequence)) {
-      to.least_block = std::min(to.least_block, id);
-      to.greatest_block = std::max(to.greatest_block, id);
-      *table++ = id;
-      ++first_block;
+  const size_t count = batch.sequences.size();
+  for (int of = 0; of < limits_.kv_tables; ++of) {
+    SequenceEntry* const in_table = entries + of * to.sequence_stride;
+    if (of > 0) std::copy(entries, entries + count, in_table);
+    for (size_t i = 0; i < count; ++i) {
+      in_table[i].first_block = first_block;
+      for (const int32_t page : PagesOf(batch.sequences[i], of)) {
+        to.least_block = std::min(to.least_block, page);
+        to.greatest_block = std::max(to.greatest_block, page);
+        *table++ = page;
+        ++first_block;
+      }
     }
   }
 }
@@ -172,7 +178,9 @@ std::unique_ptr<CudaBatch> BatchUpload::Upload(const RaggedBatch& batch) {
   packer.Copy(batch.logit_rows, &to.d_logit_rows);
   int32_t* positions = packer.Take(rows, &to.d_positions);
   int32_t* sequence_of_row = packer.Take(rows, &to.d_sequence_of_row);
-  SequenceEntry* entries = packer.Take(batch.sequences.size(), &to.d_sequences);
+  const auto tables = static_cast<size_t>(limits_.kv_tables);
+  to.sequence_stride = static_cast<int>(batch.sequences.size());
+  SequenceEntry* entries = packer.Take(batch.sequences.size() * tables, &to.d_sequences);
   FillRows(batch, to, positions, sequence_of_row, entries);
   FillTable(batch, 0, to, entries, packer.Take(TableSize(batch), &to.d_tables));
   const AttentionPlan plan = PlanAttention(absl::MakeConstSpan(entries, batch.sequences.size()),
@@ -210,7 +218,9 @@ std::unique_ptr<CudaBatch> BatchUpload::UploadPadded(const RaggedBatch& batch, i
   copy(batch.drawn, &to.d_drawn, kNotDrawn);
   int32_t* positions = copy({}, &to.d_positions, -1);
   int32_t* sequence_of_row = copy({}, &to.d_sequence_of_row, 0);
-  SequenceEntry* entries = packer.Take(padded, &to.d_sequences);
+  to.sequence_stride = rows;
+  SequenceEntry* entries =
+      packer.Take(padded * static_cast<size_t>(limits_.kv_tables), &to.d_sequences);
   FillRows(batch, to, positions, sequence_of_row, entries);
   const AttentionPlan plan = PlanAttention(absl::MakeConstSpan(entries, used),
                                            limits_.query_heads / limits_.kv_heads, room_);

@@ -46,11 +46,17 @@ class CudaBatch final : public DeviceBatch {
   const int32_t* d_sequence_of_row = nullptr;  // [rows]
   const int32_t* d_logit_rows = nullptr;       // [logit_count]
   const int32_t* d_tables = nullptr;
-  const SequenceEntry* d_sequences = nullptr;
+  const SequenceEntry* d_sequences = nullptr;  // [kv_tables][sequence_stride]
+  int sequence_stride = 0;
   const AttentionItem* d_split_items = nullptr;
   const AttentionItem* d_tile_items = nullptr;
   const std::byte* d_draws = nullptr;  // padded: BatchUpload::draws(), or null
   const int* d_split_count = nullptr;  // padded: split_items, on the device
+
+  // The sequences with their first block in that table.
+  const SequenceEntry* SequencesOf(int table) const {
+    return d_sequences + table * sequence_stride;
+  }
 
  private:
   friend class BatchUpload;
@@ -99,7 +105,7 @@ class BatchUpload {
 
   void FillRows(const RaggedBatch& batch, CudaBatch& to, int32_t* positions,
                 int32_t* sequence_of_row, SequenceEntry* entries) const;
-  absl::Span<const int32_t> BlocksOf(const SequenceRows& sequence) const;
+  absl::Span<const int32_t> PagesOf(const SequenceRows& sequence, int table) const;
   size_t TableSize(const RaggedBatch& batch) const;
   void FillTable(const RaggedBatch& batch, int first_block, CudaBatch& to, SequenceEntry* entries,
                  int32_t* table) const;

@@ -1,0 +1,180 @@
+// The part of RadixCache that keeps the window pages of cached blocks; see radix_cache.h.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "common/base/check.h"
+#include "common/kv/radix_cache.h"
+#include "common/kv/radix_node.h"
+
+namespace baton::kv {
+
+// The longest usable length of what was reached, in blocks.
+int RadixCache::UsableBlocks(const Reach& reach) const {
+  if (!pool_.shape().windowed() || reach.blocks == 0) return reach.blocks;
+  int usable = reach.blocks;
+  // Backwards: from a length that lacks window pages to the next shorter one that may not.
+  const Node* node = reach.node;
+  int index = reach.edge_blocks;
+  while (usable > 0 && !IsUsable(node, index)) {
+    --usable;
+    --index;
+    while (index == 0 && node->parent != nullptr && node->parent->parent != nullptr) {
+      node = node->parent;
+      index = node->blocks.size();
+    }
+  }
+  return usable;
+}
+
+// Whether the prefix that ends before block `index` of the node's edge has its window pages.
+bool RadixCache::IsUsable(const Node* node, int index) const {
+  if (!pool_.shape().windowed()) return true;
+  int missing = pool_.shape().window_blocks;
+  while (node->parent != nullptr && missing > 0) {
+    if (index == 0) {
+      node = node->parent;
+      index = node->blocks.size();
+    } else if (node->blocks.has_window(index - 1)) {
+      --missing;
+      --index;
+    } else {
+      return false;
+    }
+  }
+  return true;
+}
+
+int RadixCache::WindowsBefore(PrefixKey root, absl::Span<const int32_t> tokens) const {
+  const Reach reach = Walk(root, tokens);
+  if (reach.blocks == 0 || size_t{1} * reach.blocks * block_tokens_ < tokens.size()) return 0;
+  const Node* node = reach.node;
+  if (!pool_.shape().windowed()) return reach.blocks;
+  int count = 0;
+  for (int index = reach.edge_blocks; node->parent != nullptr;) {
+    if (index == 0) {
+      node = node->parent;
+      index = node->blocks.size();
+    } else if (node->blocks.has_window(index - 1)) {
+      ++count;
+      --index;
+    } else {
+      break;
+    }
+  }
+  return count;
+}
+
+// Along the reached path, a block of the caller's takes the place of the tree's where only the
+// caller's has window pages.
+void RadixCache::TakeWindows(const Reach& reach, const BlockLease& blocks) {
+  if (!pool_.shape().windowed()) return;
+  int end = reach.blocks;
+  for (Node* node = reach.node; node->parent != nullptr; node = node->parent) {
+    const int begin = end - node->blocks.size();
+    bool changed = false;
+    for (int i = begin; i < end; ++i) {
+      if (!blocks.has_window(i) || node->blocks.has_window(i - begin)) continue;
+      const BlockId old = node->blocks.ids()[i - begin], next = blocks.ids()[i];
+      if (old != next) {
+        BATON_CHECK(positions_[next].node == nullptr) << "block " << next << " is cached already";
+        positions_[old] = Position{};
+        positions_[next] = Position{node, i - begin};
+      }
+      node->blocks.Replace(i - begin, blocks, i);
+      changed = true;
+    }
+    if (changed) {
+      node->locked_end = LockedEnd(*node, node->blocks.size());
+      CountWindows(node);
+      Settle(node);
+    }
+    end = begin;
+  }
+}
+
+// Window pages from this block of the edge on are needed at its end.
+int RadixCache::TailBegin(const Node& node) const {
+  return std::max(0, node.blocks.size() - pool_.shape().window_blocks);
+}
+
+bool RadixCache::HasFreeWindow(const Node& node, int index) const {
+  return node.blocks.has_window(index) && pool_.WindowRefCount(node.blocks.ids()[index]) == 1;
+}
+
+// Frees window pages that only the tree refers to, until so many pages are free, the first of the
+// edge first. Returns how many pages.
+int RadixCache::DropFreeWindows(Node* node, bool tail, int pages) {
+  const int begin = tail ? TailBegin(*node) : 0;
+  const int end = tail ? node->blocks.size() : TailBegin(*node);
+  int freed = 0;
+  for (int i = begin; i < end && freed < pages; ++i) {
+    if (!HasFreeWindow(*node, i)) continue;
+    node->blocks.DropWindow(i);
+    freed += pool_.shape().window_pages;
+  }
+  CountWindows(node);
+  SettleWindows(node);
+  return freed;
+}
+
+// Called by the pool: a reference to a block's window pages other than the tree's was taken or
+// given back.
+void RadixCache::OnWindowShared(BlockId block, bool shared) {
+  const Position position = positions_[block];
+  if (position.node == nullptr) return;
+  Node& node = *position.node;
+  // While the tree itself takes or gives pages, it counts the node anew afterwards.
+  if (!node.blocks.has_window(position.index)) return;
+  (position.index < TailBegin(node) ? node.free_insides : node.free_tails) += shared ? -1 : 1;
+  evictable_window_count_ += shared ? -1 : 1;
+  SettleWindows(&node);
+}
+
+// Counts the edge's window pages anew. SettleWindows or Settle must follow.
+void RadixCache::CountWindows(Node* node) {
+  if (!pool_.shape().windowed()) return;
+  evictable_window_count_ -= node->free_insides + node->free_tails;
+  node->free_insides = node->free_tails = 0;
+  for (int i = 0; i < node->blocks.size(); ++i) {
+    if (!HasFreeWindow(*node, i)) continue;
+    ++(i < TailBegin(*node) ? node->free_insides : node->free_tails);
+  }
+  evictable_window_count_ += node->free_insides + node->free_tails;
+}
+
+// Brings the node's places in free_insides_ and free_tails_ in line with its counts.
+void RadixCache::SettleWindows(Node* node) {
+  const auto settle = [node](int count, std::optional<Order>& reported,
+                             std::set<std::pair<Order, Node*>>& all) {
+    std::optional<Order> order;
+    if (count > 0) order = {node->priority, node->last_use};
+    if (order == reported) return;
+    if (reported) all.erase({*reported, node});
+    if (order) all.emplace(*order, node);
+    reported = order;
+  };
+  settle(node->free_insides, node->reported_inside, free_insides_);
+  settle(node->free_tails, node->reported_tail, free_tails_);
+}
+
+void RadixCache::CheckWindows(const Node& node) const {
+  int insides = 0, tails = 0;
+  for (int i = 0; i < node.blocks.size(); ++i) {
+    if (!HasFreeWindow(node, i)) continue;
+    ++(i < TailBegin(node) ? insides : tails);
+  }
+  BATON_CHECK_EQ(insides, node.free_insides);
+  BATON_CHECK_EQ(tails, node.free_tails);
+  const auto check = [&node](int count, const std::optional<Order>& reported,
+                             const std::set<std::pair<Order, Node*>>& all) {
+    BATON_CHECK_EQ(reported.has_value(), count > 0);
+    if (count == 0) return;
+    BATON_CHECK(*reported == std::pair(node.priority, node.last_use));
+    BATON_CHECK(all.contains({*reported, const_cast<Node*>(&node)}));
+  };
+  check(insides, node.reported_inside, free_insides_);
+  check(tails, node.reported_tail, free_tails_);
+}
+
+}  // namespace baton::kv
