@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/generate.h"
@@ -57,8 +58,19 @@ std::string MemorySection(const ServingPlan& plan) {
   }
   absl::StrAppendFormat(&text, "  %-20s %s\n", "KV pool", MiB(memory.kv_bytes()));
   absl::StrAppendFormat(&text, "%d bytes of KV per token (%s); %d blocks of %d tokens: %d tokens\n",
-                        memory.token_bytes, plan.costs.attention, memory.page_count,
-                        memory.block_tokens, memory.kv_tokens());
+                        memory.token_bytes, plan.costs.attention,
+                        memory.page_count / memory.shape.pages(), memory.block_tokens,
+                        memory.kv_tokens());
+  if (memory.shape.windowed()) {
+    absl::StrAppendFormat(&text,
+                          "a block has %d pages of %d bytes for layers that see all tokens, and "
+                          "for the last %d blocks "
+                          "of a sequence %d more\n",
+                          memory.shape.full_pages, memory.page_bytes, memory.shape.window_blocks,
+                          memory.shape.window_pages);
+  }
+  absl::StrAppendFormat(&text, "a sequence of %d tokens takes %s\n", plan.context,
+                        absl::StripAsciiWhitespace(MiB(memory.sequence_bytes(plan.context))));
   for (const engine::KvDtypePlan& row : plan.kv_dtypes) {
     absl::StrAppendFormat(&text, "  %-9s KV: %8d bytes per token, %9d tokens, %6d sequences\n",
                           kv::KvDtypeName(row.dtype), row.token_bytes, row.tokens, row.sequences);
@@ -221,6 +233,9 @@ std::string PlanJson(const ServingPlan& plan, const std::vector<kv_store::TierSp
   sizes["block_tokens"] = memory.block_tokens;
   sizes["block_bytes"] = memory.token_bytes * memory.block_tokens;
   sizes["block_count"] = memory.page_count / memory.shape.pages();
+  sizes["page_bytes"] = memory.page_bytes;
+  sizes["page_count"] = memory.page_count;
+  sizes["sequence_bytes"] = memory.sequence_bytes(plan.context);
   sizes["max_model_len"] = memory.max_positions;
   for (const TierPlan& tier : TiersOf(plan, tiers)) {
     nlohmann::ordered_json entry = {{"tier", tier.name}};

@@ -50,7 +50,8 @@ DecodeScheduler::Events SchedulerEvents(std::function<void(Sequence&)> before_pr
   };
   // What jobs still send counts, too: its blocks are in use until it has left.
   events.lent_blocks = [&holder, &jobs] {
-    return holder.pinned_pages() + jobs.running_count() + jobs.open_transfers();
+    return holder.pinned_pages() + jobs.running_count() + jobs.open_transfers() +
+           static_cast<int>(jobs.reserved_pages());
   };
   events.lent_slots = [&jobs] { return jobs.running_count(); };
   return events;

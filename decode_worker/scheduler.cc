@@ -42,16 +42,16 @@ int DecodeScheduler::TakeWindows(Sequence& sequence, int tokens) {
   const int end = BlocksFor(int64_t{sequence.computed_tokens} + tokens);
   if (!shape.windowed() || sequence.window_end >= end) return tokens;
   const int lacking = (end - sequence.window_end) * shape.window_pages;
-  if (!MakeFree(lacking) && cache_ != nullptr && pool_.counts().free < shape.window_pages) {
-    cache_->Evict(std::min(shape.window_pages, cache_->evictable_page_count()));
-  }
+  if (!MakeFree(lacking) && cache_ != nullptr) cache_->Evict(cache_->evictable_page_count());
   sequence.window_end = sequence.blocks.AddWindows(sequence.window_end, end);
   return std::min(tokens, sequence.window_end * options_.block_tokens - sequence.computed_tokens);
 }
 
+// Perhaps a block more than the next token sees stays: the prefix that ends with the last whole
+// block can then be used again.
 void DecodeScheduler::LeaveWindows(Sequence& sequence) {
   sequence.blocks.DropWindows(
-      pool_.shape().FirstWindowBlockAt(sequence.computed_tokens, options_.block_tokens));
+      pool_.shape().FirstWindowBlock(sequence.computed_tokens / options_.block_tokens));
 }
 
 void DecodeScheduler::Commit(Sequence& sequence) {

@@ -99,9 +99,9 @@ class DecodeScheduler {
     std::function<void(Sequence&)> before_preemption;
     // Must cancel the sequence's transfer; OnTransferEnd then frees the blocks.
     std::function<void(Sequence&)> cancel_transfer;
-    // Returns the blocks that other workers' fetches keep from being evicted, and those of the jobs
-    // that run here for other workers: all of them become free without an answer's help. Null:
-    // none.
+    // More than 0 while other workers' fetches keep blocks from being evicted, or jobs that run
+    // here for other workers, fetches or tiers hold some: all of them become free without an
+    // answer's help. Null: never.
     std::function<int()> lent_blocks;
     // Returns the slots of max_num_seqs that such jobs have. Null: none.
     std::function<int()> lent_slots;

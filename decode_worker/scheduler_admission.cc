@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
@@ -95,13 +95,17 @@ int DecodeScheduler::WindowBlocksFor(int blocks) const {
 
 int DecodeScheduler::LongPages() const {
   if (options_.long_context_tokens == 0) return 0;
-  absl::flat_hash_set<kv::BlockId> blocks;  // choices share theirs
+  absl::flat_hash_map<kv::BlockId, bool> blocks;  // choices share theirs; true: window pages, too
   for (const auto& [rank, sequence] : admitted_) {
     if (!IsLong(*sequence)) continue;
-    blocks.insert(sequence->blocks.ids().begin(), sequence->blocks.ids().end());
+    for (int i = 0; i < sequence->blocks.size(); ++i) {
+      blocks[sequence->blocks.ids()[static_cast<size_t>(i)]] |= sequence->blocks.has_window(i);
+    }
   }
   int pages = 0;
-  for (const kv::BlockId block : blocks) pages += pool_.PageCount(block);
+  for (const auto& [block, windowed] : blocks) {
+    pages += windowed ? pool_.shape().pages() : pool_.shape().full_pages;
+  }
   return pages;
 }
 
@@ -210,15 +214,16 @@ bool DecodeScheduler::TryAdmit(Sequence& sequence) {
   int window_begin = 0, window_end = missing;
   const int brought = here ? sequence.host_copy.computed_tokens : tokens;
   if (!here || brought > match.tokens) {
-    // By a transfer up to the last token, by a copy of preempted KV up to what is computed next.
-    const int first =
-        pool_.shape().FirstWindowBlockAt(here ? brought : brought - 1, options_.block_tokens);
+    // A copy of preempted KV has what the next token sees.
+    const int first = here ? pool_.shape().FirstWindowBlockAt(brought, options_.block_tokens)
+                           : pool_.shape().FirstWindowBlock((brought - 1) / options_.block_tokens);
     match.blocks.DropWindows(first);
     window_begin = std::clamp(first - match.blocks.size(), 0, missing);
   }
   if (here && pool_.shape().windowed()) {
-    const int matched = match.blocks.size() - match.blocks.LackingWindows(0, match.blocks.size());
-    window_end = std::min(missing, window_begin + WindowBlocksFor(BlocksFor(tokens)) - matched);
+    // What another sequence holds, too, is not free when this one has left it behind.
+    window_end = std::min(
+        missing, window_begin + WindowBlocksFor(BlocksFor(tokens)) - match.blocks.OwnWindows());
   }
   const int64_t pages = pool_.shape().PagesOf(missing, window_end - window_begin);
   // Each admitted sequence may need its next block at any step.
@@ -264,7 +269,9 @@ Sequence* DecodeScheduler::Admit() {
 bool DecodeScheduler::DisplaceFor(const Sequence& sequence) {
   int64_t pages = pool_.counts().free;
   if (cache_ != nullptr) pages += cache_->evictable_page_count();
-  const int64_t own = PagesFor(static_cast<int64_t>(sequence.tokens.size()));
+  const auto tokens = static_cast<int64_t>(sequence.tokens.size());
+  const bool computes = sequence.call->prefill.address.empty() || sequence.compute_here;
+  const int64_t own = computes ? PagesFor(tokens) : pool_.shape().LeastPages(BlocksFor(tokens));
   const int64_t growth = pool_.shape().pages();  // of each slot that stays
   int coming = 0;                                // when the steps in flight are over
   for (const InflightStep& step : inflight_) coming += step.freed_for_admission;

@@ -75,7 +75,7 @@ TransferRequest MakeTransferRequest(const Sequence& sequence, const engine::Engi
   plan.pool = engine.kv_pool();
   plan.first_block = first_block;
   plan.blocks = sequence.blocks.Tables(first_block, sequence.blocks.size());
-  plan.whole_blocks = static_cast<int>(sequence.tokens.size()) / block_tokens;
+  plan.whole_blocks = (static_cast<int>(sequence.tokens.size()) - 1) / block_tokens;
   plan.token_count = engine.config().token_count;
   plan.logprobs = sequence.sampling.logprobs;
   if (request.has_prompt_logprobs()) {

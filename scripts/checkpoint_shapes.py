@@ -132,6 +132,16 @@ SHAPES = {
         _sliding_window_pattern=6, layer_types=kinds("LLLLLGL"), attention_bias=False,
         attn_logit_softcapping=None, final_logit_softcapping=None, use_bidirectional_attention=False,
         eos_token_id=1, bos_token_id=2, pad_token_id=0),
+    # The KV of Gemma 3 4B and little else, for benchmarks/windowed_kv.py.
+    "gemma3-4b-kv": dict(
+        architectures=["Gemma3ForCausalLM"], model_type="gemma3_text", hidden_size=64,
+        intermediate_size=128, num_hidden_layers=34, num_attention_heads=8, num_key_value_heads=4,
+        head_dim=256, vocab_size=1024, max_position_embeddings=131072, rms_norm_eps=1e-6,
+        rope_theta=1000000.0, rope_local_base_freq=10000.0, rope_scaling=None,
+        query_pre_attn_scalar=256, hidden_activation="gelu_pytorch_tanh", sliding_window=1024,
+        _sliding_window_pattern=6, layer_types=kinds("LLLLLG" * 5 + "LLLL"), attention_bias=False,
+        attn_logit_softcapping=None, final_logit_softcapping=None, use_bidirectional_attention=False,
+        eos_token_id=1, bos_token_id=2, pad_token_id=0),
     # As Gemma 3 4B: text_config says little.
     "tiny-gemma3-mm": dict(
         architectures=["Gemma3ForConditionalGeneration"], boi_token_index=255999,

@@ -56,7 +56,9 @@ int64_t MemoryPlan::kv_tokens() const {
 
 int64_t MemoryPlan::sent_bytes(int64_t tokens) const {
   const int64_t blocks = (tokens + block_tokens - 1) / block_tokens;
-  return layout.windowed() ? layout.NeededBytes(0, static_cast<int>(blocks)) : tokens * token_bytes;
+  return layout.windowed()
+             ? layout.NeededBytes(0, static_cast<int>(blocks), static_cast<int>(blocks))
+             : tokens * token_bytes;
 }
 
 std::string MemoryPlan::ToString() const {

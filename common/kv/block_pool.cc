@@ -182,6 +182,14 @@ void BlockLease::ShareWindows(const BlockLease& other, int begin, int end) {
   }
 }
 
+int BlockLease::OwnWindows() const {
+  int own = 0;
+  for (int i = windows_from_; i < size(); ++i) {
+    own += has_window(i) && pool_->WindowRefCount(ids_[i]) == 2 ? 1 : 0;
+  }
+  return own;
+}
+
 int BlockLease::LackingWindows(int begin, int end) const {
   if (windows_.empty()) return 0;
   return static_cast<int>(std::count(windows_.begin() + begin, windows_.begin() + end, 0));

@@ -72,14 +72,14 @@ struct BlockShape {
                        : (pages - windowed * window_pages) / full_pages;
   }
   // How many blocks with window pages a sequence of so many blocks holds that is computed in chunks
-  // of up to `chunk_blocks`: those before a chunk that it needs, and the chunk's; fewer where a
-  // pool of so many pages would not have them.
+  // of up to `chunk_blocks`: those before a chunk that it needs, and the chunk's; fewer where the
+  // sequence would then take more than half of a pool of so many pages.
   int ComputedWindows(int64_t blocks, int chunk_blocks, int64_t pages) const {
     if (!windowed()) return 0;
-    const int64_t most = (pages - blocks * full_pages) / window_pages;
-    const int64_t wanted =
-        most < window_blocks + chunk_blocks ? most : window_blocks + chunk_blocks;
-    return static_cast<int>(wanted < window_blocks + 2 ? window_blocks + 2 : wanted);
+    const int64_t least = int64_t{window_blocks} + 2;
+    const int64_t most = int64_t{window_blocks} + chunk_blocks;
+    const int64_t in_half = (pages / 2 - blocks * full_pages) / window_pages;
+    return static_cast<int>(in_half < least ? least : in_half < most ? in_half : most);
   }
 };
 
@@ -136,6 +136,9 @@ class BlockLease {
   // Refers to the window pages that `other` has of the blocks [begin, end), too, which both have at
   // these indexes.
   void ShareWindows(const BlockLease& other, int begin, int end);
+  // How many blocks have window pages that no lease but this one and the prefix cache's refers to.
+  // REQUIRES: the prefix cache does.
+  int OwnWindows() const;
   // How many blocks of [begin, end) lack window pages.
   int LackingWindows(int begin, int end) const;
 

@@ -185,10 +185,10 @@ int KvLayout::FirstNeededBlock(int layer, int blocks) const {
   return std::max(0, blocks - WindowBlocks(widest, block_tokens));
 }
 
-int64_t KvLayout::NeededBytes(int first_block, int end) const {
+int64_t KvLayout::NeededBytes(int first_block, int end, int blocks) const {
   int64_t chunks = 0;
   for (int layer = 0; layer < layers; ++layer) {
-    chunks += std::max(0, end - std::max(first_block, FirstNeededBlock(layer, end)));
+    chunks += std::max(0, end - std::max(first_block, FirstNeededBlock(layer, blocks)));
   }
   return chunks * ChunkBytes();
 }

@@ -85,8 +85,9 @@ struct KvLayout {
   // with a partial one behind them, and by their last token: what a transfer sends, and a prefix
   // cache must have.
   int FirstNeededBlock(int layer, int blocks) const;
-  // The bytes of all layers' needed chunks among the blocks [first_block, end).
-  int64_t NeededBytes(int first_block, int end) const;
+  // The bytes of the chunks among the blocks [first_block, end) that are needed behind `blocks`
+  // whole ones.
+  int64_t NeededBytes(int first_block, int end, int blocks) const;
 
   // FAILED_PRECONDITION (KV_LAYOUT) unless a caller's layout, of which only the fingerprint is
   // known, is this worker's. Names the caller's dtype if nothing else differs.

@@ -4,6 +4,8 @@
 #define BATON_COMMON_KV_KV_SIZES_H_
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 
 #include "common/kv/block_pool.h"
 
@@ -18,7 +20,8 @@ struct KvSizes {
   // `first`.
   int PagesOf(int first, int end) const {
     const int blocks = std::max(0, end - first);
-    return static_cast<int>(shape.PagesOf(blocks, shape.window_blocks + 2));
+    const int64_t pages = shape.PagesOf(blocks, int64_t{shape.window_blocks} + 2);
+    return static_cast<int>(std::min<int64_t>(pages, std::numeric_limits<int>::max()));
   }
   // Blocks that would be as many bytes as those which such a worker gets of blocks [first, end).
   double MovedBlocks(int first, int end) const {

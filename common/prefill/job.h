@@ -79,6 +79,9 @@ struct PrefillJob : Prompt {
   uint64_t start_order = 0;   // 1 or more once the job runs
   int64_t passed_tokens = 0;  // tokens of jobs that started before it while it had no blocks
 
+  // The same prompt again would find so many blocks cached: its last token is always computed. Of
+  // layers with windows, the receiver of its KV gets what is needed from there on.
+  int reusable_blocks(int block_tokens) const { return (size() - 1) / block_tokens; }
   int remaining_tokens() const { return size() - computed_tokens; }
   bool running() const { return start_order != 0; }
   // For queues and estimates; labels included.

@@ -35,8 +35,8 @@ void PrefillJobs::LayerSender::OnLayerWritten(int layer,
   for (const Chunk& chunk : jobs_.planned_) {
     if (!chunk.job->transfer) continue;
     const KvTransfer& transfer = *chunk.job->transfer;
-    const int needed =
-        jobs_.loop_.engine.kv_layout().FirstNeededBlock(layer, chunk.job->size() / block_tokens);
+    const int needed = jobs_.loop_.engine.kv_layout().FirstNeededBlock(
+        layer, chunk.job->reusable_blocks(block_tokens));
     const int begin = std::max({chunk.begin / block_tokens, transfer.first_block, needed});
     const int end = (chunk.end + block_tokens - 1) / block_tokens;
     if (begin >= end) continue;
@@ -278,7 +278,7 @@ void PrefillJobs::Start(PrefillJob& job) {
         target.Post([this, id] { OnSent(id); });
       });
   const kv::KvLayout& layout = loop_.engine.kv_layout();
-  const int whole = job.size() / layout.block_tokens;
+  const int whole = job.reusable_blocks(layout.block_tokens);
   sending_[id].lease = job.blocks.Share(0, job.blocks.size(), kv::BlockUse::kHeld,
                                         job.blocks.shape().FirstWindowBlock(whole));
   // What was cached here and is missing there goes out at once.
@@ -296,8 +296,8 @@ void PrefillJobs::PinWindows(const Chunk& chunk) {
   const kv::BlockShape shape = job.blocks.shape();
   if (!shape.windowed() || !job.transfer || job.transfer->pinned == nullptr) return;
   const int block_tokens = options_.scheduler.block_tokens;
-  const int begin =
-      std::max(chunk.begin / block_tokens, shape.FirstWindowBlock(job.size() / block_tokens));
+  const int begin = std::max(chunk.begin / block_tokens,
+                             shape.FirstWindowBlock(job.reusable_blocks(block_tokens)));
   const int end = (chunk.end + block_tokens - 1) / block_tokens;
   if (begin >= end) return;
   sending_.at(job.id).lease.ShareWindows(job.blocks, begin, end);
@@ -349,8 +349,9 @@ void PrefillJobs::Complete(PrefillJob& job, const engine::StepResult& result) {
   if (job.blocks_to_send() > 0) {
     Sending& sending = sending_.at(job.id);
     sending.computed_at = now;
-    sending.bytes =
-        loop_.engine.kv_layout().NeededBytes(job.transfer->first_block, job.blocks.size());
+    sending.bytes = loop_.engine.kv_layout().NeededBytes(
+        job.transfer->first_block, job.blocks.size(),
+        job.reusable_blocks(loop_.engine.kv_layout().block_tokens));
     sending.plane = job.transfer->sender->plane();
   }
   EndCompleted(job);

@@ -99,6 +99,8 @@ class PrefillJobs {
   int waiting_count() const { return scheduler_.waiting_count(); }
   int64_t queued_tokens() const { return scheduler_.queued_tokens(); }
   PrefillWork remaining_work() const { return scheduler_.remaining_work(); }
+  // Held by fetches and for tiers: they become free by themselves.
+  int64_t reserved_pages() const { return fetcher_.reserved_pages() + tiers_.reserved_pages(); }
   int open_transfers() const { return static_cast<int>(sending_.size()); }
   int64_t computed_tokens() const { return computed_tokens_; }  // since the start
   absl::Duration tier_load_time() const { return tiers_.load_time(); }

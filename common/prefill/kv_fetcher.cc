@@ -50,7 +50,7 @@ KvFetcher::KvFetcher(const KvFetcherOptions& options, const engine::Engine& engi
 double KvFetcher::ExpectedSeconds(const Holder& holder, int first_block, int end) const {
   const double rate =
       holder.bytes_per_second > 0 ? holder.bytes_per_second : options_.default_bytes_per_second;
-  return static_cast<double>(engine_.kv_layout().NeededBytes(first_block, end)) / rate;
+  return static_cast<double>(engine_.kv_layout().NeededBytes(first_block, end, end)) / rate;
 }
 
 KvFetcher::Holder& KvFetcher::HolderOf(const internal::v1::WorkerRef& worker) {
@@ -111,8 +111,7 @@ KvFetcher::Fetch* KvFetcher::Begin(const Wish& wish) {
   const int window_begin = shape.FirstWindowBlock(blocks);
   const int64_t own_pages =
       shape.PagesOf(missing, blocks - std::max(window_begin, wish.first_block));
-  int64_t reserved = own_pages;
-  for (const auto& [id, fetch] : fetches_) reserved += fetch.reserved_pages;
+  const int64_t reserved = own_pages + reserved_pages();
   if (reserved > options_.max_reserved_share * pool_.counts().total) return nullptr;
   std::optional<kv::BlockLease> reserved_blocks = ReserveBlocks(
       pool_, *cache_, wish.root, wish.tokens, wish.first_block, window_begin, block_tokens);
@@ -166,6 +165,12 @@ KvFetcher::Fetch* KvFetcher::Begin(const Wish& wish) {
                      std::move(plan), std::move(events));
   open_calls_.emplace(id, fetch.call);
   return &fetch;
+}
+
+int64_t KvFetcher::reserved_pages() const {
+  int64_t pages = 0;
+  for (const auto& [id, fetch] : fetches_) pages += fetch.reserved_pages;
+  return pages;
 }
 
 bool KvFetcher::PausedDuring(const Fetch& fetch) const {

@@ -81,6 +81,8 @@ class KvFetcher {
   void CancelOffers();
   // For the end of the loop, which must then handle its mailbox until no call is open.
   void CancelAll();
+  // Pages that are held for what comes.
+  int64_t reserved_pages() const;
   // No call is left that a gRPC thread may report from, or write by.
   bool idle() const { return fetches_.empty() && open_calls_.empty(); }
 

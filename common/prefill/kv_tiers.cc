@@ -139,10 +139,8 @@ void KvTiers::Begin(uint64_t id, Entry& entry, const Located& located) {
   const int missing = found * range.segment_tokens / block_tokens;
   const int first_block = range.first_token / block_tokens;
   // Segments have the KV of all layers, so windows are of no account.
-  int64_t reserved = int64_t{missing} * pool_.shape().pages();
-  for (const auto& [other, with] : entries_) {
-    if (with.load != nullptr) reserved += static_cast<int64_t>(with.load->pages.size());
-  }
+  const int64_t reserved =
+      int64_t{missing} * pool_.shape().pages() + reserved_pages() - pinned_pages_;
   std::optional<kv::BlockLease> blocks;
   if (reserved <= options_.max_reserved_share * pool_.counts().total) {
     // The prefix cache may have changed since the look-up began.
@@ -168,6 +166,14 @@ void KvTiers::Begin(uint64_t id, Entry& entry, const Located& located) {
     mailbox->Post([this, id, loaded] { OnLoaded(id, loaded); });
   });
   if (!begun) Release(id, TierLookup::kNoRoom, /*or_else=*/true);
+}
+
+int64_t KvTiers::reserved_pages() const {
+  int64_t pages = pinned_pages_;
+  for (const auto& [id, entry] : entries_) {
+    if (entry.load != nullptr) pages += static_cast<int64_t>(entry.load->pages.size());
+  }
+  return pages;
 }
 
 void KvTiers::OnLoaded(uint64_t id, int loaded) {

@@ -99,6 +99,8 @@ class KvTiers {
   bool idle() const {
     return entries_.empty() && orphans_ == 0 && writes_.empty() && pending_.empty();
   }
+  // Pages that are held for loads, and for writes that have not been copied.
+  int64_t reserved_pages() const;
   // A store that was too slow is being measured.
   bool probing() const { return io_ != nullptr && io_->probing(); }
   void ReportUsage() {

@@ -320,8 +320,8 @@ bool PrefillScheduler::TryAllocate(PrefillJob& job, int spare_pages) {
     match = cache_->MatchPrefix(job.root, job.tokens, matchable * options_.block_tokens);
   }
   const int missing = BlocksFor(job.size()) - match.blocks.size();
-  const int matched = std::min(match.blocks.size(), pool_.shape().window_blocks);
-  const int windowed = std::min(missing, WindowBlocksOf(job) - matched);
+  // What another job holds, too, is not free when this one has left it behind.
+  const int windowed = std::min(missing, WindowBlocksOf(job) - match.blocks.OwnWindows());
   const int labels = job.scoring ? LabelBlocks(job, options_.block_tokens) : 0;
   const int64_t pages =
       pool_.shape().PagesOf(missing, windowed) + int64_t{labels} * pool_.shape().pages();

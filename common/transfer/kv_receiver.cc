@@ -229,6 +229,11 @@ absl::Status KvReceiver::OnAccepted(const internal::v1::PrefillFrame::Accepted& 
     return Protocol(absl::StrCat("the sender means to send ", accepted.block_count(),
                                  " blocks, expected ", least, " to ", most));
   }
+  if (plan_.fetch && plan_.layout.windowed() && accepted.block_count() > 0 &&
+      accepted.block_count() < most) {
+    return Protocol(absl::StrCat("the sender means to send ", accepted.block_count(),
+                                 " blocks of a model with windows, expected 0 or ", most));
+  }
   const int64_t whole = (int64_t{plan_.first_block} + most) * plan_.layout.block_tokens;
   if (accepted.cached_prompt_tokens() < 0 || accepted.cached_prompt_tokens() > whole) {
     return Protocol(absl::StrCat(accepted.cached_prompt_tokens(),

@@ -62,7 +62,9 @@ struct TransferPlan {
   // The pages where sequence blocks first_block, first_block + 1, … go, [table][block]. Of layers
   // with windows, only the blocks that are needed (KvLayout::FirstNeededBlock) are sent.
   std::vector<int32_t> blocks;
-  int whole_blocks = -1;  // of the sequence; -1: all blocks are whole
+  // Of the sequence, those before its last token's; -1: all, which are whole. Windows before these
+  // come.
+  int whole_blocks = -1;
   // Cached blocks are fetched: no first token comes, and perhaps fewer blocks than requested. The
   // chunks come behind the Accepted, which says how many.
   bool fetch = false;

@@ -109,8 +109,9 @@ GrpcKvSender::~GrpcKvSender() {
 void GrpcKvSender::SendAccepted(int block_count, int cached_prompt_tokens) {
   // Names of blocks need no link.
   if (options().schedule != nullptr && options().lease == nullptr) {
-    transfer_ = options().schedule->Join(
-        options().link, options().layout.NeededBytes(0, block_count), options().deadline);
+    transfer_ = options().schedule->Join(options().link,
+                                         options().layout.NeededBytes(0, block_count, block_count),
+                                         options().deadline);
   }
   FrameSender::SendAccepted(block_count, cached_prompt_tokens);
 }

@@ -73,7 +73,7 @@ absl::Status Worker::Serve(const WorkerOptions& options, std::vector<grpc::Servi
   BATON_LOG(Info) << (prefill ? "prefill" : "decode") << " worker " << card().worker_id()
                   << " serves " << card().model() << " on " << address() << ", /metrics on "
                   << metrics_address() << "; " << engine_->Description() << "; "
-                  << engine_->kv_pool().block_count << " KV blocks of "
+                  << engine_->kv_pool().block_count / engine_->kv_pool().tables << " KV blocks of "
                   << engine_->kv_layout().ToString();
   if (options.address_file.empty()) return absl::OkStatus();
   return WriteAddressFile(options.address_file, {address(), metrics_address()});

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <memory>
 #include <random>
 #include <string>
@@ -25,8 +26,13 @@ using testing::DecodeResult;
 using testing::MakeDecodeRequest;
 using testing::WaitUntilIdle;
 
+// BATON_TEST_CHECKPOINT names another of the checkpoints.
 inline const std::string& ModelDir() {
-  static const std::string* const dir = new std::string(BATON_CHECKPOINT_DIR "/tiny-qwen3");
+  static const std::string* const dir = [] {
+    const char* const name = std::getenv("BATON_TEST_CHECKPOINT");
+    return new std::string(std::string(BATON_CHECKPOINT_DIR "/") +
+                           (name == nullptr ? "tiny-qwen3" : name));
+  }();
   return *dir;
 }
 

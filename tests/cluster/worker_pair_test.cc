@@ -43,8 +43,10 @@ TEST_P(TransportTest, TokensEqualTheOracleColdAndWarm) {
       const int whole_blocks = (static_cast<int>(prompt.size()) - 1) / 16 * 16;
       EXPECT_EQ(result.usage.cached_prompt_tokens(), warm ? whole_blocks : 0);
       // The decode worker has the whole blocks of the first time, and asks for the last one only.
-      const int64_t blocks = warm ? 1 : (static_cast<int64_t>(prompt.size()) + 15) / 16;
-      EXPECT_EQ(result.usage.kv_bytes(), blocks * TheOracle().engine().kv_layout().BlockBytes());
+      const int blocks = (static_cast<int>(prompt.size()) + 15) / 16;
+      const kv::KvLayout& layout = TheOracle().engine().kv_layout();
+      EXPECT_EQ(result.usage.kv_bytes(),
+                layout.NeededBytes(warm ? blocks - 1 : 0, blocks, whole_blocks / 16));
       if (decode_->shared_pools() != nullptr) decode_->shared_pools()->WaitUntilTried();
     }
   }
@@ -276,7 +278,8 @@ TEST_F(WorkerPairTest, BadRequestsAreNamedAndLeaveNothing) {
       {[](auto& r) { r.mutable_tokens()->Resize(512, 1); }, Code::kInvalidArgument,
        "PROMPT_LENGTH"},
       {[](auto& r) { r.set_tokens(1, -1); }, Code::kInvalidArgument, "OUT_OF_RANGE"},
-      {[](auto& r) { r.set_tokens(1, 352); }, Code::kInvalidArgument, "OUT_OF_RANGE"},
+      {[](auto& r) { r.set_tokens(1, TheOracle().engine().config().token_count); },
+       Code::kInvalidArgument, "OUT_OF_RANGE"},
       {[](auto& r) { r.set_max_tokens(0); }, Code::kInvalidArgument, "OUT_OF_RANGE"},
       {[](auto& r) { r.set_max_tokens(-5); }, Code::kInvalidArgument, "OUT_OF_RANGE"},
       {[](auto& r) { r.mutable_stop_token_ids()->Resize(2000, 1); }, Code::kInvalidArgument,
@@ -372,7 +375,7 @@ TEST_P(TransportTest, StoppingPrefillInTheMiddleFailsRequestsAndLeavesNoBlock) {
   for (std::thread& client : clients) client.join();
   EXPECT_GT(failed, 0);
   EXPECT_TRUE(WaitUntilIdle(decode_->address()).ok());
-  EXPECT_EQ(BlockCounts(decode_->address()).free(), 256);
+  EXPECT_EQ(BlockCounts(decode_->address()).free(), decode_->card().total_blocks());
 }
 
 TEST_P(TransportTest, ADrainLetsStreamsFinish) {

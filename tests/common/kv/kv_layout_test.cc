@@ -244,7 +244,7 @@ TEST(KvLayoutTest, WithoutWindowsABlockIsAPage) {
   EXPECT_EQ(pages.tables(), 1);
   EXPECT_EQ(pages.places[23].slot, 23);
   EXPECT_EQ(layout.PageBytes(), layout.BlockBytes());
-  EXPECT_EQ(layout.NeededBytes(2, 5), 3 * layout.BlockBytes());
+  EXPECT_EQ(layout.NeededBytes(2, 5, 5), 3 * layout.BlockBytes());
 }
 
 TEST(KvLayoutTest, WindowsBoundWhatIsNeeded) {
@@ -252,9 +252,9 @@ TEST(KvLayoutTest, WindowsBoundWhatIsNeeded) {
   EXPECT_EQ(layout.FirstNeededBlock(3, 10), 0);
   EXPECT_EQ(layout.FirstNeededBlock(0, 10), 8);
   EXPECT_EQ(layout.FirstNeededBlock(0, 1), 0);
-  EXPECT_EQ(layout.NeededBytes(0, 10), (10 + 3 * 2) * layout.ChunkBytes());
-  EXPECT_EQ(layout.NeededBytes(9, 10), 4 * layout.ChunkBytes());
-  EXPECT_EQ(layout.NeededBytes(10, 10), 0);
+  EXPECT_EQ(layout.NeededBytes(0, 10, 10), (10 + 3 * 2) * layout.ChunkBytes());
+  EXPECT_EQ(layout.NeededBytes(9, 10, 10), 4 * layout.ChunkBytes());
+  EXPECT_EQ(layout.NeededBytes(10, 10, 10), 0);
 }
 
 TEST(KvLayoutTest, WindowsAreOfTheFingerprint) {
