@@ -130,12 +130,11 @@ int64_t KvReceiver::ChunksToCome() const {
   return chunks;
 }
 
+// Of chunks that come, all blocks have pages.
 absl::Span<const int32_t> KvReceiver::Pages(int layer, int first_index, int count) const {
   const int64_t first = int64_t{plan_.pool.PlaceOf(layer).table} * planned_blocks() + first_index;
-  const auto pages = absl::MakeConstSpan(plan_.blocks)
-                         .subspan(static_cast<size_t>(first), static_cast<size_t>(count));
-  for (const int32_t page : pages) BATON_CHECK_GE(page, 0) << "layer " << layer;
-  return pages;
+  return absl::MakeConstSpan(plan_.blocks)
+      .subspan(static_cast<size_t>(first), static_cast<size_t>(count));
 }
 
 absl::Status KvReceiver::OnFrame(const internal::v1::PrefillFrame& frame, const Segments& payload) {
@@ -225,14 +224,13 @@ absl::Status KvReceiver::OnAccepted(const internal::v1::PrefillFrame::Accepted& 
   }
   const int most = planned_blocks();
   const int least = plan_.fetch ? 0 : most;
-  if (accepted.block_count() < least || accepted.block_count() > most) {
+  // Before another end's window there are no pages.
+  const bool partial = accepted.block_count() > 0 && accepted.block_count() < most;
+  if (accepted.block_count() < least || accepted.block_count() > most ||
+      (partial && plan_.layout.windowed())) {
     return Protocol(absl::StrCat("the sender means to send ", accepted.block_count(),
-                                 " blocks, expected ", least, " to ", most));
-  }
-  if (plan_.fetch && plan_.layout.windowed() && accepted.block_count() > 0 &&
-      accepted.block_count() < most) {
-    return Protocol(absl::StrCat("the sender means to send ", accepted.block_count(),
-                                 " blocks of a model with windows, expected 0 or ", most));
+                                 " blocks, expected ", least,
+                                 plan_.layout.windowed() ? " or " : " to ", most));
   }
   const int64_t whole = (int64_t{plan_.first_block} + most) * plan_.layout.block_tokens;
   if (accepted.cached_prompt_tokens() < 0 || accepted.cached_prompt_tokens() > whole) {

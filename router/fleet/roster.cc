@@ -164,11 +164,12 @@ absl::Status Roster::CheckCard(int worker, const worker_pb::WorkerCard& card) co
                      kv::kMostTierKeys, ", of whole blocks"));
   }
   if (!HasSanePages(card)) {
+    const worker_pb::KvPages& pages = card.kv_pages();
     return Refuse("BAD_WORKER_CARD",
-                  absl::StrCat("the worker's card has KV pages {",
-                               card.kv_pages().ShortDebugString(), "}, expected 1 to ",
-                               kMostPagesOfBlock, " full ones, at most as many window pages, and ",
-                               "bytes of windows within the block's ", card.kv_block_bytes()));
+                  absl::StrCat("the worker's card has KV blocks of ", pages.full_pages(),
+                               " pages and ", pages.window_pages(), " window pages, ",
+                               pages.window_bytes(), " bytes of windows in ", card.kv_block_bytes(),
+                               ", expected 1 to ", kMostPagesOfBlock, " pages, and bytes within"));
   }
   if (!card.pool().empty() && !CheckPool("pool", card.pool()).ok()) {
     return Refuse("BAD_WORKER_CARD", "the worker's card has a pool with a name that is none");

@@ -112,9 +112,9 @@ void RowRun::Judge(int64_t allowed_errors) {
 
 int64_t KvBytes(RowRun& run, const Case& c) {
   const auto& layout = run.oracle().engine().kv_layout();
-  const int64_t blocks =
-      (static_cast<int64_t>(c.prompt.size()) + layout.block_tokens - 1) / layout.block_tokens;
-  return blocks * static_cast<int64_t>(layout.BlockBytes());
+  const int tokens = static_cast<int>(c.prompt.size());
+  return layout.NeededBytes(0, (tokens + layout.block_tokens - 1) / layout.block_tokens,
+                            (tokens - 1) / layout.block_tokens);
 }
 
 RowResult NotRun(const Row& row) {

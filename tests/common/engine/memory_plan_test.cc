@@ -49,6 +49,33 @@ class MemoryPlanTest : public ::testing::Test {
   MemoryDemand demand_;
 };
 
+// Gemma 3 4B's KV, which its layers need of a sequence within 5 %.
+TEST_F(MemoryPlanTest, WindowsBoundALongSequence) {
+  demand_.layout.layers = 34;
+  demand_.layout.kv_heads = 4;
+  demand_.layout.head_dim = 256;
+  for (int layer = 0; layer < 34; ++layer) {
+    demand_.layout.windows.push_back(layer % 6 == 5 ? 0 : 1024);
+  }
+  const auto plan = PlanMemory(demand_);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->shape.pages(), 7);
+  EXPECT_EQ(plan->page_bytes, 5 * demand_.layout.ChunkBytes());
+  const int64_t chunk = demand_.layout.ChunkBytes();
+  for (const int tokens : {4096, 32768}) {
+    const double needed = static_cast<double>(chunk) * (5.0 * tokens + 29.0 * 1024) / 16;
+    EXPECT_GE(static_cast<double>(plan->sequence_bytes(tokens)), needed);
+    const double most = tokens == 32768 ? 1.05 : 1.07;  // two blocks more than its window
+    EXPECT_LE(static_cast<double>(plan->sequence_bytes(tokens)), most * needed) << tokens;
+  }
+  EXPECT_EQ(plan->sequence_bytes(16), 7 * plan->page_bytes);
+  EXPECT_EQ(plan->sent_bytes(32768), chunk * (5 * 2048 + 29 * 64));
+  EXPECT_EQ(plan->sequences_of(plan->kv_tokens()), 1);
+  EXPECT_EQ(plan->sequences_of(plan->kv_tokens() + 1), 0);
+  demand_.num_blocks = 100;
+  EXPECT_EQ(PlanMemory(demand_)->page_count, 700) << "blocks of all layers";
+}
+
 TEST_F(MemoryPlanTest, AddsUp) {
   const auto plan = PlanMemory(demand_);
   ASSERT_TRUE(plan.ok()) << plan.status();

@@ -645,5 +645,71 @@ TEST_F(MeasuredTransferTest, ARepeatedChunkIsNoPayload) {
   EXPECT_DOUBLE_EQ(meter->Measured()->front().bytes_per_second / chunk, 6 / 0.020);
 }
 
+// Six blocks of two layers, of which the second has a window of two blocks; pages of one chunk.
+class WindowedTransferTest : public TransferFixture {
+ protected:
+  WindowedTransferTest() {
+    layout_.windows = {0, 20};
+    memory_.assign(static_cast<size_t>(9 * layout_.ChunkBytes()), std::byte{0xee});
+    plan_.layout = layout_;
+    plan_.pool.base = memory_.data();
+    plan_.pool.block_stride_bytes = layout_.PageBytes();
+    plan_.pool.block_count = 9;
+    plan_.pool.tables = 2;
+    plan_.pool.places = {{0, 0}, {1, 0}};
+    plan_.first_block = 0;
+    plan_.blocks = {0, 1, 2, 3, 4, 5, -1, -1, -1, 6, 7, 8};
+    plan_.whole_blocks = 5;
+  }
+  std::vector<std::byte> memory_;
+};
+
+TEST_F(WindowedTransferTest, OfALayerWithAWindowItsBlocksCome) {
+  KvReceiver receiver(plan_);
+  ASSERT_TRUE(Give(receiver, Accepted(6)).ok());
+  ASSERT_TRUE(Give(receiver, Chunk(0, 0, 6)).ok());
+  ASSERT_TRUE(Give(receiver, FirstToken(7)).ok());
+  ASSERT_TRUE(Give(receiver, Chunk(1, 3, 2)).ok());
+  ASSERT_TRUE(Give(receiver, Chunk(1, 5, 1)).ok());
+  ASSERT_TRUE(Give(receiver, Commit(3)).ok());
+  EXPECT_EQ(receiver.summary().kv_bytes, 9 * layout_.ChunkBytes());
+  for (int page = 0; page < 9; ++page) {
+    const char expected = page < 6 ? Fill(0, page) : Fill(1, page - 3);
+    EXPECT_EQ(static_cast<char>(memory_[static_cast<size_t>(page * layout_.ChunkBytes())]),
+              expected)
+        << "page " << page;
+  }
+}
+
+TEST_F(WindowedTransferTest, ACommitWithoutTheWindowIsRefused) {
+  KvReceiver receiver(plan_);
+  ASSERT_TRUE(Give(receiver, Accepted(6)).ok());
+  ASSERT_TRUE(Give(receiver, Chunk(0, 0, 6)).ok());
+  ASSERT_TRUE(Give(receiver, FirstToken(7)).ok());
+  EXPECT_EQ(ErrorReason(Give(receiver, Commit(1))), "PROTOCOL");
+}
+
+TEST_F(WindowedTransferTest, ABlockBeforeTheWindowIsRefused) {
+  KvReceiver receiver(plan_);
+  ASSERT_TRUE(Give(receiver, Accepted(6)).ok());
+  const absl::Status status = Give(receiver, Chunk(1, 2, 1));
+  EXPECT_EQ(ErrorReason(status), "PROTOCOL") << status;
+}
+
+// The blocks before another end's window have no pages.
+TEST_F(WindowedTransferTest, APartialFetchIsRefused) {
+  plan_.fetch = true;
+  plan_.whole_blocks = -1;
+  for (const int blocks : {1, 5}) {
+    KvReceiver receiver(plan_);
+    const absl::Status status = Give(receiver, Accepted(blocks));
+    EXPECT_EQ(ErrorReason(status), "PROTOCOL") << status;
+  }
+  for (const int blocks : {0, 6}) {
+    KvReceiver receiver(plan_);
+    EXPECT_TRUE(Give(receiver, Accepted(blocks)).ok());
+  }
+}
+
 }  // namespace
 }  // namespace baton::transfer
