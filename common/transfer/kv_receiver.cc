@@ -130,11 +130,9 @@ int64_t KvReceiver::ChunksToCome() const {
   return chunks;
 }
 
-// Of chunks that come, all blocks have pages.
 absl::Span<const int32_t> KvReceiver::Pages(int layer, int first_index, int count) const {
-  const int64_t first = int64_t{plan_.pool.PlaceOf(layer).table} * planned_blocks() + first_index;
-  return absl::MakeConstSpan(plan_.blocks)
-      .subspan(static_cast<size_t>(first), static_cast<size_t>(count));
+  const int first = plan_.pool.PlaceOf(layer).table * planned_blocks() + first_index;
+  return absl::Span<const int32_t>(plan_.blocks.data() + first, static_cast<size_t>(count));
 }
 
 absl::Status KvReceiver::OnFrame(const internal::v1::PrefillFrame& frame, const Segments& payload) {
@@ -224,7 +222,6 @@ absl::Status KvReceiver::OnAccepted(const internal::v1::PrefillFrame::Accepted& 
   }
   const int most = planned_blocks();
   const int least = plan_.fetch ? 0 : most;
-  // Before another end's window there are no pages.
   const bool partial = accepted.block_count() > 0 && accepted.block_count() < most;
   if (accepted.block_count() < least || accepted.block_count() > most ||
       (partial && plan_.layout.windowed())) {
