@@ -251,7 +251,10 @@ Sequence* DecodeScheduler::Admit() {
   bool long_one_waits = false;  // no long one overtakes it, or it might wait for ever
   Sequence* next = waiting_.Next([&](const Sequence& sequence) {
     if (!IsLong(sequence)) return false;
-    const int64_t wanted = PagesFor(static_cast<int64_t>(sequence.tokens.size()));
+    // It may match window pages that others hold, beside its own. Were it counted for less than it
+    // takes, it would be preempted and admitted again for ever.
+    const int64_t shared = int64_t{pool_.shape().window_blocks} * pool_.shape().window_pages;
+    const int64_t wanted = PagesFor(static_cast<int64_t>(sequence.tokens.size())) + shared;
     long_one_waits |= long_pages > 0 && long_pages + wanted > LongBound();
     return long_one_waits;
   });

@@ -34,12 +34,12 @@ void RoutePlanner::PriceFetches(const RouteQuery& query, const Held& holder,
   for (int i = 0; i < candidates->size(); ++i) {
     const Candidate c = (*candidates)[i];
     if (c.fetch_s > 0) continue;  // from its tiers
-    const int blocks =
-        kv::BlocksToFetch(held_blocks, c.matched_blocks, c.total_blocks, query.kv.shape);
+    const kv::KvSizes& kv = workers_[c.worker].kv;
+    const int blocks = kv::BlocksToFetch(held_blocks, c.matched_blocks, c.total_blocks, kv.shape);
     const std::optional<LinearCost> cost = fleet_.PrefillCost(c.worker);
     if (blocks == 0 || !cost) continue;
-    const double fetch_s = query.kv.MovedBlocks(c.matched_blocks, held_blocks) *
-                           query.kv.block_bytes / options_.kv_fetch_bytes_per_second;
+    const double fetch_s = kv.MovedBlocks(c.matched_blocks, held_blocks) * kv.block_bytes /
+                           options_.kv_fetch_bytes_per_second;
     const double cached = c.matched_blocks * query.block_tokens;
     if (fetch_s >= cost->Prefill(held - cached, cached)) continue;
     candidates->SetMove(i, fetch_s, c.service_s - cost->Prefill(query.prompt_tokens - held, held),
@@ -88,7 +88,8 @@ void RoutePlanner::PriceLoads(const RouteQuery& query, const InTiers& held,
     const int cached = c.matched_blocks * query.block_tokens;
     const int loads = segments - cached / segment;
     const double blocks = static_cast<double>(loads) * segment / query.block_tokens;
-    if (loads <= 0 || blocks * query.kv.shape.pages() > kv::kMostFetchedShare * c.total_blocks) {
+    if (loads <= 0 ||
+        blocks * workers_[c.worker].kv.shape.pages() > kv::kMostFetchedShare * c.total_blocks) {
       continue;
     }
     const int there = segments * segment;
