@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a model with sliding windows keeps, sends and finds again.
 
-    windowed_kv.py BIN_DIR [--tokens 32768] [--requests 64] [--seed 1]
+    windowed_kv.py BIN_DIR [--tokens 32768] [--requests 64] [--seed 1] [--model MODEL]
 
 Starts a cluster of one prefill and one decode worker with a random model that has the KV of Gemma 3 4B
 (scripts/make_checkpoint.py gemma3-4b-kv: 34 layers, of which 29 have windows of 1,024 tokens). Prints
@@ -10,6 +10,7 @@ Starts a cluster of one prefill and one decode worker with a random model that h
 - of --requests prompts of 1,500 common tokens and 700 of their own, one after the other: how many find the
   common ones cached, and the time to their second token beside that of prompts with nothing in common; in a
   pool for many such sequences, and in one for two.
+With --model, a directory or a GGUF file, only the second, in the larger pool.
 """
 
 import argparse
@@ -33,6 +34,8 @@ BLOCK = 16
 LAYERS, WINDOWED, WINDOW = 34, 29, 1024
 CHUNK_BYTES = 2 * 4 * 256 * BLOCK * 2  # K and V, heads, head dim, tokens, bfloat16
 SHARED, OWN = 1500, 700
+SHARED_HEADER = ("| pool | prompts that find the common tokens | their second token after | of others | ratio | "
+                 "blocks evicted |\n|---|---|---|---|---|---|")
 
 
 def body(prompt, answer, **fields):
@@ -51,19 +54,13 @@ def ask(address, prompt, answer):
     return time.perf_counter() - begin, json.loads(text)["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
-def metric(address, name):
-    """The sum of a worker's series."""
+def metric(address, name, label=""):
+    """The sum of those of a worker's series that have the label."""
     connection = http.client.HTTPConnection(address, timeout=PATIENCE_S)
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
-    return sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE))
-
-
-def state(address, which):
-    connection = http.client.HTTPConnection(address, timeout=PATIENCE_S)
-    connection.request("GET", "/metrics")
-    text = connection.getresponse().read().decode()
-    return int(float(re.search(rf'^baton_kv_blocks{{[^}}]*state="{which}"[^}}]*}} (\S+)$', text, re.MULTILINE)[1]))
+    series = re.findall(rf"^{name}({{[^}}]*}})? (\S+)$", text, re.MULTILINE)
+    return sum(float(value) for labels, value in series if label in labels)
 
 
 def workers(log):
@@ -94,7 +91,7 @@ def memory(binary, model, options):
                 first = first or time.perf_counter() - begin
                 lines += 1
                 if lines % 10 == 0:
-                    pages.append(state(decode, "active"))
+                    pages.append(metric(decode, "baton_kv_blocks", 'state="active"'))
             sent = metric(decode, "baton_kv_transfer_bytes_total")
         finally:
             cluster.terminate()
@@ -115,7 +112,7 @@ def memory(binary, model, options):
     print(flush=True)
 
 
-def shared(binary, model, options, name, kv_cache_memory):
+def shared(binary, model, options, name, kv_cache_memory, with_others):
     rng = random.Random(options.seed)
 
     def tokens(count):
@@ -135,19 +132,17 @@ def shared(binary, model, options, name, kv_cache_memory):
                 seconds, cached = ask(address, prefix + tokens(OWN), 2)
                 warm.append(seconds)
                 hits += cached >= SHARED // BLOCK * BLOCK
-                if at % 4 == 0 and kv_cache_memory == options.ample:
+                if with_others and at % 4 == 0:
                     cold.append(ask(address, tokens(SHARED + OWN), 2)[0])
             evicted = metric(prefill, "baton_prefix_cache_evicted_blocks_total")
         finally:
             cluster.terminate()
             cluster.wait(timeout=PATIENCE_S)
-    ratio = ""
+    times = f"{statistics.median(warm) * 1e3:.0f} ms | | "
     if cold:
-        ratio = (f"{statistics.median(warm) * 1e3:.0f} ms | {statistics.median(cold) * 1e3:.0f} ms | "
+        times = (f"{statistics.median(warm) * 1e3:.0f} ms | {statistics.median(cold) * 1e3:.0f} ms | "
                  f"{statistics.median(warm) / statistics.median(cold):.2f}")
-    else:
-        ratio = f"{statistics.median(warm) * 1e3:.0f} ms | | "
-    print(f"| {name} | {hits} of {options.requests - 1} | {ratio} | {evicted:.0f} |", flush=True)
+    print(f"| {name} | {hits} of {options.requests - 1} | {times} | {evicted:.0f} |", flush=True)
 
 
 def main():
@@ -156,17 +151,20 @@ def main():
     parser.add_argument("--tokens", type=int, default=32768)
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--model", type=Path)
     options = parser.parse_args()
-    options.ample = "2GB"
     binary = options.bin_dir / "baton"
+    if options.model:
+        print(SHARED_HEADER)
+        shared(binary, options.model, options, "2 GB", "2GB", with_others=True)
+        return
     with tempfile.TemporaryDirectory(prefix="baton-windowed-model-") as model:
         subprocess.run([sys.executable, ROOT / "scripts/make_checkpoint.py", "gemma3-4b-kv", model, "--tokenizer",
                         MODEL / "tokenizer.json"], check=True)
         memory(binary, Path(model), options)
-        print("| pool | prompts that find the common tokens | their second token after | of others | ratio | "
-              "blocks evicted |\n|---|---|---|---|---|---|")
-        shared(binary, Path(model), options, "2 GB", options.ample)
-        shared(binary, Path(model), options, "two sequences", "420MB")
+        print(SHARED_HEADER)
+        shared(binary, Path(model), options, "2 GB", "2GB", with_others=True)
+        shared(binary, Path(model), options, "420 MB", "420MB", with_others=False)
 
 
 if __name__ == "__main__":

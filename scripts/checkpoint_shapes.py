@@ -75,6 +75,16 @@ MINISTRAL3 = dict(
                      "original_max_position_embeddings": 16, "rope_theta": 10000.0,
                      "rope_type": "yarn", "type": "yarn"})
 
+GEMMA3_270M = dict(
+    architectures=["Gemma3ForCausalLM"], model_type="gemma3_text", hidden_size=64,
+    intermediate_size=200, num_hidden_layers=7, num_attention_heads=4, num_key_value_heads=1,
+    head_dim=32, vocab_size=416, max_position_embeddings=512, rms_norm_eps=1e-6,
+    rope_theta=1000000.0, rope_local_base_freq=10000.0, rope_scaling=None,
+    query_pre_attn_scalar=32, hidden_activation="gelu_pytorch_tanh", sliding_window=40,
+    _sliding_window_pattern=6, layer_types=kinds("LLLLLGL"), attention_bias=False,
+    attn_logit_softcapping=None, final_logit_softcapping=None, use_bidirectional_attention=False,
+    eos_token_id=1, bos_token_id=2, pad_token_id=0)
+
 # What differs between the shapes, in config.json's words. In the tiny ones every dimension differs
 # from every other, so that a mixed-up pair is a shape error, and 130 tokens cross every boundary:
 # blocks of 16, the sliding window, and the original context of the rope scaling.
@@ -123,25 +133,12 @@ SHAPES = {
         attention_bias=False, attn_logit_softcapping=None, final_logit_softcapping=None,
         cache_implementation="hybrid", eos_token_id=[1, 6], bos_token_id=2, pad_token_id=0),
     # As Gemma 3 270M: scores are scaled by the size of a head, and layer_types is there.
-    "tiny-gemma3-270m": dict(
-        architectures=["Gemma3ForCausalLM"], model_type="gemma3_text", hidden_size=64,
-        intermediate_size=200, num_hidden_layers=7, num_attention_heads=4, num_key_value_heads=1,
-        head_dim=32, vocab_size=416, max_position_embeddings=512, rms_norm_eps=1e-6,
-        rope_theta=1000000.0, rope_local_base_freq=10000.0, rope_scaling=None,
-        query_pre_attn_scalar=32, hidden_activation="gelu_pytorch_tanh", sliding_window=40,
-        _sliding_window_pattern=6, layer_types=kinds("LLLLLGL"), attention_bias=False,
-        attn_logit_softcapping=None, final_logit_softcapping=None, use_bidirectional_attention=False,
-        eos_token_id=1, bos_token_id=2, pad_token_id=0),
+    "tiny-gemma3-270m": GEMMA3_270M,
     # The KV of Gemma 3 4B and little else, for benchmarks/windowed_kv.py.
     "gemma3-4b-kv": dict(
-        architectures=["Gemma3ForCausalLM"], model_type="gemma3_text", hidden_size=64,
-        intermediate_size=128, num_hidden_layers=34, num_attention_heads=8, num_key_value_heads=4,
-        head_dim=256, vocab_size=1024, max_position_embeddings=131072, rms_norm_eps=1e-6,
-        rope_theta=1000000.0, rope_local_base_freq=10000.0, rope_scaling=None,
-        query_pre_attn_scalar=256, hidden_activation="gelu_pytorch_tanh", sliding_window=1024,
-        _sliding_window_pattern=6, layer_types=kinds("LLLLLG" * 5 + "LLLL"), attention_bias=False,
-        attn_logit_softcapping=None, final_logit_softcapping=None, use_bidirectional_attention=False,
-        eos_token_id=1, bos_token_id=2, pad_token_id=0),
+        GEMMA3_270M, intermediate_size=128, num_hidden_layers=34, num_attention_heads=8,
+        num_key_value_heads=4, head_dim=256, vocab_size=1024, max_position_embeddings=131072,
+        query_pre_attn_scalar=256, sliding_window=1024, layer_types=kinds("LLLLLG" * 5 + "LLLL")),
     # As Gemma 3 4B: text_config says little.
     "tiny-gemma3-mm": dict(
         architectures=["Gemma3ForConditionalGeneration"], boi_token_index=255999,

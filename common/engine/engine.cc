@@ -388,8 +388,6 @@ void ModelEngine::UseLogits(const BatchEntry& entry, int row, StepResult& result
 
 }  // namespace
 
-kv::BlockShape Engine::block_shape() const { return ShapeOfBlocks(layout_); }
-
 absl::StatusOr<std::shared_ptr<backend::DeviceLinks>> Engine::MakeDeviceLinks() {
   return MakeError(absl::StatusCode::kFailedPrecondition, "DEVICE_LINK",
                    "this engine has no device");

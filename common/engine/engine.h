@@ -15,7 +15,6 @@
 #include "common/backend/backend.h"
 #include "common/backend/backend_options.h"
 #include "common/engine/batch.h"
-#include "common/kv/block_pool.h"
 #include "common/kv/kv_layout.h"
 #include "common/model/model_config.h"
 #include "common/model/transformer.h"
@@ -110,8 +109,6 @@ class Engine {
   const model::ModelConfig& config() const { return config_; }
   const kv::KvLayout& kv_layout() const { return layout_; }
   const backend::KvPool& kv_pool() const { return pool_; }
-  // Of the pool's blocks.
-  kv::BlockShape block_shape() const;
   int max_model_len() const { return max_model_len_; }
   int max_num_batched_tokens() const { return max_num_batched_tokens_; }
   int max_num_seqs() const { return max_num_seqs_; }

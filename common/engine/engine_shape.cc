@@ -87,12 +87,6 @@ absl::Status CheckModel(const model::ModelConfig& config, const EngineOptions& o
   return absl::OkStatus();
 }
 
-kv::BlockShape ShapeOfBlocks(const kv::KvLayout& layout) {
-  if (!layout.windowed()) return {};
-  const kv::KvPages pages = layout.Pages();
-  return {pages.full_tables, pages.window_tables, pages.window_blocks};
-}
-
 absl::StatusOr<EngineShape> ShapeOf(const model::ModelConfig& config, const EngineOptions& options,
                                     backend::DType activation) {
   const model::AttentionSpec& layer = config.layers.front().attention();

@@ -8,7 +8,6 @@
 #include "common/backend/backend.h"
 #include "common/engine/engine.h"
 #include "common/engine/memory_plan.h"
-#include "common/kv/block_pool.h"
 #include "common/kv/kv_layout.h"
 #include "common/model/model_config.h"
 
@@ -17,9 +16,6 @@ namespace baton::engine {
 // UNIMPLEMENTED (UNSUPPORTED_MODEL) for layers of different KV shapes; INVALID_ARGUMENT
 // (MAX_MODEL_LEN_TOO_LONG) for a max_model_len beyond the model's context length.
 absl::Status CheckModel(const model::ModelConfig& config, const EngineOptions& options);
-
-// Of blocks of that layout.
-kv::BlockShape ShapeOfBlocks(const kv::KvLayout& layout);
 
 struct EngineShape {
   kv::KvLayout layout;

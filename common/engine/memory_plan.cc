@@ -7,7 +7,6 @@
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
-#include "common/engine/engine_shape.h"
 
 namespace baton::engine {
 namespace {
@@ -83,7 +82,7 @@ MemoryPlan FixedMemory(const MemoryDemand& demand) {
           .device_bytes;
   plan.kernel_bytes = demand.kernel_bytes;
   plan.layout = demand.layout;
-  plan.shape = ShapeOfBlocks(demand.layout);
+  plan.shape = demand.layout.Shape();
   plan.page_bytes = demand.layout.PageBytes();
   plan.block_tokens = demand.layout.block_tokens;
   plan.token_bytes = demand.layout.BlockBytes() / plan.block_tokens;

@@ -49,7 +49,7 @@ struct MemoryPlan {
   int max_positions = 0;
 
   int64_t kv_bytes() const { return page_count * page_bytes; }
-  // Of the longest sequence that fits; it may be longer than max_positions.
+  // Returns the tokens of the longest sequence that fits, which may exceed max_positions.
   int64_t kv_tokens() const;
   // The pages of a sequence of so many tokens while it decodes, and their bytes.
   int64_t pages_of(int64_t tokens) const;

@@ -15,7 +15,7 @@ int64_t BlocksOfAnswer(int64_t prompt_tokens, int64_t max_tokens, int beams, int
 int64_t PagesOfAnswer(int64_t prompt_tokens, int64_t max_tokens, int beams, int block_tokens,
                       const BlockShape& shape) {
   const int64_t blocks = BlocksOfAnswer(prompt_tokens, max_tokens, beams, block_tokens);
-  // Each beam may need the window pages of blocks of its own.
+  // Beams write to different blocks, and each beam may see a window of these.
   const int64_t windowed = int64_t{shape.window_blocks + 2} * std::max(beams, 1);
   return shape.PagesOf(blocks, windowed);
 }

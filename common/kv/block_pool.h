@@ -32,7 +32,7 @@ enum class BlockUse {
 };
 absl::string_view BlockUseName(BlockUse use);  // "active", "held", "cached"
 
-// Of pages.
+// The counts are of pages.
 struct BlockCounts {
   int total = 0;
   int free = 0;
@@ -101,7 +101,7 @@ class BlockLease {
   bool empty() const { return ids_.empty(); }
   BlockUse use() const { return use_; }
 
-  // Of its pool's blocks.
+  // Returns the shape of its pool's blocks; of an empty lease, that of blocks of one page.
   BlockShape shape() const;
   // The pages that it refers to; those of blocks that it has twice count twice.
   int page_count() const;
@@ -150,8 +150,8 @@ class BlockLease {
   friend class RadixCache;
   BlockLease(BlockPool* pool, BlockUse use, std::vector<BlockId> ids, std::vector<uint8_t> windows);
 
-  // Of one block, for the prefix cache: refers to the block and the window pages of other's block,
-  // of the same tokens, in place of its own; gives the window pages of its own block back.
+  // The lease gives its block `index`, which has no window pages here, back, and refers to other's
+  // block of the same tokens and to its window pages instead. The prefix cache calls it.
   void Replace(int index, const BlockLease& other, int other_index);
   void DropWindow(int index);
 
@@ -195,8 +195,6 @@ class BlockPool {
   int RefCount(BlockId id) const;
   // References to the block's window pages; 0: it has none.
   int WindowRefCount(BlockId id) const;
-  // The pages that the block has now.
-  int PageCount(BlockId id) const;
   int block_count() const { return static_cast<int>(references_.size()); }
 
   // Called each time a block's references grow from one to two (shared = true) and shrink from two
@@ -228,6 +226,8 @@ class BlockPool {
   bool one_page() const { return shape_.pages() == 1; }
   int32_t* PagesOf(BlockId id) { return &pages_[size_t{1} * id * shape_.pages()]; }
   const int32_t* PagesOf(BlockId id) const { return &pages_[size_t{1} * id * shape_.pages()]; }
+  // Returns how many pages the block has now.
+  int PageCount(BlockId id) const;
   void TakePages(int32_t* first, int count);
   void FreePages(int32_t* first, int count);
 

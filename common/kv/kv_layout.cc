@@ -47,9 +47,12 @@ const DtypeFacts* Find(KvDtype dtype) {
   return nullptr;
 }
 
-// Blocks that a window before a token may reach into, for any place of the token in its block.
-int WindowBlocks(int window, int block_tokens) {
-  return (window + block_tokens - 1) / block_tokens;
+// Blocks before a token's that the widest window may reach into, wherever the token is in its
+// block. One number for all layers: their pages are freed together.
+int WindowBlocks(const KvLayout& layout) {
+  if (!layout.windowed()) return 0;
+  const int widest = *std::max_element(layout.windows.begin(), layout.windows.end());
+  return (widest + layout.block_tokens - 1) / layout.block_tokens;
 }
 
 // The most layers a page: the more, the fewer tables; the padding of both kinds together is at most
@@ -162,10 +165,6 @@ KvPages KvLayout::Pages() const {
   };
   pages.full_tables = tables(full);
   pages.window_tables = tables(layers - full);
-  if (windowed()) {
-    pages.window_blocks =
-        WindowBlocks(*std::max_element(windows.begin(), windows.end()), block_tokens);
-  }
   int full_layers = 0, window_layers = 0;
   for (int layer = 0; layer < layers; ++layer) {
     const bool is_full = window(layer) == 0;
@@ -176,13 +175,16 @@ KvPages KvLayout::Pages() const {
   return pages;
 }
 
+BlockShape KvLayout::Shape() const {
+  const KvPages pages = Pages();
+  return {pages.full_tables, pages.window_tables, WindowBlocks(*this)};
+}
+
 int64_t KvLayout::PageBytes() const { return Pages().layers_per_page * ChunkBytes(); }
 
 int KvLayout::FirstNeededBlock(int layer, int blocks) const {
   if (window(layer) == 0) return 0;
-  // The widest window's for all: their pages are freed together.
-  const int widest = *std::max_element(windows.begin(), windows.end());
-  return std::max(0, blocks - WindowBlocks(widest, block_tokens));
+  return BlockShape{.window_blocks = WindowBlocks(*this)}.FirstWindowBlock(blocks);
 }
 
 int64_t KvLayout::NeededBytes(int first_block, int end, int blocks) const {

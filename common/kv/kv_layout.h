@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "common/kv/block_pool.h"
 
 namespace baton::kv {
 
@@ -37,7 +38,6 @@ struct KvPages {
   int layers_per_page = 0;
   int full_tables = 0;        // of layers without a window, 1 or more
   int window_tables = 0;      // of layers with one
-  int window_blocks = 0;      // blocks before a token that its widest window may reach into
   std::vector<Place> places;  // by layer
 
   int tables() const { return full_tables + window_tables; }
@@ -80,10 +80,11 @@ struct KvLayout {
   bool windowed() const { return !windows.empty(); }
   int window(int layer) const { return windows.empty() ? 0 : windows[layer]; }
   KvPages Pages() const;
+  // What a BlockPool of such blocks is made with.
+  BlockShape Shape() const;
   int64_t PageBytes() const;
-  // The first block of which a layer's KV is needed by what follows `blocks` whole blocks, perhaps
-  // with a partial one behind them, and by their last token: what a transfer sends, and a prefix
-  // cache must have.
+  // The first block of which a transfer sends the layer's KV to a worker that goes on behind
+  // `blocks` whole blocks: BlockShape::FirstWindowBlock of layers with a window, else 0.
   int FirstNeededBlock(int layer, int blocks) const;
   // The bytes of the chunks among the blocks [first_block, end) that are needed behind `blocks`
   // whole ones.

@@ -95,7 +95,7 @@ void RadixCache::Insert(PrefixKey root, absl::Span<const int32_t> tokens,
 
   std::unique_ptr<Node>& root_node = roots_[root];
   if (root_node == nullptr) {
-    root_node = std::make_unique<Node>();
+    root_node = NewNode(nullptr);
     root_node->root_key = root;
   }
   const Reach reach = Walk(root, tokens);
@@ -118,11 +118,11 @@ int RadixCache::Evict(int page_count) {
   int evicted = 0;
   while (evicted < page_count && evictable_page_count() > 0) {
     const int wanted = page_count - evicted;
-    // Of one last use, in this order.
+    // Where all three have one last use, they go in this order.
     constexpr Order kNone = {std::numeric_limits<int>::max(), 0};
-    const Order inside = free_insides_.empty() ? kNone : free_insides_.begin()->first;
+    const Order inside = free_insides_.empty() ? kNone : free_insides_.begin()->first.first;
     const Order leaf = evictable_leaves_.empty() ? kNone : evictable_leaves_.begin()->first;
-    const Order tail = free_tails_.empty() ? kNone : free_tails_.begin()->first;
+    const Order tail = free_tails_.empty() ? kNone : free_tails_.begin()->first.first;
     if (inside <= std::min(leaf, tail) && inside != kNone) {
       evicted += DropFreeWindows(free_insides_.begin()->second, /*tail=*/false, wanted);
     } else if (leaf <= tail && leaf != kNone) {
@@ -183,6 +183,13 @@ RadixCache::Reach RadixCache::WalkUsable(PrefixKey root, absl::Span<const int32_
   return Walk(root, tokens.subspan(0, size_t{1} * usable * block_tokens_));
 }
 
+std::unique_ptr<RadixCache::Node> RadixCache::NewNode(Node* parent) {
+  auto node = std::make_unique<Node>();
+  node->number = node_count_++;
+  node->parent = parent;
+  return node;
+}
+
 // The node that ends just where the agreement does.
 RadixCache::Node* RadixCache::ReachedNode(const Reach& reach) {
   const bool inside_edge = reach.edge_blocks < reach.node->blocks.size();
@@ -197,9 +204,8 @@ RadixCache::Node* RadixCache::SplitEdge(Node* node, int index) {
   auto slot = parent->children.find(absl::MakeConstSpan(node->tokens).subspan(0, block_tokens_));
   BATON_CHECK(slot != parent->children.end());
 
-  auto front = std::make_unique<Node>();
+  auto front = NewNode(parent);
   Node* result = front.get();
-  front->parent = parent;
   front->last_use = node->last_use;
   front->priority = node->priority;
   front->ttl = node->ttl;
@@ -246,8 +252,7 @@ void RadixCache::Touch(Node* node) {
 
 // A new child without blocks yet, which Extend() must give it.
 RadixCache::Node* RadixCache::AddChild(Node* parent, absl::Span<const int32_t> first_block) {
-  auto child = std::make_unique<Node>();
-  child->parent = parent;
+  auto child = NewNode(parent);
   child->last_use = parent->last_use;
   Node* result = child.get();
   parent->children.emplace(std::vector<int32_t>(first_block.begin(), first_block.end()),

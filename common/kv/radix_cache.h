@@ -15,11 +15,12 @@
 //
 // Windows (block_pool.h). A prefix is usable only with the window pages of its last
 // shape().window_blocks blocks; the tree may have lost those of others. So a match ends at the
-// longest usable length, and an insertion gives the tree the window pages that it lacks, in place
-// of its own block of the same tokens. Eviction goes on by priority and last use. Of the blocks
-// that were used last together, it takes first the window pages inside edges, which only a prompt
-// that leaves the path there would need; then the ends of paths, and with them what is not usable
-// without them; then the window pages before the ends of edges, where prompts have ended or parted.
+// longest usable length. Where the tree's block lacks window pages that the caller's block of the
+// same tokens has, Insert replaces the tree's block. Evict still goes by priority and last use.
+// Among blocks of one last use, it first frees the window pages inside edges, which only a prompt
+// that leaves the path there would need; then it evicts the ends of paths, and what is not usable
+// without them; last it frees the window pages before the ends of edges, where prompts have ended
+// or parted.
 //
 // Ownership, for a prompt of blocks [0, n) that is matched, computed and inserted:
 //   [0, matched)        the tree's blocks; the Match's lease shares them
@@ -93,9 +94,8 @@ class RadixCache {
 
   // Returns MatchPrefix(…).tokens without locking the blocks or marking the path as used.
   int Peek(PrefixKey root, absl::Span<const int32_t> tokens, int max_tokens = kNoLimit) const;
-  // How many blocks before the end of the cached prefix `tokens`, whole blocks, have their window
-  // pages, one behind the other; all, for pools without. 0 if it is not cached.
-  int WindowsBefore(PrefixKey root, absl::Span<const int32_t> tokens) const;
+  // Whether `tokens`, whole blocks, are cached with the window pages of their last `blocks` blocks.
+  bool HasWindows(PrefixKey root, absl::Span<const int32_t> tokens, int blocks) const;
   // The blocks of the cached prefix `tokens`, whole blocks, usable or not, and the window pages
   // that the tree has of those from `window_begin` on. Locks and uses them as MatchPrefix does.
   // REQUIRES: all of it is cached.
@@ -155,6 +155,7 @@ class RadixCache {
   // The same, as far as it is usable.
   Reach WalkUsable(PrefixKey root, absl::Span<const int32_t> tokens) const;
   BlockLease SharePath(Node* end, int window_begin);
+  std::unique_ptr<Node> NewNode(Node* parent);
   Node* ReachedNode(const Reach& reach);
   Node* SplitEdge(Node* node, int index);
   void Touch(Node* node);
@@ -172,6 +173,7 @@ class RadixCache {
 
   // radix_windows.cc
   int UsableBlocks(const Reach& reach) const;
+  bool HasWindows(const Node* node, int index, int blocks) const;
   bool IsUsable(const Node* node, int index) const;
   void TakeWindows(const Reach& reach, const BlockLease& blocks);
   int TailBegin(const Node& node) const;
@@ -203,7 +205,10 @@ class RadixCache {
   // no two leaves have the same last use.
   std::map<Order, Node*> evictable_leaves_;
   // Nodes with window pages that only the tree refers to, inside their edges and before the ends.
-  std::set<std::pair<Order, Node*>> free_insides_, free_tails_;
+  // The nodes of one path can have one last use: then their numbers decide, not their addresses, so
+  // that equal histories evict the same pages.
+  using WindowOrder = std::pair<Order, uint64_t>;
+  std::map<WindowOrder, Node*> free_insides_, free_tails_;
   const Clock& clock_;
   const int retained_limit_;  // blocks
   int retained_block_count_ = 0;
@@ -211,7 +216,8 @@ class RadixCache {
   // Retained nodes without a retained child, in the order of their demotion. Only while several
   // nodes are changed can two have the same priority and last use.
   std::set<std::tuple<int, uint64_t, Node*>> retained_ends_;
-  uint64_t last_use_ = 0;  // a logical clock: one tick per use
+  uint64_t last_use_ = 0;    // a logical clock: one tick per use
+  uint64_t node_count_ = 0;  // nodes ever made
   int block_count_ = 0;
   int evictable_block_count_ = 0;
   int evictable_window_count_ = 0;  // blocks with window pages that only the tree refers to

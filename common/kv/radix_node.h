@@ -29,6 +29,7 @@ struct TokensEqual {
 
 // All blocks of an edge have the same last use: a use that ends inside an edge splits it first.
 struct RadixCache::Node {
+  uint64_t number = 0;     // of all nodes ever made
   Node* parent = nullptr;  // null for a root, whose edge is empty
   PrefixKey root_key = 0;  // set for a root only
   std::vector<int32_t> tokens;
@@ -59,8 +60,8 @@ struct RadixCache::Node {
   std::optional<Order> reported_order;            // the key in evictable_leaves_, if there
   std::optional<absl::Duration> reported_expiry;  // in expiries_, if there
   std::optional<Order> reported_end;              // in retained_ends_, if there
-  std::optional<Order> reported_inside;           // in free_insides_, if there
-  std::optional<Order> reported_tail;             // in free_tails_, if there
+  std::optional<WindowOrder> reported_inside;     // in free_insides_, if there
+  std::optional<WindowOrder> reported_tail;       // in free_tails_, if there
 
   PrefixKey EndKey() const { return parent == nullptr ? root_key : keys.back(); }
   // Blocks of the edge before this index cannot be evicted: a lock is on them or after them.

@@ -27,16 +27,16 @@ int RadixCache::UsableBlocks(const Reach& reach) const {
   return usable;
 }
 
-// Whether the prefix that ends before block `index` of the node's edge has its window pages.
-bool RadixCache::IsUsable(const Node* node, int index) const {
+// Whether the prefix that ends before block `index` of the node's edge has the window pages of its
+// last `blocks` blocks, or of all if it is shorter.
+bool RadixCache::HasWindows(const Node* node, int index, int blocks) const {
   if (!pool_.shape().windowed()) return true;
-  int missing = pool_.shape().window_blocks;
-  while (node->parent != nullptr && missing > 0) {
+  while (node->parent != nullptr && blocks > 0) {
     if (index == 0) {
       node = node->parent;
       index = node->blocks.size();
     } else if (node->blocks.has_window(index - 1)) {
-      --missing;
+      --blocks;
       --index;
     } else {
       return false;
@@ -45,24 +45,14 @@ bool RadixCache::IsUsable(const Node* node, int index) const {
   return true;
 }
 
-int RadixCache::WindowsBefore(PrefixKey root, absl::Span<const int32_t> tokens) const {
+bool RadixCache::IsUsable(const Node* node, int index) const {
+  return HasWindows(node, index, pool_.shape().window_blocks);
+}
+
+bool RadixCache::HasWindows(PrefixKey root, absl::Span<const int32_t> tokens, int blocks) const {
   const Reach reach = Walk(root, tokens);
-  if (reach.blocks == 0 || size_t{1} * reach.blocks * block_tokens_ < tokens.size()) return 0;
-  const Node* node = reach.node;
-  if (!pool_.shape().windowed()) return reach.blocks;
-  int count = 0;
-  for (int index = reach.edge_blocks; node->parent != nullptr;) {
-    if (index == 0) {
-      node = node->parent;
-      index = node->blocks.size();
-    } else if (node->blocks.has_window(index - 1)) {
-      ++count;
-      --index;
-    } else {
-      break;
-    }
-  }
-  return count;
+  return size_t{1} * reach.blocks * block_tokens_ == tokens.size() &&
+         (reach.blocks == 0 || HasWindows(reach.node, reach.edge_blocks, blocks));
 }
 
 // Along the reached path, a block of the caller's takes the place of the tree's where only the
@@ -145,12 +135,12 @@ void RadixCache::CountWindows(Node* node) {
 
 // Brings the node's places in free_insides_ and free_tails_ in line with its counts.
 void RadixCache::SettleWindows(Node* node) {
-  const auto settle = [node](int count, std::optional<Order>& reported,
-                             std::set<std::pair<Order, Node*>>& all) {
-    std::optional<Order> order;
-    if (count > 0) order = {node->priority, node->last_use};
+  const auto settle = [node](int count, std::optional<WindowOrder>& reported,
+                             std::map<WindowOrder, Node*>& all) {
+    std::optional<WindowOrder> order;
+    if (count > 0) order = {{node->priority, node->last_use}, node->number};
     if (order == reported) return;
-    if (reported) all.erase({*reported, node});
+    if (reported) all.erase(*reported);
     if (order) all.emplace(*order, node);
     reported = order;
   };
@@ -166,12 +156,13 @@ void RadixCache::CheckWindows(const Node& node) const {
   }
   BATON_CHECK_EQ(insides, node.free_insides);
   BATON_CHECK_EQ(tails, node.free_tails);
-  const auto check = [&node](int count, const std::optional<Order>& reported,
-                             const std::set<std::pair<Order, Node*>>& all) {
+  const auto check = [&node](int count, const std::optional<WindowOrder>& reported,
+                             const std::map<WindowOrder, Node*>& all) {
     BATON_CHECK_EQ(reported.has_value(), count > 0);
     if (count == 0) return;
-    BATON_CHECK(*reported == std::pair(node.priority, node.last_use));
-    BATON_CHECK(all.contains({*reported, const_cast<Node*>(&node)}));
+    BATON_CHECK(*reported == WindowOrder({node.priority, node.last_use}, node.number));
+    const auto found = all.find(*reported);
+    BATON_CHECK(found != all.end() && found->second == &node);
   };
   check(insides, node.reported_inside, free_insides_);
   check(tails, node.reported_tail, free_tails_);

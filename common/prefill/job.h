@@ -64,7 +64,7 @@ struct PrefillJob : Prompt {
 
   // Set when it starts.
   kv::BlockLease blocks;
-  int window_end = 0;  // the first block without window pages; of pools with such
+  int window_end = 0;  // the first block without window pages, in pools that have them
   int cached_tokens = 0;
   int computed_tokens = 0;  // cached ones included
   absl::Duration submitted_at;

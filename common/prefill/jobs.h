@@ -95,7 +95,6 @@ class PrefillJobs {
 
   bool empty() const { return scheduler_.empty(); }
   int running_count() const { return scheduler_.running_count(); }
-  int running_pages() const { return scheduler_.running_pages(); }
   int waiting_count() const { return scheduler_.waiting_count(); }
   int64_t queued_tokens() const { return scheduler_.queued_tokens(); }
   PrefillWork remaining_work() const { return scheduler_.remaining_work(); }

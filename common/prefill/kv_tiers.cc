@@ -139,8 +139,7 @@ void KvTiers::Begin(uint64_t id, Entry& entry, const Located& located) {
   const int missing = found * range.segment_tokens / block_tokens;
   const int first_block = range.first_token / block_tokens;
   // Segments have the KV of all layers, so windows are of no account.
-  const int64_t reserved =
-      int64_t{missing} * pool_.shape().pages() + reserved_pages() - pinned_pages_;
+  const int64_t reserved = int64_t{missing} * pool_.shape().pages() + loading_pages();
   std::optional<kv::BlockLease> blocks;
   if (reserved <= options_.max_reserved_share * pool_.counts().total) {
     // The prefix cache may have changed since the look-up began.
@@ -168,8 +167,8 @@ void KvTiers::Begin(uint64_t id, Entry& entry, const Located& located) {
   if (!begun) Release(id, TierLookup::kNoRoom, /*or_else=*/true);
 }
 
-int64_t KvTiers::reserved_pages() const {
-  int64_t pages = pinned_pages_;
+int64_t KvTiers::loading_pages() const {
+  int64_t pages = 0;
   for (const auto& [id, entry] : entries_) {
     if (entry.load != nullptr) pages += static_cast<int64_t>(entry.load->pages.size());
   }
@@ -297,7 +296,7 @@ bool KvTiers::Write(const Stored& prompt, int segment) {
   }
   SegmentRange range = RangeOf(prompt.root, prompt.tokens, prompt.keys, segment, segment + 1);
   const kv::PrefixKey key = range.keys.front().prefix;
-  if (cache_->WindowsBefore(prompt.root, range.tokens) < blocks) {  // evicted meanwhile
+  if (!cache_->HasWindows(prompt.root, range.tokens, blocks)) {  // evicted meanwhile
     metrics_.Dropped();
     NotStored(key);
     return true;

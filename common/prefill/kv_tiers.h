@@ -100,7 +100,7 @@ class KvTiers {
     return entries_.empty() && orphans_ == 0 && writes_.empty() && pending_.empty();
   }
   // Pages that are held for loads, and for writes that have not been copied.
-  int64_t reserved_pages() const;
+  int64_t reserved_pages() const { return loading_pages() + pinned_pages_; }
   // A store that was too slow is being measured.
   bool probing() const { return io_ != nullptr && io_->probing(); }
   void ReportUsage() {
@@ -137,6 +137,7 @@ class KvTiers {
     int segment = 0;
   };
 
+  int64_t loading_pages() const;
   // Segments [first, end) of a prompt.
   SegmentRange RangeOf(kv::PrefixKey root, absl::Span<const int32_t> tokens,
                        absl::Span<const kv::PrefixKey> keys, int first, int end) const;

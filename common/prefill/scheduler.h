@@ -149,7 +149,6 @@ class PrefillScheduler {
   // As the bound on requests counts them.
   int waiting_requests() const;
   int running_count() const { return static_cast<int>(running_.size()); }
-  int running_pages() const { return running_pages_; }
   bool empty() const { return waiting_.empty() && running_.empty(); }
   // Prompt tokens that all jobs still have to compute; what several of them share counts once.
   int64_t queued_tokens() const;

@@ -62,8 +62,8 @@ struct TransferPlan {
   // The pages where sequence blocks first_block, first_block + 1, … go, [table][block]. Of layers
   // with windows, only the blocks that are needed (KvLayout::FirstNeededBlock) are sent.
   std::vector<int32_t> blocks;
-  // Of the sequence, those before its last token's; -1: all, which are whole. Windows before these
-  // come.
+  // The sequence's blocks before that of its last token; -1: all of its blocks are whole. Of a
+  // layer with a window, the blocks come that a sequence needs which goes on there.
   int whole_blocks = -1;
   // Cached blocks are fetched: no first token comes, and perhaps fewer blocks than requested. The
   // chunks come behind the Accepted, which says how many.

@@ -38,7 +38,8 @@ class PinnedBlocks {
   PinnedBlocks(const PinnedBlocks&) = delete;
   PinnedBlocks& operator=(const PinnedBlocks&) = delete;
   const std::vector<int32_t>& pages() const { return pages_; }
-  // The blocks from `first` on, as many as `pages` are of, have got these. Before they are sent.
+  // Sets the pages of blocks from `first` on; `pages` are [table][block]. REQUIRES: none of these
+  // blocks is in a message yet.
   void SetPages(int first, absl::Span<const int32_t> pages, int tables);
 
  private:
@@ -150,7 +151,7 @@ class FrameSender : public KvSender {
   // thread at a time.
   void EncodeItem(SendItem item, grpc::ByteBuffer* message);
   const Options& options() const { return options_; }
-  // Of the layer's table.
+  // Returns the pages of the item's blocks in its layer's table.
   absl::Span<const int32_t> PagesOf(const SendItem& item) const;
   // The frame of a chunk is void: the receiver counts the one that takes its place.
   void TakeBackChunk() { --kv_chunk_count_; }

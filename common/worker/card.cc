@@ -38,13 +38,13 @@ internal::v1::WorkerCard MakeCard(baton::v1::WorkerRole role, const WorkerOption
   proto->set_numerics(layout.numerics);
   card.set_kv_block_bytes(layout.BlockBytes());
   if (layout.windowed()) {
-    const kv::BlockShape shape = engine.block_shape();
-    internal::v1::KvPages& pages = *card.mutable_kv_pages();
-    pages.set_full_pages(shape.full_pages);
-    pages.set_window_pages(shape.window_pages);
-    pages.set_window_blocks(shape.window_blocks);
+    const kv::BlockShape shape = layout.Shape();
+    internal::v1::BlockShape& sent = *card.mutable_block_shape();
+    sent.set_full_pages(shape.full_pages);
+    sent.set_window_pages(shape.window_pages);
+    sent.set_window_blocks(shape.window_blocks);
     const auto full = std::count(layout.windows.begin(), layout.windows.end(), 0);
-    pages.set_window_bytes((layout.layers - full) * layout.ChunkBytes());
+    sent.set_window_bytes((layout.layers - full) * layout.ChunkBytes());
   }
   card.set_pool(options.pool);
   card.set_max_model_len(engine.max_model_len());

@@ -30,7 +30,7 @@ WorkerLoop::WorkerLoop(const WorkerLoopOptions& options, const std::string& role
                        std::function<void(const WorkerLoad&)> publish)
     : engine_(engine),
       clock_(clock),
-      pool_(engine.kv_pool().block_count, engine.block_shape()),
+      pool_(engine.kv_pool().block_count, engine.kv_layout().Shape()),
       cache_(MakeCache(options, engine, clock, pool_)),
       holder_(options.kv_holder, engine.kv_layout(), pool_, cache_.get(), mailbox_, kv_exchange),
       options_(options),

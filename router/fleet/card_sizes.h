@@ -13,23 +13,23 @@ namespace baton::router {
 inline constexpr int kMostPagesOfBlock = 4096;
 inline constexpr int kMostWindowBlocks = 1 << 26;
 
-inline bool HasSanePages(const internal::v1::WorkerCard& card) {
-  if (!card.has_kv_pages()) return true;
-  const internal::v1::KvPages& pages = card.kv_pages();
-  return pages.full_pages() >= 1 && pages.full_pages() <= kMostPagesOfBlock &&
-         pages.window_pages() >= 0 && pages.window_pages() <= kMostPagesOfBlock &&
-         pages.window_blocks() >= 0 && pages.window_blocks() <= kMostWindowBlocks &&
-         pages.window_bytes() >= 0 && pages.window_bytes() <= card.kv_block_bytes();
+inline bool HasSaneShape(const internal::v1::WorkerCard& card) {
+  if (!card.has_block_shape()) return true;
+  const internal::v1::BlockShape& shape = card.block_shape();
+  return shape.full_pages() >= 1 && shape.full_pages() <= kMostPagesOfBlock &&
+         shape.window_pages() >= 0 && shape.window_pages() <= kMostPagesOfBlock &&
+         shape.window_blocks() >= 0 && shape.window_blocks() <= kMostWindowBlocks &&
+         shape.window_bytes() >= 0 && shape.window_bytes() <= card.kv_block_bytes();
 }
 
-// REQUIRES: HasSanePages(card).
+// REQUIRES: HasSaneShape(card).
 inline kv::KvSizes KvSizesOf(const internal::v1::WorkerCard& card) {
   kv::KvSizes sizes;
   sizes.block_bytes = static_cast<double>(card.kv_block_bytes());
-  if (!card.has_kv_pages()) return sizes;
-  const internal::v1::KvPages& pages = card.kv_pages();
-  sizes.shape = {pages.full_pages(), pages.window_pages(), pages.window_blocks()};
-  sizes.window_bytes = static_cast<double>(pages.window_bytes());
+  if (!card.has_block_shape()) return sizes;
+  const internal::v1::BlockShape& shape = card.block_shape();
+  sizes.shape = {shape.full_pages(), shape.window_pages(), shape.window_blocks()};
+  sizes.window_bytes = static_cast<double>(shape.window_bytes());
   return sizes;
 }
 

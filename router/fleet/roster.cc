@@ -163,12 +163,12 @@ absl::Status Roster::CheckCard(int worker, const worker_pb::WorkerCard& card) co
                      card.kv_tier_segment_tokens(), " tokens in KV tiers, expected at most ",
                      kv::kMostTierKeys, ", of whole blocks"));
   }
-  if (!HasSanePages(card)) {
-    const worker_pb::KvPages& pages = card.kv_pages();
+  if (!HasSaneShape(card)) {
+    const worker_pb::BlockShape& shape = card.block_shape();
     return Refuse("BAD_WORKER_CARD",
-                  absl::StrCat("the worker's card has KV blocks of ", pages.full_pages(),
-                               " pages and ", pages.window_pages(), " window pages, ",
-                               pages.window_bytes(), " bytes of windows in ", card.kv_block_bytes(),
+                  absl::StrCat("the worker's card has KV blocks of ", shape.full_pages(),
+                               " pages and ", shape.window_pages(), " window pages, ",
+                               shape.window_bytes(), " bytes of windows in ", card.kv_block_bytes(),
                                ", expected 1 to ", kMostPagesOfBlock, " pages, and bytes within"));
   }
   if (!card.pool().empty() && !CheckPool("pool", card.pool()).ok()) {

@@ -152,7 +152,7 @@ TEST_F(RadixWindowsTest, EvictionTakesInsidesThenEndsThenTails) {
 
 TEST_F(RadixWindowsTest, WhatIsLeftOfAPathIsUsable) {
   Cache({1, 1, 2, 2, 3, 3});
-  Cache({1, 1, 2, 2, 3, 3, 9, 9}, /*all_windows=*/true);  // a branch point at three blocks?
+  Cache({1, 1, 2, 2, 3, 3, 9, 9}, /*all_windows=*/true);
   Cache({1, 1, 2, 2, 3, 3, 8, 8}, /*all_windows=*/true);
   const int before = cache_->block_count();
   EXPECT_EQ(before, 5);
@@ -175,12 +175,49 @@ TEST_F(RadixWindowsTest, WindowPagesOfLockedBlocksCanBeEvicted) {
 
 TEST_F(RadixWindowsTest, LocksWindowPagesFromABlockOn) {
   Cache(kSix, /*all_windows=*/true);
-  EXPECT_EQ(cache_->WindowsBefore(kWindowsRoot, kSix), 6);
+  EXPECT_TRUE(cache_->HasWindows(kWindowsRoot, kSix, 6));
   BlockLease lease = cache_->Lock(kWindowsRoot, kSix, 1);
   EXPECT_EQ(lease.LackingWindows(0, 6), 1);
   EXPECT_EQ(cache_->evictable_page_count(), 2);
   cache_->Evict(2);
-  EXPECT_EQ(cache_->WindowsBefore(kWindowsRoot, kSix), 5);
+  EXPECT_TRUE(cache_->HasWindows(kWindowsRoot, kSix, 5));
+  EXPECT_FALSE(cache_->HasWindows(kWindowsRoot, kSix, 6));
+  EXPECT_FALSE(cache_->HasWindows(kWindowsRoot, {1, 1, 9, 9}, 1)) << "not cached";
+}
+
+// Nodes of one last use that were allocated in any order of their addresses.
+TEST(RadixWindowsOrderTest, EqualHistoriesEvictEqualPages) {
+  std::mt19937 random(testing::TestSeed(1));
+  std::vector<std::unique_ptr<char[]>> elsewhere(2'000);
+  std::vector<bool> expected;
+  for (int history = 0; history < 100; ++history) {
+    BlockPool pool(90, {.full_pages = 1, .window_pages = 2, .window_blocks = 1});
+    RadixCache cache(pool, 1);
+    const Tokens path = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+    const auto insert = [&](Tokens tokens) {
+      for (auto& memory : elsewhere) {
+        memory.reset(random() % 2 ? new char[random() % 1'000] : nullptr);
+      }
+      cache.Insert(kWindowsRoot, tokens,
+                   *pool.Acquire(static_cast<int>(tokens.size()), BlockUse::kActive));
+    };
+    for (const size_t parting : {8, 2, 6, 4}) {
+      Tokens other(path.begin(), path.begin() + parting);
+      other.push_back(99);
+      insert(other);
+    }
+    insert(path);
+    std::vector<bool> windows;
+    for (int evictions = 0; evictions < 10; ++evictions) {
+      cache.Evict(2);
+      for (size_t length = 1; length <= path.size(); ++length) {
+        windows.push_back(
+            cache.HasWindows(kWindowsRoot, absl::MakeConstSpan(path).first(length), 1));
+      }
+    }
+    if (history == 0) expected = windows;
+    ASSERT_EQ(windows, expected) << "history " << history;
+  }
 }
 
 // Prompts that are computed in chunks, slide, are cached, matched and evicted, in a pool that is

@@ -299,12 +299,12 @@ TEST_F(RosterTest, ForeignWorkersAreRefusedWithBothValues) {
       {"BAD_WORKER_CARD", "1048577 segments", "expected at most 1048576",
        [](auto* card) { card->set_kv_tier_max_segments((1 << 20) + 1); }},
       {"BAD_WORKER_CARD", "of 0 pages", "expected 1 to 4096",
-       [](auto* card) { card->mutable_kv_pages()->set_full_pages(0); }},
+       [](auto* card) { card->mutable_block_shape()->set_full_pages(0); }},
       {"BAD_WORKER_CARD", "9 bytes of windows", "in 8, expected",
        [](auto* card) {
          card->set_kv_block_bytes(8);
-         card->mutable_kv_pages()->set_full_pages(1);
-         card->mutable_kv_pages()->set_window_bytes(9);
+         card->mutable_block_shape()->set_full_pages(1);
+         card->mutable_block_shape()->set_window_bytes(9);
        }},
       {"BAD_WORKER_CARD", "24 tokens", "whole blocks",
        [](auto* card) { card->set_kv_tier_segment_tokens(24); }},
