@@ -219,9 +219,14 @@ def quantized_tensors(name, shape, deviation, quantization, dequantized, seed):
         yield array_tensor(module + "bias", "F16", np.zeros(shape[0], "<f2"))
 
 
-def stored_tensors(config, dtype, seed, quantization, dequantized):
+GATED = ("gate_proj.weight", "up_proj.weight", "gate_up_proj.weight")
+
+
+def stored_tensors(config, dtype, seed, quantization, dequantized, gated_gain):
     """(name, dtype, shape, function that yields the bytes), in the order of the layers."""
     for name, shape, mean, deviation in tensors_of(config):
+        if name.endswith(GATED):
+            deviation *= gated_gain
         if quantization and quantization.has(name):
             yield from quantized_tensors(name, shape, deviation, quantization, dequantized, seed)
         else:
@@ -330,6 +335,8 @@ def main():
     parser.add_argument("--vocab-size", type=int, help="instead of the shape's own")
     parser.add_argument("--layers", type=int, help="instead of the shape's own")
     parser.add_argument("--intermediate-size", type=int, help="instead of the shape's own")
+    parser.add_argument("--gated-gain", type=float, default=1, metavar="FACTOR",
+                        help="on gate and up, so that their product may leave float16's range")
     parser.add_argument("--seed", type=int, default=0)
     quantized = parser.add_argument_group("matrices of few bits")
     quantized.add_argument("--quantize", choices=("gptq", "awq"), help="the _proj matrices")
@@ -367,7 +374,7 @@ def main():
     if args.tokenizer:
         shutil.copyfile(args.tokenizer, os.path.join(args.directory, "tokenizer.json"))
     tensors = list(stored_tensors(config, DTYPES[dtype_name], args.seed, quantization,
-                                  args.dequantize))
+                                  args.dequantize, args.gated_gain))
     write_weights(args.directory, tensors, args.shards)
     return 0
 

@@ -134,7 +134,7 @@ enum class GatedActivation : uint8_t {
 // out = activation(gate) * up * scale.
 struct GatedArgs {
   GatedActivation activation = GatedActivation::kSilu;
-  float scale = 1;  // a power of two; no model that is served needs another than 1 yet
+  float scale = 1;  // a power of two, which keeps the result in the activation type's range
 };
 
 struct RopeWriteArgs {

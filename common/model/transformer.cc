@@ -218,6 +218,9 @@ Tensor DenseTransformer::AddAndNorm(const Rows& rows, const Pending& pending,
   if (pending.sublayer != nullptr) {
     args.delta = delta_.View(rows.count, config_.hidden_dim);
     args.delta_scale = pending.sublayer->residual_scale;
+    if (const auto* mlp = std::get_if<MlpWeights>(&pending.weights->body)) {
+      args.delta_scale /= mlp->scale;
+    }
     args.delta_weight = pending.weights->norm_after.get();
   }
   backend_.Norm(args);
@@ -273,8 +276,8 @@ void DenseTransformer::FeedForward(const MlpSpec& spec, const MlpWeights& weight
                                    const Tensor& normed, const Rows& rows) {
   const Tensor gate_up = gate_up_.View(rows.count, 2 * int64_t{spec.ffn_dim});
   const Tensor gated = gated_.View(rows.count, spec.ffn_dim);
-  backend_.MatMulGated(normed, *weights.gate_up.matrix, {.activation = spec.activation}, gate_up,
-                       gated);
+  backend_.MatMulGated(normed, *weights.gate_up.matrix,
+                       {.activation = spec.activation, .scale = weights.scale}, gate_up, gated);
   Project(gated, weights.down, delta_.View(rows.count, config_.hidden_dim));
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/backend/quantized.h"
+#include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
@@ -94,6 +95,11 @@ absl::StatusOr<absl::string_view> WeightLoader::TakeWords(const std::string& nam
   return stored->file->Bytes(*stored->entry);
 }
 
+backend::ThreadPool& WeightLoader::threads() {
+  if (!threads_) threads_.emplace(UsableCores());
+  return *threads_;
+}
+
 void WeightLoader::Report(uint64_t size_bytes) {
   bytes_done_ += size_bytes;
   if (!progress_) return;
@@ -158,7 +164,8 @@ void WeightLoader::CountOverflows(const QuantizedHostMatrix& matrix) {
 }
 
 absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::Quantized(absl::Span<const Part> parts,
-                                                                      int64_t cols) {
+                                                                      int64_t cols,
+                                                                      GatedRange* range) {
   std::vector<QuantizedWeights> weights;
   std::vector<QuantizedHostMatrix> stacked;
   for (const Part& part : parts) {
@@ -166,6 +173,7 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::Quantized(absl::Span
     weights.push_back(std::move(each));
     stacked.push_back(weights.back().view());
     CountOverflows(stacked.back());
+    if (range != nullptr) range->Add(stacked.back(), threads());
     if (stacked.back().scale_dtype == stacked[0].scale_dtype) continue;
     return absl::UnimplementedError(absl::StrCat(
         checkpoint_.path(), ": ", part.name, ": found scales in ",
@@ -182,9 +190,8 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::Rounded(
     absl::Span<const HostMatrix> stacked, absl::Span<const Part> parts, int bits) {
   std::vector<QuantizedWeights> weights;
   std::vector<QuantizedHostMatrix> views;
-  if (!rounding_pool_) rounding_pool_.emplace(UsableCores());
   for (size_t i = 0; i < stacked.size(); ++i) {
-    auto each = QuantizedWeights::Round(stacked[i], bits, *rounding_pool_);
+    auto each = QuantizedWeights::Round(stacked[i], bits, threads());
     if (!each.ok()) {
       return Annotate(each.status(), absl::StrCat(checkpoint_.path(), ": ", parts[i].name));
     }
@@ -200,15 +207,20 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::Rounded(
 
 absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::Matrix(absl::Span<const Part> parts,
                                                                    int64_t cols, bool quantized,
-                                                                   int load_bits) {
-  if (quantized) return Quantized(parts, cols);
-  if (load_bits == 0 && KeepsBlocks(parts)) return InBlocks(parts, cols);
+                                                                   int load_bits,
+                                                                   GatedRange* range) {
+  if (quantized) return Quantized(parts, cols, range);
+  if (load_bits == 0 && KeepsBlocks(parts)) {
+    BATON_CHECK(range == nullptr) << "no device keeps blocks and computes in float16";
+    return InBlocks(parts, cols);
+  }
   std::vector<TakenMatrix> taken;
   std::vector<HostMatrix> stacked;
   for (const Part& part : parts) {
     BATON_ASSIGN_OR_RETURN(TakenMatrix each, Take(part.name, {static_cast<uint64_t>(part.rows),
                                                               static_cast<uint64_t>(cols)}));
     if (load_bits == 0) AddLoss(each.matrix);
+    if (range != nullptr) range->Add(each.matrix, threads());
     stacked.push_back(each.matrix);
     taken.push_back(std::move(each));
   }
@@ -281,13 +293,13 @@ absl::StatusOr<std::unique_ptr<Buffer>> WeightLoader::Vector(absl::Span<const Pa
   return ToDevice(values);
 }
 
-absl::StatusOr<std::unique_ptr<Buffer>> WeightLoader::Norm(const std::string& name,
-                                                           const NormSpec& norm) {
+absl::StatusOr<std::vector<float>> WeightLoader::Norm(const std::string& name,
+                                                      const NormSpec& norm) {
   BATON_ASSIGN_OR_RETURN(std::vector<float> values, Floats({{name, norm.size}}));
   if (norm.less_one && !checkpoint_.is_gguf()) {  // GGUF files have it as it is multiplied with
     for (float& value : values) value += 1;
   }
-  return ToDevice(values);
+  return values;
 }
 
 absl::StatusOr<std::unique_ptr<Buffer>> WeightLoader::ToDevice(absl::Span<const float> values) {
@@ -299,7 +311,7 @@ absl::StatusOr<std::unique_ptr<Buffer>> WeightLoader::ToDevice(absl::Span<const 
 
 // Loads it as the file has it, unless it is in blocks: no value is lost, and no memory.
 absl::Status WeightLoader::Embedding(const std::string& name, int64_t rows, int64_t cols,
-                                     Weights* weights) {
+                                     Weights* weights, double* longest_row) {
   BATON_ASSIGN_OR_RETURN(const TakenMatrix taken,
                          Take(name, {static_cast<uint64_t>(rows), static_cast<uint64_t>(cols)}));
   const HostMatrix& matrix = taken.matrix;
@@ -309,6 +321,7 @@ absl::Status WeightLoader::Embedding(const std::string& name, int64_t rows, int6
   weights->embedding_memory = *std::move(memory);
   weights->embedding = {weights->embedding_memory->data(), matrix.dtype, rows, cols, cols};
   backend_.CopyToDevice(weights->embedding.data, matrix.data, size_bytes);
+  if (longest_row != nullptr) *longest_row = LongestRow(matrix, threads());
   Report(taken.file_bytes);
   return absl::OkStatus();
 }

@@ -15,6 +15,7 @@
 #include "common/backend/backend.h"
 #include "common/model/checkpoint.h"
 #include "common/model/convert.h"
+#include "common/model/gated_range.h"
 #include "common/model/model_config.h"
 #include "common/model/quantization.h"
 #include "common/model/weights.h"
@@ -49,21 +50,27 @@ class WeightLoader {
     std::string name;
     int64_t rows;
   };
-  // Quantised: names are those of float matrices, "….weight", all the same.
+  // Quantised: names are those of float matrices, "….weight", all the same. The parts are added to
+  // `range`, if there is one: REQUIRES needs_range().
   absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> Matrix(absl::Span<const Part> parts,
-                                                                int64_t cols, bool quantized) {
-    return Matrix(parts, cols, quantized, load_bits_);
+                                                                int64_t cols, bool quantized,
+                                                                GatedRange* range = nullptr) {
+    return Matrix(parts, cols, quantized, load_bits_, range);
   }
+  // Whether values can leave the range of the activations' type.
+  bool needs_range() const { return backend_.activation_dtype() == backend::DType::kF16; }
   absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> LmHead(const Part& part, int64_t cols,
                                                                 bool quantized) {
-    return Matrix({part}, cols, quantized, load_bits_ == 0 ? 0 : kLmHeadLoadBits);
+    return Matrix({part}, cols, quantized, load_bits_ == 0 ? 0 : kLmHeadLoadBits, nullptr);
   }
   // Vectors one behind the other, as f32.
   absl::StatusOr<std::unique_ptr<backend::Buffer>> Vector(absl::Span<const Part> parts);
   // The weight of a norm, as it is multiplied with.
-  absl::StatusOr<std::unique_ptr<backend::Buffer>> Norm(const std::string& name,
-                                                        const NormSpec& norm);
-  absl::Status Embedding(const std::string& name, int64_t rows, int64_t cols, Weights* weights);
+  absl::StatusOr<std::vector<float>> Norm(const std::string& name, const NormSpec& norm);
+  absl::StatusOr<std::unique_ptr<backend::Buffer>> ToDevice(absl::Span<const float> values);
+  // longest_row: becomes the length of the longest, unless it is null.
+  absl::Status Embedding(const std::string& name, int64_t rows, int64_t cols, Weights* weights,
+                         double* longest_row);
 
   // After the last tensor: what is left over, and what was lost.
   absl::Status CheckLeftOver(const ModelConfig& config) const;
@@ -79,12 +86,11 @@ class WeightLoader {
   absl::StatusOr<QuantizedWeights> TakeQuantized(const Part& part, int64_t cols);
   // One behind the other.
   absl::StatusOr<std::vector<float>> Floats(absl::Span<const Part> parts);
-  absl::StatusOr<std::unique_ptr<backend::Buffer>> ToDevice(absl::Span<const float> values);
   absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> Matrix(absl::Span<const Part> parts,
                                                                 int64_t cols, bool quantized,
-                                                                int load_bits);
+                                                                int load_bits, GatedRange* range);
   absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> Quantized(absl::Span<const Part> parts,
-                                                                   int64_t cols);
+                                                                   int64_t cols, GatedRange* range);
   absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> Rounded(
       absl::Span<const backend::HostMatrix> stacked, absl::Span<const Part> parts, int bits);
   // Matrices of which a file in GGUF has some in blocks, on a device that keeps them.
@@ -94,6 +100,7 @@ class WeightLoader {
   void AddLoss(const backend::HostMatrix& matrix);
   void CountOverflows(const backend::QuantizedHostMatrix& matrix);
   void Report(uint64_t size_bytes);
+  backend::ThreadPool& threads();
 
   const Checkpoint& checkpoint_;
   const std::optional<WeightQuantization>& quantization_;
@@ -111,7 +118,7 @@ class WeightLoader {
   int64_t kept_bytes_ = 0;
   uint64_t block_file_bytes_ = 0;
   uint64_t block_memory_bytes_ = 0;
-  std::optional<backend::ThreadPool> rounding_pool_;  // from the first rounded matrix on
+  std::optional<backend::ThreadPool> threads_;  // from their first use on
   int64_t rounded_from_bytes_ = 0;
   int64_t rounded_bytes_ = 0;
 };

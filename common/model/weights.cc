@@ -1,7 +1,12 @@
 #include "common/model/weights.h"
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -14,23 +19,29 @@ namespace {
 
 using backend::DType;
 
-// Loads the parts of one layer.
+// Loads the parts of one layer. residual_length: the largest that a row of the residual stream has
+// before the layer; becomes that behind it, infinite if it cannot be said.
 class LayerLoader {
  public:
-  LayerLoader(const TensorNames& names, int layer, WeightLoader& loader)
-      : names_(names), layer_(layer), loader_(loader) {}
+  LayerLoader(const TensorNames& names, int layer, WeightLoader& loader, double* residual_length)
+      : names_(names), layer_(layer), loader_(loader), residual_length_(*residual_length) {}
 
   absl::StatusOr<LayerWeights> Load(const LayerSpec& spec) {
     LayerWeights weights;
     for (const SublayerSpec& sublayer : spec.sublayers) {
       SublayerWeights& loaded = weights.sublayers.emplace_back();
-      BATON_ASSIGN_OR_RETURN(loaded.norm_before, Norm(sublayer.norm_before));
+      NormWeight norm_before, norm_after;
+      BATON_ASSIGN_OR_RETURN(norm_before, Norm(sublayer.norm_before));
       if (const auto* attention = std::get_if<AttentionSpec>(&sublayer.body)) {
         BATON_ASSIGN_OR_RETURN(loaded.body, Attention(*attention));
       } else {
-        BATON_ASSIGN_OR_RETURN(loaded.body, Mlp(std::get<MlpSpec>(sublayer.body)));
+        BATON_ASSIGN_OR_RETURN(loaded.body,
+                               Mlp(std::get<MlpSpec>(sublayer.body), norm_before.host));
       }
-      BATON_ASSIGN_OR_RETURN(loaded.norm_after, Norm(sublayer.norm_after));
+      BATON_ASSIGN_OR_RETURN(norm_after, Norm(sublayer.norm_after));
+      residual_length_ += NormedLength(norm_after.host);
+      loaded.norm_before = std::move(norm_before.device);
+      loaded.norm_after = std::move(norm_after.device);
     }
     return weights;
   }
@@ -44,33 +55,60 @@ class LayerLoader {
     return parts;
   }
 
-  absl::StatusOr<ProductWeights> Product(const ProductSpec& product) {
+  absl::StatusOr<ProductWeights> Product(const ProductSpec& product, GatedRange* range = nullptr) {
     ProductWeights weights;
-    BATON_ASSIGN_OR_RETURN(
-        weights.matrix, loader_.Matrix(Parts(product, ".weight"), product.cols, product.quantized));
+    BATON_ASSIGN_OR_RETURN(weights.matrix, loader_.Matrix(Parts(product, ".weight"), product.cols,
+                                                          product.quantized, range));
     if (product.bias) {
       BATON_ASSIGN_OR_RETURN(weights.bias, loader_.Vector(Parts(product, ".bias")));
     }
     return weights;
   }
 
-  absl::StatusOr<std::unique_ptr<backend::Buffer>> Norm(const NormSpec& norm) {
-    if (!norm) return nullptr;
-    return loader_.Norm(absl::StrCat(names_.InLayer(layer_, norm.name), ".weight"), norm);
+  // Empty for a norm that the layer does not have.
+  struct NormWeight {
+    std::vector<float> host;
+    std::unique_ptr<backend::Buffer> device;
+  };
+  absl::StatusOr<NormWeight> Norm(const NormSpec& norm) {
+    NormWeight weight;
+    if (!norm) return weight;
+    BATON_ASSIGN_OR_RETURN(
+        weight.host,
+        loader_.Norm(absl::StrCat(names_.InLayer(layer_, norm.name), ".weight"), norm));
+    BATON_ASSIGN_OR_RETURN(weight.device, loader_.ToDevice(weight.host));
+    return weight;
+  }
+
+  // The largest length of a row that a norm with this weight leaves.
+  static double NormedLength(const std::vector<float>& weight) {
+    if (weight.empty()) return std::numeric_limits<double>::infinity();
+    double largest = 0;
+    for (const float value : weight) largest = std::max(largest, std::fabs(double{value}));
+    return std::sqrt(static_cast<double>(weight.size())) * largest;
   }
 
   absl::StatusOr<AttentionWeights> Attention(const AttentionSpec& spec) {
     AttentionWeights weights;
     BATON_ASSIGN_OR_RETURN(weights.qkv, Product(spec.qkv));
-    BATON_ASSIGN_OR_RETURN(weights.q_norm, Norm(spec.q_norm));
-    BATON_ASSIGN_OR_RETURN(weights.k_norm, Norm(spec.k_norm));
+    NormWeight q_norm, k_norm;
+    BATON_ASSIGN_OR_RETURN(q_norm, Norm(spec.q_norm));
+    BATON_ASSIGN_OR_RETURN(k_norm, Norm(spec.k_norm));
+    weights.q_norm = std::move(q_norm.device);
+    weights.k_norm = std::move(k_norm.device);
     BATON_ASSIGN_OR_RETURN(weights.output, Product(spec.output));
     return weights;
   }
 
-  absl::StatusOr<MlpWeights> Mlp(const MlpSpec& spec) {
+  absl::StatusOr<MlpWeights> Mlp(const MlpSpec& spec, const std::vector<float>& norm_before) {
     MlpWeights weights;
-    BATON_ASSIGN_OR_RETURN(weights.gate_up, Product(spec.gate_up));
+    std::optional<GatedRange> range;
+    if (loader_.needs_range()) {
+      const double rows = static_cast<double>(norm_before.size());
+      range.emplace(norm_before.empty() ? residual_length_ : std::sqrt(rows), norm_before);
+    }
+    BATON_ASSIGN_OR_RETURN(weights.gate_up, Product(spec.gate_up, range ? &*range : nullptr));
+    if (range) weights.scale = range->Scale();
     BATON_ASSIGN_OR_RETURN(weights.down, Product(spec.down));
     return weights;
   }
@@ -78,6 +116,7 @@ class LayerLoader {
   const TensorNames& names_;
   const int layer_;
   WeightLoader& loader_;
+  double& residual_length_;
 };
 
 // Whether the LM head, as it is packed, serves as the embedding with the same bits.
@@ -116,17 +155,21 @@ absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelCon
       checkpoint.size_bytes() + (twice ? embedding->entry->end - embedding->entry->begin : 0),
       backend);
   Weights weights;
+  double residual_length = std::numeric_limits<double>::infinity();
   if (!shared) {
-    BATON_RETURN_IF_ERROR(
-        loader.Embedding(embedding_name, config.vocab_size, config.hidden_dim, &weights));
+    BATON_RETURN_IF_ERROR(loader.Embedding(embedding_name, config.vocab_size, config.hidden_dim,
+                                           &weights,
+                                           loader.needs_range() ? &residual_length : nullptr));
+    residual_length *= std::fabs(config.embedding_scale);
   }
   for (size_t i = 0; i < config.layers.size(); ++i) {
-    LayerLoader layer(names, static_cast<int>(i), loader);
+    LayerLoader layer(names, static_cast<int>(i), loader, &residual_length);
     BATON_ASSIGN_OR_RETURN(weights.layers.emplace_back(), layer.Load(config.layers[i]));
   }
-  BATON_ASSIGN_OR_RETURN(weights.final_norm,
+  BATON_ASSIGN_OR_RETURN(const std::vector<float> final_norm,
                          loader.Norm(absl::StrCat(names.Outside(config.final_norm.name), ".weight"),
                                      config.final_norm));
+  BATON_ASSIGN_OR_RETURN(weights.final_norm, loader.ToDevice(final_norm));
   BATON_ASSIGN_OR_RETURN(
       weights.lm_head, loader.LmHead({absl::StrCat(names.lm_head(), ".weight"), config.vocab_size},
                                      config.hidden_dim, config.lm_head_quantized));

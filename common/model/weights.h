@@ -27,6 +27,7 @@ struct AttentionWeights {
 };
 struct MlpWeights {
   ProductWeights gate_up, down;
+  float scale = 1;  // on what down multiplies; see gated_range.h
 };
 struct SublayerWeights {
   std::unique_ptr<backend::Buffer> norm_before, norm_after;  // [d]

@@ -214,6 +214,19 @@ TEST_P(TransformerTest, ObserverSeesEachLayerOnceInOrder) {
   }
 }
 
+// Models whose gated products are beyond float16's range: none becomes infinite, on any device.
+class GatedRangeTest : public TransformerTest {};
+
+TEST_P(GatedRangeTest, LogitsAreThoseOfFloat32) {
+  ModelRunner exact(CheckpointDir(shape()));
+  ModelRunner model(CheckpointDir(shape()), device().make());
+  ASSERT_TRUE(exact.ok() && model.ok());
+  const std::vector<int32_t> prompt = Prompt(40, exact.config().vocab_size);
+  const Logits whole = model.Run(prompt, prompt.size());
+  EXPECT_LE(LargestDifference(whole, exact.Run(prompt, prompt.size())), device().logit_tolerance);
+  EXPECT_TRUE(model.Run(prompt, 13) == whole) << "in chunks";
+}
+
 // bfloat16 keeps 8 bits: an error of 2^-9 at each of some 20 roundings on the way to logits whose
 // standard deviation is 2 and largest is about 6.
 class LibraryProductsTest : public TransformerTest {};
@@ -271,6 +284,13 @@ std::vector<baton::testing::Device> DevicesOf(bool slow) {
   return devices;
 }
 
+// Those whose products take activations in the type that they compute in.
+std::vector<baton::testing::Device> ExactDevices() {
+  std::vector<baton::testing::Device> devices = baton::testing::Devices();
+  std::erase_if(devices, [](const auto& device) { return device.rounds_activations; });
+  return devices;
+}
+
 std::string NameOf(std::string name) {
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
@@ -295,6 +315,15 @@ INSTANTIATE_TEST_SUITE_P(Families, EmulatedFamilyTest,
                            return NameOf(std::get<0>(info.param)) + "_" +
                                   std::get<1>(info.param).name;
                          });
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, GatedRangeTest,
+    ::testing::Combine(::testing::Values("tiny-llama-gated", "tiny-llama-gated-gptq",
+                                         "tiny-gemma3-270m-gated", "tiny-olmo2-gated",
+                                         "tiny-phi3-gated"),
+                       ::testing::ValuesIn(ExactDevices())),
+    [](const auto& info) {
+      return NameOf(std::get<0>(info.param)) + "_" + std::get<1>(info.param).name;
+    });
 INSTANTIATE_TEST_SUITE_P(Shapes, LibraryProductsTest,
                          ::testing::Combine(kShapes,
                                             ::testing::ValuesIn(baton::testing::LibraryDevices())),
