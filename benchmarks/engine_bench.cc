@@ -66,15 +66,17 @@ void FillKv(const backend::KvPool& pool) {
   std::memset(pool.base, 0x3c, static_cast<size_t>(pool.block_count * pool.block_stride_bytes));
 }
 
+kv::BlockPool PoolOf(const engine::Engine& engine) {
+  return kv::BlockPool(engine.kv_pool().block_count, engine.kv_layout().Shape());
+}
+
 // Sequences in blocks that follow one another.
 class Bench {
  public:
-  Bench(engine::Engine& engine, int max_tokens, int sequences) : engine_(engine) {
-    const int per_sequence = (max_tokens + 15) / 16;
-    BATON_CHECK_LE(per_sequence * sequences, engine.kv_pool().block_count);
+  Bench(engine::Engine& engine, int max_tokens, int sequences)
+      : engine_(engine), pool_(PoolOf(engine)) {
     for (int i = 0; i < sequences; ++i) {
-      blocks_.emplace_back(per_sequence);
-      std::iota(blocks_.back().begin(), blocks_.back().end(), i * per_sequence);
+      blocks_.push_back(*pool_.Acquire((max_tokens + 15) / 16, kv::BlockUse::kActive));
     }
     tokens_.resize(max_tokens);
     for (int i = 0; i < max_tokens; ++i) {
@@ -92,7 +94,7 @@ class Bench {
       engine::BatchEntry entry;
       entry.tokens = absl::MakeConstSpan(tokens_).subspan(at, count);
       entry.context = at;
-      entry.blocks = blocks_[sequence];
+      engine::SetBlocks(blocks_[sequence], &entry, 16);
       entry.sample = at + count == end;
       entry.sampling = &greedy_;
       batch.entries.push_back(entry);
@@ -111,7 +113,7 @@ class Bench {
         engine::BatchEntry entry;
         entry.tokens = absl::MakeConstSpan(tokens_).subspan(context + step, 1);
         entry.context = context + step;
-        entry.blocks = blocks_[i];
+        engine::SetBlocks(blocks_[i], &entry, 16);
         entry.sample = true;
         entry.sampling = &greedy_;
         batch.entries.push_back(entry);
@@ -124,7 +126,8 @@ class Bench {
  private:
   engine::Engine& engine_;
   const model::SamplingParams greedy_ = {.temperature = 0};
-  std::vector<std::vector<kv::BlockId>> blocks_;
+  kv::BlockPool pool_;
+  std::vector<kv::BlockLease> blocks_;
   std::vector<int32_t> tokens_;
 };
 
@@ -309,12 +312,13 @@ void RunInTurn(const std::vector<Column>& columns, int repeat, const std::string
 
 // Log probabilities of the prompt's tokens, the first excepted.
 std::vector<double> LogprobsOf(engine::Engine& engine, const std::vector<int32_t>& tokens) {
-  std::vector<kv::BlockId> blocks((tokens.size() + 15) / 16);
-  std::iota(blocks.begin(), blocks.end(), 0);
+  kv::BlockPool pool = PoolOf(engine);
+  const kv::BlockLease blocks =
+      *pool.Acquire(static_cast<int>(tokens.size() + 15) / 16, kv::BlockUse::kActive);
   model::SamplingParams greedy = {.temperature = 0};
   engine::BatchEntry entry;
   entry.tokens = tokens;
-  entry.blocks = blocks;
+  engine::SetBlocks(blocks, &entry, 16);
   entry.prompt_logprobs = 0;
   entry.targets = absl::MakeConstSpan(tokens).subspan(1);
   entry.sampling = &greedy;
