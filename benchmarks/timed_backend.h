@@ -74,6 +74,10 @@ class TimedBackend final : public testing::ForwardingBackend {
     const Timer timer(times_, "attention");
     ForwardingBackend::Attention(batch, pool, args);
   }
+  void Experts(const backend::ExpertsArgs& args) override {
+    const Timer timer(times_, "experts");
+    ForwardingBackend::Experts(args);
+  }
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -28,6 +28,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/backend/device_link.h"
+#include "common/backend/experts.h"
 #include "common/backend/tensor.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
@@ -135,6 +136,22 @@ enum class GatedActivation : uint8_t {
 struct GatedArgs {
   GatedActivation activation = GatedActivation::kSilu;
   float scale = 1;  // a power of two, which keeps the result in the activation type's range
+};
+
+// out = the sum over the experts that a row chooses of weight * down(gated(gate_up(x))); experts.h.
+struct ExpertsArgs {
+  Tensor x;                              // [rows, d], activation_dtype()
+  const PackedMatrix* router = nullptr;  // [experts, d], of PackRouter
+  ExpertRouting routing;
+  absl::Span<const PackedMatrix* const> gate_up;  // of each expert [2f, d], gate first
+  absl::Span<const PackedMatrix* const> down;     // [d, f]
+  GatedArgs gating;
+  // Scratch for all rows, undefined afterwards.
+  Tensor inputs;        // as x
+  Tensor gate_up_rows;  // f32 [rows, 2f]
+  Tensor gated;         // [rows, f], activation_dtype()
+  Tensor results;       // f32 [rows, d]
+  Tensor out;           // f32 [rows, d]
 };
 
 struct RopeWriteArgs {
@@ -382,6 +399,16 @@ class Backend {
                            const Tensor& scratch, const Tensor& out) {
     MatMul(x, gate_up, nullptr, scratch);
     Gate(scratch, args, out);
+  }
+  // Whether the two below are supported.
+  virtual bool has_experts() const { return false; }
+  // A matrix of router logits, which are computed in float32.
+  virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> PackRouter(const HostMatrix& matrix) {
+    return absl::UnimplementedError("this device has no products with experts");
+  }
+  // A row's bits do not depend on the other rows; experts that none chooses are not read.
+  virtual void Experts(const ExpertsArgs& args) {
+    BATON_CHECK(false) << "this device has no products with experts";
   }
   // In place, logits f32: x becomes x * scale or, if cap is not 0, cap * tanh(x * scale / cap).
   virtual void ScaleLogits(const Tensor& logits, float scale, float cap) = 0;

@@ -97,6 +97,12 @@ class ForwardingBackend : public backend::Backend {
                    const backend::Tensor& out) override {
     inner_->MatMulGated(x, gate_up, args, scratch, out);
   }
+  bool has_experts() const override { return inner_->has_experts(); }
+  absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> PackRouter(
+      const backend::HostMatrix& matrix) override {
+    return inner_->PackRouter(matrix);
+  }
+  void Experts(const backend::ExpertsArgs& args) override { inner_->Experts(args); }
   void ScaleLogits(const backend::Tensor& logits, float scale, float cap) override {
     inner_->ScaleLogits(logits, scale, cap);
   }

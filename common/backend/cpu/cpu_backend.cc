@@ -7,14 +7,15 @@
 #include <utility>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "common/backend/cpu/attention.h"
 #include "common/backend/cpu/cpu_batch.h"
+#include "common/backend/cpu/experts.h"
 #include "common/backend/cpu/mapped_memory.h"
 #include "common/backend/cpu/matmul.h"
 #include "common/backend/cpu/packed_weights.h"
 #include "common/backend/cpu/quantized_panels.h"
+#include "common/backend/cpu/rows.h"
 #include "common/backend/cpu/thread_pool.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
@@ -50,24 +51,7 @@ class DoneEvent final : public Event {
   void Wait() const override {}
 };
 
-template <class T>
-T* At(const Tensor& tensor, int64_t row) {
-  return static_cast<T*>(tensor.data) + row * tensor.row_stride;
-}
-
-void* RowOf(const Tensor& tensor, int64_t row) {
-  return At<std::byte>(tensor, 0) + row * tensor.row_stride * int64_t(SizeOf(tensor.dtype));
-}
-
-Element ElementOf(DType dtype) { return static_cast<Element>(dtype); }
 Codes CodesOf(KvFormat format) { return static_cast<Codes>(format); }
-
-void CheckShape(const Tensor& tensor, int64_t rows, int64_t cols) {
-  BATON_CHECK_EQ(tensor.rows, rows);
-  BATON_CHECK_EQ(tensor.cols, cols);
-}
-
-void CheckF32(const Tensor& tensor) { BATON_CHECK(tensor.dtype == DType::kF32); }
 
 void CheckHolds(const Buffer& buffer, int64_t floats) {
   BATON_CHECK_GE(buffer.size_bytes(), static_cast<size_t>(floats) * sizeof(float));
@@ -83,7 +67,8 @@ class CpuBackend final : public Backend {
         dequantize_(dequantize),
         pool_(thread_count),
         matmul_(kernels_, pool_),
-        attention_(kernels_, activation_dtype == DType::kBF16, pool_) {}
+        attention_(kernels_, activation_dtype == DType::kBF16, pool_),
+        experts_(kernels_, pool_, matmul_) {}
 
   std::string Description() const override {
     return absl::StrCat("cpu (", kernels_.name, "), ", pool_.thread_count(), " threads, ",
@@ -138,14 +123,18 @@ class CpuBackend final : public Backend {
                    const RopeWriteArgs& args) override;
   void Attention(const DeviceBatch& batch, const KvPool& pool, const AttentionArgs& args) override;
   void Gate(const Tensor& gate_up, const GatedArgs& args, const Tensor& out) override;
+  bool has_experts() const override { return true; }
+  // Of float32 products, which need no rounded values.
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> PackRouter(const HostMatrix& matrix) override {
+    return PackedWeights::Pack({matrix}, DType::kF32, pool_);
+  }
+  void Experts(const ExpertsArgs& args) override { experts_.Run(args); }
   void ScaleLogits(const Tensor& logits, float scale, float cap) override;
   void GatherLogitRows(const DeviceBatch& batch, const Tensor& x, const Tensor& out) override;
   void CopyBlocks(const KvPool& pool, absl::Span<const int32_t> sources,
                   absl::Span<const int32_t> targets) override;
 
  private:
-  // body(row) for all rows, on several threads if there are enough of `cols` elements.
-  void ForRows(int64_t rows, int64_t cols, absl::FunctionRef<void(int64_t row)> body);
   void RopeRow(const CpuBatch& batch, const KvPool& pool, const RopeWriteArgs& args, int64_t row);
 
   const Kernels& kernels_;
@@ -154,18 +143,8 @@ class CpuBackend final : public Backend {
   ThreadPool pool_;
   MatMulRunner matmul_;
   AttentionRunner attention_;
+  ExpertsRunner experts_;
 };
-
-void CpuBackend::ForRows(int64_t rows, int64_t cols, absl::FunctionRef<void(int64_t row)> body) {
-  // Less work than this costs less than waking a thread.
-  constexpr int64_t kElementsPerTask = 16 << 10;
-  const int64_t rows_per_task = std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(1, cols));
-  const int64_t tasks = (rows + rows_per_task - 1) / rows_per_task;
-  pool_.Run(static_cast<int>(tasks), [&](int task, int thread) {
-    const int64_t end = std::min(rows, (task + 1) * rows_per_task);
-    for (int64_t row = task * rows_per_task; row < end; ++row) body(row);
-  });
-}
 
 absl::StatusOr<std::unique_ptr<Buffer>> CpuBackend::Allocate(size_t size_bytes) {
   BATON_ASSIGN_OR_RETURN(MappedMemory memory, MappedMemory::Map(size_bytes));
@@ -226,7 +205,7 @@ absl::StatusOr<std::unique_ptr<RopeTable>> CpuBackend::MakeRopeTable(const RopeS
   table->positions = max_positions;
   table->cosine.resize(int64_t{max_positions} * half);
   table->sine.resize(table->cosine.size());
-  ForRows(max_positions, half * 16, [&](int64_t position) {
+  ForRows(pool_, max_positions, half * 16, [&](int64_t position) {
     for (int i = 0; i < half; ++i) {
       const double angle = static_cast<double>(position) * spec.inverse_frequencies[i];
       table->cosine[position * half + i] = static_cast<float>(std::cos(angle) * spec.factor);
@@ -246,7 +225,7 @@ void CpuBackend::Embed(const DeviceBatch& batch, const Tensor& table, float scal
   const CpuBatch& cpu = Cpu(batch);
   CheckF32(out);
   CheckShape(out, cpu.rows(), table.cols);
-  ForRows(cpu.rows(), out.cols, [&](int64_t row) {
+  ForRows(pool_, cpu.rows(), out.cols, [&](int64_t row) {
     const int32_t token = cpu.tokens()[row];
     BATON_CHECK(token >= 0 && token < table.rows) << "token " << token;
     float* to = At<float>(out, row);
@@ -266,7 +245,7 @@ void CpuBackend::EmbedPacked(const DeviceBatch& batch, const PackedMatrix& table
   // A table would have values of few bits as activations.
   const bool rounds =
       matrix.form() == CpuMatrix::Form::kQuantized && activation_dtype_ != DType::kF32;
-  ForRows(cpu.rows(), out.cols, [&](int64_t row) {
+  ForRows(pool_, cpu.rows(), out.cols, [&](int64_t row) {
     float* to = At<float>(out, row);
     panels.ReadRow(cpu.tokens()[row], to);
     if (rounds) {
@@ -292,7 +271,7 @@ void CpuBackend::Norm(const NormArgs& args) {
   const auto floats = [](const Buffer* buffer) {
     return buffer == nullptr ? nullptr : static_cast<const float*>(buffer->data());
   };
-  ForRows(residual.rows, residual.cols, [&](int64_t row) {
+  ForRows(pool_, residual.rows, residual.cols, [&](int64_t row) {
     kernels_.norm({.x = At<float>(residual, row),
                    .delta = adds ? At<float>(args.delta, row) : nullptr,
                    .delta_scale = args.delta_scale,
@@ -329,7 +308,7 @@ void CpuBackend::RopeWriteKv(const DeviceBatch& batch, const KvPool& pool,
   BATON_CHECK_LE(d, kMaxHeadDim);
   if (args.rope != nullptr)
     BATON_CHECK_LE(static_cast<const CpuRopeTable*>(args.rope)->half * 2, d);
-  ForRows(cpu.rows(), args.qkv.cols, [&](int64_t row) { RopeRow(cpu, pool, args, row); });
+  ForRows(pool_, cpu.rows(), args.qkv.cols, [&](int64_t row) { RopeRow(cpu, pool, args, row); });
 }
 
 void CpuBackend::RopeRow(const CpuBatch& batch, const KvPool& pool, const RopeWriteArgs& args,
@@ -402,7 +381,7 @@ void CpuBackend::Attention(const DeviceBatch& batch, const KvPool& pool,
 void CpuBackend::Gate(const Tensor& gate_up, const GatedArgs& args, const Tensor& out) {
   CheckF32(gate_up);
   CheckShape(out, gate_up.rows, gate_up.cols / 2);
-  ForRows(out.rows, out.cols, [&](int64_t row) {
+  ForRows(pool_, out.rows, out.cols, [&](int64_t row) {
     const float* gate = At<float>(gate_up, row);
     kernels_.gate(gate, gate + out.cols, static_cast<Activation>(args.activation), args.scale,
                   out.cols, ElementOf(out.dtype), RowOf(out, row));
@@ -411,7 +390,7 @@ void CpuBackend::Gate(const Tensor& gate_up, const GatedArgs& args, const Tensor
 
 void CpuBackend::ScaleLogits(const Tensor& logits, float scale, float cap) {
   CheckF32(logits);
-  ForRows(logits.rows, logits.cols,
+  ForRows(pool_, logits.rows, logits.cols,
           [&](int64_t row) { kernels_.scale(At<float>(logits, row), scale, cap, logits.cols); });
 }
 

@@ -1,0 +1,87 @@
+#include "common/backend/cpu/experts.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/backend/cpu/cpu_matrix.h"
+#include "common/backend/cpu/rows.h"
+#include "common/base/check.h"
+
+namespace baton::backend {
+namespace {
+
+Tensor FirstRows(const Tensor& tensor, int64_t rows) {
+  BATON_CHECK_LE(rows, tensor.rows);
+  Tensor first = tensor;
+  first.rows = rows;
+  return first;
+}
+
+}  // namespace
+
+void ExpertsRunner::Run(const ExpertsArgs& args) {
+  BATON_CHECK_EQ(args.gate_up.size(), args.down.size());
+  BATON_CHECK_EQ(static_cast<int64_t>(args.gate_up.size()), args.router->out_features());
+  BATON_CHECK_EQ(args.x.rows, args.out.rows);
+  BATON_CHECK_EQ(args.x.cols, args.router->in_features());
+  Route(args);
+  ForRows(pool_, args.out.rows, args.out.cols, [&](int64_t row) {
+    std::memset(RowOf(args.out, row), 0, static_cast<size_t>(args.out.cols) * sizeof(float));
+  });
+  for (size_t expert = 0; expert < rows_.size(); ++expert) {
+    if (!rows_[expert].empty()) RunExpert(args, expert);
+  }
+}
+
+void ExpertsRunner::Route(const ExpertsArgs& args) {
+  const int64_t rows = args.x.rows, d = args.x.cols, experts = args.router->out_features();
+  const int64_t per_token = args.routing.per_token;
+  inputs_.resize(std::max(inputs_.size(), static_cast<size_t>(rows * d)));
+  logits_.resize(std::max(logits_.size(), static_cast<size_t>(rows * experts)));
+  chosen_.resize(std::max(chosen_.size(), static_cast<size_t>(rows * per_token)));
+  ForRows(pool_, rows, d, [&](int64_t row) {
+    kernels_.to_f32(RowOf(args.x, row), ElementOf(args.x.dtype), d, inputs_.data() + row * d);
+  });
+  matmul_.Run({inputs_.data(), DType::kF32, rows, d, d},
+              static_cast<const CpuMatrix&>(*args.router), nullptr,
+              {logits_.data(), DType::kF32, rows, experts, experts});
+  ForRows(pool_, rows, experts * per_token, [&](int64_t row) {
+    ChooseExperts({logits_.data() + row * experts, static_cast<size_t>(experts)}, args.routing,
+                  {chosen_.data() + row * per_token, static_cast<size_t>(per_token)});
+  });
+  rows_.resize(static_cast<size_t>(experts));
+  for (auto& each : rows_) each.clear();
+  for (int64_t i = 0; i < rows * per_token; ++i) {
+    const ChosenExpert& chosen = chosen_[static_cast<size_t>(i)];
+    rows_[static_cast<size_t>(chosen.expert)].push_back({i / per_token, chosen.weight});
+  }
+}
+
+void ExpertsRunner::RunExpert(const ExpertsArgs& args, size_t expert) {
+  const std::vector<RoutedRow>& routed = rows_[expert];
+  const auto count = static_cast<int64_t>(routed.size());
+  const auto& gate_up_weights = static_cast<const CpuMatrix&>(*args.gate_up[expert]);
+  const Tensor x = FirstRows(args.inputs, count), gate_up = FirstRows(args.gate_up_rows, count);
+  const Tensor gated = FirstRows(args.gated, count), results = FirstRows(args.results, count);
+  const size_t row_bytes = static_cast<size_t>(x.cols) * SizeOf(x.dtype);
+  for (int64_t i = 0; i < count; ++i) {
+    std::memcpy(RowOf(x, i), RowOf(args.x, routed[static_cast<size_t>(i)].row), row_bytes);
+  }
+  matmul_.Run(x, gate_up_weights, nullptr, gate_up);
+  ForRows(pool_, count, gated.cols, [&](int64_t i) {
+    const float* gate = At<float>(gate_up, i);
+    kernels_.gate(gate, gate + gated.cols, static_cast<Activation>(args.gating.activation),
+                  args.gating.scale, gated.cols, ElementOf(gated.dtype), RowOf(gated, i));
+  });
+  matmul_.Run(gated, static_cast<const CpuMatrix&>(*args.down[expert]), nullptr, results);
+  ForRows(pool_, count, results.cols, [&](int64_t i) {
+    const RoutedRow& to = routed[static_cast<size_t>(i)];
+    const float* from = At<float>(results, i);
+    float* sum = At<float>(args.out, to.row);
+    for (int64_t column = 0; column < results.cols; ++column) {
+      sum[column] += to.weight * from[column];
+    }
+  });
+}
+
+}  // namespace baton::backend

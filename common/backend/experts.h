@@ -1,0 +1,30 @@
+// Which experts compute a row, and with what weights.
+#ifndef BATON_COMMON_BACKEND_EXPERTS_H_
+#define BATON_COMMON_BACKEND_EXPERTS_H_
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+
+namespace baton::backend {
+
+struct ExpertRouting {
+  int per_token = 0;
+  bool normalized = false;  // the weights of the chosen ones add up to 1
+};
+
+struct ChosenExpert {
+  int32_t expert = 0;
+  float weight = 0;
+};
+
+// The routing.per_token experts with the largest logits (equal ones by index), in the order of
+// their indices. Their weights are the softmax over all logits. NaN among the logits gives weights
+// that are NaN. The bits are the same on every machine. REQUIRES: chosen has per_token elements, at
+// most as many as there are logits.
+void ChooseExperts(absl::Span<const float> logits, const ExpertRouting& routing,
+                   absl::Span<ChosenExpert> chosen);
+
+}  // namespace baton::backend
+
+#endif  // BATON_COMMON_BACKEND_EXPERTS_H_
