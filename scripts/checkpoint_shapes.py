@@ -30,6 +30,8 @@ class Family(typing.NamedTuple):
     fused: bool = False  # qkv_proj and gate_up_proj, not five matrices
     scaled_embedding: bool = False  # by sqrt(hidden_size), when a token enters
     tied: bool = False  # LM head and embedding
+    experts: tuple[str, str, str] | None = None  # modules of an expert: gate, up, down
+    mlp: str = "mlp."  # before the modules of MLP, router and experts
     head_dim: int | None = None  # None: hidden_size / num_attention_heads
     thetas: dict | None = None  # rotary base by the kind of layer; None: one for all
     local_layers: typing.Callable = lambda config, layer: False  # of sliding_attention
@@ -44,6 +46,9 @@ FAMILIES = {
     "qwen2": Family(biased="qkv"),
     "seed_oss": Family(biased="qkv"),
     "qwen3": Family(qk_norms="head"),
+    "qwen3_moe": Family(qk_norms="head", experts=("gate_proj", "up_proj", "down_proj")),
+    "mixtral": Family(experts=("w1", "w3", "w2"), mlp="block_sparse_moe."),
+    "olmoe": Family(qk_norms="all", experts=("gate_proj", "up_proj", "down_proj")),
     "phi3": Family(fused=True),
     "olmo2": Family(OLMO_NORMS, qk_norms="all"),
     "olmo3": Family(OLMO_NORMS, qk_norms="all",
@@ -74,6 +79,16 @@ MINISTRAL3 = dict(
                      "llama_4_scaling_beta": 0.1, "mscale": 1.0, "mscale_all_dim": 1.0,
                      "original_max_position_embeddings": 16, "rope_theta": 10000.0,
                      "rope_type": "yarn", "type": "yarn"})
+
+QWEN3_MOE = dict(
+    architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", hidden_size=64,
+    intermediate_size=176, moe_intermediate_size=48, num_experts=12, num_experts_per_tok=4,
+    norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[1], num_hidden_layers=4,
+    num_attention_heads=4, num_key_value_heads=2, head_dim=24, vocab_size=400,
+    max_position_embeddings=512, rms_norm_eps=1e-6, rope_theta=1000000.0, rope_scaling=None,
+    tie_word_embeddings=False, attention_bias=False, use_sliding_window=False,
+    sliding_window=None, max_window_layers=4, output_router_logits=False,
+    router_aux_loss_coef=0.001, eos_token_id=2, bos_token_id=1)
 
 GEMMA3_270M = dict(
     architectures=["Gemma3ForCausalLM"], model_type="gemma3_text", hidden_size=64,
@@ -252,6 +267,26 @@ SHAPES = {
         rope_theta=1000000, rope_scaling={**LLAMA3_SCALING, "factor": 16.0}, sliding_window=24,
         sliding_window_pattern="LLLG", layer_types=kinds("LLLG"), tie_word_embeddings=False,
         eos_token_id=2, bos_token_id=1, pad_token_id=0),
+    # Experts, but not in one layer; their weights add up to 1.
+    "tiny-qwen3-moe": QWEN3_MOE,
+    # With rows of whole blocks, as GGUF's types have them, and experts in all layers.
+    "tiny-qwen3-moe-wide": dict(QWEN3_MOE, hidden_size=256, moe_intermediate_size=256,
+                                num_experts=6, num_experts_per_tok=4, mlp_only_layers=[],
+                                num_hidden_layers=2),
+    "tiny-mixtral": dict(
+        architectures=["MixtralForCausalLM"], model_type="mixtral", hidden_size=96,
+        intermediate_size=112, num_local_experts=6, num_experts_per_tok=2, num_hidden_layers=3,
+        num_attention_heads=6, num_key_value_heads=2, vocab_size=424, max_position_embeddings=512,
+        rms_norm_eps=1e-5, rope_theta=1000000.0, sliding_window=None, tie_word_embeddings=False,
+        output_router_logits=False, router_aux_loss_coef=0.02, eos_token_id=2, bos_token_id=1),
+    # The chosen experts' weights add up to less than 1.
+    "tiny-olmoe": dict(
+        architectures=["OlmoeForCausalLM"], model_type="olmoe", hidden_size=80,
+        intermediate_size=56, num_experts=16, num_experts_per_tok=4, norm_topk_prob=False,
+        num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=4, vocab_size=432,
+        max_position_embeddings=512, rms_norm_eps=1e-5, rope_theta=10000.0, rope_scaling=None,
+        clip_qkv=None, tie_word_embeddings=False, attention_bias=False, output_router_logits=False,
+        router_aux_loss_coef=0.01, eos_token_id=2, pad_token_id=1),
     "qwen2.5-0.5b": dict(
         architectures=["Qwen2ForCausalLM"], model_type="qwen2", hidden_size=896,
         intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14,

@@ -108,7 +108,7 @@ def tensors_of(config):
             yield norm(*norms["after_attention"], 0.5)
         if norms["before_mlp"]:
             yield norm(*norms["before_mlp"], 1)
-        yield from mlp_tensors(text, family, layer + "mlp.")
+        yield from mlp_tensors(text, family, layer + family.mlp, i)
         if norms["after_mlp"]:
             yield norm(*norms["after_mlp"], 1)
     yield norm(prefix + "model.norm", d, last_gain, 0.1 * last_gain)
@@ -150,8 +150,19 @@ def attention_tensors(text, family, attention, norm):
     yield attention + "o_proj.weight", [d, heads * h], 0, 0.5 / (heads * h) ** 0.5
 
 
-def mlp_tensors(text, family, mlp):
+def mlp_tensors(text, family, mlp, layer):
     d, f = text["hidden_size"], text["intermediate_size"]
+    if family.experts and layer not in text.get("mlp_only_layers", ()):
+        f = text.get("moe_intermediate_size", f)
+        count = text.get("num_experts", text.get("num_local_experts"))
+        gate, up, down = family.experts
+        # Where a rounding turns the choice of the last expert, that has little weight.
+        yield mlp + "gate.weight", [count, d], 0, 8 / d ** 0.5
+        for expert in range(count):
+            yield f"{mlp}experts.{expert}.{gate}.weight", [f, d], 0, 1 / d ** 0.5
+            yield f"{mlp}experts.{expert}.{up}.weight", [f, d], 0, 1 / d ** 0.5
+            yield f"{mlp}experts.{expert}.{down}.weight", [d, f], 0, 1 / f ** 0.5
+        return
     if family.fused:
         yield mlp + "gate_up_proj.weight", [2 * f, d], 0, 1 / d ** 0.5
     else:

@@ -35,10 +35,12 @@ class Architecture(typing.NamedTuple):
 
 
 ARCHITECTURES = {
-    **dict.fromkeys(("LlamaForCausalLM", "MistralForCausalLM"),
+    **dict.fromkeys(("LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"),
                     Architecture("llama", True, True, True)),
     "Qwen2ForCausalLM": Architecture("qwen2", False, True, True),
     "Qwen3ForCausalLM": Architecture("qwen3", False, True, True),
+    "Qwen3MoeForCausalLM": Architecture("qwen3moe", False, True, True),
+    "OlmoeForCausalLM": Architecture("olmoe", False, False, True),
     **dict.fromkeys(("Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"),
                     Architecture("mistral3", True, True, True)),
     "Gemma2ForCausalLM": Architecture("gemma2", False, True),
@@ -128,7 +130,7 @@ def encode(name, values, kind):
         quant = gguf.GGMLQuantizationType.F32
     if kind in WITHOUT_QUANTISER and quant != gguf.GGMLQuantizationType.F32:
         data = random_blocks(name, kind, values.size // block, float(values.std()))
-        data = data.reshape(values.shape[0], -1)
+        data = data.reshape(*values.shape[:-1], -1)
     else:
         data = gguf.quants.quantize(values, quant)
     decoded = gguf.quants.dequantize(data, quant).reshape(values.shape)
@@ -156,6 +158,7 @@ def add_config(writer, architecture, text, ends):
     add_rope_scaling(writer, text, rope, head_dim)
     add_windows(writer, text)
     add_scales(writer, text)
+    add_experts(writer, text)
     ends = ends if isinstance(ends, list) else [ends]
     for end, add in zip(ends, (writer.add_eos_token_id, writer.add_eot_token_id)):
         add(end)
@@ -220,6 +223,16 @@ def add_scales(writer, text):
             add(text[key])
 
 
+def add_experts(writer, text):
+    count = text.get("num_experts", text.get("num_local_experts"))
+    if not count:
+        return
+    writer.add_expert_count(count)
+    writer.add_expert_used_count(text["num_experts_per_tok"])
+    if "moe_intermediate_size" in text:
+        writer.add_expert_feed_forward_length(text["moe_intermediate_size"])
+
+
 def check_expressible(text):
     """Stops at what a file has no key for, and llama.cpp takes from the architecture."""
     kind, layers = text["model_type"], range(text["num_hidden_layers"])
@@ -236,6 +249,8 @@ def check_expressible(text):
             "layer_types": make_checkpoint.kinds("LLLLLG"[layer % 6] for layer in layers)},
         "smollm3": {"no_rope_layer_interval": 4,
                     "no_rope_layers": [int((layer + 1) % 4 != 0) for layer in layers]},
+        "qwen3_moe": {"norm_topk_prob": True, "mlp_only_layers": [], "decoder_sparse_step": 1},
+        "olmoe": {"norm_topk_prob": False},
     }.get(kind, {})
     for key, value in assumed.items():
         if text.get(key, value) != value:
@@ -286,13 +301,34 @@ def add_tokenizer(writer, directory, pre, vocab_size):
             writer.add_chat_template(file.read())
 
 
+def stacked_experts(tensors):
+    """The same tensors, a layer's experts' matrices of one kind as one of three dimensions."""
+    stacked = {}
+    for name, values in tensors.items():
+        layer, expert, module = name.partition(".experts.")
+        if not expert:
+            stacked[name] = values
+            continue
+        module = module.partition(".")[2]
+        stacked.setdefault(f"{layer}.experts.{module}", []).append(values)
+    return {name: np.stack(values) if isinstance(values, list) else values
+            for name, values in stacked.items()}
+
+
+def single_experts(name, values):
+    layer, expert, module = name.partition(".experts.")
+    if not expert:
+        return [(name, values)]
+    return [(f"{layer}.experts.{i}.{module}", each) for i, each in enumerate(values)]
+
+
 def add_tensors(writer, architecture, text, tensors, kind_of):
     """Writes the language model's; returns what they stand for, under the checkpoint's names."""
     names = gguf.get_tensor_name_map(MODEL_ARCHITECTURES[architecture.name],
                                      text["num_hidden_layers"])
     offset = make_checkpoint.FAMILIES[text["model_type"]].norm_offset
     decoded = []
-    for name, values in tensors.items():
+    for name, values in stacked_experts(tensors).items():
         if name.startswith(("vision_tower.", "multi_modal_projector.")):
             decoded.append((name, values))
             continue
@@ -306,7 +342,8 @@ def add_tensors(writer, architecture, text, tensors, kind_of):
         writer.add_tensor(names.get_name(own_name, try_suffixes=(".weight", ".bias")), data,
                           raw_dtype=quant)
         floats = floats - shift if shift else floats
-        decoded.append((name, in_halves(floats, text[heads]) if heads else floats))
+        floats = in_halves(floats, text[heads]) if heads else floats
+        decoded += single_experts(name, floats)
     return decoded
 
 
@@ -350,8 +387,9 @@ def main():
         add_config(writer, architecture, text, ends)
 
         def kind_of(name):
-            keep = args.float_embedding and ".layers." not in name
-            return "F32" if keep else types.get(name.split(".")[-2], args.type)
+            module = name.split(".")[-2]
+            keep = args.float_embedding and ".layers." not in name or module == "gate"  # a router
+            return "F32" if keep else types.get(module, args.type)
 
         decoded = add_tensors(writer, architecture, text, read_tensors(args.directory), kind_of)
     add_tokenizer(writer, args.directory, args.pre, make_checkpoint.text_of(config).get("vocab_size"))

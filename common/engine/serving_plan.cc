@@ -30,7 +30,7 @@ constexpr Link kLinks[] = {
 struct Model {
   model::ModelCosts costs;
   model::WeightFormat weights;               // of the question, else of config.json
-  std::optional<model::ModelConfig> config;  // if the engine serves it
+  std::optional<model::ModelConfig> config;  // if the engine serves it on a GPU
   absl::Status unserved;
 };
 
@@ -40,7 +40,8 @@ absl::StatusOr<Model> ReadModel(const std::string& model_dir,
   absl::StatusOr<model::ModelConfig> config = model::ReadModelConfig(model_dir);
   if (config.ok()) {
     model.costs = model::CostsOf(*config);
-    model.config = *std::move(config);
+    model.unserved = config->CheckDevice(/*computes_experts=*/false, "a GPU");
+    if (model.unserved.ok()) model.config = *std::move(config);
   } else if (absl::IsUnimplemented(config.status())) {
     model.unserved = config.status();
   } else {
@@ -49,7 +50,7 @@ absl::StatusOr<Model> ReadModel(const std::string& model_dir,
   BATON_ASSIGN_OR_RETURN(const json::Value document, model::ReadConfigJson(model_dir));
   BATON_ASSIGN_OR_RETURN(const model::JsonFields fields,
                          model::JsonFields::Make(document, model::ConfigName(model_dir)));
-  if (!model.config) {
+  if (!config.ok()) {
     BATON_ASSIGN_OR_RETURN(model.costs, model::ParseCosts(fields));
   }
   if (weights) {

@@ -16,8 +16,8 @@ namespace baton::model {
 namespace {
 
 constexpr const Architecture* kArchitectures[] = {
-    &kLlama,   &kQwen2, &kQwen3, &kMistral, &kMinistral3, &kGemma2,  &kGemma3,
-    &kSmolLm3, &kPhi3,  &kOlmo2, &kOlmo3,   &kGranite,    &kSeedOss, &kExaone4,
+    &kLlama, &kQwen2, &kQwen3,   &kMistral, &kMinistral3, &kGemma2,   &kGemma3,  &kSmolLm3, &kPhi3,
+    &kOlmo2, &kOlmo3, &kGranite, &kSeedOss, &kExaone4,    &kQwen3Moe, &kMixtral, &kOlmoe,
 };
 
 // Models for texts and images whose text part computes a text alone as it would without them.
@@ -154,7 +154,7 @@ absl::StatusOr<ModelConfig> ParseConfig(const JsonFields& config) {
   if (model.quantization) {  // assumed of all; the checkpoint shows which are not
     for (LayerSpec& layer : model.layers) {
       for (SublayerSpec& sublayer : layer.sublayers) {
-        ForEachProduct(sublayer, [](ProductSpec& product) { product.quantized = true; });
+        ForEachProduct(sublayer, [](ProductSpec& product, int) { product.quantized = true; });
       }
     }
   }

@@ -8,6 +8,7 @@ namespace baton::model {
 inline constexpr int kMaxHidden = 1 << 17;
 inline constexpr int kMaxFfn = 1 << 20;
 inline constexpr int kMaxLayers = 1024;
+inline constexpr int kMaxExperts = 4096;
 inline constexpr int kMaxHeads = 1024;
 inline constexpr int kLargestHeadDim = 512;
 inline constexpr int kMaxVocab = 1 << 22;

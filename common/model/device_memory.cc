@@ -55,10 +55,15 @@ WeightSizes WeightMemory(const ModelConfig& config, DType activation, DType stor
       const bool attends = std::holds_alternative<AttentionSpec>(sublayer.body);
       MemorySize& matrices = attends ? sizes.attention : sizes.feed_forward;
       ForEachNorm(sublayer, [&](const NormSpec& norm) { sizes.vectors.Add(norm.size * kFloat); });
-      ForEachProduct(sublayer, [&](const ProductSpec& product) {
-        add_matrix(matrices, product.rows(), product.cols, product.quantized);
-        if (product.bias) sizes.vectors.Add(product.rows() * kFloat);
+      ForEachProduct(sublayer, [&](const ProductSpec& product, int count) {
+        for (int i = 0; i < count; ++i) {
+          add_matrix(matrices, product.rows(), product.cols, product.quantized);
+          if (product.bias) sizes.vectors.Add(product.rows() * kFloat);
+        }
       });
+      if (const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body)) {
+        matrices.Add(experts->router.rows() * experts->router.cols * kFloat);
+      }
     }
   }
   sizes.vectors.Add(d * kFloat);   // final_norm
@@ -80,8 +85,8 @@ void SetQuantizedLimits(const ModelConfig& config, backend::StepLimits* limits) 
   };
   for (const LayerSpec& layer : config.layers) {
     for (const SublayerSpec& sublayer : layer.sublayers) {
-      ForEachProduct(sublayer,
-                     [&](const ProductSpec& product) { add(product.quantized, product.cols); });
+      ForEachProduct(
+          sublayer, [&](const ProductSpec& product, int) { add(product.quantized, product.cols); });
     }
   }
   add(config.lm_head_quantized, config.hidden_dim);
@@ -100,12 +105,16 @@ MemorySize RopeMemory(const ModelConfig& config, int max_positions) {
 
 Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_rows,
                         DType activation, bool needs_gate_up) {
-  int64_t q = 0, qkv = 0, ffn = 0;
+  int64_t q = 0, qkv = 0, ffn = 0, expert_rows = 0;
   for (const LayerSpec& layer : config.layers) {
     for (const SublayerSpec& sublayer : layer.sublayers) {
       if (const auto* attention = std::get_if<AttentionSpec>(&sublayer.body)) {
         q = std::max(q, attention->q_width());
         qkv = std::max(qkv, attention->qkv.rows());
+      } else if (const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body)) {
+        ffn = std::max<int64_t>(ffn, experts->expert.ffn_dim);
+        expert_rows = max_rows;
+        needs_gate_up = true;
       } else {
         ffn = std::max<int64_t>(ffn, std::get<MlpSpec>(sublayer.body).ffn_dim);
       }
@@ -122,6 +131,8 @@ Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_r
           .delta = {rows, d, DType::kF32},
           .gate_up = {needs_gate_up ? rows : 0, 2 * ffn, DType::kF32},
           .gated = {rows, ffn, activation},
+          .expert_inputs = {expert_rows, d, activation},
+          .expert_results = {expert_rows, d, DType::kF32},
           .logit_residual = {logit_rows, d, DType::kF32},
           .logit_q = {logit_rows, q, DType::kF32},
           .logits = {logit_rows, LogitStride(config.vocab_size), DType::kF32}};
@@ -130,8 +141,8 @@ Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_r
 MemorySize WorkspaceMemory(const Workspaces& w) {
   MemorySize size;
   for (const Workspaces::Shape& shape :
-       {w.residual, w.normed, w.qkv, w.q, w.attended, w.delta, w.gate_up, w.gated, w.logit_residual,
-        w.logit_q, w.logits}) {
+       {w.residual, w.normed, w.qkv, w.q, w.attended, w.delta, w.gate_up, w.gated, w.expert_inputs,
+        w.expert_results, w.logit_residual, w.logit_q, w.logits}) {
     if (shape.rows > 0) size.Add(shape.size_bytes());
   }
   return size;

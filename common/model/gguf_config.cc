@@ -58,12 +58,13 @@ absl::StatusOr<std::string> GgufConfigJson(const gguf::File& file) {
 
 absl::StatusOr<std::string> GgufConfig::Write() {
   name_ = architecture_.name;
-  BATON_RETURN_IF_ERROR(CheckDense());
+  BATON_RETURN_IF_ERROR(CheckSupported());
   BATON_ASSIGN_OR_RETURN(hidden_dim_, Required("embedding_length"));
   BATON_ASSIGN_OR_RETURN(layers_, Required("block_count"));
   config_.AddInteger("hidden_size", hidden_dim_);
   config_.AddInteger("num_hidden_layers", layers_);
-  BATON_RETURN_IF_ERROR(Copy("feed_forward_length", "intermediate_size"));
+  BATON_ASSIGN_OR_RETURN(ffn_, Required("feed_forward_length"));
+  config_.AddInteger("intermediate_size", ffn_);
   BATON_RETURN_IF_ERROR(Copy("context_length", "max_position_embeddings"));
   BATON_RETURN_IF_ERROR(AddHeads());
   BATON_RETURN_IF_ERROR(AddReals());
@@ -132,9 +133,21 @@ absl::Status GgufConfig::CopyWindowPattern() {
   return absl::OkStatus();
 }
 
-absl::Status GgufConfig::CheckDense() const {
+absl::Status GgufConfig::CopyExperts(absl::string_view count_field, absl::string_view ffn_field) {
+  config_.AddInteger(count_field, experts_);
+  BATON_RETURN_IF_ERROR(Copy("expert_used_count", "num_experts_per_tok"));
+  BATON_ASSIGN_OR_RETURN(const auto ffn, file_.Integer(Key("expert_feed_forward_length")));
+  if (ffn && !ffn_field.empty()) config_.AddInteger(ffn_field, *ffn);
+  if (!ffn || !ffn_field.empty() || *ffn == ffn_) return absl::OkStatus();
+  return file_.Unsupported(
+      Key("expert_feed_forward_length"),
+      absl::StrCat("found ", *ffn, ", expected ", ffn_, ", as feed_forward_length says"));
+}
+
+absl::Status GgufConfig::CheckSupported() {
   BATON_ASSIGN_OR_RETURN(const auto experts, file_.Integer(Key("expert_count")));
-  if (experts.value_or(0) != 0) {
+  experts_ = experts.value_or(0);
+  if (experts_ != 0 && !architecture_.gguf_experts) {
     return file_.Unsupported(Key("expert_count"), absl::StrCat("found ", *experts,
                                                                ", expected a dense "
                                                                "feed-forward"));

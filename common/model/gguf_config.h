@@ -53,6 +53,12 @@ class GgufConfig {
   // number of layers of which the last does not.
   absl::Status CopyWindowPattern();
 
+  // expert_count and expert_feed_forward_length, if there is one, under these keys, and
+  // expert_used_count. ffn_field empty: experts are as large as feed_forward_length says.
+  // REQUIRES: Architecture::gguf_experts.
+  absl::Status CopyExperts(absl::string_view count_field, absl::string_view ffn_field);
+  bool has_experts() const { return experts_ > 0; }
+
   // Members of rope_scaling, which gets type, factor and original length from the file.
   void AddToRope(absl::string_view field, double value) { rope_.AddReal(field, value); }
   // The scaling becomes rope_parameters, with rope_theta.
@@ -67,7 +73,7 @@ class GgufConfig {
   std::string Key(absl::string_view name) const;
   absl::StatusOr<int64_t> Required(absl::string_view name) const;
   absl::Status Copy(absl::string_view name, absl::string_view field);
-  absl::Status CheckDense() const;
+  absl::Status CheckSupported();
   absl::Status CheckNothingForeign() const;
   absl::Status AddHeads();
   absl::Status AddReals();
@@ -81,7 +87,7 @@ class GgufConfig {
   const gguf::File& file_;
   const Architecture& architecture_;
   std::string name_;
-  int64_t layers_ = 0, hidden_dim_ = 0, heads_ = 0, head_dim_ = 0;
+  int64_t layers_ = 0, hidden_dim_ = 0, ffn_ = 0, heads_ = 0, head_dim_ = 0, experts_ = 0;
   std::optional<double> theta_;
   bool rope_parameters_ = false, reads_longrope_ = false;
   gguf::JsonObject config_, rope_;

@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/backend/cpu/convert.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
@@ -59,6 +60,28 @@ void CountOverflows(const std::vector<float>& values, DType target, RoundingLoss
   loss->inexact += row.overflows;
 }
 
+// The matrices of all experts of a layer are one tensor, "blk.0.ffn_up_exps.weight" of [experts,
+// rows, columns]: they become "blk.0.ffn_up_exps.0.weight" and so on. Others stay as they are.
+void AddEntries(TensorEntry entry, std::vector<TensorEntry>* entries) {
+  constexpr absl::string_view kEnd = "_exps.weight";
+  const uint64_t experts = entry.shape.size() == 3 ? entry.shape[0] : 0;
+  const uint64_t bytes = entry.end - entry.begin;
+  // An entry takes no more memory than the matrix that it stands for.
+  if (experts < 1 || experts > kMaxExperts || bytes % experts != 0 ||
+      bytes / experts < sizeof(TensorEntry) || !absl::EndsWith(entry.name, kEnd)) {
+    return entries->push_back(std::move(entry));
+  }
+  const std::string module(absl::StripSuffix(entry.name, ".weight"));
+  entry.shape.erase(entry.shape.begin());
+  const uint64_t begin = entry.begin, expert_bytes = bytes / experts;
+  for (uint64_t expert = 0; expert < experts; ++expert) {
+    entry.name = absl::StrCat(module, ".", expert, ".weight");
+    entry.begin = begin + expert * expert_bytes;
+    entry.end = entry.begin + expert_bytes;
+    entries->push_back(entry);
+  }
+}
+
 absl::Status BadScale(const TensorFile& file, const TensorEntry& entry, uint64_t row) {
   return absl::InvalidArgumentError(absl::StrCat(file.path(), ": ", entry.name, ": row ", row,
                                                  ": found a scale that is no finite number"));
@@ -80,7 +103,7 @@ absl::StatusOr<std::vector<std::unique_ptr<TensorFile>>> OpenGgufTensors(const s
     entry.end = tensor.end;
     BATON_ASSIGN_OR_RETURN(entry.interleaved_heads,
                            InterleavedHeads(*file, entry.name, entry.shape[0]));
-    entries[tensor.part].push_back(std::move(entry));
+    AddEntries(std::move(entry), &entries[tensor.part]);
   }
   std::vector<std::unique_ptr<TensorFile>> files;
   uint64_t bytes_before = 0;

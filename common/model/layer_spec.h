@@ -13,7 +13,8 @@
 namespace baton::model {
 
 // A module or tensor in both file formats, without ".weight" or ".bias": a layer's in the layer,
-// others as model_tensors.h says. hugging_face null: there is none.
+// others as model_tensors.h says; an expert's has a * in place of the expert's index.
+// hugging_face null: there is none.
 struct TensorName {
   const char* hugging_face = nullptr;
   const char* gguf = nullptr;
@@ -79,11 +80,20 @@ struct MlpSpec {
   ProductSpec down = {};
 };
 
+// Of `count` gated MLPs, a router chooses those for each token that compute it (arXiv 1701.06538):
+//   the sum over the chosen e of weight_e(x) * expert_e(x); see backend::ExpertRouting
+struct ExpertsSpec {
+  int count = 0;
+  backend::ExpertRouting routing;
+  ProductSpec router = {};  // [count, d]
+  MlpSpec expert = {};      // each of them
+};
+
 struct SublayerSpec {
   NormSpec norm_before = {};
   NormSpec norm_after = {};
   float residual_scale = 1;  // before norm_after
-  std::variant<AttentionSpec, MlpSpec> body;
+  std::variant<AttentionSpec, MlpSpec, ExpertsSpec> body;
 };
 
 // The layer's one sublayer of that kind. REQUIRES: it has one.
@@ -110,17 +120,21 @@ struct LayerSpec {
   const MlpSpec& mlp() const { return std::get<MlpSpec>(SublayerOf<MlpSpec>(*this).body); }
 };
 
-// visit(product) for the products of a sublayer, in the order in which they are computed.
+// visit(product, count) for the products of a sublayer, in the order in which they are computed,
+// and how many there are of the kind: of experts more than one, with as many matrices. Routers,
+// which stay float32, are not among them.
 template <class Sublayer, class Visit>
 void ForEachProduct(Sublayer& sublayer, const Visit& visit) {
   if (auto* attention = std::get_if<AttentionSpec>(&sublayer.body)) {
-    visit(attention->qkv);
-    visit(attention->output);
-  } else {
-    auto& mlp = std::get<MlpSpec>(sublayer.body);
-    visit(mlp.gate_up);
-    visit(mlp.down);
+    visit(attention->qkv, 1);
+    visit(attention->output, 1);
+    return;
   }
+  auto* experts = std::get_if<ExpertsSpec>(&sublayer.body);
+  auto& mlp = experts != nullptr ? experts->expert : std::get<MlpSpec>(sublayer.body);
+  const int count = experts != nullptr ? experts->count : 1;
+  visit(mlp.gate_up, count);
+  visit(mlp.down, count);
 }
 // visit(norm) for the norms that the sublayer has.
 template <class Visit>

@@ -4,10 +4,12 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/error.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
@@ -161,6 +163,22 @@ absl::Status ApplyRopeFactors(const Checkpoint& checkpoint, ModelConfig* model) 
 }
 
 }  // namespace
+
+bool ModelConfig::has_experts() const {
+  for (const LayerSpec& layer : layers) {
+    for (const SublayerSpec& sublayer : layer.sublayers) {
+      if (std::holds_alternative<ExpertsSpec>(sublayer.body)) return true;
+    }
+  }
+  return false;
+}
+
+absl::Status ModelConfig::CheckDevice(bool computes_experts, absl::string_view device) const {
+  if (computes_experts || !has_experts()) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
+                   absl::StrCat(architecture, ": found experts on ", device,
+                                ", expected a CPU: GPUs do not compute experts yet"));
+}
 
 bool PinPositions(int max_positions, ModelConfig* model) {
   if (model->original_positions == 0 || max_positions <= model->original_positions) return false;

@@ -15,7 +15,6 @@ namespace {
 using backend::DType;
 
 constexpr int kMaxCostHeadDim = 4096;
-constexpr int kMaxExperts = 4096;
 
 std::string KindOf(int query_heads, int kv_heads) {
   return kv_heads == 1 ? "MQA" : kv_heads == query_heads ? "MHA" : "GQA";
@@ -138,11 +137,19 @@ ModelCosts CostsOf(const ModelConfig& config) {
     LayerCosts layer;
     for (const SublayerSpec& sublayer : spec.sublayers) {
       const auto* attention = std::get_if<AttentionSpec>(&sublayer.body);
-      int64_t& elements = attention != nullptr ? layer.attention_elements : layer.ffn_elements;
+      const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body);
+      int64_t& elements = attention != nullptr ? layer.attention_elements
+                          : experts != nullptr ? layer.expert_elements
+                                               : layer.ffn_elements;
+      if (experts != nullptr) {
+        layer.experts = experts->count;
+        layer.experts_per_token = experts->routing.per_token;
+        layer.ffn_elements += experts->router.rows() * experts->router.cols;
+      }
       ForEachNorm(sublayer, [&](const NormSpec& norm) { layer.vector_elements += norm.size; });
-      ForEachProduct(sublayer, [&](const ProductSpec& product) {
+      ForEachProduct(sublayer, [&](const ProductSpec& product, int count) {
         elements += product.rows() * product.cols;
-        if (product.bias) layer.vector_elements += product.rows();
+        if (product.bias) layer.vector_elements += product.rows() * count;
       });
       if (attention == nullptr) continue;
       layer.kv_elements = 2 * attention->kv_width();

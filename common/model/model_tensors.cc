@@ -31,8 +31,11 @@ TensorNames::TensorNames(const ModelConfig& config, const Checkpoint& checkpoint
   embedding_ = absl::StrCat(prefix_, "embed_tokens");
 }
 
-std::string TensorNames::InLayer(int layer, TensorName name) const {
-  return absl::StrCat(layers_, layer, ".", gguf_ ? name.gguf : name.hugging_face);
+std::string TensorNames::InLayer(int layer, TensorName name, int expert) const {
+  const absl::string_view text = gguf_ ? name.gguf : name.hugging_face;
+  const size_t star = text.find('*');
+  if (star == absl::string_view::npos) return absl::StrCat(layers_, layer, ".", text);
+  return absl::StrCat(layers_, layer, ".", text.substr(0, star), expert, text.substr(star + 1));
 }
 
 std::string TensorNames::Outside(TensorName name) const {

@@ -21,7 +21,8 @@ class TensorNames {
   const std::string& lm_head() const { return tied_ ? embedding_ : lm_head_; }
   // The LM head that a checkpoint may have, though the config ties it.
   const std::string& own_lm_head() const { return lm_head_; }
-  std::string InLayer(int layer, TensorName name) const;
+  // expert: in place of the name's *, if it has one.
+  std::string InLayer(int layer, TensorName name, int expert = 0) const;
   std::string Outside(TensorName name) const;
   // The layer of a tensor; -1: of none.
   int LayerOf(absl::string_view tensor) const;

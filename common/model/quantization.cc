@@ -106,16 +106,18 @@ absl::Status FindQuantizedMatrices(const Checkpoint& checkpoint, ModelConfig* mo
     if (*quantized || count == 0 || gguf) return absl::OkStatus();
     return absl::UnimplementedError(
         absl::StrCat(checkpoint.path(), ": ", other, ": found no qweight, expected all of ",
-                     modules.size(), " matrices that are multiplied as one quantised, or none"));
+                     modules.size(), " matrices that are loaded alike quantised, or none"));
   };
   const TensorNames names(*model, checkpoint);
   for (size_t i = 0; i < model->layers.size(); ++i) {
     for (SublayerSpec& sublayer : model->layers[i].sublayers) {
       absl::Status status;
-      ForEachProduct(sublayer, [&](ProductSpec& product) {
+      ForEachProduct(sublayer, [&](ProductSpec& product, int count) {
         std::vector<std::string> modules;
         for (const MatrixSpec& part : product.parts) {
-          modules.push_back(names.InLayer(static_cast<int>(i), part.name));
+          for (int expert = 0; expert < count; ++expert) {
+            modules.push_back(names.InLayer(static_cast<int>(i), part.name, expert));
+          }
         }
         status.Update(find(modules, &product.quantized));
       });

@@ -11,35 +11,13 @@
 #include "common/model/checkpoint.h"
 #include "common/model/device_memory.h"
 #include "common/model/weights.h"
+#include "common/model/workspace.h"
 
 namespace baton::model {
 namespace {
 
 using backend::DType;
 using backend::Tensor;
-
-// Device memory for a tensor of the largest step.
-class Workspace {
- public:
-  absl::Status Allocate(const Workspaces::Shape& shape, backend::Backend& backend) {
-    if (shape.rows == 0) return absl::OkStatus();
-    BATON_ASSIGN_OR_RETURN(memory_, backend.Allocate(static_cast<size_t>(shape.size_bytes())));
-    capacity_ = shape.rows * shape.cols;
-    dtype_ = shape.dtype;
-    return absl::OkStatus();
-  }
-  // Empty where the backend does without the workspace.
-  Tensor View(int64_t rows, int64_t cols) const {
-    if (memory_ == nullptr) return {};
-    BATON_CHECK_LE(rows * cols, capacity_);
-    return {memory_->data(), dtype_, rows, cols, cols};
-  }
-
- private:
-  std::unique_ptr<backend::Buffer> memory_;
-  int64_t capacity_ = 0;
-  DType dtype_ = DType::kF32;
-};
 
 class DenseTransformer final : public Transformer {
  public:
@@ -87,6 +65,8 @@ class DenseTransformer final : public Transformer {
               const Rows& rows, const backend::KvPool& pool);
   void FeedForward(const MlpSpec& spec, const MlpWeights& weights, const Tensor& normed,
                    const Rows& rows);
+  void MixExperts(const ExpertsSpec& spec, const ExpertsWeights& weights, const Tensor& normed,
+                  const Rows& rows);
   // out = x times a product's matrix, and its bias.
   void Project(const Tensor& x, const ProductWeights& product, const Tensor& out) {
     backend_.MatMul(x, *product.matrix, product.bias.get(), out);
@@ -109,6 +89,7 @@ class DenseTransformer final : public Transformer {
 
   // Their shapes are those of Workspaces.
   Workspace residual_, normed_, qkv_, q_, attended_, delta_, gate_up_, gated_;
+  Workspace expert_inputs_, expert_results_;
   Workspace logit_residual_, logit_q_, logits_;
 
   // The last step's logit rows, if it has more than logits_ holds: normed_ has them all.
@@ -155,11 +136,10 @@ void DenseTransformer::TuneProducts() {
         const auto& of = std::get<AttentionWeights>(weights.body);
         add(normed, of.qkv, qkv_.View(rows, attention->qkv.rows()));
         add(attended_.View(rows, attention->q_width()), of.output, delta);
-      } else {
+      } else if (const auto* mlp = std::get_if<MlpSpec>(&spec.body)) {
         const auto& of = std::get<MlpWeights>(weights.body);
-        const int64_t ffn = std::get<MlpSpec>(spec.body).ffn_dim;
-        add(normed, of.gate_up, gate_up_.View(rows, 2 * ffn));
-        add(gated_.View(rows, ffn), of.down, delta);
+        add(normed, of.gate_up, gate_up_.View(rows, 2 * int64_t{mlp->ffn_dim}));
+        add(gated_.View(rows, mlp->ffn_dim), of.down, delta);
       }
     }
   }
@@ -183,6 +163,8 @@ absl::Status DenseTransformer::AllocateWorkspaces() {
       {&delta_, &shapes.delta},
       {&gate_up_, &shapes.gate_up},
       {&gated_, &shapes.gated},
+      {&expert_inputs_, &shapes.expert_inputs},
+      {&expert_results_, &shapes.expert_results},
       {&logit_residual_, &shapes.logit_residual},
       {&logit_q_, &shapes.logit_q},
       {&logits_, &shapes.logits},
@@ -281,6 +263,22 @@ void DenseTransformer::FeedForward(const MlpSpec& spec, const MlpWeights& weight
   Project(gated, weights.down, delta_.View(rows.count, config_.hidden_dim));
 }
 
+void DenseTransformer::MixExperts(const ExpertsSpec& spec, const ExpertsWeights& weights,
+                                  const Tensor& normed, const Rows& rows) {
+  const int64_t d = config_.hidden_dim, ffn = spec.expert.ffn_dim;
+  backend_.Experts({.x = normed,
+                    .router = weights.router.get(),
+                    .routing = spec.routing,
+                    .gate_up = weights.gate_up,
+                    .down = weights.down,
+                    .gating = {.activation = spec.expert.activation},
+                    .inputs = expert_inputs_.View(rows.count, d),
+                    .gate_up_rows = gate_up_.View(rows.count, 2 * ffn),
+                    .gated = gated_.View(rows.count, ffn),
+                    .results = expert_results_.View(rows.count, d),
+                    .out = delta_.View(rows.count, d)});
+}
+
 DenseTransformer::Rows DenseTransformer::KeepLogitRows(const backend::RaggedBatch& batch,
                                                        const Rows& all) {
   if (batch.logit_rows.size() == batch.tokens.size()) return all;  // and the padding, if any
@@ -348,6 +346,10 @@ void DenseTransformer::Enqueue(const backend::RaggedBatch& batch, const backend:
       pending = {&sublayer, &of};
       if (const auto* mlp = std::get_if<MlpSpec>(&sublayer.body)) {
         FeedForward(*mlp, std::get<MlpWeights>(of.body), normed, rows);
+        continue;
+      }
+      if (const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body)) {
+        MixExperts(*experts, std::get<ExpertsWeights>(of.body), normed, rows);
         continue;
       }
       const auto& attention = std::get<AttentionSpec>(sublayer.body);

@@ -230,6 +230,13 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::Matrix(absl::Span<co
   return packed;
 }
 
+absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::Router(const Part& part, int64_t cols) {
+  BATON_ASSIGN_OR_RETURN(const TakenMatrix taken, Take(part.name, {static_cast<uint64_t>(part.rows),
+                                                                   static_cast<uint64_t>(cols)}));
+  Report(taken.file_bytes);
+  return backend_.PackRouter(taken.matrix);
+}
+
 void WeightLoader::AddLoss(const HostMatrix& matrix) {
   const DType target = backend_.activation_dtype();
   if (matrix.dtype != target && target != DType::kF32) loss_from_ = matrix.dtype;

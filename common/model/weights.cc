@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_tensors.h"
 #include "common/model/weight_loader.h"
@@ -34,6 +35,8 @@ class LayerLoader {
       BATON_ASSIGN_OR_RETURN(norm_before, Norm(sublayer.norm_before));
       if (const auto* attention = std::get_if<AttentionSpec>(&sublayer.body)) {
         BATON_ASSIGN_OR_RETURN(loaded.body, Attention(*attention));
+      } else if (const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body)) {
+        BATON_ASSIGN_OR_RETURN(loaded.body, Experts(*experts));
       } else {
         BATON_ASSIGN_OR_RETURN(loaded.body,
                                Mlp(std::get<MlpSpec>(sublayer.body), norm_before.host));
@@ -47,20 +50,22 @@ class LayerLoader {
   }
 
  private:
-  std::vector<WeightLoader::Part> Parts(const ProductSpec& product, const char* kind) const {
+  std::vector<WeightLoader::Part> Parts(const ProductSpec& product, const char* kind,
+                                        int expert = 0) const {
     std::vector<WeightLoader::Part> parts;
     for (const MatrixSpec& part : product.parts) {
-      parts.push_back({absl::StrCat(names_.InLayer(layer_, part.name), kind), part.rows});
+      parts.push_back({absl::StrCat(names_.InLayer(layer_, part.name, expert), kind), part.rows});
     }
     return parts;
   }
 
-  absl::StatusOr<ProductWeights> Product(const ProductSpec& product, GatedRange* range = nullptr) {
+  absl::StatusOr<ProductWeights> Product(const ProductSpec& product, int expert = 0,
+                                         GatedRange* range = nullptr) {
     ProductWeights weights;
-    BATON_ASSIGN_OR_RETURN(weights.matrix, loader_.Matrix(Parts(product, ".weight"), product.cols,
-                                                          product.quantized, range));
+    BATON_ASSIGN_OR_RETURN(weights.matrix, loader_.Matrix(Parts(product, ".weight", expert),
+                                                          product.cols, product.quantized, range));
     if (product.bias) {
-      BATON_ASSIGN_OR_RETURN(weights.bias, loader_.Vector(Parts(product, ".bias")));
+      BATON_ASSIGN_OR_RETURN(weights.bias, loader_.Vector(Parts(product, ".bias", expert)));
     }
     return weights;
   }
@@ -100,16 +105,32 @@ class LayerLoader {
     return weights;
   }
 
-  absl::StatusOr<MlpWeights> Mlp(const MlpSpec& spec, const std::vector<float>& norm_before) {
+  absl::StatusOr<MlpWeights> Mlp(const MlpSpec& spec, const std::vector<float>& norm_before,
+                                 int expert = 0) {
     MlpWeights weights;
     std::optional<GatedRange> range;
     if (loader_.needs_range()) {
       const double rows = static_cast<double>(norm_before.size());
       range.emplace(norm_before.empty() ? residual_length_ : std::sqrt(rows), norm_before);
     }
-    BATON_ASSIGN_OR_RETURN(weights.gate_up, Product(spec.gate_up, range ? &*range : nullptr));
+    BATON_ASSIGN_OR_RETURN(weights.gate_up,
+                           Product(spec.gate_up, expert, range ? &*range : nullptr));
     if (range) weights.scale = range->Scale();
-    BATON_ASSIGN_OR_RETURN(weights.down, Product(spec.down));
+    BATON_ASSIGN_OR_RETURN(weights.down, Product(spec.down, expert));
+    return weights;
+  }
+
+  absl::StatusOr<ExpertsWeights> Experts(const ExpertsSpec& spec) {
+    ExpertsWeights weights;
+    const WeightLoader::Part router = Parts(spec.router, ".weight").front();
+    BATON_ASSIGN_OR_RETURN(weights.router, loader_.Router(router, spec.router.cols));
+    for (int expert = 0; expert < spec.count; ++expert) {
+      BATON_ASSIGN_OR_RETURN(weights.experts.emplace_back(), Mlp(spec.expert, {}, expert));
+      const MlpWeights& loaded = weights.experts.back();
+      BATON_CHECK_EQ(loaded.scale, 1) << "no device has experts and computes in float16";
+      weights.gate_up.push_back(loaded.gate_up.matrix.get());
+      weights.down.push_back(loaded.down.matrix.get());
+    }
     return weights;
   }
 
@@ -145,6 +166,7 @@ std::optional<DType> EmbeddingDType(const Checkpoint& checkpoint, const ModelCon
 absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config,
                                     const std::function<void(double)>& progress,
                                     backend::Backend& backend) {
+  BATON_RETURN_IF_ERROR(config.CheckDevice(backend.has_experts(), backend.Description()));
   const TensorNames names(config, checkpoint);
   const std::string embedding_name = absl::StrCat(names.embedding(), ".weight");
   const StoredTensor* embedding = checkpoint.Find(embedding_name);

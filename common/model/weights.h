@@ -29,9 +29,14 @@ struct MlpWeights {
   ProductWeights gate_up, down;
   float scale = 1;  // on what down multiplies; see gated_range.h
 };
+struct ExpertsWeights {
+  std::unique_ptr<backend::PackedMatrix> router;
+  std::vector<MlpWeights> experts;
+  std::vector<const backend::PackedMatrix*> gate_up, down;  // of each
+};
 struct SublayerWeights {
-  std::unique_ptr<backend::Buffer> norm_before, norm_after;  // [d]
-  std::variant<AttentionWeights, MlpWeights> body;           // of the kind of SublayerSpec::body
+  std::unique_ptr<backend::Buffer> norm_before, norm_after;         // [d]
+  std::variant<AttentionWeights, MlpWeights, ExpertsWeights> body;  // as SublayerSpec::body
 };
 struct LayerWeights {
   std::vector<SublayerWeights> sublayers;
@@ -57,7 +62,7 @@ std::optional<backend::DType> EmbeddingDType(const Checkpoint& checkpoint,
 // INVALID_ARGUMENT, naming file and tensor, if one is missing or misshapen. UNIMPLEMENTED for a
 // dtype that weights cannot have, or a bias or norm that the architecture does not have: ignoring
 // it would change the answer. Other unknown tensors are ignored with a warning. `progress` may be
-// empty.
+// empty. UNIMPLEMENTED for experts on a device that has no products with them.
 absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config,
                                     const std::function<void(double)>& progress,
                                     backend::Backend& backend);

@@ -1,5 +1,5 @@
 // The one-answer promise with models of other families than the demo's: windows, norms and
-// rotations of several kinds, caps and scales, under admission, eviction and preemption.
+// rotations of several kinds, caps, scales and experts, under admission, eviction and preemption.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -84,7 +84,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, ModelFamiliesTest,
                          ::testing::Combine(::testing::Values("tiny-gemma2", "tiny-gemma3-270m",
                                                               "tiny-phi3", "tiny-olmo3",
                                                               "tiny-exaone4", "tiny-smollm3",
-                                                              "tiny-ministral3", "tiny-granite"),
+                                                              "tiny-ministral3", "tiny-granite",
+                                                              "tiny-qwen3-moe", "tiny-olmoe"),
                                             ::testing::Values("grpc", "shm")),
                          [](const auto& info) {
                            std::string name = std::get<0>(info.param);

@@ -48,7 +48,7 @@ inline model::ModelConfig DenseConfig(const DenseSizes& sizes) {
 inline void SetQuantized(bool quantized, model::ModelConfig* config) {
   for (model::LayerSpec& layer : config->layers) {
     for (model::SublayerSpec& sublayer : layer.sublayers) {
-      ForEachProduct(sublayer, [&](model::ProductSpec& product) { product.quantized = quantized; });
+      ForEachProduct(sublayer, [&](model::ProductSpec& product, int) { product.quantized = quantized; });
     }
   }
 }

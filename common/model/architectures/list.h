@@ -7,7 +7,7 @@
 namespace baton::model {
 
 extern const Architecture kExaone4, kGemma2, kGemma3, kGranite, kLlama, kMinistral3, kMistral,
-    kOlmo2, kOlmo3, kPhi3, kQwen2, kQwen3, kSeedOss, kSmolLm3;
+    kMixtral, kOlmo2, kOlmo3, kOlmoe, kPhi3, kQwen2, kQwen3, kQwen3Moe, kSeedOss, kSmolLm3;
 
 }  // namespace baton::model
 

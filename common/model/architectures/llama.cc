@@ -17,11 +17,13 @@ absl::StatusOr<ModelConfig> DescribeLlama(const JsonFields& config) {
   return model;
 }
 
-// Files of Mistral's models are Llama's with one window for all layers.
+// Files of Mistral's models are Llama's with one window for all layers, or with experts.
 absl::Status AddLlamaGguf(GgufConfig& config) {
   BATON_ASSIGN_OR_RETURN(const bool slides, config.CopyWindow());
   if (slides) config.SetArchitecture("MistralForCausalLM");
-  return absl::OkStatus();
+  if (!config.has_experts()) return absl::OkStatus();
+  config.SetArchitecture("MixtralForCausalLM");
+  return config.CopyExperts("num_local_experts", "");
 }
 
 }  // namespace
@@ -32,6 +34,7 @@ const Architecture kLlama = {
     .describe = DescribeLlama,
     .gguf = "llama",
     .gguf_pairs_rows = true,
+    .gguf_experts = true,
     .add_gguf = AddLlamaGguf,
 };
 

@@ -183,6 +183,47 @@ absl::Status SetRopesByWindow(const JsonFields& config, RopeRequest full, RopeRe
   return absl::OkStatus();
 }
 
+absl::Status SetQwenWindows(const JsonFields& config, ModelConfig* model) {
+  BATON_ASSIGN_OR_RETURN(const bool slides, config.Bool("use_sliding_window", false));
+  if (!slides) {
+    config.Ignore("sliding_window");
+    return CheckLayerTypes(config, *model);
+  }
+  BATON_ASSIGN_OR_RETURN(const int window, config.Int("sliding_window", 1, kMaxPositions));
+  BATON_ASSIGN_OR_RETURN(const std::vector<std::string> types, config.Strings("layer_types"));
+  int full_layers = 0;
+  if (types.empty()) {
+    BATON_ASSIGN_OR_RETURN(full_layers, config.Int("max_window_layers", 0, kMaxPositions));
+  }
+  return SetWindows(
+      config, window, [&](int layer) { return layer >= full_layers; }, model);
+}
+
+absl::Status AddExperts(const JsonFields& config, const ExpertNames& names, bool normalized,
+                        absl::FunctionRef<bool(int layer)> has_experts, ModelConfig* model) {
+  // What only training reads.
+  for (const char* key : {"output_router_logits", "router_jitter_noise"}) config.Ignore(key);
+  ExpertsSpec experts;
+  BATON_ASSIGN_OR_RETURN(experts.count, config.Int(names.count_key, 1, kMaxExperts));
+  BATON_ASSIGN_OR_RETURN(experts.routing.per_token,
+                         config.Int("num_experts_per_tok", 1, experts.count));
+  experts.routing.normalized = normalized;
+  BATON_ASSIGN_OR_RETURN(const int ffn, config.Int(names.ffn_key, 1, kMaxFfn));
+  experts.router.parts = {{names.router, experts.count}};
+  experts.router.cols = model->hidden_dim;
+  for (size_t i = 0; i < model->layers.size(); ++i) {
+    if (!has_experts(static_cast<int>(i))) continue;
+    SublayerSpec& sublayer = model->layers[i].mlp_sublayer();
+    MlpSpec& expert = experts.expert = std::get<MlpSpec>(sublayer.body);
+    expert.ffn_dim = ffn;
+    expert.gate_up.parts = {{names.gate, ffn}, {names.up, ffn}};
+    expert.down.parts = {{names.down, model->hidden_dim}};
+    expert.down.cols = ffn;
+    sublayer.body = experts;
+  }
+  return absl::OkStatus();
+}
+
 void RemoveNormsBefore(ModelConfig* model) {
   for (LayerSpec& layer : model->layers) {
     for (SublayerSpec& sublayer : layer.sublayers) sublayer.norm_before = {};

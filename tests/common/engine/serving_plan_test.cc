@@ -211,6 +211,31 @@ TEST_F(ServingPlanTest, LatentAttentionIsCostedThoughNotServed) {
   EXPECT_EQ(plan->prefill[0].kv_bytes, 512 * 31'104);
 }
 
+// Qwen3-30B-A3B as published.
+constexpr char kExperts[] = R"({"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
+  "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768, "num_experts": 128,
+  "num_experts_per_tok": 8, "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": [],
+  "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
+  "vocab_size": 151936, "max_position_embeddings": 40960, "rms_norm_eps": 1e-6,
+  "rope_theta": 1000000.0, "tie_word_embeddings": false, "attention_bias": false,
+  "use_sliding_window": false, "torch_dtype": "bfloat16", "eos_token_id": 151645})";
+
+TEST_F(ServingPlanTest, ExpertsAreCostedThoughNoGpuComputesThem) {
+  dir_.Write("config.json", kExperts);
+  question_.gpu = *FindGpu("h100");
+  const auto plan = PlanServing(question_);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_FALSE(plan->served());
+  EXPECT_THAT(std::string(plan->refusal.message()), HasSubstr("experts on a GPU"));
+  EXPECT_NEAR(static_cast<double>(plan->costs.parameters()), 30.53e9, 0.01e9);
+  EXPECT_NEAR(static_cast<double>(plan->memory.weight_bytes), 2 * 30.53e9, 0.02e9);
+  // 8 of 128 experts, and all else but the embedding.
+  const double active =
+      48 * (8 * 3.0 * 768 * 2048 + 2048 * (2 * 4096.0 + 2 * 512) + 128 * 2048) + 151936.0 * 2048;
+  EXPECT_NEAR(model::DecodeStepBytes(plan->costs, {}, plan->activation, 2, 1, 0).weights,
+              2 * active, 0.002 * 2 * active);
+}
+
 TEST_F(ServingPlanTest, Bfloat16KvIsThatOfAuto) {
   question_.gpu = *FindGpu("l4");
   const auto computed = PlanServing(question_);

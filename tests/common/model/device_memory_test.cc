@@ -42,6 +42,11 @@ class CountingBackend final : public baton::testing::ForwardingBackend {
     }
     return packed;
   }
+  absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> PackRouter(
+      const backend::HostMatrix& matrix) override {
+    size.Add(matrix.rows * matrix.cols * int64_t{sizeof(float)});
+    return ForwardingBackend::PackRouter(matrix);
+  }
   absl::StatusOr<std::unique_ptr<backend::RopeTable>> MakeRopeTable(const backend::RopeSpec& spec,
                                                                     int max_positions) override {
     for (int i = 0; i < 2; ++i) {
@@ -60,7 +65,8 @@ TEST(DeviceMemoryTest, IsWhatLoadingTakes) {
   for (const char* shape :
        {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-mistral", "tiny-gemma3", "tiny-phi3",
         "tiny-olmo2", "tiny-ministral3", "tiny-seedoss", "tiny-exaone4", "tiny-qwen2-bf16",
-        "tiny-qwen2-gptq4", "tiny-llama-gptq8", "tiny-qwen3-gptq4-channel", "tiny-llama-awq"}) {
+        "tiny-qwen2-gptq4", "tiny-llama-gptq8", "tiny-qwen3-gptq4-channel", "tiny-llama-awq",
+        "tiny-qwen3-moe", "tiny-mixtral", "tiny-qwen3-moe-gptq4"}) {
     for (const auto& [compute, load_bits] :
          {std::pair(Compute::kF32, 0), {Compute::kBF16, 0}, {Compute::kF32, 4}}) {
       SCOPED_TRACE(std::string(shape) + (compute == Compute::kF32 ? " f32, " : " bf16, ") +

@@ -96,13 +96,33 @@ TEST(GgufConfigTest, NamesTheFewBitsOfMostMatrices) {
   EXPECT_THAT(Config(mixed), HasSubstr(R"("bits": 4)"));
 }
 
+TEST(GgufConfigTest, HasExperts) {
+  const std::string mixtral =
+      Config(Keys("llama").Add("llama.expert_count", 8u).Add("llama.expert_used_count", 2u));
+  EXPECT_THAT(mixtral, AllOf(HasSubstr("MixtralForCausalLM"), HasSubstr("\"num_local_experts\": 8"),
+                             HasSubstr("\"num_experts_per_tok\": 2")));
+  const std::string qwen = Config(Keys("qwen3moe")
+                                      .Add("qwen3moe.expert_count", 128u)
+                                      .Add("qwen3moe.expert_used_count", 8u)
+                                      .Add("qwen3moe.expert_feed_forward_length", 768u));
+  EXPECT_THAT(qwen, AllOf(HasSubstr("\"num_experts\": 128"), HasSubstr("\"norm_topk_prob\": true"),
+                          HasSubstr("\"moe_intermediate_size\": 768")));
+  EXPECT_THAT(Config(Keys("llama").Add("llama.expert_count", 8u)),
+              HasSubstr("llama.expert_used_count: found nothing"));
+}
+
 TEST(GgufConfigTest, RefusesByName) {
   const auto refused = [](const GgufBytes& bytes, const std::string& message) {
     EXPECT_THAT(Config(bytes), AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("x.gguf: " + message)));
   };
   refused(Keys("mamba"),
           "general.architecture: found \"mamba\", expected one of llama, qwen2, qwen3");
-  refused(Keys("llama").Add("llama.expert_count", 8u), "llama.expert_count: found 8");
+  refused(Keys("qwen2").Add("qwen2.expert_count", 8u), "qwen2.expert_count: found 8");
+  refused(Keys("llama")
+              .Add("llama.expert_count", 8u)
+              .Add("llama.expert_used_count", 2u)
+              .Add("llama.expert_feed_forward_length", 1u),
+          "llama.expert_feed_forward_length: found 1, expected ");
   refused(Keys("llama").Add("llama.rope.scaling.type", "su"),
           "llama.rope.scaling.type: found \"su\", expected linear, yarn, longrope or none");
   refused(Keys("llama").Add("llama.rope.dimension_count", 2u),

@@ -20,7 +20,8 @@ OUT = pathlib.Path(__file__).resolve().parent / "expected"
 SHAPES = ("tiny-llama", "tiny-qwen2", "tiny-qwen2-sliding", "tiny-qwen2-yarn", "tiny-qwen3",
           "tiny-qwen3-yarn", "tiny-mistral", "tiny-ministral3", "tiny-ministral3-mm", "tiny-gemma2",
           "tiny-gemma3", "tiny-gemma3-270m", "tiny-gemma3-mm", "tiny-smollm3", "tiny-phi3",
-          "tiny-olmo2", "tiny-olmo3", "tiny-granite", "tiny-seedoss", "tiny-exaone4")
+          "tiny-olmo2", "tiny-olmo3", "tiny-granite", "tiny-seedoss", "tiny-exaone4",
+          "tiny-qwen3-moe", "tiny-mixtral", "tiny-olmoe")
 # Quantised models: what Transformers computes of the float matrices that theirs stand for. As in CMakeLists.txt.
 QUANTIZED = {
     "tiny-qwen2-gptq4": ("tiny-qwen2", "--quantize gptq --group-size 32"),

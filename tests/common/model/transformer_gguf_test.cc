@@ -98,22 +98,28 @@ std::vector<baton::testing::Device> FastDevices() {
 }
 INSTANTIATE_TEST_SUITE_P(
     Families, GgufModelTest,
-    ::testing::Combine(::testing::Values(GgufCase{"tiny-gemma2-same", "tiny-gemma2"},
-                                         GgufCase{"tiny-gemma3-270m-same", "tiny-gemma3-270m"},
-                                         GgufCase{"tiny-gemma3-mm-same", "tiny-gemma3-mm"},
-                                         GgufCase{"tiny-smollm3-same", "tiny-smollm3"},
-                                         GgufCase{"tiny-ministral3-same", "tiny-ministral3"},
-                                         GgufCase{"tiny-ministral3-mm-same", "tiny-ministral3-mm"},
-                                         GgufCase{"tiny-phi3-same", "tiny-phi3", false, true},
-                                         GgufCase{"tiny-olmo2-same", "tiny-olmo2"},
-                                         GgufCase{"tiny-olmo3-same", "tiny-olmo3"},
-                                         GgufCase{"tiny-granite-same", "tiny-granite"},
-                                         GgufCase{"tiny-qwen2-yarn-same", "tiny-qwen2-yarn"},
-                                         GgufCase{"tiny-qwen3-yarn-same", "tiny-qwen3-yarn"},
-                                         GgufCase{"tiny-seedoss-same", "tiny-seedoss"},
-                                         GgufCase{"tiny-exaone4-same", "tiny-exaone4", false,
-                                                  true}),
-                       ::testing::ValuesIn(FastDevices())),
+    ::testing::Combine(
+        ::testing::Values(GgufCase{"tiny-gemma2-same", "tiny-gemma2"},
+                          GgufCase{"tiny-gemma3-270m-same", "tiny-gemma3-270m"},
+                          GgufCase{"tiny-gemma3-mm-same", "tiny-gemma3-mm"},
+                          GgufCase{"tiny-smollm3-same", "tiny-smollm3"},
+                          GgufCase{"tiny-ministral3-same", "tiny-ministral3"},
+                          GgufCase{"tiny-ministral3-mm-same", "tiny-ministral3-mm"},
+                          GgufCase{"tiny-phi3-same", "tiny-phi3", false, true},
+                          GgufCase{"tiny-olmo2-same", "tiny-olmo2"},
+                          GgufCase{"tiny-olmo3-same", "tiny-olmo3"},
+                          GgufCase{"tiny-granite-same", "tiny-granite"},
+                          GgufCase{"tiny-qwen2-yarn-same", "tiny-qwen2-yarn"},
+                          GgufCase{"tiny-qwen3-yarn-same", "tiny-qwen3-yarn"},
+                          GgufCase{"tiny-seedoss-same", "tiny-seedoss"},
+                          GgufCase{"tiny-exaone4-same", "tiny-exaone4", false, true},
+                          GgufCase{"tiny-mixtral-same", "tiny-mixtral"},
+                          GgufCase{"tiny-olmoe-same", "tiny-olmoe"},
+                          GgufCase{"tiny-qwen3-moe-f32", "tiny-qwen3-moe-wide"},
+                          GgufCase{"tiny-qwen3-moe-q8_0", "tiny-qwen3-moe-q8_0-float", true},
+                          GgufCase{"tiny-qwen3-moe-q4_0", "tiny-qwen3-moe-q4_0-float", true},
+                          GgufCase{"tiny-qwen3-moe-q4_k", "tiny-qwen3-moe-q4_k-float"}),
+        ::testing::ValuesIn(FastDevices())),
     [](const auto& info) {
       return GgufTestName(std::get<0>(info.param).file) + "_" + std::get<1>(info.param).name;
     });
@@ -130,7 +136,7 @@ TEST(GgufModelFilesTest, MarksTheMatricesOfFewBits) {
     for (const LayerSpec& layer : config.layers) {
       for (const SublayerSpec& sublayer : layer.sublayers) {
         ForEachProduct(sublayer,
-                       [](const ProductSpec& product) { EXPECT_TRUE(product.quantized); });
+                       [](const ProductSpec& product, int) { EXPECT_TRUE(product.quantized); });
       }
     }
     EXPECT_TRUE(config.lm_head_quantized);

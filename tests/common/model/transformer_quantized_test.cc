@@ -90,6 +90,21 @@ INSTANTIATE_TEST_SUITE_P(
       return TestName(std::get<0>(info.param).name) + "_" + std::get<1>(info.param).name;
     });
 
+// No GPU computes experts yet.
+std::vector<baton::testing::Device> CpuDevices() {
+  std::vector<baton::testing::Device> devices = baton::testing::Devices();
+  std::erase_if(devices, [](const auto& device) { return !device.make().value()->has_experts(); });
+  return devices;
+}
+INSTANTIATE_TEST_SUITE_P(Experts, QuantizedModelTest,
+                         ::testing::Combine(::testing::Values(Quantized{"tiny-qwen3-moe-gptq4"}),
+                                            ::testing::ValuesIn(CpuDevices())),
+                         [](const auto& info) {
+                           return TestName(std::get<0>(info.param).name) + "_" +
+                                  std::get<1>(info.param).name;
+                         });
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(QuantizedModelTest);
+
 // The float matrices that they stand for, as make_expected.py had Transformers multiply by them in
 // float64.
 TEST(QuantizedModelFilesTest, LogitsAreThoseOfTransformers) {

@@ -278,6 +278,8 @@ const auto kFamilies = ::testing::Values(
     "tiny-ministral3", "tiny-ministral3-mm", "tiny-phi3", "tiny-olmo2", "tiny-olmo3",
     "tiny-granite", "tiny-qwen2-yarn", "tiny-qwen3-yarn", "tiny-seedoss", "tiny-exaone4");
 
+const auto kExperts = ::testing::Values("tiny-qwen3-moe", "tiny-mixtral", "tiny-olmoe");
+
 std::vector<baton::testing::Device> DevicesOf(bool slow) {
   std::vector<baton::testing::Device> devices = baton::testing::Devices();
   std::erase_if(devices, [&](const auto& device) { return device.slow != slow; });
@@ -309,6 +311,13 @@ INSTANTIATE_TEST_SUITE_P(Families, TransformerTest,
                            return NameOf(std::get<0>(info.param)) + "_" +
                                   std::get<1>(info.param).name;
                          });
+// No GPU computes them yet.
+INSTANTIATE_TEST_SUITE_P(Experts, TransformerTest,
+                         ::testing::Combine(kExperts, ::testing::ValuesIn(DevicesOf(false))),
+                         [](const auto& info) {
+                           return NameOf(std::get<0>(info.param)) + "_" +
+                                  std::get<1>(info.param).name;
+                         });
 INSTANTIATE_TEST_SUITE_P(Families, EmulatedFamilyTest,
                          ::testing::Combine(kFamilies, ::testing::ValuesIn(DevicesOf(true))),
                          [](const auto& info) {
@@ -334,6 +343,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, LibraryProductsTest,
 INSTANTIATE_TEST_SUITE_P(Shapes, CpuBF16Test, kShapes,
                          [](const auto& info) { return NameOf(info.param); });
 INSTANTIATE_TEST_SUITE_P(Families, CpuBF16Test, kFamilies,
+                         [](const auto& info) { return NameOf(info.param); });
+
+INSTANTIATE_TEST_SUITE_P(Experts, CpuBF16Test, kExperts,
                          [](const auto& info) { return NameOf(info.param); });
 
 // The same values, rounded in the file.

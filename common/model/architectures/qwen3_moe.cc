@@ -1,0 +1,57 @@
+// Qwen3's models with experts, and its coder.
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/model/architectures/list.h"
+#include "common/model/architectures/reading.h"
+#include "common/model/config_limits.h"
+
+namespace baton::model {
+namespace {
+
+absl::StatusOr<ModelConfig> DescribeQwen3Moe(const JsonFields& config) {
+  if (!config.Has("head_dim")) {  // the class has none, and takes it from hidden_size
+    return config.Invalid("head_dim", "found nothing, expected an integer");
+  }
+  BATON_ASSIGN_OR_RETURN(ModelConfig model, ReadDense(config, {}));
+  BATON_RETURN_IF_ERROR(SetRope(config, &model));
+  AddQkNorms(/*all_heads=*/false, &model);
+  BATON_RETURN_IF_ERROR(SetQwenWindows(config, &model));
+  BATON_ASSIGN_OR_RETURN(const bool normalized, config.Bool("norm_topk_prob", false));
+  BATON_ASSIGN_OR_RETURN(const int step, config.IntOr("decoder_sparse_step", 1, kMaxLayers, 1));
+  BATON_ASSIGN_OR_RETURN(const std::vector<int> dense,
+                         config.Ints("mlp_only_layers", 0, kMaxLayers));
+  BATON_RETURN_IF_ERROR(AddExperts(
+      config,
+      {.count_key = "num_experts",
+       .ffn_key = "moe_intermediate_size",
+       .router = {"mlp.gate", "ffn_gate_inp"},
+       .gate = {"mlp.experts.*.gate_proj", "ffn_gate_exps.*"},
+       .up = {"mlp.experts.*.up_proj", "ffn_up_exps.*"},
+       .down = {"mlp.experts.*.down_proj", "ffn_down_exps.*"}},
+      normalized,
+      [&](int layer) { return (layer + 1) % step == 0 && !absl::c_linear_search(dense, layer); },
+      &model));
+  return model;
+}
+
+// llama.cpp normalises these weights, whatever the file says.
+absl::Status AddQwen3MoeGguf(GgufConfig& config) {
+  config.AddJson("norm_topk_prob", "true");
+  return config.CopyExperts("num_experts", "moe_intermediate_size");
+}
+
+}  // namespace
+
+const Architecture kQwen3Moe = {
+    .name = "Qwen3MoeForCausalLM",
+    .model_type = "qwen3_moe",
+    .describe = DescribeQwen3Moe,
+    .gguf = "qwen3moe",
+    .gguf_experts = true,
+    .add_gguf = AddQwen3MoeGguf,
+};
+
+}  // namespace baton::model
