@@ -111,7 +111,9 @@ class Bench {
       engine::Batch batch;
       for (int i = 0; i < batch_size; ++i) {
         engine::BatchEntry entry;
-        entry.tokens = absl::MakeConstSpan(tokens_).subspan(context + step, 1);
+        // Other ones in each sequence: with experts, equal tokens would read the same weights.
+        const size_t token = static_cast<size_t>(context + step + 97 * i) % tokens_.size();
+        entry.tokens = absl::MakeConstSpan(tokens_).subspan(token, 1);
         entry.context = context + step;
         engine::SetBlocks(blocks_[i], &entry, 16);
         entry.sample = true;
