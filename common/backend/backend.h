@@ -147,6 +147,7 @@ struct ExpertsArgs {
   absl::Span<const PackedMatrix* const> down;     // [d, f]
   GatedArgs gating;
   // Scratch for all rows, undefined afterwards.
+  Tensor logits;        // f32 [rows, experts]
   Tensor inputs;        // as x
   Tensor gate_up_rows;  // f32 [rows, 2f]
   Tensor gated;         // [rows, f], activation_dtype()

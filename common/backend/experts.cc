@@ -4,7 +4,9 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <numeric>
 
+#include "absl/container/inlined_vector.h"
 #include "common/backend/exp_log.h"
 #include "common/base/check.h"
 
@@ -14,40 +16,29 @@ void ChooseExperts(absl::Span<const float> logits, const ExpertRouting& routing,
                    absl::Span<ChosenExpert> chosen) {
   BATON_CHECK_EQ(chosen.size(), static_cast<size_t>(routing.per_token));
   BATON_CHECK_LE(chosen.size(), logits.size());
-  // A heap or a sort would need an order, which NaN has not.
-  size_t count = 0;
-  const auto is_chosen = [&](size_t expert) {
-    return std::any_of(
-        chosen.begin(), chosen.begin() + static_cast<ptrdiff_t>(count),
-        [&](const ChosenExpert& each) { return each.expert == static_cast<int32_t>(expert); });
-  };
-  while (count < chosen.size()) {
-    size_t best = logits.size();
-    for (size_t i = 0; i < logits.size(); ++i) {
-      const bool better = best == logits.size() || logits[i] > logits[best];
-      if (better && !is_chosen(i)) best = i;
+  // NaN has no place in an order.
+  if (!std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); })) {
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      chosen[i] = {static_cast<int32_t>(i), std::numeric_limits<float>::quiet_NaN()};
     }
-    chosen[count++] = {static_cast<int32_t>(best), 0};
+    return;
   }
-  const float largest = logits[static_cast<size_t>(chosen[0].expert)];
-  const auto weight = [&](float logit) {
-    return FixedExp2((double{logit} - double{largest}) * M_LOG2E);
+  absl::InlinedVector<int32_t, 256> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto logit = [&](int32_t expert) { return logits[static_cast<size_t>(expert)]; };
+  std::partial_sort(
+      order.begin(), order.begin() + routing.per_token, order.end(),
+      [&](int32_t a, int32_t b) { return logit(a) != logit(b) ? logit(a) > logit(b) : a < b; });
+  const double largest = logit(order[0]);
+  const auto weight = [&](int32_t expert) {
+    return FixedExp2((double{logit(expert)} - largest) * M_LOG2E);
   };
   uint64_t total = 0;
-  bool finite = true;
-  for (const float logit : logits) {
-    finite = finite && std::isfinite(logit);
-    if (!routing.normalized) total += weight(logit);
-  }
-  for (const ChosenExpert& each : chosen) {
-    if (routing.normalized) total += weight(logits[static_cast<size_t>(each.expert)]);
-  }
-  for (ChosenExpert& each : chosen) {
-    each.weight = finite
-                      ? static_cast<float>(
-                            static_cast<double>(weight(logits[static_cast<size_t>(each.expert)])) /
-                            static_cast<double>(total))
-                      : std::numeric_limits<float>::quiet_NaN();
+  const size_t counted = routing.normalized ? chosen.size() : order.size();
+  for (size_t i = 0; i < counted; ++i) total += weight(order[i]);
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    chosen[i] = {order[i], static_cast<float>(static_cast<double>(weight(order[i])) /
+                                              static_cast<double>(total))};
   }
   std::sort(chosen.begin(), chosen.end(),
             [](const ChosenExpert& a, const ChosenExpert& b) { return a.expert < b.expert; });

@@ -10,7 +10,7 @@ namespace baton::backend {
 
 struct ExpertRouting {
   int per_token = 0;
-  bool normalized = false;  // the weights of the chosen ones add up to 1
+  bool normalized = false;  // the weights of the chosen ones are divided by their sum
 };
 
 struct ChosenExpert {
@@ -19,9 +19,9 @@ struct ChosenExpert {
 };
 
 // The routing.per_token experts with the largest logits (equal ones by index), in the order of
-// their indices. Their weights are the softmax over all logits. NaN among the logits gives weights
-// that are NaN. The bits are the same on every machine. REQUIRES: chosen has per_token elements, at
-// most as many as there are logits.
+// their indices. Their weights are the softmax over all logits. A logit that is not finite gives
+// weights that are NaN. Equal logits have equal weights on every machine. O(experts log per_token).
+// REQUIRES: chosen has per_token elements, at most as many as there are logits.
 void ChooseExperts(absl::Span<const float> logits, const ExpertRouting& routing,
                    absl::Span<ChosenExpert> chosen);
 

@@ -112,6 +112,7 @@ absl::Status ModelEngine::Initialize(const EngineOptions& options) {
   max_num_batched_tokens_ = options.max_num_batched_tokens;
   max_num_seqs_ = options.max_num_seqs;
   BATON_RETURN_IF_ERROR(MakeBackend(options));
+  BATON_RETURN_IF_ERROR(config_.CheckDevice(backend_->has_experts(), backend_->Description()));
   BATON_ASSIGN_OR_RETURN(shape_, ShapeOf(config_, options, backend_->activation_dtype()));
   if (const std::string numerics = backend_->Numerics();
       !numerics.empty() && !options.mix_numerics) {

@@ -105,7 +105,7 @@ MemorySize RopeMemory(const ModelConfig& config, int max_positions) {
 
 Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_rows,
                         DType activation, bool needs_gate_up) {
-  int64_t q = 0, qkv = 0, ffn = 0, expert_rows = 0;
+  int64_t q = 0, qkv = 0, ffn = 0, expert_rows = 0, experts_count = 0;
   for (const LayerSpec& layer : config.layers) {
     for (const SublayerSpec& sublayer : layer.sublayers) {
       if (const auto* attention = std::get_if<AttentionSpec>(&sublayer.body)) {
@@ -114,6 +114,7 @@ Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_r
       } else if (const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body)) {
         ffn = std::max<int64_t>(ffn, experts->expert.ffn_dim);
         expert_rows = max_rows;
+        experts_count = std::max<int64_t>(experts_count, experts->count);
         needs_gate_up = true;
       } else {
         ffn = std::max<int64_t>(ffn, std::get<MlpSpec>(sublayer.body).ffn_dim);
@@ -131,6 +132,7 @@ Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_r
           .delta = {rows, d, DType::kF32},
           .gate_up = {needs_gate_up ? rows : 0, 2 * ffn, DType::kF32},
           .gated = {rows, ffn, activation},
+          .expert_logits = {expert_rows, experts_count, DType::kF32},
           .expert_inputs = {expert_rows, d, activation},
           .expert_results = {expert_rows, d, DType::kF32},
           .logit_residual = {logit_rows, d, DType::kF32},
@@ -141,8 +143,8 @@ Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_r
 MemorySize WorkspaceMemory(const Workspaces& w) {
   MemorySize size;
   for (const Workspaces::Shape& shape :
-       {w.residual, w.normed, w.qkv, w.q, w.attended, w.delta, w.gate_up, w.gated, w.expert_inputs,
-        w.expert_results, w.logit_residual, w.logit_q, w.logits}) {
+       {w.residual, w.normed, w.qkv, w.q, w.attended, w.delta, w.gate_up, w.gated, w.expert_logits,
+        w.expert_inputs, w.expert_results, w.logit_residual, w.logit_q, w.logits}) {
     if (shape.rows > 0) size.Add(shape.size_bytes());
   }
   return size;

@@ -81,7 +81,8 @@ struct Workspaces {
   Shape delta;           // f32 [rows, d]
   Shape gate_up;         // f32 [rows, 2 f], or no rows
   Shape gated;           // activation [rows, f]
-  Shape expert_inputs;   // activation [rows, d]; rows 0 without experts
+  Shape expert_logits;   // f32 [rows, experts]; rows 0 without experts
+  Shape expert_inputs;   // activation [rows, d]; the same
   Shape expert_results;  // f32 [rows, d]; the same
   Shape logit_residual;  // f32 [logit rows, d]
   Shape logit_q;         // f32 [logit rows, Hq h]

@@ -147,7 +147,7 @@ absl::Status GgufConfig::CopyExperts(absl::string_view count_field, absl::string
 absl::Status GgufConfig::CheckSupported() {
   BATON_ASSIGN_OR_RETURN(const auto experts, file_.Integer(Key("expert_count")));
   experts_ = experts.value_or(0);
-  if (experts_ != 0 && !architecture_.gguf_experts) {
+  if (experts_ < 0 || (experts_ > 0 && !architecture_.gguf_experts)) {
     return file_.Unsupported(Key("expert_count"), absl::StrCat("found ", *experts,
                                                                ", expected a dense "
                                                                "feed-forward"));

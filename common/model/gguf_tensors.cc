@@ -62,24 +62,32 @@ void CountOverflows(const std::vector<float>& values, DType target, RoundingLoss
 
 // The matrices of all experts of a layer are one tensor, "blk.0.ffn_up_exps.weight" of [experts,
 // rows, columns]: they become "blk.0.ffn_up_exps.0.weight" and so on. Others stay as they are.
-void AddEntries(TensorEntry entry, std::vector<TensorEntry>* entries) {
-  constexpr absl::string_view kEnd = "_exps.weight";
+absl::Status AddEntries(const gguf::File& file, TensorEntry entry,
+                        std::vector<TensorEntry>* entries) {
+  constexpr absl::string_view kWeight = ".weight", kEnd = "_exps.weight";
   const uint64_t experts = entry.shape.size() == 3 ? entry.shape[0] : 0;
   const uint64_t bytes = entry.end - entry.begin;
-  // An entry takes no more memory than the matrix that it stands for.
+  // An entry and its name take no more memory than the matrix that they stand for.
   if (experts < 1 || experts > kMaxExperts || bytes % experts != 0 ||
-      bytes / experts < sizeof(TensorEntry) || !absl::EndsWith(entry.name, kEnd)) {
-    return entries->push_back(std::move(entry));
+      bytes / experts < 4 * sizeof(TensorEntry) || !absl::EndsWith(entry.name, kEnd)) {
+    entries->push_back(std::move(entry));
+    return absl::OkStatus();
   }
-  const std::string module(absl::StripSuffix(entry.name, ".weight"));
+  const std::string module(absl::StripSuffix(entry.name, kWeight));
   entry.shape.erase(entry.shape.begin());
+  entry.interleaved_heads = 0;
   const uint64_t begin = entry.begin, expert_bytes = bytes / experts;
   for (uint64_t expert = 0; expert < experts; ++expert) {
     entry.name = absl::StrCat(module, ".", expert, ".weight");
+    if (file.FindTensor(entry.name) != nullptr) {
+      return file.Invalid(
+          entry.name, absl::StrCat("found one beside ", module, kWeight, ", expected one of both"));
+    }
     entry.begin = begin + expert * expert_bytes;
     entry.end = entry.begin + expert_bytes;
     entries->push_back(entry);
   }
+  return absl::OkStatus();
 }
 
 absl::Status BadScale(const TensorFile& file, const TensorEntry& entry, uint64_t row) {
@@ -103,7 +111,7 @@ absl::StatusOr<std::vector<std::unique_ptr<TensorFile>>> OpenGgufTensors(const s
     entry.end = tensor.end;
     BATON_ASSIGN_OR_RETURN(entry.interleaved_heads,
                            InterleavedHeads(*file, entry.name, entry.shape[0]));
-    AddEntries(std::move(entry), &entries[tensor.part]);
+    BATON_RETURN_IF_ERROR(AddEntries(*file, std::move(entry), &entries[tensor.part]));
   }
   std::vector<std::unique_ptr<TensorFile>> files;
   uint64_t bytes_before = 0;

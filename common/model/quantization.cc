@@ -108,6 +108,20 @@ absl::Status FindQuantizedMatrices(const Checkpoint& checkpoint, ModelConfig* mo
         absl::StrCat(checkpoint.path(), ": ", other, ": found no qweight, expected all of ",
                      modules.size(), " matrices that are loaded alike quantised, or none"));
   };
+  // A config may have more matrices than any file.
+  size_t matrices = 0;
+  for (const LayerSpec& layer : model->layers) {
+    for (const SublayerSpec& sublayer : layer.sublayers) {
+      ForEachProduct(sublayer, [&](const ProductSpec& product, int count) {
+        matrices += product.parts.size() * static_cast<size_t>(count);
+      });
+    }
+  }
+  if (matrices > checkpoint.tensors().size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        checkpoint.path(), ": found ", checkpoint.tensors().size(), " tensors, expected those of ",
+        matrices, " matrices, which ", model->architecture, " has by config.json"));
+  }
   const TensorNames names(*model, checkpoint);
   for (size_t i = 0; i < model->layers.size(); ++i) {
     for (SublayerSpec& sublayer : model->layers[i].sublayers) {

@@ -89,7 +89,7 @@ class DenseTransformer final : public Transformer {
 
   // Their shapes are those of Workspaces.
   Workspace residual_, normed_, qkv_, q_, attended_, delta_, gate_up_, gated_;
-  Workspace expert_inputs_, expert_results_;
+  Workspace expert_logits_, expert_inputs_, expert_results_;
   Workspace logit_residual_, logit_q_, logits_;
 
   // The last step's logit rows, if it has more than logits_ holds: normed_ has them all.
@@ -163,6 +163,7 @@ absl::Status DenseTransformer::AllocateWorkspaces() {
       {&delta_, &shapes.delta},
       {&gate_up_, &shapes.gate_up},
       {&gated_, &shapes.gated},
+      {&expert_logits_, &shapes.expert_logits},
       {&expert_inputs_, &shapes.expert_inputs},
       {&expert_results_, &shapes.expert_results},
       {&logit_residual_, &shapes.logit_residual},
@@ -272,6 +273,7 @@ void DenseTransformer::MixExperts(const ExpertsSpec& spec, const ExpertsWeights&
                     .gate_up = weights.gate_up,
                     .down = weights.down,
                     .gating = {.activation = spec.expert.activation},
+                    .logits = expert_logits_.View(rows.count, spec.count),
                     .inputs = expert_inputs_.View(rows.count, d),
                     .gate_up_rows = gate_up_.View(rows.count, 2 * ffn),
                     .gated = gated_.View(rows.count, ffn),

@@ -57,7 +57,8 @@ absl::StatusOr<const StoredTensor*> WeightLoader::Find(const std::string& name,
 }
 
 absl::StatusOr<TakenMatrix> WeightLoader::Take(const std::string& name,
-                                               absl::Span<const uint64_t> shape) {
+                                               absl::Span<const uint64_t> shape,
+                                               backend::DType target) {
   BATON_ASSIGN_OR_RETURN(const StoredTensor* stored, Find(name, shape));
   const TensorEntry& entry = *stored->entry;
   const bool in_blocks = entry.blocks != nullptr && shape.size() == 2;
@@ -71,9 +72,8 @@ absl::StatusOr<TakenMatrix> WeightLoader::Take(const std::string& name,
   taken.matrix.rows = static_cast<int64_t>(shape[0]);
   taken.matrix.cols = shape.size() == 1 ? 1 : static_cast<int64_t>(shape[1]);
   if (NeedsConversion(entry)) {
-    BATON_ASSIGN_OR_RETURN(
-        ConvertedMatrix converted,
-        ConvertMatrix(*stored->file, entry, backend_.activation_dtype(), &loss_));
+    BATON_ASSIGN_OR_RETURN(ConvertedMatrix converted,
+                           ConvertMatrix(*stored->file, entry, target, &loss_));
     taken.converted = std::move(converted.values);
     if (in_blocks) {
       block_file_bytes_ += taken.file_bytes;
@@ -217,8 +217,10 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::Matrix(absl::Span<co
   std::vector<TakenMatrix> taken;
   std::vector<HostMatrix> stacked;
   for (const Part& part : parts) {
-    BATON_ASSIGN_OR_RETURN(TakenMatrix each, Take(part.name, {static_cast<uint64_t>(part.rows),
-                                                              static_cast<uint64_t>(cols)}));
+    BATON_ASSIGN_OR_RETURN(
+        TakenMatrix each,
+        Take(part.name, {static_cast<uint64_t>(part.rows), static_cast<uint64_t>(cols)},
+             backend_.activation_dtype()));
     if (load_bits == 0) AddLoss(each.matrix);
     if (range != nullptr) range->Add(each.matrix, threads());
     stacked.push_back(each.matrix);
@@ -231,8 +233,10 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::Matrix(absl::Span<co
 }
 
 absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::Router(const Part& part, int64_t cols) {
-  BATON_ASSIGN_OR_RETURN(const TakenMatrix taken, Take(part.name, {static_cast<uint64_t>(part.rows),
-                                                                   static_cast<uint64_t>(cols)}));
+  BATON_ASSIGN_OR_RETURN(
+      const TakenMatrix taken,
+      Take(part.name, {static_cast<uint64_t>(part.rows), static_cast<uint64_t>(cols)},
+           DType::kF32));
   Report(taken.file_bytes);
   return backend_.PackRouter(taken.matrix);
 }
@@ -261,7 +265,7 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::InBlocks(absl::Span<
     BATON_ASSIGN_OR_RETURN(const StoredTensor* stored, Find(part.name, shape));
     const TensorEntry& entry = *stored->entry;
     if (entry.blocks == nullptr) {
-      BATON_ASSIGN_OR_RETURN(TakenMatrix each, Take(part.name, shape));
+      BATON_ASSIGN_OR_RETURN(TakenMatrix each, Take(part.name, shape, backend_.activation_dtype()));
       AddLoss(each.matrix);
       stacked.push_back(each.matrix);
       taken.push_back(std::move(each));
@@ -286,7 +290,7 @@ absl::StatusOr<std::vector<float>> WeightLoader::Floats(absl::Span<const Part> p
   std::vector<float> values;
   for (const Part& part : parts) {
     BATON_ASSIGN_OR_RETURN(const TakenMatrix taken,
-                           Take(part.name, {static_cast<uint64_t>(part.rows)}));
+                           Take(part.name, {static_cast<uint64_t>(part.rows)}, DType::kF32));
     const size_t begin = values.size();
     values.resize(begin + static_cast<size_t>(part.rows));
     ToF32(taken.matrix.data, taken.matrix.dtype, static_cast<size_t>(part.rows), &values[begin]);
@@ -320,7 +324,8 @@ absl::StatusOr<std::unique_ptr<Buffer>> WeightLoader::ToDevice(absl::Span<const 
 absl::Status WeightLoader::Embedding(const std::string& name, int64_t rows, int64_t cols,
                                      Weights* weights, double* longest_row) {
   BATON_ASSIGN_OR_RETURN(const TakenMatrix taken,
-                         Take(name, {static_cast<uint64_t>(rows), static_cast<uint64_t>(cols)}));
+                         Take(name, {static_cast<uint64_t>(rows), static_cast<uint64_t>(cols)},
+                              backend_.activation_dtype()));
   const HostMatrix& matrix = taken.matrix;
   const size_t size_bytes = static_cast<size_t>(rows * cols) * backend::SizeOf(matrix.dtype);
   auto memory = backend_.Allocate(size_bytes);

@@ -81,7 +81,9 @@ class WeightLoader {
   // The tensor, if it has this shape.
   absl::StatusOr<const StoredTensor*> Find(const std::string& name,
                                            absl::Span<const uint64_t> shape);
-  absl::StatusOr<TakenMatrix> Take(const std::string& name, absl::Span<const uint64_t> shape);
+  // target: the type that blocks become.
+  absl::StatusOr<TakenMatrix> Take(const std::string& name, absl::Span<const uint64_t> shape,
+                                   backend::DType target);
   absl::StatusOr<absl::string_view> TakeWords(const std::string& name,
                                               absl::Span<const uint64_t> shape);
   absl::StatusOr<QuantizedWeights> TakeQuantized(const Part& part, int64_t cols);

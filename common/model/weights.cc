@@ -107,6 +107,7 @@ class LayerLoader {
 
   absl::StatusOr<MlpWeights> Mlp(const MlpSpec& spec, const std::vector<float>& norm_before,
                                  int expert = 0) {
+    BATON_CHECK(!spec.gate_up.bias && !spec.down.bias) << "no MLP that is served has biases";
     MlpWeights weights;
     std::optional<GatedRange> range;
     if (loader_.needs_range()) {
@@ -166,7 +167,6 @@ std::optional<DType> EmbeddingDType(const Checkpoint& checkpoint, const ModelCon
 absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config,
                                     const std::function<void(double)>& progress,
                                     backend::Backend& backend) {
-  BATON_RETURN_IF_ERROR(config.CheckDevice(backend.has_experts(), backend.Description()));
   const TensorNames names(config, checkpoint);
   const std::string embedding_name = absl::StrCat(names.embedding(), ".weight");
   const StoredTensor* embedding = checkpoint.Find(embedding_name);

@@ -62,7 +62,7 @@ std::optional<backend::DType> EmbeddingDType(const Checkpoint& checkpoint,
 // INVALID_ARGUMENT, naming file and tensor, if one is missing or misshapen. UNIMPLEMENTED for a
 // dtype that weights cannot have, or a bias or norm that the architecture does not have: ignoring
 // it would change the answer. Other unknown tensors are ignored with a warning. `progress` may be
-// empty. UNIMPLEMENTED for experts on a device that has no products with them.
+// empty. REQUIRES: ModelConfig::CheckDevice of the backend.
 absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config,
                                     const std::function<void(double)>& progress,
                                     backend::Backend& backend);

@@ -172,7 +172,8 @@ void Judge::TakeEnd(const v1::GenerateResponse& delta, Choice& choice, const Ans
   if (delta.beam_score() != expected.beam_score) Wrong("a beam of another score");
   if (spec_.beam_width == 0 && delta.seed() != spec_.sampling.seed) Wrong("another seed");
   if (!delta.has_timings() || delta.timings().ttft_ms() < 0 || delta.timings().decode_ms() < 0) {
-    Wrong("no timings, or times before the request");
+    Wrong(absl::StrCat("no timings, or times before the request: {",
+                       delta.timings().ShortDebugString(), "}"));
   }
 }
 

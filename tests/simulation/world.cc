@@ -33,6 +33,7 @@ bool World::RunNext() {
   events_.pop();
   BATON_CHECK_GE(event.when, now_);
   now_ = event.when;
+  spent_ = 0;  // what a worker that was killed computed at its end is its own time
   ++event_count_;
   (*event.run)();
   return true;

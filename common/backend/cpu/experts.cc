@@ -24,6 +24,10 @@ void ExpertsRunner::Run(const ExpertsArgs& args) {
   BATON_CHECK_EQ(static_cast<int64_t>(args.gate_up.size()), args.router->out_features());
   BATON_CHECK_EQ(args.x.rows, args.out.rows);
   BATON_CHECK_EQ(args.x.cols, args.router->in_features());
+  CheckF32(args.results);
+  CheckShape(args.results, args.x.rows, args.x.cols);
+  CheckF32(args.logits);
+  CheckShape(args.logits, args.x.rows, args.router->out_features());
   Route(args);
   ForRows(pool_, args.out.rows, args.out.cols, [&](int64_t row) {
     std::memset(RowOf(args.out, row), 0, static_cast<size_t>(args.out.cols) * sizeof(float));
@@ -36,17 +40,15 @@ void ExpertsRunner::Run(const ExpertsArgs& args) {
 void ExpertsRunner::Route(const ExpertsArgs& args) {
   const int64_t rows = args.x.rows, d = args.x.cols, experts = args.router->out_features();
   const int64_t per_token = args.routing.per_token;
-  inputs_.resize(std::max(inputs_.size(), static_cast<size_t>(rows * d)));
-  logits_.resize(std::max(logits_.size(), static_cast<size_t>(rows * experts)));
   chosen_.resize(std::max(chosen_.size(), static_cast<size_t>(rows * per_token)));
+  // No expert has a result yet: there is room for x in float32.
+  const Tensor& exact = args.results;
   ForRows(pool_, rows, d, [&](int64_t row) {
-    kernels_.to_f32(RowOf(args.x, row), ElementOf(args.x.dtype), d, inputs_.data() + row * d);
+    kernels_.to_f32(RowOf(args.x, row), ElementOf(args.x.dtype), d, At<float>(exact, row));
   });
-  matmul_.Run({inputs_.data(), DType::kF32, rows, d, d},
-              static_cast<const CpuMatrix&>(*args.router), nullptr,
-              {logits_.data(), DType::kF32, rows, experts, experts});
+  matmul_.Run(exact, static_cast<const CpuMatrix&>(*args.router), nullptr, args.logits);
   ForRows(pool_, rows, experts * per_token, [&](int64_t row) {
-    ChooseExperts({logits_.data() + row * experts, static_cast<size_t>(experts)}, args.routing,
+    ChooseExperts({At<float>(args.logits, row), static_cast<size_t>(experts)}, args.routing,
                   {chosen_.data() + row * per_token, static_cast<size_t>(per_token)});
   });
   rows_.resize(static_cast<size_t>(experts));

@@ -38,8 +38,7 @@ class ExpertsRunner {
   const Kernels& kernels_;
   ThreadPool& pool_;
   MatMulRunner& matmul_;
-  std::vector<float> inputs_, logits_;  // float32: [rows, d], [rows, experts]
-  std::vector<ChosenExpert> chosen_;    // [rows, per_token]
+  std::vector<ChosenExpert> chosen_;  // [rows, per_token]
   std::vector<std::vector<RoutedRow>> rows_;
 };
 

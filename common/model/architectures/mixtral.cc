@@ -12,14 +12,15 @@ absl::StatusOr<ModelConfig> DescribeMixtral(const JsonFields& config) {
     return config.Invalid("num_key_value_heads", "found nothing, expected an integer");
   }
   BATON_ASSIGN_OR_RETURN(ModelConfig model, ReadDense(config, {}));
-  BATON_RETURN_IF_ERROR(SetRope(config, &model));
+  RopeRequest rope = RopeRequestOf(model);
+  rope.default_theta = 1e6;
+  BATON_RETURN_IF_ERROR(SetRope(config, rope, &model));
   BATON_ASSIGN_OR_RETURN(const int window, config.IntOr("sliding_window", 1, kMaxPositions, 0));
   for (LayerSpec& layer : model.layers) layer.attention().window = window;
   // w1 is the gate, w3 up.
   BATON_RETURN_IF_ERROR(AddExperts(
       config,
-      {.count_key = "num_local_experts",
-       .ffn_key = "intermediate_size",
+      {.ffn_key = "intermediate_size",
        .router = {"block_sparse_moe.gate", "ffn_gate_inp"},
        .gate = {"block_sparse_moe.experts.*.w1", "ffn_gate_exps.*"},
        .up = {"block_sparse_moe.experts.*.w3", "ffn_up_exps.*"},

@@ -17,8 +17,7 @@ absl::StatusOr<ModelConfig> DescribeOlmoe(const JsonFields& config) {
   BATON_ASSIGN_OR_RETURN(const bool normalized, config.Bool("norm_topk_prob", false));
   BATON_RETURN_IF_ERROR(AddExperts(
       config,
-      {.count_key = "num_experts",
-       .ffn_key = "intermediate_size",
+      {.ffn_key = "intermediate_size",
        .router = {"mlp.gate", "ffn_gate_inp"},
        .gate = {"mlp.experts.*.gate_proj", "ffn_gate_exps.*"},
        .up = {"mlp.experts.*.up_proj", "ffn_up_exps.*"},
@@ -27,9 +26,7 @@ absl::StatusOr<ModelConfig> DescribeOlmoe(const JsonFields& config) {
   return model;
 }
 
-absl::Status AddOlmoeGguf(GgufConfig& config) {
-  return config.CopyExperts("num_experts", "");
-}
+absl::Status AddOlmoeGguf(GgufConfig& config) { return config.CopyExperts("num_experts", ""); }
 
 }  // namespace
 

@@ -1,10 +1,32 @@
 // Qwen2, Qwen2.5 and Qwen3, dense.
+#include <string>
+#include <vector>
+
 #include "common/base/status_macros.h"
 #include "common/model/architectures/list.h"
 #include "common/model/architectures/reading.h"
+#include "common/model/config_limits.h"
 
 namespace baton::model {
 namespace {
+
+// use_sliding_window false overrides all else; else layer_types or max_window_layers choose the
+// layers that slide.
+absl::Status SetQwenWindows(const JsonFields& config, ModelConfig* model) {
+  BATON_ASSIGN_OR_RETURN(const bool slides, config.Bool("use_sliding_window", false));
+  if (!slides) {
+    config.Ignore("sliding_window");
+    return CheckLayerTypes(config, *model);
+  }
+  BATON_ASSIGN_OR_RETURN(const int window, config.Int("sliding_window", 1, kMaxPositions));
+  BATON_ASSIGN_OR_RETURN(const std::vector<std::string> types, config.Strings("layer_types"));
+  int full_layers = 0;
+  if (types.empty()) {
+    BATON_ASSIGN_OR_RETURN(full_layers, config.Int("max_window_layers", 0, kMaxPositions));
+  }
+  return SetWindows(
+      config, window, [&](int layer) { return layer >= full_layers; }, model);
+}
 
 absl::StatusOr<ModelConfig> DescribeQwen2(const JsonFields& config) {
   BATON_ASSIGN_OR_RETURN(ModelConfig model, ReadDense(config, {}));

@@ -12,21 +12,24 @@ namespace baton::model {
 namespace {
 
 absl::StatusOr<ModelConfig> DescribeQwen3Moe(const JsonFields& config) {
-  if (!config.Has("head_dim")) {  // the class has none, and takes it from hidden_size
-    return config.Invalid("head_dim", "found nothing, expected an integer");
+  // The class takes the first from hidden_size, and 4 for the second, which no file need mean.
+  for (const char* key : {"head_dim", "num_key_value_heads"}) {
+    if (!config.Has(key)) return config.Invalid(key, "found nothing, expected an integer");
   }
   BATON_ASSIGN_OR_RETURN(ModelConfig model, ReadDense(config, {}));
   BATON_RETURN_IF_ERROR(SetRope(config, &model));
   AddQkNorms(/*all_heads=*/false, &model);
-  BATON_RETURN_IF_ERROR(SetQwenWindows(config, &model));
+  BATON_ASSIGN_OR_RETURN(const bool slides, config.Bool("use_sliding_window", false));
+  if (slides) return config.Unsupported("use_sliding_window", "found true, expected false");
+  config.Ignore("sliding_window");
+  BATON_RETURN_IF_ERROR(CheckLayerTypes(config, model));
   BATON_ASSIGN_OR_RETURN(const bool normalized, config.Bool("norm_topk_prob", false));
   BATON_ASSIGN_OR_RETURN(const int step, config.IntOr("decoder_sparse_step", 1, kMaxLayers, 1));
   BATON_ASSIGN_OR_RETURN(const std::vector<int> dense,
                          config.Ints("mlp_only_layers", 0, kMaxLayers));
   BATON_RETURN_IF_ERROR(AddExperts(
       config,
-      {.count_key = "num_experts",
-       .ffn_key = "moe_intermediate_size",
+      {.ffn_key = "moe_intermediate_size",
        .router = {"mlp.gate", "ffn_gate_inp"},
        .gate = {"mlp.experts.*.gate_proj", "ffn_gate_exps.*"},
        .up = {"mlp.experts.*.up_proj", "ffn_up_exps.*"},

@@ -183,28 +183,22 @@ absl::Status SetRopesByWindow(const JsonFields& config, RopeRequest full, RopeRe
   return absl::OkStatus();
 }
 
-absl::Status SetQwenWindows(const JsonFields& config, ModelConfig* model) {
-  BATON_ASSIGN_OR_RETURN(const bool slides, config.Bool("use_sliding_window", false));
-  if (!slides) {
-    config.Ignore("sliding_window");
-    return CheckLayerTypes(config, *model);
-  }
-  BATON_ASSIGN_OR_RETURN(const int window, config.Int("sliding_window", 1, kMaxPositions));
-  BATON_ASSIGN_OR_RETURN(const std::vector<std::string> types, config.Strings("layer_types"));
-  int full_layers = 0;
-  if (types.empty()) {
-    BATON_ASSIGN_OR_RETURN(full_layers, config.Int("max_window_layers", 0, kMaxPositions));
-  }
-  return SetWindows(
-      config, window, [&](int layer) { return layer >= full_layers; }, model);
-}
-
 absl::Status AddExperts(const JsonFields& config, const ExpertNames& names, bool normalized,
                         absl::FunctionRef<bool(int layer)> has_experts, ModelConfig* model) {
   // What only training reads.
   for (const char* key : {"output_router_logits", "router_jitter_noise"}) config.Ignore(key);
   ExpertsSpec experts;
-  BATON_ASSIGN_OR_RETURN(experts.count, config.Int(names.count_key, 1, kMaxExperts));
+  // Transformers has one for the other, and saves either.
+  BATON_ASSIGN_OR_RETURN(const auto count, config.OptionalInt("num_experts", 1, kMaxExperts));
+  BATON_ASSIGN_OR_RETURN(const auto local, config.OptionalInt("num_local_experts", 1, kMaxExperts));
+  if ((!count && !local) || (count && local && *count != *local)) {
+    return config.Invalid(
+        "num_experts",
+        absl::StrCat("found ", count ? absl::StrCat(*count) : "nothing",
+                     " beside num_local_experts ", local ? absl::StrCat(*local) : "nothing",
+                     ", expected one of both, or the same"));
+  }
+  experts.count = count ? *count : *local;
   BATON_ASSIGN_OR_RETURN(experts.routing.per_token,
                          config.Int("num_experts_per_tok", 1, experts.count));
   experts.routing.normalized = normalized;

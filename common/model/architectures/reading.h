@@ -55,16 +55,10 @@ absl::Status SetWindows(const JsonFields& config, int window,
 // UNIMPLEMENTED unless layer_types, where a config has them, say what the layers do.
 absl::Status CheckLayerTypes(const JsonFields& config, const ModelConfig& model);
 
-// Windows of Qwen's models: use_sliding_window false overrides all else; else layer_types or
-// max_window_layers choose the layers that slide.
-absl::Status SetQwenWindows(const JsonFields& config, ModelConfig* model);
-
-// Experts in place of the MLPs of the layers for which `has_experts`. The keys are those of the
-// number of experts and of their intermediate size; num_experts_per_tok says how many a token
-// takes. Routers choose by softmax. Names have a * for the index.
+// Experts in place of the MLPs of the layers for which `has_experts`: num_experts or
+// num_local_experts, of which a token takes num_experts_per_tok. Routers choose by softmax.
 struct ExpertNames {
-  absl::string_view count_key;
-  absl::string_view ffn_key;
+  absl::string_view ffn_key;  // of their intermediate size
   TensorName router, gate, up, down;
 };
 absl::Status AddExperts(const JsonFields& config, const ExpertNames& names, bool normalized,

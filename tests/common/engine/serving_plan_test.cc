@@ -100,6 +100,20 @@ TEST(ServingPlanWorkerTest, PlansWhatAWorkerAtStartHas) {
   }
 }
 
+// Before it looks whether the model fits.
+TEST(ServingPlanWorkerTest, AWorkerOnAGpuRefusesExpertsByName) {
+  EngineOptions options;
+  options.model_dir = absl::StrCat(BATON_CHECKPOINT_DIR, "/tiny-qwen3-moe");
+  options.num_blocks = 1 << 20;
+  options.make_backend = [](const backend::BackendOptions& backend) {
+    return backend::cuda::MakeBackendOn(backend::cuda::MakeEmulatedRuntime(80, size_t{16} << 20, 1),
+                                        nullptr, backend);
+  };
+  const absl::Status status = Engine::Load(options).status();
+  EXPECT_EQ(ErrorReason(status), "UNSUPPORTED_MODEL");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Qwen3MoeForCausalLM: found experts on "));
+}
+
 // 1.5B by hand, with config.json alone.
 TEST_F(ServingPlanTest, MemoryOnAT4) {
   question_.context = 8192;

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -104,6 +105,48 @@ TEST(ArchitectureTest, GemmaTwoCapsUnlessTheConfigSaysNull) {
   ASSERT_TRUE(without.ok()) << without.status();
   EXPECT_EQ(without->logit_cap, 0);
   EXPECT_EQ(without->layers[0].attention().score_cap, 0);
+}
+
+TEST(ArchitectureTest, ExpertsInPlaceOfMlps) {
+  const auto qwen = Parse("Qwen3MoeForCausalLM", R"(, "head_dim": 32, "num_local_experts": 12,
+      "num_experts_per_tok": 3, "moe_intermediate_size": 40, "norm_topk_prob": true,
+      "decoder_sparse_step": 2, "mlp_only_layers": [3])");
+  ASSERT_TRUE(qwen.ok()) << qwen.status();
+  std::vector<bool> has;
+  for (const LayerSpec& layer : qwen->layers) {
+    has.push_back(std::holds_alternative<ExpertsSpec>(layer.sublayers[1].body));
+  }
+  EXPECT_THAT(has, ElementsAre(false, true, false, false, false, true, false, true));
+  const auto& experts = std::get<ExpertsSpec>(qwen->layers[1].sublayers[1].body);
+  EXPECT_EQ(experts.count, 12);
+  EXPECT_EQ(experts.routing.per_token, 3);
+  EXPECT_TRUE(experts.routing.normalized);
+  EXPECT_EQ(experts.expert.ffn_dim, 40);
+  EXPECT_EQ(experts.expert.down.cols, 40);
+
+  const auto mixtral =
+      Parse("MixtralForCausalLM", R"(, "num_local_experts": 8, "num_experts_per_tok": 2)");
+  ASSERT_TRUE(mixtral.ok()) << mixtral.status();
+  const int half = mixtral->layers[0].attention().head_dim / 2;
+  EXPECT_DOUBLE_EQ(mixtral->ropes[0].inverse_frequencies[1], std::pow(1e6, -1.0 / half))
+      << "as its class assumes";
+  EXPECT_EQ(mixtral->layers[0].attention().window, 0);
+
+  const auto refusal = [](const char* experts_keys) {
+    return Refusal("OlmoeForCausalLM", experts_keys);
+  };
+  EXPECT_THAT(refusal(R"(, "num_experts_per_tok": 2)"),
+              HasSubstr("num_experts: found nothing beside num_local_experts nothing"));
+  EXPECT_THAT(refusal(R"(, "num_experts": 4, "num_local_experts": 5, "num_experts_per_tok": 2)"),
+              HasSubstr("num_experts: found 4 beside num_local_experts 5"));
+  EXPECT_THAT(refusal(R"(, "num_experts": 4, "num_experts_per_tok": 5)"),
+              HasSubstr("num_experts_per_tok: found 5, expected"));
+  EXPECT_THAT(refusal(R"(, "num_experts": 4, "num_experts_per_tok": 2, "clip_qkv": 8)"),
+              HasSubstr("clip_qkv: found one, expected null"));
+  EXPECT_THAT(Refusal("Qwen3MoeForCausalLM",
+                      R"(, "head_dim": 32, "num_experts": 4, "num_experts_per_tok": 2,
+                      "moe_intermediate_size": 40, "use_sliding_window": true)"),
+              HasSubstr("use_sliding_window: found true, expected false"));
 }
 
 TEST(ArchitectureTest, LayersWithoutRotation) {

@@ -118,6 +118,8 @@ TEST(GgufConfigTest, RefusesByName) {
   refused(Keys("mamba"),
           "general.architecture: found \"mamba\", expected one of llama, qwen2, qwen3");
   refused(Keys("qwen2").Add("qwen2.expert_count", 8u), "qwen2.expert_count: found 8");
+  refused(Keys("llama").AddRaw("llama.expert_count", 5, std::string(4, static_cast<char>(0xff))),
+          "llama.expert_count: found -1");
   refused(Keys("llama")
               .Add("llama.expert_count", 8u)
               .Add("llama.expert_used_count", 2u)
