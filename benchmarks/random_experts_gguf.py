@@ -65,12 +65,13 @@ def add_config(writer, layers):
 
 
 def add_tokenizer(writer):
-    """Bytes, and names that nothing is merged into."""
+    """Bytes, one merge of two, and names that nothing is merged into."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     letters = [chr(byte) for byte in shown] + [chr(256 + i) for i in range(256 - len(shown))]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
-    writer.add_token_list(letters + [f"token {i}" for i in range(VOCABULARY - len(letters))])
+    tokens = [*letters, letters[0] + letters[1]]
+    writer.add_token_list(tokens + [f"token{i}" for i in range(VOCABULARY - len(tokens))])
     writer.add_token_types([gguf.TokenType.NORMAL] * VOCABULARY)
     writer.add_token_merges([f"{letters[0]} {letters[1]}"])
     writer.add_eos_token_id(2)

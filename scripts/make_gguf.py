@@ -305,19 +305,21 @@ def stacked_experts(tensors):
     """The same tensors, a layer's experts' matrices of one kind as one of three dimensions."""
     stacked = {}
     for name, values in tensors.items():
-        layer, expert, module = name.partition(".experts.")
-        if not expert:
+        layer, experts, rest = name.partition(".experts.")
+        if not experts:
             stacked[name] = values
             continue
-        module = module.partition(".")[2]
-        stacked.setdefault(f"{layer}.experts.{module}", []).append(values)
-    return {name: np.stack(values) if isinstance(values, list) else values
+        index, _, module = rest.partition(".")
+        # A file may have expert 10 before expert 2.
+        stacked.setdefault(f"{layer}.experts.{module}", {})[int(index)] = values
+    return {name: np.stack([values[i] for i in range(len(values))]) if isinstance(values, dict) else values
             for name, values in stacked.items()}
 
 
 def single_experts(name, values):
-    layer, expert, module = name.partition(".experts.")
-    if not expert:
+    """The matrices that a tensor of stacked_experts stands for, under their own names."""
+    layer, experts, module = name.partition(".experts.")
+    if not experts:
         return [(name, values)]
     return [(f"{layer}.experts.{i}.{module}", each) for i, each in enumerate(values)]
 

@@ -6,7 +6,7 @@ namespace baton::model {
 
 // Raised by a change that moves any bit of a logit on any device, so that old and new workers
 // refuse each other: no answer comes from both. numerics_test.cc notices such changes on CPUs.
-inline constexpr int kNumericsVersion = 1;
+inline constexpr int kNumericsVersion = 2;
 
 }  // namespace baton::model
 

@@ -33,7 +33,7 @@ bool World::RunNext() {
   events_.pop();
   BATON_CHECK_GE(event.when, now_);
   now_ = event.when;
-  spent_ = 0;  // what a worker that was killed computed at its end is its own time
+  spent_ = 0;  // a worker that was killed computed its last step outside of a turn
   ++event_count_;
   (*event.run)();
   return true;
