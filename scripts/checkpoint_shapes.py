@@ -281,7 +281,7 @@ SHAPES = {
         output_router_logits=False, router_aux_loss_coef=0.02, eos_token_id=2, bos_token_id=1),
     # The chosen experts' weights add up to less than 1.
     "tiny-olmoe": dict(
-        architectures=["OlmoeForCausalLM"], model_type="olmoe", hidden_size=80,
+        architectures=["OlmoeForCausalLM"], model_type="olmoe", hidden_size=96,
         intermediate_size=56, num_experts=16, num_experts_per_tok=4, norm_topk_prob=False,
         num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=4, vocab_size=432,
         max_position_embeddings=512, rms_norm_eps=1e-5, rope_theta=10000.0, rope_scaling=None,

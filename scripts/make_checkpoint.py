@@ -346,6 +346,7 @@ def main():
     parser.add_argument("--vocab-size", type=int, help="instead of the shape's own")
     parser.add_argument("--layers", type=int, help="instead of the shape's own")
     parser.add_argument("--intermediate-size", type=int, help="instead of the shape's own")
+    parser.add_argument("--experts-per-token", type=int, help="instead of the shape's own")
     parser.add_argument("--gated-gain", type=float, default=1, metavar="FACTOR",
                         help="on gate and up, so that their product may leave float16's range")
     parser.add_argument("--seed", type=int, default=0)
@@ -367,6 +368,8 @@ def main():
     dtype_name = args.dtype or DEFAULT_DTYPE.get(args.shape, "float32")
     config = config_of(args.shape, dtype_name, args.rope_style, args.vocab_size, args.layers,
                        args.intermediate_size)
+    if args.experts_per_token:
+        config["num_experts_per_tok"] = args.experts_per_token
     quantization = None
     if args.quantize:
         quantization = quantized_checkpoint.Quantization(

@@ -37,6 +37,8 @@ void TimeQuantizedProducts(KernelBench& bench);
 // With 16-bit weights, Products::Tune has measured the fastest kernel for that product in this run;
 // otherwise it is Baton's.
 void TimeGatedProducts(KernelBench& bench);
+// Routing, products and sums of a layer of experts.
+void TimeExperts(KernelBench& bench);
 void TimePasses(KernelBench& bench);  // norm, rotation, gate, gather, caps
 void TimeSampling(KernelBench& bench);
 void TimeBlockCopies(KernelBench& bench);  // within the device: whole blocks, a transfer's chunks

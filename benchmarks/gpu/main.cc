@@ -39,9 +39,9 @@ struct Group {
   void (*time)(KernelBench& bench);
 };
 constexpr Group kGroups[] = {
-    {"attention", TimeAttention}, {"products", TimeProducts}, {"quantized", TimeQuantizedProducts},
-    {"gated", TimeGatedProducts}, {"passes", TimePasses},     {"sampling", TimeSampling},
-    {"blocks", TimeBlockCopies},
+    {"attention", TimeAttention}, {"products", TimeProducts},  {"quantized", TimeQuantizedProducts},
+    {"gated", TimeGatedProducts}, {"experts", TimeExperts},    {"passes", TimePasses},
+    {"sampling", TimeSampling},   {"blocks", TimeBlockCopies},
 };
 
 struct Options {

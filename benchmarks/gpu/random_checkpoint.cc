@@ -61,14 +61,26 @@ std::vector<TensorPlan> TensorsOf(const ModelShape& shape) {
     AddMatrix(attention + "q_proj", q, d, shape, tensors);
     AddMatrix(attention + "k_proj", kv, d, shape, tensors);
     AddMatrix(attention + "v_proj", kv, d, shape, tensors);
-    tensors.push_back({attention + "q_proj.bias", "BF16", {q}});
-    tensors.push_back({attention + "k_proj.bias", "BF16", {kv}});
-    tensors.push_back({attention + "v_proj.bias", "BF16", {kv}});
+    if (shape.experts > 0) {
+      tensors.push_back({attention + "q_norm.weight", "BF16", {shape.head_dim}, Fill::kOnes});
+      tensors.push_back({attention + "k_norm.weight", "BF16", {shape.head_dim}, Fill::kOnes});
+    } else {
+      tensors.push_back({attention + "q_proj.bias", "BF16", {q}});
+      tensors.push_back({attention + "k_proj.bias", "BF16", {kv}});
+      tensors.push_back({attention + "v_proj.bias", "BF16", {kv}});
+    }
     AddMatrix(attention + "o_proj", d, q, shape, tensors);
     tensors.push_back({prefix + "post_attention_layernorm.weight", "BF16", {d}, Fill::kOnes});
-    AddMatrix(mlp + "gate_proj", shape.ffn, d, shape, tensors);
-    AddMatrix(mlp + "up_proj", shape.ffn, d, shape, tensors);
-    AddMatrix(mlp + "down_proj", d, shape.ffn, shape, tensors);
+    const auto add_mlp = [&](const std::string& of) {
+      AddMatrix(of + "gate_proj", shape.ffn, d, shape, tensors);
+      AddMatrix(of + "up_proj", shape.ffn, d, shape, tensors);
+      AddMatrix(of + "down_proj", d, shape.ffn, shape, tensors);
+    };
+    if (shape.experts == 0) add_mlp(mlp);
+    if (shape.experts > 0) tensors.push_back({mlp + "gate.weight", "BF16", {shape.experts, d}});
+    for (int expert = 0; expert < shape.experts; ++expert) {
+      add_mlp(absl::StrCat(mlp, "experts.", expert, "."));
+    }
   }
   tensors.push_back({"model.norm.weight", "BF16", {d}, Fill::kOnes});
   if (!shape.tied_embeddings) tensors.push_back({"lm_head.weight", "BF16", {shape.vocab, d}});

@@ -1,6 +1,7 @@
 #include "benchmarks/gpu/shapes.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -20,6 +21,18 @@ std::vector<ModelShape> Qwen25() {
   models.back().name = "qwen2.5-7b-int4";
   models.back().bits = 4;
   return models;
+}
+
+// Qwen3-30B-A3B.
+std::vector<ModelShape> Experts() {
+  ModelShape eight_layers = {"qwen3-30b-a3b-8-layers", 2048, 8, 32, 4, 128, 768, 151936, false};
+  eight_layers.experts = 128;
+  eight_layers.experts_per_token = 8;
+  ModelShape whole = eight_layers;
+  whole.name = "qwen3-30b-a3b-int4";
+  whole.layers = 48;
+  whole.bits = 4;
+  return {eight_layers, whole};
 }
 
 // Heads of 256, GELU and post-norms; a cap of scores and of logits; sinks.
@@ -50,10 +63,17 @@ std::string ConfigJson(const ModelShape& shape) {
                                 shape.bits, R"(, "group_size": )", shape.group_size,
                                 R"(, "desc_act": false, "sym": true})");
   }
+  std::string kind = R"("architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2")";
+  if (shape.experts > 0) {
+    kind = absl::StrCat(
+        R"("architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": )",
+        shape.experts, R"(, "num_experts_per_tok": )", shape.experts_per_token,
+        R"(, "moe_intermediate_size": )", shape.ffn, R"(, "head_dim": )", shape.head_dim,
+        R"(, "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": [])");
+  }
   return absl::StrCat(
-      R"({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": )",
-      shape.hidden, R"(, "intermediate_size": )", shape.ffn, R"(, "num_hidden_layers": )",
-      shape.layers, R"(, "num_attention_heads": )", shape.query_heads,
+      "{", kind, R"(, "hidden_size": )", shape.hidden, R"(, "intermediate_size": )", shape.ffn,
+      R"(, "num_hidden_layers": )", shape.layers, R"(, "num_attention_heads": )", shape.query_heads,
       R"(, "num_key_value_heads": )", shape.kv_heads, R"(, "vocab_size": )", shape.vocab,
       R"(, "max_position_embeddings": )", shape.max_positions,
       R"(, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "hidden_act": "silu", )",
@@ -63,10 +83,14 @@ std::string ConfigJson(const ModelShape& shape) {
 }
 
 std::vector<MatrixShape> LayerMatrices(const ModelShape& shape) {
-  return {{"qkv", shape.qkv_rows(), shape.hidden, shape.layers},
-          {"o", shape.hidden, shape.query_heads * shape.head_dim, shape.layers},
-          {"gate_up", 2 * shape.ffn, shape.hidden, shape.layers},
-          {"down", shape.hidden, shape.ffn, shape.layers}};
+  std::vector<MatrixShape> matrices = {
+      {"qkv", shape.qkv_rows(), shape.hidden, shape.layers},
+      {"o", shape.hidden, shape.query_heads * shape.head_dim, shape.layers}};
+  if (shape.experts == 0) {
+    matrices.push_back({"gate_up", 2 * shape.ffn, shape.hidden, shape.layers});
+    matrices.push_back({"down", shape.hidden, shape.ffn, shape.layers});
+  }
+  return matrices;
 }
 
 MatrixShape LmHead(const ModelShape& shape) { return {"lm_head", shape.vocab, shape.hidden, 1}; }
@@ -74,6 +98,7 @@ MatrixShape LmHead(const ModelShape& shape) { return {"lm_head", shape.vocab, sh
 Grid Grid::Full(size_t free_bytes) {
   Grid grid;
   grid.models = Qwen25();
+  for (ModelShape& model : Experts()) grid.models.push_back(std::move(model));
   grid.kernel_models = OtherArchitectures();
   grid.kernel_batches = {1, 32};
   grid.kernel_context = 2048;
@@ -87,6 +112,7 @@ Grid Grid::Full(size_t free_bytes) {
   grid.vocab = 151936;
   grid.history = 2048;
   grid.copied_blocks = 64;
+  grid.expert_rows = {1, 8, 32, 64, 512, 2048};
   grid.step_rows = 2048;
   grid.steps = 30;
   grid.copy_bytes = int64_t{1} << 30;
@@ -101,6 +127,10 @@ Grid Grid::Tiny() {
   Grid grid;
   grid.models = {{"tiny", 64, 2, 4, 2, 16, 128, 320, true, 512},
                  {"tiny-int4", 64, 2, 4, 2, 16, 128, 320, false, 512, 4, 32}};
+  ModelShape experts = {"tiny-experts", 64, 2, 4, 2, 16, 64, 320, true, 512};
+  experts.experts = 4;
+  experts.experts_per_token = 2;
+  grid.models.push_back(experts);
   ModelShape other = {"tiny-other", 64, 2, 4, 2, 16, 128, 324, true, 512};
   other.gelu = other.post_norms = other.sinks = true;
   other.window = 20;
@@ -118,6 +148,7 @@ Grid Grid::Tiny() {
   grid.vocab = 320;
   grid.history = 16;
   grid.copied_blocks = 2;
+  grid.expert_rows = {1, 9};
   grid.step_rows = 32;
   grid.steps = 2;
   grid.copy_bytes = 1 << 20;

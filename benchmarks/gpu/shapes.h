@@ -25,6 +25,9 @@ struct ModelShape {
   int max_positions = 32768;
   int bits = 0;  // 4: GPTQ in groups of group_size
   int group_size = 128;
+  // Of Qwen3-MoE, in place of one MLP; ffn is that of an expert. 0: Qwen2.
+  int experts = 0;
+  int experts_per_token = 0;
   // Only the kernel benchmarks read these: no whole model with them is timed.
   bool gelu = false;        // else SiLU
   bool post_norms = false;  // what a layer adds is normed
@@ -39,7 +42,7 @@ struct ModelShape {
 // config.json, as Hugging Face has it.
 std::string ConfigJson(const ModelShape& shape);
 
-// A matrix W [n, k] of a layer, or the LM head.
+// A matrix W [n, k] of a layer, or the LM head. Those of experts are not among them.
 struct MatrixShape {
   std::string name;
   int n = 0;
@@ -66,16 +69,18 @@ struct Grid {
   int vocab = 0;               // of sampling
   int history = 0;             // tokens that penalties look at
   int copied_blocks = 0;
-  int step_rows = 0;  // rows of the largest step: longer prompts take several
-  int steps = 0;      // a decode figure is the median of so many
+  std::vector<int> expert_rows;  // of layers of experts
+  int step_rows = 0;             // rows of the largest step: longer prompts take several
+  int steps = 0;                 // a decode figure is the median of so many
   int64_t copy_bytes = 0;
   int matrix_side = 0;    // of the product that is the matrix rate
   size_t slab_bytes = 0;  // device memory for operands
   double round_seconds = 0;
   int rounds = 1;
 
-  // Those of Qwen2.5: 0.5B, 1.5B, 3B, 7B and 7B with weights of 4 bits; kernels of Gemma 3, Gemma 2
-  // and gpt-oss. free_bytes: of the device.
+  // Those of Qwen2.5: 0.5B, 1.5B, 3B, 7B and 7B with weights of 4 bits; Qwen3-30B-A3B with weights
+  // of 4 bits, and 8 of its layers with 16; kernels of Gemma 3, Gemma 2 and gpt-oss. free_bytes: of
+  // the device.
   static Grid Full(size_t free_bytes);
   // A tiny model for the CPU: every row, with meaningless figures.
   static Grid Tiny();

@@ -138,20 +138,40 @@ struct GatedArgs {
   float scale = 1;  // a power of two, which keeps the result in the activation type's range
 };
 
+// One of a layer's experts, or what any of them has in common with the others.
+struct ExpertMatrices {
+  const PackedMatrix* gate_up = nullptr;  // [2f, d], gate first
+  const PackedMatrix* down = nullptr;     // [d, f]
+};
+
+// A layer's experts, all of one shape and kind of matrix. The matrices outlive it.
+class ExpertGroup {
+ public:
+  explicit ExpertGroup(std::vector<ExpertMatrices> experts) : experts_(std::move(experts)) {
+    BATON_CHECK(!experts_.empty());
+  }
+  virtual ~ExpertGroup() = default;
+  const std::vector<ExpertMatrices>& experts() const { return experts_; }
+
+ private:
+  const std::vector<ExpertMatrices> experts_;
+};
+// Device memory that a group takes besides its matrices: two tables of so many bytes an expert.
+inline constexpr int64_t kExpertTableEntryBytes = 24;
+
 // out = the sum over the experts that a row chooses of weight * down(gated(gate_up(x))); experts.h.
 struct ExpertsArgs {
   Tensor x;                              // [rows, d], activation_dtype()
   const PackedMatrix* router = nullptr;  // [experts, d], of PackRouter
   ExpertRouting routing;
-  absl::Span<const PackedMatrix* const> gate_up;  // of each expert [2f, d], gate first
-  absl::Span<const PackedMatrix* const> down;     // [d, f]
+  const ExpertGroup* group = nullptr;  // of GroupExperts
   GatedArgs gating;
-  // Scratch for all rows, undefined afterwards.
+  // Scratch, undefined afterwards. result rows: ExpertScratch::For.
   Tensor logits;        // f32 [rows, experts]
-  Tensor inputs;        // as x
-  Tensor gate_up_rows;  // f32 [rows, 2f]
-  Tensor gated;         // [rows, f], activation_dtype()
-  Tensor results;       // f32 [rows, d]
+  Tensor inputs;        // as x; or none
+  Tensor gate_up_rows;  // f32 [rows, 2f]; or none
+  Tensor gated;         // [result rows, f], activation_dtype()
+  Tensor results;       // f32 [result rows, d]
   Tensor out;           // f32 [rows, d]
 };
 
@@ -254,6 +274,9 @@ struct StepLimits {
   // Columns of the widest quantised matrix, 0 if there is none; and whether one has an `order`.
   int quantized_columns = 0;
   bool reordered_columns = false;
+  // Of the layers with experts, 0 if there are none.
+  int experts = 0;
+  int experts_per_token = 0;
 };
 
 // One token to draw: the checked fields of model::SamplingParams and model::SamplingHistory.
@@ -401,16 +424,17 @@ class Backend {
     MatMul(x, gate_up, nullptr, scratch);
     Gate(scratch, args, out);
   }
-  // Whether the two below are supported.
-  virtual bool has_experts() const { return false; }
   // A matrix of router logits, which are computed in float32.
-  virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> PackRouter(const HostMatrix& matrix) {
-    return absl::UnimplementedError("this device has no products with experts");
+  virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> PackRouter(const HostMatrix& matrix) = 0;
+  // UNIMPLEMENTED (UNSUPPORTED_MODEL) if the device cannot compute such experts as one.
+  virtual absl::StatusOr<std::unique_ptr<ExpertGroup>> GroupExperts(
+      std::vector<ExpertMatrices> experts) {
+    return std::make_unique<ExpertGroup>(std::move(experts));
   }
+  // Whether Experts computes all experts of a layer at once, which decides what scratch it needs.
+  virtual bool experts_at_once() const { return false; }
   // A row's bits do not depend on the other rows; experts that none chooses are not read.
-  virtual void Experts(const ExpertsArgs& args) {
-    BATON_CHECK(false) << "this device has no products with experts";
-  }
+  virtual void Experts(const ExpertsArgs& args) = 0;
   // In place, logits f32: x becomes x * scale or, if cap is not 0, cap * tanh(x * scale / cap).
   virtual void ScaleLogits(const Tensor& logits, float scale, float cap) = 0;
   // out f32 [logit_rows, d] = the batch's logit rows of x f32 [rows, d].

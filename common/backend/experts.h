@@ -13,6 +13,20 @@ struct ExpertRouting {
   bool normalized = false;  // the weights of the chosen ones are divided by their sum
 };
 
+// Rows of what Backend::Experts works on, for a step of `rows` rows. A device that computes one
+// expert after the other has a row's inputs and results of one expert; one that computes all of
+// them at once has results for each choice, of so many rows at a time.
+inline constexpr int64_t kExpertRowsAtOnce = 2048;
+struct ExpertScratch {
+  int64_t inputs = 0;   // of inputs and gate_up_rows
+  int64_t results = 0;  // of gated and results
+
+  static ExpertScratch For(int64_t rows, int per_token, bool at_once) {
+    if (!at_once) return {rows, rows};
+    return {0, (rows < kExpertRowsAtOnce ? rows : kExpertRowsAtOnce) * per_token};
+  }
+};
+
 struct ChosenExpert {
   int32_t expert = 0;
   float weight = 0;

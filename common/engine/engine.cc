@@ -112,7 +112,6 @@ absl::Status ModelEngine::Initialize(const EngineOptions& options) {
   max_num_batched_tokens_ = options.max_num_batched_tokens;
   max_num_seqs_ = options.max_num_seqs;
   BATON_RETURN_IF_ERROR(MakeBackend(options));
-  BATON_RETURN_IF_ERROR(config_.CheckDevice(backend_->has_experts(), backend_->Description()));
   BATON_ASSIGN_OR_RETURN(shape_, ShapeOf(config_, options, backend_->activation_dtype()));
   if (const std::string numerics = backend_->Numerics();
       !numerics.empty() && !options.mix_numerics) {
@@ -146,7 +145,8 @@ absl::Status ModelEngine::MakeBackend(const EngineOptions& options) {
 
 absl::Status ModelEngine::PlanMemory(const EngineOptions& options) {
   MemoryDemand demand = DemandOf(config_, shape_, options, backend_->activation_dtype());
-  demand.needs_gate_up = backend_->needs_gate_up();
+  demand.scratch = {.gate_up = backend_->needs_gate_up(),
+                    .experts_at_once = backend_->experts_at_once()};
   const std::optional<size_t> free_bytes = backend_->FreeBytes();
   has_arena_ = free_bytes.has_value();
   if (has_arena_) {

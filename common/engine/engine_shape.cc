@@ -120,7 +120,7 @@ absl::StatusOr<EngineShape> ShapeOf(const model::ModelConfig& config, const Engi
   limits.kv_tables = layout.Pages().tables();
   limits.hidden_dim = config.hidden_dim;
   limits.vocab_size = config.vocab_size;
-  model::SetQuantizedLimits(config, &limits);
+  model::SetMatrixLimits(config, &limits);
   return shape;
 }
 

@@ -78,7 +78,7 @@ MemoryPlan FixedMemory(const MemoryDemand& demand) {
   plan.rope_bytes = model::RopeMemory(config, limits.max_positions).device_bytes;
   plan.activation_bytes =
       model::WorkspaceMemory(model::WorkspacesOf(config, limits.max_rows, limits.max_logit_rows,
-                                                 demand.activation, demand.needs_gate_up))
+                                                 demand.activation, demand.scratch))
           .device_bytes;
   plan.kernel_bytes = demand.kernel_bytes;
   plan.layout = demand.layout;

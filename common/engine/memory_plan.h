@@ -25,8 +25,8 @@ struct MemoryDemand {
   backend::DType stored_embedding = backend::DType::kF32;  // its type in the file
   model::WeightFormat weights;
   backend::StepLimits limits;
-  int64_t kernel_bytes = 0;    // Backend::WorkspaceBytes(limits)
-  bool needs_gate_up = true;   // the backend's
+  int64_t kernel_bytes = 0;  // Backend::WorkspaceBytes(limits)
+  model::ScratchNeeds scratch;
   kv::KvLayout layout;         // valid
   int num_blocks = 0;          // 0: as many as kv_cache_bytes holds; of all layers
   int64_t kv_cache_bytes = 0;  // 0: the rest of free_bytes, or kDefaultKvCacheBytes

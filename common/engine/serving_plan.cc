@@ -40,8 +40,7 @@ absl::StatusOr<Model> ReadModel(const std::string& model_dir,
   absl::StatusOr<model::ModelConfig> config = model::ReadModelConfig(model_dir);
   if (config.ok()) {
     model.costs = model::CostsOf(*config);
-    model.unserved = config->CheckDevice(/*computes_experts=*/false, "a GPU");
-    if (model.unserved.ok()) model.config = *std::move(config);
+    model.config = *std::move(config);
   } else if (absl::IsUnimplemented(config.status())) {
     model.unserved = config.status();
   } else {
@@ -86,7 +85,7 @@ absl::Status PlanServed(const ServingQuestion& question, const model::ModelConfi
   const size_t products = options.backend.deterministic ? 0 : backend::cuda::kCublasWorkspaceBytes;
   MemoryDemand demand = DemandOf(config, shape, options, plan->activation);
   demand.weights = plan->weights;
-  demand.needs_gate_up = !options.backend.deterministic;
+  demand.scratch = {.gate_up = !options.backend.deterministic, .experts_at_once = true};
   demand.free_bytes = plan->arena_bytes;
   demand.kernel_bytes = static_cast<int64_t>(
       backend::cuda::WorkspaceSizes::For(shape.limits, plan->activation, products).total());

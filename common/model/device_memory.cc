@@ -63,6 +63,9 @@ WeightSizes WeightMemory(const ModelConfig& config, DType activation, DType stor
       });
       if (const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body)) {
         matrices.Add(experts->router.rows() * experts->router.cols * kFloat);
+        for (int i = 0; i < 2; ++i) {
+          matrices.Add(experts->count * backend::kExpertTableEntryBytes);
+        }
       }
     }
   }
@@ -77,8 +80,8 @@ WeightSizes WeightMemory(const ModelConfig& config, DType activation, DType stor
   return sizes;
 }
 
-void SetQuantizedLimits(const ModelConfig& config, backend::StepLimits* limits) {
-  limits->quantized_columns = 0;
+void SetMatrixLimits(const ModelConfig& config, backend::StepLimits* limits) {
+  limits->quantized_columns = limits->experts = limits->experts_per_token = 0;
   const auto add = [&](bool quantized, int64_t cols) {
     if (!quantized && config.load_bits == 0) return;
     limits->quantized_columns = std::max(limits->quantized_columns, static_cast<int>(cols));
@@ -87,6 +90,10 @@ void SetQuantizedLimits(const ModelConfig& config, backend::StepLimits* limits) 
     for (const SublayerSpec& sublayer : layer.sublayers) {
       ForEachProduct(
           sublayer, [&](const ProductSpec& product, int) { add(product.quantized, product.cols); });
+      if (const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body)) {
+        limits->experts = std::max(limits->experts, experts->count);
+        limits->experts_per_token = std::max(limits->experts_per_token, experts->routing.per_token);
+      }
     }
   }
   add(config.lm_head_quantized, config.hidden_dim);
@@ -104,8 +111,10 @@ MemorySize RopeMemory(const ModelConfig& config, int max_positions) {
 }
 
 Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_rows,
-                        DType activation, bool needs_gate_up) {
-  int64_t q = 0, qkv = 0, ffn = 0, expert_rows = 0, experts_count = 0;
+                        DType activation, const ScratchNeeds& needs) {
+  int64_t q = 0, qkv = 0, ffn = 0, experts_count = 0;
+  backend::ExpertScratch experts_rows;
+  bool needs_gate_up = needs.gate_up;
   for (const LayerSpec& layer : config.layers) {
     for (const SublayerSpec& sublayer : layer.sublayers) {
       if (const auto* attention = std::get_if<AttentionSpec>(&sublayer.body)) {
@@ -113,9 +122,12 @@ Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_r
         qkv = std::max(qkv, attention->qkv.rows());
       } else if (const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body)) {
         ffn = std::max<int64_t>(ffn, experts->expert.ffn_dim);
-        expert_rows = max_rows;
         experts_count = std::max<int64_t>(experts_count, experts->count);
-        needs_gate_up = true;
+        const auto scratch = backend::ExpertScratch::For(max_rows, experts->routing.per_token,
+                                                         needs.experts_at_once);
+        experts_rows.inputs = std::max(experts_rows.inputs, scratch.inputs);
+        experts_rows.results = std::max(experts_rows.results, scratch.results);
+        needs_gate_up = needs_gate_up || scratch.inputs > 0;
       } else {
         ffn = std::max<int64_t>(ffn, std::get<MlpSpec>(sublayer.body).ffn_dim);
       }
@@ -131,10 +143,10 @@ Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_r
           .attended = {rows, q, activation},
           .delta = {rows, d, DType::kF32},
           .gate_up = {needs_gate_up ? rows : 0, 2 * ffn, DType::kF32},
-          .gated = {rows, ffn, activation},
-          .expert_logits = {expert_rows, experts_count, DType::kF32},
-          .expert_inputs = {expert_rows, d, activation},
-          .expert_results = {expert_rows, d, DType::kF32},
+          .gated = {std::max(rows, experts_rows.results), ffn, activation},
+          .expert_logits = {experts_count > 0 ? rows : 0, experts_count, DType::kF32},
+          .expert_inputs = {experts_rows.inputs, d, activation},
+          .expert_results = {experts_rows.results, d, DType::kF32},
           .logit_residual = {logit_rows, d, DType::kF32},
           .logit_q = {logit_rows, q, DType::kF32},
           .logits = {logit_rows, LogitStride(config.vocab_size), DType::kF32}};

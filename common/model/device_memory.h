@@ -57,13 +57,19 @@ WeightSizes WeightMemory(const ModelConfig& config, backend::DType activation,
                          backend::DType stored_embedding, const WeightFormat& format = {});
 
 // Sets the fields of `limits` about quantised matrices.
-void SetQuantizedLimits(const ModelConfig& config, backend::StepLimits* limits);
+void SetMatrixLimits(const ModelConfig& config, backend::StepLimits* limits);
 
 // Size of the RoPE tables: cos and sin of every position.
 MemorySize RopeMemory(const ModelConfig& config, int max_positions);
 
 // Elements between two rows of logits: a multiple of 8, since GPU kernels move 16 bytes at a time.
 constexpr int64_t LogitStride(int64_t vocab_size) { return (vocab_size + 7) / 8 * 8; }
+
+// What a backend says of the scratch of its operations.
+struct ScratchNeeds {
+  bool gate_up = true;           // Backend::needs_gate_up
+  bool experts_at_once = false;  // Backend::experts_at_once
+};
 
 // The tensors between the operations of the largest step.
 struct Workspaces {
@@ -73,25 +79,25 @@ struct Workspaces {
     backend::DType dtype = backend::DType::kF32;
     int64_t size_bytes() const { return rows * cols * static_cast<int64_t>(SizeOf(dtype)); }
   };
-  Shape residual;        // f32 [rows, d]
-  Shape normed;          // activation [rows, d]
-  Shape qkv;             // f32 [rows, (Hq + 2 Hkv) h]
-  Shape q;               // f32 [rows, Hq h]
-  Shape attended;        // activation [rows, Hq h]
-  Shape delta;           // f32 [rows, d]
-  Shape gate_up;         // f32 [rows, 2 f], or no rows
-  Shape gated;           // activation [rows, f]
-  Shape expert_logits;   // f32 [rows, experts]; rows 0 without experts
-  Shape expert_inputs;   // activation [rows, d]; the same
-  Shape expert_results;  // f32 [rows, d]; the same
+  Shape residual;  // f32 [rows, d]
+  Shape normed;    // activation [rows, d]
+  Shape qkv;       // f32 [rows, (Hq + 2 Hkv) h]
+  Shape q;         // f32 [rows, Hq h]
+  Shape attended;  // activation [rows, Hq h]
+  Shape delta;     // f32 [rows, d]
+  Shape gate_up;   // f32 [rows, 2 f], or no rows
+  Shape gated;     // activation [rows, f]
+  // No rows without experts; backend::ExpertScratch. gated has rows for their results, too.
+  Shape expert_logits;   // f32 [rows, experts]
+  Shape expert_inputs;   // activation [input rows, d]
+  Shape expert_results;  // f32 [result rows, d]
   Shape logit_residual;  // f32 [logit rows, d]
   Shape logit_q;         // f32 [logit rows, Hq h]
   Shape logits;          // f32 [logit rows, LogitStride(v)]
 };
 // Returns the shapes for the widest layers, with at most as many logit rows as rows.
-// needs_gate_up: the backend's.
 Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_rows,
-                        backend::DType activation, bool needs_gate_up);
+                        backend::DType activation, const ScratchNeeds& needs);
 MemorySize WorkspaceMemory(const Workspaces& workspaces);
 
 }  // namespace baton::model

@@ -164,22 +164,6 @@ absl::Status ApplyRopeFactors(const Checkpoint& checkpoint, ModelConfig* model) 
 
 }  // namespace
 
-bool ModelConfig::has_experts() const {
-  for (const LayerSpec& layer : layers) {
-    for (const SublayerSpec& sublayer : layer.sublayers) {
-      if (std::holds_alternative<ExpertsSpec>(sublayer.body)) return true;
-    }
-  }
-  return false;
-}
-
-absl::Status ModelConfig::CheckDevice(bool computes_experts, absl::string_view device) const {
-  if (computes_experts || !has_experts()) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
-                   absl::StrCat(architecture, ": found experts on ", device,
-                                ", expected a CPU: GPUs do not compute experts yet"));
-}
-
 bool PinPositions(int max_positions, ModelConfig* model) {
   if (model->original_positions == 0 || max_positions <= model->original_positions) return false;
   model->ropes[0].inverse_frequencies = model->long_inverse_frequencies;

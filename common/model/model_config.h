@@ -71,11 +71,6 @@ struct ModelConfig {
   // one model.
   uint64_t fingerprint = 0;
   uint64_t tokenizer_fingerprint = 0;  // Tokenizer::fingerprint() of tokenizer.json
-
-  bool has_experts() const;
-  // UNIMPLEMENTED (UNSUPPORTED_MODEL) for experts on a device that does not compute them; `device`
-  // is what messages call it.
-  absl::Status CheckDevice(bool computes_experts, absl::string_view device) const;
 };
 
 // Sets the rotation of a longrope model that is served with contexts of up to `max_positions`

@@ -151,9 +151,9 @@ void DenseTransformer::TuneProducts() {
 }
 
 absl::Status DenseTransformer::AllocateWorkspaces() {
-  const Workspaces shapes =
-      WorkspacesOf(config_, options_.max_batch_tokens, options_.max_logit_rows,
-                   backend_.activation_dtype(), backend_.needs_gate_up());
+  const Workspaces shapes = WorkspacesOf(
+      config_, options_.max_batch_tokens, options_.max_logit_rows, backend_.activation_dtype(),
+      {.gate_up = backend_.needs_gate_up(), .experts_at_once = backend_.experts_at_once()});
   const std::pair<Workspace*, const Workspaces::Shape*> all[] = {
       {&residual_, &shapes.residual},
       {&normed_, &shapes.normed},
@@ -203,6 +203,8 @@ Tensor DenseTransformer::AddAndNorm(const Rows& rows, const Pending& pending,
     args.delta_scale = pending.sublayer->residual_scale;
     if (const auto* mlp = std::get_if<MlpWeights>(&pending.weights->body)) {
       args.delta_scale /= mlp->scale;
+    } else if (const auto* experts = std::get_if<ExpertsWeights>(&pending.weights->body)) {
+      args.delta_scale /= experts->scale;
     }
     args.delta_weight = pending.weights->norm_after.get();
   }
@@ -267,17 +269,18 @@ void DenseTransformer::FeedForward(const MlpSpec& spec, const MlpWeights& weight
 void DenseTransformer::MixExperts(const ExpertsSpec& spec, const ExpertsWeights& weights,
                                   const Tensor& normed, const Rows& rows) {
   const int64_t d = config_.hidden_dim, ffn = spec.expert.ffn_dim;
+  const auto scratch =
+      backend::ExpertScratch::For(rows.count, spec.routing.per_token, backend_.experts_at_once());
   backend_.Experts({.x = normed,
                     .router = weights.router.get(),
                     .routing = spec.routing,
-                    .gate_up = weights.gate_up,
-                    .down = weights.down,
-                    .gating = {.activation = spec.expert.activation},
+                    .group = weights.group.get(),
+                    .gating = {.activation = spec.expert.activation, .scale = weights.scale},
                     .logits = expert_logits_.View(rows.count, spec.count),
-                    .inputs = expert_inputs_.View(rows.count, d),
-                    .gate_up_rows = gate_up_.View(rows.count, 2 * ffn),
-                    .gated = gated_.View(rows.count, ffn),
-                    .results = expert_results_.View(rows.count, d),
+                    .inputs = expert_inputs_.View(scratch.inputs, d),
+                    .gate_up_rows = gate_up_.View(scratch.inputs, 2 * ffn),
+                    .gated = gated_.View(scratch.results, ffn),
+                    .results = expert_results_.View(scratch.results, d),
                     .out = delta_.View(rows.count, d)});
 }
 

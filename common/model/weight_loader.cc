@@ -241,6 +241,13 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::Router(const Part& p
   return backend_.PackRouter(taken.matrix);
 }
 
+absl::StatusOr<std::unique_ptr<backend::ExpertGroup>> WeightLoader::Group(
+    std::vector<backend::ExpertMatrices> experts, absl::string_view router) {
+  auto group = backend_.GroupExperts(std::move(experts));
+  if (!group.ok()) return Annotate(group.status(), absl::StrCat("the experts of ", router));
+  return group;
+}
+
 void WeightLoader::AddLoss(const HostMatrix& matrix) {
   const DType target = backend_.activation_dtype();
   if (matrix.dtype != target && target != DType::kF32) loss_from_ = matrix.dtype;

@@ -64,6 +64,9 @@ class WeightLoader {
     return Matrix({part}, cols, quantized, load_bits_ == 0 ? 0 : kLmHeadLoadBits, nullptr);
   }
   absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> Router(const Part& part, int64_t cols);
+  // router: the name of their router, for messages.
+  absl::StatusOr<std::unique_ptr<backend::ExpertGroup>> Group(
+      std::vector<backend::ExpertMatrices> experts, absl::string_view router);
   // Vectors one behind the other, as f32.
   absl::StatusOr<std::unique_ptr<backend::Buffer>> Vector(absl::Span<const Part> parts);
   // The weight of a norm, as it is multiplied with.

@@ -36,7 +36,7 @@ class LayerLoader {
       if (const auto* attention = std::get_if<AttentionSpec>(&sublayer.body)) {
         BATON_ASSIGN_OR_RETURN(loaded.body, Attention(*attention));
       } else if (const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body)) {
-        BATON_ASSIGN_OR_RETURN(loaded.body, Experts(*experts));
+        BATON_ASSIGN_OR_RETURN(loaded.body, Experts(*experts, norm_before.host));
       } else {
         BATON_ASSIGN_OR_RETURN(loaded.body,
                                Mlp(std::get<MlpSpec>(sublayer.body), norm_before.host));
@@ -121,17 +121,20 @@ class LayerLoader {
     return weights;
   }
 
-  absl::StatusOr<ExpertsWeights> Experts(const ExpertsSpec& spec) {
+  absl::StatusOr<ExpertsWeights> Experts(const ExpertsSpec& spec,
+                                         const std::vector<float>& norm_before) {
     ExpertsWeights weights;
     const WeightLoader::Part router = Parts(spec.router, ".weight").front();
     BATON_ASSIGN_OR_RETURN(weights.router, loader_.Router(router, spec.router.cols));
+    std::vector<backend::ExpertMatrices> matrices;
     for (int expert = 0; expert < spec.count; ++expert) {
-      BATON_ASSIGN_OR_RETURN(weights.experts.emplace_back(), Mlp(spec.expert, {}, expert));
+      BATON_ASSIGN_OR_RETURN(weights.experts.emplace_back(), Mlp(spec.expert, norm_before, expert));
       const MlpWeights& loaded = weights.experts.back();
-      BATON_CHECK_EQ(loaded.scale, 1) << "no device has experts and computes in float16";
-      weights.gate_up.push_back(loaded.gate_up.matrix.get());
-      weights.down.push_back(loaded.down.matrix.get());
+      weights.scale = std::min(weights.scale, loaded.scale);
+      matrices.push_back(
+          {.gate_up = loaded.gate_up.matrix.get(), .down = loaded.down.matrix.get()});
     }
+    BATON_ASSIGN_OR_RETURN(weights.group, loader_.Group(std::move(matrices), router.name));
     return weights;
   }
 

@@ -32,7 +32,8 @@ struct MlpWeights {
 struct ExpertsWeights {
   std::unique_ptr<backend::PackedMatrix> router;
   std::vector<MlpWeights> experts;
-  std::vector<const backend::PackedMatrix*> gate_up, down;  // of each
+  std::unique_ptr<backend::ExpertGroup> group;  // of them
+  float scale = 1;                              // on what down multiplies, of all of them
 };
 struct SublayerWeights {
   std::unique_ptr<backend::Buffer> norm_before, norm_after;         // [d]
@@ -62,7 +63,7 @@ std::optional<backend::DType> EmbeddingDType(const Checkpoint& checkpoint,
 // INVALID_ARGUMENT, naming file and tensor, if one is missing or misshapen. UNIMPLEMENTED for a
 // dtype that weights cannot have, or a bias or norm that the architecture does not have: ignoring
 // it would change the answer. Other unknown tensors are ignored with a warning. `progress` may be
-// empty. REQUIRES: ModelConfig::CheckDevice of the backend.
+// empty.
 absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config,
                                     const std::function<void(double)>& progress,
                                     backend::Backend& backend);

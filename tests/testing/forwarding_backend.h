@@ -97,11 +97,15 @@ class ForwardingBackend : public backend::Backend {
                    const backend::Tensor& out) override {
     inner_->MatMulGated(x, gate_up, args, scratch, out);
   }
-  bool has_experts() const override { return inner_->has_experts(); }
   absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> PackRouter(
       const backend::HostMatrix& matrix) override {
     return inner_->PackRouter(matrix);
   }
+  absl::StatusOr<std::unique_ptr<backend::ExpertGroup>> GroupExperts(
+      std::vector<backend::ExpertMatrices> experts) override {
+    return inner_->GroupExperts(std::move(experts));
+  }
+  bool experts_at_once() const override { return inner_->experts_at_once(); }
   void Experts(const backend::ExpertsArgs& args) override { inner_->Experts(args); }
   void ScaleLogits(const backend::Tensor& logits, float scale, float cap) override {
     inner_->ScaleLogits(logits, scale, cap);

@@ -123,7 +123,6 @@ class CpuBackend final : public Backend {
                    const RopeWriteArgs& args) override;
   void Attention(const DeviceBatch& batch, const KvPool& pool, const AttentionArgs& args) override;
   void Gate(const Tensor& gate_up, const GatedArgs& args, const Tensor& out) override;
-  bool has_experts() const override { return true; }
   // PackedWeights keeps 16-bit values as they are and multiplies them in float32.
   absl::StatusOr<std::unique_ptr<PackedMatrix>> PackRouter(const HostMatrix& matrix) override {
     return PackedWeights::Pack({matrix}, DType::kF32, pool_);

@@ -20,8 +20,7 @@ Tensor FirstRows(const Tensor& tensor, int64_t rows) {
 }  // namespace
 
 void ExpertsRunner::Run(const ExpertsArgs& args) {
-  BATON_CHECK_EQ(args.gate_up.size(), args.down.size());
-  BATON_CHECK_EQ(static_cast<int64_t>(args.gate_up.size()), args.router->out_features());
+  BATON_CHECK_EQ(static_cast<int64_t>(args.group->experts().size()), args.router->out_features());
   BATON_CHECK_EQ(args.x.rows, args.out.rows);
   BATON_CHECK_EQ(args.x.cols, args.router->in_features());
   CheckF32(args.results);
@@ -62,7 +61,8 @@ void ExpertsRunner::Route(const ExpertsArgs& args) {
 void ExpertsRunner::RunExpert(const ExpertsArgs& args, size_t expert) {
   const std::vector<RoutedRow>& routed = rows_[expert];
   const auto count = static_cast<int64_t>(routed.size());
-  const auto& gate_up_weights = static_cast<const CpuMatrix&>(*args.gate_up[expert]);
+  const ExpertMatrices& matrices = args.group->experts()[expert];
+  const auto& gate_up_weights = static_cast<const CpuMatrix&>(*matrices.gate_up);
   const Tensor x = FirstRows(args.inputs, count), gate_up = FirstRows(args.gate_up_rows, count);
   const Tensor gated = FirstRows(args.gated, count), results = FirstRows(args.results, count);
   const size_t row_bytes = static_cast<size_t>(x.cols) * SizeOf(x.dtype);
@@ -75,7 +75,7 @@ void ExpertsRunner::RunExpert(const ExpertsArgs& args, size_t expert) {
     kernels_.gate(gate, gate + gated.cols, static_cast<Activation>(args.gating.activation),
                   args.gating.scale, gated.cols, ElementOf(gated.dtype), RowOf(gated, i));
   });
-  matmul_.Run(gated, static_cast<const CpuMatrix&>(*args.down[expert]), nullptr, results);
+  matmul_.Run(gated, static_cast<const CpuMatrix&>(*matrices.down), nullptr, results);
   ForRows(pool_, count, results.cols, [&](int64_t i) {
     const RoutedRow& to = routed[static_cast<size_t>(i)];
     const float* from = At<float>(results, i);

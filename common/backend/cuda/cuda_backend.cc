@@ -7,11 +7,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/backend/cuda/expert_operations.h"
 #include "common/backend/cuda/kernels/attention.h"
 #include "common/backend/cuda/kernels/blocks.h"
 #include "common/backend/cuda/kernels/elementwise.h"
 #include "common/backend/cuda/kernels/rope_write.h"
 #include "common/backend/cuda/matrices/device_weights.h"
+#include "common/backend/cuda/matrices/expert_group.h"
 #include "common/backend/cuda/matrices/gated_product.h"
 #include "common/backend/cuda/matrices/product_uses.h"
 #include "common/backend/cuda/matrices/quantized_matrix.h"
@@ -77,6 +79,17 @@ class CudaBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<PackedMatrix>> PackQuantized(
       absl::Span<const QuantizedHostMatrix> stacked) override {
     return CudaQuantizedMatrix::Make(stacked, activation_dtype_, *this, *staging_);
+  }
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> PackRouter(const HostMatrix& matrix) override {
+    return CudaRouter::Make(matrix, *this, *staging_);
+  }
+  absl::StatusOr<std::unique_ptr<ExpertGroup>> GroupExperts(
+      std::vector<ExpertMatrices> experts) override {
+    return CudaExpertGroup::Make(std::move(experts), *this, *staging_);
+  }
+  bool experts_at_once() const override { return true; }
+  void Experts(const ExpertsArgs& args) override {
+    EnqueueExperts(args, experts_, activation_dtype_, stream_);
   }
   absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(const RopeSpec& spec,
                                                            int max_positions) override {
@@ -175,6 +188,7 @@ class CudaBackend final : public Backend {
   float* totals_ = nullptr;
   BlockPair* copied_blocks_ = nullptr;  // [kCopiedBlocksAtOnce]
   QuantizedWorkspaces quantized_;
+  ExpertWorkspace experts_;
 };
 
 absl::Status CudaBackend::Initialize() {
@@ -217,6 +231,8 @@ absl::Status CudaBackend::Prepare(const StepLimits& limits) {
   quantized_.sizes = sizes.quantized;
   BATON_ASSIGN_OR_RETURN(quantized_.dequantized, Keep(sizes.quantized.dequantized));
   BATON_ASSIGN_OR_RETURN(quantized_.reordered, Keep(sizes.quantized.reordered));
+  BATON_ASSIGN_OR_RETURN(void* const experts, Keep(sizes.experts));
+  experts_ = ExpertWorkspace::In(experts, limits);
   partials_ = static_cast<float*>(partials);
   counters_ = static_cast<unsigned*>(counters);
   totals_ = static_cast<float*>(totals);

@@ -5,6 +5,9 @@ set(BATON_CUDA_KERNELS
   kernels/attention_tile.cu
   kernels/blocks.cu
   kernels/elementwise.cu
+  kernels/experts.cu
+  kernels/experts_matmul.cu
+  kernels/experts_quantized.cu
   kernels/matmul.cu
   kernels/matmul_tile.cu
   kernels/norm.cu
@@ -15,7 +18,9 @@ set(BATON_CUDA_KERNELS
 # Host code that both share.
 set(BATON_CUDA_HOST_SOURCES
   cuda_backend.cc
+  expert_operations.cc
   matrices/device_weights.cc
+  matrices/expert_group.cc
   matrices/gated_product.cc
   matrices/product_uses.cc
   matrices/quantized_matrix.cc

@@ -87,7 +87,7 @@ TEST_F(MemoryPlanTest, AddsUp) {
   EXPECT_EQ(plan->rope_bytes, 32768 * 64 * 2 * 4);
   EXPECT_EQ(
       plan->activation_bytes,
-      model::WorkspaceMemory(model::WorkspacesOf(config_, 2048, 64, backend::DType::kF16, true))
+      model::WorkspaceMemory(model::WorkspacesOf(config_, 2048, 64, backend::DType::kF16, {}))
           .device_bytes);
   EXPECT_EQ(plan->fixed_bytes(),
             plan->weight_bytes + plan->rope_bytes + plan->activation_bytes + 10 * kMiB);

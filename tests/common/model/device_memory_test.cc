@@ -47,6 +47,12 @@ class CountingBackend final : public baton::testing::ForwardingBackend {
     size.Add(matrix.rows * matrix.cols * int64_t{sizeof(float)});
     return ForwardingBackend::PackRouter(matrix);
   }
+  absl::StatusOr<std::unique_ptr<backend::ExpertGroup>> GroupExperts(
+      std::vector<backend::ExpertMatrices> experts) override {
+    const auto count = static_cast<int64_t>(experts.size());
+    for (int i = 0; i < 2; ++i) size.Add(count * backend::kExpertTableEntryBytes);
+    return ForwardingBackend::GroupExperts(std::move(experts));
+  }
   absl::StatusOr<std::unique_ptr<backend::RopeTable>> MakeRopeTable(const backend::RopeSpec& spec,
                                                                     int max_positions) override {
     for (int i = 0; i < 2; ++i) {
@@ -90,7 +96,7 @@ TEST(DeviceMemoryTest, IsWhatLoadingTakes) {
                            : backend::DType::kBF16)
               .total();
       const MemorySize rope = RopeMemory(*config, 100);
-      const MemorySize workspaces = WorkspaceMemory(WorkspacesOf(*config, 48, 7, activation, true));
+      const MemorySize workspaces = WorkspaceMemory(WorkspacesOf(*config, 48, 7, activation, {}));
       EXPECT_EQ(backend.size.bytes, weights.bytes + rope.bytes + workspaces.bytes);
       EXPECT_EQ(backend.size.allocations,
                 weights.allocations + rope.allocations + workspaces.allocations);
@@ -155,7 +161,7 @@ TEST(DeviceMemoryTest, QuantizedMatricesAreTheirBitsScalesAndZeroPoints) {
 TEST(DeviceMemoryTest, LogitRowsAreRows) {
   const auto config = LoadModelConfig(BATON_CHECKPOINT_DIR "/tiny-llama");
   ASSERT_TRUE(config.ok()) << config.status();
-  const Workspaces few = WorkspacesOf(*config, 3, 10, backend::DType::kF16, true);
+  const Workspaces few = WorkspacesOf(*config, 3, 10, backend::DType::kF16, {});
   EXPECT_EQ(few.logits.rows, 3);
   EXPECT_EQ(few.logits.cols, LogitStride(config->vocab_size));
   EXPECT_EQ(few.normed.size_bytes(), 3 * config->hidden_dim * 2);
@@ -165,8 +171,8 @@ TEST(DeviceMemoryTest, LogitRowsAreRows) {
 TEST(DeviceMemoryTest, GateAndUpTakeNothingWhereTheBackendDoesWithout) {
   const auto config = LoadModelConfig(BATON_CHECKPOINT_DIR "/tiny-llama");
   ASSERT_TRUE(config.ok()) << config.status();
-  const Workspaces with = WorkspacesOf(*config, 3, 1, backend::DType::kF16, true);
-  const Workspaces without = WorkspacesOf(*config, 3, 1, backend::DType::kF16, false);
+  const Workspaces with = WorkspacesOf(*config, 3, 1, backend::DType::kF16, {});
+  const Workspaces without = WorkspacesOf(*config, 3, 1, backend::DType::kF16, {.gate_up = false});
   EXPECT_EQ(with.gate_up.size_bytes(), 3 * 2 * config->layers[0].mlp().ffn_dim * 4);
   EXPECT_EQ(WorkspaceMemory(with).bytes - WorkspaceMemory(without).bytes,
             with.gate_up.size_bytes());

@@ -76,7 +76,7 @@ class ModelRunner {
                                .layers = static_cast<int>(config_.layers.size()),
                                .hidden_dim = config_.hidden_dim,
                                .vocab_size = config_.vocab_size};
-    SetQuantizedLimits(config_, &limits);
+    SetMatrixLimits(config_, &limits);
     const absl::Status prepared = backend_->Prepare(limits);
     EXPECT_TRUE(prepared.ok()) << prepared;
     if (!prepared.ok()) return;

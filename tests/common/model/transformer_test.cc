@@ -223,7 +223,9 @@ TEST_P(GatedRangeTest, LogitsAreThoseOfFloat32) {
   ASSERT_TRUE(exact.ok() && model.ok());
   const std::vector<int32_t> prompt = Prompt(40, exact.config().vocab_size);
   const Logits whole = model.Run(prompt, prompt.size());
-  EXPECT_LE(LargestDifference(whole, exact.Run(prompt, prompt.size())), device().logit_tolerance);
+  // What rounding changes of a router's logits changes the weights of all experts.
+  const double tolerance = device().logit_tolerance * (shape() == "tiny-qwen3-moe-gated" ? 4 : 1);
+  EXPECT_LE(LargestDifference(whole, exact.Run(prompt, prompt.size())), tolerance);
   EXPECT_TRUE(model.Run(prompt, 13) == whole) << "in chunks";
 }
 
@@ -311,9 +313,9 @@ INSTANTIATE_TEST_SUITE_P(Families, TransformerTest,
                            return NameOf(std::get<0>(info.param)) + "_" +
                                   std::get<1>(info.param).name;
                          });
-// No GPU computes them yet.
 INSTANTIATE_TEST_SUITE_P(Experts, TransformerTest,
-                         ::testing::Combine(kExperts, ::testing::ValuesIn(DevicesOf(false))),
+                         ::testing::Combine(kExperts,
+                                            ::testing::ValuesIn(baton::testing::Devices())),
                          [](const auto& info) {
                            return NameOf(std::get<0>(info.param)) + "_" +
                                   std::get<1>(info.param).name;
@@ -328,7 +330,7 @@ INSTANTIATE_TEST_SUITE_P(
     Shapes, GatedRangeTest,
     ::testing::Combine(::testing::Values("tiny-llama-gated", "tiny-llama-gated-gptq",
                                          "tiny-gemma3-270m-gated", "tiny-olmo2-gated",
-                                         "tiny-phi3-gated"),
+                                         "tiny-phi3-gated", "tiny-qwen3-moe-gated"),
                        ::testing::ValuesIn(ExactDevices())),
     [](const auto& info) {
       return NameOf(std::get<0>(info.param)) + "_" + std::get<1>(info.param).name;

@@ -2,6 +2,7 @@
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_MATMUL_CORE_CUH_
 #define BATON_COMMON_BACKEND_CUDA_KERNELS_MATMUL_CORE_CUH_
 
+#include "common/backend/cuda/kernels/elements.cuh"
 #include "common/backend/cuda/kernels/index_maps.h"
 #include "common/backend/cuda/kernels/matmul.h"
 #include "common/backend/cuda/simt/simt.h"
@@ -10,11 +11,27 @@ namespace baton::backend::cuda {
 
 inline constexpr int kColumnTile = 8;  // columns of a product
 
+// Of a block that multiplies few rows: a warp for each slice.
+inline constexpr int kRowsThreads = kSlices * kWarpLanes;
+
 // What slices' sums are added to: leaves the first as it is, a zero's sign too.
 inline constexpr float kNoSlice = -0.0f;
 
 BATON_DEVICE const uint16_t* MatrixRow(const void* matrix, int64_t row, int64_t stride) {
   return static_cast<const uint16_t*>(matrix) + row * stride;
+}
+BATON_DEVICE uint16_t* MatrixRow(void* matrix, int64_t row, int64_t stride) {
+  return static_cast<uint16_t*>(matrix) + row * stride;
+}
+
+// A row of a product's x, and the row of its result.
+template <class Matrices>
+BATON_DEVICE const uint16_t* XRow(const Matrices& launch, int row) {
+  return MatrixRow(launch.x, row, launch.x_stride);
+}
+template <class Matrices>
+BATON_DEVICE auto* OutRow(const Matrices& launch, int row) {
+  return launch.out + row * launch.out_stride;
 }
 
 // The operands of two products, of rows g and g + 8 of x. hidden_zero: see HiddenZero.
@@ -35,12 +52,19 @@ BATON_DEVICE void Accumulate(float (&sums)[4], const RowsOperand& rows, const Ve
   }
 }
 
-BATON_DEVICE float Biased(const MatMulLaunch& launch, int column, float sum) {
-  return launch.bias == nullptr ? sum : Add(sum, LoadGlobal(launch.bias + column));
+BATON_DEVICE float Biased(const float* bias, int column, float sum) {
+  return bias == nullptr ? sum : Add(sum, BitsFloat(Load4(bias + column)));
 }
-BATON_DEVICE void StoreSum(const MatMulLaunch& launch, int row, int column, float sum) {
+template <class Matrices>
+BATON_DEVICE void StoreSum(const Matrices& launch, int row, int column, float sum) {
   if (row >= launch.rows || column >= launch.n) return;
-  StoreGlobal(launch.out + row * launch.out_stride + column, Biased(launch, column, sum));
+  StoreGlobal(OutRow(launch, row) + column, Biased(launch.bias, column, sum));
+}
+
+// A column of the result of gate and up.
+template <class Matrices>
+BATON_DEVICE float GatedSum(const Matrices& launch, int column, float gate, float up) {
+  return Gated(gate, up, launch.gating);
 }
 
 // matmul_tile.cu. shape: kSmallTile or kLargeTile.

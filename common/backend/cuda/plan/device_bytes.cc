@@ -1,7 +1,10 @@
-// What the upload of batches, the sampler, the copier of KV and products of quantised weights take
-// of the device: their arithmetic, apart from what launches kernels, for builds that have none.
+// What the upload of batches, the sampler, the copier of KV, products of quantised weights and
+// experts take of the device: their arithmetic, apart from what launches kernels, for builds that
+// have none.
 #include <algorithm>
 
+#include "common/backend/cuda/kernels/experts.h"
+#include "common/backend/cuda/matrices/expert_group.h"
 #include "common/backend/cuda/matrices/quantized_matrix.h"
 #include "common/backend/cuda/runtime/arena.h"
 #include "common/backend/cuda/runtime/kv_copier.h"
@@ -113,6 +116,24 @@ QuantizedWorkspaces::Sizes QuantizedWorkspaces::For(const StepLimits& limits) {
                       static_cast<size_t>(limits.quantized_columns) * sizeof(uint16_t);
   }
   return sizes;
+}
+
+std::vector<size_t> ExpertWorkspace::PartBytes(const StepLimits& limits) {
+  const auto pairs = static_cast<int>(
+      ExpertScratch::For(limits.max_rows, limits.experts_per_token, /*at_once=*/true).results);
+  const size_t words = Rounded(static_cast<size_t>(pairs) * sizeof(int32_t));
+  // The smallest tiles are the most.
+  const int tiles = ExpertTileCount(pairs, limits.experts, kLeastTileRows);
+  return {
+      Rounded(static_cast<size_t>(limits.experts) * sizeof(unsigned)), words, words, words, words,
+      Rounded(static_cast<size_t>(tiles) * sizeof(ExpertTile))};
+}
+
+size_t ExpertWorkspace::DeviceBytes(const StepLimits& limits) {
+  if (limits.experts == 0) return 0;
+  size_t sum = 0;
+  for (const size_t part : PartBytes(limits)) sum += part;
+  return sum;
 }
 
 }  // namespace baton::backend::cuda

@@ -49,6 +49,27 @@ MovedBytes DequantizeFloor(int64_t rows, int64_t k, int bits, int64_t group_size
           .written = kElement * rows * k};
 }
 
+MovedBytes ExpertMatMulFloor(const ExpertShape& shape) {
+  const int64_t matrix =
+      shape.bits == 16
+          ? kElement * shape.n * shape.k
+          : QuantizedExtentOf(shape.n, shape.k, shape.bits, shape.group_size).size_bytes();
+  return {.read = shape.experts * matrix + kElement * shape.x_rows * shape.k,
+          .written = kFloat * shape.pairs * shape.n};
+}
+
+MovedBytes ExpertMatMulGatedFloor(const ExpertShape& shape) {
+  return {.read = ExpertMatMulFloor(shape).read, .written = kElement * shape.pairs * shape.n / 2};
+}
+
+MovedBytes RouterFloor(int64_t rows, int64_t experts, int64_t cols) {
+  return {.read = (kElement * rows + kFloat * experts) * cols, .written = kFloat * rows * experts};
+}
+
+MovedBytes SumExpertsFloor(int64_t rows, int64_t per_token, int64_t cols) {
+  return {.read = kFloat * rows * per_token * (cols + 1), .written = kFloat * rows * cols};
+}
+
 MovedBytes GatherColumnsFloor(int64_t rows, int64_t cols) {
   return {.read = (kElement * rows + kFloat) * cols, .written = kElement * rows * cols};
 }

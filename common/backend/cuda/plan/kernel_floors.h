@@ -34,6 +34,18 @@ MovedBytes QuantizedMatMulFloor(int64_t rows, int64_t n, int64_t k, int bits, in
                                 bool has_bias);
 // `rows` rows of such a W, to 16 bits.
 MovedBytes DequantizeFloor(int64_t rows, int64_t k, int bits, int64_t group_size);
+// Products of experts (experts.h): `pairs` rows of out, of `x_rows` different rows of x, and the
+// matrices of `experts` different experts, W [n, k] of 16 bits or as quantized.h packs it.
+struct ExpertShape {
+  int64_t pairs = 0, x_rows = 0, experts = 0, n = 0, k = 0;
+  int bits = 16;
+  int64_t group_size = 0;
+};
+MovedBytes ExpertMatMulFloor(const ExpertShape& shape);
+MovedBytes ExpertMatMulGatedFloor(const ExpertShape& shape);  // out: n / 2 columns of 16 bits
+// Logits of so many experts, f32.
+MovedBytes RouterFloor(int64_t rows, int64_t experts, int64_t cols);
+MovedBytes SumExpertsFloor(int64_t rows, int64_t per_token, int64_t cols);
 MovedBytes GatherColumnsFloor(int64_t rows, int64_t cols);
 
 // K and V of every token that some row of a sequence sees, once for all of its rows and heads; q

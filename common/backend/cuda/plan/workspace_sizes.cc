@@ -5,7 +5,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/backend/cuda/kernels/attention.h"
 #include "common/backend/cuda/kernels/blocks.h"
+#include "common/backend/cuda/kernels/experts.h"
 #include "common/backend/cuda/kernels/index_maps.h"
+#include "common/backend/cuda/matrices/expert_group.h"
 #include "common/backend/cuda/runtime/arena.h"
 #include "common/backend/cuda/runtime/kv_copier.h"
 #include "common/backend/cuda/sampling/device_sampler.h"
@@ -33,6 +35,14 @@ absl::Status CheckSupported(const StepLimits& limits) {
   }
   if (limits.hidden_dim % 8 != 0) {
     return unsupported("hidden_size", limits.hidden_dim, "a multiple of 8");
+  }
+  if (limits.experts > kMostExperts) {
+    return unsupported("the number of experts", limits.experts,
+                       absl::StrCat("at most ", kMostExperts));
+  }
+  if (limits.experts_per_token > kMostChoices) {
+    return unsupported("num_experts_per_tok", limits.experts_per_token,
+                       absl::StrCat("at most ", kMostChoices));
   }
   if (limits.query_heads % limits.kv_heads != 0) {
     return unsupported("num_attention_heads", limits.query_heads,
@@ -63,6 +73,7 @@ WorkspaceSizes WorkspaceSizes::For(const StepLimits& limits, DType activation,
   sizes.sampler = DeviceSampler::DeviceBytes(limits);
   sizes.products = products_bytes;
   sizes.quantized = QuantizedWorkspaces::For(limits);
+  sizes.experts = ExpertWorkspace::DeviceBytes(limits);
   sizes.copied_blocks = kCopiedBlocksAtOnce * sizeof(BlockPair);
   const int64_t chunk_bytes = 2 * heads * limits.block_tokens *
                               (KvRowBytes(limits.kv_format, activation, limits.head_dim) +
@@ -74,7 +85,7 @@ WorkspaceSizes WorkspaceSizes::For(const StepLimits& limits, DType activation,
 size_t WorkspaceSizes::total() const {
   size_t sum = 0;
   for (const size_t part : {upload, partials, counters, totals, sampler, products, copied_blocks,
-                            copier, quantized.dequantized, quantized.reordered}) {
+                            copier, quantized.dequantized, quantized.reordered, experts}) {
     sum += (part + Arena::kAlignment - 1) / Arena::kAlignment * Arena::kAlignment;
   }
   return sum;

@@ -23,6 +23,7 @@ struct WorkspaceSizes {
   AttentionRoom room;
   size_t upload, partials, counters, totals, sampler, products, copied_blocks, copier;
   QuantizedWorkspaces::Sizes quantized;
+  size_t experts;
 
   // Each rounded up to the arena's alignment.
   size_t total() const;

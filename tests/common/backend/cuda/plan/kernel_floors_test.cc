@@ -6,11 +6,13 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "tests/common/backend/cuda/counted_launches.h"
+#include "tests/common/backend/cuda/counted_experts.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -21,7 +23,7 @@ constexpr double kGoal = 1.05;
 // Of kernels that keep something for themselves: more would be rows of it that are none.
 constexpr double kGoalWithKept = 1.01;
 
-class CudaKernelFloorsTest : public CountedLaunches {
+class CudaKernelFloorsTest : public CountedExperts {
  protected:
   static Counted WithReason(Counted counted, std::string reason) {
     counted.reason = std::move(reason);
@@ -79,7 +81,7 @@ TEST_F(CudaKernelFloorsTest, RequestsAreCountedByLaneAndSectorsOnce) {
 
 TEST_F(CudaKernelFloorsTest, EveryKernelMovesLittleMoreThanItsFloor) {
   const std::string split_sums = "the sums of splits, 4 bytes a row, head and dim, which L2 holds";
-  const std::vector<Counted> all = {
+  std::vector<Counted> all = {
       Attention(2, 1, 1023, 2, 7, 64).counted,
       Attention(1, 1, 2047, 1, 4, 128).counted,
       WithReason(Attention(1, 4, 508, 1, 4, 128).counted, split_sums),
@@ -109,6 +111,9 @@ TEST_F(CudaKernelFloorsTest, EveryKernelMovesLittleMoreThanItsFloor) {
       Dequantize(64, 1024, 4),
       Dequantize(64, 1024, 8),
       GatherColumns(4, 1024),
+      Router(1, 64, 1024),
+      Router(16, 64, 1024),
+      SumExperts(4, 8, 1024),
       Norm(4, 2048, false),
       Norm(4, 2048, true),
       Norm(4, 2048, true, true),
@@ -127,6 +132,12 @@ TEST_F(CudaKernelFloorsTest, EveryKernelMovesLittleMoreThanItsFloor) {
       Stage(3, 16'384, true),
       Stage(3, 16'384, false),
   };
+  for (const auto& [rows, chosen, bits] :
+       {std::tuple(1, 4, 16), {1, 4, 4}, {8, 16, 16}, {8, 16, 4}, {64, 16, 16}, {256, 16, 16}}) {
+    for (Counted& counted : Experts(rows, 4, 32, chosen, 512, 256, bits)) {
+      all.push_back(std::move(counted));
+    }
+  }
   for (const Counted& counted : all) {
     SCOPED_TRACE(absl::StrCat(counted.kernel, ", ", counted.shape));
     // Else the floor is none.
@@ -194,6 +205,19 @@ TEST(CudaKernelFloorsArithmeticTest, Products) {
             weights + 2 * 3584 + 4 * 37888);
   EXPECT_EQ(QuantizedMatMulGatedFloor(1, 18944, 3584, 4, 128).total(),
             weights + 2 * 3584 + 2 * 18944);
+}
+
+TEST(CudaKernelFloorsArithmeticTest, ExpertsThatAreChosenAreReadOnce) {
+  // Qwen3-30B-A3B, one token: 8 experts of 2048 to 2 x 768, which read the same row.
+  EXPECT_EQ(ExpertMatMulGatedFloor({8, 1, 8, 1536, 2048}).total(),
+            8 * 1536 * 2048 * 2 + 2048 * 2 + 8 * 768 * 2);
+  EXPECT_EQ(ExpertMatMulFloor({8, 8, 8, 2048, 768}).total(),
+            8 * 2048 * 768 * 2 + 8 * 768 * 2 + 8 * 2048 * 4);
+  // Half a byte a value and four bytes a group of 128.
+  EXPECT_EQ(ExpertMatMulFloor({8, 8, 8, 2048, 768, 4, 128}).read,
+            8 * 2048 * (768 / 2 + 6 * 4) + 8 * 768 * 2);
+  EXPECT_EQ(RouterFloor(2, 128, 2048).total(), 2 * 2048 * 2 + 128 * 2048 * 4 + 2 * 128 * 4);
+  EXPECT_EQ(SumExpertsFloor(2, 8, 2048).total(), 2 * 8 * 2048 * 4 + 2 * 8 * 4 + 2 * 2048 * 4);
 }
 
 TEST(CudaKernelFloorsArithmeticTest, Passes) {

@@ -1,0 +1,132 @@
+#include "common/backend/cuda/kernels/elements.cuh"
+#include "common/backend/cuda/kernels/expert_tile.cuh"
+#include "common/backend/cuda/kernels/experts.h"
+#include "common/backend/cuda/kernels/matmul_rows.cuh"
+#include "common/backend/cuda/kernels/matmul_tile.cuh"
+
+namespace baton::backend::cuda {
+namespace {
+
+template <class Element, int kRows>
+BATON_KERNEL_RESIDENT(kRowsThreads, 2)
+ExpertRowsKernel(ExpertMatMulLaunch launch) {
+  AwaitPrevious();
+  using Shape = RowsShape<kRows, 1>;
+  const TileProduct<const void*> tile(launch);
+  if (tile.rows == 0) return;  // whole blocks agree
+  const int first_column = static_cast<int>(BlockIndex().x) * kColumnTile;
+  const int column = Least(first_column + GroupOf(Lane()), tile.n - 1);
+  const uint16_t* const w[1] = {MatrixRow(tile.w, column, tile.k)};
+  SumSlice<Element, kRows>(tile, 0, w);
+  SyncThreads();
+  for (int i = ThreadIndex(); i < Shape::kOutputs; i += kRowsThreads) {
+    StoreSum(tile, i / kColumnTile, first_column + i % kColumnTile,
+             FoldSlices<Shape::kOutputs>(tile.k, i));
+  }
+}
+
+template <class Element, int kRows>
+BATON_KERNEL_RESIDENT(kRowsThreads, 2)
+ExpertGatedRowsKernel(ExpertMatMulGatedLaunch launch) {
+  AwaitPrevious();
+  using Shape = RowsShape<kRows, 2>;
+  const TileGated<const void*> tile(launch);
+  if (tile.rows == 0) return;  // whole blocks agree
+  const int first_column = static_cast<int>(BlockIndex().x) * kColumnTile;
+  const int column = first_column + GroupOf(Lane());
+  const uint16_t* const w[2] = {MatrixRow(tile.w, column, tile.k),
+                                MatrixRow(tile.w, tile.cols + column, tile.k)};
+  SumSlice<Element, kRows>(tile, 0, w);
+  SyncThreads();
+  // Two columns a thread: one access.
+  const int row = ThreadIndex() / (kColumnTile / 2), pair = ThreadIndex() % (kColumnTile / 2) * 2;
+  if (row >= kRows || row >= tile.rows) return;
+  float gated[2];
+  BATON_UNROLL for (int i = 0; i < 2; ++i) {
+    const int gate = row * Shape::kColumns + pair + i;
+    gated[i] = GatedSum(tile, first_column + pair + i, FoldSlices<Shape::kOutputs>(tile.k, gate),
+                        FoldSlices<Shape::kOutputs>(tile.k, gate + kColumnTile));
+  }
+  uint16_t* const out = MatrixRow(tile.out, row, tile.out_stride) + first_column + pair;
+  StoreGlobal(reinterpret_cast<uint32_t*>(out), Element::Pack(gated[0], gated[1]));
+}
+
+constexpr int kSide = kMostTileRows;
+
+template <class Element>
+BATON_KERNEL(TileShape<kSide>::kThreads)
+ExpertTileKernel(ExpertMatMulLaunch launch) {
+  AwaitPrevious();
+  const TileProduct<const void*> tile(launch);
+  if (tile.rows == 0) return;  // whole blocks agree
+  MultiplyTile<Product<TileProduct<const void*>>, Element, kSide>(tile, 0,
+                                                                  static_cast<int>(BlockIndex().x));
+}
+
+template <class Element>
+BATON_KERNEL(TileShape<kSide>::kThreads)
+ExpertGatedTileKernel(ExpertMatMulGatedLaunch launch) {
+  AwaitPrevious();
+  const TileGated<const void*> tile(launch);
+  if (tile.rows == 0) return;  // whole blocks agree
+  MultiplyTile<GatedProduct<TileGated<const void*>>, Element, kSide>(
+      tile, 0, static_cast<int>(BlockIndex().x));
+}
+
+template <class Element, int kRows>
+void LaunchRows(const ExpertMatMulLaunch& launch, Stream stream) {
+  Launch(ExpertRowsKernel<Element, kRows>,
+         ExpertGrid(launch.operands, launch.operands.w.n, kColumnTile), kRowsThreads,
+         RowsShape<kRows, 1>::kBytes, stream, launch);
+}
+template <class Element, int kRows>
+void LaunchRows(const ExpertMatMulGatedLaunch& launch, Stream stream) {
+  Launch(ExpertGatedRowsKernel<Element, kRows>,
+         ExpertGrid(launch.operands, launch.operands.w.n / 2, kColumnTile), kRowsThreads,
+         RowsShape<kRows, 2>::kBytes, stream, launch);
+}
+template <class Element>
+void LaunchTile(const ExpertMatMulLaunch& launch, Stream stream) {
+  Launch(ExpertTileKernel<Element>, ExpertGrid(launch.operands, launch.operands.w.n, kSide),
+         TileShape<kSide>::kThreads, TileShape<kSide>::kBytes, stream, launch);
+}
+template <class Element>
+void LaunchTile(const ExpertMatMulGatedLaunch& launch, Stream stream) {
+  Launch(ExpertGatedTileKernel<Element>, ExpertGrid(launch.operands, launch.operands.w.n, kSide),
+         TileShape<kSide>::kThreads, TileShape<kSide>::kBytes, stream, launch);
+}
+
+template <class Element, class AnyLaunch>
+void Dispatch(const AnyLaunch& launch, Stream stream) {
+  switch (launch.operands.tile_rows) {
+    case kLeastTileRows:
+      return LaunchRows<Element, kLeastTileRows>(launch, stream);
+    case kMiddleTileRows:
+      return LaunchRows<Element, kMiddleTileRows>(launch, stream);
+    default:
+      return LaunchTile<Element>(launch, stream);
+  }
+}
+
+template <class AnyLaunch>
+void DispatchAll(const AnyLaunch& launch, DType dtype, Stream stream) {
+  if (launch.operands.tile_count == 0) return;
+  if (launch.operands.bits != 16) return LaunchQuantizedExperts(launch, dtype, stream);
+  if (dtype == DType::kF16) {
+    Dispatch<Half>(launch, stream);
+  } else {
+    Dispatch<BFloat16>(launch, stream);
+  }
+}
+
+}  // namespace
+
+void LaunchExpertMatMul(const ExpertMatMulLaunch& launch, DType dtype, Stream stream) {
+  DispatchAll(launch, dtype, stream);
+}
+
+void LaunchExpertMatMulGated(const ExpertMatMulGatedLaunch& launch, DType dtype, Stream stream) {
+  DispatchAll(launch, dtype, stream);
+}
+
+}  // namespace baton::backend::cuda

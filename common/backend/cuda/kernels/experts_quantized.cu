@@ -1,0 +1,94 @@
+#include <type_traits>
+
+#include "common/backend/cuda/kernels/expert_tile.cuh"
+#include "common/backend/cuda/kernels/quantized.cuh"
+
+namespace baton::backend::cuda {
+namespace {
+
+template <class Element, int kBits, int kXTiles>
+BATON_KERNEL_RESIDENT(kRowsThreads, Resident(kXTiles))
+QuantizedExpertKernel(ExpertMatMulLaunch launch) {
+  AwaitPrevious();
+  constexpr int kColumns = kParts * kTileRows;
+  const TileProduct<QuantizedView> tile(launch);
+  if (tile.rows == 0) return;  // whole blocks agree
+  const int row_tile = static_cast<int>(BlockIndex().x) * kParts;
+  const int row_tiles[kParts] = {row_tile, Least(row_tile + 1, (tile.n - 1) / kTileRows)};
+  SumSlices<Element, kBits, kXTiles>(tile, 0, row_tiles);
+  for (int output = ThreadIndex(); output < kXTiles * kTileOutputs; output += kRowsThreads) {
+    const int row = output / kColumns, column = output % kColumns;
+    StoreSum(tile, row, row_tile * kTileRows + column, FoldSlices<kXTiles>(tile.k, row, column));
+  }
+}
+
+template <class Element, int kBits, int kXTiles>
+BATON_KERNEL_RESIDENT(kRowsThreads, Resident(kXTiles))
+QuantizedGatedExpertKernel(ExpertMatMulGatedLaunch launch) {
+  AwaitPrevious();
+  const TileGated<QuantizedView> tile(launch);
+  if (tile.rows == 0) return;  // whole blocks agree
+  const int row_tile = static_cast<int>(BlockIndex().x);
+  const int row_tiles[kParts] = {row_tile, row_tile + tile.cols / kTileRows};
+  SumSlices<Element, kBits, kXTiles>(tile, 0, row_tiles);
+  // Two columns a thread: one access.
+  const int output = ThreadIndex() * 2, row = output / kTileRows, column = output % kTileRows;
+  static_assert(kXTiles * kXTile * kTileRows <= kRowsThreads * 2);
+  if (row >= kXTiles * kXTile || row >= tile.rows) return;
+  const int first_column = row_tile * kTileRows;
+  float gated[2];
+  BATON_UNROLL for (int i = 0; i < 2; ++i) {
+    gated[i] =
+        GatedSum(tile, first_column + column + i, FoldSlices<kXTiles>(tile.k, row, column + i),
+                 FoldSlices<kXTiles>(tile.k, row, kTileRows + column + i));
+  }
+  uint16_t* const out = MatrixRow(tile.out, row, tile.out_stride) + first_column + column;
+  StoreGlobal(reinterpret_cast<uint32_t*>(out), Element::Pack(gated[0], gated[1]));
+}
+
+template <class Element, int kBits, int kXTiles>
+void LaunchTiles(const ExpertMatMulLaunch& launch, Stream stream) {
+  Launch(QuantizedExpertKernel<Element, kBits, kXTiles>,
+         ExpertGrid(launch.operands, launch.operands.w.n, kParts * kTileRows), kRowsThreads,
+         RowsBytes(kXTiles), stream, launch);
+}
+template <class Element, int kBits, int kXTiles>
+void LaunchTiles(const ExpertMatMulGatedLaunch& launch, Stream stream) {
+  Launch(QuantizedGatedExpertKernel<Element, kBits, kXTiles>,
+         ExpertGrid(launch.operands, launch.operands.w.n / 2, kTileRows), kRowsThreads,
+         RowsBytes(kXTiles), stream, launch);
+}
+
+template <class Element, int kBits, class AnyLaunch>
+void Dispatch(const AnyLaunch& launch, Stream stream) {
+  switch (launch.operands.tile_rows) {
+    case kLeastTileRows:
+      return LaunchTiles<Element, kBits, kLeastTileRows / kXTile>(launch, stream);
+    case kMiddleTileRows:
+      return LaunchTiles<Element, kBits, kMiddleTileRows / kXTile>(launch, stream);
+    default:
+      return LaunchTiles<Element, kBits, kMostTileRows / kXTile>(launch, stream);
+  }
+}
+
+template <class AnyLaunch>
+void DispatchAll(const AnyLaunch& launch, DType dtype, Stream stream) {
+  const bool four = launch.operands.bits == 4;
+  if (dtype == DType::kF16) {
+    four ? Dispatch<Half, 4>(launch, stream) : Dispatch<Half, 8>(launch, stream);
+  } else {
+    four ? Dispatch<BFloat16, 4>(launch, stream) : Dispatch<BFloat16, 8>(launch, stream);
+  }
+}
+
+}  // namespace
+
+void LaunchQuantizedExperts(const ExpertMatMulLaunch& launch, DType dtype, Stream stream) {
+  DispatchAll(launch, dtype, stream);
+}
+
+void LaunchQuantizedExperts(const ExpertMatMulGatedLaunch& launch, DType dtype, Stream stream) {
+  DispatchAll(launch, dtype, stream);
+}
+
+}  // namespace baton::backend::cuda

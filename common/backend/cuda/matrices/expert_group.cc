@@ -1,0 +1,128 @@
+#include "common/backend/cuda/matrices/expert_group.h"
+
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "common/backend/cpu/convert.h"
+#include "common/backend/cuda/matrices/device_weights.h"
+#include "common/backend/cuda/matrices/quantized_matrix.h"
+#include "common/base/check.h"
+#include "common/base/error.h"
+#include "common/base/status_macros.h"
+
+namespace baton::backend::cuda {
+namespace {
+
+static_assert(sizeof(ExpertMatrix) == kExpertTableEntryBytes);
+
+absl::Status UnsupportedExperts(absl::string_view found, absl::string_view expected) {
+  return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
+                   absl::StrCat("--device cuda: experts: found ", found, ", expected ", expected));
+}
+
+// What a table's matrices must have in common.
+struct Form {
+  QuantizedView view = {};
+  int bits = 16;
+
+  static Form Of(const PackedMatrix& matrix) {
+    Form form;
+    if (const auto* quantized = dynamic_cast<const CudaQuantizedMatrix*>(&matrix)) {
+      form = {quantized->view(), quantized->bits()};
+      form.view.values = form.view.groups = nullptr;
+    }
+    form.view.n = static_cast<int>(matrix.out_features());
+    form.view.k = static_cast<int>(matrix.in_features());
+    return form;
+  }
+  bool Equals(const Form& other) const {
+    const QuantizedView &a = view, &b = other.view;
+    return bits == other.bits && a.n == b.n && a.k == b.k && a.group_count == b.group_count &&
+           a.steps_a_group_log2 == b.steps_a_group_log2 && a.bf16_scales == b.bf16_scales;
+  }
+};
+
+absl::StatusOr<CudaExpertGroup::Table> MakeTable(absl::Span<const PackedMatrix* const> matrices,
+                                                 Backend& backend, HostStaging& staging) {
+  const Form form = Form::Of(*matrices[0]);
+  std::vector<ExpertMatrix> entries;
+  for (const PackedMatrix* matrix : matrices) {
+    if (!form.Equals(Form::Of(*matrix))) {
+      return UnsupportedExperts("matrices of several forms", "one bit width and group size");
+    }
+    if (const auto* quantized = dynamic_cast<const CudaQuantizedMatrix*>(matrix)) {
+      if (quantized->order() != nullptr) {
+        return UnsupportedExperts("columns in an order of their own (GPTQ with desc_act)",
+                                  "columns in their order");
+      }
+      entries.push_back({quantized->view().values, quantized->view().groups, nullptr});
+    } else {
+      entries.push_back({static_cast<const CudaMatrix*>(matrix)->data(), nullptr, nullptr});
+    }
+  }
+  CudaExpertGroup::Table table;
+  const size_t size_bytes = entries.size() * sizeof(ExpertMatrix);
+  BATON_ASSIGN_OR_RETURN(table.memory, backend.Allocate(size_bytes));
+  staging.CopyToDevice(table.memory->data(), entries.data(), size_bytes);
+  table.operands.matrices = static_cast<const ExpertMatrix*>(table.memory->data());
+  table.operands.w = form.view;
+  table.operands.bits = form.bits;
+  return table;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaRouter::Make(const HostMatrix& matrix,
+                                                               Backend& backend,
+                                                               HostStaging& staging) {
+  if (matrix.cols % 8 != 0) {
+    return UnsupportedExperts(absl::StrCat("a router of ", matrix.cols, " columns"),
+                              "a multiple of 8");
+  }
+  const auto size_bytes = static_cast<size_t>(matrix.rows * matrix.cols) * sizeof(float);
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<Buffer> memory, backend.Allocate(size_bytes));
+  staging.FillDevice(memory->data(), size_bytes, [&](size_t offset, size_t size, void* to) {
+    const size_t first = offset / sizeof(float);
+    ConvertElements(static_cast<const std::byte*>(matrix.data) + first * SizeOf(matrix.dtype),
+                    matrix.dtype, static_cast<int64_t>(size / sizeof(float)), DType::kF32, to);
+  });
+  return std::make_unique<CudaRouter>(std::move(memory), matrix.rows, matrix.cols);
+}
+
+absl::StatusOr<std::unique_ptr<ExpertGroup>> CudaExpertGroup::Make(
+    std::vector<ExpertMatrices> experts, Backend& backend, HostStaging& staging) {
+  std::vector<const PackedMatrix*> gate_up, down;
+  for (const ExpertMatrices& expert : experts) {
+    gate_up.push_back(expert.gate_up);
+    down.push_back(expert.down);
+  }
+  // A lane gates two columns, a tile has eight.
+  if (down[0]->in_features() % 8 != 0) {
+    return UnsupportedExperts(absl::StrCat(down[0]->in_features(), " columns of the gated product"),
+                              "a multiple of 8");
+  }
+  BATON_ASSIGN_OR_RETURN(Table gate_up_table, MakeTable(gate_up, backend, staging));
+  BATON_ASSIGN_OR_RETURN(Table down_table, MakeTable(down, backend, staging));
+  return std::make_unique<CudaExpertGroup>(std::move(experts), std::move(gate_up_table),
+                                           std::move(down_table));
+}
+
+ExpertWorkspace ExpertWorkspace::In(void* memory, const StepLimits& limits) {
+  if (limits.experts == 0) return {};
+  std::vector<std::byte*> parts;
+  auto* next = static_cast<std::byte*>(memory);
+  for (const size_t part : PartBytes(limits)) {
+    parts.push_back(next);
+    next += part;
+  }
+  ExpertWorkspace workspace;
+  workspace.counts = reinterpret_cast<unsigned*>(parts[0]);
+  workspace.chosen = reinterpret_cast<int32_t*>(parts[1]);
+  workspace.weights = reinterpret_cast<float*>(parts[2]);
+  workspace.pairs = reinterpret_cast<int32_t*>(parts[3]);
+  workspace.rows = reinterpret_cast<int32_t*>(parts[4]);
+  workspace.tiles = reinterpret_cast<ExpertTile*>(parts[5]);
+  return workspace;
+}
+
+}  // namespace baton::backend::cuda
