@@ -26,8 +26,11 @@ class Family(typing.NamedTuple):
     norm_offset: int = 0  # what the model adds to a norm's weights
     qk_norms: str | None = None  # of queries and keys: of each "head", or over "all" heads together
     qk_gain: float = 1.5  # of these norms here; more layers need less, or rounding shows in the logits
-    biased: str = ""  # which of q, k, v have a bias
+    biased: str = ""  # which of q, k, v, o have a bias
+    sinks: bool = False  # a score of each head without a value
     fused: bool = False  # qkv_proj and gate_up_proj, not five matrices
+    # Experts in one tensor for all, transposed, gate's and up's columns in turn; with biases.
+    fused_experts: bool = False
     scaled_embedding: bool = False  # by sqrt(hidden_size), when a token enters
     tied: bool = False  # LM head and embedding
     experts: tuple[str, str, str] | None = None  # modules of an expert: gate, up, down
@@ -49,6 +52,8 @@ FAMILIES = {
     "qwen3_moe": Family(qk_norms="head", experts=("gate_proj", "up_proj", "down_proj")),
     "mixtral": Family(experts=("w1", "w3", "w2"), mlp="block_sparse_moe."),
     "olmoe": Family(qk_norms="all", experts=("gate_proj", "up_proj", "down_proj")),
+    "gpt_oss": Family(biased="qkvo", sinks=True, fused_experts=True, head_dim=64,
+                      local_layers=lambda config, layer: layer % 2 == 0),
     "phi3": Family(fused=True),
     "olmo2": Family(OLMO_NORMS, qk_norms="all"),
     "olmo3": Family(OLMO_NORMS, qk_norms="all",
@@ -271,14 +276,26 @@ SHAPES = {
     "tiny-qwen3-moe": QWEN3_MOE,
     # With rows of whole blocks, as GGUF's types have them, and experts in all layers.
     "tiny-qwen3-moe-wide": dict(QWEN3_MOE, hidden_size=256, moe_intermediate_size=256,
-                                num_experts=6, num_experts_per_tok=4, mlp_only_layers=[],
-                                num_hidden_layers=2),
+                                num_experts=4, num_experts_per_tok=2, mlp_only_layers=[],
+                                num_hidden_layers=1),
     "tiny-mixtral": dict(
         architectures=["MixtralForCausalLM"], model_type="mixtral", hidden_size=96,
         intermediate_size=112, num_local_experts=6, num_experts_per_tok=2, num_hidden_layers=3,
         num_attention_heads=6, num_key_value_heads=2, vocab_size=424, max_position_embeddings=512,
         rms_norm_eps=1e-5, rope_theta=1000000.0, sliding_window=None, tie_word_embeddings=False,
         output_router_logits=False, router_aux_loss_coef=0.02, eos_token_id=2, bos_token_id=1),
+    # YaRN's borders are no whole numbers; gate and up leave the limits of 7.
+    "tiny-gpt-oss": dict(
+        architectures=["GptOssForCausalLM"], model_type="gpt_oss", hidden_size=96,
+        intermediate_size=64, num_local_experts=6, num_experts_per_tok=3, experts_per_token=3,
+        num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
+        vocab_size=416, max_position_embeddings=512, initial_context_length=64, rms_norm_eps=1e-5,
+        rope_theta=150000, rope_scaling={
+            "rope_type": "yarn", "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0,
+            "truncate": False, "original_max_position_embeddings": 64},
+        sliding_window=24, layer_types=kinds("LGLG"), swiglu_limit=7.0, attention_bias=True,
+        tie_word_embeddings=False, output_router_logits=False, router_aux_loss_coef=0.9,
+        eos_token_id=2, pad_token_id=1),
     # The chosen experts' weights add up to less than 1.
     "tiny-olmoe": dict(
         architectures=["OlmoeForCausalLM"], model_type="olmoe", hidden_size=96,

@@ -148,10 +148,22 @@ def attention_tensors(text, family, attention, norm):
             yield norm(attention + name, size, family.qk_gain, 0.2)
     # Less attention than feed-forward: the mean over a long context is alike for all tokens.
     yield attention + "o_proj.weight", [d, heads * h], 0, 0.5 / (heads * h) ** 0.5
+    if "o" in family.biased:
+        yield attention + "o_proj.bias", [d], 0, 0.1
+    if family.sinks:
+        yield attention + "sinks", [heads], 1, 1
 
 
 def mlp_tensors(text, family, mlp, layer):
     d, f = text["hidden_size"], text["intermediate_size"]
+    if family.fused_experts:
+        count = text["num_local_experts"]
+        yield mlp + "router.weight", [count, d], 0, 5 / d ** 0.5
+        yield mlp + "router.bias", [count], 0, 2
+        for name, rows, cols, gain in (("gate_up", 2 * f, d, 3), ("down", d, f, 0.03)):
+            yield f"{mlp}experts.{name}_proj", [count, cols, rows], 0, gain / cols ** 0.5
+            yield f"{mlp}experts.{name}_proj_bias", [count, rows], 0, 0.3
+        return
     if family.experts and layer not in text.get("mlp_only_layers", ()):
         f = text.get("moe_intermediate_size", f)
         count = text.get("num_experts", text.get("num_local_experts"))
@@ -230,6 +242,17 @@ def quantized_tensors(name, shape, deviation, quantization, dequantized, seed):
         yield array_tensor(module + "bias", "F16", np.zeros(shape[0], "<f2"))
 
 
+def mxfp4_tensors(name, shape, deviation, dequantized, seed):
+    """The tensors of all experts' matrices of a kind in MXFP4, or the float one that they stand for."""
+    count, cols, rows = shape
+    codes, exponents, values = quantized_checkpoint.mxfp4(name, (count, rows, cols), deviation, all_uniform(seed))
+    if dequantized:
+        yield array_tensor(name, "F32", values.swapaxes(1, 2).astype("<f4"))
+        return
+    yield array_tensor(name + "_blocks", "U8", codes)
+    yield array_tensor(name + "_scales", "U8", exponents)
+
+
 GATED = ("gate_proj.weight", "up_proj.weight", "gate_up_proj.weight")
 
 
@@ -238,13 +261,17 @@ def stored_tensors(config, dtype, seed, quantization, dequantized, gated_gain):
     for name, shape, mean, deviation in tensors_of(config):
         if name.endswith(GATED):
             deviation *= gated_gain
-        if quantization and quantization.has(name):
+        if quantization and quantization.method == "mxfp4":
+            if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+                yield from mxfp4_tensors(name, shape, deviation, dequantized, seed)
+                continue
+        elif quantization and quantization.has(name):
             yield from quantized_tensors(name, shape, deviation, quantization, dequantized, seed)
-        else:
-            yield float_tensor(name, shape, mean, deviation, dtype, seed)
+            continue
+        yield float_tensor(name, shape, mean, deviation, dtype, seed)
 
 
-WIDTHS = {"F32": 4, "I32": 4, "BF16": 2, "F16": 2}
+WIDTHS = {"U8": 1, "F32": 4, "I32": 4, "BF16": 2, "F16": 2}
 
 
 def write_safetensors(path, tensors):
@@ -351,7 +378,8 @@ def main():
                         help="on gate and up, so that their product may leave float16's range")
     parser.add_argument("--seed", type=int, default=0)
     quantized = parser.add_argument_group("matrices of few bits")
-    quantized.add_argument("--quantize", choices=("gptq", "awq"), help="the _proj matrices")
+    quantized.add_argument("--quantize", choices=("gptq", "awq", "mxfp4"),
+                           help="the _proj matrices; mxfp4: of gpt-oss's experts")
     quantized.add_argument("--bits", type=int, choices=(4, 8), default=4)
     quantized.add_argument("--group-size", type=int, default=128, help="columns; -1: all")
     quantized.add_argument("--sym", action="store_true", help="one zero point for all (gptq)")

@@ -41,6 +41,7 @@ ARCHITECTURES = {
     "Qwen3ForCausalLM": Architecture("qwen3", False, True, True),
     "Qwen3MoeForCausalLM": Architecture("qwen3moe", False, True, True),
     "OlmoeForCausalLM": Architecture("olmoe", False, False, True),
+    "GptOssForCausalLM": Architecture("gpt-oss", False, True, True),
     **dict.fromkeys(("Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"),
                     Architecture("mistral3", True, True, True)),
     "Gemma2ForCausalLM": Architecture("gemma2", False, True),
@@ -57,7 +58,7 @@ ARCHITECTURES = {
 DEFAULTS = {"gemma3_text": {"max_position_embeddings": 131072, "rms_norm_eps": 1e-6,
                             "rope_theta": 1e6, "rope_local_base_freq": 1e4,
                             "query_pre_attn_scalar": 256, "sliding_window_pattern": 6}}
-TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
+TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "MXFP4")
 WITHOUT_QUANTISER = ("Q4_K", "Q5_K", "Q6_K")
 MODEL_ARCHITECTURES = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}
 # Where a block has its float16 scale and, if it has one, its least value.
@@ -205,7 +206,7 @@ def add_windows(writer, text):
     kind, window = text["model_type"], text.get("sliding_window")
     if kind == "phi3":
         writer.add_sliding_window(window or 0)
-    elif window and kind in ("mistral", "gemma2", "gemma3_text", "olmo3", "exaone4"):
+    elif window and kind in ("mistral", "gemma2", "gemma3_text", "olmo3", "exaone4", "gpt_oss"):
         writer.add_sliding_window(window)
         if kind in ("olmo3", "exaone4"):
             writer.add_sliding_window_pattern(
@@ -251,6 +252,7 @@ def check_expressible(text):
                     "no_rope_layers": [int((layer + 1) % 4 != 0) for layer in layers]},
         "qwen3_moe": {"norm_topk_prob": True, "mlp_only_layers": [], "decoder_sparse_step": 1},
         "olmoe": {"norm_topk_prob": False},
+        "gpt_oss": {"swiglu_limit": 7.0, "layer_types": make_checkpoint.kinds("LG"[layer % 2] for layer in layers)},
     }.get(kind, {})
     for key, value in assumed.items():
         if text.get(key, value) != value:
@@ -301,6 +303,45 @@ def add_tokenizer(writer, directory, pre, vocab_size):
             writer.add_chat_template(file.read())
 
 
+def unfused(tensors):
+    """The same tensors, gpt-oss's gate and up apart and matrices not transposed, as files have them."""
+    plain = {}
+    for name, values in tensors.items():
+        module, experts, rest = name.partition(".experts.")
+        if not experts or not rest.startswith(("gate_up_proj", "down_proj")):
+            plain[name + ".weight" if name.endswith(".sinks") else name] = values
+            continue
+        kind = ".bias" if rest.endswith("_bias") else ".weight"
+        rows = values if kind == ".bias" else values.swapaxes(1, 2)  # [experts, rows, cols]
+        parts = {"down_proj": rows}
+        if rest.startswith("gate_up_proj"):
+            parts = {"gate_proj": rows[:, 0::2], "up_proj": rows[:, 1::2]}
+        for part, matrix in parts.items():
+            plain[f"{module}.experts.{part}{kind}"] = np.ascontiguousarray(matrix)
+    return plain
+
+
+def fused(tensors):
+    """The opposite, of (name, values)."""
+    found, gates = [], {}
+    for name, values in tensors:
+        module, experts, rest = name.partition(".experts.")
+        part, _, kind = rest.partition(".")
+        if not experts or part not in ("gate_proj", "up_proj", "down_proj"):
+            found.append((name.removesuffix(".weight") if name.endswith(".sinks.weight") else name, values))
+            continue
+        whole = values if kind == "bias" else values.swapaxes(1, 2)
+        end = "_bias" if kind == "bias" else ""
+        if part == "down_proj":
+            found.append((f"{module}.experts.down_proj{end}", whole))
+        elif part == "gate_proj":
+            gates[module, kind] = whole
+        else:
+            both = np.stack([gates[module, kind], whole], axis=-1)
+            found.append((f"{module}.experts.gate_up_proj{end}", both.reshape(*whole.shape[:-1], -1)))
+    return found
+
+
 def stacked_experts(tensors):
     """The same tensors, a layer's experts' matrices of one kind as one of three dimensions."""
     stacked = {}
@@ -310,16 +351,19 @@ def stacked_experts(tensors):
             stacked[name] = values
             continue
         index, _, module = rest.partition(".")
+        if not index.isdigit():
+            stacked[name] = values
+            continue
         # A file may have expert 10 before expert 2.
         stacked.setdefault(f"{layer}.experts.{module}", {})[int(index)] = values
     return {name: np.stack([values[i] for i in range(len(values))]) if isinstance(values, dict) else values
             for name, values in stacked.items()}
 
 
-def single_experts(name, values):
+def single_experts(name, values, is_fused):
     """The matrices that a tensor of stacked_experts stands for, under their own names."""
     layer, experts, module = name.partition(".experts.")
-    if not experts:
+    if not experts or is_fused:
         return [(name, values)]
     return [(f"{layer}.experts.{i}.{module}", each) for i, each in enumerate(values)]
 
@@ -330,7 +374,8 @@ def add_tensors(writer, architecture, text, tensors, kind_of):
                                      text["num_hidden_layers"])
     offset = make_checkpoint.FAMILIES[text["model_type"]].norm_offset
     decoded = []
-    for name, values in stacked_experts(tensors).items():
+    is_fused = make_checkpoint.FAMILIES[text["model_type"]].fused_experts
+    for name, values in stacked_experts(unfused(tensors) if is_fused else tensors).items():
         if name.startswith(("vision_tower.", "multi_modal_projector.")):
             decoded.append((name, values))
             continue
@@ -345,8 +390,8 @@ def add_tensors(writer, architecture, text, tensors, kind_of):
                           raw_dtype=quant)
         floats = floats - shift if shift else floats
         floats = in_halves(floats, text[heads]) if heads else floats
-        decoded += single_experts(name, floats)
-    return decoded
+        decoded += single_experts(name, floats, is_fused)
+    return fused(decoded) if is_fused else decoded
 
 
 def write_dequantized(source, target, tensors):
@@ -390,7 +435,7 @@ def main():
 
         def kind_of(name):
             module = name.split(".")[-2]
-            keep = args.float_embedding and ".layers." not in name or module == "gate"  # a router
+            keep = args.float_embedding and ".layers." not in name or module in ("gate", "router")
             return "F32" if keep else types.get(module, args.type)
 
         decoded = add_tensors(writer, architecture, text, read_tensors(args.directory), kind_of)

@@ -21,6 +21,9 @@ class Quantization:
 
     def config(self):
         """quantization_config as AutoGPTQ and AutoAWQ write it."""
+        if self.method == "mxfp4":
+            return {"quant_method": "mxfp4", "modules_to_not_convert": [
+                "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}
         if self.method == "awq":
             return {"quant_method": "awq", "bits": self.bits, "group_size": self.group_size,
                     "zero_point": True, "version": "gemm", "backend": "autoawq",
@@ -58,6 +61,24 @@ class Quantization:
             module = name.replace("k_proj", "q_proj").replace("v_proj", "q_proj").replace("up_proj", "gate_proj")
             group_of = group_of[np.argsort(uniform(module + ".o", cols), kind="stable")]
         return q, zero, scale.astype(np.float32), group_of
+
+
+FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+
+
+def mxfp4(name, shape, deviation, uniform):
+    """Bytes of two codes, the even column's low; exponents of 32 columns each, plus 127; and the values."""
+    def whole(suffix, count, limit):
+        unit = uniform(name + suffix, count).astype(np.float64) / (2 * 3 ** 0.5) + 0.5
+        return np.minimum((unit * limit).astype(np.int64), limit - 1)
+
+    count = int(np.prod(shape))
+    codes = whole(".q", count, 16).reshape(*shape[:-1], shape[-1] // 32, 32)
+    middle = 127 + round(float(np.log2(deviation / np.sqrt(np.mean(FP4 ** 2)))))
+    exponents = (middle - 1 + whole(".s", count // 32, 3)).reshape(codes.shape[:-1])
+    values = FP4[codes] * np.exp2(exponents - 127).astype(np.float32)[..., None]
+    packed = (codes[..., ::2] | codes[..., 1::2] << 4).astype(np.uint8)
+    return packed, exponents.astype(np.uint8), values.reshape(shape)
 
 
 def pack(values, bits):

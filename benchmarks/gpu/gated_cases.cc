@@ -11,6 +11,7 @@
 namespace baton::gpu_bench {
 namespace {
 
+using backend::cuda::GateKind;
 using backend::cuda::GateLaunch;
 using backend::cuda::MatMulLaunch;
 using backend::cuda::QuantizedMatMulLaunch;
@@ -38,7 +39,7 @@ GateLaunch GateOf(const float* gate_up, uint16_t* out, int cols, bool gelu = fal
           .out = out,
           .out_stride = cols,
           .cols = cols,
-          .gating = {.gelu_tanh = gelu}};
+          .gating = {.kind = gelu ? GateKind::kGeluTanh : GateKind::kSilu}};
 }
 
 void TimeOne(KernelBench& bench, const ModelShape& model, int rows, Way way) {
@@ -54,16 +55,17 @@ void TimeOne(KernelBench& bench, const ModelShape& model, int rows, Way way) {
   const double seconds = device.Seconds([&](int turn) {
     const MatMulLaunch& launch = operands.At(turn);
     if (way == Way::kFused) {
-      backend::cuda::LaunchMatMulGated({.x = launch.x,
-                                        .x_stride = launch.x_stride,
-                                        .w = launch.w,
-                                        .out = out,
-                                        .out_stride = model.ffn,
-                                        .rows = rows,
-                                        .cols = model.ffn,
-                                        .k = launch.k,
-                                        .gating = {.gelu_tanh = model.gelu}},
-                                       device.dtype(), device.stream());
+      backend::cuda::LaunchMatMulGated(
+          {.x = launch.x,
+           .x_stride = launch.x_stride,
+           .w = launch.w,
+           .out = out,
+           .out_stride = model.ffn,
+           .rows = rows,
+           .cols = model.ffn,
+           .k = launch.k,
+           .gating = {.kind = model.gelu ? GateKind::kGeluTanh : GateKind::kSilu}},
+          device.dtype(), device.stream());
       return;
     }
     if (way == Way::kMeasured) {

@@ -130,6 +130,8 @@ struct NormArgs {
 enum class GatedActivation : uint8_t {
   kSilu,
   kGeluTanh,  // gelu(x) = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3)
+  // gpt-oss: g / (1 + e^-1.702g) * (u + 1), with g the least of gate and 7 and u between -7 and 7.
+  kClampedSwiglu,
 };
 
 // out = activation(gate) * up * scale.
@@ -144,17 +146,25 @@ struct ExpertMatrices {
   const PackedMatrix* down = nullptr;     // [d, f]
 };
 
-// A layer's experts, all of one shape and kind of matrix. The matrices outlive it.
+struct ExpertBiases {
+  const Buffer* gate_up = nullptr;  // f32 [experts, 2f], or none
+  const Buffer* down = nullptr;     // f32 [experts, d], or none
+};
+
+// A layer's experts, all of one shape and kind of matrix. The matrices and biases outlive it.
 class ExpertGroup {
  public:
-  explicit ExpertGroup(std::vector<ExpertMatrices> experts) : experts_(std::move(experts)) {
+  ExpertGroup(std::vector<ExpertMatrices> experts, const ExpertBiases& biases)
+      : experts_(std::move(experts)), biases_(biases) {
     BATON_CHECK(!experts_.empty());
   }
   virtual ~ExpertGroup() = default;
   const std::vector<ExpertMatrices>& experts() const { return experts_; }
+  const ExpertBiases& biases() const { return biases_; }
 
  private:
   const std::vector<ExpertMatrices> experts_;
+  const ExpertBiases biases_;
 };
 // Device memory that a group takes besides its matrices: two tables of so many bytes an expert.
 inline constexpr int64_t kExpertTableEntryBytes = 24;
@@ -163,6 +173,7 @@ inline constexpr int64_t kExpertTableEntryBytes = 24;
 struct ExpertsArgs {
   Tensor x;                              // [rows, d], activation_dtype()
   const PackedMatrix* router = nullptr;  // [experts, d], of PackRouter
+  const Buffer* router_bias = nullptr;   // f32 [experts], or none
   ExpertRouting routing;
   const ExpertGroup* group = nullptr;  // of GroupExperts
   GatedArgs gating;
@@ -193,7 +204,7 @@ struct AttentionArgs {
   float score_cap = 0;  // not 0: a scaled score s becomes score_cap * tanh(s / score_cap)
   int window = 0;       // 0: all; else a row at position p sees (p - window, p]
   // f32 [query_heads], or none: a score of each head without a value, which takes its share of the
-  // softmax. No model that is served has them yet.
+  // softmax.
   const Buffer* sinks = nullptr;
   Tensor q;    // f32, as RopeWriteKv left it
   Tensor out;  // [rows, query_heads * head_dim], activation_dtype()
@@ -428,8 +439,8 @@ class Backend {
   virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> PackRouter(const HostMatrix& matrix) = 0;
   // UNIMPLEMENTED (UNSUPPORTED_MODEL) if the device cannot compute such experts as one.
   virtual absl::StatusOr<std::unique_ptr<ExpertGroup>> GroupExperts(
-      std::vector<ExpertMatrices> experts) {
-    return std::make_unique<ExpertGroup>(std::move(experts));
+      std::vector<ExpertMatrices> experts, const ExpertBiases& biases) {
+    return std::make_unique<ExpertGroup>(std::move(experts), biases);
   }
   // Whether Experts computes all experts of a layer at once, which decides what scratch it needs.
   virtual bool experts_at_once() const { return false; }

@@ -20,7 +20,8 @@ void DequantizeRow(const QuantizedHostMatrix& matrix, int64_t row, float* out) {
     const int64_t begin = group * matrix.group_size;
     const int64_t end = std::min(matrix.cols, begin + matrix.group_size);
     for (int64_t i = begin; i < end; ++i) {
-      const int value = matrix.bits == 8 ? values[i] : values[i / 2] >> (i % 2 * 4) & 0xf;
+      int value = matrix.bits == 8 ? values[i] : values[i / 2] >> (i % 2 * 4) & 0xf;
+      if (matrix.fp4) value = kFp4Values[value];
       const float product = static_cast<float>(value - zeros[group]) * scales[group];
       out[matrix.order == nullptr ? i : matrix.order[i]] = product;
     }

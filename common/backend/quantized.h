@@ -8,6 +8,12 @@
 
 namespace baton::backend {
 
+// Of QuantizedHostMatrix::fp4: numbers 0, 0.5, 1, 1.5, 2, 3, 4 and 6, and the same negated.
+inline constexpr int kFp4Zero = 12;
+inline constexpr uint8_t kFp4Values[16] = {12, 13, 14, 15, 16, 18, 20, 24,
+                                           12, 11, 10, 9,  8,  6,  4,  0};
+inline constexpr int kFp4Group = 32;
+
 // Row `row` of the matrix, [cols], in the order of W: exact, since (value - zero) has at most 9
 // bits and a scale 11.
 void DequantizeRow(const QuantizedHostMatrix& matrix, int64_t row, float* out);

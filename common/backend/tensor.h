@@ -40,6 +40,10 @@ struct HostMatrix {
 // Weights of few bits in host memory:
 //   W[r, order[i]] = (value(r, i) - zeros[r, i / group_size]) * scales[r, i / group_size],
 // rounded once, to the device's activation type. See docs/adr/0006-quantised-weights.md.
+//
+// fp4: the four bits are an E2M1 number of MXFP4 (OCP Microscaling Formats 1.0), whose value is
+// kFp4Values of it: twice the number, plus 12. Then groups have 32 columns, zeros are 12, and
+// scales are powers of two in bfloat16, half of the blocks' (0 for one below 2^-126).
 struct QuantizedHostMatrix {
   int bits = 4;  // 4 or 8
   int64_t rows = 0;
@@ -50,6 +54,7 @@ struct QuantizedHostMatrix {
   DType scale_dtype = DType::kF16;   // or kBF16
   const uint16_t* zeros = nullptr;   // [rows, groups()], 0 to 2^bits
   const int32_t* order = nullptr;    // [cols], a permutation; null: the identity
+  bool fp4 = false;
 
   int64_t groups() const { return (cols + group_size - 1) / group_size; }
   int64_t row_bytes() const { return cols * bits / 8; }

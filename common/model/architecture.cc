@@ -16,8 +16,9 @@ namespace baton::model {
 namespace {
 
 constexpr const Architecture* kArchitectures[] = {
-    &kLlama, &kQwen2, &kQwen3,   &kMistral, &kMinistral3, &kGemma2,   &kGemma3,  &kSmolLm3, &kPhi3,
-    &kOlmo2, &kOlmo3, &kGranite, &kSeedOss, &kExaone4,    &kQwen3Moe, &kMixtral, &kOlmoe,
+    &kLlama,   &kQwen2,   &kQwen3,    &kMistral, &kMinistral3, &kGemma2,
+    &kGemma3,  &kSmolLm3, &kPhi3,     &kOlmo2,   &kOlmo3,      &kGranite,
+    &kSeedOss, &kExaone4, &kQwen3Moe, &kMixtral, &kOlmoe,      &kGptOss,
 };
 
 // Models for texts and images whose text part computes a text alone as it would without them.

@@ -58,11 +58,15 @@ WeightSizes WeightMemory(const ModelConfig& config, DType activation, DType stor
       ForEachProduct(sublayer, [&](const ProductSpec& product, int count) {
         for (int i = 0; i < count; ++i) {
           add_matrix(matrices, product.rows(), product.cols, product.quantized);
-          if (product.bias) sizes.vectors.Add(product.rows() * kFloat);
         }
+        if (product.bias) sizes.vectors.Add(count * product.rows() * kFloat);
       });
+      if (attends && std::get<AttentionSpec>(sublayer.body).sinks) {
+        sizes.vectors.Add(std::get<AttentionSpec>(sublayer.body).query_heads * kFloat);
+      }
       if (const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body)) {
         matrices.Add(experts->router.rows() * experts->router.cols * kFloat);
+        if (experts->router.bias) sizes.vectors.Add(experts->router.rows() * kFloat);
         for (int i = 0; i < 2; ++i) {
           matrices.Add(experts->count * backend::kExpertTableEntryBytes);
         }

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 
+#include "common/backend/quantized.h"
 #include "common/backend/tensor.h"
 #include "common/base/check.h"
 #include "common/model/convert.h"
@@ -129,6 +130,19 @@ void DequantizeSplit(const uint8_t* block, float* out) {
   }
 }
 
+// The exponent of two, plus 127; bytes with elements i and i + 16. QuantizedHostMatrix has the
+// values and what becomes of small scales.
+void DequantizeMxfp4(const uint8_t* block, float* out) {
+  const int exponent = block[0];
+  const float half = std::bit_cast<float>(exponent == 255 ? 0x7fc00000u
+                                          : exponent < 2  ? 0u
+                                                          : uint32_t(exponent - 1) << 23);
+  for (int i = 0; i < kSmallBlock; ++i) {
+    const int code = i < 16 ? block[1 + i] & 0xf : block[1 + i - 16] >> 4;
+    out[i] = static_cast<float>(backend::kFp4Values[code] - backend::kFp4Zero) * half;
+  }
+}
+
 template <int kBits, int kElements, auto kSplit>
 constexpr BlockFormat InSuperBlocks(absl::string_view name, int bytes, int scale, int least) {
   return {name,  kElements, bytes,         DequantizeSplit<kBits, kElements, kSplit>,
@@ -138,6 +152,7 @@ constexpr BlockFormat InSuperBlocks(absl::string_view name, int bytes, int scale
 constexpr BlockFormat kFormats[] = {
     {"Q8_0", kSmallBlock, 34, DequantizeQ8_0},
     {"Q4_0", kSmallBlock, 18, DequantizeSmall<4>},
+    {kMxfp4Name, kSmallBlock, 17, DequantizeMxfp4},
     // Dequantised as the format says: the difference of two multiples loses the sign of a zero.
     {"Q5_0", kSmallBlock, 22, DequantizeSmall<5>, 5, SplitSmall<5, false>, {0, 0}},
     InSuperBlocks<4, kSmallBlock, SplitSmall<4, true>>("Q4_1", 20, 0, 2),

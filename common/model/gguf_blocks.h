@@ -26,8 +26,11 @@ struct BlockFormat {
 // Null for a type that Baton does not read. FindBlockFormat("Q4_K")
 const BlockFormat* FindBlockFormat(absl::string_view name);
 
+inline constexpr absl::string_view kMxfp4Name = "MXFP4";
+
 // For messages.
-inline constexpr char kBlockFormatNames[] = "Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K or Q6_K";
+inline constexpr char kBlockFormatNames[] =
+    "Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K or MXFP4";
 
 // Whether the scales of a block are finite numbers. REQUIRES: format.split.
 bool HasFiniteScales(const BlockFormat& format, const uint8_t* block);

@@ -61,6 +61,7 @@ class GgufConfig {
 
   // Members of rope_scaling, which gets type, factor and original length from the file.
   void AddToRope(absl::string_view field, double value) { rope_.AddReal(field, value); }
+  void AddToRope(absl::string_view field, bool value) { rope_.AddBool(field, value); }
   // The scaling becomes rope_parameters, with rope_theta.
   void UseRopeParameters() { rope_parameters_ = true; }
   // rope.scaling.yarn_log_multiplier, as mscale_all_dim.

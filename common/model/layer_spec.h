@@ -40,8 +40,10 @@ struct MatrixSpec {
 struct ProductSpec {
   std::vector<MatrixSpec> parts;  // one behind the other
   int64_t cols = 0;
-  bool bias = false;
+  bool bias = false;       // of experts: one tensor for all of them, [experts, rows]
   bool quantized = false;  // the checkpoint has all parts in few bits
+  // Of experts: the tensor that has all of their matrices in safetensors files (fused_experts.h).
+  TensorName fused = {};
 
   int64_t rows() const {
     int64_t sum = 0;
@@ -65,6 +67,7 @@ struct AttentionSpec {
   NormSpec k_norm = {};
   ProductSpec qkv = {};  // q, k and v
   ProductSpec output = {};
+  TensorName sinks = {};  // a tensor of [query_heads], or none: backend::AttentionArgs
 
   int64_t q_width() const { return int64_t{query_heads} * head_dim; }
   int64_t kv_width() const { return int64_t{kv_heads} * head_dim; }

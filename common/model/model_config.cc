@@ -78,6 +78,11 @@ absl::Status CheckBiases(const JsonFields& config, const Checkpoint& checkpoint,
                       : absl::StrContains(name, ".mlp.") && absl::EndsWith(name, ".bias")
                           ? "mlp_bias"
                           : nullptr;
+    if (key != nullptr && absl::EndsWith(name, ".mlp.router.bias")) {
+      const auto& body = model.layers[static_cast<size_t>(layer)].sublayers[1].body;
+      const auto* experts = std::get_if<ExpertsSpec>(&body);
+      if (experts != nullptr && experts->router.bias) continue;
+    }
     const bool of_output = key != nullptr && absl::StrContains(name, "o_proj");
     if (of_output && model.layers[static_cast<size_t>(layer)].attention().output.bias) continue;
     if (key == nullptr || IsZeroBias(checkpoint, name)) continue;

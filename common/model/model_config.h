@@ -19,13 +19,14 @@ namespace baton::model {
 
 // How matrices of few bits are stored; see quantization.h.
 struct WeightQuantization {
-  enum class Format { kGptq, kAwq, kGguf };
+  enum class Format { kGptq, kAwq, kGguf, kMxfp4 };
   static constexpr int kAllColumns = -1;  // one group per row, as the files spell it
   Format format = Format::kGptq;
   int bits = 4;
   int group_size = 128;  // columns that share a scale and a zero point, or kAllColumns
   bool zeros_less_one = false;
   bool reordered = false;  // a group's columns need not be adjacent (desc_act)
+  bool fp4 = false;        // values are those of MXFP4: backend::QuantizedHostMatrix
 };
 
 struct ModelConfig {

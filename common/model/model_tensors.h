@@ -21,6 +21,7 @@ class TensorNames {
   const std::string& lm_head() const { return tied_ ? embedding_ : lm_head_; }
   // The LM head that a checkpoint may have, though the config ties it.
   const std::string& own_lm_head() const { return lm_head_; }
+  bool gguf() const { return gguf_; }
   // expert: in place of the name's *, if it has one.
   std::string InLayer(int layer, TensorName name, int expert = 0) const;
   std::string Outside(TensorName name) const;

@@ -80,12 +80,16 @@ absl::Status FindQuantizedMatrices(const Checkpoint& checkpoint, ModelConfig* mo
   }
   if (!model->quantization) return absl::OkStatus();
   const bool gguf = model->quantization->format == WeightQuantization::Format::kGguf;
+  const bool mxfp4 = model->quantization->format == WeightQuantization::Format::kMxfp4;
   if (gguf && !checkpoint.is_gguf()) {
     return absl::UnimplementedError(absl::StrCat(
         checkpoint.path(), ": found quant_method \"gguf\" in config.json, expected a GGUF file"));
   }
-  const BlockFormat* blocks = FindBlockFormat(model->quantization->bits == 4 ? "Q4_0" : "Q8_0");
+  const BlockFormat* blocks = FindBlockFormat(model->quantization->fp4         ? kMxfp4Name
+                                              : model->quantization->bits == 4 ? "Q4_0"
+                                                                               : "Q8_0");
   const auto is_quantized = [&](const std::string& name) {
+    if (mxfp4) return checkpoint.Find(absl::StrCat(name, "_blocks")) != nullptr;
     if (!gguf) return checkpoint.Find(absl::StrCat(name, ".qweight")) != nullptr;
     const StoredTensor* stored = checkpoint.Find(absl::StrCat(name, ".weight"));
     return stored != nullptr && stored->entry->blocks == blocks;
@@ -113,7 +117,8 @@ absl::Status FindQuantizedMatrices(const Checkpoint& checkpoint, ModelConfig* mo
   for (const LayerSpec& layer : model->layers) {
     for (const SublayerSpec& sublayer : layer.sublayers) {
       ForEachProduct(sublayer, [&](const ProductSpec& product, int count) {
-        matrices += product.parts.size() * static_cast<size_t>(count);
+        const bool fused = product.fused && !checkpoint.is_gguf();
+        matrices += fused ? 1 : product.parts.size() * static_cast<size_t>(count);
       });
     }
   }
@@ -128,6 +133,16 @@ absl::Status FindQuantizedMatrices(const Checkpoint& checkpoint, ModelConfig* mo
       absl::Status status;
       ForEachProduct(sublayer, [&](ProductSpec& product, int count) {
         std::vector<std::string> modules;
+        // Devices multiply with experts in MXFP4 alone.
+        if (model->quantization->fp4 && !std::holds_alternative<ExpertsSpec>(sublayer.body)) {
+          product.quantized = false;
+          return;
+        }
+        if (product.fused && !gguf) {
+          modules.push_back(names.InLayer(static_cast<int>(i), product.fused));
+          status.Update(find(modules, &product.quantized));
+          return;
+        }
         for (const MatrixSpec& part : product.parts) {
           for (int expert = 0; expert < count; ++expert) {
             modules.push_back(names.InLayer(static_cast<int>(i), part.name, expert));
@@ -138,6 +153,7 @@ absl::Status FindQuantizedMatrices(const Checkpoint& checkpoint, ModelConfig* mo
       BATON_RETURN_IF_ERROR(status);
     }
   }
+  if (model->quantization->fp4) return absl::OkStatus();
   if (!model->tied_embeddings) return find({names.lm_head()}, &model->lm_head_quantized);
   if (gguf) model->lm_head_quantized = is_quantized(names.embedding());
   return absl::OkStatus();
@@ -264,6 +280,7 @@ absl::Status QuantizedWeights::SetOrder(absl::string_view g_idx, bool may_differ
 
 absl::StatusOr<QuantizedWeights> QuantizedWeights::FromBlocks(const TensorFile& file,
                                                               const TensorEntry& entry) {
+  if (entry.blocks->name == kMxfp4Name) return FromMxfp4Blocks(file, entry);
   constexpr int64_t kBlock = 32;
   const int bits = entry.blocks->name == "Q4_0" ? 4 : 8;
   QuantizedWeights weights;

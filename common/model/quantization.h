@@ -1,10 +1,11 @@
 // Reads quantised checkpoints: their config, and their tensors in the one form that devices take
-// (backend::QuantizedHostMatrix). Three formats, as published:
+// (backend::QuantizedHostMatrix). Four formats, as published:
 //
 // - GPTQ (AutoGPTQ, GPTQModel): qweight I32 [cols * bits / 32, rows], qzeros I32 [groups,
 //   rows * bits / 32], scales [groups, rows], g_idx I32 [cols] (may be missing: columns in order).
 //   Zero points are stored less one, except with checkpoint_format "gptq_v2".
-// - GGUF: blocks of Q4_0 or Q8_0, see gguf_blocks.h; its zero points are 8 and 128.
+// - GGUF: blocks of Q4_0, Q8_0 or MXFP4, see gguf_blocks.h.
+// - MXFP4 (gpt-oss), of experts alone: fused_experts.h.
 // - AWQ (AutoAWQ's "gemm"): qweight I32 [cols, rows / 8] and qzeros I32 [groups, rows / 8], whose
 //   eight nibbles, from the lowest, are rows 0, 2, 4, 6, 1, 3, 5, 7; scales [groups, rows].
 #ifndef BATON_COMMON_MODEL_QUANTIZATION_H_
@@ -20,6 +21,7 @@
 #include "common/backend/cpu/thread_pool.h"
 #include "common/backend/tensor.h"
 #include "common/model/checkpoint.h"
+#include "common/model/fused_experts.h"
 #include "common/model/json_fields.h"
 #include "common/model/model_config.h"
 
@@ -60,9 +62,15 @@ class QuantizedWeights {
   static absl::StatusOr<QuantizedWeights> Unpack(const WeightQuantization& quantization,
                                                  int64_t rows, int64_t cols,
                                                  const QuantizedTensors& tensors);
-  // REQUIRES: `entry` is a matrix of Q4_0 or Q8_0. INVALID_ARGUMENT for a scale that is no number.
+  // REQUIRES: `entry` is a matrix of Q4_0, Q8_0 or MXFP4. INVALID_ARGUMENT for a scale that is no
+  // number.
   static absl::StatusOr<QuantizedWeights> FromBlocks(const TensorFile& file,
                                                      const TensorEntry& entry);
+  // REQUIRES: the tensors have part's shapes and are bytes. INVALID_ARGUMENT for an exponent of
+  // 255, which is no number.
+  static absl::StatusOr<QuantizedWeights> FromMxfp4(const FusedPart& part,
+                                                    const StoredTensor& blocks,
+                                                    const StoredTensor& scales);
   // Rounds W to `bits` of 4 or 8, symmetric, in groups of kRoundedGroup columns. Of 8 bits, a value
   // is off by at most half a scale, and the scale is the largest magnitude / 127, rounded up to
   // float16. Of 4 bits, the scale is the one of a few, spread around the largest magnitude / 8,
@@ -74,6 +82,9 @@ class QuantizedWeights {
   backend::QuantizedHostMatrix view() const;
 
  private:
+  static QuantizedWeights EmptyFp4(int64_t rows, int64_t cols);
+  static absl::StatusOr<QuantizedWeights> FromMxfp4Blocks(const TensorFile& file,
+                                                          const TensorEntry& entry);
   absl::Status SetOrder(absl::string_view g_idx, bool may_differ);
   void Reorder();
 

@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "common/backend/quantized.h"
 #include "common/base/status_macros.h"
 #include "common/model/config_keys.h"
 #include "common/model/quantization.h"
@@ -99,12 +100,24 @@ absl::StatusOr<WeightQuantization> ParseAwq(const JsonFields& fields) {
   return quantization;
 }
 
+// gpt-oss: its experts, which the tensors show.
+absl::StatusOr<WeightQuantization> ParseMxfp4(const JsonFields& fields) {
+  for (const char* key : {"modules_to_not_convert", "dequantize"}) fields.Ignore(key);
+  WeightQuantization quantization;
+  quantization.format = WeightQuantization::Format::kMxfp4;
+  quantization.fp4 = true;
+  quantization.bits = 4;
+  quantization.group_size = backend::kFp4Group;
+  return quantization;
+}
+
 // common/gguf writes this section; a model's own config.json has none of this kind.
 absl::StatusOr<WeightQuantization> ParseGguf(const JsonFields& fields) {
   WeightQuantization quantization;
   quantization.format = WeightQuantization::Format::kGguf;
   BATON_ASSIGN_OR_RETURN(quantization.bits, fields.Int("bits", 4, 8));
   BATON_ASSIGN_OR_RETURN(quantization.group_size, ParseGroupSize(fields));
+  BATON_ASSIGN_OR_RETURN(quantization.fp4, fields.Bool("fp4", false));
   return quantization;
 }
 
@@ -114,19 +127,20 @@ absl::StatusOr<std::optional<WeightQuantization>> ParseQuantization(const JsonFi
   BATON_ASSIGN_OR_RETURN(const auto fields, config.OptionalObject("quantization_config"));
   if (!fields) return std::optional<WeightQuantization>();
   BATON_ASSIGN_OR_RETURN(const auto method, fields->OptionalString("quant_method"));
-  const auto parse = method == "gptq"   ? ParseGptq
-                     : method == "awq"  ? ParseAwq
-                     : method == "gguf" ? ParseGguf
-                                        : nullptr;
+  const auto parse = method == "gptq"    ? ParseGptq
+                     : method == "awq"   ? ParseAwq
+                     : method == "gguf"  ? ParseGguf
+                     : method == "mxfp4" ? ParseMxfp4
+                                         : nullptr;
   if (parse != nullptr) {
     BATON_ASSIGN_OR_RETURN(const WeightQuantization quantization, parse(*fields));
     BATON_RETURN_IF_ERROR(CheckQuantizationKeys(*fields));
     return quantization;
   }
-  return fields->Unsupported("quant_method",
-                             absl::StrCat("found ", method ? json::Quoted(*method) : "nothing",
-                                          ", expected \"gptq\" or \"awq\", or weights in f32, "
-                                          "bf16 or f16 without a quantization_config"));
+  return fields->Unsupported(
+      "quant_method", absl::StrCat("found ", method ? json::Quoted(*method) : "nothing",
+                                   ", expected \"gptq\", \"awq\" or \"mxfp4\", or weights in f32, "
+                                   "bf16 or f16 without a quantization_config"));
 }
 
 }  // namespace baton::model

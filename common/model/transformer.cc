@@ -252,6 +252,7 @@ void DenseTransformer::Attend(int layer, const AttentionSpec& spec, const Attent
                       .scale = spec.scale,
                       .score_cap = spec.score_cap,
                       .window = spec.window,
+                      .sinks = weights.sinks.get(),
                       .q = rows.q,
                       .out = attended});
   Project(attended, weights.output, delta_.View(rows.count, config_.hidden_dim));
@@ -273,6 +274,7 @@ void DenseTransformer::MixExperts(const ExpertsSpec& spec, const ExpertsWeights&
       backend::ExpertScratch::For(rows.count, spec.routing.per_token, backend_.experts_at_once());
   backend_.Experts({.x = normed,
                     .router = weights.router.get(),
+                    .router_bias = weights.router_bias.get(),
                     .routing = spec.routing,
                     .group = weights.group.get(),
                     .gating = {.activation = spec.expert.activation, .scale = weights.scale},

@@ -221,15 +221,69 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::Matrix(absl::Span<co
         TakenMatrix each,
         Take(part.name, {static_cast<uint64_t>(part.rows), static_cast<uint64_t>(cols)},
              backend_.activation_dtype()));
-    if (load_bits == 0) AddLoss(each.matrix);
-    if (range != nullptr) range->Add(each.matrix, threads());
     stacked.push_back(each.matrix);
     taken.push_back(std::move(each));
   }
-  auto packed = load_bits == 0 ? backend_.Pack(stacked) : Rounded(stacked, parts, load_bits);
-  if (!packed.ok()) return Annotate(packed.status(), parts[0].name);
+  auto packed = PackFloats(stacked, parts, load_bits, range);
   for (const TakenMatrix& each : taken) Report(each.file_bytes);
   return packed;
+}
+
+absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::PackFloats(
+    absl::Span<const HostMatrix> stacked, absl::Span<const Part> parts, int load_bits,
+    GatedRange* range) {
+  for (const HostMatrix& each : stacked) {
+    if (load_bits == 0) AddLoss(each);
+    if (range != nullptr) range->Add(each, threads());
+  }
+  auto packed = load_bits == 0 ? backend_.Pack(stacked) : Rounded(stacked, parts, load_bits);
+  if (!packed.ok()) return Annotate(packed.status(), parts[0].name);
+  return packed;
+}
+
+absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::FusedMatrix(const FusedPart& part,
+                                                                        bool quantized,
+                                                                        GatedRange* range) {
+  if (!quantized) {
+    BATON_ASSIGN_OR_RETURN(const StoredTensor* stored, Find(part.name, part.FloatShape()));
+    if (!stored->entry->weight_dtype) return WrongDType(*stored, "F32, BF16 or F16");
+    const std::vector<char> values = FusedFloats(part, *stored);
+    auto packed = PackFloats({{.data = values.data(),
+                               .dtype = *stored->entry->weight_dtype,
+                               .rows = part.rows,
+                               .cols = part.cols}},
+                             {{part.name, part.rows}}, load_bits_, range);
+    Report(values.size());
+    return packed;
+  }
+  BATON_ASSIGN_OR_RETURN(const StoredTensor* blocks,
+                         Find(absl::StrCat(part.name, "_blocks"), part.BlocksShape()));
+  BATON_ASSIGN_OR_RETURN(const StoredTensor* scales,
+                         Find(absl::StrCat(part.name, "_scales"), part.ScalesShape()));
+  for (const StoredTensor* stored : {blocks, scales}) {
+    if (stored->entry->dtype != "U8") return WrongDType(*stored, "U8");
+  }
+  BATON_ASSIGN_OR_RETURN(const QuantizedWeights weights,
+                         QuantizedWeights::FromMxfp4(part, *blocks, *scales));
+  if (range != nullptr) range->Add(weights.view(), threads());
+  auto packed = backend_.PackQuantized({weights.view()});
+  if (!packed.ok()) return Annotate(packed.status(), part.name);
+  quantized_device_bytes_ += (*packed)->size_bytes();
+  const auto size_bytes = static_cast<uint64_t>(part.rows * part.cols * 17 / 32);
+  quantized_file_bytes_ += size_bytes;
+  Report(size_bytes);
+  return packed;
+}
+
+absl::StatusOr<std::vector<float>> WeightLoader::Table(const std::string& name, int64_t rows,
+                                                       int64_t cols) {
+  BATON_ASSIGN_OR_RETURN(
+      const TakenMatrix taken,
+      Take(name, {static_cast<uint64_t>(rows), static_cast<uint64_t>(cols)}, DType::kF32));
+  std::vector<float> values(static_cast<size_t>(rows * cols));
+  ToF32(taken.matrix.data, taken.matrix.dtype, values.size(), values.data());
+  Report(taken.file_bytes);
+  return values;
 }
 
 absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::Router(const Part& part, int64_t cols) {
@@ -242,8 +296,9 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::Router(const Part& p
 }
 
 absl::StatusOr<std::unique_ptr<backend::ExpertGroup>> WeightLoader::Group(
-    std::vector<backend::ExpertMatrices> experts, absl::string_view router) {
-  auto group = backend_.GroupExperts(std::move(experts));
+    std::vector<backend::ExpertMatrices> experts, const backend::ExpertBiases& biases,
+    absl::string_view router) {
+  auto group = backend_.GroupExperts(std::move(experts), biases);
   if (!group.ok()) return Annotate(group.status(), absl::StrCat("the experts of ", router));
   return group;
 }

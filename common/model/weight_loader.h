@@ -15,6 +15,7 @@
 #include "common/backend/backend.h"
 #include "common/model/checkpoint.h"
 #include "common/model/convert.h"
+#include "common/model/fused_experts.h"
 #include "common/model/gated_range.h"
 #include "common/model/model_config.h"
 #include "common/model/quantization.h"
@@ -66,7 +67,14 @@ class WeightLoader {
   absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> Router(const Part& part, int64_t cols);
   // router: the name of their router, for messages.
   absl::StatusOr<std::unique_ptr<backend::ExpertGroup>> Group(
-      std::vector<backend::ExpertMatrices> experts, absl::string_view router);
+      std::vector<backend::ExpertMatrices> experts, const backend::ExpertBiases& biases,
+      absl::string_view router);
+  // Of matrices of experts in one tensor, as fused_experts.h says, that of one expert.
+  absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> FusedMatrix(const FusedPart& part,
+                                                                     bool quantized,
+                                                                     GatedRange* range);
+  // A tensor [rows, cols] as f32.
+  absl::StatusOr<std::vector<float>> Table(const std::string& name, int64_t rows, int64_t cols);
   // Vectors one behind the other, as f32.
   absl::StatusOr<std::unique_ptr<backend::Buffer>> Vector(absl::Span<const Part> parts);
   // The weight of a norm, as it is multiplied with.
@@ -97,6 +105,9 @@ class WeightLoader {
                                                                 int load_bits, GatedRange* range);
   absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> Quantized(absl::Span<const Part> parts,
                                                                    int64_t cols, GatedRange* range);
+  absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> PackFloats(
+      absl::Span<const backend::HostMatrix> stacked, absl::Span<const Part> parts, int load_bits,
+      GatedRange* range);
   absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> Rounded(
       absl::Span<const backend::HostMatrix> stacked, absl::Span<const Part> parts, int bits);
   // Matrices of which a file in GGUF has some in blocks, on a device that keeps them.

@@ -59,13 +59,12 @@ class LayerLoader {
     return parts;
   }
 
-  absl::StatusOr<ProductWeights> Product(const ProductSpec& product, int expert = 0,
-                                         GatedRange* range = nullptr) {
+  absl::StatusOr<ProductWeights> Product(const ProductSpec& product, GatedRange* range = nullptr) {
     ProductWeights weights;
-    BATON_ASSIGN_OR_RETURN(weights.matrix, loader_.Matrix(Parts(product, ".weight", expert),
-                                                          product.cols, product.quantized, range));
+    BATON_ASSIGN_OR_RETURN(weights.matrix, loader_.Matrix(Parts(product, ".weight"), product.cols,
+                                                          product.quantized, range));
     if (product.bias) {
-      BATON_ASSIGN_OR_RETURN(weights.bias, loader_.Vector(Parts(product, ".bias", expert)));
+      BATON_ASSIGN_OR_RETURN(weights.bias, loader_.Vector(Parts(product, ".bias")));
     }
     return weights;
   }
@@ -102,23 +101,86 @@ class LayerLoader {
     weights.q_norm = std::move(q_norm.device);
     weights.k_norm = std::move(k_norm.device);
     BATON_ASSIGN_OR_RETURN(weights.output, Product(spec.output));
+    if (spec.sinks) {
+      const std::string name = names_.InLayer(layer_, spec.sinks);
+      const WeightLoader::Part part = {names_.gguf() ? absl::StrCat(name, ".weight") : name,
+                                       spec.query_heads};
+      BATON_ASSIGN_OR_RETURN(weights.sinks, loader_.Vector({part}));
+    }
     return weights;
   }
 
-  absl::StatusOr<MlpWeights> Mlp(const MlpSpec& spec, const std::vector<float>& norm_before,
-                                 int expert = 0) {
+  // Of a gated product that could leave the range of the activations' type.
+  std::optional<GatedRange> RangeOf(const MlpSpec& spec, const std::vector<float>& norm_before) {
+    std::optional<GatedRange> range;
+    // A clamped product is at most 56.
+    if (!loader_.needs_range() || spec.activation == backend::GatedActivation::kClampedSwiglu) {
+      return range;
+    }
+    const double rows = static_cast<double>(norm_before.size());
+    range.emplace(norm_before.empty() ? residual_length_ : std::sqrt(rows), norm_before);
+    return range;
+  }
+
+  absl::StatusOr<MlpWeights> Mlp(const MlpSpec& spec, const std::vector<float>& norm_before) {
     BATON_CHECK(!spec.gate_up.bias && !spec.down.bias) << "no MLP that is served has biases";
     MlpWeights weights;
-    std::optional<GatedRange> range;
-    if (loader_.needs_range()) {
-      const double rows = static_cast<double>(norm_before.size());
-      range.emplace(norm_before.empty() ? residual_length_ : std::sqrt(rows), norm_before);
-    }
-    BATON_ASSIGN_OR_RETURN(weights.gate_up,
-                           Product(spec.gate_up, expert, range ? &*range : nullptr));
+    std::optional<GatedRange> range = RangeOf(spec, norm_before);
+    BATON_ASSIGN_OR_RETURN(weights.gate_up, Product(spec.gate_up, range ? &*range : nullptr));
     if (range) weights.scale = range->Scale();
-    BATON_ASSIGN_OR_RETURN(weights.down, Product(spec.down, expert));
+    BATON_ASSIGN_OR_RETURN(weights.down, Product(spec.down));
     return weights;
+  }
+
+  // One of `count`; biases are loaded for all of them together.
+  absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> ExpertMatrix(const ProductSpec& product,
+                                                                      int expert, int count,
+                                                                      GatedRange* range = nullptr) {
+    if (!product.fused || names_.gguf()) {
+      return loader_.Matrix(Parts(product, ".weight", expert), product.cols, product.quantized,
+                            range);
+    }
+    return loader_.FusedMatrix({.name = names_.InLayer(layer_, product.fused),
+                                .experts = count,
+                                .expert = expert,
+                                .rows = product.rows(),
+                                .cols = product.cols,
+                                .in_turn = product.parts.size() == 2},
+                               product.quantized, range);
+  }
+
+  // Null without biases, else [count, rows].
+  absl::StatusOr<std::unique_ptr<backend::Buffer>> ExpertBiases(const ProductSpec& product,
+                                                                int count) {
+    std::unique_ptr<backend::Buffer> biases;
+    if (!product.bias) return biases;
+    const size_t rows = static_cast<size_t>(product.rows());
+    std::vector<float> all(static_cast<size_t>(count) * rows);
+    if (!names_.gguf()) {
+      BATON_ASSIGN_OR_RETURN(
+          const std::vector<float> stored,
+          loader_.Table(absl::StrCat(names_.InLayer(layer_, product.fused), "_bias"), count,
+                        product.rows()));
+      for (size_t i = 0; i < all.size(); ++i) {
+        const size_t row = product.parts.size() == 2 ? FusedRow(i % rows, rows) : i % rows;
+        all[i] = stored[i / rows * rows + row];
+      }
+      return loader_.ToDevice(all);
+    }
+    size_t first = 0;
+    for (const MatrixSpec& part : product.parts) {
+      // Without the expert's index.
+      const std::string name = names_.InLayer(layer_, part.name);
+      const auto width = static_cast<size_t>(part.rows);
+      BATON_ASSIGN_OR_RETURN(
+          const std::vector<float> stored,
+          loader_.Table(absl::StrCat(name.substr(0, name.rfind('.')), ".bias"), count, part.rows));
+      for (size_t i = 0; i < stored.size(); ++i) {
+        all[i / width * rows + first + i % width] = stored[i];
+      }
+      first += width;
+    }
+    return loader_.ToDevice(all);
   }
 
   absl::StatusOr<ExpertsWeights> Experts(const ExpertsSpec& spec,
@@ -126,15 +188,27 @@ class LayerLoader {
     ExpertsWeights weights;
     const WeightLoader::Part router = Parts(spec.router, ".weight").front();
     BATON_ASSIGN_OR_RETURN(weights.router, loader_.Router(router, spec.router.cols));
+    if (spec.router.bias) {
+      BATON_ASSIGN_OR_RETURN(weights.router_bias, loader_.Vector(Parts(spec.router, ".bias")));
+    }
+    const ProductSpec &gate_up = spec.expert.gate_up, &down = spec.expert.down;
     std::vector<backend::ExpertMatrices> matrices;
     for (int expert = 0; expert < spec.count; ++expert) {
-      BATON_ASSIGN_OR_RETURN(weights.experts.emplace_back(), Mlp(spec.expert, norm_before, expert));
-      const MlpWeights& loaded = weights.experts.back();
-      weights.scale = std::min(weights.scale, loaded.scale);
-      matrices.push_back(
-          {.gate_up = loaded.gate_up.matrix.get(), .down = loaded.down.matrix.get()});
+      std::optional<GatedRange> range = RangeOf(spec.expert, norm_before);
+      BATON_ASSIGN_OR_RETURN(weights.matrices.emplace_back(),
+                             ExpertMatrix(gate_up, expert, spec.count, range ? &*range : nullptr));
+      if (range) weights.scale = std::min(weights.scale, range->Scale());
+      BATON_ASSIGN_OR_RETURN(weights.matrices.emplace_back(),
+                             ExpertMatrix(down, expert, spec.count));
+      matrices.push_back({.gate_up = weights.matrices[weights.matrices.size() - 2].get(),
+                          .down = weights.matrices.back().get()});
     }
-    BATON_ASSIGN_OR_RETURN(weights.group, loader_.Group(std::move(matrices), router.name));
+    BATON_ASSIGN_OR_RETURN(weights.gate_up_bias, ExpertBiases(gate_up, spec.count));
+    BATON_ASSIGN_OR_RETURN(weights.down_bias, ExpertBiases(down, spec.count));
+    BATON_ASSIGN_OR_RETURN(weights.group, loader_.Group(std::move(matrices),
+                                                        {.gate_up = weights.gate_up_bias.get(),
+                                                         .down = weights.down_bias.get()},
+                                                        router.name));
     return weights;
   }
 

@@ -24,6 +24,7 @@ struct AttentionWeights {
   ProductWeights qkv;
   std::unique_ptr<backend::Buffer> q_norm, k_norm;
   ProductWeights output;
+  std::unique_ptr<backend::Buffer> sinks;
 };
 struct MlpWeights {
   ProductWeights gate_up, down;
@@ -31,9 +32,11 @@ struct MlpWeights {
 };
 struct ExpertsWeights {
   std::unique_ptr<backend::PackedMatrix> router;
-  std::vector<MlpWeights> experts;
-  std::unique_ptr<backend::ExpertGroup> group;  // of them
-  float scale = 1;                              // on what down multiplies, of all of them
+  std::unique_ptr<backend::Buffer> router_bias;
+  std::vector<std::unique_ptr<backend::PackedMatrix>> matrices;  // gate_up and down of each
+  std::unique_ptr<backend::Buffer> gate_up_bias, down_bias;      // of all of them
+  std::unique_ptr<backend::ExpertGroup> group;                   // of them
+  float scale = 1;  // on what down multiplies, of all of them
 };
 struct SublayerWeights {
   std::unique_ptr<backend::Buffer> norm_before, norm_after;         // [d]

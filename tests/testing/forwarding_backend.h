@@ -102,8 +102,8 @@ class ForwardingBackend : public backend::Backend {
     return inner_->PackRouter(matrix);
   }
   absl::StatusOr<std::unique_ptr<backend::ExpertGroup>> GroupExperts(
-      std::vector<backend::ExpertMatrices> experts) override {
-    return inner_->GroupExperts(std::move(experts));
+      std::vector<backend::ExpertMatrices> experts, const backend::ExpertBiases& biases) override {
+    return inner_->GroupExperts(std::move(experts), biases);
   }
   bool experts_at_once() const override { return inner_->experts_at_once(); }
   void Experts(const backend::ExpertsArgs& args) override { inner_->Experts(args); }

@@ -50,11 +50,13 @@ BATON_INLINE void UnpackForAmx(const QuantizedSlice& s, const uint8_t* panel, in
       Store(b, out->b + v * 16);
       if constexpr (IsOf6Bits(kPacking)) minus_zero = _mm512_set1_epi8(-32);
     } else {
-      Store(LoadElements(header, s.scale_element, v * 16), out->a + v * 16);
+      Store(LoadScales<kPacking>(header, s.scale_element, v * 16), out->a + v * 16);
       if constexpr (kPacking == Packing::kBytes) {
         minus_zero = _mm512_set1_epi8(-128);
       } else if constexpr (kPacking == Packing::kNibbles) {
         minus_zero = _mm512_set1_epi8(-8);
+      } else if constexpr (kPacking == Packing::kFp4) {
+        minus_zero = _mm512_set1_epi8(-kFp4Zero);
       } else {
         minus_zero =
             AddBytes(SpreadBytes(header + kQuantizedScaleBytes + v * 16), _mm512_set1_epi8(-16));

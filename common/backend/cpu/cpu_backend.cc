@@ -161,7 +161,7 @@ bool SameForm(const AnyHostMatrix& a, const AnyHostMatrix& b) {
   if (const auto* quantized = std::get_if<QuantizedHostMatrix>(&a)) {
     const auto& other = std::get<QuantizedHostMatrix>(b);
     return quantized->bits == other.bits && quantized->group_size == other.group_size &&
-           quantized->scale_dtype == other.scale_dtype;
+           quantized->scale_dtype == other.scale_dtype && quantized->fp4 == other.fp4;
   }
   if (const auto* blocks = std::get_if<SuperBlockHostMatrix>(&a)) {
     const auto& other = std::get<SuperBlockHostMatrix>(b);

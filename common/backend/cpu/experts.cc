@@ -17,6 +17,12 @@ Tensor FirstRows(const Tensor& tensor, int64_t rows) {
   return first;
 }
 
+// Row `row` of f32 [.., cols], null if there is no buffer.
+const float* FloatsOf(const Buffer* buffer, size_t row = 0, int64_t cols = 0) {
+  if (buffer == nullptr) return nullptr;
+  return static_cast<const float*>(buffer->data()) + static_cast<int64_t>(row) * cols;
+}
+
 }  // namespace
 
 void ExpertsRunner::Run(const ExpertsArgs& args) {
@@ -45,7 +51,8 @@ void ExpertsRunner::Route(const ExpertsArgs& args) {
   ForRows(pool_, rows, d, [&](int64_t row) {
     kernels_.to_f32(RowOf(args.x, row), ElementOf(args.x.dtype), d, At<float>(exact, row));
   });
-  matmul_.Run(exact, static_cast<const CpuMatrix&>(*args.router), nullptr, args.logits);
+  matmul_.Run(exact, static_cast<const CpuMatrix&>(*args.router), FloatsOf(args.router_bias),
+              args.logits);
   ForRows(pool_, rows, experts * per_token, [&](int64_t row) {
     ChooseExperts({At<float>(args.logits, row), static_cast<size_t>(experts)}, args.routing,
                   {chosen_.data() + row * per_token, static_cast<size_t>(per_token)});
@@ -69,13 +76,15 @@ void ExpertsRunner::RunExpert(const ExpertsArgs& args, size_t expert) {
   for (int64_t i = 0; i < count; ++i) {
     std::memcpy(RowOf(x, i), RowOf(args.x, routed[static_cast<size_t>(i)].row), row_bytes);
   }
-  matmul_.Run(x, gate_up_weights, nullptr, gate_up);
+  const ExpertBiases& biases = args.group->biases();
+  matmul_.Run(x, gate_up_weights, FloatsOf(biases.gate_up, expert, gate_up.cols), gate_up);
   ForRows(pool_, count, gated.cols, [&](int64_t i) {
     const float* gate = At<float>(gate_up, i);
     kernels_.gate(gate, gate + gated.cols, static_cast<Activation>(args.gating.activation),
                   args.gating.scale, gated.cols, ElementOf(gated.dtype), RowOf(gated, i));
   });
-  matmul_.Run(gated, static_cast<const CpuMatrix&>(*matrices.down), nullptr, results);
+  matmul_.Run(gated, static_cast<const CpuMatrix&>(*matrices.down),
+              FloatsOf(biases.down, expert, results.cols), results);
   ForRows(pool_, count, results.cols, [&](int64_t i) {
     const RoutedRow& to = routed[static_cast<size_t>(i)];
     const float* from = At<float>(results, i);

@@ -57,6 +57,10 @@ struct ActivationBlock {
 // bytes 4 of `in`, the high halves the 4 after them; the zero is 8 where it is not stored.
 constexpr int kQuantizedScaleBytes = 2 * kPanelColumns;
 
+// A panel of MXFP4 (QuantizedHostMatrix::fp4) is one of 4 bits whose groups are blocks. They begin
+// with 32 bytes, the scales' exponents as float32 has them (0: the scale 0), and the halves of the
+// values' bytes are their codes; the zero is 12.
+
 // A panel of super-blocks (SuperBlockHostMatrix) is one of groups, too: 32 scales in float16, with
 // 4 and 5 bits 32 least values in float16, negated; then blocks of 32 of `in`. A block is the first
 // factors of 32 columns, a signed byte each, then the second ones; the low halves of the values as
@@ -78,6 +82,7 @@ struct QuantizedSlice {
   int bits = 0;              // 4 or 8; of super-blocks 4, 5 or 6
   bool zeros = false;        // they differ; only with 4 bits
   bool super_blocks = false;
+  bool fp4 = false;
   Element scale_element = Element::kF16;
   const uint8_t* panels = nullptr;  // the first of the slice's panels
   int64_t panel_bytes = 0;
@@ -143,7 +148,7 @@ struct NormRow {
 };
 
 // The values are those of GatedActivation.
-enum class Activation : uint8_t { kSilu, kGeluTanh };
+enum class Activation : uint8_t { kSilu, kGeluTanh, kClampedSwiglu };
 
 struct AttentionKernels {
   int64_t (*query_bytes)(int head_dim) = nullptr;

@@ -178,6 +178,7 @@ BATON_INLINE void WithPacking(const QuantizedSlice& slice, F f) {
     if (slice.bits == 5) return f.template operator()<Packing::kSuper5>();
     return f.template operator()<Packing::kSuper6>();
   }
+  if (slice.fp4) return f.template operator()<Packing::kFp4>();
   if (slice.bits == 8) return f.template operator()<Packing::kBytes>();
   if (slice.zeros) return f.template operator()<Packing::kNibblesAndZeros>();
   return f.template operator()<Packing::kNibbles>();

@@ -1,10 +1,12 @@
 #include "common/backend/cpu/quantized_panels.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
 #include "common/backend/cpu/convert.h"
+#include "common/backend/quantized.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 
@@ -48,12 +50,13 @@ float ScaleAt(const uint8_t* scales, DType dtype, int column) {
 bool QuantizedPanels::CanHold(absl::Span<const QuantizedHostMatrix> stacked) {
   return std::all_of(stacked.begin(), stacked.end(), [&](const QuantizedHostMatrix& part) {
     const bool whole_blocks = part.group_size % kQuantizedBlock == 0 || part.groups() == 1;
-    return whole_blocks && SameOrder(part, stacked[0]) &&
+    return whole_blocks && SameOrder(part, stacked[0]) && part.fp4 == stacked[0].fp4 &&
            (part.bits == 4 || AllAre(ZerosOf(part), kZeroOf8Bits));
   });
 }
 
 int64_t QuantizedPanels::header_bytes() const {
+  if (slice_.fp4) return kPanelColumns;
   const bool two = slice_.super_blocks ? slice_.bits != 6 : slice_.zeros;
   return two ? 2 * kQuantizedScaleBytes : kQuantizedScaleBytes;
 }
@@ -61,6 +64,7 @@ int64_t QuantizedPanels::header_bytes() const {
 QuantizedPanels::QuantizedPanels(absl::Span<const QuantizedHostMatrix> stacked)
     : PanelMatrix(Form::kQuantized, 0, stacked[0].cols) {
   slice_.bits = stacked[0].bits;
+  slice_.fp4 = stacked[0].fp4;
   slice_.scale_element = static_cast<Element>(stacked[0].scale_dtype);
   slice_.blocks = (stacked[0].cols + kQuantizedBlock - 1) / kQuantizedBlock;
   slice_.group_blocks = std::min(slice_.blocks, stacked[0].group_size / kQuantizedBlock);
@@ -71,6 +75,10 @@ QuantizedPanels::QuantizedPanels(absl::Span<const QuantizedHostMatrix> stacked)
     BATON_CHECK_EQ(part.groups(), stacked[0].groups());
     BATON_CHECK(part.scale_dtype == stacked[0].scale_dtype);
     out_features_ += part.rows;
+    if (slice_.fp4) {
+      BATON_CHECK(part.fp4 && part.group_size == kFp4Group && part.scale_dtype == DType::kBF16);
+      continue;
+    }
     if (slice_.bits == 4 && !AllAre(ZerosOf(part), kZeroOf4Bits)) slice_.zeros = true;
   }
   slice_.panel_bytes = stacked[0].groups() * header_bytes() +
@@ -139,7 +147,12 @@ void QuantizedPanels::FillColumn(const QuantizedHostMatrix& matrix, int64_t row,
   const int64_t groups = matrix.groups();
   const uint8_t* values = matrix.values + row * matrix.row_bytes();
   for (int64_t group = 0; group < groups; ++group) {
-    std::memcpy(panel + column * 2, matrix.scales + row * groups + group, 2);
+    const uint16_t* scale = matrix.scales + row * groups + group;
+    if (slice_.fp4) {
+      panel[column] = static_cast<uint8_t>(*scale >> 7);
+    } else {
+      std::memcpy(panel + column * 2, scale, 2);
+    }
     if (slice_.zeros) {
       const int zero = matrix.zeros[row * groups + group];
       panel[kQuantizedScaleBytes + column] = static_cast<uint8_t>(16 - zero);
@@ -203,15 +216,22 @@ void QuantizedPanels::ReadRow(int64_t row, float* out) const {
   if (slice_.super_blocks) return ReadSuperColumn(panel, column, out);
   const int64_t group_columns = slice_.group_blocks * kQuantizedBlock;
   for (int64_t first = 0; first < in_features_; first += group_columns) {
-    const float scale = ScaleAt(panel, static_cast<DType>(slice_.scale_element), column);
+    float scale = 0;
     int zero = slice_.bits == 8 ? kZeroOf8Bits : kZeroOf4Bits;
+    if (slice_.fp4) {
+      scale = std::bit_cast<float>(static_cast<uint32_t>(panel[column]) << 23);
+      zero = kFp4Zero;
+    } else {
+      scale = ScaleAt(panel, static_cast<DType>(slice_.scale_element), column);
+    }
     if (slice_.zeros) zero = 16 - panel[kQuantizedScaleBytes + column];
     panel += header_bytes();
     const int64_t end = std::min(in_features_, first + group_columns);
     for (int64_t i = first; i < end; ++i) {
       const int64_t k = i - first;
-      const int value = slice_.bits == 8 ? panel[k / 4 * kPanelColumns * 4 + column * 4 + k % 4]
-                                         : NibbleAt(k, column, panel);
+      int value = slice_.bits == 8 ? panel[k / 4 * kPanelColumns * 4 + column * 4 + k % 4]
+                                   : NibbleAt(k, column, panel);
+      if (slice_.fp4) value = kFp4Values[value];
       out[order_.empty() ? i : order_[static_cast<size_t>(i)]] =
           static_cast<float>(value - zero) * scale;
     }

@@ -4,6 +4,7 @@
 #define BATON_COMMON_BACKEND_CPU_QUANTIZED_SIMD_H_
 
 #include "common/backend/cpu/simd16.h"
+#include "common/backend/quantized.h"
 
 namespace baton::backend {
 namespace {
@@ -46,6 +47,16 @@ BATON_INLINE U8x64 OrShifted(U8x64 a, U8x64 b, int mask) {
 // Sixteen signed bytes.
 BATON_INLINE F32x16 LoadI8(const uint8_t* p) {
   return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)))};
+}
+// Sixteen powers of two, of which the bytes are the exponents as float32 has them.
+BATON_INLINE F32x16 LoadExponents(const uint8_t* p) {
+  const __m512i wide = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 23))};
+}
+// kFp4Values of bytes below 16.
+BATON_INLINE U8x64 Fp4Bytes(U8x64 codes) {
+  const __m128i values = _mm_loadu_si128((const __m128i*)kFp4Values);
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(values), codes);
 }
 // A byte for each of sixteen columns, four times.
 BATON_INLINE U8x64 SpreadBytes(const uint8_t* p) {
@@ -148,6 +159,17 @@ BATON_INLINE F32x16 LoadI8(const uint8_t* p) {
   const __m128i bytes = _mm_loadu_si128((const __m128i*)p);
   return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
           _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
+}
+BATON_INLINE F32x16 LoadExponents(const uint8_t* p) {
+  const __m128i bytes = _mm_loadu_si128((const __m128i*)p);
+  const auto eight = [](__m128i low) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu8_epi32(low), 23));
+  };
+  return {eight(bytes), eight(_mm_srli_si128(bytes, 8))};
+}
+BATON_INLINE U8x64 Fp4Bytes(U8x64 codes) {
+  const __m256i values = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)kFp4Values));
+  return {_mm256_shuffle_epi8(values, codes.lo), _mm256_shuffle_epi8(values, codes.hi)};
 }
 BATON_INLINE __m256i SpreadEight(__m128i bytes) {
   return _mm256_mullo_epi32(_mm256_cvtepu8_epi32(bytes), _mm256_set1_epi32(0x01010101));
@@ -274,6 +296,15 @@ BATON_INLINE F32x16 LoadI8(const uint8_t* p) {
   F32x16 r;
   for (int i = 0; i < 16; ++i) r.v[i] = static_cast<float>(static_cast<int8_t>(p[i]));
   return r;
+}
+BATON_INLINE F32x16 LoadExponents(const uint8_t* p) {
+  F32x16 r;
+  for (int i = 0; i < 16; ++i) r.v[i] = BitsToFloat(static_cast<uint32_t>(p[i]) << 23);
+  return r;
+}
+BATON_INLINE U8x64 Fp4Bytes(U8x64 codes) {
+  for (int i = 0; i < 64; ++i) codes.v[i] = kFp4Values[codes.v[i]];
+  return codes;
 }
 BATON_INLINE U8x64 SpreadBytes(const uint8_t* p) {
   U8x64 r;

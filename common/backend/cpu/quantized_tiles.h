@@ -7,6 +7,7 @@
 #include "common/backend/cpu/matmul_kernels.h"
 #include "common/backend/cpu/quantized_simd.h"
 #include "common/backend/cpu/vector_kernels.h"
+#include "common/backend/quantized.h"
 
 namespace baton::backend {
 namespace {
@@ -20,6 +21,7 @@ enum class Packing {
   kBytes,
   kNibbles,
   kNibblesAndZeros,
+  kFp4,
   kUnpacked4,
   kUnpacked,
   kSuper4,
@@ -34,7 +36,8 @@ constexpr bool IsSuper(Packing packing) { return packing >= Packing::kSuper4; }
 constexpr bool IsOf6Bits(Packing packing) {
   return packing == Packing::kSuper6 || packing == Packing::kUnpackedSuper6;
 }
-// Bits of a value as tiles multiply it; not for kBytes. Nibbles with zeros have 16 - zero added.
+// Bits of a value as tiles multiply it; not for kBytes. Nibbles with zeros have 16 - zero added;
+// those of MXFP4 become their values, up to 24.
 constexpr int DotBits(Packing packing) {
   if (IsOf6Bits(packing)) return 6;
   const bool four = packing == Packing::kNibbles || packing == Packing::kUnpacked4 ||
@@ -65,6 +68,7 @@ constexpr int WideTileRows(Packing packing) {
   return packing == Packing::kSuper5 && kWideTileRows > 0 ? kWideTileRows - 1 : kWideTileRows;
 }
 constexpr int64_t HeaderBytes(Packing packing) {
+  if (packing == Packing::kFp4) return kPanelColumns;
   if (IsSuper(packing) && IsUnpacked(packing)) return 0;
   const bool two = packing == Packing::kNibblesAndZeros || packing == Packing::kSuper4 ||
                    packing == Packing::kSuper5;
@@ -82,6 +86,7 @@ constexpr int64_t BlockBytes(Packing packing) {
 constexpr int ZeroOf(Packing packing) {
   if (IsSuper(packing)) return IsOf6Bits(packing) ? 32 : 0;
   if (packing == Packing::kBytes) return 128 - kByteOffset;
+  if (packing == Packing::kFp4) return kFp4Zero;
   return packing == Packing::kNibblesAndZeros ? 16 : 8;
 }
 
@@ -170,6 +175,11 @@ BATON_INLINE void LoadPair(const uint8_t* w, int vector, U8x64& first, U8x64& se
     second = LoadBytes(w + kPair * 256 + 128 + vector * 64);
   } else {
     const U8x64 bytes = LoadBytes(w + kPair * 128 + vector * 64);
+    if constexpr (kPacking == Packing::kFp4) {
+      first = Fp4Bytes(LowNibbles(bytes));
+      second = Fp4Bytes(HighNibbles(bytes));
+      return;
+    }
     first = WithHighBits<kPacking, 2 * kPair>(LowNibbles(bytes), w + kNibbleBytes, vector);
     second = WithHighBits<kPacking, 2 * kPair + 1>(HighNibbles(bytes), w + kNibbleBytes, vector);
   }
@@ -255,6 +265,16 @@ BATON_INLINE void FoldSums(const ActivationBlock* x, int64_t x_stride,
   }
 }
 
+// The scales of columns [at, at + 16) of a panel without super-blocks.
+template <Packing kPacking>
+BATON_INLINE F32x16 LoadScales(const uint8_t* header, Element element, int at) {
+  if constexpr (kPacking == Packing::kFp4) {
+    return LoadExponents(header + at);
+  } else {
+    return LoadElements(header, element, at);
+  }
+}
+
 template <Packing kPacking, int kRows, int kVectors>
 BATON_NO_INLINE void MulQuantizedTile(const ActivationBlock* x, int64_t x_stride, const uint8_t* w,
                                       const float* bias, float* out, int64_t out_stride,
@@ -269,7 +289,7 @@ BATON_NO_INLINE void MulQuantizedTile(const ActivationBlock* x, int64_t x_stride
     U8x64 zero[kVectors];
     for (int v = 0; v < kVectors; ++v) {
       const int at = (range.first_vector + v) * 16;
-      scale[v] = LoadElements(w, range.scale_element, at);
+      scale[v] = LoadScales<kPacking>(w, range.scale_element, at);
       if constexpr (kZeros) zero[v] = SpreadBytes(w + kQuantizedScaleBytes + at);
     }
     w += HeaderBytes(kPacking);
@@ -367,7 +387,13 @@ constexpr int64_t kPassBlocks = 16;
 template <Packing kPacking>
 void Unpack(const uint8_t* w, const QuantizedRange& range, uint8_t* out) {
   for (int64_t group = range.begin; group < range.end; group += range.group_blocks) {
-    std::memcpy(out, w, kQuantizedScaleBytes);
+    if constexpr (kPacking == Packing::kFp4) {
+      uint16_t scales[kPanelColumns];  // in bfloat16
+      for (int i = 0; i < kPanelColumns; ++i) scales[i] = static_cast<uint16_t>(w[i] << 7);
+      std::memcpy(out, scales, sizeof(scales));
+    } else {
+      std::memcpy(out, w, kQuantizedScaleBytes);
+    }
     U8x64 zero[2];
     if constexpr (kPacking == Packing::kNibblesAndZeros) {
       for (int v = 0; v < 2; ++v) zero[v] = SpreadBytes(w + kQuantizedScaleBytes + v * 16);
@@ -380,6 +406,10 @@ void Unpack(const uint8_t* w, const QuantizedRange& range, uint8_t* out) {
       for (int v = 0; v < 2; ++v) {
         const U8x64 bytes = LoadBytes(w + v * 64);
         U8x64 low = LowNibbles(bytes), high = HighNibbles(bytes);
+        if constexpr (kPacking == Packing::kFp4) {
+          low = Fp4Bytes(low);
+          high = Fp4Bytes(high);
+        }
         if constexpr (kPacking == Packing::kNibblesAndZeros) {
           low = AddBytes(low, zero[v]);
           high = AddBytes(high, zero[v]);

@@ -115,11 +115,20 @@ BATON_INLINE F32x16 Tanh(F32x16 x) {
   return IfLess(x, Zero(), Sub(Zero(), y), y);
 }
 
-template <class Activate>
+// gpt-oss's SwiGLU: backend.h. A NaN stays one.
+BATON_INLINE F32x16 ClampedSwiglu(F32x16 gate, F32x16 up) {
+  const F32x16 most = Set1(7.0f), least = Set1(-7.0f), one = Set1(1.0f);
+  const F32x16 g = IfLess(most, gate, most, gate);
+  const F32x16 u = IfLess(most, up, most, IfLess(up, least, least, up));
+  return Mul(Div(g, Add(one, Exp(Mul(g, Set1(-1.702f))))), Add(u, one));
+}
+
+// gated(gate, up) of all.
+template <class Gated>
 BATON_INLINE void GateRow(const float* gate, const float* up, float scale, int64_t n,
-                          Element element, void* y, const Activate& activate) {
+                          Element element, void* y, const Gated& gated) {
   const auto times = [&](F32x16 g, F32x16 u) {
-    const F32x16 product = Mul(activate(g), u);
+    const F32x16 product = gated(g, u);
     return scale == 1 ? product : Mul(product, Set1(scale));
   };
   int64_t i = 0;
@@ -132,10 +141,17 @@ BATON_INLINE void GateRow(const float* gate, const float* up, float scale, int64
 
 void Gate(const float* gate, const float* up, Activation activation, float scale, int64_t n,
           Element element, void* y) {
-  if (activation == Activation::kGeluTanh) {
-    return GateRow(gate, up, scale, n, element, y, [](F32x16 x) { return GeluTanh(x); });
+  switch (activation) {
+    case Activation::kSilu:
+      return GateRow(gate, up, scale, n, element, y,
+                     [](F32x16 g, F32x16 u) { return Mul(Silu(g), u); });
+    case Activation::kGeluTanh:
+      return GateRow(gate, up, scale, n, element, y,
+                     [](F32x16 g, F32x16 u) { return Mul(GeluTanh(g), u); });
+    case Activation::kClampedSwiglu:
+      return GateRow(gate, up, scale, n, element, y,
+                     [](F32x16 g, F32x16 u) { return ClampedSwiglu(g, u); });
   }
-  GateRow(gate, up, scale, n, element, y, [](F32x16 x) { return Silu(x); });
 }
 
 void ScaleRow(float* x, float scale, float cap, int64_t n) {

@@ -84,8 +84,8 @@ class CudaBackend final : public Backend {
     return CudaRouter::Make(matrix, *this, *staging_);
   }
   absl::StatusOr<std::unique_ptr<ExpertGroup>> GroupExperts(
-      std::vector<ExpertMatrices> experts) override {
-    return CudaExpertGroup::Make(std::move(experts), *this, *staging_);
+      std::vector<ExpertMatrices> experts, const ExpertBiases& biases) override {
+    return CudaExpertGroup::Make(std::move(experts), biases, *this, *staging_);
   }
   bool experts_at_once() const override { return true; }
   void Experts(const ExpertsArgs& args) override {

@@ -48,10 +48,10 @@ class CountingBackend final : public baton::testing::ForwardingBackend {
     return ForwardingBackend::PackRouter(matrix);
   }
   absl::StatusOr<std::unique_ptr<backend::ExpertGroup>> GroupExperts(
-      std::vector<backend::ExpertMatrices> experts) override {
+      std::vector<backend::ExpertMatrices> experts, const backend::ExpertBiases& biases) override {
     const auto count = static_cast<int64_t>(experts.size());
     for (int i = 0; i < 2; ++i) size.Add(count * backend::kExpertTableEntryBytes);
-    return ForwardingBackend::GroupExperts(std::move(experts));
+    return ForwardingBackend::GroupExperts(std::move(experts), biases);
   }
   absl::StatusOr<std::unique_ptr<backend::RopeTable>> MakeRopeTable(const backend::RopeSpec& spec,
                                                                     int max_positions) override {
@@ -72,7 +72,8 @@ TEST(DeviceMemoryTest, IsWhatLoadingTakes) {
        {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-mistral", "tiny-gemma3", "tiny-phi3",
         "tiny-olmo2", "tiny-ministral3", "tiny-seedoss", "tiny-exaone4", "tiny-qwen2-bf16",
         "tiny-qwen2-gptq4", "tiny-llama-gptq8", "tiny-qwen3-gptq4-channel", "tiny-llama-awq",
-        "tiny-qwen3-moe", "tiny-mixtral", "tiny-qwen3-moe-gptq4"}) {
+        "tiny-qwen3-moe", "tiny-mixtral", "tiny-qwen3-moe-gptq4", "tiny-gpt-oss",
+        "tiny-gpt-oss-mxfp4"}) {
     for (const auto& [compute, load_bits] :
          {std::pair(Compute::kF32, 0), {Compute::kBF16, 0}, {Compute::kF32, 4}}) {
       SCOPED_TRACE(std::string(shape) + (compute == Compute::kF32 ? " f32, " : " bf16, ") +

@@ -21,11 +21,12 @@ SHAPES = ("tiny-llama", "tiny-qwen2", "tiny-qwen2-sliding", "tiny-qwen2-yarn", "
           "tiny-qwen3-yarn", "tiny-mistral", "tiny-ministral3", "tiny-ministral3-mm", "tiny-gemma2",
           "tiny-gemma3", "tiny-gemma3-270m", "tiny-gemma3-mm", "tiny-smollm3", "tiny-phi3",
           "tiny-olmo2", "tiny-olmo3", "tiny-granite", "tiny-seedoss", "tiny-exaone4",
-          "tiny-qwen3-moe", "tiny-mixtral", "tiny-olmoe")
+          "tiny-qwen3-moe", "tiny-mixtral", "tiny-olmoe", "tiny-gpt-oss")
 # Quantised models: what Transformers computes of the float matrices that theirs stand for. As in CMakeLists.txt.
 QUANTIZED = {
     "tiny-qwen2-gptq4": ("tiny-qwen2", "--quantize gptq --group-size 32"),
     "tiny-llama-awq": ("tiny-llama", "--quantize awq --group-size 32"),
+    "tiny-gpt-oss-mxfp4": ("tiny-gpt-oss", "--quantize mxfp4"),
 }
 LENGTHS = (1, 17, 64, 130)
 TOP = 8
@@ -62,7 +63,8 @@ def model_of(directory, dtype):
     with open(pathlib.Path(directory) / "config.json", encoding="utf-8") as file:
         architecture = json.load(file)["architectures"][0]
     model, report = getattr(transformers, architecture).from_pretrained(
-        directory, dtype=dtype, attn_implementation="eager", output_loading_info=True)
+        directory, dtype=dtype, attn_implementation="eager", experts_implementation="eager",
+        output_loading_info=True)
     # A tensor of another name would be left at random values, with a warning.
     differences = {kind: names for kind, names in report.items() if names}
     if differences:

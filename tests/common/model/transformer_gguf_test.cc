@@ -115,6 +115,8 @@ INSTANTIATE_TEST_SUITE_P(
                           GgufCase{"tiny-exaone4-same", "tiny-exaone4", false, true},
                           GgufCase{"tiny-mixtral-same", "tiny-mixtral"},
                           GgufCase{"tiny-olmoe-same", "tiny-olmoe"},
+                          GgufCase{"tiny-gpt-oss-same", "tiny-gpt-oss"},
+                          GgufCase{"tiny-gpt-oss-q8_0-mxfp4", "tiny-gpt-oss-q8_0-mxfp4-float"},
                           GgufCase{"tiny-qwen3-moe-f32", "tiny-qwen3-moe-wide"},
                           GgufCase{"tiny-qwen3-moe-q8_0", "tiny-qwen3-moe-q8_0-float", true},
                           GgufCase{"tiny-qwen3-moe-q4_0", "tiny-qwen3-moe-q4_0-float", true},

@@ -280,7 +280,8 @@ const auto kFamilies = ::testing::Values(
     "tiny-ministral3", "tiny-ministral3-mm", "tiny-phi3", "tiny-olmo2", "tiny-olmo3",
     "tiny-granite", "tiny-qwen2-yarn", "tiny-qwen3-yarn", "tiny-seedoss", "tiny-exaone4");
 
-const auto kExperts = ::testing::Values("tiny-qwen3-moe", "tiny-mixtral", "tiny-olmoe");
+const auto kExperts = ::testing::Values("tiny-qwen3-moe", "tiny-mixtral", "tiny-olmoe",
+                                       "tiny-gpt-oss");
 
 std::vector<baton::testing::Device> DevicesOf(bool slow) {
   std::vector<baton::testing::Device> devices = baton::testing::Devices();

@@ -41,9 +41,15 @@ BATON_DEVICE float Gated(float gate, float up, const Gating& gating) {
   constexpr float kMinusLog2E = -1.44269504088896340736f;
   constexpr float kMinusTwoU = -2.302208198144325f;  // of x: -2 sqrt(2 / pi) log2(e)
   constexpr float kCubic = 0.044715f;
+  constexpr float kSwigluLimit = 7, kMinusSteepness = -2.4554669595930155f;  // -1.702 log2(e)
   float exponent = Mul(gate, kMinusLog2E);
-  if (gating.gelu_tanh) {
+  if (gating.kind == GateKind::kGeluTanh) {
     exponent = Mul(Mul(gate, kMinusTwoU), Fma(Mul(gate, gate), kCubic, 1.0f));
+  } else if (gating.kind == GateKind::kClampedSwiglu) {
+    // A NaN stays one.
+    gate = Least(gate, kSwigluLimit);
+    up = Add(Greatest(Least(up, kSwigluLimit), -kSwigluLimit), 1.0f);
+    exponent = Mul(gate, kMinusSteepness);
   }
   return Mul(Mul(Divide(gate, Add(1.0f, Exp2(exponent))), up), gating.scale);
 }
@@ -54,7 +60,9 @@ template <class Element>
 struct Row16 {
   using Stored = uint16_t;
   static BATON_DEVICE void Load(const Stored* from, float (&to)[kUnitElements]) {
-    const Vec16 v = Load16(from);
+    Unpack(Load16(from), to);
+  }
+  static BATON_DEVICE void Unpack(const Vec16& v, float (&to)[kUnitElements]) {
     BATON_UNROLL for (int i = 0; i < 4; ++i) {
       to[2 * i] = Element::ToF32(static_cast<uint16_t>(v.x[i]));
       to[2 * i + 1] = Element::ToF32(static_cast<uint16_t>(v.x[i] >> 16));

@@ -43,11 +43,11 @@ GatherKernel(GatherLaunch launch) {
   StoreUnit(x, launch.out + row * launch.out_stride + column);
 }
 
-template <class OutRow, bool kGelu>
+template <class OutRow, int kKind>
 BATON_KERNEL(kPassThreads)
 GateKernel(GateLaunch launch) {
   AwaitPrevious();
-  const Gating gating = {.gelu_tanh = kGelu, .scale = launch.gating.scale};
+  const Gating gating = {.kind = static_cast<GateKind>(kKind), .scale = launch.gating.scale};
   const int64_t row = BlockIndex().x;
   const int column = FirstColumn();
   if (column >= launch.cols) return;
@@ -108,8 +108,10 @@ void LaunchGather(const GatherLaunch& launch, DType table_dtype, int rows, Strea
 void LaunchGate(const GateLaunch& launch, DType out_dtype, int rows, Stream stream) {
   if (rows == 0) return;
   WithRowType(out_dtype, [&](auto out_row) {
-    const auto kernel = launch.gating.gelu_tanh ? &GateKernel<decltype(out_row), true>
-                                                : &GateKernel<decltype(out_row), false>;
+    using OutRow = decltype(out_row);
+    constexpr void (*kKernels[])(GateLaunch) = {&GateKernel<OutRow, 0>, &GateKernel<OutRow, 1>,
+                                                &GateKernel<OutRow, 2>};
+    const auto kernel = kKernels[static_cast<int>(launch.gating.kind)];
     Launch(kernel, PassGrid(rows, launch.cols), kPassThreads, 0, stream, launch);
   });
 }

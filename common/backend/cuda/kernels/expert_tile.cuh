@@ -103,7 +103,7 @@ inline GridSize ExpertGrid(const ExpertOperands& operands, int columns, int bloc
   return {MatMulTiles(columns, block_columns), static_cast<unsigned>(operands.tile_count), 1};
 }
 
-// experts_quantized.cu, for bits of 4 and 8.
+// experts_quantized.cu, for bits of 4, 8 and kFp4.
 void LaunchQuantizedExperts(const ExpertMatMulLaunch& launch, DType dtype, Stream stream);
 void LaunchQuantizedExperts(const ExpertMatMulGatedLaunch& launch, DType dtype, Stream stream);
 

@@ -4,20 +4,21 @@
 namespace baton::backend::cuda {
 namespace {
 
-constexpr int kRouterWarps = 8;
-constexpr int kRouterThreads = kRouterWarps * kWarpLanes;
+// Warps of a block: few of one row, for then there are few blocks.
+constexpr int RouterWarps(int rows) { return rows == 1 ? 2 : 8; }
 
-// A warp an expert, kRows rows.
+// A warp takes an expert and kRows rows.
 template <class Element, int kRows>
-BATON_KERNEL(kRouterThreads)
+BATON_KERNEL(RouterWarps(kRows) * kWarpLanes)
 RouterKernel(RouterLaunch launch) {
   AwaitPrevious();
+  constexpr int kWarps = RouterWarps(kRows);
   if (BlockIndex().x == 0 && BlockIndex().y == 0) {
-    for (int i = ThreadIndex(); i < launch.experts; i += kRouterThreads) {
+    for (int i = ThreadIndex(); i < launch.experts; i += kWarps * kWarpLanes) {
       StoreGlobal(launch.counts + i, 0u);
     }
   }
-  const int expert = static_cast<int>(BlockIndex().x) * kRouterWarps + Warp();
+  const int expert = static_cast<int>(BlockIndex().x) * kWarps + Warp();
   if (expert >= launch.experts) return;
   const int first_row = static_cast<int>(BlockIndex().y) * kRows;
   const float* const router = launch.router + int64_t{expert} * launch.cols;
@@ -27,14 +28,28 @@ RouterKernel(RouterLaunch launch) {
            Least(first_row + i, launch.rows - 1) * launch.x_stride;
   }
   float sums[kRows] = {};
-  for (int unit = Lane() * kUnitElements; unit < launch.cols; unit += kWarpLanes * kUnitElements) {
-    float weights[kUnitElements];
-    LoadUnit(router + unit, weights);
-    BATON_UNROLL for (int i = 0; i < kRows; ++i) {
-      float values[kUnitElements];
-      Row16<Element>::Load(x[i] + unit, values);
-      BATON_UNROLL for (int e = 0; e < kUnitElements; ++e) {
-        sums[i] = Fma(values[e], weights[e], sums[i]);
+  // Of one row, several units are on their way at once. Zeros behind the end change no sum.
+  constexpr int kAhead = kRows == 1 ? 4 : 1, kStep = kWarpLanes * kUnitElements;
+  for (int first = Lane() * kUnitElements; first < launch.cols; first += kAhead * kStep) {
+    Vec16 weights[kAhead][2], values[kAhead][kRows];
+    BATON_UNROLL for (int u = 0; u < kAhead; ++u) {
+      const int unit = first + u * kStep;
+      const bool valid = unit < launch.cols;
+      BATON_UNROLL for (int half = 0; half < 2; ++half) {
+        weights[u][half] = Load16If(valid, router + unit + half * 4);
+      }
+      BATON_UNROLL for (int i = 0; i < kRows; ++i) values[u][i] = Load16If(valid, x[i] + unit);
+    }
+    BATON_UNROLL for (int u = 0; u < kAhead; ++u) {
+      float of_weights[kUnitElements];
+      Unpack4(weights[u][0], of_weights);
+      Unpack4(weights[u][1], of_weights + 4);
+      BATON_UNROLL for (int i = 0; i < kRows; ++i) {
+        float of_row[kUnitElements];
+        Row16<Element>::Unpack(values[u][i], of_row);
+        BATON_UNROLL for (int e = 0; e < kUnitElements; ++e) {
+          sums[i] = Fma(of_row[e], of_weights[e], sums[i]);
+        }
       }
     }
   }
@@ -214,8 +229,9 @@ unsigned Tiles(int size, int tile) { return static_cast<unsigned>((size + tile -
 
 template <class Element, int kRows>
 void LaunchRouterRows(const RouterLaunch& launch, Stream stream) {
+  constexpr int kWarps = RouterWarps(kRows);
   Launch(RouterKernel<Element, kRows>,
-         {Tiles(launch.experts, kRouterWarps), Tiles(launch.rows, kRows), 1}, kRouterThreads, 0,
+         {Tiles(launch.experts, kWarps), Tiles(launch.rows, kRows), 1}, kWarps * kWarpLanes, 0,
          stream, launch);
 }
 

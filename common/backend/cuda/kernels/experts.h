@@ -93,7 +93,7 @@ struct ExpertMatrix {
   const float* bias;  // [n] or null
 };
 
-// What both products below take. bits of W: 16, 4 or 8.
+// What both products below take. bits of W: 16, 4, 8 or kFp4.
 struct ExpertOperands {
   const void* x;  // 16-bit
   int64_t x_stride;

@@ -7,20 +7,26 @@
 namespace baton::backend::cuda {
 namespace {
 
+// Of columns: the experts make blocks enough.
+constexpr int kWideTiles = 2;
+
 template <class Element, int kRows>
 BATON_KERNEL_RESIDENT(kRowsThreads, 2)
 ExpertRowsKernel(ExpertMatMulLaunch launch) {
   AwaitPrevious();
-  using Shape = RowsShape<kRows, 1>;
+  using Shape = RowsShape<kRows, kWideTiles>;
   const TileProduct<const void*> tile(launch);
   if (tile.rows == 0) return;  // whole blocks agree
-  const int first_column = static_cast<int>(BlockIndex().x) * kColumnTile;
-  const int column = Least(first_column + GroupOf(Lane()), tile.n - 1);
-  const uint16_t* const w[1] = {MatrixRow(tile.w, column, tile.k)};
+  const int first_column = static_cast<int>(BlockIndex().x) * Shape::kColumns;
+  const uint16_t* w[kWideTiles];
+  BATON_UNROLL for (int i = 0; i < kWideTiles; ++i) {
+    const int column = first_column + i * kColumnTile + GroupOf(Lane());
+    w[i] = MatrixRow(tile.w, Least(column, tile.n - 1), tile.k);
+  }
   SumSlice<Element, kRows>(tile, 0, w);
   SyncThreads();
   for (int i = ThreadIndex(); i < Shape::kOutputs; i += kRowsThreads) {
-    StoreSum(tile, i / kColumnTile, first_column + i % kColumnTile,
+    StoreSum(tile, i / Shape::kColumns, first_column + i % Shape::kColumns,
              FoldSlices<Shape::kOutputs>(tile.k, i));
   }
 }
@@ -76,8 +82,8 @@ ExpertGatedTileKernel(ExpertMatMulGatedLaunch launch) {
 template <class Element, int kRows>
 void LaunchRows(const ExpertMatMulLaunch& launch, Stream stream) {
   Launch(ExpertRowsKernel<Element, kRows>,
-         ExpertGrid(launch.operands, launch.operands.w.n, kColumnTile), kRowsThreads,
-         RowsShape<kRows, 1>::kBytes, stream, launch);
+         ExpertGrid(launch.operands, launch.operands.w.n, RowsShape<kRows, kWideTiles>::kColumns),
+         kRowsThreads, RowsShape<kRows, kWideTiles>::kBytes, stream, launch);
 }
 template <class Element, int kRows>
 void LaunchRows(const ExpertMatMulGatedLaunch& launch, Stream stream) {

@@ -73,11 +73,21 @@ void Dispatch(const AnyLaunch& launch, Stream stream) {
 
 template <class AnyLaunch>
 void DispatchAll(const AnyLaunch& launch, DType dtype, Stream stream) {
-  const bool four = launch.operands.bits == 4;
+  const auto of_type = [&](auto element) {
+    using Element = decltype(element);
+    switch (launch.operands.bits) {
+      case 4:
+        return Dispatch<Element, 4>(launch, stream);
+      case 8:
+        return Dispatch<Element, 8>(launch, stream);
+      default:
+        return Dispatch<Element, kFp4>(launch, stream);
+    }
+  };
   if (dtype == DType::kF16) {
-    four ? Dispatch<Half, 4>(launch, stream) : Dispatch<Half, 8>(launch, stream);
+    of_type(Half{});
   } else {
-    four ? Dispatch<BFloat16, 4>(launch, stream) : Dispatch<BFloat16, 8>(launch, stream);
+    of_type(BFloat16{});
   }
 }
 

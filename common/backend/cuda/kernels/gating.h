@@ -4,11 +4,12 @@
 
 namespace baton::backend::cuda {
 
-// activation(gate) * up * scale, for silu(x) = x / (1 + e^-x) or, with gelu_tanh,
-// gelu(x) = x / (1 + e^-2u) with u = sqrt(2 / pi) (x + 0.044715 x^3): Hendrycks and Gimpel, arXiv
-// 1606.08415. backend.h's GatedArgs for kernels, which do not include it.
+// activation(gate) * up * scale, for silu(x) = x / (1 + e^-x), gelu(x) = x / (1 + e^-2u) with
+// u = sqrt(2 / pi) (x + 0.044715 x^3): Hendrycks and Gimpel, arXiv 1606.08415; or gpt-oss's form of
+// SwiGLU, as backend.h says. Its GatedArgs for kernels, which do not include it.
+enum class GateKind : int { kSilu, kGeluTanh, kClampedSwiglu };
 struct Gating {
-  bool gelu_tanh = false;
+  GateKind kind = GateKind::kSilu;
   float scale = 1;
 };
 

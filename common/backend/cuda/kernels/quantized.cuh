@@ -92,6 +92,39 @@ struct Dequantizer<BFloat16, 8> {
   }
 };
 
+// Two numbers of MXFP4, the low ones of each half of the word, times 2^-14 in float16 or 2^-126 in
+// bfloat16: their exponents and mantissas lie where those of the wider type end. Exact, and so is
+// every product below in which the result is no subnormal.
+template <int kMantissaBits>
+BATON_DEVICE uint32_t Fp4AsSmall(uint32_t word) {
+  constexpr uint32_t kMagnitudes = 0x00070007u << (kMantissaBits - 1);
+  return (word << (kMantissaBits - 1) & kMagnitudes) | (word << 12 & 0x80008000u);
+}
+
+template <>
+struct Dequantizer<Half, kFp4> {
+  uint32_t scale;  // twice
+
+  BATON_DEVICE Dequantizer(uint32_t group, bool) : scale(Twice(group & 0xffffu)) {}
+  BATON_DEVICE uint32_t Two(uint32_t word, int place) const {
+    constexpr uint32_t kTwoTo14 = 0x74007400u, kMinusNothing = 0x80008000u;
+    const uint32_t small = Fp4AsSmall<10>(word >> place * 4);
+    return Half::Multiply2(Half::Fma2(small, kTwoTo14, kMinusNothing), scale);
+  }
+};
+
+template <>
+struct Dequantizer<BFloat16, kFp4> {
+  uint32_t scale;  // twice, times 64
+
+  BATON_DEVICE Dequantizer(uint32_t group, bool) : scale(Twice(group & 0xffffu)) {}
+  BATON_DEVICE uint32_t Two(uint32_t word, int place) const {
+    constexpr uint32_t kTwoTo120 = 0x7b807b80u, kMinusNothing = 0x80008000u;
+    const uint32_t small = Fp4AsSmall<7>(word >> place * 4);
+    return BFloat16::Fma2(BFloat16::Fma2(small, kTwoTo120, kMinusNothing), scale, kMinusNothing);
+  }
+};
+
 // A lane's eight columns of step `step`.
 template <class Element, int kBits>
 BATON_DEVICE Vec16 Dequantize(const Vec16& words, int step,
@@ -99,7 +132,7 @@ BATON_DEVICE Vec16 Dequantize(const Vec16& words, int step,
   Vec16 out;
   BATON_UNROLL for (int i = 0; i < 4; ++i) {
     out.x[i] =
-        kBits == 4 ? group.Two(words.x[step], i) : group.Two(words.x[step * 2 + i / 2], i % 2);
+        kBits == 8 ? group.Two(words.x[step * 2 + i / 2], i % 2) : group.Two(words.x[step], i);
   }
   return out;
 }
@@ -175,8 +208,8 @@ class SliceSums {
   // Of columns from `begin` on, the beginning of a tile.
   BATON_DEVICE void Add(int begin, int end) {
     const int tile = begin / kTileColumns, last = end / kTileColumns;
-    // Whole warps agree.
-    if (w_.steps_a_group_log2 >= kStepsLog2) {
+    // Whole warps agree. Groups of MXFP4 are steps.
+    if (kBits != kFp4 && w_.steps_a_group_log2 >= kStepsLog2) {
       AddWhole<1>(tile, last);
     } else {
       AddWhole<kSteps>(tile, last);

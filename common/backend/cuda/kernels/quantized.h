@@ -39,7 +39,11 @@ BATON_INDEX_MAP uint32_t PlaceElements(uint32_t word, int bits) {
   }
   return halves[0] | halves[1] << 16;
 }
-BATON_INDEX_MAP int StepsATile(int bits) { return 16 / bits; }
+// In place of bits: numbers of MXFP4, four bits that lie as other values of 4 bits do. A group has
+// 32 columns; its word is the scale alone, in float16 for float16 weights, else times 64 in
+// bfloat16. Products with experts alone.
+inline constexpr int kFp4 = -4;
+BATON_INDEX_MAP int StepsATile(int bits) { return bits == 8 ? 2 : 4; }
 
 struct QuantizedView {
   const void* values;      // tiles: [row tiles][column tiles][8][64 bytes]

@@ -43,9 +43,13 @@ struct Form {
 };
 
 absl::StatusOr<CudaExpertGroup::Table> MakeTable(absl::Span<const PackedMatrix* const> matrices,
-                                                 Backend& backend, HostStaging& staging) {
+                                                 const Buffer* biases, Backend& backend,
+                                                 HostStaging& staging) {
   const Form form = Form::Of(*matrices[0]);
   std::vector<ExpertMatrix> entries;
+  const auto rows = static_cast<size_t>(matrices[0]->out_features());
+  BATON_CHECK(biases == nullptr || biases->size_bytes() >= matrices.size() * rows * sizeof(float));
+  const auto* bias = biases == nullptr ? nullptr : static_cast<const float*>(biases->data());
   for (const PackedMatrix* matrix : matrices) {
     if (!form.Equals(Form::Of(*matrix))) {
       return UnsupportedExperts("matrices of several forms", "one bit width and group size");
@@ -55,10 +59,11 @@ absl::StatusOr<CudaExpertGroup::Table> MakeTable(absl::Span<const PackedMatrix* 
         return UnsupportedExperts("columns in an order of their own (GPTQ with desc_act)",
                                   "columns in their order");
       }
-      entries.push_back({quantized->view().values, quantized->view().groups, nullptr});
+      entries.push_back({quantized->view().values, quantized->view().groups, bias});
     } else {
-      entries.push_back({static_cast<const CudaMatrix*>(matrix)->data(), nullptr, nullptr});
+      entries.push_back({static_cast<const CudaMatrix*>(matrix)->data(), nullptr, bias});
     }
+    if (bias != nullptr) bias += rows;
   }
   CudaExpertGroup::Table table;
   const size_t size_bytes = entries.size() * sizeof(ExpertMatrix);
@@ -90,7 +95,8 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaRouter::Make(const HostMatrix&
 }
 
 absl::StatusOr<std::unique_ptr<ExpertGroup>> CudaExpertGroup::Make(
-    std::vector<ExpertMatrices> experts, Backend& backend, HostStaging& staging) {
+    std::vector<ExpertMatrices> experts, const ExpertBiases& biases, Backend& backend,
+    HostStaging& staging) {
   std::vector<const PackedMatrix*> gate_up, down;
   for (const ExpertMatrices& expert : experts) {
     gate_up.push_back(expert.gate_up);
@@ -101,9 +107,9 @@ absl::StatusOr<std::unique_ptr<ExpertGroup>> CudaExpertGroup::Make(
     return UnsupportedExperts(absl::StrCat(down[0]->in_features(), " columns of the gated product"),
                               "a multiple of 8");
   }
-  BATON_ASSIGN_OR_RETURN(Table gate_up_table, MakeTable(gate_up, backend, staging));
-  BATON_ASSIGN_OR_RETURN(Table down_table, MakeTable(down, backend, staging));
-  return std::make_unique<CudaExpertGroup>(std::move(experts), std::move(gate_up_table),
+  BATON_ASSIGN_OR_RETURN(Table gate_up_table, MakeTable(gate_up, biases.gate_up, backend, staging));
+  BATON_ASSIGN_OR_RETURN(Table down_table, MakeTable(down, biases.down, backend, staging));
+  return std::make_unique<CudaExpertGroup>(std::move(experts), biases, std::move(gate_up_table),
                                            std::move(down_table));
 }
 

@@ -34,14 +34,18 @@ class CudaExpertGroup final : public ExpertGroup {
   // UNIMPLEMENTED (UNSUPPORTED_MODEL) if the experts' matrices differ in their form, or have their
   // columns in an order of their own.
   static absl::StatusOr<std::unique_ptr<ExpertGroup>> Make(std::vector<ExpertMatrices> experts,
+                                                           const ExpertBiases& biases,
                                                            Backend& backend, HostStaging& staging);
   // All experts' matrices of one kind: what a launch takes, but for x, rows and tiles.
   struct Table {
     ExpertOperands operands = {};
     std::unique_ptr<Buffer> memory;  // of operands.matrices
   };
-  CudaExpertGroup(std::vector<ExpertMatrices> experts, Table gate_up, Table down)
-      : ExpertGroup(std::move(experts)), gate_up_(std::move(gate_up)), down_(std::move(down)) {}
+  CudaExpertGroup(std::vector<ExpertMatrices> experts, const ExpertBiases& biases, Table gate_up,
+                  Table down)
+      : ExpertGroup(std::move(experts), biases),
+        gate_up_(std::move(gate_up)),
+        down_(std::move(down)) {}
 
   const ExpertOperands& gate_up() const { return gate_up_.operands; }
   const ExpertOperands& down() const { return down_.operands; }

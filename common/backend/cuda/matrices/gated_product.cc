@@ -8,7 +8,8 @@
 namespace baton::backend::cuda {
 
 Gating GatingOf(const GatedArgs& args) {
-  return {.gelu_tanh = args.activation == GatedActivation::kGeluTanh, .scale = args.scale};
+  // The values are the same, in the same order.
+  return {.kind = static_cast<GateKind>(args.activation), .scale = args.scale};
 }
 
 bool MultiplyGated(const Tensor& x, const PackedMatrix& gate_up, const GatedArgs& args,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -39,6 +40,7 @@ absl::Status CheckStacked(absl::Span<const QuantizedHostMatrix> stacked) {
     BATON_CHECK_EQ(part.bits, first.bits);
     BATON_CHECK_EQ(part.group_size, first.group_size);
     BATON_CHECK(part.scale_dtype == first.scale_dtype);
+    BATON_CHECK_EQ(part.fp4, first.fp4);
     const bool ordered = part.order != nullptr;
     if (ordered == (first.order != nullptr) &&
         (!ordered || std::equal(part.order, part.order + part.cols, first.order))) {
@@ -48,6 +50,17 @@ absl::Status CheckStacked(absl::Span<const QuantizedHostMatrix> stacked) {
                        "one order");
   }
   return absl::OkStatus();
+}
+
+// The word of a group of MXFP4, from half of its scale in bfloat16.
+uint32_t Fp4Word(uint16_t half, DType dtype) {
+  const int exponent = half >> 7;  // of float32, 0: the scale 0
+  if (exponent == 0) return 0;
+  if (dtype == DType::kBF16) return static_cast<uint32_t>(std::min(exponent + 7, 254) << 7);
+  const float scale = std::ldexp(1.0f, exponent - 126);
+  uint16_t word;
+  ConvertElements(&scale, DType::kF32, 1, DType::kF16, &word);
+  return word;
 }
 
 // Values of the stack, row after row.
@@ -82,7 +95,7 @@ void Rows::FillTileRow(int64_t row, int64_t column_tile, uint8_t* to) const {
   const uint16_t* zeros = matrix->zeros + row * matrix->groups();
   const int64_t tile_cols = kQuantizedTileRowBytes * 8 / bits;
   // The value nearest to the zero point, which may exceed the largest value by one.
-  const int padding = std::min<int>(zeros[matrix->groups() - 1], (1 << bits) - 1);
+  const int padding = matrix->fp4 ? 0 : std::min<int>(zeros[matrix->groups() - 1], (1 << bits) - 1);
   const int chunk_bytes = bits;  // of eight columns
   for (int64_t i = 0; i < tile_cols / 8; ++i) {
     const int64_t column = column_tile * tile_cols + i * 8;
@@ -106,6 +119,7 @@ uint32_t Rows::GroupWord(int64_t row, int64_t group) const {
   if (matrix == nullptr) return 0;
   const int64_t at = row * matrix->groups() + group;
   uint16_t scale = matrix->scales[at];
+  if (matrix->fp4) return Fp4Word(scale, dtype_);
   // Float16 weights are made with float16 scales.
   if (dtype_ == DType::kF16 && matrix->scale_dtype == DType::kBF16) {
     ConvertElements(&matrix->scales[at], DType::kBF16, 1, DType::kF16, &scale);
@@ -165,8 +179,8 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaQuantizedMatrix::Make(
       extent.groups == 1 ? 30
                          : std::countr_zero(static_cast<uint64_t>(first.group_size / kChunkedK));
   view.bf16_scales = first.scale_dtype == DType::kBF16;
-  return std::make_unique<CudaQuantizedMatrix>(view, first.bits, std::move(memory),
-                                               std::move(order));
+  return std::make_unique<CudaQuantizedMatrix>(view, first.fp4 ? kFp4 : first.bits,
+                                               std::move(memory), std::move(order));
 }
 
 namespace {
@@ -204,6 +218,7 @@ int SliceRows(const QuantizedView& w, const QuantizedWorkspaces& workspaces, int
 void MultiplyQuantizedGated(MatMulGatedLaunch launch, const CudaQuantizedMatrix& matrix,
                             DType dtype, const QuantizedWorkspaces& workspaces, Stream stream) {
   const QuantizedView& w = matrix.view();
+  BATON_CHECK(matrix.bits() != kFp4) << "MXFP4 is of experts";
   BATON_CHECK_EQ(w.n % (2 * kQuantizedTileRows), 0);
   OrderColumns(launch, matrix, workspaces, stream);
   if (launch.rows <= kQuantizedRows) {
@@ -239,6 +254,7 @@ void MultiplyQuantizedGated(MatMulGatedLaunch launch, const CudaQuantizedMatrix&
 void MultiplyQuantized(MatMulLaunch launch, const CudaQuantizedMatrix& matrix, DType dtype,
                        const QuantizedWorkspaces& workspaces, Products* products, Stream stream) {
   const QuantizedView& w = matrix.view();
+  BATON_CHECK(matrix.bits() != kFp4) << "MXFP4 is of experts";
   OrderColumns(launch, matrix, workspaces, stream);
   if (launch.rows <= kQuantizedRows) {
     LaunchQuantizedMatMul({.x = launch.x,

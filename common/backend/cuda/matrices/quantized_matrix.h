@@ -36,7 +36,7 @@ class CudaQuantizedMatrix final : public PackedMatrix {
                                 (order_ == nullptr ? 0 : order_->size_bytes()));
   }
   const QuantizedView& view() const { return view_; }
-  int bits() const { return bits_; }
+  int bits() const { return bits_; }  // or kFp4
   // [in_features]: the column of x that is multiplied by column i of the matrix; null: i.
   const int32_t* order() const {
     return order_ == nullptr ? nullptr : static_cast<const int32_t*>(order_->data());

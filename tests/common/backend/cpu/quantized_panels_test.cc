@@ -36,6 +36,17 @@ struct Weights {
     matrix.order = order.empty() ? nullptr : order.data();
   }
 
+  // MXFP4, with some blocks of scale 0.
+  static Weights Fp4(Random& random, int rows, int cols) {
+    Weights weights(random, 4, rows, cols, kFp4Group, DType::kBF16, false);
+    for (uint16_t& scale : weights.scales) {
+      scale = static_cast<uint16_t>(random.Int(0, 9) == 0 ? 0 : random.Int(110, 121) << 7);
+    }
+    std::fill(weights.zeros.begin(), weights.zeros.end(), kFp4Zero);
+    weights.matrix.fp4 = true;
+    return weights;
+  }
+
   std::vector<float> Dequantized() const {
     std::vector<float> floats(static_cast<size_t>(matrix.rows * matrix.cols));
     for (int64_t row = 0; row < matrix.rows; ++row) {
@@ -117,6 +128,12 @@ struct AnyWeights {
   AnyWeights(Random& random, int rows, int* cols) {
     const int bits = random.Of({4, 5, 6, 8});
     const bool in_super_blocks = bits < 8 && random.Int(0, bits == 4 ? 1 : 3) > 0;
+    if (bits == 4 && !in_super_blocks && random.Int(0, 1) == 0) {
+      *cols = (*cols + 1) / 2 * 2;
+      few.emplace(Weights::Fp4(random, rows, *cols));
+      host = few->matrix;
+      return;
+    }
     if (!in_super_blocks) {
       const DType scales = random.Of({DType::kF16, DType::kBF16});
       few.emplace(random, bits == 8 ? 8 : 4, rows, *cols, 32 * random.Int(1, 4), scales,
@@ -251,6 +268,39 @@ TEST_P(QuantizedMatMulTest, IsTheProductWithSuperBlocks) {
   }
 }
 
+TEST_P(QuantizedMatMulTest, IsTheProductWithMxfp4) {
+  for (uint32_t seed = 1; seed <= Seeds(GetParam(), 16); ++seed) {
+    Random random(seed);
+    const int rows = random.Int(1, 60), n = random.Int(1, 150), k = 2 * random.Int(1, 300);
+    const Weights a = Weights::Fp4(random, n, k), b = Weights::Fp4(random, 16, k);
+    Owned x(dtype_, rows, k, random.Floats(rows * k));
+    const std::vector<float> bias_values = random.Floats(n + 16);
+    auto bias = BufferOf(*backend_, bias_values);
+    auto packed = Pack({a.matrix, b.matrix});
+    // 4 bits a value and a byte a block.
+    EXPECT_EQ(packed->size_bytes(), (n + 16 + 31) / 32 * 32 * ((k + 31) / 32) * 17);
+    std::vector<float> w = a.Dequantized();
+    const std::vector<float> w2 = b.Dequantized();
+    w.insert(w.end(), w2.begin(), w2.end());
+    ExpectProduct(Multiply(x, *packed, bias.get()), x.Values(), k, {}, w, bias_values);
+  }
+}
+
+// The numbers that four bits stand for.
+TEST(Fp4Test, CodesAreTheNumbersOfTheFormat) {
+  const float numbers[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+  Random random(1);
+  Weights weights = Weights::Fp4(random, 1, 32);
+  weights.scales[0] = 126 << 7;  // half of 1
+  for (int i = 0; i < 16; ++i) {
+    weights.values[static_cast<size_t>(i)] = static_cast<uint8_t>(i | i << 4);
+  }
+  const std::vector<float> values = weights.Dequantized();
+  for (int i = 0; i < 32; ++i) {
+    EXPECT_EQ(values[static_cast<size_t>(i)], numbers[i / 2 % 8] * (i < 16 ? 1.0f : -1.0f)) << i;
+  }
+}
+
 TEST_P(QuantizedMatMulTest, ItsRowsAreAnEmbedding) {
   ASSERT_TRUE(backend_->embeds_packed(dtype_));
   for (uint32_t seed = 1; seed <= Seeds(GetParam(), 24); ++seed) {
@@ -299,6 +349,10 @@ TEST_P(QuantizedMatMulTest, TheLargestSumsFit) {
                           w.Dequantized(), {});
           }
         }
+        Weights fp4 = Weights::Fp4(random, n, k);
+        std::fill(fp4.values.begin(), fp4.values.end(), static_cast<uint8_t>(most ? 0x77 : 0xff));
+        ExpectProduct(Multiply(x, *PackAny({fp4.matrix}), nullptr), x.Values(), k, {},
+                      fp4.Dequantized(), {});
         for (const int bits : {4, 5, 6}) {
           SuperBlocks w(random, bits, n, k, 256);
           std::fill(w.values.begin(), w.values.end(),

@@ -132,6 +132,7 @@ TEST_P(VectorOpsTest, Gate) {
   for (int i = 0; i < 8; ++i) x[f + i] = 1;
   Owned in(DType::kF32, rows, 2 * f, x);
   for (const GatedArgs& args : {GatedArgs{},
+                                {.activation = GatedActivation::kClampedSwiglu},
                                 {.activation = GatedActivation::kGeluTanh},
                                 {.activation = GatedActivation::kGeluTanh, .scale = 0.125f}}) {
     for (DType to : {DType::kF32, dtype_}) {
@@ -140,10 +141,14 @@ TEST_P(VectorOpsTest, Gate) {
       const std::vector<float> got = out.Values();
       for (int r = 0; r < rows; ++r) {
         for (int c = 0; c < f; ++c) {
-          const double gate = x[r * 2 * f + c], up = x[r * 2 * f + f + c];
-          const double u = args.activation == GatedActivation::kSilu
-                               ? gate / 2
-                               : std::sqrt(2 / M_PI) * (gate + 0.044715 * gate * gate * gate);
+          double gate = x[r * 2 * f + c], up = x[r * 2 * f + f + c], u = gate / 2;
+          if (args.activation == GatedActivation::kGeluTanh) {
+            u = std::sqrt(2 / M_PI) * (gate + 0.044715 * gate * gate * gate);
+          } else if (args.activation == GatedActivation::kClampedSwiglu) {
+            gate = std::min(gate, 7.0);
+            up = std::clamp(up, -7.0, 7.0) + 1;
+            u = 1.702 * gate / 2;
+          }
           const double want = gate / (1 + std::exp(-2 * u)) * up * args.scale;
           ASSERT_NEAR(got[r * f + c], want, Tolerance(to) * std::max(1e-3, std::abs(want)))
               << gate << " " << up;

@@ -63,11 +63,12 @@ TEST_F(CudaElementwiseTest, GateEqualsTheReference) {
   for (int round = 0; round < 90; ++round) {
     ChangeMachine();
     const DType dtype = AnyDType();
-    const Gating gating = {.gelu_tanh = Coin(), .scale = std::ldexp(1.0f, Int(-4, 2))};
+    const Gating gating = {.kind = static_cast<GateKind>(Int(0, 2)),
+                           .scale = std::ldexp(1.0f, Int(-4, 2))};
     const int cols = Width(), rows = Int(1, 7);
     const int64_t in_stride = Stride(2 * cols), out_stride = Stride(cols);
     SCOPED_TRACE(::testing::Message() << "round " << round << ": " << rows << " x " << cols << ", "
-                                      << Name(dtype) << ", gelu " << gating.gelu_tanh);
+                                      << Name(dtype) << ", gate " << static_cast<int>(gating.kind));
     DeviceArray<float> gate_up(static_cast<size_t>(rows * in_stride));
     DeviceArray<std::byte> out(static_cast<size_t>(rows * out_stride) * SizeOf(dtype));
     for (int row = 0; row < rows; ++row) {
@@ -91,12 +92,16 @@ TEST_F(CudaElementwiseTest, GateEqualsTheReference) {
           ASSERT_TRUE(std::isnan(found)) << "wrote between rows";
           continue;
         }
-        const double gate = gate_up[static_cast<size_t>(row * in_stride + col)];
-        const double up = gate_up[static_cast<size_t>(row * in_stride + col + cols)];
-        // Of e^exponent.
-        const double exponent =
-            gating.gelu_tanh ? -2 * std::sqrt(2 / M_PI) * (gate + 0.044715 * gate * gate * gate)
-                             : -gate;
+        double gate = gate_up[static_cast<size_t>(row * in_stride + col)];
+        double up = gate_up[static_cast<size_t>(row * in_stride + col + cols)];
+        double exponent = -gate;  // of e
+        if (gating.kind == GateKind::kGeluTanh) {
+          exponent = -2 * std::sqrt(2 / M_PI) * (gate + 0.044715 * gate * gate * gate);
+        } else if (gating.kind == GateKind::kClampedSwiglu) {
+          gate = std::min(gate, 7.0);
+          up = std::clamp(up, -7.0, 7.0) + 1;
+          exponent = -1.702 * gate;
+        }
         const double expected =
             gate / (1 + std::exp(exponent)) * up * static_cast<double>(gating.scale);
         // e^x is off by x 2^-24, relative; half's subnormals by 2^-25.
@@ -151,7 +156,7 @@ TEST_F(CudaElementwiseTest, GateOfExtremes) {
                 .out = out.data(),
                 .out_stride = 16,
                 .cols = 16,
-                .gating = {.gelu_tanh = gelu}},
+                .gating = {.kind = gelu ? GateKind::kGeluTanh : GateKind::kSilu}},
                DType::kF32, 1, nullptr);
     for (size_t i = 0; i < 6; ++i) EXPECT_NEAR(out[i], 0, 1e-30) << gate_up[i];
     for (size_t i = 6; i < 12; ++i) EXPECT_EQ(out[i], gate_up[i]);
@@ -160,6 +165,30 @@ TEST_F(CudaElementwiseTest, GateOfExtremes) {
     EXPECT_EQ(out[14], 0);
     EXPECT_EQ(out[15], 0.5f * 1e-30f);
   }
+}
+
+TEST_F(CudaElementwiseTest, ClampedGateOfExtremes) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const DeviceArray<float> gate_up(std::vector<float>{infinity, -infinity, std::nanf(""), 100, 100,
+                                                      100, 1e-30f, -1e30f, 100, 100, 100, 100,
+                                                      infinity, -infinity, std::nanf(""), -3});
+  DeviceArray<float> out(8);
+  LaunchGate({.gate_up = gate_up.data(),
+              .gate_up_stride = 16,
+              .out = out.data(),
+              .out_stride = 8,
+              .cols = 8,
+              .gating = {.kind = GateKind::kClampedSwiglu}},
+             DType::kF32, 1, nullptr);
+  const float most = 7 / (1 + std::exp(-1.702f * 7));
+  EXPECT_FLOAT_EQ(out[0], most * 8);
+  EXPECT_TRUE(std::isnan(out[1])) << "infinity by infinity, as elsewhere";
+  EXPECT_TRUE(std::isnan(out[2]));
+  EXPECT_FLOAT_EQ(out[3], most * 8);
+  EXPECT_FLOAT_EQ(out[4], most * 8);
+  EXPECT_FLOAT_EQ(out[5], most * -6);
+  EXPECT_TRUE(std::isnan(out[6]));
+  EXPECT_EQ(out[7], 0);
 }
 
 // Rows whose last columns are fewer than a thread's, as a vocabulary's may be.

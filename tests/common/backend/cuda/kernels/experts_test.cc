@@ -20,7 +20,6 @@ namespace {
 
 class CudaExpertsTest : public QuantizedKernelTest {
  protected:
-  DType Multiplied() { return MultipliesBFloat16() && Coin() ? DType::kBF16 : DType::kF16; }
   void ChangeMachineOf(DType dtype) {
     emulated::SetOptions(
         {.compute_capability = dtype == DType::kF16 && Coin() ? 75 : 80, .seed = random_()});
@@ -80,7 +79,8 @@ class CudaExpertsTest : public QuantizedKernelTest {
 TEST_F(CudaExpertsTest, LogitsAreTheProductInFloat32ForAnyNumberOfRows) {
   SCOPED_TRACE(seed_);
   for (int round = 0; round < Rounds(16, 6); ++round) {
-    const DType dtype = Multiplied();
+    // Every kernel has its turn.
+    const DType dtype = round / 2 % 2 == 0 || !MultipliesBFloat16() ? DType::kF16 : DType::kBF16;
     ChangeMachineOf(dtype);
     const int rows = round % 2 == 0 ? 1 : Int(2, 20), experts = Int(1, 40), cols = 8 * Int(1, 90);
     const int64_t stride = cols + 8 * Int(0, 2), logit_stride = experts + Int(0, 3);
@@ -179,9 +179,9 @@ TEST_F(CudaExpertsTest, ChoicesAreThoseOfTheCpu) {
         if (row == bad_row) {
           ASSERT_TRUE(std::isnan(weights[pair]));
         } else {
-          // The exponents are in float32.
+          // The exponents are in float32, and the CPU's exponentials end at 2^-44.
           const float exponents = 1 + std::fabs(std::log(each.weight + 1e-30f));
-          ASSERT_NEAR(weights[pair], each.weight, 2e-6f * exponents * each.weight + 1e-30f);
+          ASSERT_NEAR(weights[pair], each.weight, 2e-6f * exponents * each.weight + 1e-12f);
         }
       }
     }
@@ -283,7 +283,7 @@ TEST_F(CudaExpertsTest, ProductsHaveTheBitsOfOneMatrixAlone) {
     for (ExpertMatrix& entry : unbiased) entry.bias = nullptr;
     const DeviceArray<ExpertMatrix> unbiased_table(unbiased);
     const int cols = n / 2;
-    const Gating gating = {.gelu_tanh = Coin(), .scale = 0.5f};
+    const Gating gating = {.kind = static_cast<GateKind>(Int(0, 2)), .scale = 0.5f};
     DeviceArray<uint16_t> gated(static_cast<size_t>(pairs * cols));
     ExpertMatMulGatedLaunch gated_launch = {
         .operands = operands, .out = gated.data(), .out_stride = cols, .gating = gating};
@@ -386,6 +386,67 @@ TEST_F(CudaExpertsTest, BiasesOfGateAndUpAreAddedBeforeTheGate) {
                       expected, 6e-4 * std::fabs(expected) + 1e-6);
         }
       }
+    }
+  }
+}
+
+// Against the products with the 16-bit values that the numbers stand for.
+TEST_F(CudaExpertsTest, ProductsWithMxfp4AreThoseWithItsNumbers) {
+  SCOPED_TRACE(seed_);
+  for (int round = 0; round < 12; ++round) {
+    const int tile_rows = round % 3 == 0   ? kLeastTileRows
+                          : round % 3 == 1 ? kMiddleTileRows
+                                           : kMostTileRows;
+    const DType dtype = round / 3 % 2 == 0 || !MultipliesBFloat16() ? DType::kF16 : DType::kBF16;
+    ChangeMachineOf(dtype);
+    const int experts = Int(1, 3), rows = Int(1, 40), n = 16 * Int(1, 4), k = 32 * Int(1, 12);
+    const std::vector<int32_t> chosen = RandomChoices(rows, experts, 1);
+    const Places places = Place(chosen, experts, 1, tile_rows);
+    const DeviceArray<uint16_t> x = Random16(static_cast<size_t>(rows * k), dtype);
+    std::vector<Weights> weights;
+    std::vector<DeviceArray<uint16_t>> wide;
+    std::vector<ExpertMatrix> few_entries, wide_entries;
+    for (int expert = 0; expert < experts; ++expert) {
+      weights.push_back(RandomFp4(n, k, dtype));
+      const Weights& w = weights.back();
+      wide.emplace_back(w.exact.size());
+      for (size_t i = 0; i < w.exact.size(); ++i) {
+        wide.back()[i] = Round16(w.exact[i], dtype);
+        ASSERT_EQ(ToF32(&wide.back()[i], dtype), w.exact[i]) << "the test wants exact ones";
+      }
+      few_entries.push_back({w.view.values, w.view.groups, nullptr});
+      wide_entries.push_back({wide.back().data(), nullptr, nullptr});
+    }
+    const DeviceArray<ExpertMatrix> few_table(few_entries), wide_table(wide_entries);
+    const auto run = [&](const DeviceArray<ExpertMatrix>& table, int bits, bool gated) {
+      ExpertOperands operands = {};
+      operands.x = x.data();
+      operands.x_stride = k;
+      operands.x_rows = places.rows.data();
+      operands.matrices = table.data();
+      operands.w = weights[0].view;
+      operands.w.values = operands.w.groups = nullptr;
+      operands.bits = bits;
+      operands.tiles = places.tiles.data();
+      operands.tile_count = static_cast<int>(places.tiles.size());
+      operands.tile_rows = tile_rows;
+      DeviceArray<std::byte> out(static_cast<size_t>(rows * n) * sizeof(float));
+      if (gated) {
+        LaunchExpertMatMulGated({.operands = operands, .out = out.data(), .out_stride = n / 2},
+                                dtype, nullptr);
+      } else {
+        LaunchExpertMatMul({.operands = operands,
+                            .out = reinterpret_cast<float*>(out.data()),
+                            .out_stride = n,
+                            .out_rows = places.pairs.data()},
+                           dtype, nullptr);
+      }
+      EXPECT_TRUE(out.MarginsIntact());
+      return out.values();
+    };
+    for (const bool gated : {false, true}) {
+      EXPECT_EQ(run(few_table, kFp4, gated), run(wide_table, 16, gated))
+          << "round " << round << ", gated " << gated;
     }
   }
 }

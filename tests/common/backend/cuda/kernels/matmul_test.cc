@@ -115,10 +115,11 @@ TEST_F(CudaMatMulTest, GateInTheProductHasTheBitsOfTheTwo) {
               k = 8 * (long_k ? Int(300, 600) : Int(1, 60));
     const int64_t stride = k + 8 * Int(0, 2), out_stride = cols + 8 * Int(0, 2);
     const DType dtype = DTypeOf(round);
-    const Gating gating = {.gelu_tanh = Int(0, 1) == 1, .scale = Int(0, 1) ? 1.0f : 0.25f};
+    const Gating gating = {.kind = static_cast<GateKind>(Int(0, 2)),
+                           .scale = Int(0, 1) ? 1.0f : 0.25f};
     SCOPED_TRACE(::testing::Message()
                  << "round " << round << ": " << rows << " x " << k << " by 2 x " << cols << ", "
-                 << Name(dtype) << ", gelu " << gating.gelu_tanh);
+                 << Name(dtype) << ", gate " << static_cast<int>(gating.kind));
     emulated::SetOptions(
         {.compute_capability = dtype == DType::kF16 && Int(0, 1) ? 75 : 80, .seed = random_()});
     const std::vector<Vec16> x = Matrix(rows, k, stride, dtype), w = Matrix(2 * cols, k, k, dtype);

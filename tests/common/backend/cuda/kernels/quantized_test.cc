@@ -139,11 +139,12 @@ TEST_F(CudaQuantizedTest, GateInTheProductHasTheBitsOfTheTwo) {
     const int group_sizes[] = {32, 64, 128, 256, k};
     const int group_size = group_sizes[Int(0, 4)];
     const bool bf16_scales = dtype == DType::kBF16 && Coin();
-    const Gating gating = {.gelu_tanh = Coin(), .scale = Coin() ? 1.0f : 0.25f};
+    const Gating gating = {.kind = static_cast<GateKind>(Int(0, 2)),
+                           .scale = Coin() ? 1.0f : 0.25f};
     SCOPED_TRACE(::testing::Message()
-                 << "round " << round << ": " << bits << " bits, gelu " << gating.gelu_tanh << ", "
-                 << rows << " x " << k << " by 2 x " << cols << ", groups of " << group_size << ", "
-                 << Name(dtype));
+                 << "round " << round << ": " << bits << " bits, gate "
+                 << static_cast<int>(gating.kind) << ", " << rows << " x " << k << " by 2 x "
+                 << cols << ", groups of " << group_size << ", " << Name(dtype));
     emulated::SetOptions(
         {.compute_capability = dtype == DType::kF16 && Coin() ? 75 : 80, .seed = random_()});
     const Weights w = RandomWeights(bits, 2 * cols, k, group_size, bf16_scales);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/backend/cuda/kernels/quantized.h"
+#include "common/backend/quantized.h"
 #include "tests/common/backend/cuda/kernels/kernel_test.h"
 
 namespace baton::backend::cuda {
@@ -67,6 +68,32 @@ class QuantizedKernelTest : public KernelTest {
               .bf16_scales = bf16_scales};
     for (int size = group_count == 1 ? 1 << 30 : group_size; size > 32; size /= 2) {
       ++w.view.steps_a_group_log2;
+    }
+    return w;
+  }
+
+  // MXFP4, of exponents that both types hold.
+  Weights RandomFp4(int n, int k, DType dtype) {
+    Weights w = RandomWeights(4, n, k, 32, false);
+    std::vector<float> scales(w.groups.size());
+    for (size_t i = 0; i < w.groups.size(); ++i) {
+      const int exponent = Int(0, 9) == 0 ? 0 : Int(-10, 2);
+      scales[i] = exponent == 0 ? 0 : std::ldexp(1.0f, exponent);
+      w.groups[i] =
+          dtype == DType::kF16 ? Half::FromF32(scales[i]) : BFloat16::FromF32(64 * scales[i]);
+    }
+    const auto* words = reinterpret_cast<const uint32_t*>(w.values.data());
+    for (int row = 0; row < n; ++row) {
+      for (int column = 0; column < k; ++column) {
+        const int in_tile = column % 128;
+        const uint32_t word = words[(row / 8 * w.view.column_tiles + column / 128) * 128 +
+                                    row % 8 * 16 + in_tile % 32 / 8 * 4 + in_tile / 32];
+        const uint32_t code = word >> PlaceOfElement(in_tile % 8, 4) * 4 & 0xf;
+        const auto group =
+            static_cast<size_t>((row / 8 * w.view.group_count + column / 32) * 8 + row % 8);
+        w.exact[static_cast<size_t>(row * k + column)] =
+            static_cast<float>(kFp4Values[code] - kFp4Zero) / 2 * scales[group];
+      }
     }
     return w;
   }

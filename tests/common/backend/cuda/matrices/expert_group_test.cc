@@ -95,7 +95,7 @@ TEST_F(CudaExpertGroupTest, ARowHasTheBitsThatItHasAlone) {
     matrices.push_back(Matrix(kWidth, kInner));
     experts.push_back({matrices[matrices.size() - 2].get(), matrices.back().get()});
   }
-  const auto group = backend_->GroupExperts(experts).value();
+  const auto group = backend_->GroupExperts(experts, {}).value();
   const std::vector<float> router_values = Random(kExpertCount * kWidth);
   const auto router =
       backend_->PackRouter({router_values.data(), DType::kF32, kExpertCount, kWidth}).value();
@@ -112,6 +112,7 @@ TEST_F(CudaExpertGroupTest, ARowHasTheBitsThatItHasAlone) {
                            static_cast<size_t>(rows * kWidth) * sizeof(uint16_t));
     backend_->Experts({.x = d_x.tensor,
                        .router = router.get(),
+                       .router_bias = nullptr,
                        .routing = {.per_token = kPerToken, .normalized = true},
                        .group = group.get(),
                        .gating = {},
@@ -140,10 +141,11 @@ TEST_F(CudaExpertGroupTest, ARowHasTheBitsThatItHasAlone) {
 TEST_F(CudaExpertGroupTest, MatricesOfSeveralFormsAreRefused) {
   const auto up = Matrix(2 * kInner, kWidth), down = Matrix(kWidth, kInner);
   const auto four = Quantized(2 * kInner, kWidth, 4), eight = Quantized(2 * kInner, kWidth, 8);
-  EXPECT_TRUE(backend_->GroupExperts({{four.get(), down.get()}, {four.get(), down.get()}}).ok());
+  EXPECT_TRUE(
+      backend_->GroupExperts({{four.get(), down.get()}, {four.get(), down.get()}}, {}).ok());
   for (const PackedMatrix* other : {up.get(), eight.get()}) {
     const absl::Status status =
-        backend_->GroupExperts({{four.get(), down.get()}, {other, down.get()}}).status();
+        backend_->GroupExperts({{four.get(), down.get()}, {other, down.get()}}, {}).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
     EXPECT_THAT(std::string(status.message()), HasSubstr("matrices of several forms"));
   }
@@ -154,7 +156,7 @@ TEST_F(CudaExpertGroupTest, ColumnsInAnotherOrderAreRefused) {
   std::iota(order.rbegin(), order.rend(), 0);
   const auto up = Quantized(2 * kInner, kWidth, 4, order.data());
   const auto down = Matrix(kWidth, kInner);
-  EXPECT_THAT(std::string(backend_->GroupExperts({{up.get(), down.get()}}).status().message()),
+  EXPECT_THAT(std::string(backend_->GroupExperts({{up.get(), down.get()}}, {}).status().message()),
               HasSubstr("desc_act"));
 }
 

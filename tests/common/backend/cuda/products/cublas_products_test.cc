@@ -27,7 +27,9 @@ class CublasProductsTest : public ::testing::Test {
     if (CudaDeviceCount().value_or(0) > 0) {
       runtime_ = OpenDevice(0).value();
       stream_ = runtime_->MakeStream();
-      has_bf16_ = runtime_->properties().compute_capability >= 80;
+      // Where the library is slower, the test multiplies with Baton's kernels, of which those for a
+      // T4 have no products of bfloat16.
+      has_bf16_ = runtime_->properties().kernel_capability >= 80;
     }
   }
   ~CublasProductsTest() override {
