@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Writes a GGUF file with the proportions of Qwen3-30B-A3B and random weights, for engine_bench.
+"""Writes a GGUF file with the proportions of Qwen3-30B-A3B or gpt-oss-20b and random weights, for
+engine_bench.
 
     random_experts_gguf.py FILE --layers 8 --type Q4_0
+    random_experts_gguf.py FILE --model gpt-oss-20b --layers 6
 
 It has fewer layers and a smaller vocabulary, so that it fits: a layer and its share of decode steps
 are those of the published model. Blocks have no mean, lest all tokens choose the same experts. Needs
@@ -10,58 +12,88 @@ the packages gguf and numpy; takes as much memory as the file.
 
 import argparse
 import sys
+import typing
 
 import gguf
 import numpy as np
 
-HIDDEN, HEADS, KV_HEADS, HEAD_DIM = 2048, 32, 4, 128
-EXPERTS, PER_TOKEN, EXPERT_FFN, FFN = 128, 8, 768, 6144
 VOCABULARY = 25600
 # By which a block's scale makes its values' standard deviation 1.
-UNIT = {"Q4_0": 1 / 4.3, "Q8_0": 1 / 73.3}
+UNIT = {"Q4_0": 1 / 4.3, "Q8_0": 1 / 73.3, "MXFP4": 1 / 2.93}
+
+
+class Shape(typing.NamedTuple):
+    architecture: str
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    experts: int
+    per_token: int
+    expert_ffn: int
+    type: str  # of the experts
+    others: str | None = None  # of the other matrices; None: the same
+    gpt_oss: bool = False  # biases, sinks, windows, and no norms of queries and keys
+
+
+SHAPES = {
+    "qwen3-30b-a3b": Shape("qwen3moe", 2048, 32, 4, 128, 128, 8, 768, "Q4_0"),
+    # As published: its experts in MXFP4, the rest in 8 bits.
+    "gpt-oss-20b": Shape("gpt-oss", 2880, 64, 8, 64, 32, 4, 2880, "MXFP4", "Q8_0", gpt_oss=True),
+}
 
 
 class Blocks:
-    """Random matrices of one type."""
+    """Random matrices."""
 
-    def __init__(self, writer, kind):
-        self._writer, self._kind = writer, kind
-        self._quant = gguf.GGMLQuantizationType[kind]
+    def __init__(self, writer):
+        self._writer = writer
         self._random = np.random.default_rng(1)
 
-    def add(self, name, *shape, deviation):
-        columns, size = gguf.GGML_QUANT_SIZES[self._quant]
+    def add(self, name, kind, *shape, deviation):
+        quant = gguf.GGMLQuantizationType[kind]
+        columns, size = gguf.GGML_QUANT_SIZES[quant]
         count = int(np.prod(shape)) // columns
-        if self._kind == "Q4_0":
+        if kind == "Q8_0":
+            blocks = self._random.integers(-127, 128, (count, size), dtype=np.int8).view(np.uint8)
+        elif kind == "Q4_0":
             low, high = (self._random.integers(1, 16, (count, size), dtype=np.uint8) for _ in range(2))
             blocks = low | high << 4
         else:
-            blocks = self._random.integers(-127, 128, (count, size), dtype=np.int8).view(np.uint8)
-        scale = np.full(count, deviation * UNIT[self._kind], np.float16)
-        blocks[:, :2] = scale.view(np.uint8).reshape(count, 2)
+            blocks = self._random.integers(0, 256, (count, size), dtype=np.uint8)
+        if kind == "MXFP4":
+            blocks[:, 0] = 127 + round(np.log2(deviation * UNIT[kind]))
+        else:
+            scale = np.full(count, deviation * UNIT[kind], np.float16)
+            blocks[:, :2] = scale.view(np.uint8).reshape(count, 2)
         self._writer.add_tensor(name, blocks.reshape(*shape[:-1], shape[-1] // columns * size),
-                                raw_dtype=self._quant)
+                                raw_dtype=quant)
 
-    def add_router(self, name):
-        values = self._random.standard_normal((EXPERTS, HIDDEN)) * 2 / HIDDEN ** 0.5
+    def add_floats(self, name, *shape, deviation):
+        values = self._random.standard_normal(shape) * deviation
         self._writer.add_tensor(name, values.astype(np.float32))
 
 
-def add_config(writer, layers):
+def add_config(writer, shape, layers):
     writer.add_context_length(32768)
-    writer.add_embedding_length(HIDDEN)
+    writer.add_embedding_length(shape.hidden)
     writer.add_block_count(layers)
-    writer.add_feed_forward_length(FFN)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
-    writer.add_key_length(HEAD_DIM)
-    writer.add_value_length(HEAD_DIM)
-    writer.add_rope_dimension_count(HEAD_DIM)
+    writer.add_feed_forward_length(shape.expert_ffn if shape.gpt_oss else 6144)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.kv_heads)
+    writer.add_key_length(shape.head_dim)
+    writer.add_value_length(shape.head_dim)
+    writer.add_rope_dimension_count(shape.head_dim)
     writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_rope_freq_base(1e6)
-    writer.add_expert_count(EXPERTS)
-    writer.add_expert_used_count(PER_TOKEN)
-    writer.add_expert_feed_forward_length(EXPERT_FFN)
+    writer.add_rope_freq_base(150000 if shape.gpt_oss else 1e6)
+    writer.add_expert_count(shape.experts)
+    writer.add_expert_used_count(shape.per_token)
+    writer.add_expert_feed_forward_length(shape.expert_ffn)
+    if shape.gpt_oss:
+        writer.add_sliding_window(128)
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(8.0)
+        writer.add_rope_scaling_orig_ctx_len(4096)
 
 
 def add_tokenizer(writer):
@@ -77,33 +109,57 @@ def add_tokenizer(writer):
     writer.add_eos_token_id(2)
 
 
+def add_attention(blocks, layer, shape, kind):
+    width, kv_width = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    for name, rows, columns in (("attn_q", width, shape.hidden), ("attn_k", kv_width, shape.hidden),
+                                ("attn_v", kv_width, shape.hidden),
+                                ("attn_output", shape.hidden, width)):
+        blocks.add(f"{layer}{name}.weight", kind, rows, columns, deviation=columns ** -0.5)
+        if shape.gpt_oss:
+            blocks.add_floats(f"{layer}{name}.bias", rows, deviation=0.1)
+    if shape.gpt_oss:
+        blocks.add_floats(layer + "attn_sinks.weight", shape.heads, deviation=1)
+
+
+def add_experts(blocks, layer, shape):
+    blocks.add_floats(layer + "ffn_gate_inp.weight", shape.experts, shape.hidden,
+                      deviation=2 * shape.hidden ** -0.5)
+    if shape.gpt_oss:
+        blocks.add_floats(layer + "ffn_gate_inp.bias", shape.experts, deviation=0.1)
+    for name, rows, columns in (("ffn_gate_exps", shape.expert_ffn, shape.hidden),
+                                ("ffn_up_exps", shape.expert_ffn, shape.hidden),
+                                ("ffn_down_exps", shape.hidden, shape.expert_ffn)):
+        blocks.add(f"{layer}{name}.weight", shape.type, shape.experts, rows, columns,
+                   deviation=columns ** -0.5)
+        if shape.gpt_oss:
+            blocks.add_floats(f"{layer}{name}.bias", shape.experts, rows, deviation=0.1)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file")
+    parser.add_argument("--model", choices=SHAPES, default="qwen3-30b-a3b")
     parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--type", choices=UNIT, default="Q4_0")
+    parser.add_argument("--type", choices=UNIT, help="of the experts; default: as published, or Q4_0")
     args = parser.parse_args()
-    writer = gguf.GGUFWriter(args.file, "qwen3moe")
-    add_config(writer, args.layers)
+    shape = SHAPES[args.model]
+    shape = shape._replace(type=args.type or shape.type)
+    others = shape.others or shape.type
+    writer = gguf.GGUFWriter(args.file, shape.architecture)
+    add_config(writer, shape, args.layers)
     add_tokenizer(writer)
-    blocks, width = Blocks(writer, args.type), HEADS * HEAD_DIM
-    entering = HIDDEN ** -0.5
-    norms = [("output_norm", HIDDEN)]
-    blocks.add("token_embd.weight", VOCABULARY, HIDDEN, deviation=1)
-    blocks.add("output.weight", VOCABULARY, HIDDEN, deviation=2 * entering)
+    blocks = Blocks(writer)
+    norms = [("output_norm", shape.hidden)]
+    blocks.add("token_embd.weight", others, VOCABULARY, shape.hidden, deviation=1)
+    blocks.add("output.weight", others, VOCABULARY, shape.hidden, deviation=2 * shape.hidden ** -0.5)
     for layer in (f"blk.{i}." for i in range(args.layers)):
-        norms += [(layer + "attn_norm", HIDDEN), (layer + "ffn_norm", HIDDEN),
-                  (layer + "attn_q_norm", HEAD_DIM), (layer + "attn_k_norm", HEAD_DIM)]
-        blocks.add(layer + "attn_q.weight", width, HIDDEN, deviation=entering)
-        for name in ("attn_k.weight", "attn_v.weight"):
-            blocks.add(layer + name, KV_HEADS * HEAD_DIM, HIDDEN, deviation=entering)
-        blocks.add(layer + "attn_output.weight", HIDDEN, width, deviation=width ** -0.5)
-        blocks.add_router(layer + "ffn_gate_inp.weight")
-        for name in ("ffn_gate_exps.weight", "ffn_up_exps.weight"):
-            blocks.add(layer + name, EXPERTS, EXPERT_FFN, HIDDEN, deviation=entering)
-        blocks.add(layer + "ffn_down_exps.weight", EXPERTS, HIDDEN, EXPERT_FFN,
-                   deviation=EXPERT_FFN ** -0.5)
+        norms += [(layer + "attn_norm", shape.hidden),
+                  (layer + ("post_attention_norm" if shape.gpt_oss else "ffn_norm"), shape.hidden)]
+        if not shape.gpt_oss:
+            norms += [(layer + "attn_q_norm", shape.head_dim), (layer + "attn_k_norm", shape.head_dim)]
+        add_attention(blocks, layer, shape, others)
+        add_experts(blocks, layer, shape)
     for name, size in norms:
         writer.add_tensor(name + ".weight", np.ones(size, np.float32))
     writer.write_header_to_file()

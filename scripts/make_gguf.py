@@ -232,6 +232,8 @@ def add_experts(writer, text):
     writer.add_expert_used_count(text["num_experts_per_tok"])
     if "moe_intermediate_size" in text:
         writer.add_expert_feed_forward_length(text["moe_intermediate_size"])
+    if text["model_type"] == "gpt_oss":
+        writer.add_expert_feed_forward_length(text["intermediate_size"])
 
 
 def check_expressible(text):

@@ -70,7 +70,7 @@ absl::StatusOr<ModelConfig> DescribeGptOss(const JsonFields& config) {
 absl::Status AddGptOssGguf(GgufConfig& config) {
   BATON_RETURN_IF_ERROR(config.CopyWindow().status());
   config.AddToRope("truncate", false);
-  return config.CopyExperts("num_local_experts", "intermediate_size");
+  return config.CopyExperts("num_local_experts", "");
 }
 
 }  // namespace
