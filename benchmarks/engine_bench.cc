@@ -19,8 +19,14 @@
 //
 //   engine_bench --model DIR --stages [--repeat 5]
 //
-// The last form says where the time of prompts and of decode steps goes, and what the last quarter
+// The form above says where the time of prompts and of decode steps goes, and what the last quarter
 // of a prompt costs beside the whole: the floor of a prompt whose first three quarters are cached.
+//
+//   engine_bench --model DIR --fit-steps 400
+//
+// The last form says how far off the times are that a worker's fit predicts for its decode steps:
+// batches of 1 to 16 sequences at random, each predicted before it counts, with and without the
+// fit's term for experts.
 //
 // The same quantities as llama.cpp's llama-bench (-p 512,2048 -n 128 -d 0,4096) and
 // llama-batched-bench (-npp 512 -ntg 64 -npl 1,4,8,16). Prints medians of --repeat runs. Each form
@@ -36,6 +42,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -49,6 +56,8 @@
 #include "common/base/status_macros.h"
 #include "common/base/usable_cores.h"
 #include "common/engine/engine.h"
+#include "common/worker/step_cost.h"
+#include "decode_worker/step_times.h"
 #include "nlohmann/json.hpp"
 
 namespace baton {
@@ -160,7 +169,46 @@ void Run(engine::Engine& engine, int repeat, const std::string& only) {
     Bench bench(engine, context + 64, batch);
     const int steps = batch == 1 ? 64 : context == 512 ? 32 : 16;
     row(absl::StrCat("decode batch ", batch, " after ", context), batch * steps,
-        [&] { return bench.Decode(batch, context, steps); });
+        [&, batch = batch, context = context] { return bench.Decode(batch, context, steps); });
+  }
+}
+
+// Decode steps of random batches: each is predicted, then added to the fit.
+void PrintFitErrors(engine::Engine& engine, int steps) {
+  constexpr int kMostSequences = 16;
+  constexpr int kLearn = 100;
+  constexpr int kMaxTokens = 1024;
+  const decode_worker::DecodeShape shape =
+      decode_worker::DecodeShapeOf(engine.config(), /*on_gpu=*/false);
+  worker::StepCost::Terms without_experts = shape.costs;
+  without_experts[0] += shape.experts.experts * shape.costs[3];
+  without_experts[3] = 0;
+  worker::StepCost fits[] = {worker::StepCost(without_experts), worker::StepCost(shape.costs)};
+  Bench bench(engine, kMaxTokens, kMostSequences);
+  std::mt19937_64 random(1);  // NOLINT: the same batches in every run
+  std::vector<double> errors[kMostSequences + 1][2];
+  auto now = absl::Hours(1);
+  for (int step = 0; step < steps; ++step) {
+    const int batch = 1 + static_cast<int>(random() % kMostSequences);
+    const int context = 64 + static_cast<int>(random() % (kMaxTokens - 65));
+    const double seconds = bench.Decode(batch, context, 1);
+    now += absl::Seconds(seconds);
+    for (int i = 0; i < 2; ++i) {
+      const worker::StepCost::Terms work = {1, static_cast<double>(batch),
+                                            static_cast<double>(batch) * context,
+                                            i == 0 ? 0 : shape.experts.Distinct(batch)};
+      // By the fit alone, as of a worker that has been idle: the pace hides what the fit misses.
+      const double predicted = fits[i].Seconds(work, now + absl::Hours(1));
+      if (step >= kLearn) errors[batch][i].push_back(predicted / seconds - 1);
+      fits[i].AddStep(work, absl::Seconds(seconds), now);
+    }
+  }
+  std::printf("%s\n%9s %26s %26s\n", engine.Description().c_str(), "sequences",
+              "without experts: error, %", "with experts: error, %");
+  for (int batch = 1; batch <= kMostSequences; ++batch) {
+    if (errors[batch][0].empty()) continue;
+    std::printf("%9d %26.1f %26.1f\n", batch, 100 * Median(errors[batch][0]),
+                100 * Median(errors[batch][1]));
   }
 }
 
@@ -270,7 +318,7 @@ void PrintStages(engine::Engine& engine, benchmarks::StageTimes& times, int repe
   for (const auto& [batch, context] : {std::pair{1, 512}, {16, 512}, {8, 4096}}) {
     Bench bench(engine, context + 1, batch);
     PrintStages(times, absl::StrCat("decode step of ", batch, " after ", context), 8 * repeat,
-                [&] { return bench.Decode(batch, context, 1); });
+                [&, batch = batch, context = context] { return bench.Decode(batch, context, 1); });
   }
 }
 
@@ -386,6 +434,8 @@ int Main(int argc, char** argv) {
   app.add_option("--only", only, "Of the first two forms, the rows whose name contains this");
   bool stages = false;
   app.add_flag("--stages", stages);
+  int fit_steps = 0;
+  app.add_option("--fit-steps", fit_steps)->check(CLI::Range(101, 1 << 20));
   std::map<std::string, const backend::Kernels*> kernels_by_name;
   for (const backend::Kernels* each : backend::UsableKernels()) kernels_by_name[each->name] = each;
   std::string isa = backend::KernelsOf(backend::BestIsa()).name;
@@ -429,6 +479,8 @@ int Main(int argc, char** argv) {
     CompareLogprobs(columns, prompts);
   } else if (stages) {
     PrintStages(*columns.front().engine, times, repeat);
+  } else if (fit_steps > 0) {
+    PrintFitErrors(*columns.front().engine, fit_steps);
   } else if (sweep_mib > 0) {
     CompareWithSweep(*columns.front().engine, options.backend, sweep_mib, repeat);
   } else if (kv_dtypes.empty() && columns.size() == 1) {

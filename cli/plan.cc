@@ -41,6 +41,7 @@ std::vector<Part> PartsOf(const ServingPlan& plan) {
 std::string WeightsText(const ServingPlan& plan) {
   const std::string activation = backend::Name(plan.activation);
   if (!plan.weights.quantized()) return activation;
+  if (plan.weights.mxfp4) return absl::StrCat("experts MXFP4, the rest ", activation);
   return absl::StrCat("int", plan.weights.bits, " in groups of ", plan.weights.group_size,
                       ", the rest ", activation);
 }

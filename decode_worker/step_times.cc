@@ -6,14 +6,24 @@
 
 namespace baton::decode_worker {
 
-worker::StepCost::Terms DecodeShape(const model::ModelConfig& config, bool on_gpu) {
+DecodeShape DecodeShapeOf(const model::ModelConfig& config, bool on_gpu) {
   const double sequences_for_weights = on_gpu ? 256 : 8;
   // An engine that computes nothing: as a model of 8 B.
-  if (config.layers.empty()) return {8e9, 8e9 / sequences_for_weights, 65'536};
+  if (config.layers.empty()) return {{8e9, 8e9 / sequences_for_weights, 65'536}, {}};
   const model::ModelCosts costs = model::CostsOf(config);
-  const double weights = static_cast<double>(costs.parameters());
-  return {weights, weights / sequences_for_weights,
-          std::max<double>(1, static_cast<double>(costs.kv_elements()))};
+  ExpertChoice experts;
+  double one_of_each_layer = 0, chosen = 0, all = 0;
+  for (const model::LayerCosts& layer : costs.layers) {
+    if (experts.experts == 0) experts = layer.choice();
+    const auto elements = static_cast<double>(layer.expert_elements);
+    one_of_each_layer += elements;
+    chosen += elements * layer.experts_per_token;
+    all += elements * layer.experts;
+  }
+  const double fixed = static_cast<double>(costs.parameters()) - all;
+  return {{fixed, (fixed + chosen) / sequences_for_weights,
+           std::max<double>(1, static_cast<double>(costs.kv_elements())), one_of_each_layer},
+          experts};
 }
 
 void StepTimes::AddStep(const std::vector<Chunk>& chunks, const PrefillWork& jobs,
@@ -31,7 +41,7 @@ void StepTimes::AddStep(const std::vector<Chunk>& chunks, const PrefillWork& job
   if (decoding == 0 && prompts.tokens > 0) {
     prompts_.AddStep({1, prompts.tokens, prompts.pairs}, took, now);
   } else if (prompts.tokens == 0 && decoding > 0) {
-    decoding_.AddStep({1, decoding, context_tokens}, took, now);
+    decoding_.AddStep({1, decoding, context_tokens, experts_.Distinct(decoding)}, took, now);
   }
 }
 
@@ -50,7 +60,7 @@ void StepTimes::Report(const std::vector<Sequence*>& sequences, const PrefillWor
     if (here && missing > 1) work.Add(missing, sequence->computed_tokens);
   }
   load->prefill_cost = ToPrefillCost(prompts_, now);
-  load->decode_cost = ToDecodeCost(decoding_, now);
+  load->decode_cost = ToDecodeCost(decoding_, experts_, now);
   load->remaining_work = absl::ZeroDuration();
   if (work.tokens > 0) {
     load->remaining_work =

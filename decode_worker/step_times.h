@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/base/expert_choice.h"
 #include "common/base/prefill_work.h"
 #include "common/model/model_config.h"
 #include "common/worker/step_cost.h"
@@ -14,17 +15,23 @@
 
 namespace baton::decode_worker {
 
-// The prior shape of a decode step, from what it reads: each weight once, and the KV of each token
-// of context once. A sequence's matrix multiplies take a small part of the time that reading the
-// weights takes: 1/256 on a GPU, whose multipliers are that much faster than its memory, 1/8 on a
-// CPU.
-worker::StepCost::Terms DecodeShape(const model::ModelConfig& config, bool on_gpu);
+// What decode steps' times are fitted to.
+struct DecodeShape {
+  worker::StepCost::Terms costs;  // the prior
+  ExpertChoice experts;           // of the first layer that has some
+};
+
+// From what a step reads: each weight that all tokens use once, each expert that some token
+// chooses, and the KV of each token of context. A sequence's matrix multiplies take a small part of
+// the time that reading the weights takes: 1/256 on a GPU, whose multipliers are that much faster
+// than its memory, 1/8 on a CPU.
+DecodeShape DecodeShapeOf(const model::ModelConfig& config, bool on_gpu);
 
 // Thread: owned by the loop.
 class StepTimes {
  public:
-  explicit StepTimes(const worker::StepCost::Terms& decode_shape)
-      : prompts_(worker::kPrefillShape), decoding_(decode_shape) {}
+  explicit StepTimes(const DecodeShape& decoding)
+      : prompts_(worker::kPrefillShape), decoding_(decoding.costs), experts_(decoding.experts) {}
 
   // A step ended at `now`; `jobs`: of the prompts that it computed as jobs. A step that decodes and
   // computes prompts is left out: the share of each in its time is not known.
@@ -41,6 +48,7 @@ class StepTimes {
  private:
   worker::StepCost prompts_;
   worker::StepCost decoding_;
+  const ExpertChoice experts_;
 };
 
 }  // namespace baton::decode_worker

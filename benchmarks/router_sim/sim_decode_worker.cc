@@ -335,7 +335,7 @@ worker_pb::LoadReport SimDecodeWorker::Load(int64_t now_us) const {
   load.set_queued_tokens(queued_tokens_);
   load.set_free_blocks(free_blocks() + (cache_.size() - used_cached_) * kKvBlocksPerSimBlock);
   load.set_context_tokens(running_tokens_ + receiving_tokens_);
-  if (const auto cost = worker::ToDecodeCost(cost_, absl::Microseconds(now_us))) {
+  if (const auto cost = worker::ToDecodeCost(cost_, {}, absl::Microseconds(now_us))) {
     *load.mutable_decode_cost() = *cost;
   }
   return load;

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/algorithm/container.h"
@@ -152,9 +153,11 @@ absl::StatusOr<ModelConfig> ParseConfig(const JsonFields& config) {
                                            ", expected one of ", NamesOf(&Architecture::name)));
   };
   BATON_ASSIGN_OR_RETURN(ModelConfig model, describe());
-  if (model.quantization) {  // assumed of all; the checkpoint shows which are not
+  if (model.quantization) {  // assumed of all that may be; the checkpoint shows which are not
     for (LayerSpec& layer : model.layers) {
       for (SublayerSpec& sublayer : layer.sublayers) {
+        if (model.quantization->fp4 && !std::holds_alternative<ExpertsSpec>(sublayer.body))
+          continue;
         ForEachProduct(sublayer, [](ProductSpec& product, int) { product.quantized = true; });
       }
     }

@@ -39,9 +39,10 @@ WeightSizes WeightMemory(const ModelConfig& config, DType activation, DType stor
     const int64_t group = std::min<int64_t>(cols, QuantizedWeights::kRoundedGroup);
     sum.Add(backend::QuantizedExtentOf(rows, cols, bits, group).size_bytes());
   };
+  const WeightFormat unquantized = format.mxfp4 ? WeightFormat{} : format;
   const auto add_matrix = [&](MemorySize& sum, int64_t rows, int64_t cols, bool quantized) {
     if (!quantized && config.load_bits > 0) return add_rounded(sum, rows, cols, config.load_bits);
-    if (!quantized) return sum.Add(MatrixBytes(rows, cols, format, activation));
+    if (!quantized) return sum.Add(MatrixBytes(rows, cols, unquantized, activation));
     const WeightQuantization& quantization = *config.quantization;
     const int64_t group =
         quantization.group_size == WeightQuantization::kAllColumns ? cols : quantization.group_size;
@@ -92,12 +93,14 @@ void SetMatrixLimits(const ModelConfig& config, backend::StepLimits* limits) {
   };
   for (const LayerSpec& layer : config.layers) {
     for (const SublayerSpec& sublayer : layer.sublayers) {
-      ForEachProduct(
-          sublayer, [&](const ProductSpec& product, int) { add(product.quantized, product.cols); });
       if (const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body)) {
+        // Their products never dequantise a matrix.
         limits->experts = std::max(limits->experts, experts->count);
         limits->experts_per_token = std::max(limits->experts_per_token, experts->routing.per_token);
+        continue;
       }
+      ForEachProduct(
+          sublayer, [&](const ProductSpec& product, int) { add(product.quantized, product.cols); });
     }
   }
   add(config.lm_head_quantized, config.hidden_dim);

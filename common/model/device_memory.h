@@ -34,6 +34,7 @@ struct MemorySize {
 struct WeightFormat {
   int bits = 0;          // 4 or 8; 0: the activations' type
   int group_size = 128;  // columns that share a scale (16 bits) and a zero point (`bits` bits)
+  bool mxfp4 = false;    // experts alone, in 4 bits; 32 columns share a scale of 8 bits
 
   bool quantized() const { return bits > 0; }
 };
@@ -56,7 +57,7 @@ struct WeightSizes {
 WeightSizes WeightMemory(const ModelConfig& config, backend::DType activation,
                          backend::DType stored_embedding, const WeightFormat& format = {});
 
-// Sets the fields of `limits` about quantised matrices.
+// Sets the fields of `limits` about quantised matrices, experts' excepted, and those about experts.
 void SetMatrixLimits(const ModelConfig& config, backend::StepLimits* limits);
 
 // Size of the RoPE tables: cos and sin of every position.

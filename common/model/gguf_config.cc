@@ -342,19 +342,21 @@ absl::Status GgufConfig::AddTensors() {
   return absl::OkStatus();
 }
 
-// Q4_0, Q8_0 and MXFP4 are what devices can keep in few bits: the one that more of the layers'
-// tensors have. Which ones do, the reader of the tensors finds out.
+// Q4_0, Q8_0 and MXFP4 are what a GPU can keep in few bits, one of them in a model: MXFP4 where
+// more of the experts' tensors have it than any other (it multiplies nothing else by them), else
+// the one that more of the layers' tensors have. Which ones do, the reader of the tensors finds
+// out.
 void GgufConfig::AddQuantization() {
-  int q4 = 0, q8 = 0, fp4 = 0;
+  int q4 = 0, q8 = 0, fp4 = 0, other_experts = 0;
   for (const gguf::Tensor& tensor : file_.tensors()) {
     if (!absl::StartsWith(tensor.name, "blk.")) continue;
     q4 += tensor.type->name == "Q4_0";
     q8 += tensor.type->name == "Q8_0";
-    fp4 += tensor.type->name == "MXFP4";
+    if (!absl::StrContains(tensor.name, "_exps.weight")) continue;
+    (tensor.type->name == "MXFP4" ? fp4 : other_experts) += 1;
   }
-  if (q4 + q8 + fp4 == 0) return;
-  // The experts, which are most of the model.
-  const bool is_fp4 = fp4 > 0;
+  const bool is_fp4 = fp4 > other_experts;
+  if (q4 + q8 == 0 && !is_fp4) return;
   gguf::JsonObject quantization;
   quantization.AddText("quant_method", "gguf");
   quantization.AddInteger("bits", is_fp4 || q4 > q8 ? 4 : 8);

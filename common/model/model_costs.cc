@@ -1,11 +1,11 @@
 #include "common/model/model_costs.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "common/backend/quantized.h"
 #include "common/base/status_macros.h"
 #include "common/model/config_limits.h"
 
@@ -92,12 +92,7 @@ DType StoredType(const JsonFields& config) {
   return DType::kF32;
 }
 
-// Distinct experts that `tokens` tokens pick, each evenly and on its own.
-double ExpectedExperts(const LayerCosts& layer, double tokens) {
-  if (layer.experts == 0) return 0;
-  const double missed = 1 - static_cast<double>(layer.experts_per_token) / layer.experts;
-  return layer.experts * (1 - std::pow(missed, tokens));
-}
+constexpr WeightFormat kMxfp4Format = {.bits = 4, .group_size = backend::kFp4Group, .mxfp4 = true};
 
 // Operations for one token, without attention.
 double TokenFlops(const LayerCosts& layer) {
@@ -188,10 +183,15 @@ absl::StatusOr<WeightFormat> ParseWeightFormat(const JsonFields& config) {
   WeightFormat format;
   if (!quantization) return format;
   BATON_ASSIGN_OR_RETURN(const auto method, quantization->OptionalString("quant_method"));
+  if (method == "mxfp4") return kMxfp4Format;
+  if (method == "gguf") {
+    BATON_ASSIGN_OR_RETURN(const bool fp4, quantization->Bool("fp4", false));
+    if (fp4) return kMxfp4Format;
+  }
   if (method && *method != "gptq" && *method != "awq" && *method != "gguf") {
     return quantization->Unsupported(
         "quant_method",
-        absl::StrCat("found ", json::Quoted(*method), ", expected \"gptq\" or \"awq\""));
+        absl::StrCat("found ", json::Quoted(*method), ", expected \"gptq\", \"awq\" or \"mxfp4\""));
   }
   BATON_ASSIGN_OR_RETURN(format.bits, quantization->Int("bits", 4, 8));
   if (format.bits != 4 && format.bits != 8) {
@@ -206,6 +206,7 @@ absl::StatusOr<WeightFormat> ParseWeightFormat(const JsonFields& config) {
 
 double BytesPerElement(const WeightFormat& format, DType activation) {
   if (!format.quantized()) return static_cast<double>(SizeOf(activation));
+  if (format.mxfp4) return (4 + 8.0 / format.group_size) / 8;
   return (format.bits + (16.0 + format.bits) / format.group_size) / 8;
 }
 
@@ -218,8 +219,9 @@ StepBytes DecodeStepBytes(const ModelCosts& costs, const WeightFormat& format, D
   for (const LayerCosts& layer : costs.layers) {
     const auto always = static_cast<double>(layer.attention_elements + layer.ffn_elements);
     const double picked =
-        ExpectedExperts(layer, batch) * static_cast<double>(layer.expert_elements);
-    bytes.weights += (always + picked) * element + 4.0 * static_cast<double>(layer.vector_elements);
+        layer.choice().Distinct(batch) * static_cast<double>(layer.expert_elements);
+    bytes.weights += always * (format.mxfp4 ? plain : element) + picked * element +
+                     4.0 * static_cast<double>(layer.vector_elements);
     const int64_t seen = layer.window > 0 ? std::min<int64_t>(context, layer.window) : context;
     bytes.kv += kv_element_bytes * batch * static_cast<double>(seen * layer.kv_elements);
   }

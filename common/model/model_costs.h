@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/backend/tensor.h"
+#include "common/base/expert_choice.h"
 #include "common/model/device_memory.h"
 #include "common/model/json_fields.h"
 #include "common/model/model_config.h"
@@ -28,6 +29,7 @@ struct LayerCosts {
   int64_t pair_flops = 0;       // per query token and token that it sees, all heads
   int window = 0;               // 0: full attention
 
+  ExpertChoice choice() const { return {experts, experts_per_token}; }
   int64_t matrix_elements() const {
     return attention_elements + ffn_elements + experts * expert_elements;
   }

@@ -11,16 +11,19 @@ namespace baton::model {
 namespace {
 
 constexpr int64_t kBlock = backend::kFp4Group, kBlockBytes = kBlock / 2;
-constexpr int kNoNumber = 255;
+// Largest exponent of a block's scale, with its bias of 127. Beyond it, values leave what a GPU's
+// kernels shift them through; 255 is no number.
+constexpr int kMaxExponent = 248;
 
 // Half of a block's scale, in bfloat16.
 uint16_t HalfScale(int exponent) {
   return static_cast<uint16_t>(exponent < 2 ? 0 : (exponent - 1) << 7);
 }
 
-absl::Status NoScale(const TensorFile& file, const TensorEntry& entry, int64_t row) {
+absl::Status NoScale(const TensorFile& file, const TensorEntry& entry, int64_t row, int exponent) {
   return absl::InvalidArgumentError(absl::StrCat(file.path(), ": ", entry.name, ": row ", row,
-                                                 ": found a scale that is no finite number"));
+                                                 ": found a scale of exponent ", exponent,
+                                                 ", expected at most ", kMaxExponent));
 }
 
 }  // namespace
@@ -51,7 +54,7 @@ absl::StatusOr<QuantizedWeights> QuantizedWeights::FromMxfp4Blocks(const TensorF
     const auto from = static_cast<int64_t>(StoredRow(entry, static_cast<uint64_t>(row)));
     for (int64_t group = 0; group < groups; ++group) {
       const uint8_t* block = stored + (from * groups + group) * entry.blocks->bytes;
-      if (block[0] == kNoNumber) return NoScale(file, entry, row);
+      if (block[0] > kMaxExponent) return NoScale(file, entry, row, block[0]);
       *scale++ = HalfScale(block[0]);
       // Low halves are elements 0 to 15, high ones 16 to 31.
       const uint8_t* values = block + 1;
@@ -88,8 +91,8 @@ absl::StatusOr<QuantizedWeights> QuantizedWeights::FromMxfp4(const FusedPart& pa
     std::memcpy(out + row * row_bytes, codes + from * row_bytes, row_bytes);
     for (size_t group = 0; group < groups; ++group) {
       const int exponent = exponents[from * groups + group];
-      if (exponent == kNoNumber) {
-        return NoScale(*scales.file, *scales.entry, static_cast<int64_t>(from));
+      if (exponent > kMaxExponent) {
+        return NoScale(*scales.file, *scales.entry, static_cast<int64_t>(from), exponent);
       }
       weights.scales_[row * groups + group] = HalfScale(exponent);
     }

@@ -133,9 +133,15 @@ absl::Status FindQuantizedMatrices(const Checkpoint& checkpoint, ModelConfig* mo
       absl::Status status;
       ForEachProduct(sublayer, [&](ProductSpec& product, int count) {
         std::vector<std::string> modules;
-        // Devices multiply with experts in MXFP4 alone.
+        // A GPU multiplies by no other matrices in MXFP4.
         if (model->quantization->fp4 && !std::holds_alternative<ExpertsSpec>(sublayer.body)) {
           product.quantized = false;
+          return;
+        }
+        if (mxfp4 && !product.fused) {
+          status.Update(absl::UnimplementedError(absl::StrCat(
+              checkpoint.path(), ": found quant_method \"mxfp4\" for ", model->architecture,
+              ", expected one whose experts are one tensor of a layer, as gpt-oss has")));
           return;
         }
         if (product.fused && !gguf) {

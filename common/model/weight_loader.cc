@@ -265,6 +265,7 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::FusedMatrix(const Fu
   }
   BATON_ASSIGN_OR_RETURN(const QuantizedWeights weights,
                          QuantizedWeights::FromMxfp4(part, *blocks, *scales));
+  CountOverflows(weights.view());
   if (range != nullptr) range->Add(weights.view(), threads());
   auto packed = backend_.PackQuantized({weights.view()});
   if (!packed.ok()) return Annotate(packed.status(), part.name);

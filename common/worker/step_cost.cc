@@ -20,14 +20,14 @@ constexpr double kLongestStall_s = 1;
 constexpr double kFitWeight_s = 0.25;
 
 // Solves the system of those terms that `used` has, by elimination. False if it is singular.
-bool Solve(std::array<std::array<double, 3>, 3> a, std::array<double, 3> b, unsigned used,
-           std::array<double, 3>* solution) {
-  int index[3];
+bool Solve(std::array<StepCost::Terms, StepCost::kTerms> a, StepCost::Terms b, unsigned used,
+           StepCost::Terms* solution) {
+  int index[StepCost::kTerms];
   int n = 0;
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < StepCost::kTerms; ++i) {
     if (used >> i & 1) index[n++] = i;
   }
-  *solution = {0, 0, 0};
+  *solution = {};
   for (int column = 0; column < n; ++column) {
     const int at = index[column];
     const double pivot = a[at][at];
@@ -50,7 +50,7 @@ bool Solve(std::array<std::array<double, 3>, 3> a, std::array<double, 3> b, unsi
 }
 
 double Dot(const StepCost::Terms& a, const StepCost::Terms& b) {
-  return a[0] * b[0] + a[1] * b[1] + a[2] * b[2];
+  return a[0] * b[0] + a[1] * b[1] + a[2] * b[2] + a[3] * b[3];
 }
 
 internal::v1::MeasuredSteps ToProto(const StepCost::Measured& measured) {
@@ -104,15 +104,16 @@ void StepCost::AddToFit(const Terms& work, double seconds) {
   Fit();
 }
 
-// Least squares with coefficients that are not negative: of the eight sets of terms, the one whose
+// Least squares with coefficients that are not negative: of all sets of terms, the one whose
 // own solution is so and leaves the least error.
 void StepCost::Fit() {
   const double pace = pace_ / weight_;
   // The prior's own equations, each weighted like a step of that term alone.
   std::array<Terms, kTerms> a = moments_;
   Terms b = targets_;
-  Terms best;
+  Terms best = {};
   for (int i = 0; i < kTerms; ++i) {
+    if (shape_[i] == 0) continue;  // its row stays 0, so no set with it has a solution
     const double weight = kPriorWeight / (shape_[i] * shape_[i]);
     best[i] = pace * shape_[i];
     a[i][i] += weight;
@@ -168,7 +169,9 @@ std::optional<internal::v1::PrefillCost> ToPrefillCost(const StepCost& cost, abs
   return proto;
 }
 
-std::optional<internal::v1::DecodeCost> ToDecodeCost(const StepCost& cost, absl::Duration now) {
+std::optional<internal::v1::DecodeCost> ToDecodeCost(const StepCost& cost,
+                                                     const ExpertChoice& experts,
+                                                     absl::Duration now) {
   if (!cost.known()) return std::nullopt;
   internal::v1::DecodeCost proto;
   proto.set_fixed_us(cost.terms()[0] * 1e6);
@@ -179,6 +182,12 @@ std::optional<internal::v1::DecodeCost> ToDecodeCost(const StepCost& cost, absl:
   *proto.mutable_measured() = ToProto(measured);
   proto.mutable_measured()->set_sequences(measured.work[1]);
   proto.mutable_measured()->set_context_tokens(measured.work[2]);
+  if (experts.experts > 0) {
+    proto.set_expert_us(cost.terms()[3] * 1e6);
+    proto.set_experts(experts.experts);
+    proto.set_experts_per_token(experts.per_token);
+    proto.mutable_measured()->set_experts(measured.work[3]);
+  }
   return proto;
 }
 

@@ -1,9 +1,12 @@
 // The time that steps take on this worker, learned from the steps themselves.
 //
-// A step's time is a sum of three terms: a fixed part, and two that grow with its work.
-//   prompts:  fixed + token · Σ n + pair · Σ n (c + n/2)   n tokens after c tokens of context
-//   decoding: fixed + sequence · n + context · c           n sequences with c tokens of context
-// The terms are reading the weights, the matrix multiplies, and attention.
+// A step's time is a sum of terms: a fixed part, and those that grow with its work.
+//   prompts:  fixed + token · Σ n + pair · Σ n (c + n/2)       n tokens after c tokens of context
+//   decoding: fixed + sequence · n + context · c + expert · e  n sequences with c tokens of context
+// The terms are reading the weights that every step reads, the matrix multiplies, attention, and
+// reading experts: e are the distinct ones that n tokens are expected to choose in a layer. They
+// grow with n as no straight line does: of 128 experts, 8 a token, one sequence reads 8, eight 52,
+// and 64 sequences 126.
 //
 // Two things are learned. The *fit* is what the terms cost, by weighted least squares over the last
 // hundred steps or so. Relative errors count, so that long steps do not drown short ones. No term
@@ -22,6 +25,7 @@
 
 #include "absl/time/time.h"
 #include "baton/internal/v1/worker.pb.h"
+#include "common/base/expert_choice.h"
 #include "common/base/prefill_work.h"
 
 namespace baton::worker {
@@ -29,7 +33,7 @@ namespace baton::worker {
 // Thread: owned by a loop.
 class StepCost {
  public:
-  static constexpr int kTerms = 3;
+  static constexpr int kTerms = 4;
   using Terms = std::array<double, kTerms>;
 
   static constexpr absl::Duration kHalfLife = absl::Seconds(2);
@@ -37,8 +41,9 @@ class StepCost {
   static constexpr int kWarmUpSteps = 3;
   static constexpr int kStepsToKnow = 8;
 
-  // `shape`: what a fixed part, and one unit of each other term, cost relative to each other.
-  // REQUIRES: all positive.
+  // `shape`: what a fixed part, and one unit of each other term, cost relative to each other. A
+  // term of 0 does not exist: its work is always 0.
+  // REQUIRES: none negative, the first positive.
   explicit StepCost(const Terms& shape) : shape_(shape) {}
 
   // Adds a step with `work` units of each term (the first is 1) that took `took` and ended at
@@ -91,7 +96,10 @@ StepCost::Terms PrefillTerms(const PrefillWork& work, int max_tokens_per_step);
 
 // Return the costs as reported to routers; nullopt before they are known.
 std::optional<internal::v1::PrefillCost> ToPrefillCost(const StepCost& cost, absl::Duration now);
-std::optional<internal::v1::DecodeCost> ToDecodeCost(const StepCost& cost, absl::Duration now);
+// `experts`: those of the model's layers.
+std::optional<internal::v1::DecodeCost> ToDecodeCost(const StepCost& cost,
+                                                     const ExpertChoice& experts,
+                                                     absl::Duration now);
 
 }  // namespace baton::worker
 

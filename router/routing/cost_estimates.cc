@@ -23,6 +23,7 @@ constexpr double kTryEvery_s = 2;
 constexpr double kTryMeasuredEvery_s = 10;
 constexpr double kMostSeconds = 86'400;
 constexpr double kFewestSteps = 1e-3;
+constexpr int kMostExperts = 1 << 16;
 
 bool Differs(double pace, double factor) { return pace > factor || pace < 1 / factor; }
 
@@ -59,8 +60,13 @@ CostEstimates::Report ReportOf(const internal::v1::DecodeCost& cost, double at_s
   CostEstimates::Report report = Checked(cost.measured(), cost.fitted_steps(), at_s);
   report.fit = {FromMicros(cost.fixed_us()), FromMicros(cost.sequence_us()),
                 FromMicros(cost.context_token_us())};
+  ExpertChoice& choice = report.fit.choice;
+  choice.experts = std::clamp(cost.experts(), 0, kMostExperts);
+  choice.per_token = std::clamp(cost.experts_per_token(), 0, choice.experts);
+  if (choice.per_token > 0) report.fit.expert_s = FromMicros(cost.expert_us());
   report.first = Sane(cost.measured().sequences(), 1e15);
   report.second = Sane(cost.measured().context_tokens(), 1e18);
+  report.experts = Sane(cost.measured().experts(), 1e15);
   return report;
 }
 
@@ -74,7 +80,7 @@ void CostEstimates::OnReport(int worker, const Report& report, double now_s) {
   Worker& w = workers_[worker];
   now_s_ = now_s;
   // A cost of nothing is none.
-  if (!(report.fit.Seconds(1, 1, 1) > 0)) return;
+  if (!(report.fit.Seconds(1, 1, 1, 1) > 0)) return;
   const bool first = !w.reported;
   w.reported = true;
   w.report = report;
@@ -122,15 +128,16 @@ CostEstimates::Pool CostEstimates::PoolOf(const std::string& kind,
   Pool pool = {kind, standing_in_, false};
   if (members.empty()) return pool;
   // What they are compared at: the work of a mean step, or 1 of each where nothing is measured.
-  double steps = 0, first = 0, second = 0;
+  double steps = 0, first = 0, second = 0, experts = 0;
   for (const Worker* w : members) {
     steps += w->report.steps;
     first += w->report.first;
     second += w->report.second;
+    experts += w->report.experts;
   }
   const auto usual = [&](const Worker* w) {
-    if (steps <= 0) return w->report.fit.Seconds(1, 1, 1);
-    return w->report.fit.Seconds(1, first / steps, second / steps);
+    if (steps <= 0) return w->report.fit.Seconds(1, 1, 1, 1);
+    return w->report.fit.Seconds(1, first / steps, second / steps, experts / steps);
   };
   std::vector<double> times;
   for (const Worker* w : members) times.push_back(usual(w));
@@ -144,6 +151,9 @@ CostEstimates::Pool CostEstimates::PoolOf(const std::string& kind,
     sum.fixed_s += own * w->report.fit.fixed_s;
     sum.first_s += own * w->report.fit.first_s;
     sum.second_s += own * w->report.fit.second_s;
+    sum.expert_s += own * w->report.fit.expert_s;
+    // Workers of one kind serve one model, so their choices are equal.
+    if (w->report.fit.choice.experts > 0) sum.choice = w->report.fit.choice;
     weight += own;
   }
   pool.cost = sum * (1 / weight);
@@ -165,7 +175,7 @@ void CostEstimates::Judge(Worker& w) const {
   w.estimate = OfKind(w.kind);
   if (!w.reported || !w.estimate.known) return;
   const Report& r = w.report;
-  const double expected = w.estimate.cost.Seconds(r.steps, r.first, r.second);
+  const double expected = w.estimate.cost.Seconds(r.steps, r.first, r.second, r.experts);
   if (!(expected > 0) || !(r.seconds > 0)) {
     w.stands_out = false;
     return;

@@ -38,6 +38,7 @@ class CostEstimates {
     double seconds = 0;
     double first = 0;
     double second = 0;
+    double experts = 0;
     double at_s = 0;  // an idle worker repeats its last measurements, which get older
   };
   void OnReport(int worker, const Report& report, double now_s);

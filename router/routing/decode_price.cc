@@ -150,9 +150,10 @@ DecodePrice PriceDecode(const RouteQuery& query, const Candidate& c, bool alone,
   // batch's mean. By its own context, the price would gather long contexts on few workers: the mean
   // time between tokens is 1 % lower then, its 99th percentile 10 % higher.
   const double left = kAnswerLeft * query.mean_answer_tokens;
+  const double others = std::min(inside, places);
   price.others_s =
-      std::min(left, query.answer_tokens) * (std::min(inside, places) * step.first_s +
-                                             static_cast<double>(c.context_tokens) * step.second_s);
+      std::min(left, query.answer_tokens) *
+      (others * step.OneMore(others) + static_cast<double>(c.context_tokens) * step.second_s);
   return price;
 }
 

@@ -1,7 +1,8 @@
-// The time of a prefill or a decode step: a sum of three terms, as workers report it.
+// The time of a prefill or a decode step: a sum of terms, as workers report it.
 #ifndef BATON_ROUTER_ROUTING_LINEAR_COST_H_
 #define BATON_ROUTER_ROUTING_LINEAR_COST_H_
 
+#include "common/base/expert_choice.h"
 #include "common/base/prefill_work.h"
 
 namespace baton::router {
@@ -11,9 +12,11 @@ struct LinearCost {
   double fixed_s = 0;
   double first_s = 0;   // a prompt token, or a sequence
   double second_s = 0;  // a pair of tokens, or a token of context
+  double expert_s = 0;  // an expert of each layer that is read
+  ExpertChoice choice = {};
 
-  double Seconds(double fixed, double first, double second) const {
-    return fixed * fixed_s + first * first_s + second * second_s;
+  double Seconds(double fixed, double first, double second, double experts = 0) const {
+    return fixed * fixed_s + first * first_s + second * second_s + experts * expert_s;
   }
   // A prompt of `tokens` behind `cached` ones.
   double Prefill(double tokens, double cached) const {
@@ -22,11 +25,15 @@ struct LinearCost {
     return Seconds(1, work.tokens, work.pairs);
   }
   double DecodeStep(double sequences, double context_tokens) const {
-    return Seconds(1, sequences, context_tokens);
+    return Seconds(1, sequences, context_tokens, choice.Distinct(sequences));
+  }
+  // What one sequence more adds to a decode step of `sequences`, without its context.
+  double OneMore(double sequences) const {
+    return first_s + expert_s * (choice.Distinct(sequences + 1) - choice.Distinct(sequences));
   }
   friend bool operator==(const LinearCost&, const LinearCost&) = default;
   LinearCost operator*(double factor) const {
-    return {fixed_s * factor, first_s * factor, second_s * factor};
+    return {fixed_s * factor, first_s * factor, second_s * factor, expert_s * factor, choice};
   }
 };
 

@@ -80,18 +80,18 @@ TEST_P(ModelFamiliesTest, ManyAtOnceThroughATinyPoolEqualTheOracle) {
   ExpectIdle();
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, ModelFamiliesTest,
-                         ::testing::Combine(::testing::Values("tiny-gemma2", "tiny-gemma3-270m",
-                                                              "tiny-phi3", "tiny-olmo3",
-                                                              "tiny-exaone4", "tiny-smollm3",
-                                                              "tiny-ministral3", "tiny-granite",
-                                                              "tiny-qwen3-moe", "tiny-olmoe"),
-                                            ::testing::Values("grpc", "shm")),
-                         [](const auto& info) {
-                           std::string name = std::get<0>(info.param);
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name + "_" + std::get<1>(info.param);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, ModelFamiliesTest,
+    ::testing::Combine(::testing::Values("tiny-gemma2", "tiny-gemma3-270m", "tiny-phi3",
+                                         "tiny-olmo3", "tiny-exaone4", "tiny-smollm3",
+                                         "tiny-ministral3", "tiny-granite", "tiny-qwen3-moe",
+                                         "tiny-olmoe", "tiny-gpt-oss-mxfp4"),
+                       ::testing::Values("grpc", "shm")),
+    [](const auto& info) {
+      std::string name = std::get<0>(info.param);
+      std::replace(name.begin(), name.end(), '-', '_');
+      return name + "_" + std::get<1>(info.param);
+    });
 
 // Longrope has other factors beyond the original context: KV of both kinds must not meet.
 TEST_F(WorkerPairTest, WorkersWithOtherRotationsRefuseEachOther) {

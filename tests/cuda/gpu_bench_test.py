@@ -411,7 +411,8 @@ def test_program(program):
         assert kernels == {"attention_split", "attention_tile", "attention_split_variant", "attention_tile_variant",
                            "matmul_rows", "quantized_int4", "quantized_int8", "gated_fused", "gated_ours", "norm",
                            "post_norm", "rope_write", "silu_mul", "gather", "scale_logits", "sampling",
-                           "copy_blocks", "gather_kv"}, kernels
+                           "copy_blocks", "gather_kv", "experts_route", "experts_gate", "experts_down",
+                           "experts_sum"}, kernels
         per_kernel = {k: sum(r["what"] == k and r["part"] == "kernels" for r in rows) for k in kernels}
         assert per_kernel["attention_split"] == 4 and per_kernel["matmul_rows"] == 10, per_kernel
         assert per_kernel["attention_split_variant"] == 4 and per_kernel["attention_tile_variant"] == 2, per_kernel

@@ -152,7 +152,7 @@ def main():
             continue
         assert False, f"expected a refusal of {wrong}"
     # The list of the tree itself can be read, and no part is missing from it.
-    rows, data = gpu_check.parse_list((ROOT / "tests/cuda" / gpu_check.LIST).read_text(encoding="utf-8"))
+    rows, data, _ = gpu_check.parse_list((ROOT / "tests/cuda" / gpu_check.LIST).read_text(encoding="utf-8"))
     assert {r.part for r in rows} == set(gpu_check.PARTS), rows
     assert sum(r.seconds for r in rows) > 0
     for path in data:

@@ -29,7 +29,7 @@ class StepTimesTest : public ::testing::Test {
   }
   std::vector<std::unique_ptr<Sequence>> sequences_;
   absl::Duration now_ = absl::Seconds(1);
-  StepTimes times_{{1000, 100, 1}};
+  StepTimes times_{{{1000, 100, 1}, {}}};
 };
 
 TEST_F(StepTimesTest, DecodeStepsAreReportedByTheirSequencesAndContext) {

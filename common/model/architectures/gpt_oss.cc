@@ -29,6 +29,10 @@ absl::Status ExpectReal(const JsonFields& config, absl::string_view key, double 
 
 absl::StatusOr<ModelConfig> DescribeGptOss(const JsonFields& config) {
   BATON_ASSIGN_OR_RETURN(ModelConfig model, ReadDense(config, kGptOssDefaults));
+  if (!config.Has("rope_parameters") && !config.Has("rope_scaling")) {
+    // Its class default is YaRN, which no file need mean.
+    return config.Invalid("rope_scaling", "found nothing, expected an object");
+  }
   RopeRequest rope = RopeRequestOf(model);
   rope.default_theta = 150000;
   BATON_RETURN_IF_ERROR(SetRope(config, rope, &model));
@@ -65,10 +69,11 @@ absl::StatusOr<ModelConfig> DescribeGptOss(const JsonFields& config) {
   return model;
 }
 
-// llama.cpp reads these files with every other layer's window from the first on, and YaRN without
-// rounded borders.
+// The files do not say that YaRN's borders are not rounded. The published model's are not;
+// llama.cpp rounds them all the same, so its logits differ a little from those of transformers.
 absl::Status AddGptOssGguf(GgufConfig& config) {
-  BATON_RETURN_IF_ERROR(config.CopyWindow().status());
+  BATON_ASSIGN_OR_RETURN(const bool slides, config.CopyWindow());
+  if (!slides) config.AddJson("sliding_window", "0");  // which is refused
   config.AddToRope("truncate", false);
   return config.CopyExperts("num_local_experts", "");
 }

@@ -59,7 +59,8 @@ TEST(ServingPlanWorkerTest, PlansWhatAWorkerAtStartHas) {
         Case{80, (48 << 20) + 12345, 0.777, 32, 3, 48, 100, 0, 0},
         Case{75, 80 << 20, 1, 64, 9, 200, 333, 0, 0}, Case{80, 64 << 20, 0.9, 16, 4, 64, 0, 77, 0},
         Case{75, 64 << 20, 0.9, 16, 4, 64, 0, 0, 1'234'567}}) {
-    for (const char* shape : {"tiny-qwen2", "tiny-qwen2-bf16", "tiny-qwen3-moe"}) {
+    for (const char* shape :
+         {"tiny-qwen2", "tiny-qwen2-bf16", "tiny-qwen3-moe", "tiny-gpt-oss-mxfp4"}) {
       SCOPED_TRACE(absl::StrCat(shape, " in ", c.device_bytes, " bytes"));
       ServingQuestion question;
       EngineOptions& options = question.engine;
@@ -244,7 +245,8 @@ TEST_F(ServingPlanTest, ExpertsAreWeightsOfWhichAStepReadsSome) {
 }
 
 TEST_F(ServingPlanTest, MoreExpertsThanTheKernelsTakeAreRefusedByName) {
-  dir_.Write("config.json", absl::StrReplaceAll(kExperts, {{"_experts\": 128", "_experts\": 513"}}));
+  dir_.Write("config.json",
+             absl::StrReplaceAll(kExperts, {{"_experts\": 128", "_experts\": 513"}}));
   question_.gpu = *FindGpu("h200");
   EXPECT_THAT(std::string(PlanServing(question_).status().message()),
               HasSubstr("the number of experts is 513, expected at most 512"));

@@ -248,6 +248,8 @@ TEST(ArchitectureTest, RefusesByName) {
   EXPECT_THAT(Refusal("Phi3ForCausalLM", R"(, "rope_scaling": {"type": "linear", "factor": 2})"),
               HasSubstr("rope_scaling.type: found \"linear\", expected default or longrope"));
   EXPECT_THAT(Refusal("Phi3ForCausalLM", R"(, "full_attn_mod": 2)"), HasSubstr("full_attn_mod"));
+  EXPECT_THAT(Refusal("GptOssForCausalLM", ""),
+              HasSubstr("rope_scaling: found nothing, expected an object"));
   EXPECT_THAT(Refusal("Ministral3ForCausalLM", ""),
               HasSubstr("rope_parameters: found nothing, expected an object"));
 }

@@ -24,7 +24,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr uint32_t kTypeF32 = 0, kTypeQ2K = 10, kTypeQ4K = 12, kTypeQ6K = 14, kTypeQ8 = 8;
-constexpr uint32_t kTypeQ5_1 = 7;
+constexpr uint32_t kTypeQ5_1 = 7, kTypeMxfp4 = 39;
 
 std::string Floats(const std::vector<float>& values) {
   std::string bytes;
@@ -195,6 +195,12 @@ TEST_F(GgufTensorsTest, RefusesByName) {
   blocks[35] = '\x7c';  // the second scale is infinite; 0 times it is NaN
   ExpectError(Load(TinyGguf(kTypeQ8, blocks)), invalid,
               "blk.0.ffn_down.weight: row 0: found a scale that is no finite number");
+  std::string fp4(size_t{8} * 256 / 32 * 17, '\0');
+  fp4[17 * 8] = '\xf8';  // 2^121
+  EXPECT_TRUE(Load(TinyGguf(kTypeMxfp4, fp4)).ok()) << Load(TinyGguf(kTypeMxfp4, fp4));
+  fp4[17 * 8] = '\xf9';
+  ExpectError(Load(TinyGguf(kTypeMxfp4, fp4)), invalid,
+              "ffn_down.weight: row 1: found a scale of exponent 249, expected at most 248");
   for (const auto& [type, size, place] :
        {std::tuple(kTypeQ4K, 144, 0), {kTypeQ4K, 144, 2}, {kTypeQ6K, 210, 208}}) {
     std::string supers(static_cast<size_t>(8 * size), '\0');

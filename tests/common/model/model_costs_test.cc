@@ -248,6 +248,12 @@ TEST(ModelCostsTest, WeightFormats) {
   EXPECT_EQ(gptq->bits, 4);
   EXPECT_DOUBLE_EQ(BytesPerElement(*gptq, DType::kF16), (4 + 20.0 / 128) / 8);
   EXPECT_EQ(BytesPerElement({}, DType::kBF16), 2);
+  // gpt-oss names what it does not convert, and no bits.
+  const auto mxfp4 = parse(R"("quantization_config": {"quant_method": "mxfp4",
+                              "modules_to_not_convert": ["model.layers.*.self_attn"]})");
+  ASSERT_TRUE(mxfp4.ok()) << mxfp4.status();
+  EXPECT_TRUE(mxfp4->mxfp4);
+  EXPECT_DOUBLE_EQ(BytesPerElement(*mxfp4, DType::kF16), 17.0 / 32);
   const auto row = parse(R"("quantization_config": {"bits": 8, "group_size": -1})");
   ASSERT_TRUE(row.ok()) << row.status();
   EXPECT_EQ(MatrixBytes(3, 4096, *row, DType::kF16), 3 * (4096 + 3));

@@ -104,7 +104,7 @@ TEST(QuantizationTest, RefusesWhatTheConfigSays) {
     const char* message;
   } cases[] = {
       {R"({"quant_method": "compressed-tensors"})", kUnsupported,
-       "quantization_config.quant_method: found \"compressed-tensors\", expected \"gptq\" or"},
+       "quantization_config.quant_method: found \"compressed-tensors\", expected \"gptq\", "},
       {R"({"quant_method": "bitsandbytes"})", kUnsupported, "quant_method: found \"bitsandbytes\""},
       {R"({"quant_method": null})", kUnsupported, "quant_method: found nothing"},
       {R"({"quant_method": 4})", kInvalid, "quant_method: found 4"},

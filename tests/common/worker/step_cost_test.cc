@@ -161,11 +161,47 @@ TEST_F(StepCostTest, FindsWhatDecodeStepsTake) {
     const double truth = 20e-3 + 0.4e-3 * work[1] + 2e-7 * work[2];
     EXPECT_NEAR(cost_.Seconds(work, now_) / truth, 1, 0.1);
   }
-  const auto told = ToDecodeCost(cost_, now_);
+  const auto told = ToDecodeCost(cost_, {}, now_);
   ASSERT_TRUE(told.has_value());
   EXPECT_NEAR(told->fixed_us(), 20'000, 2'000);
   EXPECT_GT(told->measured().sequences(), told->measured().steps());
   EXPECT_GT(told->fitted_steps(), 90);
+  EXPECT_EQ(told->experts(), 0);
+  EXPECT_EQ(told->expert_us(), 0);
+}
+
+// Experts that a batch reads grow with its sequences as no straight line does.
+TEST_F(StepCostTest, FindsWhatDecodeStepsOfExpertsTake) {
+  SCOPED_TRACE(seed_);
+  constexpr ExpertChoice kChoice = {128, 8};
+  const auto truth = [&](double sequences, double context) {
+    return 4e-3 + 0.2e-3 * sequences + 2e-7 * context + 0.4e-3 * kChoice.Distinct(sequences);
+  };
+  StepCost line = Warm({1e9, 1e8, 1e4});
+  cost_ = Warm({1e8, 1e7, 1e4, 1e7});
+  for (int i = 0; i < 300; ++i) {
+    const double sequences = 1 + random_() % 64;
+    const double context = sequences * (100 + random_() % 4000);
+    const double seconds = truth(sequences, context) * Noise(0.02);
+    now_ += absl::Seconds(seconds);
+    cost_.AddStep({1, sequences, context, kChoice.Distinct(sequences)}, absl::Seconds(seconds),
+                  now_);
+    line.AddStep({1, sequences, context}, absl::Seconds(seconds), now_);
+  }
+  for (const double sequences : {1, 4, 16, 64}) {
+    const double context = 500 * sequences;
+    EXPECT_NEAR(cost_.Seconds({1, sequences, context, kChoice.Distinct(sequences)}, now_ + kIdle) /
+                    truth(sequences, context),
+                1, 0.15)
+        << sequences;
+  }
+  EXPECT_GT(line.Seconds({1, 1, 500}, now_ + kIdle), 1.5 * truth(1, 500));
+  const auto told = ToDecodeCost(cost_, kChoice, now_);
+  ASSERT_TRUE(told.has_value());
+  EXPECT_EQ(told->experts(), 128);
+  EXPECT_EQ(told->experts_per_token(), 8);
+  EXPECT_NEAR(told->expert_us(), 400, 60);
+  EXPECT_GT(told->measured().experts(), 8 * told->measured().steps());
 }
 
 TEST_F(StepCostTest, NothingIsEverNegative) {

@@ -192,6 +192,9 @@ TEST_F(CostEstimatesTest, NonsenseIsTakenAsNothing) {
   cost.set_fixed_us(nan);
   cost.set_sequence_us(-1);
   cost.set_context_token_us(-infinity);
+  cost.set_expert_us(1000);  // of experts of which no token chooses one
+  cost.set_experts(-3);
+  cost.set_experts_per_token(7);
   estimates_.OnReport(0, ReportOf(cost, now_s_), now_s_);
   EXPECT_FALSE(estimates_.Of(0).known);
   // A mean that is no number.
@@ -204,6 +207,10 @@ TEST_F(CostEstimatesTest, NonsenseIsTakenAsNothing) {
   EXPECT_TRUE(std::isfinite(estimates_.Of(2).cost.DecodeStep(64, 1e6)));
   cost.set_fixed_us(infinity);
   cost.set_sequence_us(1e300);
+  cost.set_expert_us(nan);
+  cost.set_experts(std::numeric_limits<int32_t>::max());
+  cost.set_experts_per_token(std::numeric_limits<int32_t>::max());
+  cost.mutable_measured()->set_experts(-infinity);
   cost.set_fitted_steps(nan);
   cost.mutable_measured()->set_steps(infinity);
   cost.mutable_measured()->set_seconds(-5);

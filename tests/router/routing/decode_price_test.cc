@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace baton::router {
 namespace {
 
@@ -44,6 +46,19 @@ TEST(DecodePriceTest, WhatIsAddedToTheStepsOfOthersIsPaid) {
   EXPECT_NEAR(price.answer_s, 100 * (20e-3 + 9 * 2e-3 + 4210e-6), 1e-9);
   // Eight sequences with half an answer left each, and a mean context of 500 tokens.
   EXPECT_NEAR(price.others_s, 8 * 50 * (2e-3 + 500e-6), 1e-9);
+}
+
+TEST(DecodePriceTest, OneSequenceMoreReadsFewerNewExpertsInALargerBatch) {
+  Candidate one = Worker(1), many = Worker(32);
+  one.step.choice = many.step.choice = {128, 8};
+  one.step.expert_s = many.step.expert_s = 1e-3;
+  const DecodePrice of_one = PriceDecode(DecodeQuery(), one, false);
+  // 8 and 15.5 of 128 experts.
+  EXPECT_NEAR(of_one.answer_s, 100 * (20e-3 + 2 * 2e-3 + 210e-6 + 15.5e-3), 1e-9);
+  EXPECT_NEAR(of_one.others_s, 50 * (2e-3 + 7.5e-3), 1e-9);
+  const double missed = 128 * std::pow(120.0 / 128, 32);
+  EXPECT_NEAR(PriceDecode(DecodeQuery(), many, false).others_s,
+              32 * 50 * (2e-3 + 1e-3 * missed * 8 / 128), 1e-9);
 }
 
 TEST(DecodePriceTest, SequencesCountBesideContext) {

@@ -446,6 +446,12 @@ TEST_F(FleetLoadTest, DecodeStepsAreEstimatedFromReports) {
   report.mutable_decode_cost()->set_context_token_us(0.5);
   fleet_.OnReport(kDecode, report, now_);
   EXPECT_NEAR(Of(kDecode).step.DecodeStep(4, 1000), 2e-3 + 1.2e-3 + 0.5e-3, 1e-9);
+  report.mutable_decode_cost()->set_expert_us(100);
+  report.mutable_decode_cost()->set_experts(64);
+  report.mutable_decode_cost()->set_experts_per_token(16);
+  fleet_.OnReport(kDecode, report, now_);
+  fleet_.Tick(now_);
+  EXPECT_NEAR(Of(kDecode).step.DecodeStep(2, 1000), 2e-3 + 0.6e-3 + 0.5e-3 + 28 * 100e-6, 1e-9);
 }
 
 }  // namespace

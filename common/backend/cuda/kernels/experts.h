@@ -41,7 +41,8 @@ struct RouterLaunch {
 };
 
 // Logits in float32, each summed in one order for any number of rows. dtype: of x, kF16 or kBF16.
-// Reads rows cols 16-bit values for every 8 experts, and the router for every row or 8 rows.
+// Reads the rows' 16-bit values for every 8 experts (one row for every 2), and the router for every
+// row or 8 rows.
 void LaunchRouter(const RouterLaunch& launch, DType dtype, Stream stream);
 
 struct ChooseExpertsLaunch {

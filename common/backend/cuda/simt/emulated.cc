@@ -75,24 +75,28 @@ class Machine {
 
   void SyncThreads();
   void MeetWarp(void* operand, Combine combine);
-  void RememberRead(const Vec16* global) {
-    Read& read = read_only_[reinterpret_cast<uintptr_t>(global) / sizeof(Vec16) % kRememberedReads];
-    if (read.address == global) return CheckUnwritten(read);
+  // size_bytes: at most 16. Bytes beside them may be others', whom the launch may write to.
+  void RememberRead(const void* global, size_t size_bytes) {
+    Read& read = read_only_[reinterpret_cast<uintptr_t>(global) / size_bytes % kRememberedReads];
+    if (read.address == global && read.size_bytes == size_bytes) return CheckUnwritten(read);
     // What makes room for another can be checked no later than now.
     if (read.address != nullptr) CheckUnwritten(read);
-    read = {global, *global};
+    read.address = global;
+    read.size_bytes = size_bytes;
+    std::memcpy(&read.value, global, size_bytes);
   }
   void Count(const void* address, size_t size_bytes, bool writes);
 
  private:
   // What was read through the read-only path, as it was then.
   struct Read {
-    const Vec16* address = nullptr;
+    const void* address = nullptr;
+    size_t size_bytes = 0;
     Vec16 value;
   };
   static void CheckUnwritten(const Read& read) {
-    BATON_CHECK(std::memcmp(read.address, &read.value, sizeof(Vec16)) == 0)
-        << "Load16 from memory that the launch writes: " << read.address;
+    BATON_CHECK(std::memcmp(read.address, &read.value, read.size_bytes) == 0)
+        << "Load" << read.size_bytes << " from memory that the launch writes: " << read.address;
   }
   void AddSectors(Accesses& accesses);
   void RunBlock(const std::function<void()>& kernel);
@@ -386,14 +390,14 @@ const Vec16& Aligned16(const void* address) {
 const Vec16& ReadOnly16(const void* global) {
   const Vec16& value = Aligned16(global);
   CountRead(global, sizeof(Vec16));
-  machine.RememberRead(&value);
+  machine.RememberRead(&value, sizeof(value));
   return value;
 }
 void ReadOnly(const void* global, size_t size_bytes, void* to) {
   const uintptr_t address = reinterpret_cast<uintptr_t>(global);
   BATON_CHECK_EQ(address % size_bytes, uintptr_t{0}) << size_bytes << " bytes at " << global;
   CountRead(global, size_bytes);
-  machine.RememberRead(reinterpret_cast<const Vec16*>(address / sizeof(Vec16) * sizeof(Vec16)));
+  machine.RememberRead(global, size_bytes);
   std::memcpy(to, global, size_bytes);
 }
 void CountRead(const void* address, size_t size_bytes) {

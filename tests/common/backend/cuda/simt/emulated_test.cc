@@ -24,6 +24,16 @@ BATON_KERNEL(32) WritesWhatItRead(Args args) {
   SyncWarp();
   if (ThreadIndex() == 0) Store16(args.memory, v);
 }
+BATON_KERNEL(32) WritesBesideWhatItRead(Args args) {
+  const uint32_t v = Load4(args.memory);
+  SyncWarp();
+  if (ThreadIndex() == 0) StoreGlobal(reinterpret_cast<uint32_t*>(args.memory) + 1, v + 1);
+}
+BATON_KERNEL(32) WritesTheFourBytesThatItRead(Args args) {
+  const uint32_t v = Load4(args.memory);
+  SyncWarp();
+  if (ThreadIndex() == 0) StoreGlobal(reinterpret_cast<uint32_t*>(args.memory), v + 1);
+}
 BATON_KERNEL(32) ReadsWhatItWrote(Args args) {
   if (ThreadIndex() == 0) {
     Vec16 v = LoadFresh16(args.memory);  // allowed: not the read-only path
@@ -74,7 +84,9 @@ TEST_F(CudaEmulatedTest, WhatKeepsTheRulesRuns) {
 }
 
 TEST_F(CudaEmulatedDeathTest, TheReadOnlyPathReadsNothingThatIsWritten) {
-  EXPECT_DEATH(Run(WritesWhatItRead), "memory that the launch writes");
+  EXPECT_DEATH(Run(WritesWhatItRead), "Load16 from memory that the launch writes");
+  EXPECT_DEATH(Run(WritesTheFourBytesThatItRead), "Load4 from memory that the launch writes");
+  Run(WritesBesideWhatItRead);
 }
 
 TEST_F(CudaEmulatedDeathTest, SixteenBytesAreAligned) {
