@@ -36,6 +36,7 @@ class BenchDevice {
   backend::cuda::Runtime& runtime() { return *runtime_; }
   backend::cuda::Products* products() { return products_.get(); }  // null: Baton's kernels alone
   backend::cuda::Stream stream() const { return stream_; }
+  bool launches() const { return mode_ != Mode::kDry; }  // false: there is no memory either
   // The type that an engine on this device computes in.
   backend::DType dtype() const;
 

@@ -146,7 +146,7 @@ class ExpertCase {
     of.rows = device_.Take<int32_t>(pairs_);
     of.counts = device_.Take<unsigned>(model_.experts);
     of.tiles = device_.Take<ExpertTile>(tile_count_);
-    if (of.tiles == nullptr) return;
+    if (of.tiles == nullptr || !device_.launches()) return;
     device_.Copy(of.chosen, chosen.data(), chosen.size() * sizeof(chosen[0]));
     device_.Copy(of.counts, counts.data(), counts.size() * sizeof(counts[0]));
     Place(of);

@@ -414,17 +414,19 @@ def test_program(program):
                            "copy_blocks", "gather_kv", "experts_route", "experts_gate", "experts_down",
                            "experts_sum"}, kernels
         per_kernel = {k: sum(r["what"] == k and r["part"] == "kernels" for r in rows) for k in kernels}
-        assert per_kernel["attention_split"] == 4 and per_kernel["matmul_rows"] == 10, per_kernel
+        assert per_kernel["attention_split"] == 8 and per_kernel["matmul_rows"] == 16, per_kernel
         assert per_kernel["attention_split_variant"] == 4 and per_kernel["attention_tile_variant"] == 2, per_kernel
         assert per_kernel["quantized_int4"] == 8 and per_kernel["sampling"] == 6, per_kernel
         assert per_kernel["gated_fused"] == per_kernel["gated_ours"] == 9, per_kernel
         assert cells("steps", "model", "batch", "context") == sorted(
-            (m, b, c) for m in ("tiny", "tiny-int4") for b in (1, 2) for c in (16, 272)), rows
+            (m, b, c) for m in ("tiny", "tiny-int4", "tiny-experts") for b in (1, 2) for c in (16, 272)), rows
         assert cells("prefill", "model", "tokens", "cached") == [
             ("tiny", 8, 0), ("tiny", 8, 4), ("tiny", 40, 0), ("tiny", 40, 20),
-            ("tiny-int4", 40, 0), ("tiny-int4", 40, 20)], rows
+            ("tiny-experts", 8, 0), ("tiny-experts", 8, 4), ("tiny-experts", 40, 0), ("tiny-experts", 40, 20),
+            ("tiny-int4", 40, 0), ("tiny-int4", 40, 20)], [
+                r for r in rows if r["part"] == "prefill"]
         products = {r["model"] for r in rows if r["part"] == "prefill" and "products_seconds" in r}
-        assert products == {"tiny"}, products
+        assert products == {"tiny", "tiny-experts"}, products
         for row in rows:
             if "seconds" in row:
                 assert row["seconds"] > 0 and row["bytes"] > 0, row
@@ -438,6 +440,7 @@ def test_program(program):
         assert text.count("\n| tiny | 40 | ") == 2, text
         assert {(r["what"], r.get("of")) for r in rows if r["part"] == "runs"} == {
             ("ceilings", None), *(("kernels", group) for group in gpu_bench.GROUPS), ("steps", "tiny"), ("steps", "tiny-int4"),
+            ("steps", "tiny-experts"), ("prefill", "tiny-experts"),
             ("prefill", "tiny"), ("prefill", "tiny-int4")}, rows
     only = subprocess.run([program, "--part=kernels", "--once", "--only=norm tiny rows 1 "],
                           capture_output=True, text=True, check=True).stdout
@@ -449,11 +452,12 @@ def test_program(program):
     found = [r for r in map(gpu_bench.parse_row, dry.splitlines()) if r["part"] == "kernels"]
     assert not [r for r in found if "skipped" in r], [r for r in found if "skipped" in r]
     counts = {k: sum(r["what"] == k for r in found) for k in {r["what"] for r in found}}
-    assert counts == {"attention_split": 56, "attention_tile": 28, "attention_split_variant": 6,
-                      "attention_tile_variant": 3, "matmul_rows": 120, "quantized_int4": 16, "quantized_int8": 16,
-                      "gated_fused": 46, "gated_ours": 46, "norm": 12, "post_norm": 6, "rope_write": 20,
-                      "silu_mul": 12, "gather": 12, "scale_logits": 2, "sampling": 12, "copy_blocks": 4,
-                      "gather_kv": 4}, counts
+    assert counts == {"attention_split": 68, "attention_tile": 34, "attention_split_variant": 6,
+                      "attention_tile_variant": 3, "matmul_rows": 138, "quantized_int4": 24, "quantized_int8": 24,
+                      "gated_fused": 46, "gated_ours": 46, "norm": 15, "post_norm": 6, "rope_write": 23,
+                      "silu_mul": 15, "gather": 15, "scale_logits": 2, "sampling": 12, "copy_blocks": 5,
+                      "gather_kv": 5, "experts_route": 12, "experts_gate": 12, "experts_down": 12,
+                      "experts_sum": 12}, counts
     named = {f"{r['what']} {r['case']}" for r in found}
     missing = [name for name in gpu_bench.TRAFFIC
                if name not in named and not name.startswith("cublas ")]
