@@ -173,7 +173,7 @@ class ExpertCase {
     return operands;
   }
 
-  // Of all experts.
+  // Allocates the matrices of all experts and the table of them.
   ExpertOperands Matrices(int n, int k) {
     ExpertOperands operands = {};
     operands.bits = model_.bits == 0 ? 16 : model_.bits;
@@ -190,7 +190,7 @@ class ExpertCase {
           std::countr_zero(static_cast<unsigned>(model_.group_size / 32));
       operands.w.bf16_scales = device_.dtype() == backend::DType::kBF16;
       const int64_t words = (extent.size_bytes() - matrix_bytes) / int64_t{sizeof(uint32_t)};
-      // One matrix's, which all share: a few percent of the bytes.
+      // All matrices share the scales of one, which are a few percent of the bytes.
       groups = device_.Take<uint32_t>(words);
       std::vector<uint32_t> host;
       for (const uint16_t scale : RandomHalves(static_cast<size_t>(words), device_.dtype())) {

@@ -25,7 +25,7 @@ struct ModelShape {
   int max_positions = 32768;
   int bits = 0;  // 4: GPTQ in groups of group_size
   int group_size = 128;
-  // Of Qwen3-MoE, in place of one MLP; ffn is that of an expert. 0: Qwen2.
+  // Above 0: the model is Qwen3-MoE, and ffn is an expert's. 0: it is Qwen2.
   int experts = 0;
   int experts_per_token = 0;
   // Only the kernel benchmarks read these: no whole model with them is timed.

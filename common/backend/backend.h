@@ -140,7 +140,7 @@ struct GatedArgs {
   float scale = 1;  // a power of two, which keeps the result in the activation type's range
 };
 
-// One of a layer's experts, or what any of them has in common with the others.
+// The matrices of one of a layer's experts.
 struct ExpertMatrices {
   const PackedMatrix* gate_up = nullptr;  // [2f, d], gate first
   const PackedMatrix* down = nullptr;     // [d, f]
@@ -285,7 +285,7 @@ struct StepLimits {
   // Columns of the widest quantised matrix, 0 if there is none; and whether one has an `order`.
   int quantized_columns = 0;
   bool reordered_columns = false;
-  // Of the layers with experts, 0 if there are none.
+  // The most that a layer has, and that a token chooses; 0 if no layer has experts.
   int experts = 0;
   int experts_per_token = 0;
 };

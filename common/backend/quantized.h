@@ -8,7 +8,8 @@
 
 namespace baton::backend {
 
-// Of QuantizedHostMatrix::fp4: numbers 0, 0.5, 1, 1.5, 2, 3, 4 and 6, and the same negated.
+// The values of QuantizedHostMatrix::fp4: twice 0, 0.5, 1, 1.5, 2, 3, 4 and 6, and the same
+// negated, plus kFp4Zero.
 inline constexpr int kFp4Zero = 12;
 inline constexpr uint8_t kFp4Values[16] = {12, 13, 14, 15, 16, 18, 20, 24,
                                            12, 11, 10, 9,  8,  6,  4,  0};

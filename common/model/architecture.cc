@@ -156,8 +156,8 @@ absl::StatusOr<ModelConfig> ParseConfig(const JsonFields& config) {
   if (model.quantization) {  // assumed of all that may be; the checkpoint shows which are not
     for (LayerSpec& layer : model.layers) {
       for (SublayerSpec& sublayer : layer.sublayers) {
-        if (model.quantization->fp4 && !std::holds_alternative<ExpertsSpec>(sublayer.body))
-          continue;
+        const bool experts = std::holds_alternative<ExpertsSpec>(sublayer.body);
+        if (model.quantization->fp4 && !experts) continue;
         ForEachProduct(sublayer, [](ProductSpec& product, int) { product.quantized = true; });
       }
     }

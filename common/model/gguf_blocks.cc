@@ -131,12 +131,12 @@ void DequantizeSplit(const uint8_t* block, float* out) {
 }
 
 // The exponent of two, plus 127; bytes with elements i and i + 16. QuantizedHostMatrix has the
-// values and what becomes of small scales.
+// values and what becomes of small scales; larger ones than are accepted become NaN.
 void DequantizeMxfp4(const uint8_t* block, float* out) {
   const int exponent = block[0];
-  const float half = std::bit_cast<float>(exponent == 255 ? 0x7fc00000u
-                                          : exponent < 2  ? 0u
-                                                          : uint32_t(exponent - 1) << 23);
+  const float half = std::bit_cast<float>(exponent > kMxfp4MaxExponent ? 0x7fc00000u
+                                          : exponent < 2               ? 0u
+                                                         : uint32_t(exponent - 1) << 23);
   for (int i = 0; i < kSmallBlock; ++i) {
     const int code = i < 16 ? block[1 + i] & 0xf : block[1 + i - 16] >> 4;
     out[i] = static_cast<float>(backend::kFp4Values[code] - backend::kFp4Zero) * half;

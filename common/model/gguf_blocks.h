@@ -27,6 +27,9 @@ struct BlockFormat {
 const BlockFormat* FindBlockFormat(absl::string_view name);
 
 inline constexpr absl::string_view kMxfp4Name = "MXFP4";
+// The largest exponent of a block's scale that is accepted, with its bias of 127. GPUs hold scales
+// times 64 in bfloat16, which ends there; 255 is no number.
+inline constexpr int kMxfp4MaxExponent = 248;
 
 // For messages.
 inline constexpr char kBlockFormatNames[] =

@@ -11,9 +11,6 @@ namespace baton::model {
 namespace {
 
 constexpr int64_t kBlock = backend::kFp4Group, kBlockBytes = kBlock / 2;
-// Largest exponent of a block's scale, with its bias of 127. Beyond it, values leave what a GPU's
-// kernels shift them through; 255 is no number.
-constexpr int kMaxExponent = 248;
 
 // Half of a block's scale, in bfloat16.
 uint16_t HalfScale(int exponent) {
@@ -23,7 +20,7 @@ uint16_t HalfScale(int exponent) {
 absl::Status NoScale(const TensorFile& file, const TensorEntry& entry, int64_t row, int exponent) {
   return absl::InvalidArgumentError(absl::StrCat(file.path(), ": ", entry.name, ": row ", row,
                                                  ": found a scale of exponent ", exponent,
-                                                 ", expected at most ", kMaxExponent));
+                                                 ", expected at most ", kMxfp4MaxExponent));
 }
 
 }  // namespace
@@ -54,7 +51,7 @@ absl::StatusOr<QuantizedWeights> QuantizedWeights::FromMxfp4Blocks(const TensorF
     const auto from = static_cast<int64_t>(StoredRow(entry, static_cast<uint64_t>(row)));
     for (int64_t group = 0; group < groups; ++group) {
       const uint8_t* block = stored + (from * groups + group) * entry.blocks->bytes;
-      if (block[0] > kMaxExponent) return NoScale(file, entry, row, block[0]);
+      if (block[0] > kMxfp4MaxExponent) return NoScale(file, entry, row, block[0]);
       *scale++ = HalfScale(block[0]);
       // Low halves are elements 0 to 15, high ones 16 to 31.
       const uint8_t* values = block + 1;
@@ -91,7 +88,7 @@ absl::StatusOr<QuantizedWeights> QuantizedWeights::FromMxfp4(const FusedPart& pa
     std::memcpy(out + row * row_bytes, codes + from * row_bytes, row_bytes);
     for (size_t group = 0; group < groups; ++group) {
       const int exponent = exponents[from * groups + group];
-      if (exponent > kMaxExponent) {
+      if (exponent > kMxfp4MaxExponent) {
         return NoScale(*scales.file, *scales.entry, static_cast<int64_t>(from), exponent);
       }
       weights.scales_[row * groups + group] = HalfScale(exponent);

@@ -63,11 +63,11 @@ class QuantizedWeights {
                                                  int64_t rows, int64_t cols,
                                                  const QuantizedTensors& tensors);
   // REQUIRES: `entry` is a matrix of Q4_0, Q8_0 or MXFP4. INVALID_ARGUMENT for a scale that is no
-  // number.
+  // number, or an exponent above kMxfp4MaxExponent.
   static absl::StatusOr<QuantizedWeights> FromBlocks(const TensorFile& file,
                                                      const TensorEntry& entry);
-  // REQUIRES: the tensors have part's shapes and are bytes. INVALID_ARGUMENT for an exponent of
-  // 255, which is no number.
+  // REQUIRES: the tensors have part's shapes and are bytes. INVALID_ARGUMENT for an exponent above
+  // kMxfp4MaxExponent.
   static absl::StatusOr<QuantizedWeights> FromMxfp4(const FusedPart& part,
                                                     const StoredTensor& blocks,
                                                     const StoredTensor& scales);

@@ -69,7 +69,7 @@ class WeightLoader {
   absl::StatusOr<std::unique_ptr<backend::ExpertGroup>> Group(
       std::vector<backend::ExpertMatrices> experts, const backend::ExpertBiases& biases,
       absl::string_view router);
-  // Of matrices of experts in one tensor, as fused_experts.h says, that of one expert.
+  // Loads one expert's matrix from the tensor that has those of all (fused_experts.h).
   absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> FusedMatrix(const FusedPart& part,
                                                                      bool quantized,
                                                                      GatedRange* range);

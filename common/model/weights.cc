@@ -110,7 +110,7 @@ class LayerLoader {
     return weights;
   }
 
-  // Of a gated product that could leave the range of the activations' type.
+  // Returns nothing for a gated product that stays in the range of the activations' type.
   std::optional<GatedRange> RangeOf(const MlpSpec& spec, const std::vector<float>& norm_before) {
     std::optional<GatedRange> range;
     // A clamped product is at most 56.
@@ -132,7 +132,7 @@ class LayerLoader {
     return weights;
   }
 
-  // One of `count`; biases are loaded for all of them together.
+  // Loads the matrix of one of `count` experts. Their biases are loaded together.
   absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> ExpertMatrix(const ProductSpec& product,
                                                                       int expert, int count,
                                                                       GatedRange* range = nullptr) {

@@ -1,7 +1,5 @@
 // gpt-oss 20B and 120B: experts whose gated products are clamped, biases everywhere, windows in
 // every other layer, a sink for each head, and YaRN whose borders are not rounded.
-#include <cmath>
-
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/model/architectures/list.h"

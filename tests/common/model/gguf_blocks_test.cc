@@ -54,5 +54,17 @@ TEST(GgufBlocksTest, ReportsAScaleThatIsNoNumber) {
   }
 }
 
+TEST(GgufBlocksTest, Mxfp4HasItsNumbersAndNoLargerScaleThanDevicesHold) {
+  const BlockFormat* format = FindBlockFormat(kMxfp4Name);
+  float out[32];
+  std::string block(17, '\x7a');  // 6 is in every high half, -1 in every low one
+  block[0] = static_cast<char>(kMxfp4MaxExponent);
+  ASSERT_TRUE(Dequantize(*format, block.data(), 32, out));
+  EXPECT_EQ(out[0], -0x1p121f);
+  EXPECT_EQ(out[16], 6 * 0x1p121f);
+  block[0] = static_cast<char>(kMxfp4MaxExponent + 1);
+  EXPECT_FALSE(Dequantize(*format, block.data(), 32, out));
+}
+
 }  // namespace
 }  // namespace baton::model

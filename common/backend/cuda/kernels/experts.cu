@@ -4,7 +4,7 @@
 namespace baton::backend::cuda {
 namespace {
 
-// Warps of a block: few of one row, for then there are few blocks.
+// Warps of a block. One row makes few blocks, so its blocks are small.
 constexpr int RouterWarps(int rows) { return rows == 1 ? 2 : 8; }
 
 // A warp takes an expert and kRows rows.
@@ -28,7 +28,7 @@ RouterKernel(RouterLaunch launch) {
            Least(first_row + i, launch.rows - 1) * launch.x_stride;
   }
   float sums[kRows] = {};
-  // Of one row, several units are on their way at once. Zeros behind the end change no sum.
+  // With one row, several loads are on their way at once. Zeros behind the end change no sum.
   constexpr int kAhead = kRows == 1 ? 4 : 1, kStep = kWarpLanes * kUnitElements;
   for (int first = Lane() * kUnitElements; first < launch.cols; first += kAhead * kStep) {
     Vec16 weights[kAhead][2], values[kAhead][kRows];
@@ -89,7 +89,7 @@ ChooseExpertsKernel(ChooseExpertsLaunch launch) {
   BATON_UNROLL for (int i = 0; i < kValues; ++i) {
     const int expert = i * kWarpLanes + Lane();
     values[i] = expert < launch.experts ? LoadGlobal(logits + expert) : -kInfinity;
-    // Of what is not finite the difference is NaN.
+    // An infinity less itself is NaN.
     if (expert < launch.experts && Add(values[i], -values[i]) != 0) finite = 0;
   }
   BATON_UNROLL for (int mask = 16; mask > 0; mask /= 2) finite &= ShuffleXor(finite, mask);

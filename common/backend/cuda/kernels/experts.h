@@ -19,7 +19,7 @@ namespace baton::backend::cuda {
 inline constexpr int kMostExperts = 512;
 inline constexpr int kMostChoices = 32;
 
-// Of places [first, first + count); count 0: there is no such tile.
+// A tile has the places [first, first + count). If count is 0, there is no such tile.
 struct alignas(16) ExpertTile {
   int32_t expert;
   int32_t first;

@@ -7,7 +7,7 @@
 namespace baton::backend::cuda {
 namespace {
 
-// Of columns: the experts make blocks enough.
+// Tiles of columns that a block takes. A tile of rows for each expert makes blocks enough.
 constexpr int kWideTiles = 2;
 
 template <class Element, int kRows>

@@ -11,7 +11,7 @@ namespace baton::backend::cuda {
 
 inline constexpr int kColumnTile = 8;  // columns of a product
 
-// Of a block that multiplies few rows: a warp for each slice.
+// A block that multiplies few rows has a warp for each slice.
 inline constexpr int kRowsThreads = kSlices * kWarpLanes;
 
 // What slices' sums are added to: leaves the first as it is, a zero's sign too.

@@ -210,7 +210,7 @@ BATON_DEVICE void MultiplyTile(const typename Result::Arguments& launch, int blo
     }
   }
   CopyAsyncWait<0>();
-  // Of two tiles a lane has four adjacent columns of rows g and g + 8.
+  // A lane has four adjacent columns of two tiles, in rows g and g + 8.
   BATON_UNROLL for (int i = 0; i < kRowTiles * 2; ++i) {
     const int from_row = block_row * kSide + row + i * 8 + GroupOf(Lane());
     float fours[kColumnTiles / 2][4];

@@ -205,7 +205,7 @@ class SliceSums {
     }
   }
 
-  // Of columns from `begin` on, the beginning of a tile.
+  // Adds the products of columns [begin, end). REQUIRES: a tile begins at `begin`.
   BATON_DEVICE void Add(int begin, int end) {
     const int tile = begin / kTileColumns, last = end / kTileColumns;
     // Whole warps agree. Groups of MXFP4 are steps.

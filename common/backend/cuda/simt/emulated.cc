@@ -75,7 +75,7 @@ class Machine {
 
   void SyncThreads();
   void MeetWarp(void* operand, Combine combine);
-  // size_bytes: at most 16. Bytes beside them may be others', whom the launch may write to.
+  // size_bytes is at most 16. The launch may write to the bytes beside them.
   void RememberRead(const void* global, size_t size_bytes) {
     Read& read = read_only_[reinterpret_cast<uintptr_t>(global) / size_bytes % kRememberedReads];
     if (read.address == global && read.size_bytes == size_bytes) return CheckUnwritten(read);
