@@ -13,7 +13,6 @@
 #ifndef BATON_COMMON_BACKEND_BACKEND_H_
 #define BATON_COMMON_BACKEND_BACKEND_H_
 
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -29,6 +28,7 @@
 #include "absl/types/span.h"
 #include "common/backend/device_link.h"
 #include "common/backend/experts.h"
+#include "common/backend/kv_copier.h"
 #include "common/backend/tensor.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
@@ -174,6 +174,7 @@ struct ExpertsArgs {
   Tensor x;                              // [rows, d], activation_dtype()
   const PackedMatrix* router = nullptr;  // [experts, d], of PackRouter
   const Buffer* router_bias = nullptr;   // f32 [experts], or none
+  const Buffer* choice_bias = nullptr;   // likewise; see ChooseExperts
   ExpertRouting routing;
   const ExpertGroup* group = nullptr;  // of GroupExperts
   GatedArgs gating;
@@ -184,6 +185,8 @@ struct ExpertsArgs {
   Tensor gated;         // [result rows, f], activation_dtype()
   Tensor results;       // f32 [result rows, d]
   Tensor out;           // f32 [rows, d]
+  // The sum is added to what `out` has: the result of experts that all rows share.
+  bool accumulates = false;
 };
 
 struct RopeWriteArgs {
@@ -197,6 +200,31 @@ struct RopeWriteArgs {
   Tensor q_out;                     // f32 [rows, query_heads * head_dim]: normed and rotated
 };
 
+// Latent attention (DeepSeek-V2, arXiv 2405.04434), with the matrix that expands latents to keys
+// absorbed in the queries: a token's K is its normed latent and one rotated part for all heads.
+struct LatentWriteArgs {
+  int layer = 0;
+  int query_heads = 0;
+  // f32 [rows, query_heads * (plain + rotated)]: of each head its part without position first.
+  Tensor q;
+  Tensor kv;                     // f32 [rows, latent_dim + rotated]
+  const Buffer* norm = nullptr;  // f32 [latent_dim]: RMS norm of the latent
+  float norm_eps = 0;
+  const RopeTable* rope = nullptr;  // of rotated parts, whose pairs are neighbours here
+  Tensor q_plain;                   // [rows, query_heads * plain], activation_dtype()
+  // f32 [rows, query_heads * head_dim]: becomes the rotated part behind the latent_dim elements of
+  // each head, which stay as they are.
+  Tensor q_out;
+};
+
+// A product for each head, of its own columns of x with its own matrix.
+struct HeadProductArgs {
+  Tensor x;                             // [rows, heads * in], activation_dtype()
+  const PackedMatrix* heads = nullptr;  // of PackHeads
+  Tensor out;                           // f32 [rows, heads * out_stride], or the start of it
+  int64_t out_stride = 0;  // from one head's results to the next one's; what is between stays
+};
+
 struct AttentionArgs {
   int layer = 0;
   int query_heads = 0;
@@ -207,64 +235,7 @@ struct AttentionArgs {
   // softmax.
   const Buffer* sinks = nullptr;
   Tensor q;    // f32, as RopeWriteKv left it
-  Tensor out;  // [rows, query_heads * head_dim], activation_dtype()
-};
-
-// How another process of the host opens a KV pool in device memory (CUDA IPC). It goes through a
-// socket as it is.
-struct PoolHandle {
-  std::array<uint8_t, 64> memory = {};  // the driver's handle of the allocation the pool lies in
-  std::array<uint8_t, 16> device = {};  // UUID of the GPU
-  uint64_t allocation_bytes = 0;
-  uint64_t offset = 0;  // of the pool in the allocation
-  uint64_t block_count = 0;
-  uint64_t block_stride_bytes = 0;  // these as in KvPool
-  uint64_t layer_stride_bytes = 0;
-};
-
-// Another worker's KV pool in device memory, opened here. The destructor closes it.
-//
-// Thread-safe. The KvCopier that opened it outlives it.
-class PeerPool {
- public:
-  virtual ~PeerPool() = default;
-  // Copies the chunks of one slot on the device: page theirs[i] of the peer's pool to page
-  // ours[i] of this worker's. Returns when nothing of it writes any more, also with an error:
-  // UNAVAILABLE (SHARED_MEMORY), and then from every later call. REQUIRES: layer and blocks are in
-  // the pools; `ours` differ; no step reads or writes `ours` meanwhile.
-  virtual absl::Status Copy(int slot, absl::Span<const int32_t> theirs,
-                            absl::Span<const int32_t> ours) = 0;
-};
-
-// Copies KV chunks of a pool that the host cannot address.
-//
-// Thread-safe. Copies run beside the compute stream: a call waits for its own copy and, for Read,
-// for `written`. The backend and the pool outlive it.
-class KvCopier {
- public:
-  virtual ~KvCopier() = default;
-  // Copy the chunks of one slot, layer_stride_bytes for each page, to and from host memory; both
-  // return when the copy is done. REQUIRES: slot and pages are in the pool; the pages of one
-  // Write differ. written: the event after which the chunks no longer change; null: they no longer
-  // do.
-  virtual void Read(int slot, absl::Span<const int32_t> pages, const Event* written,
-                    std::byte* host) = 0;
-  // REQUIRES: no step, CopyBlocks or CopyToDevice that reads or writes the blocks runs meanwhile.
-  virtual void Write(int slot, absl::Span<const int32_t> pages, const std::byte* host) = 0;
-
-  // Whether the device knows Export and OpenPeer.
-  virtual bool shares() const { return false; }
-  // For other processes of the host, which may then read the pool as long as this process keeps it.
-  // FAILED_PRECONDITION (SHARED_MEMORY) if the driver refuses.
-  virtual absl::StatusOr<PoolHandle> Export() const {
-    return absl::UnimplementedError("this device's memory cannot be shared");
-  }
-  // Opens the pool that another process has exported. FAILED_PRECONDITION (SHARED_MEMORY), before
-  // anything is mapped, if the handle does not describe a pool with this one's strides inside its
-  // allocation, or this device cannot reach that one; and if the driver refuses the handle.
-  virtual absl::StatusOr<std::unique_ptr<PeerPool>> OpenPeer(const PoolHandle& handle) {
-    return absl::UnimplementedError("this device opens no other's memory");
-  }
+  Tensor out;  // [rows, query_heads * value_dim()], activation_dtype()
 };
 
 // Upper bounds of a step and its batch.
@@ -276,6 +247,7 @@ struct StepLimits {
   int query_heads = 0;     // of the widest layer
   int kv_heads = 0;
   int head_dim = 0;
+  int latent_dim = 0;  // KvPool's
   int block_tokens = 0;
   KvFormat kv_format = KvFormat::kPlain;
   int kv_tables = 1;  // of a sequence: KvPool::tables
@@ -421,6 +393,20 @@ class Backend {
   // Norms and rotates q and k, writes k and v to their slots of the pool.
   virtual void RopeWriteKv(const DeviceBatch& batch, const KvPool& pool,
                            const RopeWriteArgs& args) = 0;
+  virtual void WriteLatentKv(const DeviceBatch& batch, const KvPool& pool,
+                             const LatentWriteArgs& args) {
+    BATON_CHECK(false) << "no latent attention";
+  }
+  // Matrices of one shape, one a head. UNIMPLEMENTED (UNSUPPORTED_MODEL) if the device has no
+  // latent attention.
+  virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> PackHeads(
+      absl::Span<const HostMatrix> heads) {
+    return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
+                     "latent attention runs on CPUs only");
+  }
+  virtual void MatMulHeads(const HeadProductArgs& args) {
+    BATON_CHECK(false) << "no latent attention";
+  }
   // Causal attention of each row over its sequence's blocks, those of this step included.
   virtual void Attention(const DeviceBatch& batch, const KvPool& pool,
                          const AttentionArgs& args) = 0;

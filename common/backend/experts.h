@@ -11,19 +11,26 @@ namespace baton::backend {
 struct ExpertRouting {
   int per_token = 0;
   bool normalized = false;  // the weights of the chosen ones are divided by their sum
+  // An expert's score is the sigmoid of its logit, not its part of the softmax over all logits.
+  bool sigmoid = false;
+  float scale = 1;  // on the weights, at last
 };
 
-// Rows of what Backend::Experts works on, for a step of `rows` rows. A device that computes one
-// expert after the other has a row's inputs and results of one expert; one that computes all of
-// them at once has results for each choice, of so many rows at a time.
+// Rows of what Backend::Experts works on, for a step of `rows` rows. A device that computes some
+// experts after the others has at least a row's inputs and results of one expert, and those of each
+// choice of a few rows, whose experts it computes at once; one that always computes all of them at
+// once has results for each choice, of so many rows at a time.
 inline constexpr int64_t kExpertRowsAtOnce = 2048;
+inline constexpr int64_t kFewExpertRows = 16;
 struct ExpertScratch {
   int64_t inputs = 0;   // of inputs and gate_up_rows
   int64_t results = 0;  // of gated and results
 
   static ExpertScratch For(int64_t rows, int per_token, bool at_once) {
-    if (!at_once) return {rows, rows};
-    return {0, (rows < kExpertRowsAtOnce ? rows : kExpertRowsAtOnce) * per_token};
+    if (at_once) return {0, (rows < kExpertRowsAtOnce ? rows : kExpertRowsAtOnce) * per_token};
+    const int64_t of_few = (rows < kFewExpertRows ? rows : kFewExpertRows) * per_token;
+    const int64_t each = rows > of_few ? rows : of_few;
+    return {each, each};
   }
 };
 
@@ -32,12 +39,15 @@ struct ChosenExpert {
   float weight = 0;
 };
 
-// The routing.per_token experts with the largest logits (equal ones by index), in the order of
-// their indices. Their weights are the softmax over all logits. A logit that is not finite gives
-// weights that are NaN. Equal logits have equal weights on every machine. O(experts log per_token).
-// REQUIRES: chosen has per_token elements, at most as many as there are logits.
-void ChooseExperts(absl::Span<const float> logits, const ExpertRouting& routing,
-                   absl::Span<ChosenExpert> chosen);
+// The routing.per_token experts with the largest scores (equal ones by index), in the order of
+// their indices, and their scores as weights: the softmax over all logits or, with routing.sigmoid,
+// the sigmoid of each. choice_bias, which only with sigmoid may have elements, one an expert, is
+// added to the scores for the choice and not for the weights (arXiv 2408.15664). A logit that is
+// not finite gives weights that are NaN. Equal logits have equal weights on every machine.
+// O(experts log per_token). REQUIRES: chosen has per_token elements, at most as many as there are
+// logits.
+void ChooseExperts(absl::Span<const float> logits, absl::Span<const float> choice_bias,
+                   const ExpertRouting& routing, absl::Span<ChosenExpert> chosen);
 
 }  // namespace baton::backend
 

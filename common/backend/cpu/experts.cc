@@ -10,12 +10,16 @@
 namespace baton::backend {
 namespace {
 
-Tensor FirstRows(const Tensor& tensor, int64_t rows) {
-  BATON_CHECK_LE(rows, tensor.rows);
-  Tensor first = tensor;
-  first.rows = rows;
-  return first;
+// Rows [first, first + count).
+Tensor Rows(const Tensor& tensor, int64_t first, int64_t count) {
+  BATON_CHECK_LE(first + count, tensor.rows);
+  Tensor rows = tensor;
+  rows.data = RowOf(tensor, first);
+  rows.rows = count;
+  return rows;
 }
+
+Tensor FirstRows(const Tensor& tensor, int64_t rows) { return Rows(tensor, 0, rows); }
 
 // Row `row` of f32 [.., cols], null if there is no buffer.
 const float* FloatsOf(const Buffer* buffer, size_t row = 0, int64_t cols = 0) {
@@ -30,67 +34,106 @@ void ExpertsRunner::Run(const ExpertsArgs& args) {
   BATON_CHECK_EQ(args.x.rows, args.out.rows);
   BATON_CHECK_EQ(args.x.cols, args.router->in_features());
   CheckF32(args.results);
-  CheckShape(args.results, args.x.rows, args.x.cols);
+  BATON_CHECK_GE(args.results.rows, args.x.rows);
+  BATON_CHECK_EQ(args.results.cols, args.x.cols);
   CheckF32(args.logits);
   CheckShape(args.logits, args.x.rows, args.router->out_features());
   Route(args);
-  ForRows(pool_, args.out.rows, args.out.cols, [&](int64_t row) {
-    std::memset(RowOf(args.out, row), 0, static_cast<size_t>(args.out.cols) * sizeof(float));
-  });
-  for (size_t expert = 0; expert < rows_.size(); ++expert) {
-    if (!rows_[expert].empty()) RunExpert(args, expert);
+  if (!args.accumulates) {
+    ForRows(pool_, args.out.rows, args.out.cols, [&](int64_t row) {
+      std::memset(RowOf(args.out, row), 0, static_cast<size_t>(args.out.cols) * sizeof(float));
+    });
   }
+  turns_.clear();
+  int64_t places = 0;
+  for (size_t expert = 0; expert < counts_.size(); ++expert) {
+    const int64_t count = counts_[expert];
+    if (count == 0) continue;
+    if (places + count > args.results.rows) {
+      RunTurns(args, places);
+      turns_.clear();
+      places = 0;
+    }
+    turns_.push_back({expert, places, count});
+    places += count;
+  }
+  if (places > 0) RunTurns(args, places);
 }
 
 void ExpertsRunner::Route(const ExpertsArgs& args) {
   const int64_t rows = args.x.rows, d = args.x.cols, experts = args.router->out_features();
   const int64_t per_token = args.routing.per_token;
-  chosen_.resize(std::max(chosen_.size(), static_cast<size_t>(rows * per_token)));
+  chosen_.resize(static_cast<size_t>(rows * per_token));
   // No expert has a result yet: there is room for x in float32.
-  const Tensor& exact = args.results;
+  const Tensor exact = FirstRows(args.results, rows);
   ForRows(pool_, rows, d, [&](int64_t row) {
     kernels_.to_f32(RowOf(args.x, row), ElementOf(args.x.dtype), d, At<float>(exact, row));
   });
   matmul_.Run(exact, static_cast<const CpuMatrix&>(*args.router), FloatsOf(args.router_bias),
               args.logits);
+  const absl::Span<const float> choice_bias(
+      FloatsOf(args.choice_bias), args.choice_bias == nullptr ? 0 : static_cast<size_t>(experts));
   ForRows(pool_, rows, experts * per_token, [&](int64_t row) {
-    ChooseExperts({At<float>(args.logits, row), static_cast<size_t>(experts)}, args.routing,
-                  {chosen_.data() + row * per_token, static_cast<size_t>(per_token)});
+    ChooseExperts({At<float>(args.logits, row), static_cast<size_t>(experts)}, choice_bias,
+                  args.routing, {chosen_.data() + row * per_token, static_cast<size_t>(per_token)});
   });
-  rows_.resize(static_cast<size_t>(experts));
-  for (auto& each : rows_) each.clear();
-  for (int64_t i = 0; i < rows * per_token; ++i) {
-    const ChosenExpert& chosen = chosen_[static_cast<size_t>(i)];
-    rows_[static_cast<size_t>(chosen.expert)].push_back({i / per_token, chosen.weight});
-  }
+  counts_.assign(static_cast<size_t>(experts), 0);
+  for (const ChosenExpert& chosen : chosen_) ++counts_[static_cast<size_t>(chosen.expert)];
 }
 
-void ExpertsRunner::RunExpert(const ExpertsArgs& args, size_t expert) {
-  const std::vector<RoutedRow>& routed = rows_[expert];
-  const auto count = static_cast<int64_t>(routed.size());
-  const ExpertMatrices& matrices = args.group->experts()[expert];
-  const auto& gate_up_weights = static_cast<const CpuMatrix&>(*matrices.gate_up);
-  const Tensor x = FirstRows(args.inputs, count), gate_up = FirstRows(args.gate_up_rows, count);
-  const Tensor gated = FirstRows(args.gated, count), results = FirstRows(args.results, count);
-  const size_t row_bytes = static_cast<size_t>(x.cols) * SizeOf(x.dtype);
-  for (int64_t i = 0; i < count; ++i) {
-    std::memcpy(RowOf(x, i), RowOf(args.x, routed[static_cast<size_t>(i)].row), row_bytes);
+void ExpertsRunner::RunTurns(const ExpertsArgs& args, int64_t places) {
+  const int64_t per_token = args.routing.per_token;
+  next_.assign(counts_.size(), -1);
+  for (const Turn& turn : turns_) next_[turn.expert] = turn.first;
+  places_.resize(chosen_.size());
+  for (size_t i = 0; i < chosen_.size(); ++i) {
+    int64_t& next = next_[static_cast<size_t>(chosen_[i].expert)];
+    places_[i] = next < 0 ? -1 : next++;
+  }
+  const Tensor gated = FirstRows(args.gated, places),
+               gate_up = FirstRows(args.gate_up_rows, places);
+  const Tensor results = FirstRows(args.results, places);
+  // All experts of a single row read it where it is.
+  const bool alone = args.x.rows == 1;
+  const Tensor x = alone ? args.x : FirstRows(args.inputs, places);
+  if (!alone) {
+    const size_t row_bytes = static_cast<size_t>(x.cols) * SizeOf(x.dtype);
+    ForRows(pool_, args.x.rows, x.cols * per_token, [&](int64_t row) {
+      for (int64_t i = row * per_token; i < (row + 1) * per_token; ++i) {
+        const int64_t place = places_[static_cast<size_t>(i)];
+        if (place >= 0) std::memcpy(RowOf(x, place), RowOf(args.x, row), row_bytes);
+      }
+    });
   }
   const ExpertBiases& biases = args.group->biases();
-  matmul_.Run(x, gate_up_weights, FloatsOf(biases.gate_up, expert, gate_up.cols), gate_up);
-  ForRows(pool_, count, gated.cols, [&](int64_t i) {
-    const float* gate = At<float>(gate_up, i);
+  const auto multiply = [&](const Tensor& from, const Tensor& to,
+                            const PackedMatrix* ExpertMatrices::*matrix, const Buffer* bias) {
+    products_.clear();
+    for (const Turn& turn : turns_) {
+      const PackedMatrix& weights = *(args.group->experts()[turn.expert].*matrix);
+      products_.push_back({Rows(from, from.rows == 1 ? 0 : turn.first, turn.count),
+                           static_cast<const CpuMatrix*>(&weights),
+                           FloatsOf(bias, turn.expert, to.cols), Rows(to, turn.first, turn.count)});
+    }
+    matmul_.Run(products_);
+  };
+  multiply(x, gate_up, &ExpertMatrices::gate_up, biases.gate_up);
+  ForRows(pool_, places, gated.cols, [&](int64_t place) {
+    const float* gate = At<float>(gate_up, place);
     kernels_.gate(gate, gate + gated.cols, static_cast<Activation>(args.gating.activation),
-                  args.gating.scale, gated.cols, ElementOf(gated.dtype), RowOf(gated, i));
+                  args.gating.scale, gated.cols, ElementOf(gated.dtype), RowOf(gated, place));
   });
-  matmul_.Run(gated, static_cast<const CpuMatrix&>(*matrices.down),
-              FloatsOf(biases.down, expert, results.cols), results);
-  ForRows(pool_, count, results.cols, [&](int64_t i) {
-    const RoutedRow& to = routed[static_cast<size_t>(i)];
-    const float* from = At<float>(results, i);
-    float* sum = At<float>(args.out, to.row);
-    for (int64_t column = 0; column < results.cols; ++column) {
-      sum[column] += to.weight * from[column];
+  multiply(gated, results, &ExpertMatrices::down, biases.down);
+  ForRows(pool_, args.x.rows, results.cols * per_token, [&](int64_t row) {
+    float* sum = At<float>(args.out, row);
+    for (int64_t i = row * per_token; i < (row + 1) * per_token; ++i) {
+      const int64_t place = places_[static_cast<size_t>(i)];
+      if (place < 0) continue;
+      const float weight = chosen_[static_cast<size_t>(i)].weight;
+      const float* from = At<float>(results, place);
+      for (int64_t column = 0; column < results.cols; ++column) {
+        sum[column] += weight * from[column];
+      }
     }
   });
 }

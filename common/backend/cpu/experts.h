@@ -13,8 +13,8 @@
 
 namespace baton::backend {
 
-// One expert after the other, in their order, so each row's sum has one order whatever the batch;
-// an expert that no row has chosen is not read.
+// Experts in their order, as many at once as the scratch has rows for, so each row's sum has one
+// order whatever the batch; an expert that no row has chosen is not read.
 //
 // Thread: as the backend that owns it.
 class ExpertsRunner {
@@ -25,21 +25,29 @@ class ExpertsRunner {
   void Run(const ExpertsArgs& args);
 
  private:
-  // Sets chosen_, by rows, and rows_, by experts.
-  void Route(const ExpertsArgs& args);
-  // Adds an expert's results to those of its rows.
-  void RunExpert(const ExpertsArgs& args, size_t expert);
-
-  struct RoutedRow {
-    int64_t row = 0;
-    float weight = 0;
+  // The rows of one expert are places [first, first + count) of its turn.
+  struct Turn {
+    size_t expert = 0;
+    int64_t first = 0, count = 0;
   };
+
+  // Sets chosen_, by rows, and counts_, by experts.
+  void Route(const ExpertsArgs& args);
+  // Computes the experts of turns_, which have `places` rows in all, and adds their results to
+  // those of their rows.
+  void RunTurns(const ExpertsArgs& args, int64_t places);
 
   const Kernels& kernels_;
   ThreadPool& pool_;
   MatMulRunner& matmul_;
   std::vector<ChosenExpert> chosen_;  // [rows, per_token]
-  std::vector<std::vector<RoutedRow>> rows_;
+  std::vector<int64_t> counts_;       // [experts], of rows that chose it
+  std::vector<Turn> turns_;
+  // Of this turn: [experts], the next place of each, or -1; and [rows, per_token], the place of
+  // each choice, or -1.
+  std::vector<int64_t> next_;
+  std::vector<int64_t> places_;
+  std::vector<MatMulProduct> products_;
 };
 
 }  // namespace baton::backend

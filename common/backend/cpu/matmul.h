@@ -12,35 +12,71 @@
 
 namespace baton::backend {
 
-// Cuts products into slices of panels and rows. Every element of the result is one chain of
-// additions in the order of k, so its bits depend on neither the cut nor the number of rows.
+struct MatMulProduct {
+  Tensor x;
+  const CpuMatrix* weights = nullptr;
+  const float* bias = nullptr;  // or none
+  Tensor out;
+};
+
+// Cuts products into slices of panels and rows. Every element of a result is one chain of
+// additions in the order of k, so its bits depend on neither the cut nor the number of rows, nor on
+// the products that run at the same time.
 //
 // Thread: as the backend that owns it.
 class MatMulRunner {
  public:
   MatMulRunner(const Kernels& kernels, ThreadPool& pool) : kernels_(kernels), pool_(pool) {}
 
-  void Run(const Tensor& x, const CpuMatrix& weights, const float* bias, const Tensor& out);
+  // All products at once: threads wait for each other once, not once a product. REQUIRES: no out
+  // overlaps another's x or out.
+  void Run(absl::Span<const MatMulProduct> products);
+  void Run(const Tensor& x, const CpuMatrix& weights, const float* bias, const Tensor& out) {
+    Run({{x, &weights, bias, out}});
+  }
 
  private:
-  void RunPacked(const Tensor& x, const PackedWeights& weights, const float* bias,
-                 const Tensor& out);
-  // rounded: x, as RoundRows left it.
-  void RunQuantized(int64_t rows, const ActivationBlock* rounded, const QuantizedPanels& weights,
-                    const float* bias, const Tensor& out);
-  void RunStacked(const Tensor& x, const StackedMatrix& weights, const float* bias,
-                  const Tensor& out);
-  // x for the bf16 kernels: padded with zeros to the width of the panels.
-  const uint16_t* PadRows(const Tensor& x, int64_t padded_in);
-  const uint16_t* PackRows(const Tensor& x, int64_t padded_in);
-  uint16_t* Scratch(int64_t elements);
-  // x in 8 bits, [rows, blocks of a row].
-  const ActivationBlock* RoundRows(const Tensor& x, absl::Span<const int32_t> order);
+  // An x in the form that the kernels of some products take.
+  struct Input {
+    enum class Form { kAsItIs, kPadded, kPacked, kRounded };
+    Form form = Form::kAsItIs;
+    Tensor x;
+    int64_t padded_in = 0;                 // of kPadded and kPacked
+    absl::Span<const int32_t> order = {};  // of kRounded
+    int64_t offset = 0;                    // in scratch_ or rounded_
+    int first_task = 0, task_count = 0;
+    int64_t rows_per_task = 0;
+
+    bool SameAs(const Input& other) const;
+  };
+  // A product with a matrix of one form.
+  struct Part {
+    const PanelMatrix* weights = nullptr;
+    const float* bias = nullptr;
+    Tensor out;
+    size_t input = 0;
+    int64_t panel_tasks = 0, row_tasks = 0, rows_per_task = 0;
+    int first_task = 0;
+  };
+
+  // Sets parts_ and inputs_.
+  void Plan(absl::Span<const MatMulProduct> products);
+  void AddPart(const Tensor& x, const PanelMatrix& weights, const float* bias, const Tensor& out);
+  void CutParts();
+  void PrepareInputs();
+  void Prepare(const Input& input, int task);
+  void Multiply(const Part& part, int task);
+  template <class Slice>
+  void MultiplySlice(const Part& part, int task, Slice slice, int64_t first_row,
+                     void (*multiply)(const Slice&));
 
   const Kernels& kernels_;
   ThreadPool& pool_;
-  std::vector<uint16_t> scratch_;
-  std::vector<ActivationBlock> rounded_;
+  std::vector<Input> inputs_;
+  std::vector<Part> parts_;
+  std::vector<uint16_t> scratch_;  // for the bf16 kernels: rows padded with zeros, or packed
+  uint16_t* aligned_scratch_ = nullptr;
+  std::vector<ActivationBlock> rounded_;  // [rows, blocks of a row], in 8 bits
 };
 
 }  // namespace baton::backend

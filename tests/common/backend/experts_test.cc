@@ -10,9 +10,10 @@
 namespace baton::backend {
 namespace {
 
-std::vector<ChosenExpert> Choose(const std::vector<float>& logits, ExpertRouting routing) {
+std::vector<ChosenExpert> Choose(const std::vector<float>& logits, ExpertRouting routing,
+                                 const std::vector<float>& choice_bias = {}) {
   std::vector<ChosenExpert> chosen(static_cast<size_t>(routing.per_token));
-  ChooseExperts(logits, routing, absl::MakeSpan(chosen));
+  ChooseExperts(logits, choice_bias, routing, absl::MakeSpan(chosen));
   return chosen;
 }
 
@@ -43,6 +44,50 @@ TEST(ChooseExpertsTest, WeightsAreTheSoftmax) {
     EXPECT_FLOAT_EQ(chosen[0].weight, static_cast<float>(std::exp(1.0) / total));
     EXPECT_FLOAT_EQ(chosen[1].weight, static_cast<float>(std::exp(2.5) / total));
   }
+}
+
+double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+TEST(ChooseExpertsTest, SigmoidsAreTheWeights) {
+  const std::vector<float> logits = {1, -0.5f, 2.5f, -30, 0.25f, 40};
+  const ExpertRouting plain = {.per_token = 6, .normalized = false, .sigmoid = true};
+  const auto all = Choose(logits, plain);
+  for (size_t i = 0; i < logits.size(); ++i) {
+    EXPECT_EQ(all[i].expert, static_cast<int>(i));
+    EXPECT_FLOAT_EQ(all[i].weight, static_cast<float>(Sigmoid(logits[i])));
+  }
+  const auto two =
+      Choose(logits, {.per_token = 2, .normalized = true, .sigmoid = true, .scale = 1.75f});
+  ASSERT_THAT(ExpertsOf(two), ::testing::ElementsAre(2, 5));
+  const double total = Sigmoid(2.5) + Sigmoid(40);
+  EXPECT_FLOAT_EQ(two[0].weight, static_cast<float>(1.75 * Sigmoid(2.5) / total));
+  EXPECT_FLOAT_EQ(two[1].weight, static_cast<float>(1.75 * Sigmoid(40) / total));
+}
+
+// Far below 0 they keep their proportions.
+TEST(ChooseExpertsTest, SmallSigmoidsAreExact) {
+  const auto chosen =
+      Choose({-20, -21, -300}, {.per_token = 2, .normalized = true, .sigmoid = true});
+  EXPECT_NEAR(chosen[0].weight, Sigmoid(1), 1e-6);
+  EXPECT_NEAR(chosen[1].weight, Sigmoid(-1), 1e-6);
+  const auto none = Choose({-300, -400}, {.per_token = 1, .normalized = true, .sigmoid = true});
+  EXPECT_EQ(none[0].weight, 0);
+}
+
+TEST(ChooseExpertsTest, TheBiasDecidesTheChoiceAndNotTheWeights) {
+  const std::vector<float> logits = {3, 2, 1, 0};
+  const ExpertRouting routing = {.per_token = 2, .normalized = true, .sigmoid = true};
+  const auto chosen = Choose(logits, routing, {-1, 0, 0, 5});
+  ASSERT_THAT(ExpertsOf(chosen), ::testing::ElementsAre(1, 3));
+  const double total = Sigmoid(2) + Sigmoid(0);
+  EXPECT_FLOAT_EQ(chosen[0].weight, static_cast<float>(Sigmoid(2) / total));
+  EXPECT_FLOAT_EQ(chosen[1].weight, static_cast<float>(Sigmoid(0) / total));
+}
+
+TEST(ChooseExpertsTest, TheScaleIsOnSoftmaxWeightsToo) {
+  const auto once = Choose({1, 2, 3}, {.per_token = 2, .normalized = true});
+  const auto scaled = Choose({1, 2, 3}, {.per_token = 2, .normalized = true, .scale = 16});
+  for (size_t i = 0; i < once.size(); ++i) EXPECT_EQ(scaled[i].weight, 16 * once[i].weight);
 }
 
 TEST(ChooseExpertsTest, AllOfThemAndOne) {

@@ -169,7 +169,7 @@ TEST_F(CudaExpertsTest, ChoicesAreThoseOfTheCpu) {
     std::vector<unsigned> expected_counts(static_cast<size_t>(experts));
     std::vector<ChosenExpert> expected(static_cast<size_t>(per_token));
     for (int row = 0; row < rows; ++row) {
-      ChooseExperts({logits.data() + row * stride, static_cast<size_t>(experts)}, routing,
+      ChooseExperts({logits.data() + row * stride, static_cast<size_t>(experts)}, {}, routing,
                     absl::MakeSpan(expected));
       for (int j = 0; j < per_token; ++j) {
         const auto pair = static_cast<size_t>(row * per_token + j);

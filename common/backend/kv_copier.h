@@ -1,0 +1,77 @@
+// Copies between KV pools in device memory and the host, or another process's pool.
+#ifndef BATON_COMMON_BACKEND_KV_COPIER_H_
+#define BATON_COMMON_BACKEND_KV_COPIER_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace baton::backend {
+
+class Event;
+
+// How another process of the host opens a KV pool in device memory (CUDA IPC). It goes through a
+// socket as it is.
+struct PoolHandle {
+  std::array<uint8_t, 64> memory = {};  // the driver's handle of the allocation the pool lies in
+  std::array<uint8_t, 16> device = {};  // UUID of the GPU
+  uint64_t allocation_bytes = 0;
+  uint64_t offset = 0;  // of the pool in the allocation
+  uint64_t block_count = 0;
+  uint64_t block_stride_bytes = 0;  // these as in KvPool
+  uint64_t layer_stride_bytes = 0;
+};
+
+// Another worker's KV pool in device memory, opened here. The destructor closes it.
+//
+// Thread-safe. The KvCopier that opened it outlives it.
+class PeerPool {
+ public:
+  virtual ~PeerPool() = default;
+  // Copies the chunks of one slot on the device: page theirs[i] of the peer's pool to page
+  // ours[i] of this worker's. Returns when nothing of it writes any more, also with an error:
+  // UNAVAILABLE (SHARED_MEMORY), and then from every later call. REQUIRES: layer and blocks are in
+  // the pools; `ours` differ; no step reads or writes `ours` meanwhile.
+  virtual absl::Status Copy(int slot, absl::Span<const int32_t> theirs,
+                            absl::Span<const int32_t> ours) = 0;
+};
+
+// Copies KV chunks of a pool that the host cannot address.
+//
+// Thread-safe. Copies run beside the compute stream: a call waits for its own copy and, for Read,
+// for `written`. The backend and the pool outlive it.
+class KvCopier {
+ public:
+  virtual ~KvCopier() = default;
+  // Copy the chunks of one slot, layer_stride_bytes for each page, to and from host memory; both
+  // return when the copy is done. REQUIRES: slot and pages are in the pool; the pages of one
+  // Write differ. written: the event after which the chunks no longer change; null: they no longer
+  // do.
+  virtual void Read(int slot, absl::Span<const int32_t> pages, const Event* written,
+                    std::byte* host) = 0;
+  // REQUIRES: no step, CopyBlocks or CopyToDevice that reads or writes the blocks runs meanwhile.
+  virtual void Write(int slot, absl::Span<const int32_t> pages, const std::byte* host) = 0;
+
+  // Whether the device knows Export and OpenPeer.
+  virtual bool shares() const { return false; }
+  // For other processes of the host, which may then read the pool as long as this process keeps it.
+  // FAILED_PRECONDITION (SHARED_MEMORY) if the driver refuses.
+  virtual absl::StatusOr<PoolHandle> Export() const {
+    return absl::UnimplementedError("this device's memory cannot be shared");
+  }
+  // Opens the pool that another process has exported. FAILED_PRECONDITION (SHARED_MEMORY), before
+  // anything is mapped, if the handle does not describe a pool with this one's strides inside its
+  // allocation, or this device cannot reach that one; and if the driver refuses the handle.
+  virtual absl::StatusOr<std::unique_ptr<PeerPool>> OpenPeer(const PoolHandle& handle) {
+    return absl::UnimplementedError("this device opens no other's memory");
+  }
+};
+
+}  // namespace baton::backend
+
+#endif  // BATON_COMMON_BACKEND_KV_COPIER_H_
