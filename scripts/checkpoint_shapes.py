@@ -34,6 +34,8 @@ class Family(typing.NamedTuple):
     scaled_embedding: bool = False  # by sqrt(hidden_size), when a token enters
     tied: bool = False  # LM head and embedding
     experts: tuple[str, str, str] | None = None  # modules of an expert: gate, up, down
+    choice_bias: bool = False  # added to the experts' scores for the choice
+    dense_layers: typing.Callable = lambda config: config.get("mlp_only_layers", ())  # without experts
     mlp: str = "mlp."  # before the modules of MLP, router and experts
     head_dim: int | None = None  # None: hidden_size / num_attention_heads
     thetas: dict | None = None  # rotary base by the kind of layer; None: one for all
@@ -54,6 +56,10 @@ FAMILIES = {
     "olmoe": Family(qk_norms="all", experts=("gate_proj", "up_proj", "down_proj")),
     "gpt_oss": Family(biased="qkvo", sinks=True, fused_experts=True, head_dim=64,
                       local_layers=lambda config, layer: layer % 2 == 0),
+    "deepseek_v2": Family(experts=("gate_proj", "up_proj", "down_proj"),
+                          dense_layers=lambda config: range(config["first_k_dense_replace"])),
+    "glm4_moe_lite": Family(experts=("gate_proj", "up_proj", "down_proj"), choice_bias=True,
+                            dense_layers=lambda config: (0,)),
     "phi3": Family(fused=True),
     "olmo2": Family(OLMO_NORMS, qk_norms="all"),
     "olmo3": Family(OLMO_NORMS, qk_norms="all",
@@ -94,6 +100,19 @@ QWEN3_MOE = dict(
     tie_word_embeddings=False, attention_bias=False, use_sliding_window=False,
     sliding_window=None, max_window_layers=4, output_router_logits=False,
     router_aux_loss_coef=0.001, eos_token_id=2, bos_token_id=1)
+
+DEEPSEEK_V2 = dict(
+    architectures=["DeepseekV2ForCausalLM"], model_type="deepseek_v2", hidden_size=96,
+    intermediate_size=136, moe_intermediate_size=48, n_routed_experts=8, n_shared_experts=2,
+    num_experts_per_tok=3, norm_topk_prob=False, routed_scaling_factor=1.5, scoring_func="softmax",
+    topk_method="greedy", n_group=1, topk_group=1, moe_layer_freq=1, first_k_dense_replace=1,
+    num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=4, q_lora_rank=None,
+    kv_lora_rank=32, qk_nope_head_dim=24, qk_rope_head_dim=16, v_head_dim=40, vocab_size=424,
+    max_position_embeddings=512, rms_norm_eps=1e-6, rope_theta=10000,
+    rope_scaling={"beta_fast": 32, "beta_slow": 1, "factor": 8, "mscale": 0.707,
+                  "mscale_all_dim": 0.707, "original_max_position_embeddings": 64, "type": "yarn"},
+    attention_bias=False, tie_word_embeddings=False, aux_loss_alpha=0.001, seq_aux=True,
+    eos_token_id=2, bos_token_id=1)
 
 GEMMA3_270M = dict(
     architectures=["Gemma3ForCausalLM"], model_type="gemma3_text", hidden_size=64,
@@ -296,6 +315,22 @@ SHAPES = {
         sliding_window=24, layer_types=kinds("LGLG"), swiglu_limit=7.0, attention_bias=True,
         tie_word_embeddings=False, output_router_logits=False, router_aux_loss_coef=0.9,
         eos_token_id=2, pad_token_id=1),
+    # Latent attention, with queries that have no latents; the first layer has no experts.
+    "tiny-deepseek-v2": DEEPSEEK_V2,
+    "tiny-deepseek-v2-wide": dict(DEEPSEEK_V2, hidden_size=256, moe_intermediate_size=128,
+                                  intermediate_size=256, n_routed_experts=4, num_experts_per_tok=2,
+                                  num_hidden_layers=2, kv_lora_rank=64),
+    # With them, and a layer for speculation behind the last one.
+    "tiny-glm4-moe-lite": dict(
+        architectures=["Glm4MoeLiteForCausalLM"], model_type="glm4_moe_lite", hidden_size=80,
+        intermediate_size=152, moe_intermediate_size=56, n_routed_experts=10, n_shared_experts=1,
+        num_experts_per_tok=3, norm_topk_prob=True, routed_scaling_factor=1.8, n_group=1,
+        topk_group=1, topk_method="noaux_tc", first_k_dense_replace=1, num_hidden_layers=4,
+        num_nextn_predict_layers=1, num_attention_heads=5, num_key_value_heads=5, q_lora_rank=72,
+        kv_lora_rank=64, qk_nope_head_dim=40, qk_rope_head_dim=32, v_head_dim=48, vocab_size=440,
+        max_position_embeddings=512, partial_rotary_factor=1.0, rms_norm_eps=1e-5,
+        rope_theta=1000000, rope_scaling=None, attention_bias=False, tie_word_embeddings=False,
+        eos_token_id=[2, 7], pad_token_id=1),
     # The chosen experts' weights add up to less than 1.
     "tiny-olmoe": dict(
         architectures=["OlmoeForCausalLM"], model_type="olmoe", hidden_size=96,

@@ -111,6 +111,10 @@ def tensors_of(config):
         yield from mlp_tensors(text, family, layer + family.mlp, i)
         if norms["after_mlp"]:
             yield norm(*norms["after_mlp"], 1)
+    for i in range(text.get("num_nextn_predict_layers", 0)):  # of which no reader wants anything
+        layer = f"{prefix}model.layers.{text['num_hidden_layers'] + i}."
+        yield norm(layer + "enorm", d, 1)
+        yield layer + "eh_proj.weight", [d, 2 * d], 0, 1 / d ** 0.5
     yield norm(prefix + "model.norm", d, last_gain, 0.1 * last_gain)
     if not tied_of(config):
         yield prefix + "lm_head.weight", [v, d], 0, head
@@ -132,7 +136,25 @@ def text_gains(text):
     return embedding, head / embedding, embedding
 
 
+def latent_tensors(text, attention, norm):
+    d, heads, rank = text["hidden_size"], text["num_attention_heads"], text["kv_lora_rank"]
+    plain, rotated, value = (text[f"{kind}_head_dim"] for kind in ("qk_nope", "qk_rope", "v"))
+    q_rank = text["q_lora_rank"]
+    if q_rank:
+        yield attention + "q_a_proj.weight", [q_rank, d], 0, 1 / d ** 0.5
+        yield norm(attention + "q_a_layernorm", q_rank, 1, 0.2)
+    yield (f"{attention}q_{'b_' if q_rank else ''}proj.weight", [heads * (plain + rotated), q_rank or d], 0,
+           1.5 / (q_rank or d) ** 0.5)
+    yield attention + "kv_a_proj_with_mqa.weight", [rank + rotated, d], 0, 1.5 / d ** 0.5
+    yield norm(attention + "kv_a_layernorm", rank, 1, 0.2)
+    yield attention + "kv_b_proj.weight", [heads * (plain + value), rank], 0, 1 / rank ** 0.5
+    yield attention + "o_proj.weight", [d, heads * value], 0, 0.5 / (heads * value) ** 0.5
+
+
 def attention_tensors(text, family, attention, norm):
+    if text.get("kv_lora_rank"):
+        yield from latent_tensors(text, attention, norm)
+        return
     d, h = text["hidden_size"], head_dim_of(text)
     heads, kv_heads = text["num_attention_heads"], text["num_key_value_heads"]
     projections = (("q", heads * h, 1.5), ("k", kv_heads * h, 1.5), ("v", kv_heads * h, 1))
@@ -154,6 +176,19 @@ def attention_tensors(text, family, attention, norm):
         yield attention + "sinks", [heads], 1, 1
 
 
+def is_beyond_layers(text, name):
+    """Whether it is a tensor of a layer behind the last one, for speculation."""
+    layer = name.partition("model.layers.")[2].partition(".")[0]
+    return layer.isdigit() and int(layer) >= text["num_hidden_layers"]
+
+
+def expert_count_of(text):
+    for key in ("num_experts", "num_local_experts", "n_routed_experts"):
+        if key in text:
+            return text[key]
+    return 0
+
+
 def mlp_tensors(text, family, mlp, layer):
     d, f = text["hidden_size"], text["intermediate_size"]
     if family.fused_experts:
@@ -164,16 +199,25 @@ def mlp_tensors(text, family, mlp, layer):
             yield f"{mlp}experts.{name}_proj", [count, cols, rows], 0, gain / cols ** 0.5
             yield f"{mlp}experts.{name}_proj_bias", [count, rows], 0, 0.3
         return
-    if family.experts and layer not in text.get("mlp_only_layers", ()):
+    if family.experts and layer not in family.dense_layers(text):
         f = text.get("moe_intermediate_size", f)
-        count = text.get("num_experts", text.get("num_local_experts"))
+        count = expert_count_of(text)
         gate, up, down = family.experts
-        # Where a rounding turns the choice of the last expert, that has little weight.
+        # Where a rounding turns the choice of the last expert, that has little weight. Sigmoids are alike:
+        # all experts have little.
+        gain = 0.25 if family.choice_bias else 1
         yield mlp + "gate.weight", [count, d], 0, 8 / d ** 0.5
         for expert in range(count):
             yield f"{mlp}experts.{expert}.{gate}.weight", [f, d], 0, 1 / d ** 0.5
             yield f"{mlp}experts.{expert}.{up}.weight", [f, d], 0, 1 / d ** 0.5
-            yield f"{mlp}experts.{expert}.{down}.weight", [d, f], 0, 1 / f ** 0.5
+            yield f"{mlp}experts.{expert}.{down}.weight", [d, f], 0, gain / f ** 0.5
+        if family.choice_bias:
+            yield mlp + "gate.e_score_correction_bias", [count], 0, 0.3
+        if text.get("n_shared_experts"):
+            f *= text["n_shared_experts"]
+            yield mlp + "shared_experts.gate_proj.weight", [f, d], 0, 1 / d ** 0.5
+            yield mlp + "shared_experts.up_proj.weight", [f, d], 0, 1 / d ** 0.5
+            yield mlp + "shared_experts.down_proj.weight", [d, f], 0, 1 / f ** 0.5
         return
     if family.fused:
         yield mlp + "gate_up_proj.weight", [2 * f, d], 0, 1 / d ** 0.5

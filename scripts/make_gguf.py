@@ -42,6 +42,7 @@ ARCHITECTURES = {
     "Qwen3MoeForCausalLM": Architecture("qwen3moe", False, True, True),
     "OlmoeForCausalLM": Architecture("olmoe", False, False, True),
     "GptOssForCausalLM": Architecture("gpt-oss", False, True, True),
+    **dict.fromkeys(("DeepseekV2ForCausalLM", "Glm4MoeLiteForCausalLM"), Architecture("deepseek2")),
     **dict.fromkeys(("Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"),
                     Architecture("mistral3", True, True, True)),
     "Gemma2ForCausalLM": Architecture("gemma2", False, True),
@@ -147,7 +148,10 @@ def add_config(writer, architecture, text, ends):
     writer.add_block_count(text["num_hidden_layers"])
     writer.add_feed_forward_length(text["intermediate_size"])
     writer.add_head_count(heads)
-    writer.add_head_count_kv(text["num_key_value_heads"])
+    if text.get("kv_lora_rank"):
+        add_latents(writer, text)
+    else:
+        writer.add_head_count_kv(text["num_key_value_heads"])
     if architecture.key_length:
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
@@ -163,6 +167,19 @@ def add_config(writer, architecture, text, ends):
     ends = ends if isinstance(ends, list) else [ends]
     for end, add in zip(ends, (writer.add_eos_token_id, writer.add_eot_token_id)):
         add(end)
+
+
+def add_latents(writer, text):
+    rank, rotated = text["kv_lora_rank"], text["qk_rope_head_dim"]
+    writer.add_head_count_kv(1)
+    writer.add_kv_lora_rank(rank)
+    if text["q_lora_rank"]:
+        writer.add_q_lora_rank(text["q_lora_rank"])
+    writer.add_key_length(rank + rotated)
+    writer.add_value_length(rank)
+    writer.add_key_length_mla(text["qk_nope_head_dim"] + rotated)
+    writer.add_value_length_mla(text["v_head_dim"])
+    writer.add_rope_dimension_count(rotated)
 
 
 def rope_of(text):
@@ -187,6 +204,8 @@ def add_rope_scaling(writer, text, rope, head_dim):
                          ("beta_slow", writer.add_rope_scaling_yarn_beta_slow)):
             if key in rope:
                 add(rope[key])
+    if text["model_type"] == "deepseek_v2" and kind == "yarn":
+        writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
     if text["model_type"] == "ministral3":
         writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
         writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
@@ -225,13 +244,21 @@ def add_scales(writer, text):
 
 
 def add_experts(writer, text):
-    count = text.get("num_experts", text.get("num_local_experts"))
+    count = make_checkpoint.expert_count_of(text)
     if not count:
         return
     writer.add_expert_count(count)
     writer.add_expert_used_count(text["num_experts_per_tok"])
     if "moe_intermediate_size" in text:
         writer.add_expert_feed_forward_length(text["moe_intermediate_size"])
+    if "n_routed_experts" in text:
+        sigmoid = text["model_type"] == "glm4_moe_lite"
+        writer.add_leading_dense_block_count(text["first_k_dense_replace"])
+        writer.add_expert_shared_count(text["n_shared_experts"])
+        writer.add_expert_weights_scale(text["routed_scaling_factor"])
+        writer.add_expert_weights_norm(text["norm_topk_prob"])
+        writer.add_expert_gating_func(
+            gguf.ExpertGatingFuncType.SIGMOID if sigmoid else gguf.ExpertGatingFuncType.SOFTMAX)
     if text["model_type"] == "gpt_oss":
         writer.add_expert_feed_forward_length(text["intermediate_size"])
 
@@ -362,6 +389,36 @@ def stacked_experts(tensors):
             for name, values in stacked.items()}
 
 
+def with_heads_apart(text, tensors):
+    """The same tensors, kv_b_proj as a tensor for keys, transposed, and one for values, of three dimensions."""
+    apart, heads = {}, text["num_attention_heads"]
+    for name, values in tensors.items():
+        module, expands, _ = name.partition("kv_b_proj.weight")
+        if not expands:
+            apart[name] = values
+            continue
+        of_heads = values.reshape(heads, -1, values.shape[1])
+        plain = text["qk_nope_head_dim"]
+        apart[module + "k_b_proj.weight"] = np.ascontiguousarray(of_heads[:, :plain].swapaxes(1, 2))
+        apart[module + "v_b_proj.weight"] = np.ascontiguousarray(of_heads[:, plain:])
+    return apart
+
+
+def with_heads_together(tensors):
+    """The opposite, of (name, values)."""
+    found, keys = [], {}
+    for name, values in tensors:
+        if name.endswith("k_b_proj.weight"):
+            keys[name.removesuffix("k_b_proj.weight")] = values.swapaxes(1, 2)
+        elif name.endswith("v_b_proj.weight"):
+            module = name.removesuffix("v_b_proj.weight")
+            both = np.concatenate([keys[module], values], axis=1)
+            found.append((module + "kv_b_proj.weight", both.reshape(-1, both.shape[-1])))
+        else:
+            found.append((name, values))
+    return found
+
+
 def single_experts(name, values, is_fused):
     """The matrices that a tensor of stacked_experts stands for, under their own names."""
     layer, experts, module = name.partition(".experts.")
@@ -377,7 +434,12 @@ def add_tensors(writer, architecture, text, tensors, kind_of):
     offset = make_checkpoint.FAMILIES[text["model_type"]].norm_offset
     decoded = []
     is_fused = make_checkpoint.FAMILIES[text["model_type"]].fused_experts
-    for name, values in stacked_experts(unfused(tensors) if is_fused else tensors).items():
+    latent = "kv_lora_rank" in text
+    tensors = unfused(tensors) if is_fused else with_heads_apart(text, tensors) if latent else tensors
+    for name, values in stacked_experts(tensors).items():
+        if make_checkpoint.is_beyond_layers(text, name):
+            decoded.append((name, values))
+            continue
         if name.startswith(("vision_tower.", "multi_modal_projector.")):
             decoded.append((name, values))
             continue
@@ -388,12 +450,13 @@ def add_tensors(writer, architecture, text, tensors, kind_of):
         if heads:
             values = interleaved(values, text[heads])
         quant, data, floats = encode(own_name, values + shift if shift else values, kind_of(own_name))
-        writer.add_tensor(names.get_name(own_name, try_suffixes=(".weight", ".bias")), data,
+        known = own_name.replace("e_score_correction_bias", "e_score_correction.bias")
+        writer.add_tensor(names.get_name(known, try_suffixes=(".weight", ".bias")), data,
                           raw_dtype=quant)
         floats = floats - shift if shift else floats
         floats = in_halves(floats, text[heads]) if heads else floats
         decoded += single_experts(name, floats, is_fused)
-    return fused(decoded) if is_fused else decoded
+    return fused(decoded) if is_fused else with_heads_together(decoded)
 
 
 def write_dequantized(source, target, tensors):

@@ -17,7 +17,7 @@ class Quantization:
         self.scale_dtype, self.float_modules = scale_dtype, float_modules
 
     def has(self, name):
-        return name.endswith("_proj.weight") and not any(part in name for part in self.float_modules)
+        return name.endswith(("_proj.weight", "_proj_with_mqa.weight")) and not any(part in name for part in self.float_modules)
 
     def config(self):
         """quantization_config as AutoGPTQ and AutoAWQ write it."""

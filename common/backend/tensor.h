@@ -130,7 +130,7 @@ struct KvPlace {
 // The KV pool, of equal pages, also called blocks where a page has all layers: the chunk at slot s
 // of page p starts at base + p * block_stride_bytes + s * layer_stride_bytes and is [K,V][kv_heads]
 // of heads, head_bytes() each: [block_tokens] rows of KvRowBytes, then [block_tokens] of (scale,
-// zero) unless `format` is kPlain.
+// zero) unless `format` is kPlain. With latent attention it is [kv_heads] alone: K holds V.
 struct KvPool {
   std::byte* base = nullptr;
   int64_t block_stride_bytes = 0;
@@ -138,6 +138,8 @@ struct KvPool {
   int block_count = 0;
   int kv_heads = 0;
   int head_dim = 0;
+  // Not 0: latent attention, where V of a token is the first so many elements of its K.
+  int latent_dim = 0;
   int block_tokens = 0;
   DType dtype = DType::kF32;  // of elements that are kPlain
   KvFormat format = KvFormat::kPlain;
@@ -155,6 +157,9 @@ struct KvPool {
   }
   int64_t row_bytes() const { return KvRowBytes(format, dtype, head_dim); }
   int64_t head_bytes() const { return block_tokens * (row_bytes() + KvRowParameterBytes(format)); }
+  int value_dim() const { return latent_dim > 0 ? latent_dim : head_dim; }
+  // Heads of a chunk.
+  int64_t chunk_heads() const { return int64_t{latent_dim > 0 ? 1 : 2} * kv_heads; }
 };
 
 // One sequence's rows in a step. Rows [first_row, first_row + row_count) of the batch compute its

@@ -194,11 +194,12 @@ absl::Status ModelEngine::MakePool(const EngineOptions& options) {
   pool_.block_count = static_cast<int>(page_count);
   pool_.kv_heads = layout_.kv_heads;
   pool_.head_dim = layout_.head_dim;
+  pool_.latent_dim = layout_.latent_dim;
   pool_.block_tokens = layout_.block_tokens;
   pool_.dtype =
       layout_.dtype == kv::KvDtype::kBF16 ? backend::DType::kBF16 : backend_->activation_dtype();
   pool_.format = shape_.limits.kv_format;
-  BATON_CHECK_EQ(2 * pool_.kv_heads * pool_.head_bytes(), pool_.layer_stride_bytes);
+  BATON_CHECK_EQ(pool_.chunk_heads() * pool_.head_bytes(), pool_.layer_stride_bytes);
   pool_.shared_file = pool_memory_->shared_file();
   if (layout_.windowed()) {
     const kv::KvPages pages = layout_.Pages();

@@ -52,6 +52,7 @@ absl::Status CheckUniformLayers(const model::ModelConfig& config) {
   const model::AttentionSpec& first = config.layers.front().attention();
   for (size_t i = 1; i < config.layers.size(); ++i) {
     const model::AttentionSpec& layer = config.layers[i].attention();
+    BATON_CHECK_EQ(layer.latent.rank, first.latent.rank);
     if (layer.kv_heads != first.kv_heads || layer.head_dim != first.head_dim) {
       return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
                        absl::StrCat("layer ", i, " has ", layer.kv_heads, " KV heads of ",
@@ -95,6 +96,7 @@ absl::StatusOr<EngineShape> ShapeOf(const model::ModelConfig& config, const Engi
   layout.layers = static_cast<int>(config.layers.size());
   layout.kv_heads = layer.kv_heads;
   layout.head_dim = layer.head_dim;
+  layout.latent_dim = layer.latent.rank;
   layout.block_tokens = options.block_tokens;
   layout.dtype = options.kv_dtype.value_or(ToKvDtype(activation));
   layout.computed = ToKvDtype(activation);
@@ -114,6 +116,7 @@ absl::StatusOr<EngineShape> ShapeOf(const model::ModelConfig& config, const Engi
   }
   limits.kv_heads = layer.kv_heads;
   limits.head_dim = layer.head_dim;
+  limits.latent_dim = layer.latent.rank;
   limits.block_tokens = layout.block_tokens;
   BATON_ASSIGN_OR_RETURN(limits.kv_format, FormatOf(layout.dtype, activation));
   limits.layers = layout.layers;

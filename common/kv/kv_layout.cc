@@ -106,6 +106,7 @@ absl::Status KvLayout::Validate() const {
   BATON_RETURN_IF_ERROR(CheckRange("layers", layers, 1, kMaxLayers));
   BATON_RETURN_IF_ERROR(CheckRange("kv_heads", kv_heads, 1, kMaxKvHeads));
   BATON_RETURN_IF_ERROR(CheckRange("head_dim", head_dim, 1, kMaxHeadDim));
+  BATON_RETURN_IF_ERROR(CheckRange("latent_dim", latent_dim, 0, head_dim));
   BATON_RETURN_IF_ERROR(
       CheckRange("block_tokens", block_tokens, kBlockTokensStep, kMaxBlockTokens));
   if (block_tokens % kBlockTokensStep != 0) {
@@ -151,7 +152,7 @@ int64_t KvLayout::HeadBytes() const {
   return block_tokens * (row + (facts->quantized ? kScaleAndZeroBytes : 0));
 }
 
-int64_t KvLayout::ChunkBytes() const { return 2 * kv_heads * HeadBytes(); }
+int64_t KvLayout::ChunkBytes() const { return (latent_dim > 0 ? 1 : 2) * kv_heads * HeadBytes(); }
 
 int64_t KvLayout::BlockBytes() const { return layers * ChunkBytes(); }
 
@@ -224,6 +225,7 @@ uint64_t KvLayout::Fingerprint() const {
        {layers, kv_heads, head_dim, block_tokens, static_cast<int>(dtype), format_version}) {
     AppendLittleEndian(static_cast<uint32_t>(field), &bytes);
   }
+  if (latent_dim > 0) AppendLittleEndian(static_cast<uint32_t>(latent_dim), &bytes);
   if (RoundedFrom(*this) != nullptr) {
     AppendLittleEndian(static_cast<uint32_t>(computed), &bytes);
   }
@@ -250,9 +252,10 @@ std::string KvLayout::DtypeText() const {
 }
 
 std::string KvLayout::ToString() const {
-  return absl::StrCat(layers, " layers, ", kv_heads, " kv heads of ", head_dim, ", ", block_tokens,
-                      "-token blocks, ", DtypeText(), WindowsText(windows), ", format ",
-                      format_version, numerics.empty() ? "" : ", by ", numerics);
+  return absl::StrCat(layers, " layers, ", kv_heads, " kv heads of ", head_dim,
+                      latent_dim > 0 ? absl::StrCat(" with latents of ", latent_dim) : "", ", ",
+                      block_tokens, "-token blocks, ", DtypeText(), WindowsText(windows),
+                      ", format ", format_version, numerics.empty() ? "" : ", by ", numerics);
 }
 
 }  // namespace baton::kv

@@ -44,8 +44,9 @@ struct KvPages {
 };
 
 // A block holds block_tokens tokens of all layers, a chunk of each. A chunk is [K,V][kv head] of
-// heads. A head is [block_tokens][head_dim] of dtype; of a quantised dtype it is followed by
-// [block_tokens] of (scale, zero) in float16 (backend::KvFormat has the arithmetic).
+// heads or, with latent attention, [kv head] alone. A head is [block_tokens][head_dim] of dtype; of
+// a quantised dtype it is followed by [block_tokens] of (scale, zero) in float16 (backend::KvFormat
+// has the arithmetic).
 struct KvLayout {
   int layers = 0;
   int kv_heads = 0;
@@ -68,6 +69,9 @@ struct KvLayout {
   // Of each layer, how many tokens before its own a token sees, itself included; 0: all. Empty:
   // all, of all layers. At least one layer sees all.
   std::vector<int> windows = {};
+  // Not 0: latent attention (arXiv 2405.04434), where V of a token is the first so many elements of
+  // its K, and is not stored apart.
+  int latent_dim = 0;
 
   // INVALID_ARGUMENT, naming the field, its value and its range. Layouts from files and peers pass
   // through here first; a valid one overflows in none of the sums below.
@@ -93,9 +97,10 @@ struct KvLayout {
   // FAILED_PRECONDITION (KV_LAYOUT) unless a caller's layout, of which only the fingerprint is
   // known, is this worker's. Names the caller's dtype if nothing else differs.
   absl::Status CheckCaller(uint64_t fingerprint) const;
-  // XXH3-64 over the fields as little-endian int32, in the order above, `computed` only if it has
-  // more bits than dtype, `weight_bits` and `dequantized` (with which both are there) only if they
-  // are not 0, then the bytes of `numerics`, last `windows`: the same on every machine.
+  // XXH3-64 over the fields as little-endian int32, in the order above, but `latent_dim`, only if
+  // it is not 0, behind `format_version`; `computed` only if it has more bits than dtype,
+  // `weight_bits` and `dequantized` (with which both are there) only if they are not 0, then the
+  // bytes of `numerics`, last `windows`: the same on every machine.
   uint64_t Fingerprint() const;
   // E.g. "bfloat16", "bfloat16 of float32", "int8 of bfloat16",
   // "bfloat16 with weights of 4 bits", "bfloat16 with dequantised weights".

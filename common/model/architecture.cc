@@ -17,9 +17,9 @@ namespace baton::model {
 namespace {
 
 constexpr const Architecture* kArchitectures[] = {
-    &kLlama,   &kQwen2,   &kQwen3,    &kMistral, &kMinistral3, &kGemma2,
-    &kGemma3,  &kSmolLm3, &kPhi3,     &kOlmo2,   &kOlmo3,      &kGranite,
-    &kSeedOss, &kExaone4, &kQwen3Moe, &kMixtral, &kOlmoe,      &kGptOss,
+    &kLlama,    &kQwen2,   &kQwen3, &kMistral, &kMinistral3, &kGemma2,      &kGemma3,
+    &kSmolLm3,  &kPhi3,    &kOlmo2, &kOlmo3,   &kGranite,    &kSeedOss,     &kExaone4,
+    &kQwen3Moe, &kMixtral, &kOlmoe, &kGptOss,  &kDeepseekV2, &kGlm4MoeLite,
 };
 
 // Models for texts and images whose text part computes a text alone as it would without them.
@@ -156,9 +156,9 @@ absl::StatusOr<ModelConfig> ParseConfig(const JsonFields& config) {
   if (model.quantization) {  // assumed of all that may be; the checkpoint shows which are not
     for (LayerSpec& layer : model.layers) {
       for (SublayerSpec& sublayer : layer.sublayers) {
-        const bool experts = std::holds_alternative<ExpertsSpec>(sublayer.body);
-        if (model.quantization->fp4 && !experts) continue;
-        ForEachProduct(sublayer, [](ProductSpec& product, int) { product.quantized = true; });
+        ForEachProduct(sublayer, [&](ProductSpec& product, int) {
+          product.quantized = !model.quantization->fp4 || IsOfExperts(sublayer, product);
+        });
       }
     }
   }

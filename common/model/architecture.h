@@ -27,6 +27,8 @@ struct Architecture {
   bool gguf_partial_rotary = false;
   // Whether they may have experts, which add_gguf then reads.
   bool gguf_experts = false;
+  // Whether their attention is latent (LatentSpec).
+  bool gguf_latent = false;
   // Adds to config.json what GGUF files of this architecture say, and what they leave to the
   // reader, beyond that which all have; null: nothing.
   absl::Status (*add_gguf)(GgufConfig& config) = nullptr;

@@ -62,12 +62,20 @@ WeightSizes WeightMemory(const ModelConfig& config, DType activation, DType stor
         }
         if (product.bias) sizes.vectors.Add(count * product.rows() * kFloat);
       });
-      if (attends && std::get<AttentionSpec>(sublayer.body).sinks) {
-        sizes.vectors.Add(std::get<AttentionSpec>(sublayer.body).query_heads * kFloat);
+      if (const auto* attention = std::get_if<AttentionSpec>(&sublayer.body)) {
+        if (attention->sinks) sizes.vectors.Add(attention->query_heads * kFloat);
+        const LatentSpec& latent = attention->latent;
+        for (const int width : {latent.plain, latent.value_dim}) {
+          if (latent) {
+            matrices.Add(
+                MatrixBytes(attention->query_heads * int64_t{latent.rank}, width, {}, activation));
+          }
+        }
       }
       if (const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body)) {
         matrices.Add(experts->router.rows() * experts->router.cols * kFloat);
         if (experts->router.bias) sizes.vectors.Add(experts->router.rows() * kFloat);
+        if (experts->choice_bias) sizes.vectors.Add(experts->router.rows() * kFloat);
         for (int i = 0; i < 2; ++i) {
           matrices.Add(experts->count * backend::kExpertTableEntryBytes);
         }
@@ -94,13 +102,13 @@ void SetMatrixLimits(const ModelConfig& config, backend::StepLimits* limits) {
   for (const LayerSpec& layer : config.layers) {
     for (const SublayerSpec& sublayer : layer.sublayers) {
       if (const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body)) {
-        // Their products never dequantise a matrix.
         limits->experts = std::max(limits->experts, experts->count);
         limits->experts_per_token = std::max(limits->experts_per_token, experts->routing.per_token);
-        continue;
       }
-      ForEachProduct(
-          sublayer, [&](const ProductSpec& product, int) { add(product.quantized, product.cols); });
+      ForEachProduct(sublayer, [&](const ProductSpec& product, int) {
+        // Products of experts never dequantise a matrix.
+        if (!IsOfExperts(sublayer, product)) add(product.quantized, product.cols);
+      });
     }
   }
   add(config.lm_head_quantized, config.hidden_dim);
@@ -119,16 +127,22 @@ MemorySize RopeMemory(const ModelConfig& config, int max_positions) {
 
 Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_rows,
                         DType activation, const ScratchNeeds& needs) {
-  int64_t q = 0, qkv = 0, ffn = 0, experts_count = 0;
+  int64_t q = 0, qkv = 0, attended = 0, q_up = 0, ffn = 0, experts_count = 0;
   backend::ExpertScratch experts_rows;
   bool needs_gate_up = needs.gate_up;
   for (const LayerSpec& layer : config.layers) {
     for (const SublayerSpec& sublayer : layer.sublayers) {
       if (const auto* attention = std::get_if<AttentionSpec>(&sublayer.body)) {
+        const LatentSpec& latent = attention->latent;
         q = std::max(q, attention->q_width());
-        qkv = std::max(qkv, attention->qkv.rows());
+        // Latent attention has the values that the heads' results are expanded to there, too, and
+        // in `attended` all inputs of its products one after the other.
+        qkv = std::max({qkv, attention->qkv.rows(), attention->output.cols});
+        attended = std::max({attended, attention->result_width(), attention->output.cols,
+                             latent.q_norm.size, int64_t{attention->query_heads} * latent.plain});
+        if (latent.q_norm) q_up = std::max(q_up, latent.q_up.rows());
       } else if (const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body)) {
-        ffn = std::max<int64_t>(ffn, experts->expert.ffn_dim);
+        ffn = std::max<int64_t>({ffn, experts->expert.ffn_dim, experts->shared.ffn_dim});
         experts_count = std::max<int64_t>(experts_count, experts->count);
         const auto scratch = backend::ExpertScratch::For(max_rows, experts->routing.per_token,
                                                          needs.experts_at_once);
@@ -143,27 +157,30 @@ Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_r
   const int64_t rows = max_rows;
   const int64_t logit_rows = std::min(max_rows, max_logit_rows);
   const int64_t d = config.hidden_dim;
-  return {.residual = {rows, d, DType::kF32},
-          .normed = {rows, d, activation},
-          .qkv = {rows, qkv, DType::kF32},
-          .q = {rows, q, DType::kF32},
-          .attended = {rows, q, activation},
-          .delta = {rows, d, DType::kF32},
-          .gate_up = {needs_gate_up ? rows : 0, 2 * ffn, DType::kF32},
-          .gated = {std::max(rows, experts_rows.results), ffn, activation},
-          .expert_logits = {experts_count > 0 ? rows : 0, experts_count, DType::kF32},
-          .expert_inputs = {experts_rows.inputs, d, activation},
-          .expert_results = {experts_rows.results, d, DType::kF32},
-          .logit_residual = {logit_rows, d, DType::kF32},
-          .logit_q = {logit_rows, q, DType::kF32},
-          .logits = {logit_rows, LogitStride(config.vocab_size), DType::kF32}};
+  return {
+      .residual = {rows, d, DType::kF32},
+      .normed = {rows, d, activation},
+      .qkv = {rows, qkv, DType::kF32},
+      .q = {rows, q, DType::kF32},
+      .attended = {rows, attended, activation},
+      .q_up = {q_up > 0 ? rows : 0, q_up, DType::kF32},
+      .delta = {rows, d, DType::kF32},
+      .gate_up = {needs_gate_up ? std::max(rows, experts_rows.inputs) : 0, 2 * ffn, DType::kF32},
+      .gated = {std::max(rows, experts_rows.results), ffn, activation},
+      .expert_logits = {experts_count > 0 ? rows : 0, experts_count, DType::kF32},
+      .expert_inputs = {experts_rows.inputs, d, activation},
+      .expert_results = {experts_rows.results, d, DType::kF32},
+      .logit_residual = {logit_rows, d, DType::kF32},
+      .logit_q = {logit_rows, q, DType::kF32},
+      .logits = {logit_rows, LogitStride(config.vocab_size), DType::kF32}};
 }
 
 MemorySize WorkspaceMemory(const Workspaces& w) {
   MemorySize size;
   for (const Workspaces::Shape& shape :
-       {w.residual, w.normed, w.qkv, w.q, w.attended, w.delta, w.gate_up, w.gated, w.expert_logits,
-        w.expert_inputs, w.expert_results, w.logit_residual, w.logit_q, w.logits}) {
+       {w.residual, w.normed, w.qkv, w.q, w.attended, w.q_up, w.delta, w.gate_up, w.gated,
+        w.expert_logits, w.expert_inputs, w.expert_results, w.logit_residual, w.logit_q,
+        w.logits}) {
     if (shape.rows > 0) size.Add(shape.size_bytes());
   }
   return size;

@@ -82,9 +82,10 @@ struct Workspaces {
   };
   Shape residual;  // f32 [rows, d]
   Shape normed;    // activation [rows, d]
-  Shape qkv;       // f32 [rows, (Hq + 2 Hkv) h]
+  Shape qkv;       // f32 [rows, (Hq + 2 Hkv) h]; of latent attention: LatentSpec
   Shape q;         // f32 [rows, Hq h]
-  Shape attended;  // activation [rows, Hq h]
+  Shape attended;  // activation [rows, Hq h]; of latent attention: LatentSpec
+  Shape q_up;      // f32 [rows, Hq (plain + rotated)], or no rows: LatentSpec
   Shape delta;     // f32 [rows, d]
   Shape gate_up;   // f32 [rows, 2 f], or no rows
   Shape gated;     // activation [rows, f]

@@ -66,7 +66,7 @@ absl::StatusOr<std::string> GgufConfig::Write() {
   BATON_ASSIGN_OR_RETURN(ffn_, Required("feed_forward_length"));
   config_.AddInteger("intermediate_size", ffn_);
   BATON_RETURN_IF_ERROR(Copy("context_length", "max_position_embeddings"));
-  BATON_RETURN_IF_ERROR(AddHeads());
+  BATON_RETURN_IF_ERROR(architecture_.gguf_latent ? AddLatentHeads() : AddHeads());
   BATON_RETURN_IF_ERROR(AddReals());
   BATON_RETURN_IF_ERROR(AddRopeScaling());
   BATON_RETURN_IF_ERROR(AddTensors());
@@ -97,6 +97,36 @@ absl::Status GgufConfig::Copy(absl::string_view name, absl::string_view field) {
 
 absl::StatusOr<std::optional<double>> GgufConfig::Real(absl::string_view key) const {
   return file_.Real(Key(key));
+}
+
+absl::StatusOr<std::optional<int64_t>> GgufConfig::Integer(absl::string_view key) const {
+  return file_.Integer(Key(key));
+}
+
+absl::Status GgufConfig::CopyInteger(absl::string_view key, absl::string_view field) {
+  BATON_ASSIGN_OR_RETURN(const auto value, Integer(key));
+  if (value) config_.AddInteger(field, *value);
+  return absl::OkStatus();
+}
+
+absl::Status GgufConfig::CopyBool(absl::string_view key, absl::string_view field) {
+  BATON_ASSIGN_OR_RETURN(const auto value, file_.Bool(Key(key)));
+  if (value) config_.AddBool(field, *value);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> GgufConfig::RoutesBySigmoid() const {
+  constexpr absl::string_view kKey = "expert_gating_func";
+  constexpr int kSoftmax = 1, kSigmoid = 2;
+  BATON_ASSIGN_OR_RETURN(const auto function, Integer(kKey));
+  if (function == kSoftmax || function == kSigmoid) return function == kSigmoid;
+  if (function.value_or(0) != 0) {
+    return file_.Unsupported(
+        Key(kKey), absl::StrCat("found ", *function, ", expected ", kSoftmax, " or ", kSigmoid));
+  }
+  return absl::c_any_of(file_.tensors(), [](const gguf::Tensor& tensor) {
+    return absl::EndsWith(tensor.name, ".exp_probs_b.bias");
+  });
 }
 
 absl::Status GgufConfig::Missing(absl::string_view key, absl::string_view expected) const {
@@ -172,10 +202,7 @@ absl::Status GgufConfig::CheckNothingForeign() const {
 
 absl::Status GgufConfig::AddHeads() {
   BATON_ASSIGN_OR_RETURN(heads_, Required("attention.head_count"));
-  if (heads_ < 1 || heads_ > kMaxHeads) {
-    return file_.Invalid(Key("attention.head_count"),
-                         absl::StrCat("found ", heads_, ", expected 1 to ", kMaxHeads));
-  }
+  BATON_RETURN_IF_ERROR(CheckHeads());
   BATON_ASSIGN_OR_RETURN(const auto kv_heads, file_.Integer(Key("attention.head_count_kv")));
   BATON_ASSIGN_OR_RETURN(const auto key_length, file_.Integer(Key("attention.key_length")));
   head_dim_ = key_length.value_or(hidden_dim_ / heads_);
@@ -205,6 +232,52 @@ absl::Status GgufConfig::AddHeads() {
   config_.AddInteger("num_attention_heads", heads_);
   config_.AddInteger("num_key_value_heads", kv_heads.value_or(heads_));
   config_.AddInteger("head_dim", head_dim_);
+  return absl::OkStatus();
+}
+
+absl::Status GgufConfig::CheckHeads() const {
+  if (heads_ >= 1 && heads_ <= kMaxHeads) return absl::OkStatus();
+  return file_.Invalid(Key("attention.head_count"),
+                       absl::StrCat("found ", heads_, ", expected 1 to ", kMaxHeads));
+}
+
+// Files say it in one of two ways: that of the one KV head of latents, which then have the sizes of
+// heads under other keys, or that of the heads.
+absl::Status GgufConfig::AddLatentHeads() {
+  BATON_ASSIGN_OR_RETURN(heads_, Required("attention.head_count"));
+  BATON_RETURN_IF_ERROR(CheckHeads());
+  BATON_ASSIGN_OR_RETURN(const int64_t rank, Required("attention.kv_lora_rank"));
+  BATON_ASSIGN_OR_RETURN(const int64_t rotated, Required("rope.dimension_count"));
+  BATON_ASSIGN_OR_RETURN(int64_t key, Required("attention.key_length"));
+  BATON_ASSIGN_OR_RETURN(int64_t value, Required("attention.value_length"));
+  BATON_ASSIGN_OR_RETURN(const int64_t kv_heads, Required("attention.head_count_kv"));
+  BATON_ASSIGN_OR_RETURN(const auto key_of_head, Integer("attention.key_length_mla"));
+  BATON_ASSIGN_OR_RETURN(const auto value_of_head, Integer("attention.value_length_mla"));
+  const auto expect = [&](absl::string_view name, int64_t found, int64_t expected) {
+    if (found == expected) return absl::OkStatus();
+    return file_.Unsupported(
+        Key(name), absl::StrCat("found ", found, ", expected ", expected, " with latents of ", rank,
+                                " and ", rotated, " rotated elements"));
+  };
+  if (key_of_head.value_or(0) != 0) {
+    BATON_RETURN_IF_ERROR(expect("attention.key_length", key, rank + rotated));
+    BATON_RETURN_IF_ERROR(expect("attention.value_length", value, rank));
+    BATON_RETURN_IF_ERROR(expect("attention.head_count_kv", kv_heads, 1));
+    if (!value_of_head) return Missing("attention.value_length_mla", "an integer");
+    key = *key_of_head;
+    value = *value_of_head;
+  } else {
+    BATON_RETURN_IF_ERROR(expect("attention.head_count_kv", kv_heads, heads_));
+  }
+  head_dim_ = rotated;
+  config_.AddInteger("num_attention_heads", heads_);
+  config_.AddInteger("num_key_value_heads", heads_);
+  config_.AddInteger("kv_lora_rank", rank);
+  config_.AddInteger("qk_rope_head_dim", rotated);
+  config_.AddInteger("qk_nope_head_dim", key - rotated);
+  config_.AddInteger("v_head_dim", value);
+  BATON_ASSIGN_OR_RETURN(const auto q_rank, Integer("attention.q_lora_rank"));
+  config_.AddJson("q_lora_rank", q_rank.value_or(0) == 0 ? "null" : absl::StrCat(*q_rank));
   return absl::OkStatus();
 }
 

@@ -39,6 +39,7 @@ class GgufConfig {
   int64_t head_dim() const { return head_dim_; }
 
   absl::StatusOr<std::optional<double>> Real(absl::string_view key) const;
+  absl::StatusOr<std::optional<int64_t>> Integer(absl::string_view key) const;
   absl::Status Missing(absl::string_view key, absl::string_view expected) const;
 
   // In place of the architecture that the file names.
@@ -47,6 +48,8 @@ class GgufConfig {
   void AddJson(absl::string_view field, absl::string_view json) { config_.AddJson(field, json); }
   // If the file has it.
   absl::Status CopyReal(absl::string_view key, absl::string_view field);
+  absl::Status CopyInteger(absl::string_view key, absl::string_view field);
+  absl::Status CopyBool(absl::string_view key, absl::string_view field);
   // attention.sliding_window; whether there is one.
   absl::StatusOr<bool> CopyWindow();
   // attention.sliding_window_pattern, if there is one: of each layer whether it slides, or the
@@ -57,6 +60,9 @@ class GgufConfig {
   // expert_used_count. ffn_field empty: experts are as large as feed_forward_length says.
   // REQUIRES: Architecture::gguf_experts.
   absl::Status CopyExperts(absl::string_view count_field, absl::string_view ffn_field);
+  // Whether the scores of experts are sigmoids: by expert_gating_func or, in files without it, the
+  // bias of the choice that goes with them.
+  absl::StatusOr<bool> RoutesBySigmoid() const;
   bool has_experts() const { return experts_ > 0; }
 
   // Members of rope_scaling, which gets type, factor and original length from the file.
@@ -77,6 +83,8 @@ class GgufConfig {
   absl::Status CheckSupported();
   absl::Status CheckNothingForeign() const;
   absl::Status AddHeads();
+  absl::Status AddLatentHeads();
+  absl::Status CheckHeads() const;
   absl::Status AddReals();
   absl::Status AddRopeScaling();
   absl::Status AddYarn();

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -21,6 +22,8 @@ namespace baton::model {
 namespace {
 
 using backend::DType;
+
+constexpr absl::string_view kModulesOfMany[] = {"_exps", ".attn_k_b", ".attn_v_b"};
 
 std::optional<DType> WeightDType(absl::string_view type) {
   if (type == "F32") return DType::kF32;
@@ -61,15 +64,19 @@ void CountOverflows(const std::vector<float>& values, DType target, RoundingLoss
 }
 
 // The matrices of all experts of a layer are one tensor, "blk.0.ffn_up_exps.weight" of [experts,
-// rows, columns]: they become "blk.0.ffn_up_exps.0.weight" and so on. Others stay as they are.
+// rows, columns]: they become "blk.0.ffn_up_exps.0.weight" and so on. So do those of the heads of
+// latent attention. Others stay as they are.
 absl::Status AddEntries(const gguf::File& file, TensorEntry entry,
                         std::vector<TensorEntry>* entries) {
-  constexpr absl::string_view kWeight = ".weight", kEnd = "_exps.weight";
+  constexpr absl::string_view kWeight = ".weight";
+  const bool of_many = absl::c_any_of(kModulesOfMany, [&](absl::string_view end) {
+    return absl::EndsWith(entry.name, absl::StrCat(end, kWeight));
+  });
   const uint64_t experts = entry.shape.size() == 3 ? entry.shape[0] : 0;
   const uint64_t bytes = entry.end - entry.begin;
   // An entry and its name take no more memory than the matrix that they stand for.
   if (experts < 1 || experts > kMaxExperts || bytes % experts != 0 ||
-      bytes / experts < 4 * sizeof(TensorEntry) || !absl::EndsWith(entry.name, kEnd)) {
+      bytes / experts < 4 * sizeof(TensorEntry) || !of_many) {
     entries->push_back(std::move(entry));
     return absl::OkStatus();
   }

@@ -54,6 +54,30 @@ struct ProductSpec {
 
 inline constexpr int kNoRope = -1;
 
+// Latent attention (DeepSeek-V2, arXiv 2405.04434): a token's KV is a latent, from which the
+// checkpoint's matrix makes a key and a value for each head, and a rotated part that all heads'
+// keys end with. Here queries go through the keys' matrix and results through the values' one, so
+// keys are [latent, rotated part] as they are stored, and values are latents: attention with one KV
+// head. Prompts and answers are computed alike, since the two ways round differently: ADR 26.
+struct LatentSpec {
+  int rank = 0;        // of latents; 0: attention is not latent
+  int rotated = 0;     // elements of the rotated part, whose pairs are neighbours in the checkpoint
+  int plain = 0;       // elements of a head's query and key before the rotated part
+  int value_dim = 0;   // of a head
+  float norm_eps = 0;  // of the norms here
+  NormSpec norm = {};  // of latents
+  // Queries may have latents, too, which are normed.
+  NormSpec q_norm = {};
+  ProductSpec q_up = {};  // [heads * (plain + rotated), q_norm.size]
+  // [heads * (plain + value_dim), rank], of each head the keys' rows first. GGUF files have them
+  // apart, for each head: the keys' transposed.
+  TensorName expand = {"self_attn.kv_b_proj", "attn_kv_b"};
+  TensorName keys = {"", "attn_k_b.*"};
+  TensorName values = {"", "attn_v_b.*"};
+
+  explicit operator bool() const { return rank > 0; }
+};
+
 // Causal attention of query_heads heads; query_heads / kv_heads of them share one K and V.
 struct AttentionSpec {
   int query_heads = 0;
@@ -65,12 +89,17 @@ struct AttentionSpec {
   int rope = 0;          // index in ModelConfig::ropes, or kNoRope
   NormSpec q_norm = {};  // of each head, or of all heads together, as its size says
   NormSpec k_norm = {};
-  ProductSpec qkv = {};  // q, k and v
+  // q, k and v; of latent attention q (or its latent), then the latent and the rotated part of k.
+  ProductSpec qkv = {};
   ProductSpec output = {};
   TensorName sinks = {};  // a tensor of [query_heads], or none: backend::AttentionArgs
+  // Then kv_heads is 1 and head_dim is rank + rotated.
+  LatentSpec latent = {};
 
   int64_t q_width() const { return int64_t{query_heads} * head_dim; }
   int64_t kv_width() const { return int64_t{kv_heads} * head_dim; }
+  // Columns of what attention leaves: of latent attention, latents.
+  int64_t result_width() const { return query_heads * int64_t{latent ? latent.rank : head_dim}; }
   // Whether q and k are normed before they are split into heads.
   bool norms_all_heads() const { return q_norm && q_norm.size != head_dim; }
 };
@@ -84,12 +113,14 @@ struct MlpSpec {
 };
 
 // Of `count` gated MLPs, a router chooses those for each token that compute it (arXiv 1701.06538):
-//   the sum over the chosen e of weight_e(x) * expert_e(x); see backend::ExpertRouting
+//   shared(x) + the sum over the chosen e of weight_e(x) * expert_e(x); see backend::ExpertRouting
 struct ExpertsSpec {
   int count = 0;
   backend::ExpertRouting routing;
-  ProductSpec router = {};  // [count, d]
-  MlpSpec expert = {};      // each of them
+  ProductSpec router = {};      // [count, d]
+  TensorName choice_bias = {};  // a tensor of [count], or none: backend::ChooseExperts
+  MlpSpec expert = {};          // each of them
+  MlpSpec shared = {};          // of all tokens; ffn_dim 0: none
 };
 
 struct SublayerSpec {
@@ -125,28 +156,42 @@ struct LayerSpec {
 
 // visit(product, count) for the products of a sublayer, in the order in which they are computed,
 // and how many there are of the kind: of experts more than one, with as many matrices. Routers,
-// which stay float32, are not among them.
+// which stay float32, are not among them, nor is LatentSpec::expand, which is always of 16 bits.
 template <class Sublayer, class Visit>
 void ForEachProduct(Sublayer& sublayer, const Visit& visit) {
   if (auto* attention = std::get_if<AttentionSpec>(&sublayer.body)) {
     visit(attention->qkv, 1);
+    if (attention->latent.q_norm) visit(attention->latent.q_up, 1);
     visit(attention->output, 1);
     return;
   }
   auto* experts = std::get_if<ExpertsSpec>(&sublayer.body);
+  if (experts != nullptr && experts->shared.ffn_dim > 0) {
+    visit(experts->shared.gate_up, 1);
+    visit(experts->shared.down, 1);
+  }
   auto& mlp = experts != nullptr ? experts->expert : std::get<MlpSpec>(sublayer.body);
   const int count = experts != nullptr ? experts->count : 1;
   visit(mlp.gate_up, count);
   visit(mlp.down, count);
 }
+// Whether it is a product of each of the sublayer's experts.
+inline bool IsOfExperts(const SublayerSpec& sublayer, const ProductSpec& product) {
+  const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body);
+  return experts != nullptr &&
+         (&product == &experts->expert.gate_up || &product == &experts->expert.down);
+}
 // visit(norm) for the norms that the sublayer has.
 template <class Visit>
 void ForEachNorm(const SublayerSpec& sublayer, const Visit& visit) {
+  for (const NormSpec* norm : {&sublayer.norm_before, &sublayer.norm_after}) {
+    if (*norm) visit(*norm);
+  }
   const auto* attention = std::get_if<AttentionSpec>(&sublayer.body);
-  for (const NormSpec* norm :
-       {&sublayer.norm_before, attention == nullptr ? nullptr : &attention->q_norm,
-        attention == nullptr ? nullptr : &attention->k_norm, &sublayer.norm_after}) {
-    if (norm != nullptr && *norm) visit(*norm);
+  if (attention == nullptr) return;
+  for (const NormSpec* norm : {&attention->q_norm, &attention->k_norm, &attention->latent.norm,
+                               &attention->latent.q_norm}) {
+    if (*norm) visit(*norm);
   }
 }
 

@@ -20,8 +20,13 @@ std::string KindOf(int query_heads, int kv_heads) {
   return kv_heads == 1 ? "MQA" : kv_heads == query_heads ? "MHA" : "GQA";
 }
 
+// Operations of a query with a token that it sees, in all heads, of LatentSpec's attention.
+int64_t LatentPairFlops(int heads, int64_t latent, int64_t rotated) {
+  return 2 * heads * (latent + rotated + latent);
+}
+
 // Multi-head latent attention, as DeepSeek-V2 has it (arXiv 2405.04434): the cache holds one latent
-// and one rotated key a token, whatever the heads; a prompt is computed over expanded heads.
+// and one rotated key a token, whatever the heads.
 absl::Status AddMla(const JsonFields& config, int64_t d, int heads, LayerCosts* layer) {
   BATON_ASSIGN_OR_RETURN(const int64_t latent, config.Int("kv_lora_rank", 1, kMaxHidden));
   BATON_ASSIGN_OR_RETURN(const int64_t rotated, config.Int("qk_rope_head_dim", 1, kMaxCostHeadDim));
@@ -34,7 +39,7 @@ absl::Status AddMla(const JsonFields& config, int64_t d, int heads, LayerCosts* 
       d * (latent + rotated) + latent * heads * (plain + value) + heads * value * d;
   layer->vector_elements += latent + q_latent;
   layer->kv_elements = latent + rotated;
-  layer->pair_flops = 2 * heads * (plain + rotated + value);
+  layer->pair_flops = LatentPairFlops(heads, latent, rotated);
   return absl::OkStatus();
 }
 
@@ -133,9 +138,6 @@ ModelCosts CostsOf(const ModelConfig& config) {
     for (const SublayerSpec& sublayer : spec.sublayers) {
       const auto* attention = std::get_if<AttentionSpec>(&sublayer.body);
       const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body);
-      int64_t& elements = attention != nullptr ? layer.attention_elements
-                          : experts != nullptr ? layer.expert_elements
-                                               : layer.ffn_elements;
       if (experts != nullptr) {
         layer.experts = experts->count;
         layer.experts_per_token = experts->routing.per_token;
@@ -143,6 +145,9 @@ ModelCosts CostsOf(const ModelConfig& config) {
       }
       ForEachNorm(sublayer, [&](const NormSpec& norm) { layer.vector_elements += norm.size; });
       ForEachProduct(sublayer, [&](const ProductSpec& product, int count) {
+        int64_t& elements = attention != nullptr             ? layer.attention_elements
+                            : IsOfExperts(sublayer, product) ? layer.expert_elements
+                                                             : layer.ffn_elements;
         elements += product.rows() * product.cols;
         if (product.bias) layer.vector_elements += product.rows() * count;
       });
@@ -150,6 +155,13 @@ ModelCosts CostsOf(const ModelConfig& config) {
       layer.kv_elements = 2 * attention->kv_width();
       layer.pair_flops = 4 * attention->q_width();
       layer.window = attention->window;
+      if (const LatentSpec& latent = attention->latent) {
+        layer.attention_elements +=
+            int64_t{attention->query_heads} * (latent.plain + latent.value_dim) * latent.rank;
+        layer.kv_elements = attention->head_dim;
+        layer.pair_flops = LatentPairFlops(attention->query_heads, latent.rank, latent.rotated);
+        costs.attention = "MLA";
+      }
       if (costs.attention.empty()) {
         costs.attention = KindOf(attention->query_heads, attention->kv_heads);
       }

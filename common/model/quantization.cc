@@ -134,7 +134,7 @@ absl::Status FindQuantizedMatrices(const Checkpoint& checkpoint, ModelConfig* mo
       ForEachProduct(sublayer, [&](ProductSpec& product, int count) {
         std::vector<std::string> modules;
         // A GPU multiplies by no other matrices in MXFP4.
-        if (model->quantization->fp4 && !std::holds_alternative<ExpertsSpec>(sublayer.body)) {
+        if (model->quantization->fp4 && !IsOfExperts(sublayer, product)) {
           product.quantized = false;
           return;
         }

@@ -135,7 +135,7 @@ double YarnMagnitude(double factor, double scale) {
   return factor <= 1 ? 1 : 0.1 * scale * std::log(factor) + 1;
 }
 
-absl::Status ReadYarnMagnitude(const JsonFields& scaling, double factor, backend::RopeSpec* spec) {
+absl::Status ReadYarnMagnitude(const JsonFields& scaling, double factor, Rope* rope) {
   BATON_ASSIGN_OR_RETURN(const auto given, scaling.OptionalReal("attention_factor", 0, kMaxFactor));
   BATON_ASSIGN_OR_RETURN(const auto mscale, scaling.OptionalReal("mscale", 0, kMaxFactor));
   BATON_ASSIGN_OR_RETURN(const auto all, scaling.OptionalReal("mscale_all_dim", 0, kMaxFactor));
@@ -145,7 +145,8 @@ absl::Status ReadYarnMagnitude(const JsonFields& scaling, double factor, backend
   } else if (mscale.value_or(0) > 0 && all.value_or(0) > 0) {  // one alone counts for nothing
     magnitude = YarnMagnitude(factor, *mscale) / YarnMagnitude(factor, *all);
   }
-  spec->factor = static_cast<float>(magnitude);
+  rope->spec.factor = static_cast<float>(magnitude);
+  if (all.value_or(0) > 0) rope->score_magnitude = YarnMagnitude(factor, *all);
   return absl::OkStatus();
 }
 
@@ -165,7 +166,7 @@ absl::Status ScaleYarn(const JsonFields& config, const JsonFields& scaling, doub
   BATON_ASSIGN_OR_RETURN(const auto fast, scaling.OptionalReal("beta_fast", 0, kMaxFactor));
   BATON_ASSIGN_OR_RETURN(const auto slow, scaling.OptionalReal("beta_slow", 0, kMaxFactor));
   BATON_ASSIGN_OR_RETURN(const bool truncates, scaling.Bool("truncate", true));
-  BATON_RETURN_IF_ERROR(ReadYarnMagnitude(scaling, factor, &rope->spec));
+  BATON_RETURN_IF_ERROR(ReadYarnMagnitude(scaling, factor, rope));
   std::vector<double>& frequencies = rope->spec.inverse_frequencies;
   const double dims = 2 * static_cast<double>(frequencies.size());
   // The index of the pair that turns so many times in the original context.

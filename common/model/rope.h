@@ -35,6 +35,8 @@ struct Rope {
   backend::RopeSpec spec;  // with longrope: for contexts of up to original_positions
   std::vector<double> long_inverse_frequencies;
   int original_positions = 0;
+  // What scores are multiplied with twice by attention that reads it: yarn's mscale_all_dim.
+  double score_magnitude = 1;
   // Positions that the scaling extends the model to, where that is more than max_positions.
   int extended_positions = 0;
 };

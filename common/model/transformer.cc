@@ -9,103 +9,15 @@
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
 #include "common/model/checkpoint.h"
+#include "common/model/decoder_transformer.h"
 #include "common/model/device_memory.h"
 #include "common/model/weights.h"
-#include "common/model/workspace.h"
 
 namespace baton::model {
-namespace {
 
-using backend::DType;
 using backend::Tensor;
 
-class DenseTransformer final : public Transformer {
- public:
-  DenseTransformer(const ModelConfig& config, const TransformerOptions& options,
-                   backend::Backend& backend)
-      : config_(config), options_(options), backend_(backend) {}
-  // Work that is still enqueued reads the weights and workspaces.
-  ~DenseTransformer() override { AwaitLastStep(); }
-
-  absl::Status Load(const Checkpoint& checkpoint);
-  Tensor Forward(const backend::RaggedBatch& batch, const backend::KvPool& pool,
-                 LayerObserver* observer) override;
-  Tensor MoreLogits(int first) override;
-  void WarmUp(const backend::KvPool& pool) override;
-
- private:
-  // Rows whose attention and feed-forward are computed, and where their state is.
-  struct Rows {
-    const backend::DeviceBatch* batch;
-    int64_t count;
-    Tensor residual;  // f32 [count, d]
-    Tensor q;         // f32 [count, Hq h]
-  };
-
-  absl::Status AllocateWorkspaces();
-  // All products of the largest step.
-  void TuneProducts();
-  void CheckBatch(const backend::RaggedBatch& batch, const backend::KvPool& pool) const;
-  void AwaitLastStep();
-  // The batch on the device, and the rows of the step's tensors. Recorded steps have padding.
-  int64_t Upload(const backend::RaggedBatch& batch, bool may_record, bool* records);
-  // What the last sublayer has left in delta_, to be added to the residual; null: nothing.
-  struct Pending {
-    const SublayerSpec* sublayer = nullptr;
-    const SublayerWeights* weights = nullptr;
-  };
-  // Adds what is pending, and norms the residual (unless `weight` is null) into the rows of
-  // normed_, which it returns.
-  Tensor AddAndNorm(const Rows& rows, const Pending& pending, const backend::Buffer* weight);
-  // q, k and v of all rows; k and v go to the pool.
-  void WriteKv(int layer, const AttentionSpec& spec, const AttentionWeights& weights,
-               const Tensor& normed, const Rows& rows, const backend::KvPool& pool);
-  // These leave their result in delta_.
-  void Attend(int layer, const AttentionSpec& spec, const AttentionWeights& weights,
-              const Rows& rows, const backend::KvPool& pool);
-  void FeedForward(const MlpSpec& spec, const MlpWeights& weights, const Tensor& normed,
-                   const Rows& rows);
-  void MixExperts(const ExpertsSpec& spec, const ExpertsWeights& weights, const Tensor& normed,
-                  const Rows& rows);
-  // out = x times a product's matrix, and its bias.
-  void Project(const Tensor& x, const ProductWeights& product, const Tensor& out) {
-    backend_.MatMul(x, *product.matrix, product.bias.get(), out);
-  }
-  // All of the step but its uploads: of `count` rows, of which KeepLogitRows keeps some. `many`:
-  // more logit rows than logits_ holds, for MoreLogits.
-  void Enqueue(const backend::RaggedBatch& batch, const backend::KvPool& pool, int64_t count,
-               bool many, LayerObserver* observer);
-  // The rows whose logits are wanted, as a batch of single tokens, with residual and q gathered.
-  Rows KeepLogitRows(const backend::RaggedBatch& batch, const Rows& all);
-  Tensor LogitsView(int64_t count);
-  // lm_head of `count` rows of normed_.
-  Tensor LogitsOfNormed(int64_t first, int64_t count);
-
-  const ModelConfig config_;
-  const TransformerOptions options_;
-  backend::Backend& backend_;
-  Weights weights_;
-  std::vector<std::unique_ptr<backend::RopeTable>> ropes_;
-
-  // Their shapes are those of Workspaces.
-  Workspace residual_, normed_, qkv_, q_, attended_, delta_, gate_up_, gated_;
-  Workspace expert_logits_, expert_inputs_, expert_results_;
-  Workspace logit_residual_, logit_q_, logits_;
-
-  // The last step's logit rows, if it has more than logits_ holds: normed_ has them all.
-  std::vector<int32_t> many_logit_rows_;
-
-  // These belong to the last step, which the device may still be reading.
-  std::unique_ptr<backend::DeviceBatch> all_rows_;
-  std::unique_ptr<backend::DeviceBatch> logit_rows_;
-  std::unique_ptr<backend::Event> step_end_;
-
-  // It is null where the backend has none. Its steps are of one pool.
-  std::unique_ptr<backend::StepRecorder> recorder_;
-  const std::byte* recorded_pool_ = nullptr;
-};
-
-absl::Status DenseTransformer::Load(const Checkpoint& checkpoint) {
+absl::Status DecoderTransformer::Load(const Checkpoint& checkpoint) {
   BATON_ASSIGN_OR_RETURN(weights_, LoadWeights(checkpoint, config_, options_.progress, backend_));
   for (const backend::RopeSpec& rope : config_.ropes) {
     BATON_ASSIGN_OR_RETURN(ropes_.emplace_back(),
@@ -121,25 +33,35 @@ absl::Status DenseTransformer::Load(const Checkpoint& checkpoint) {
   return absl::OkStatus();
 }
 
-void DenseTransformer::TuneProducts() {
+void DecoderTransformer::TuneProducts() {
   const int64_t rows = options_.max_batch_tokens, d = config_.hidden_dim;
   std::vector<backend::MatMulUse> products;
   const auto add = [&](const Tensor& x, const ProductWeights& product, const Tensor& out) {
     products.push_back({x, product.matrix.get(), product.bias.get(), out});
   };
   const Tensor normed = normed_.View(rows, d), delta = delta_.View(rows, d);
+  const auto add_mlp = [&](const MlpSpec& mlp, const MlpWeights& of) {
+    add(normed, of.gate_up, gate_up_.View(rows, 2 * int64_t{mlp.ffn_dim}));
+    add(gated_.View(rows, mlp.ffn_dim), of.down, delta);
+  };
   for (size_t layer = 0; layer < config_.layers.size(); ++layer) {
     for (size_t i = 0; i < config_.layers[layer].sublayers.size(); ++i) {
       const SublayerSpec& spec = config_.layers[layer].sublayers[i];
       const SublayerWeights& weights = weights_.layers[layer].sublayers[i];
       if (const auto* attention = std::get_if<AttentionSpec>(&spec.body)) {
         const auto& of = std::get<AttentionWeights>(weights.body);
+        const LatentSpec& latent = attention->latent;
         add(normed, of.qkv, qkv_.View(rows, attention->qkv.rows()));
-        add(attended_.View(rows, attention->q_width()), of.output, delta);
+        if (latent.q_norm) {
+          add(attended_.View(rows, latent.q_norm.size), of.latent.q_up,
+              q_up_.View(rows, latent.q_up.rows()));
+        }
+        add(attended_.View(rows, attention->output.cols), of.output, delta);
       } else if (const auto* mlp = std::get_if<MlpSpec>(&spec.body)) {
-        const auto& of = std::get<MlpWeights>(weights.body);
-        add(normed, of.gate_up, gate_up_.View(rows, 2 * int64_t{mlp->ffn_dim}));
-        add(gated_.View(rows, mlp->ffn_dim), of.down, delta);
+        add_mlp(*mlp, std::get<MlpWeights>(weights.body));
+      } else if (const auto& experts = std::get<ExpertsSpec>(spec.body);
+                 experts.shared.ffn_dim > 0) {
+        add_mlp(experts.shared, std::get<ExpertsWeights>(weights.body).shared);
       }
     }
   }
@@ -150,7 +72,7 @@ void DenseTransformer::TuneProducts() {
   backend_.Tune(products);
 }
 
-absl::Status DenseTransformer::AllocateWorkspaces() {
+absl::Status DecoderTransformer::AllocateWorkspaces() {
   const Workspaces shapes = WorkspacesOf(
       config_, options_.max_batch_tokens, options_.max_logit_rows, backend_.activation_dtype(),
       {.gate_up = backend_.needs_gate_up(), .experts_at_once = backend_.experts_at_once()});
@@ -159,6 +81,7 @@ absl::Status DenseTransformer::AllocateWorkspaces() {
       {&normed_, &shapes.normed},
       {&qkv_, &shapes.qkv},
       {&q_, &shapes.q},
+      {&q_up_, &shapes.q_up},
       {&attended_, &shapes.attended},
       {&delta_, &shapes.delta},
       {&gate_up_, &shapes.gate_up},
@@ -176,8 +99,8 @@ absl::Status DenseTransformer::AllocateWorkspaces() {
   return absl::OkStatus();
 }
 
-void DenseTransformer::CheckBatch(const backend::RaggedBatch& batch,
-                                  const backend::KvPool& pool) const {
+void DecoderTransformer::CheckBatch(const backend::RaggedBatch& batch,
+                                    const backend::KvPool& pool) const {
   BATON_CHECK(!batch.tokens.empty());
   BATON_CHECK_LE(batch.tokens.size(), static_cast<size_t>(options_.max_batch_tokens));
   BATON_CHECK_LE(batch.logit_rows.size(), batch.tokens.size());
@@ -186,108 +109,12 @@ void DenseTransformer::CheckBatch(const backend::RaggedBatch& batch,
   }
 }
 
-void DenseTransformer::AwaitLastStep() {
+void DecoderTransformer::AwaitLastStep() {
   if (step_end_ != nullptr) step_end_->Wait();
 }
 
-Tensor DenseTransformer::AddAndNorm(const Rows& rows, const Pending& pending,
-                                    const backend::Buffer* weight) {
-  const Tensor normed = normed_.View(rows.count, config_.hidden_dim);
-  backend::NormArgs args = {.residual = rows.residual,
-                            .delta = {},
-                            .weight = weight,
-                            .eps = config_.norm_eps,
-                            .out = normed};
-  if (pending.sublayer != nullptr) {
-    args.delta = delta_.View(rows.count, config_.hidden_dim);
-    args.delta_scale = pending.sublayer->residual_scale;
-    if (const auto* mlp = std::get_if<MlpWeights>(&pending.weights->body)) {
-      args.delta_scale /= mlp->scale;
-    } else if (const auto* experts = std::get_if<ExpertsWeights>(&pending.weights->body)) {
-      args.delta_scale /= experts->scale;
-    }
-    args.delta_weight = pending.weights->norm_after.get();
-  }
-  backend_.Norm(args);
-  return normed;
-}
-
-void DenseTransformer::WriteKv(int layer, const AttentionSpec& spec,
-                               const AttentionWeights& weights, const Tensor& normed,
-                               const Rows& rows, const backend::KvPool& pool) {
-  BATON_CHECK_EQ(pool.kv_heads, spec.kv_heads);
-  BATON_CHECK_EQ(pool.head_dim, spec.head_dim);
-  const Tensor qkv = qkv_.View(rows.count, spec.qkv.rows());
-  Project(normed, weights.qkv, qkv);
-  const bool by_head = !spec.norms_all_heads();
-  if (!by_head) {
-    // In place: q's columns, then k's behind them.
-    Tensor part = qkv;
-    for (const auto& [width, weight] : {std::pair(spec.q_width(), weights.q_norm.get()),
-                                        std::pair(spec.kv_width(), weights.k_norm.get())}) {
-      part.cols = width;
-      backend_.Norm(
-          {.residual = part, .delta = {}, .weight = weight, .eps = config_.norm_eps, .out = part});
-      part.data = static_cast<float*>(part.data) + width;
-    }
-  }
-  backend_.RopeWriteKv(
-      *rows.batch, pool,
-      {.layer = layer,
-       .query_heads = spec.query_heads,
-       .qkv = qkv,
-       .q_norm = by_head ? weights.q_norm.get() : nullptr,
-       .k_norm = by_head ? weights.k_norm.get() : nullptr,
-       .norm_eps = config_.norm_eps,
-       .rope = spec.rope == kNoRope ? nullptr : ropes_[static_cast<size_t>(spec.rope)].get(),
-       .q_out = rows.q});
-}
-
-void DenseTransformer::Attend(int layer, const AttentionSpec& spec, const AttentionWeights& weights,
-                              const Rows& rows, const backend::KvPool& pool) {
-  const Tensor attended = attended_.View(rows.count, rows.q.cols);
-  backend_.Attention(*rows.batch, pool,
-                     {.layer = layer,
-                      .query_heads = spec.query_heads,
-                      .scale = spec.scale,
-                      .score_cap = spec.score_cap,
-                      .window = spec.window,
-                      .sinks = weights.sinks.get(),
-                      .q = rows.q,
-                      .out = attended});
-  Project(attended, weights.output, delta_.View(rows.count, config_.hidden_dim));
-}
-
-void DenseTransformer::FeedForward(const MlpSpec& spec, const MlpWeights& weights,
-                                   const Tensor& normed, const Rows& rows) {
-  const Tensor gate_up = gate_up_.View(rows.count, 2 * int64_t{spec.ffn_dim});
-  const Tensor gated = gated_.View(rows.count, spec.ffn_dim);
-  backend_.MatMulGated(normed, *weights.gate_up.matrix,
-                       {.activation = spec.activation, .scale = weights.scale}, gate_up, gated);
-  Project(gated, weights.down, delta_.View(rows.count, config_.hidden_dim));
-}
-
-void DenseTransformer::MixExperts(const ExpertsSpec& spec, const ExpertsWeights& weights,
-                                  const Tensor& normed, const Rows& rows) {
-  const int64_t d = config_.hidden_dim, ffn = spec.expert.ffn_dim;
-  const auto scratch =
-      backend::ExpertScratch::For(rows.count, spec.routing.per_token, backend_.experts_at_once());
-  backend_.Experts({.x = normed,
-                    .router = weights.router.get(),
-                    .router_bias = weights.router_bias.get(),
-                    .routing = spec.routing,
-                    .group = weights.group.get(),
-                    .gating = {.activation = spec.expert.activation, .scale = weights.scale},
-                    .logits = expert_logits_.View(rows.count, spec.count),
-                    .inputs = expert_inputs_.View(scratch.inputs, d),
-                    .gate_up_rows = gate_up_.View(scratch.inputs, 2 * ffn),
-                    .gated = gated_.View(scratch.results, ffn),
-                    .results = expert_results_.View(scratch.results, d),
-                    .out = delta_.View(rows.count, d)});
-}
-
-DenseTransformer::Rows DenseTransformer::KeepLogitRows(const backend::RaggedBatch& batch,
-                                                       const Rows& all) {
+DecoderTransformer::Rows DecoderTransformer::KeepLogitRows(const backend::RaggedBatch& batch,
+                                                           const Rows& all) {
   if (batch.logit_rows.size() == batch.tokens.size()) return all;  // and the padding, if any
   std::vector<int32_t> tokens;
   std::vector<backend::SequenceRows> sequences;
@@ -314,8 +141,8 @@ DenseTransformer::Rows DenseTransformer::KeepLogitRows(const backend::RaggedBatc
   return kept;
 }
 
-int64_t DenseTransformer::Upload(const backend::RaggedBatch& batch, bool may_record,
-                                 bool* records) {
+int64_t DecoderTransformer::Upload(const backend::RaggedBatch& batch, bool may_record,
+                                   bool* records) {
   *records = false;
   all_rows_.reset();  // no more than two batches live at a time
   logit_rows_.reset();
@@ -331,8 +158,8 @@ int64_t DenseTransformer::Upload(const backend::RaggedBatch& batch, bool may_rec
   return static_cast<int64_t>(batch.tokens.size());
 }
 
-void DenseTransformer::Enqueue(const backend::RaggedBatch& batch, const backend::KvPool& pool,
-                               int64_t count, bool many, LayerObserver* observer) {
+void DecoderTransformer::Enqueue(const backend::RaggedBatch& batch, const backend::KvPool& pool,
+                                 int64_t count, bool many, LayerObserver* observer) {
   const int64_t d = config_.hidden_dim;
   Rows rows = {
       .batch = all_rows_.get(), .count = count, .residual = residual_.View(count, d), .q = {}};
@@ -352,7 +179,8 @@ void DenseTransformer::Enqueue(const backend::RaggedBatch& batch, const backend:
       const Tensor normed = AddAndNorm(rows, pending, of.norm_before.get());
       pending = {&sublayer, &of};
       if (const auto* mlp = std::get_if<MlpSpec>(&sublayer.body)) {
-        FeedForward(*mlp, std::get<MlpWeights>(of.body), normed, rows);
+        const auto& mlp_weights = std::get<MlpWeights>(of.body);
+        FeedForward(*mlp, mlp_weights, mlp_weights.scale, normed, rows);
         continue;
       }
       if (const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body)) {
@@ -376,8 +204,8 @@ void DenseTransformer::Enqueue(const backend::RaggedBatch& batch, const backend:
   if (!many) LogitsOfNormed(0, rows.count);
 }
 
-Tensor DenseTransformer::Forward(const backend::RaggedBatch& batch, const backend::KvPool& pool,
-                                 LayerObserver* observer) {
+Tensor DecoderTransformer::Forward(const backend::RaggedBatch& batch, const backend::KvPool& pool,
+                                   LayerObserver* observer) {
   CheckBatch(batch, pool);
   // With few rows the host's launches take longer than the device's work: such steps are repeated.
   const bool decodes = batch.logit_rows.size() == batch.tokens.size() &&
@@ -405,7 +233,7 @@ Tensor DenseTransformer::Forward(const backend::RaggedBatch& batch, const backen
   return LogitsView(static_cast<int64_t>(batch.logit_rows.size()));
 }
 
-void DenseTransformer::WarmUp(const backend::KvPool& pool) {
+void DecoderTransformer::WarmUp(const backend::KvPool& pool) {
   if (recorder_ == nullptr) return;
   for (const backend::StepRecorder::Kind& kind : recorder_->Kinds()) {
     const auto rows = static_cast<size_t>(kind.rows);
@@ -434,13 +262,13 @@ void DenseTransformer::WarmUp(const backend::KvPool& pool) {
   AwaitLastStep();
 }
 
-Tensor DenseTransformer::LogitsView(int64_t count) {
+Tensor DecoderTransformer::LogitsView(int64_t count) {
   Tensor logits = logits_.View(count, LogitStride(config_.vocab_size));
   logits.cols = config_.vocab_size;
   return logits;
 }
 
-Tensor DenseTransformer::LogitsOfNormed(int64_t first, int64_t count) {
+Tensor DecoderTransformer::LogitsOfNormed(int64_t first, int64_t count) {
   const Tensor logits = LogitsView(count);
   Tensor normed = normed_.View(first + count, config_.hidden_dim);
   normed.data = static_cast<std::byte*>(normed.data) +
@@ -453,7 +281,7 @@ Tensor DenseTransformer::LogitsOfNormed(int64_t first, int64_t count) {
   return logits;
 }
 
-Tensor DenseTransformer::MoreLogits(int first) {
+Tensor DecoderTransformer::MoreLogits(int first) {
   BATON_CHECK_GE(first, 0);
   BATON_CHECK_LT(static_cast<size_t>(first), many_logit_rows_.size());
   const absl::Span<const int32_t> rows =
@@ -468,8 +296,6 @@ Tensor DenseTransformer::MoreLogits(int first) {
   return logits;
 }
 
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(const std::string& model_dir,
                                                                const ModelConfig& config,
                                                                const TransformerOptions& options,
@@ -483,7 +309,7 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(const std::string
         ", expected at least the ", options.max_positions, " positions that are asked for"));
   }
   BATON_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model_dir));
-  auto transformer = std::make_unique<DenseTransformer>(config, options, backend);
+  auto transformer = std::make_unique<DecoderTransformer>(config, options, backend);
   BATON_RETURN_IF_ERROR(transformer->Load(checkpoint));
   return transformer;
 }

@@ -73,6 +73,17 @@ class WeightLoader {
   absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> FusedMatrix(const FusedPart& part,
                                                                      bool quantized,
                                                                      GatedRange* range);
+  // The matrices of LatentSpec::expand, for each head: from one tensor or, where a GGUF file does
+  // not have it, from two for each head.
+  struct ExpanderNames {
+    std::string all;
+    std::function<std::string(int head)> keys, values;
+  };
+  struct ExpanderMatrices {
+    std::unique_ptr<backend::PackedMatrix> keys, values;
+  };
+  absl::StatusOr<ExpanderMatrices> Expanders(const ExpanderNames& names, const LatentSpec& spec,
+                                             int heads);
   // A tensor [rows, cols] as f32.
   absl::StatusOr<std::vector<float>> Table(const std::string& name, int64_t rows, int64_t cols);
   // Vectors one behind the other, as f32.
@@ -98,6 +109,8 @@ class WeightLoader {
   absl::StatusOr<absl::string_view> TakeWords(const std::string& name,
                                               absl::Span<const uint64_t> shape);
   absl::StatusOr<QuantizedWeights> TakeQuantized(const Part& part, int64_t cols);
+  // A matrix as f32, [rows, cols], of few bits or not.
+  absl::StatusOr<std::vector<float>> MatrixFloats(const Part& part, int64_t cols);
   // One behind the other.
   absl::StatusOr<std::vector<float>> Floats(absl::Span<const Part> parts);
   absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> Matrix(absl::Span<const Part> parts,

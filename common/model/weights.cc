@@ -100,6 +100,9 @@ class LayerLoader {
     BATON_ASSIGN_OR_RETURN(k_norm, Norm(spec.k_norm));
     weights.q_norm = std::move(q_norm.device);
     weights.k_norm = std::move(k_norm.device);
+    if (spec.latent) {
+      BATON_ASSIGN_OR_RETURN(weights.latent, Latent(spec));
+    }
     BATON_ASSIGN_OR_RETURN(weights.output, Product(spec.output));
     if (spec.sinks) {
       const std::string name = names_.InLayer(layer_, spec.sinks);
@@ -108,6 +111,31 @@ class LayerLoader {
       BATON_ASSIGN_OR_RETURN(weights.sinks, loader_.Vector({part}));
     }
     return weights;
+  }
+
+  absl::StatusOr<LatentWeights> Latent(const AttentionSpec& attention) {
+    const LatentSpec& spec = attention.latent;
+    LatentWeights weights;
+    NormWeight norm, q_norm;
+    BATON_ASSIGN_OR_RETURN(norm, Norm(spec.norm));
+    BATON_ASSIGN_OR_RETURN(q_norm, Norm(spec.q_norm));
+    weights.norm = std::move(norm.device);
+    weights.q_norm = std::move(q_norm.device);
+    if (spec.q_norm) {
+      BATON_ASSIGN_OR_RETURN(weights.q_up, Product(spec.q_up));
+    }
+    BATON_ASSIGN_OR_RETURN(
+        auto expanders,
+        loader_.Expanders({.all = absl::StrCat(names_.InLayer(layer_, spec.expand), ".weight"),
+                           .keys = [&](int head) { return PartOfHead(spec.keys, head); },
+                           .values = [&](int head) { return PartOfHead(spec.values, head); }},
+                          spec, attention.query_heads));
+    weights.keys = std::move(expanders.keys);
+    weights.values = std::move(expanders.values);
+    return weights;
+  }
+  std::string PartOfHead(TensorName name, int head) const {
+    return absl::StrCat(names_.InLayer(layer_, name, head), ".weight");
   }
 
   // Returns nothing for a gated product that stays in the range of the activations' type.
@@ -190,6 +218,15 @@ class LayerLoader {
     BATON_ASSIGN_OR_RETURN(weights.router, loader_.Router(router, spec.router.cols));
     if (spec.router.bias) {
       BATON_ASSIGN_OR_RETURN(weights.router_bias, loader_.Vector(Parts(spec.router, ".bias")));
+    }
+    if (spec.choice_bias) {
+      BATON_ASSIGN_OR_RETURN(
+          weights.choice_bias,
+          loader_.Vector({{names_.InLayer(layer_, spec.choice_bias), spec.count}}));
+    }
+    if (spec.shared.ffn_dim > 0) {
+      BATON_ASSIGN_OR_RETURN(weights.shared, Mlp(spec.shared, norm_before));
+      weights.scale = weights.shared.scale;
     }
     const ProductSpec &gate_up = spec.expert.gate_up, &down = spec.expert.down;
     std::vector<backend::ExpertMatrices> matrices;

@@ -19,12 +19,21 @@ struct ProductWeights {
   std::unique_ptr<backend::PackedMatrix> matrix;  // [rows, cols] of the ProductSpec
   std::unique_ptr<backend::Buffer> bias;          // [rows] or null
 };
+// Null unless attention is latent.
+struct LatentWeights {
+  std::unique_ptr<backend::Buffer> norm, q_norm;
+  ProductWeights q_up;
+  // LatentSpec::expand by heads (Backend::PackHeads): the keys' part transposed, [rank, plain], and
+  // the values' part, [value_dim, rank].
+  std::unique_ptr<backend::PackedMatrix> keys, values;
+};
 // Norms that the spec does not have are null.
 struct AttentionWeights {
   ProductWeights qkv;
   std::unique_ptr<backend::Buffer> q_norm, k_norm;
   ProductWeights output;
   std::unique_ptr<backend::Buffer> sinks;
+  LatentWeights latent;
 };
 struct MlpWeights {
   ProductWeights gate_up, down;
@@ -32,10 +41,11 @@ struct MlpWeights {
 };
 struct ExpertsWeights {
   std::unique_ptr<backend::PackedMatrix> router;
-  std::unique_ptr<backend::Buffer> router_bias;
+  std::unique_ptr<backend::Buffer> router_bias, choice_bias;
   std::vector<std::unique_ptr<backend::PackedMatrix>> matrices;  // gate_up and down of each
   std::unique_ptr<backend::Buffer> gate_up_bias, down_bias;      // of all of them
   std::unique_ptr<backend::ExpertGroup> group;                   // of them
+  MlpWeights shared;                                             // its scale is not used
   float scale = 1;  // on what down multiplies, of all of them
 };
 struct SublayerWeights {

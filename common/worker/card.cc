@@ -36,6 +36,7 @@ internal::v1::WorkerCard MakeCard(baton::v1::WorkerRole role, const WorkerOption
   proto->set_format_version(layout.format_version);
   proto->set_fingerprint(layout.Fingerprint());
   proto->set_numerics(layout.numerics);
+  proto->set_latent_dim(layout.latent_dim);
   card.set_kv_block_bytes(layout.BlockBytes());
   if (layout.windowed()) {
     const kv::BlockShape shape = layout.Shape();

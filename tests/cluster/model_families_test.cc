@@ -85,7 +85,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::Values("tiny-gemma2", "tiny-gemma3-270m", "tiny-phi3",
                                          "tiny-olmo3", "tiny-exaone4", "tiny-smollm3",
                                          "tiny-ministral3", "tiny-granite", "tiny-qwen3-moe",
-                                         "tiny-olmoe", "tiny-gpt-oss-mxfp4"),
+                                         "tiny-olmoe", "tiny-gpt-oss-mxfp4", "tiny-deepseek-v2",
+                                         "tiny-glm4-moe-lite"),
                        ::testing::Values("grpc", "shm")),
     [](const auto& info) {
       std::string name = std::get<0>(info.param);

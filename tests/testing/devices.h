@@ -28,6 +28,12 @@ struct Device {
 inline void PrintTo(const Device& device, std::ostream* out) { *out << device.name; }
 
 std::vector<Device> Devices();
+// Those of them that are not emulated.
+inline std::vector<Device> FastDevices() {
+  std::vector<Device> devices = Devices();
+  std::erase_if(devices, [](const Device& device) { return device.slow; });
+  return devices;
+}
 // Those whose products are cuBLASLt's: near, but not the same bits in every batch. None without a
 // GPU.
 std::vector<Device> LibraryDevices();

@@ -83,6 +83,15 @@ class ForwardingBackend : public backend::Backend {
                    const backend::RopeWriteArgs& args) override {
     inner_->RopeWriteKv(batch, pool, args);
   }
+  void WriteLatentKv(const backend::DeviceBatch& batch, const backend::KvPool& pool,
+                     const backend::LatentWriteArgs& args) override {
+    inner_->WriteLatentKv(batch, pool, args);
+  }
+  absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> PackHeads(
+      absl::Span<const backend::HostMatrix> heads) override {
+    return inner_->PackHeads(heads);
+  }
+  void MatMulHeads(const backend::HeadProductArgs& args) override { inner_->MatMulHeads(args); }
   void Attention(const backend::DeviceBatch& batch, const backend::KvPool& pool,
                  const backend::AttentionArgs& args) override {
     inner_->Attention(batch, pool, args);

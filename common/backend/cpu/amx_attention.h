@@ -188,12 +188,12 @@ BATON_INLINE void ValuesAmx(const uint16_t* weights, const uint16_t* pairs, int 
   StoreValues<kTiles>(out, stride);
 }
 
-// PairValues and ValuesAmx in one pass, for up to 16 columns and head_dim = kTiles * 16 <= 64, as
+// PairValues and ValuesAmx in one pass, for up to 16 columns and value_dim = kTiles * 16 <= 64, as
 // when decoding: each group of 32 tokens of V stays in L1. Prefetches K of the next split, too.
 template <Codes kCodes, int kTiles>
 BATON_INLINE void PairAndAddValues(const AttentionTile& tile, const uint16_t* weights, int begin,
                                    int end, uint16_t* pairs) {
-  const int d = tile.head_dim;
+  const int d = tile.value_dim;
   // Three rotating buffers, filled well ahead: tile loads get no store forwarding.
   const auto place = [&](int t) { return pairs + t / 32 % 3 * 32 * d; };
   // PairValues writes token t at offset t * d of its output, so t * d is subtracted here.
@@ -228,7 +228,7 @@ BATON_INLINE void AttendAmxOf(const AttentionTile& tile) {
     WeightsAmx<kCodes>(tile, v * 16, seen, range, scores + v * kScoreVector,
                        weights + v * 16 * kSplitTokens);
   }
-  const int d = tile.head_dim;
+  const int d = tile.value_dim;
   if (vectors == 1 && d == 64) return PairAndAddValues<kCodes, 4>(tile, weights, begin, end, pairs);
   if (vectors == 1 && d == 32) return PairAndAddValues<kCodes, 2>(tile, weights, begin, end, pairs);
   PairValues<kCodes>(tile, begin, end, pairs);

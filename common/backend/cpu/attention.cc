@@ -27,7 +27,7 @@ struct AttentionRunner::Step {
   const AttentionArgs& args;
   KvPlace place;           // of the layer
   int group;               // query heads of a kv head
-  int64_t value_stride;    // head_dim rounded up to 16
+  int64_t value_stride;    // the values' dimensions rounded up to 16
   int64_t partial_floats;  // of one split of one tile
   int64_t query_bytes, scratch_bytes;
   const AttentionKernels& kernels;
@@ -39,10 +39,10 @@ void AttentionRunner::Run(const CpuBatch& batch, const KvPool& kv, const Attenti
   BATON_CHECK_LE(group, kTileColumns);
   BATON_CHECK_EQ(kSplitTokens % kv.block_tokens, 0);
   BATON_CHECK_EQ(kv.block_tokens % 4, 0);
-  const int64_t value_stride = RoundUp(kv.head_dim, 16);
+  const int64_t value_stride = RoundUp(kv.value_dim(), 16);
   const bool bf16 = bf16_ && kernels_.attention_bf16.attend != nullptr &&
                     (kv.format != KvFormat::kPlain || kv.dtype == DType::kBF16) &&
-                    kv.block_tokens % 16 == 0 && kv.head_dim % 32 == 0;
+                    kv.block_tokens % 16 == 0 && kv.head_dim % 32 == 0 && kv.value_dim() % 32 == 0;
   const AttentionKernels& kernels = bf16 ? kernels_.attention_bf16 : kernels_.attention_f32;
   const Step step = {batch,
                      kv,
@@ -189,6 +189,7 @@ void AttentionRunner::AttendSplit(const Step& step, const Tile& tile, int split,
   job.codes = static_cast<Codes>(kv.format);
   job.row_bytes = kv.row_bytes();
   job.head_dim = kv.head_dim;
+  job.value_dim = kv.value_dim();
   job.score_cap = step.args.score_cap;
   job.tokens = std::min(kSplitTokens, first_position + tile.row_count - start);
   job.query = query;
@@ -214,9 +215,10 @@ void AttentionRunner::AttendSplit(const Step& step, const Tile& tile, int split,
     return kv.Chunk(pages[index], step.place.slot) + tile.kv_head * head_bytes;
   };
   const int first_block = start / kv.block_tokens;
+  const int64_t to_values = kv.latent_dim > 0 ? 0 : kv.kv_heads * head_bytes;
   for (int b = 0; b * kv.block_tokens < job.tokens; ++b) {
     k_blocks[b] = block_at(first_block + b);
-    v_blocks[b] = block_at(first_block + b) + kv.kv_heads * head_bytes;
+    v_blocks[b] = block_at(first_block + b) + to_values;
   }
   const int next_block = first_block + kSplitTokens / kv.block_tokens;
   const int end_block = (first_position + tile.row_count - 1) / kv.block_tokens + 1;
@@ -237,11 +239,11 @@ void AttentionRunner::Finish(const Step& step, const Tile& tile, const SplitResu
   for (int c = 0; c < tile.row_count * step.group; ++c) {
     const int64_t row = sequence.first_row + tile.first_row + c / step.group;
     const int64_t head = int64_t{tile.kv_head} * step.group + c % step.group;
-    const int64_t at = row * out.row_stride + head * step.kv.head_dim;
+    const int64_t at = row * out.row_stride + head * step.kv.value_dim();
     kernels_.finish(
         total.value + c * step.value_stride, total.sum[c],
         sinks == nullptr ? -std::numeric_limits<float>::infinity() : sinks[head] - total.max[c],
-        step.kv.head_dim, static_cast<Element>(out.dtype),
+        step.kv.value_dim(), static_cast<Element>(out.dtype),
         static_cast<std::byte*>(out.data) + at * static_cast<int64_t>(SizeOf(out.dtype)));
   }
 }

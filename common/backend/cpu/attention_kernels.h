@@ -421,7 +421,7 @@ void AttendF32(const AttentionTile& tile) {
       SoftmaxColumns<1>(tile, v * 16, seen, begin, end, scores + v * kScoreVector);
     }
   }
-  const int64_t d = RoundUp16(tile.head_dim);
+  const int64_t d = RoundUp16(tile.value_dim);
   for (int c = 0; c < tile.columns; ++c) {
     for (int64_t i = 0; i < d; i += 16)
       Store(Zero(), tile.result.value + c * tile.result.stride + i);

@@ -203,7 +203,8 @@ void ValuesBF16(const AttentionTile& tile, const uint16_t* weights, const uint16
   for (int c = 0; c < tile.columns; c += 4, out += 4 * stride) {
     const uint16_t* own = weights + c / kGroupColumns * kGroupScores + c % kGroupColumns * 2;
     const auto sum = [&]<int kColumns>() {
-      SumValues<kColumns, kVectors>(own, pairs, tile.head_dim, range.begin, range.end, out, stride);
+      SumValues<kColumns, kVectors>(own, pairs, tile.value_dim, range.begin, range.end, out,
+                                    stride);
     };
     switch (tile.columns - c) {
       case 1:
@@ -233,10 +234,10 @@ BATON_INLINE void AttendBF16Of(const AttentionTile& tile) {
   }
   PairValues<kCodes>(tile, range.begin, range.end, pairs);
   int i = 0;
-  for (; i + 64 <= tile.head_dim; i += 64) {
+  for (; i + 64 <= tile.value_dim; i += 64) {
     ValuesBF16<4>(tile, weights, pairs + i * 32, range, tile.result.value + i);
   }
-  if (i < tile.head_dim) {
+  if (i < tile.value_dim) {
     ValuesBF16<2>(tile, weights, pairs + i * 32, range, tile.result.value + i);
   }
 }

@@ -143,7 +143,7 @@ BATON_INLINE TokenRange TokensToCompute(const AttentionTile& tile, Seen seen) {
 // may hold anything.
 template <Codes kCodes>
 BATON_INLINE void PairValues(const AttentionTile& tile, int begin, int end, uint16_t* pairs) {
-  const int d = tile.head_dim;
+  const int d = tile.value_dim;
   // Indexes that take element 2i from `even` and 2i + 1 from `odd`, written as one 32-bit lane per
   // pair: i | (32 + i) << 16.
   const __m512i low = _mm512_set_epi32(0x2f000f, 0x2e000e, 0x2d000d, 0x2c000c, 0x2b000b, 0x2a000a,

@@ -11,6 +11,7 @@
 #include "common/backend/cpu/attention.h"
 #include "common/backend/cpu/cpu_batch.h"
 #include "common/backend/cpu/experts.h"
+#include "common/backend/cpu/kv_write.h"
 #include "common/backend/cpu/mapped_memory.h"
 #include "common/backend/cpu/matmul.h"
 #include "common/backend/cpu/packed_weights.h"
@@ -35,15 +36,6 @@ class CpuBuffer final : public Buffer {
   MappedMemory memory_;
 };
 
-class CpuRopeTable final : public RopeTable {
- public:
-  int half = 0;  // rotary_dim / 2
-  int positions = 0;
-  std::vector<float> cosine;       // [positions, half]
-  std::vector<float> sine;         // [positions, half]
-  std::vector<float> query_scale;  // [positions], or none
-};
-
 // What is enqueued on the CPU has been done.
 class DoneEvent final : public Event {
  public:
@@ -51,7 +43,23 @@ class DoneEvent final : public Event {
   void Wait() const override {}
 };
 
-Codes CodesOf(KvFormat format) { return static_cast<Codes>(format); }
+// One matrix a head.
+class CpuHeads final : public PackedMatrix {
+ public:
+  explicit CpuHeads(std::vector<std::unique_ptr<PackedWeights>> matrices)
+      : PackedMatrix(static_cast<int64_t>(matrices.size()) * matrices.front()->out_features(),
+                     matrices.front()->in_features()),
+        matrices_(std::move(matrices)) {}
+  int64_t size_bytes() const override {
+    int64_t bytes = 0;
+    for (const auto& matrix : matrices_) bytes += matrix->size_bytes();
+    return bytes;
+  }
+  const std::vector<std::unique_ptr<PackedWeights>>& matrices() const { return matrices_; }
+
+ private:
+  const std::vector<std::unique_ptr<PackedWeights>> matrices_;
+};
 
 void CheckHolds(const Buffer& buffer, int64_t floats) {
   BATON_CHECK_GE(buffer.size_bytes(), static_cast<size_t>(floats) * sizeof(float));
@@ -67,6 +75,7 @@ class CpuBackend final : public Backend {
         dequantize_(dequantize),
         pool_(thread_count),
         matmul_(kernels_, pool_),
+        kv_writer_(kernels_, pool_),
         attention_(kernels_, activation_dtype == DType::kBF16, pool_),
         experts_(kernels_, pool_, matmul_) {}
 
@@ -120,7 +129,16 @@ class CpuBackend final : public Backend {
   void MatMul(const Tensor& x, const PackedMatrix& weight, const Buffer* bias,
               const Tensor& out) override;
   void RopeWriteKv(const DeviceBatch& batch, const KvPool& pool,
-                   const RopeWriteArgs& args) override;
+                   const RopeWriteArgs& args) override {
+    kv_writer_.Write(Cpu(batch), pool, args);
+  }
+  void WriteLatentKv(const DeviceBatch& batch, const KvPool& pool,
+                     const LatentWriteArgs& args) override {
+    kv_writer_.Write(Cpu(batch), pool, args);
+  }
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> PackHeads(
+      absl::Span<const HostMatrix> heads) override;
+  void MatMulHeads(const HeadProductArgs& args) override;
   void Attention(const DeviceBatch& batch, const KvPool& pool, const AttentionArgs& args) override;
   void Gate(const Tensor& gate_up, const GatedArgs& args, const Tensor& out) override;
   // PackedWeights keeps 16-bit values as they are and multiplies them in float32.
@@ -134,15 +152,15 @@ class CpuBackend final : public Backend {
                   absl::Span<const int32_t> targets) override;
 
  private:
-  void RopeRow(const CpuBatch& batch, const KvPool& pool, const RopeWriteArgs& args, int64_t row);
-
   const Kernels& kernels_;
   const DType activation_dtype_;
   const bool dequantize_;
   ThreadPool pool_;
   MatMulRunner matmul_;
+  KvWriter kv_writer_;
   AttentionRunner attention_;
   ExpertsRunner experts_;
+  std::vector<MatMulProduct> products_;
 };
 
 absl::StatusOr<std::unique_ptr<Buffer>> CpuBackend::Allocate(size_t size_bytes) {
@@ -294,78 +312,34 @@ void CpuBackend::MatMul(const Tensor& x, const PackedMatrix& weight, const Buffe
               bias == nullptr ? nullptr : static_cast<const float*>(bias->data()), out);
 }
 
-void CpuBackend::RopeWriteKv(const DeviceBatch& batch, const KvPool& pool,
-                             const RopeWriteArgs& args) {
-  const CpuBatch& cpu = Cpu(batch);
-  const int64_t d = pool.head_dim;
-  CheckF32(args.qkv);
-  CheckF32(args.q_out);
-  CheckShape(args.qkv, cpu.rows(), (args.query_heads + 2 * pool.kv_heads) * d);
-  CheckShape(args.q_out, cpu.rows(), args.query_heads * d);
-  if (args.q_norm != nullptr) CheckHolds(*args.q_norm, d);
-  if (args.k_norm != nullptr) CheckHolds(*args.k_norm, d);
-  BATON_CHECK_LE(d, kMaxHeadDim);
-  if (args.rope != nullptr)
-    BATON_CHECK_LE(static_cast<const CpuRopeTable*>(args.rope)->half * 2, d);
-  ForRows(pool_, cpu.rows(), args.qkv.cols, [&](int64_t row) { RopeRow(cpu, pool, args, row); });
+absl::StatusOr<std::unique_ptr<PackedMatrix>> CpuBackend::PackHeads(
+    absl::Span<const HostMatrix> heads) {
+  std::vector<std::unique_ptr<PackedWeights>> packed;
+  for (const HostMatrix& head : heads) {
+    BATON_ASSIGN_OR_RETURN(packed.emplace_back(),
+                           PackedWeights::Pack({head}, activation_dtype_, pool_));
+  }
+  return std::make_unique<CpuHeads>(std::move(packed));
 }
 
-void CpuBackend::RopeRow(const CpuBatch& batch, const KvPool& pool, const RopeWriteArgs& args,
-                         int64_t row) {
-  const auto* rope = static_cast<const CpuRopeTable*>(args.rope);
-  const CpuBatch::Sequence& sequence = batch.sequences()[batch.sequence_of(row)];
-  const int position = sequence.context + static_cast<int>(row) - sequence.first_row;
-  if (rope != nullptr) BATON_CHECK_LT(position, rope->positions);
-  const int64_t block_index = position / pool.block_tokens;
-  BATON_CHECK_LT(block_index, sequence.block_count(pool));
-  const KvPlace place = pool.PlaceOf(args.layer);
-  const int32_t block = sequence.Table(pool, place.table)[block_index];
-  BATON_CHECK(block >= 0 && block < pool.block_count) << "block " << block;
-
-  const int64_t d = pool.head_dim;
-  const auto turn = [&](const float* from, const Buffer* norm, float* to) {
-    if (norm != nullptr) {
-      kernels_.norm({.x = const_cast<float*>(from),
-                     .weight = static_cast<const float*>(norm->data()),
-                     .eps = args.norm_eps,
-                     .n = d,
-                     .y = to});
-    } else {
-      std::memcpy(to, from, d * sizeof(float));
-    }
-    if (rope == nullptr) return;
-    const int64_t first = int64_t{position} * rope->half;
-    kernels_.rope(to, rope->cosine.data() + first, rope->sine.data() + first, rope->half);
-  };
-  const float* from = At<float>(args.qkv, row);
-  for (int head = 0; head < args.query_heads; ++head, from += d) {
-    float* to = At<float>(args.q_out, row) + head * d;
-    turn(from, args.q_norm, to);
-    if (rope != nullptr && !rope->query_scale.empty()) {
-      kernels_.scale(to, rope->query_scale[position], 0, d);
-    }
+void CpuBackend::MatMulHeads(const HeadProductArgs& args) {
+  const auto& heads = static_cast<const CpuHeads&>(*args.heads).matrices();
+  BATON_CHECK(args.x.dtype == activation_dtype_);
+  CheckF32(args.out);
+  const int64_t out_features = heads.front()->out_features(), in = heads.front()->in_features();
+  CheckShape(args.x, args.out.rows, static_cast<int64_t>(heads.size()) * in);
+  BATON_CHECK_LE(static_cast<int64_t>(heads.size()) * args.out_stride, args.out.cols);
+  BATON_CHECK_LE(out_features, args.out_stride);
+  products_.clear();
+  Tensor x = args.x, out = args.out;
+  x.cols = in;
+  out.cols = out_features;
+  for (const auto& head : heads) {
+    products_.push_back({x, head.get(), nullptr, out});
+    x.data = static_cast<std::byte*>(x.data) + in * static_cast<int64_t>(SizeOf(x.dtype));
+    out.data = static_cast<float*>(out.data) + args.out_stride;
   }
-  const int in_block = position % pool.block_tokens;
-  std::byte* head_base = pool.Chunk(block, place.slot);
-  const auto write = [&](const float* row) {
-    std::byte* to = head_base + in_block * pool.row_bytes();
-    head_base += pool.head_bytes();
-    if (pool.format == KvFormat::kPlain) {
-      kernels_.from_f32(row, ElementOf(pool.dtype), d, to);
-      return;
-    }
-    uint16_t scale_and_zero[2];
-    kernels_.quantize(row, CodesOf(pool.format), d, reinterpret_cast<uint8_t*>(to), scale_and_zero);
-    const int64_t parameters = KvRowParameterBytes(pool.format);
-    std::memcpy(head_base - (pool.block_tokens - in_block) * parameters, scale_and_zero,
-                static_cast<size_t>(parameters));
-  };
-  alignas(64) float turned[kMaxHeadDim];
-  for (int head = 0; head < pool.kv_heads; ++head, from += d) {
-    turn(from, args.k_norm, turned);
-    write(turned);
-  }
-  for (int head = 0; head < pool.kv_heads; ++head, from += d) write(from);
+  matmul_.Run(products_);
 }
 
 void CpuBackend::Attention(const DeviceBatch& batch, const KvPool& pool,
@@ -373,7 +347,7 @@ void CpuBackend::Attention(const DeviceBatch& batch, const KvPool& pool,
   const CpuBatch& cpu = Cpu(batch);
   CheckF32(args.q);
   CheckShape(args.q, cpu.rows(), int64_t{args.query_heads} * pool.head_dim);
-  CheckShape(args.out, cpu.rows(), int64_t{args.query_heads} * pool.head_dim);
+  CheckShape(args.out, cpu.rows(), int64_t{args.query_heads} * pool.value_dim());
   attention_.Run(cpu, pool, args);
 }
 

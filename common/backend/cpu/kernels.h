@@ -101,7 +101,7 @@ struct SplitResult {
   float* max = nullptr;    // [64]
   float* sum = nullptr;    // [64]; 0 if the column sees nothing of the split
   float* value = nullptr;  // [columns rounded up to 16, stride]
-  int64_t stride = 0;      // head_dim rounded up to 16
+  int64_t stride = 0;      // value_dim rounded up to 16
 };
 
 // The rows of one sequence, one kv head and its query heads, against one split of keys. Column c is
@@ -119,6 +119,8 @@ struct AttentionTile {
   Codes codes = Codes::kPlain;
   int64_t row_bytes = 0;
   int head_dim = 0;
+  int value_dim = 0;            // the first elements of V's rows that are wanted; a multiple of 16,
+                                // with attention_bf16 of 32, unless it is head_dim
   float score_cap = 0;          // 0: none; see AttentionArgs
   int tokens = 0;               // of this split to look at, from its start
   const void* query = nullptr;  // as pack_query left it
@@ -131,7 +133,7 @@ struct AttentionTile {
   SplitResult result;
 };
 
-constexpr int kMaxHeadDim = 512;
+constexpr int kMaxHeadDim = 1024;
 constexpr float kLowestScore = -1e30f;  // finite: a row that sees no token yet makes no NaN
 
 // A row of Norm; see NormArgs.

@@ -6,9 +6,9 @@
 
 namespace baton::model {
 
-extern const Architecture kExaone4, kGemma2, kGemma3, kGptOss, kGranite, kLlama, kMinistral3,
-    kMistral, kMixtral, kOlmo2, kOlmo3, kOlmoe, kPhi3, kQwen2, kQwen3, kQwen3Moe, kSeedOss,
-    kSmolLm3;
+extern const Architecture kDeepseekV2, kExaone4, kGemma2, kGemma3, kGlm4MoeLite, kGptOss, kGranite,
+    kLlama, kMinistral3, kMistral, kMixtral, kOlmo2, kOlmo3, kOlmoe, kPhi3, kQwen2, kQwen3,
+    kQwen3Moe, kSeedOss, kSmolLm3;
 
 }  // namespace baton::model
 

@@ -183,22 +183,31 @@ absl::Status SetRopesByWindow(const JsonFields& config, RopeRequest full, RopeRe
   return absl::OkStatus();
 }
 
+namespace {
+
+absl::StatusOr<int> ExpertCount(const JsonFields& config, const ExpertNames& names) {
+  if (!names.count_key.empty()) return config.Int(names.count_key, 1, kMaxExperts);
+  // Transformers has one for the other, and saves either.
+  BATON_ASSIGN_OR_RETURN(const auto count, config.OptionalInt("num_experts", 1, kMaxExperts));
+  BATON_ASSIGN_OR_RETURN(const auto local, config.OptionalInt("num_local_experts", 1, kMaxExperts));
+  if ((count || local) && count.value_or(*local) == local.value_or(*count)) {
+    return count ? *count : *local;
+  }
+  return config.Invalid(
+      "num_experts",
+      absl::StrCat("found ", count ? absl::StrCat(*count) : "nothing", " beside num_local_experts ",
+                   local ? absl::StrCat(*local) : "nothing",
+                   ", expected one of both, or the same"));
+}
+
+}  // namespace
+
 absl::Status AddExperts(const JsonFields& config, const ExpertNames& names, bool normalized,
                         absl::FunctionRef<bool(int layer)> has_experts, ModelConfig* model) {
   // What only training reads.
   for (const char* key : {"output_router_logits", "router_jitter_noise"}) config.Ignore(key);
   ExpertsSpec experts;
-  // Transformers has one for the other, and saves either.
-  BATON_ASSIGN_OR_RETURN(const auto count, config.OptionalInt("num_experts", 1, kMaxExperts));
-  BATON_ASSIGN_OR_RETURN(const auto local, config.OptionalInt("num_local_experts", 1, kMaxExperts));
-  if ((!count && !local) || (count && local && *count != *local)) {
-    return config.Invalid(
-        "num_experts",
-        absl::StrCat("found ", count ? absl::StrCat(*count) : "nothing",
-                     " beside num_local_experts ", local ? absl::StrCat(*local) : "nothing",
-                     ", expected one of both, or the same"));
-  }
-  experts.count = count ? *count : *local;
+  BATON_ASSIGN_OR_RETURN(experts.count, ExpertCount(config, names));
   BATON_ASSIGN_OR_RETURN(experts.routing.per_token,
                          config.Int("num_experts_per_tok", 1, experts.count));
   experts.routing.normalized = normalized;
@@ -215,6 +224,69 @@ absl::Status AddExperts(const JsonFields& config, const ExpertNames& names, bool
     expert.down.cols = ffn;
     sublayer.body = experts;
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ClassDefaults> LatentDefaults(const JsonFields& config, ClassDefaults defaults) {
+  BATON_ASSIGN_OR_RETURN(defaults.head_dim, config.Int("qk_rope_head_dim", 2, kLargestHeadDim));
+  return defaults;
+}
+
+absl::Status SetLatentAttention(const JsonFields& config, ModelConfig* model) {
+  AttentionSpec attention = model->layers[0].attention();
+  LatentSpec& latent = attention.latent;
+  const int heads = attention.query_heads, d = model->hidden_dim;
+  if (attention.kv_heads != heads) {
+    return config.Unsupported("num_key_value_heads",
+                              absl::StrCat("found ", attention.kv_heads, ", expected ", heads,
+                                           ", as num_attention_heads: its keys come of latents"));
+  }
+  if (attention.qkv.bias) return config.Unsupported("attention_bias", "found true, expected false");
+  BATON_ASSIGN_OR_RETURN(latent.rotated, config.Int("qk_rope_head_dim", 2, kLargestHeadDim));
+  if (attention.head_dim != latent.rotated) {
+    return config.Unsupported("head_dim", absl::StrCat("found ", attention.head_dim, ", expected ",
+                                                       latent.rotated, ", as qk_rope_head_dim"));
+  }
+  BATON_ASSIGN_OR_RETURN(latent.rank, config.Int("kv_lora_rank", 16, kLargestHeadDim));
+  BATON_ASSIGN_OR_RETURN(latent.plain, config.Int("qk_nope_head_dim", 1, kLargestHeadDim));
+  BATON_ASSIGN_OR_RETURN(latent.value_dim, config.Int("v_head_dim", 1, kLargestHeadDim));
+  // The attention kernels take values in steps of so many elements.
+  constexpr int kStep = 16;
+  if (latent.rank % kStep != 0) {
+    return config.Unsupported(
+        "kv_lora_rank", absl::StrCat("found ", latent.rank, ", expected a multiple of ", kStep));
+  }
+  BATON_ASSIGN_OR_RETURN(const auto q_rank, config.OptionalInt("q_lora_rank", 1, kMaxHidden));
+  // Some files say how large keys are, all in all, which follows.
+  BATON_ASSIGN_OR_RETURN(const auto key_dim, config.OptionalInt("qk_head_dim", 1, kMaxHidden));
+  const int whole = latent.plain + latent.rotated;
+  if (key_dim.value_or(whole) != whole) {
+    return config.Unsupported("qk_head_dim",
+                              absl::StrCat("found ", *key_dim, ", expected ", whole));
+  }
+  // The classes in Transformers give these norms their own constant, whatever rms_norm_eps says.
+  latent.norm_eps = 1e-6F;
+  latent.norm = {{"self_attn.kv_a_layernorm", "attn_kv_a_norm"}, latent.rank};
+  const MatrixSpec of_kv = {{"self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"},
+                            latent.rank + latent.rotated};
+  const int64_t q_width = heads * int64_t{whole};
+  if (q_rank) {
+    latent.q_norm = {{"self_attn.q_a_layernorm", "attn_q_a_norm"}, *q_rank};
+    latent.q_up.parts = {{{"self_attn.q_b_proj", "attn_q_b"}, q_width}};
+    latent.q_up.cols = *q_rank;
+    attention.qkv.parts = {{{"self_attn.q_a_proj", "attn_q_a"}, *q_rank}, of_kv};
+  } else {
+    attention.qkv.parts = {{{"self_attn.q_proj", "attn_q"}, q_width}, of_kv};
+  }
+  attention.qkv.cols = d;
+  attention.output.cols = heads * int64_t{latent.value_dim};
+  BATON_ASSIGN_OR_RETURN(const Rope rope, ReadRope(config, RopeRequestOf(*model)));
+  attention.rope = AddRope(rope, model);
+  attention.kv_heads = 1;
+  attention.head_dim = latent.rank + latent.rotated;
+  attention.scale = static_cast<float>(rope.score_magnitude * rope.score_magnitude /
+                                       std::sqrt(static_cast<double>(whole)));
+  for (LayerSpec& layer : model->layers) layer.attention() = attention;
   return absl::OkStatus();
 }
 

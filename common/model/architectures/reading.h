@@ -60,9 +60,15 @@ absl::Status CheckLayerTypes(const JsonFields& config, const ModelConfig& model)
 struct ExpertNames {
   absl::string_view ffn_key;  // of their intermediate size
   TensorName router, gate, up, down;
+  absl::string_view count_key = "";  // in place of both
 };
 absl::Status AddExperts(const JsonFields& config, const ExpertNames& names, bool normalized,
                         absl::FunctionRef<bool(int layer)> has_experts, ModelConfig* model);
+
+// Latent attention (LatentSpec) in place of what ReadDense has made of the config, with one
+// rotation for all layers. REQUIRES: ReadDense was called with LatentDefaults.
+absl::Status SetLatentAttention(const JsonFields& config, ModelConfig* model);
+absl::StatusOr<ClassDefaults> LatentDefaults(const JsonFields& config, ClassDefaults defaults);
 
 // Norms behind the attention and the MLP, under the names of Gemma, OLMo 2 and EXAONE 4 (which
 // differ in the norms before them only).

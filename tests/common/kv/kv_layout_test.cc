@@ -26,6 +26,22 @@ TEST(KvLayoutTest, Bytes) {
   EXPECT_EQ(f32.BlockBytes(), 2 * Qwen().BlockBytes());
 }
 
+TEST(KvLayoutTest, LatentsAreStoredOnce) {
+  KvLayout deepseek{27, 1, 576, 16, KvDtype::kBF16, 1};
+  const uint64_t apart = deepseek.Fingerprint();
+  deepseek.latent_dim = 512;
+  ASSERT_TRUE(deepseek.Validate().ok());
+  EXPECT_EQ(deepseek.BlockBytes(), 16 * 31104);  // DeepSeek-V2-Lite: 27 * 576 * 2 bytes a token
+  EXPECT_EQ(deepseek.PageBytes(), deepseek.BlockBytes());
+  EXPECT_EQ(deepseek.NeededBytes(0, 3, 3), 3 * deepseek.BlockBytes());
+  EXPECT_NE(deepseek.Fingerprint(), apart);
+  EXPECT_THAT(deepseek.ToString(), HasSubstr("576 with latents of 512"));
+  deepseek.latent_dim = 577;
+  EXPECT_EQ(ErrorField(deepseek.Validate()), "kv_layout.latent_dim");
+  deepseek.latent_dim = -1;
+  EXPECT_EQ(ErrorField(deepseek.Validate()), "kv_layout.latent_dim");
+}
+
 TEST(KvLayoutTest, QuantizedRowsHaveAScaleAndAZero) {
   KvLayout layout = Qwen();
   layout.dtype = KvDtype::kInt8;

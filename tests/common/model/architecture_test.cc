@@ -234,6 +234,98 @@ TEST(ArchitectureTest, TheTextPartOfAModelForImagesIsAModel) {
       HasSubstr("attn_thing: found 3, expected none"));
 }
 
+// What both have but sizes of experts, of whose names each has its own defaults.
+std::string Latents(const std::string& more) {
+  return absl::StrCat(
+      R"(, "kv_lora_rank": 32, "q_lora_rank": null,)",
+      R"("qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 40, "n_routed_experts": 8,)",
+      R"("n_shared_experts": 2, "num_experts_per_tok": 3, "moe_intermediate_size": 48)", more);
+}
+
+absl::StatusOr<ModelConfig> ParseLatents(const std::string& architecture, const std::string& more) {
+  std::string sizes = Sizes(more);
+  const std::string two = R"("num_key_value_heads": 2)";
+  sizes.replace(sizes.find(two), two.size(), R"("num_key_value_heads": 4)");
+  return ParseText(absl::StrCat(R"({"architectures": [")", architecture, R"("], )", sizes, "}"));
+}
+
+TEST(ArchitectureTest, LatentsAreOneHeadOfKv) {
+  const auto model = ParseLatents("DeepseekV2ForCausalLM", Latents(R"(, "first_k_dense_replace": 2,
+      "routed_scaling_factor": 16, "rope_scaling": {"type": "yarn", "factor": 40, "mscale": 0.707,
+      "mscale_all_dim": 0.707, "original_max_position_embeddings": 64})"));
+  ASSERT_TRUE(model.ok()) << model.status();
+  const AttentionSpec& attention = model->layers[5].attention();
+  EXPECT_EQ(attention.kv_heads, 1);
+  EXPECT_EQ(attention.head_dim, 48);
+  EXPECT_EQ(attention.latent.rank, 32);
+  EXPECT_EQ(attention.output.cols, 4 * 40);
+  EXPECT_EQ(attention.qkv.rows(), 4 * 40 + 48);
+  const double magnitude = 0.0707 * std::log(40.0) + 1;
+  EXPECT_FLOAT_EQ(attention.scale,
+                  static_cast<float>(magnitude * magnitude / std::sqrt(24.0 + 16.0)));
+  EXPECT_EQ(model->ropes[0].factor, 1);  // mscale and mscale_all_dim cancel there
+  EXPECT_TRUE(std::holds_alternative<MlpSpec>(model->layers[1].sublayers[1].body));
+  const auto& experts = std::get<ExpertsSpec>(model->layers[2].sublayers[1].body);
+  EXPECT_EQ(experts.shared.ffn_dim, 96);
+  EXPECT_EQ(experts.routing.scale, 16);
+  EXPECT_FALSE(experts.routing.sigmoid);
+  EXPECT_FALSE(experts.choice_bias);
+}
+
+TEST(ArchitectureTest, GlmChoosesBySigmoidsWithABias) {
+  const auto parse = [](const std::string& more) {
+    return ParseLatents("Glm4MoeLiteForCausalLM",
+                        Latents(absl::StrCat(R"(, "routed_scaling_factor": 1.8)", more)));
+  };
+  const auto model = parse(R"(, "first_k_dense_replace": 1)");
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_TRUE(std::holds_alternative<MlpSpec>(model->layers[0].sublayers[1].body));
+  const auto& experts = std::get<ExpertsSpec>(model->layers[1].sublayers[1].body);
+  EXPECT_TRUE(experts.routing.sigmoid && experts.routing.normalized && experts.choice_bias);
+  EXPECT_FLOAT_EQ(experts.routing.scale, 1.8F);
+  // As the class in Transformers, which has a list, or one dense layer.
+  EXPECT_THAT(parse(R"(, "first_k_dense_replace": 2)").status().ToString(),
+              HasSubstr("first_k_dense_replace: found 2, expected 1"));
+  const auto listed = parse(R"(, "first_k_dense_replace": 2, "mlp_layer_types": ["dense", "dense",
+      "sparse", "sparse", "sparse", "sparse", "sparse", "sparse"])");
+  ASSERT_TRUE(listed.ok()) << listed.status();
+  EXPECT_TRUE(std::holds_alternative<MlpSpec>(listed->layers[1].sublayers[1].body));
+}
+
+TEST(ArchitectureTest, OfLatentsRefusesByName) {
+  for (const auto& [more, refusal] :
+       {std::pair(R"(, "n_group": 8)", "n_group: found 8, expected 1"),
+        {R"(, "topk_group": 3)", "topk_group: found 3, expected 1"},
+        {R"(, "topk_method": "group_limited_greedy")",
+         "topk_method: found \"group_limited_greedy\""},
+        {R"(, "scoring_func": "sigmoid")", "scoring_func: found \"sigmoid\", expected softmax"},
+        {R"(, "norm_topk_prob": true)", "norm_topk_prob: found true, expected false"},
+        {R"(, "moe_layer_freq": 2)", "moe_layer_freq: found 2, expected 1"},
+        {R"(, "attention_bias": true)", "attention_bias: found true, expected false"},
+        {R"(, "head_dim": 40)", "head_dim: found 40, expected 16, as qk_rope_head_dim"},
+        {R"(, "qk_head_dim": 41)", "qk_head_dim: found 41, expected 40"}}) {
+    EXPECT_THAT(ParseLatents("DeepseekV2ForCausalLM", Latents(more)).status().ToString(),
+                HasSubstr(refusal));
+  }
+  std::string latents = Latents("");
+  const auto replaced = [&](const std::string& from, const std::string& to) {
+    std::string text = latents;
+    text.replace(text.find(from), from.size(), to);
+    return ParseLatents("DeepseekV2ForCausalLM", text).status().ToString();
+  };
+  EXPECT_THAT(Refusal("DeepseekV2ForCausalLM", latents),
+              HasSubstr("num_key_value_heads: found 2, expected 4"));
+  EXPECT_THAT(replaced(R"("kv_lora_rank": 32)", R"("kv_lora_rank": 40)"),
+              HasSubstr("kv_lora_rank: found 40, expected a multiple of 16"));
+  EXPECT_THAT(replaced(R"("q_lora_rank": null,)", ""),
+              HasSubstr("q_lora_rank: found nothing, expected an integer or null"));
+  EXPECT_THAT(ParseLatents("Glm4MoeLiteForCausalLM",
+                           Latents(R"(, "routed_scaling_factor": 1, "rope_interleave": false)"))
+                  .status()
+                  .ToString(),
+              HasSubstr("rope_interleave: found false, expected true"));
+}
+
 TEST(ArchitectureTest, RefusesByName) {
   EXPECT_THAT(Refusal("Gemma3ForCausalLM", R"(, "use_bidirectional_attention": true)"),
               HasSubstr("use_bidirectional_attention: found true, expected false"));

@@ -47,6 +47,12 @@ class CountingBackend final : public baton::testing::ForwardingBackend {
     size.Add(matrix.rows * matrix.cols * int64_t{sizeof(float)});
     return ForwardingBackend::PackRouter(matrix);
   }
+  absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> PackHeads(
+      absl::Span<const backend::HostMatrix> heads) override {
+    size.Add(static_cast<int64_t>(heads.size()) * heads[0].rows * heads[0].cols *
+             static_cast<int64_t>(SizeOf(activation_dtype())));
+    return ForwardingBackend::PackHeads(heads);
+  }
   absl::StatusOr<std::unique_ptr<backend::ExpertGroup>> GroupExperts(
       std::vector<backend::ExpertMatrices> experts, const backend::ExpertBiases& biases) override {
     const auto count = static_cast<int64_t>(experts.size());
@@ -68,12 +74,18 @@ class CountingBackend final : public baton::testing::ForwardingBackend {
 // What is foretold from the config is what loading takes, to the byte, for every architecture.
 TEST(DeviceMemoryTest, IsWhatLoadingTakes) {
   using Compute = backend::BackendOptions::Compute;
-  for (const char* shape :
-       {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-mistral", "tiny-gemma3", "tiny-phi3",
-        "tiny-olmo2", "tiny-ministral3", "tiny-seedoss", "tiny-exaone4", "tiny-qwen2-bf16",
-        "tiny-qwen2-gptq4", "tiny-llama-gptq8", "tiny-qwen3-gptq4-channel", "tiny-llama-awq",
-        "tiny-qwen3-moe", "tiny-mixtral", "tiny-qwen3-moe-gptq4", "tiny-gpt-oss",
-        "tiny-gpt-oss-mxfp4"}) {
+  for (const char* shape : {"tiny-llama",          "tiny-qwen2",
+                            "tiny-qwen3",          "tiny-mistral",
+                            "tiny-gemma3",         "tiny-phi3",
+                            "tiny-olmo2",          "tiny-ministral3",
+                            "tiny-seedoss",        "tiny-exaone4",
+                            "tiny-qwen2-bf16",     "tiny-qwen2-gptq4",
+                            "tiny-llama-gptq8",    "tiny-qwen3-gptq4-channel",
+                            "tiny-llama-awq",      "tiny-qwen3-moe",
+                            "tiny-mixtral",        "tiny-qwen3-moe-gptq4",
+                            "tiny-gpt-oss",        "tiny-gpt-oss-mxfp4",
+                            "tiny-deepseek-v2",    "tiny-glm4-moe-lite",
+                            "tiny-deepseek-v2-awq"}) {
     for (const auto& [compute, load_bits] :
          {std::pair(Compute::kF32, 0), {Compute::kBF16, 0}, {Compute::kF32, 4}}) {
       SCOPED_TRACE(std::string(shape) + (compute == Compute::kF32 ? " f32, " : " bf16, ") +

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/model/architecture.h"
 #include "gtest/gtest.h"
 #include "tests/testing/dense_config.h"
 
@@ -204,7 +205,8 @@ TEST(ModelCostsTest, LatentAttentionByHand) {
   const LayerCosts& layer = costs.layers[5];
   // q [16·192, 2048], kv_a [576, 2048], kv_b [16·256, 512], o [2048, 16·128].
   EXPECT_EQ(layer.attention_elements, 3072 * 2048 + 576 * 2048 + 4096 * 512 + int64_t{2048} * 2048);
-  EXPECT_EQ(layer.pair_flops, 2 * 16 * (192 + 128));
+  // Scores and sums over latents, not over expanded heads.
+  EXPECT_EQ(layer.pair_flops, 2 * 16 * (576 + 512));
   // Layer 0 is dense; the others have a router, two shared experts and 64 of which six are picked.
   EXPECT_EQ(costs.layers[0].experts, 0);
   EXPECT_EQ(costs.layers[0].ffn_elements, int64_t{3} * 10944 * 2048);
@@ -222,6 +224,30 @@ TEST(ModelCostsTest, LatentAttentionByHand) {
   EXPECT_NEAR(experts(1), 6, 1e-6);
   EXPECT_NEAR(experts(2), 12 - 36.0 / 64, 1e-6);
   EXPECT_NEAR(experts(100'000), 64, 1e-6);
+}
+
+// The description of the model that is served counts as the one of its config alone.
+TEST(ModelCostsTest, LatentAttentionAsServed) {
+  std::string served = kV2Lite;
+  served.back() = ',';
+  served += R"("rms_norm_eps": 1e-6})";
+  const ModelCosts by_config = Parsed(served);
+  const auto model =
+      WithConfig(served, [](const JsonFields& fields) { return ParseConfig(fields); });
+  ASSERT_TRUE(model.ok()) << model.status();
+  const ModelCosts costs = CostsOf(*model);
+  EXPECT_EQ(costs.attention, "MLA");
+  ASSERT_EQ(costs.layers.size(), by_config.layers.size());
+  for (size_t i = 0; i < costs.layers.size(); ++i) {
+    const LayerCosts &a = costs.layers[i], &b = by_config.layers[i];
+    EXPECT_EQ(a.attention_elements, b.attention_elements);
+    EXPECT_EQ(a.ffn_elements, b.ffn_elements);
+    EXPECT_EQ(a.expert_elements, b.expert_elements);
+    EXPECT_EQ(a.experts, b.experts);
+    EXPECT_EQ(a.vector_elements, b.vector_elements);
+    EXPECT_EQ(a.kv_elements, b.kv_elements);
+    EXPECT_EQ(a.pair_flops, b.pair_flops);
+  }
 }
 
 TEST(ModelCostsTest, WindowsBoundWhatIsSeen) {

@@ -72,6 +72,7 @@ class ModelRunner {
                                .query_heads = layer.query_heads,
                                .kv_heads = layer.kv_heads,
                                .head_dim = layer.head_dim,
+                               .latent_dim = layer.latent.rank,
                                .block_tokens = kBlockTokens,
                                .layers = static_cast<int>(config_.layers.size()),
                                .hidden_dim = config_.hidden_dim,
@@ -145,11 +146,11 @@ class ModelRunner {
     const AttentionSpec& layer = config_.layers[0].attention();
     pool_.kv_heads = layer.kv_heads;
     pool_.head_dim = layer.head_dim;
+    pool_.latent_dim = layer.latent.rank;
     pool_.block_tokens = kBlockTokens;
     pool_.block_count = kBlockCount;
     pool_.dtype = backend_->activation_dtype();
-    pool_.layer_stride_bytes = int64_t{2} * layer.kv_heads * kBlockTokens * layer.head_dim *
-                               static_cast<int64_t>(backend::SizeOf(pool_.dtype));
+    pool_.layer_stride_bytes = pool_.chunk_heads() * pool_.head_bytes();
     pool_.block_stride_bytes =
         pool_.layer_stride_bytes * static_cast<int64_t>(config_.layers.size());
     auto memory = backend_->Allocate(static_cast<size_t>(pool_.block_stride_bytes) * kBlockCount);

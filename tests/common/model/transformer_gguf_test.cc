@@ -91,11 +91,6 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 // Of the other families, on a device that takes no minutes: what differs is in the file.
-std::vector<baton::testing::Device> FastDevices() {
-  std::vector<baton::testing::Device> devices = baton::testing::Devices();
-  std::erase_if(devices, [](const auto& device) { return device.slow; });
-  return devices;
-}
 INSTANTIATE_TEST_SUITE_P(
     Families, GgufModelTest,
     ::testing::Combine(
@@ -117,11 +112,15 @@ INSTANTIATE_TEST_SUITE_P(
                           GgufCase{"tiny-olmoe-same", "tiny-olmoe"},
                           GgufCase{"tiny-gpt-oss-same", "tiny-gpt-oss"},
                           GgufCase{"tiny-gpt-oss-q8_0-mxfp4", "tiny-gpt-oss-q8_0-mxfp4-float"},
+                          GgufCase{"tiny-deepseek-v2-same", "tiny-deepseek-v2"},
+                          GgufCase{"tiny-glm4-moe-lite-same", "tiny-glm4-moe-lite"},
+                          GgufCase{"tiny-deepseek-v2-q8_0", "tiny-deepseek-v2-q8_0-float", true},
+                          GgufCase{"tiny-deepseek-v2-q4_k", "tiny-deepseek-v2-q4_k-float"},
                           GgufCase{"tiny-qwen3-moe-f32", "tiny-qwen3-moe-wide"},
                           GgufCase{"tiny-qwen3-moe-q8_0", "tiny-qwen3-moe-q8_0-float", true},
                           GgufCase{"tiny-qwen3-moe-q4_0", "tiny-qwen3-moe-q4_0-float", true},
                           GgufCase{"tiny-qwen3-moe-q4_k", "tiny-qwen3-moe-q4_k-float"}),
-        ::testing::ValuesIn(FastDevices())),
+        ::testing::ValuesIn(baton::testing::FastDevices())),
     [](const auto& info) {
       return GgufTestName(std::get<0>(info.param).file) + "_" + std::get<1>(info.param).name;
     });

@@ -98,6 +98,13 @@ INSTANTIATE_TEST_SUITE_P(Experts, QuantizedModelTest,
                            return TestName(std::get<0>(info.param).name) + "_" +
                                   std::get<1>(info.param).name;
                          });
+INSTANTIATE_TEST_SUITE_P(Latent, QuantizedModelTest,
+                         ::testing::Combine(::testing::Values(Quantized{"tiny-deepseek-v2-awq"}),
+                                            ::testing::ValuesIn(baton::testing::FastDevices())),
+                         [](const auto& info) {
+                           return TestName(std::get<0>(info.param).name) + "_" +
+                                  std::get<1>(info.param).name;
+                         });
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(QuantizedModelTest);
 
 // The float matrices that they stand for, as make_expected.py had Transformers multiply by them in

@@ -280,8 +280,10 @@ const auto kFamilies = ::testing::Values(
     "tiny-ministral3", "tiny-ministral3-mm", "tiny-phi3", "tiny-olmo2", "tiny-olmo3",
     "tiny-granite", "tiny-qwen2-yarn", "tiny-qwen3-yarn", "tiny-seedoss", "tiny-exaone4");
 
-const auto kExperts = ::testing::Values("tiny-qwen3-moe", "tiny-mixtral", "tiny-olmoe",
-                                       "tiny-gpt-oss");
+const auto kExperts =
+    ::testing::Values("tiny-qwen3-moe", "tiny-mixtral", "tiny-olmoe", "tiny-gpt-oss");
+
+const auto kLatent = ::testing::Values("tiny-deepseek-v2", "tiny-glm4-moe-lite");
 
 std::vector<baton::testing::Device> DevicesOf(bool slow) {
   std::vector<baton::testing::Device> devices = baton::testing::Devices();
@@ -317,6 +319,12 @@ INSTANTIATE_TEST_SUITE_P(Families, TransformerTest,
 INSTANTIATE_TEST_SUITE_P(Experts, TransformerTest,
                          ::testing::Combine(kExperts,
                                             ::testing::ValuesIn(baton::testing::Devices())),
+                         [](const auto& info) {
+                           return NameOf(std::get<0>(info.param)) + "_" +
+                                  std::get<1>(info.param).name;
+                         });
+INSTANTIATE_TEST_SUITE_P(Latent, TransformerTest,
+                         ::testing::Combine(kLatent, ::testing::ValuesIn(DevicesOf(false))),
                          [](const auto& info) {
                            return NameOf(std::get<0>(info.param)) + "_" +
                                   std::get<1>(info.param).name;

@@ -1,0 +1,116 @@
+// The one Transformer. Private to this library.
+#ifndef BATON_COMMON_MODEL_DECODER_TRANSFORMER_H_
+#define BATON_COMMON_MODEL_DECODER_TRANSFORMER_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/backend/backend.h"
+#include "common/model/checkpoint.h"
+#include "common/model/model_config.h"
+#include "common/model/transformer.h"
+#include "common/model/weights.h"
+#include "common/model/workspace.h"
+
+namespace baton::model {
+
+class DecoderTransformer final : public Transformer {
+ public:
+  DecoderTransformer(const ModelConfig& config, const TransformerOptions& options,
+                     backend::Backend& backend)
+      : config_(config), options_(options), backend_(backend) {}
+  // Work that is still enqueued reads the weights and workspaces.
+  ~DecoderTransformer() override { AwaitLastStep(); }
+
+  absl::Status Load(const Checkpoint& checkpoint);
+  backend::Tensor Forward(const backend::RaggedBatch& batch, const backend::KvPool& pool,
+                          LayerObserver* observer) override;
+  backend::Tensor MoreLogits(int first) override;
+  void WarmUp(const backend::KvPool& pool) override;
+
+ private:
+  // Rows whose attention and feed-forward are computed, and where their state is.
+  struct Rows {
+    const backend::DeviceBatch* batch;
+    int64_t count;
+    backend::Tensor residual;  // f32 [count, d]
+    backend::Tensor q;         // f32 [count, Hq h]
+  };
+
+  absl::Status AllocateWorkspaces();
+  // All products of the largest step.
+  void TuneProducts();
+  void CheckBatch(const backend::RaggedBatch& batch, const backend::KvPool& pool) const;
+  void AwaitLastStep();
+  // The batch on the device, and the rows of the step's tensors. Recorded steps have padding.
+  int64_t Upload(const backend::RaggedBatch& batch, bool may_record, bool* records);
+  // What the last sublayer has left in delta_, to be added to the residual; null: nothing.
+  struct Pending {
+    const SublayerSpec* sublayer = nullptr;
+    const SublayerWeights* weights = nullptr;
+  };
+  // Adds what is pending, and norms the residual (unless `weight` is null) into the rows of
+  // normed_, which it returns.
+  backend::Tensor AddAndNorm(const Rows& rows, const Pending& pending,
+                             const backend::Buffer* weight);
+  // What LatentSpec says of WriteKv and Attend.
+  void WriteLatentKv(int layer, const AttentionSpec& spec, const AttentionWeights& weights,
+                     const backend::Tensor& normed, const Rows& rows, const backend::KvPool& pool);
+  // The heads' values in the activations' type, from attended latents [rows, heads * rank].
+  backend::Tensor ExpandValues(const AttentionSpec& spec, const LatentWeights& weights,
+                               const backend::Tensor& attended);
+  // q, k and v of all rows; k and v go to the pool.
+  void WriteKv(int layer, const AttentionSpec& spec, const AttentionWeights& weights,
+               const backend::Tensor& normed, const Rows& rows, const backend::KvPool& pool);
+  // These leave their result in delta_.
+  void Attend(int layer, const AttentionSpec& spec, const AttentionWeights& weights,
+              const Rows& rows, const backend::KvPool& pool);
+  // scale: MlpWeights' or, of shared experts, ExpertsWeights'.
+  void FeedForward(const MlpSpec& spec, const MlpWeights& weights, float scale,
+                   const backend::Tensor& normed, const Rows& rows);
+  void MixExperts(const ExpertsSpec& spec, const ExpertsWeights& weights,
+                  const backend::Tensor& normed, const Rows& rows);
+  // out = x times a product's matrix, and its bias.
+  void Project(const backend::Tensor& x, const ProductWeights& product,
+               const backend::Tensor& out) {
+    backend_.MatMul(x, *product.matrix, product.bias.get(), out);
+  }
+  // All of the step but its uploads: of `count` rows, of which KeepLogitRows keeps some. `many`:
+  // more logit rows than logits_ holds, for MoreLogits.
+  void Enqueue(const backend::RaggedBatch& batch, const backend::KvPool& pool, int64_t count,
+               bool many, LayerObserver* observer);
+  // The rows whose logits are wanted, as a batch of single tokens, with residual and q gathered.
+  Rows KeepLogitRows(const backend::RaggedBatch& batch, const Rows& all);
+  backend::Tensor LogitsView(int64_t count);
+  // lm_head of `count` rows of normed_.
+  backend::Tensor LogitsOfNormed(int64_t first, int64_t count);
+
+  const ModelConfig config_;
+  const TransformerOptions options_;
+  backend::Backend& backend_;
+  Weights weights_;
+  std::vector<std::unique_ptr<backend::RopeTable>> ropes_;
+
+  // Their shapes are those of Workspaces.
+  Workspace residual_, normed_, qkv_, q_, q_up_, attended_, delta_, gate_up_, gated_;
+  Workspace expert_logits_, expert_inputs_, expert_results_;
+  Workspace logit_residual_, logit_q_, logits_;
+
+  // The last step's logit rows, if it has more than logits_ holds: normed_ has them all.
+  std::vector<int32_t> many_logit_rows_;
+
+  // These belong to the last step, which the device may still be reading.
+  std::unique_ptr<backend::DeviceBatch> all_rows_;
+  std::unique_ptr<backend::DeviceBatch> logit_rows_;
+  std::unique_ptr<backend::Event> step_end_;
+
+  // It is null where the backend has none. Its steps are of one pool.
+  std::unique_ptr<backend::StepRecorder> recorder_;
+  const std::byte* recorded_pool_ = nullptr;
+};
+
+}  // namespace baton::model
+
+#endif  // BATON_COMMON_MODEL_DECODER_TRANSFORMER_H_
