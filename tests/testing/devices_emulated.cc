@@ -7,7 +7,7 @@
 namespace baton::testing {
 namespace {
 
-constexpr size_t kMemoryBytes = size_t{96} << 20;
+constexpr size_t kMemoryBytes = size_t{192} << 20;
 
 // bfloat16 keeps 8 bits, float16 11: errors of 2^-9 and 2^-12 at each of some 20 roundings.
 Device Emulated(int compute_capability, backend::DType dtype) {

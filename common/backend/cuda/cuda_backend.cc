@@ -11,7 +11,9 @@
 #include "common/backend/cuda/kernels/attention.h"
 #include "common/backend/cuda/kernels/blocks.h"
 #include "common/backend/cuda/kernels/elementwise.h"
+#include "common/backend/cuda/kernels/latent.h"
 #include "common/backend/cuda/kernels/rope_write.h"
+#include "common/backend/cuda/latent_operations.h"
 #include "common/backend/cuda/matrices/device_weights.h"
 #include "common/backend/cuda/matrices/expert_group.h"
 #include "common/backend/cuda/matrices/gated_product.h"
@@ -83,8 +85,8 @@ class CudaBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<PackedMatrix>> PackRouter(const HostMatrix& matrix) override {
     return CudaRouter::Make(matrix, *this, *staging_);
   }
-  absl::StatusOr<std::unique_ptr<ExpertGroup>> GroupExperts(
-      std::vector<ExpertMatrices> experts, const ExpertBiases& biases) override {
+  absl::StatusOr<std::unique_ptr<ExpertGroup>> GroupExperts(std::vector<ExpertMatrices> experts,
+                                                            const ExpertBiases& biases) override {
     return CudaExpertGroup::Make(std::move(experts), biases, *this, *staging_);
   }
   bool experts_at_once() const override { return true; }
@@ -127,6 +129,20 @@ class CudaBackend final : public Backend {
               const Tensor& out) override;
   void RopeWriteKv(const DeviceBatch& batch, const KvPool& pool,
                    const RopeWriteArgs& args) override;
+  void WriteLatentKv(const DeviceBatch& batch, const KvPool& pool,
+                     const LatentWriteArgs& args) override {
+    const CudaBatch& cuda = Cuda(batch);
+    CheckPool(cuda, pool, args.layer);
+    Ask(cuda, {.positions = static_cast<const CudaRopeTable&>(*args.rope).positions});
+    EnqueueLatentWrite(cuda, pool, args, stream_);
+  }
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> PackHeads(
+      absl::Span<const HostMatrix> heads) override {
+    return Pack(heads);
+  }
+  void MatMulHeads(const HeadProductArgs& args) override {
+    EnqueueHeadProducts(args, activation_dtype_, stream_);
+  }
   void Attention(const DeviceBatch& batch, const KvPool& pool, const AttentionArgs& args) override;
   void Gate(const Tensor& gate_up, const GatedArgs& args, const Tensor& out) override {
     EnqueueGate(gate_up, args, out, stream_);
@@ -312,6 +328,7 @@ void CudaBackend::CheckPool(const CudaBatch& batch, const KvPool& pool, int laye
   BATON_CHECK_EQ(batch.block_tokens, pool.block_tokens);
   BATON_CHECK_EQ(pool.kv_heads, limits_.kv_heads);
   BATON_CHECK_EQ(pool.head_dim, limits_.head_dim);
+  BATON_CHECK_EQ(pool.latent_dim, limits_.latent_dim);
   BATON_CHECK(pool.dtype == activation_dtype_);
   BATON_CHECK(pool.format == limits_.kv_format);
   BATON_CHECK_EQ(pool.tables, limits_.kv_tables);
@@ -325,6 +342,7 @@ void CudaBackend::RopeWriteKv(const DeviceBatch& batch, const KvPool& pool,
   CheckPool(cuda, pool, args.layer);
   const KvPlace place = pool.PlaceOf(args.layer);
   const int64_t d = pool.head_dim;
+  BATON_CHECK_EQ(pool.latent_dim, 0);
   CheckRows(args.qkv, cuda.rows, (args.query_heads + 2 * pool.kv_heads) * d);
   CheckRows(args.q_out, cuda.rows, args.query_heads * d);
   const CudaRopeTable unrotated;
@@ -366,9 +384,9 @@ void CudaBackend::Attention(const DeviceBatch& batch, const KvPool& pool,
   CheckPool(cuda, pool, args.layer);
   const KvPlace place = pool.PlaceOf(args.layer);
   BATON_CHECK_EQ(args.query_heads, limits_.query_heads);
-  const int64_t width = int64_t{args.query_heads} * pool.head_dim;
-  CheckRows(args.q, cuda.rows, width);
-  CheckRows(args.out, cuda.rows, width);
+  const int64_t heads = args.query_heads;
+  CheckRows(args.q, cuda.rows, heads * pool.head_dim);
+  CheckRows(args.out, cuda.rows, heads * pool.value_dim());
   BATON_CHECK(args.out.dtype == activation_dtype_);
   AttentionLaunch launch = {
       .q = F32(args.q),
@@ -381,6 +399,7 @@ void CudaBackend::Attention(const DeviceBatch& batch, const KvPool& pool,
       .kv_heads = pool.kv_heads,
       .group = args.query_heads / pool.kv_heads,
       .head_dim = pool.head_dim,
+      .latent_dim = pool.latent_dim,
       .scale = args.scale,
       .window = args.window,
       .score_cap = args.score_cap,
@@ -396,9 +415,12 @@ void CudaBackend::Attention(const DeviceBatch& batch, const KvPool& pool,
                                 runtime_->properties().shared_bytes),
       .kv_format = pool.format,
   };
-  LaunchAttentionSplit(launch, pool.dtype, cuda.split_blocks, stream_);
+  const bool latent = pool.latent_dim > 0;
+  BATON_CHECK(!latent || (args.window == 0 && !IsVariant(launch)));
+  (latent ? LaunchLatentSplit : LaunchAttentionSplit)(launch, pool.dtype, cuda.split_blocks,
+                                                      stream_);
   launch.items = cuda.d_tile_items;
-  LaunchAttentionTile(launch, pool.dtype, cuda.tile_items, stream_);
+  (latent ? LaunchLatentTile : LaunchAttentionTile)(launch, pool.dtype, cuda.tile_items, stream_);
 }
 
 void CudaBackend::MatMulGated(const Tensor& x, const PackedMatrix& gate_up, const GatedArgs& args,

@@ -8,6 +8,9 @@ set(BATON_CUDA_KERNELS
   kernels/experts.cu
   kernels/experts_matmul.cu
   kernels/experts_quantized.cu
+  kernels/latent_attention.cu
+  kernels/latent_matmul.cu
+  kernels/latent_write.cu
   kernels/matmul.cu
   kernels/matmul_tile.cu
   kernels/norm.cu
@@ -19,6 +22,7 @@ set(BATON_CUDA_KERNELS
 set(BATON_CUDA_HOST_SOURCES
   cuda_backend.cc
   expert_operations.cc
+  latent_operations.cc
   matrices/device_weights.cc
   matrices/expert_group.cc
   matrices/gated_product.cc

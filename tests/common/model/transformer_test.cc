@@ -335,6 +335,12 @@ INSTANTIATE_TEST_SUITE_P(Families, EmulatedFamilyTest,
                            return NameOf(std::get<0>(info.param)) + "_" +
                                   std::get<1>(info.param).name;
                          });
+INSTANTIATE_TEST_SUITE_P(Latent, EmulatedFamilyTest,
+                         ::testing::Combine(kLatent, ::testing::ValuesIn(DevicesOf(true))),
+                         [](const auto& info) {
+                           return NameOf(std::get<0>(info.param)) + "_" +
+                                  std::get<1>(info.param).name;
+                         });
 INSTANTIATE_TEST_SUITE_P(
     Shapes, GatedRangeTest,
     ::testing::Combine(::testing::Values("tiny-llama-gated", "tiny-llama-gated-gptq",

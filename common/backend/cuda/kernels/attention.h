@@ -62,8 +62,9 @@ struct AttentionLaunch {
   int64_t block_stride_bytes;  // below 4 GiB
   int block_tokens_log2;       // 4 or more
   int kv_heads;
-  int group;     // query heads a KV head
-  int head_dim;  // a multiple of 8, at most 256
+  int group;           // query heads a KV head
+  int head_dim;        // a multiple of 8, at most 256
+  int latent_dim = 0;  // of latent attention alone: latent.h
   float scale;
   int window;                    // 0: all
   float score_cap = 0;           // not 0: a scaled score s becomes score_cap * tanh(s / score_cap)

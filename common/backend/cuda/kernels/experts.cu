@@ -77,6 +77,9 @@ struct Best {
   }
 };
 
+constexpr float kLog2E = 1.44269504088896340736f;
+BATON_DEVICE float Sigmoid(float x) { return Divide(1.0f, Add(1.0f, Exp2(Mul(x, -kLog2E)))); }
+
 // A warp a row; lane l has experts l, l + 32, ...
 BATON_KERNEL(kChooseThreads)
 ChooseExpertsKernel(ChooseExpertsLaunch launch) {
@@ -91,6 +94,12 @@ ChooseExpertsKernel(ChooseExpertsLaunch launch) {
     values[i] = expert < launch.experts ? LoadGlobal(logits + expert) : -kInfinity;
     // An infinity less itself is NaN.
     if (expert < launch.experts && Add(values[i], -values[i]) != 0) finite = 0;
+    if (launch.sigmoid && expert < launch.experts) {
+      values[i] = Sigmoid(values[i]);
+      if (launch.choice_bias != nullptr) {
+        values[i] = Add(values[i], LoadGlobal(launch.choice_bias + expert));
+      }
+    }
   }
   BATON_UNROLL for (int mask = 16; mask > 0; mask /= 2) finite &= ShuffleXor(finite, mask);
 
@@ -113,18 +122,23 @@ ChooseExpertsKernel(ChooseExpertsLaunch launch) {
   // NaN has no place in an order: a row that is not finite has the first experts.
   if (finite == 0 && Lane() < launch.per_token) mine.expert = Lane();
 
-  constexpr float kLog2E = 1.44269504088896340736f;
   const auto part = [&](float logit) { return Exp2(Mul(Add(logit, -largest), kLog2E)); };
   const bool chooses = Lane() < launch.per_token;
+  // Of a sigmoid without the bias.
+  const float own = !chooses          ? 0
+                    : !launch.sigmoid ? part(mine.logit)
+                                      : Sigmoid(LoadGlobal(logits + mine.expert));
   float total = 0;
   if (launch.normalized) {
-    total = chooses ? part(mine.logit) : 0;
-  } else {
+    total = own;
+  } else if (!launch.sigmoid) {
     BATON_UNROLL for (int i = 0; i < kValues; ++i) {
       if (i * kWarpLanes + Lane() < launch.experts) total = Add(total, part(values[i]));
     }
   }
   total = WarpSum(total);
+  // As ChooseExperts.
+  if (launch.sigmoid) total = launch.normalized ? Add(total, 1e-20f) : 1.0f;
   int place = 0;
   for (int j = 0; j < launch.per_token; ++j) {
     if (Shuffle(mine.expert, j) < mine.expert) ++place;
@@ -132,7 +146,7 @@ ChooseExpertsKernel(ChooseExpertsLaunch launch) {
   if (!chooses) return;
   const int pair = row * launch.per_token + place;
   StoreGlobal(launch.chosen + pair, mine.expert);
-  const float weight = Divide(part(mine.logit), total);
+  const float weight = Mul(Divide(own, total), launch.scale);
   StoreGlobal(launch.weights + pair, finite == 0 ? BitsFloat(0x7fc00000u) : weight);
   AtomicAdd(launch.counts + mine.expert, 1u);
 }
@@ -216,13 +230,15 @@ SumExpertsKernel(SumExpertsLaunch launch) {
   if (column >= launch.cols) return;
   const int64_t first = int64_t{row} * launch.per_token;
   float sums[kSumColumns] = {};
+  float* const out = launch.out + row * launch.out_stride + column;
+  if (launch.accumulates) Unpack4(LoadFresh16(out), sums);
   for (int choice = 0; choice < launch.per_token; ++choice) {
     float results[kSumColumns];
     Unpack4(Load16(launch.results + (first + choice) * launch.result_stride + column), results);
     const float weight = LoadGlobal(launch.weights + first + choice);
     BATON_UNROLL for (int i = 0; i < kSumColumns; ++i) sums[i] = Fma(weight, results[i], sums[i]);
   }
-  Store16(launch.out + row * launch.out_stride + column, Pack4(sums));
+  Store16(out, Pack4(sums));
 }
 
 unsigned Tiles(int size, int tile) { return static_cast<unsigned>((size + tile - 1) / tile); }

@@ -54,7 +54,10 @@ struct ChooseExpertsLaunch {
   int rows;
   int experts;      // at most kMostExperts
   int per_token;    // at most kMostChoices, and experts
-  bool normalized;  // as ExpertRouting (backend/experts.h), whose rules hold
+  bool normalized;  // as ExpertRouting (backend/experts.h), whose rules hold, like those below
+  bool sigmoid = false;
+  float scale = 1;
+  const float* choice_bias = nullptr;  // [experts], or null
 };
 
 void LaunchChooseExperts(const ChooseExpertsLaunch& launch, Stream stream);
@@ -135,6 +138,7 @@ struct SumExpertsLaunch {
   int64_t out_stride;
   int cols;  // a multiple of 4, as the strides
   int per_token;
+  bool accumulates = false;  // added to what `out` has
 };
 
 void LaunchSumExperts(const SumExpertsLaunch& launch, int rows, Stream stream);

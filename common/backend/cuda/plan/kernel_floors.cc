@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/backend/cuda/kernels/index_maps.h"
+#include "common/backend/cuda/kernels/latent.h"
 #include "common/backend/quantized.h"
 #include "common/backend/tensor.h"
 
@@ -116,6 +117,48 @@ MovedBytes AttentionPartialsFloor(absl::Span<const SequenceEntry> sequences,
     rows += std::min(kRowTile, sequence.row_count * group - item.first_packed_row);
   }
   return {.read = 0, .written = rows * kv_heads * (2 + PaddedDim(head_dim)) * kFloat};
+}
+
+MovedBytes LatentAttentionFloor(absl::Span<const SequenceEntry> sequences,
+                                const LatentFloorShape& shape) {
+  const int head_dim = shape.latent_dim + shape.rotated;
+  int64_t tokens = 0, rows = 0;
+  for (const SequenceEntry& sequence : sequences) {
+    if (sequence.row_count == 0) continue;
+    tokens += sequence.context + sequence.row_count;
+    rows += sequence.row_count;
+  }
+  return {.read = tokens * KvHeadRowBytes(shape.format, head_dim) +
+                  kFloat * rows * shape.heads * head_dim,
+          .written = kElement * rows * shape.heads * shape.latent_dim};
+}
+
+double LatentAttentionOperations(absl::Span<const SequenceEntry> sequences,
+                                 const LatentFloorShape& shape) {
+  // As if keys and values had half of the elements of both.
+  const int dims = 2 * shape.latent_dim + shape.rotated;
+  return AttentionOperations(sequences, 1, shape.heads, dims, 0) / 2;
+}
+
+MovedBytes LatentPartialsFloor(absl::Span<const AttentionItem> split_items) {
+  int64_t floats = 0;
+  for (const AttentionItem& item : split_items) {
+    if (item.split_count > 1) floats += kLatentPartialFloats;
+  }
+  return {.read = 0, .written = floats * kFloat};
+}
+
+MovedBytes LatentWriteFloor(int64_t rows, int64_t positions, int plain,
+                            const LatentFloorShape& shape) {
+  const int64_t heads = shape.heads, head_dim = shape.latent_dim + shape.rotated;
+  return {.read = kFloat * (rows * (heads * (plain + shape.rotated) + head_dim) +
+                            positions * shape.rotated + shape.latent_dim),
+          .written = rows * (heads * (kElement * plain + kFloat * shape.rotated) +
+                             KvHeadRowBytes(shape.format, static_cast<int>(head_dim)))};
+}
+
+MovedBytes HeadMatMulFloor(int64_t rows, int64_t heads, int64_t n, int64_t k) {
+  return {.read = kElement * heads * (n * k + rows * k), .written = kFloat * rows * heads * n};
 }
 
 MovedBytes NormFloor(int64_t rows, int64_t cols, bool has_delta, int64_t out_element_bytes,

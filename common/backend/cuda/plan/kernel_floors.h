@@ -62,6 +62,23 @@ MovedBytes AttentionPartialsFloor(absl::Span<const SequenceEntry> sequences,
                                   absl::Span<const AttentionItem> split_items, int kv_heads,
                                   int group, int head_dim, int window);
 
+// Latent attention (latent.h): a row of the pool of every token that some row of a sequence sees,
+// once for all of its rows and heads.
+struct LatentFloorShape {
+  int heads = 0, latent_dim = 0, rotated = 0;
+  KvFormat format = KvFormat::kPlain;
+};
+MovedBytes LatentAttentionFloor(absl::Span<const SequenceEntry> sequences,
+                                const LatentFloorShape& shape);
+double LatentAttentionOperations(absl::Span<const SequenceEntry> sequences,
+                                 const LatentFloorShape& shape);
+// On top of it, as AttentionPartialsFloor, but for whole row tiles.
+MovedBytes LatentPartialsFloor(absl::Span<const AttentionItem> split_items);
+// plain: of a head's query, the elements without a position.
+MovedBytes LatentWriteFloor(int64_t rows, int64_t positions, int plain,
+                            const LatentFloorShape& shape);
+MovedBytes HeadMatMulFloor(int64_t rows, int64_t heads, int64_t n, int64_t k);
+
 // out_element_bytes: of out, 2 or 4. weights: of the row and of the delta, 0 to 2.
 MovedBytes NormFloor(int64_t rows, int64_t cols, bool has_delta, int64_t out_element_bytes,
                      int weights = 1);

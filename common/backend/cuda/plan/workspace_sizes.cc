@@ -7,6 +7,7 @@
 #include "common/backend/cuda/kernels/blocks.h"
 #include "common/backend/cuda/kernels/experts.h"
 #include "common/backend/cuda/kernels/index_maps.h"
+#include "common/backend/cuda/kernels/latent.h"
 #include "common/backend/cuda/matrices/expert_group.h"
 #include "common/backend/cuda/runtime/arena.h"
 #include "common/backend/cuda/runtime/kv_copier.h"
@@ -30,7 +31,16 @@ absl::Status CheckSupported(const StepLimits& limits) {
     return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
                      absl::StrCat("--device cuda: ", what, " is ", found, ", expected ", expected));
   };
-  if (limits.head_dim % 8 != 0 || limits.head_dim > kMaxHeadDim) {
+  const int rotated = limits.head_dim - limits.latent_dim;
+  if (limits.latent_dim > 0 && (limits.latent_dim % 8 != 0 || limits.latent_dim > kMostLatentDim)) {
+    return unsupported("kv_lora_rank", limits.latent_dim,
+                       absl::StrCat("a multiple of 8 up to ", kMostLatentDim));
+  }
+  if (limits.latent_dim > 0 && (rotated % 8 != 0 || rotated > kMostRotatedDim)) {
+    return unsupported("qk_rope_head_dim", rotated,
+                       absl::StrCat("a multiple of 8 up to ", kMostRotatedDim));
+  }
+  if (limits.latent_dim == 0 && (limits.head_dim % 8 != 0 || limits.head_dim > kMaxHeadDim)) {
     return unsupported("head_dim", limits.head_dim, "a multiple of 8 up to 256");
   }
   if (limits.hidden_dim % 8 != 0) {
@@ -60,22 +70,24 @@ WorkspaceSizes WorkspaceSizes::For(const StepLimits& limits, DType activation,
   const int group = limits.query_heads / limits.kv_heads;
   const int dim = PaddedDim(limits.head_dim);
   const int64_t heads = limits.kv_heads;
-  const int64_t partial_bytes = heads * PartialFloats(dim) * int64_t{sizeof(float)};
+  const bool latent = limits.latent_dim > 0;
+  const int64_t partial_floats = latent ? kLatentPartialFloats : PartialFloats(dim);
+  const int64_t total_floats = latent ? kLatentTotalFloats : TotalFloats(dim);
+  const int counters = latent ? 1 : CounterCount(dim);
+  const int64_t partial_bytes = heads * partial_floats * int64_t{sizeof(float)};
   WorkspaceSizes sizes = {};
   sizes.room = RoomFor(limits.max_rows, limits.max_sequences, limits.max_positions, group,
                        static_cast<int>(kMaxPartialBytes / partial_bytes));
   sizes.upload = BatchUpload::DeviceBytes(limits, sizes.room);
   sizes.partials = static_cast<size_t>(sizes.room.partials * partial_bytes);
-  sizes.counters =
-      static_cast<size_t>(sizes.room.row_tiles * heads * CounterCount(dim)) * sizeof(unsigned);
-  sizes.totals =
-      static_cast<size_t>(sizes.room.tile_items * heads * TotalFloats(dim)) * sizeof(float);
+  sizes.counters = static_cast<size_t>(sizes.room.row_tiles * heads * counters) * sizeof(unsigned);
+  sizes.totals = static_cast<size_t>(sizes.room.tile_items * heads * total_floats) * sizeof(float);
   sizes.sampler = DeviceSampler::DeviceBytes(limits);
   sizes.products = products_bytes;
   sizes.quantized = QuantizedWorkspaces::For(limits);
   sizes.experts = ExpertWorkspace::DeviceBytes(limits);
   sizes.copied_blocks = kCopiedBlocksAtOnce * sizeof(BlockPair);
-  const int64_t chunk_bytes = 2 * heads * limits.block_tokens *
+  const int64_t chunk_bytes = (latent ? 1 : 2) * heads * limits.block_tokens *
                               (KvRowBytes(limits.kv_format, activation, limits.head_dim) +
                                KvRowParameterBytes(limits.kv_format));
   sizes.copier = CudaKvCopier::DeviceBytes(static_cast<size_t>(chunk_bytes));

@@ -462,13 +462,18 @@ TEST_F(CudaExpertsTest, SumsAreInTheOrderOfTheChoices) {
     DeviceArray<float> weights(static_cast<size_t>(rows * per_token));
     for (size_t i = 0; i < weights.size(); ++i) weights[i] = std::fabs(Normal());
     DeviceArray<float> out(static_cast<size_t>(rows * out_stride));
+    const bool accumulates = Coin();  // to 1 in all places
+    for (int64_t i = 0; accumulates && i < rows * cols; ++i) {
+      out[static_cast<size_t>(i / cols * out_stride + i % cols)] = 1;
+    }
     LaunchSumExperts({.results = results.data(),
                       .result_stride = result_stride,
                       .weights = weights.data(),
                       .out = out.data(),
                       .out_stride = out_stride,
                       .cols = cols,
-                      .per_token = per_token},
+                      .per_token = per_token,
+                      .accumulates = accumulates},
                      rows, nullptr);
     ASSERT_TRUE(out.MarginsIntact());
     for (int row = 0; row < rows; ++row) {
@@ -478,7 +483,7 @@ TEST_F(CudaExpertsTest, SumsAreInTheOrderOfTheChoices) {
           ASSERT_TRUE(std::isnan(found));
           continue;
         }
-        float sum = 0;
+        float sum = accumulates ? 1 : 0;
         for (int64_t j = 0; j < per_token; ++j) {
           const int64_t pair = row * per_token + j;
           sum = std::fma(weights[static_cast<size_t>(pair)],

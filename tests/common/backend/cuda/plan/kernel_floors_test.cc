@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "tests/common/backend/cuda/counted_experts.h"
+#include "tests/common/backend/cuda/counted_latent.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -23,7 +23,7 @@ constexpr double kGoal = 1.05;
 // Of kernels that keep something for themselves: more would be rows of it that are none.
 constexpr double kGoalWithKept = 1.01;
 
-class CudaKernelFloorsTest : public CountedExperts {
+class CudaKernelFloorsTest : public CountedLatent {
  protected:
   static Counted WithReason(Counted counted, std::string reason) {
     counted.reason = std::move(reason);
@@ -132,6 +132,21 @@ TEST_F(CudaKernelFloorsTest, EveryKernelMovesLittleMoreThanItsFloor) {
       Stage(3, 16'384, true),
       Stage(3, 16'384, false),
   };
+  // DeepSeek-V2-Lite's attention; two more of its heads make another row tile.
+  const LatentFloorShape lite = {.heads = 16, .latent_dim = 512, .rotated = 64};
+  LatentFloorShape int8 = lite, glm = lite;
+  int8.format = KvFormat::kInt8;
+  glm.heads = 20;
+  all.push_back(LatentAttention(2, 1, 255, lite));
+  all.push_back(WithReason(LatentAttention(2, 1, 1023, lite), split_sums));
+  all.push_back(WithReason(LatentAttention(2, 1, 1023, int8), split_sums));
+  all.push_back(WithReason(LatentAttention(2, 1, 1023, glm), split_sums));
+  all.push_back(LatentAttention(1, 48, 0, lite));
+  all.push_back(LatentWrite(8, 128, lite));
+  all.push_back(LatentWrite(8, 128, int8));
+  all.push_back(HeadMatMul(1, 16, 512, 128));
+  all.push_back(HeadMatMul(16, 16, 128, 512));
+  all.push_back(HeadMatMul(64, 4, 512, 128));
   for (const auto& [rows, chosen, bits] :
        {std::tuple(1, 4, 16), {1, 4, 4}, {8, 16, 16}, {8, 16, 4}, {64, 16, 16}, {256, 16, 16}}) {
     for (Counted& counted : Experts(rows, 4, 32, chosen, 512, 256, bits)) {
@@ -183,6 +198,17 @@ TEST(CudaKernelFloorsArithmeticTest, AttentionReadsEachTokenOnceForAllHeadsOfAGr
   sequences = {{0, 1, 2047, 0}};
   EXPECT_EQ(AttentionFloor(sequences, 4, 7, 128, 256).read, 256 * 2048 + 28 * 128 * 4);
   EXPECT_EQ(AttentionOperations(sequences, 4, 7, 128, 256), 256.0 * 28 * 128 * 4);
+}
+
+TEST(CudaKernelFloorsArithmeticTest, LatentsAreReadOnceForAllHeads) {
+  // DeepSeek-V2-Lite, 8 sequences of 2048 tokens: 2 bytes of 576 a token; q of 576, out of 512.
+  const std::vector<SequenceEntry> sequences(8, {0, 1, 2047, 0});
+  LatentFloorShape shape = {.heads = 16, .latent_dim = 512, .rotated = 64};
+  EXPECT_EQ(LatentAttentionFloor(sequences, shape).read, 8 * (2048 * 1152 + 16 * 576 * 4));
+  EXPECT_EQ(LatentAttentionFloor(sequences, shape).written, 8 * 16 * 512 * 2);
+  EXPECT_EQ(LatentAttentionOperations(sequences, shape), 8.0 * 2048 * 16 * 2 * (576 + 512));
+  shape.format = KvFormat::kInt8;
+  EXPECT_EQ(LatentAttentionFloor(sequences, shape).read, 8 * (2048 * 580 + 16 * 576 * 4));
 }
 
 TEST(CudaKernelFloorsArithmeticTest, CausalRowsSeeThoseBeforeThem) {

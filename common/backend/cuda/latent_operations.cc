@@ -1,0 +1,73 @@
+#include "common/backend/cuda/latent_operations.h"
+
+#include <bit>
+
+#include "common/backend/cuda/kernels/latent.h"
+#include "common/backend/cuda/matrices/device_weights.h"
+#include "common/backend/cuda/row_operations.h"
+#include "common/base/check.h"
+
+namespace baton::backend::cuda {
+
+void EnqueueLatentWrite(const CudaBatch& batch, const KvPool& pool, const LatentWriteArgs& args,
+                        Stream stream) {
+  const auto& rope = static_cast<const CudaRopeTable&>(*args.rope);
+  const KvPlace place = pool.PlaceOf(args.layer);
+  const int64_t heads = args.query_heads, rotated = 2 * int64_t{rope.half};
+  BATON_CHECK(rope.query_scale == nullptr);
+  BATON_CHECK_EQ(pool.head_dim, pool.latent_dim + rotated);
+  CheckRows(args.q, batch.rows, args.q.cols);
+  CheckRows(args.kv, batch.rows, pool.head_dim);
+  CheckRows(args.q_plain, batch.rows, args.q.cols - heads * rotated);
+  CheckRows(args.q_out, batch.rows, heads * pool.head_dim);
+  LaunchLatentWrite(
+      {.q = F32(args.q),
+       .q_stride = args.q.row_stride,
+       .kv = F32(args.kv),
+       .kv_stride = args.kv.row_stride,
+       .norm = F32(*args.norm, pool.latent_dim),
+       .norm_eps = args.norm_eps,
+       .cosine = static_cast<const float*>(rope.cosine->data()),
+       .sine = static_cast<const float*>(rope.sine->data()),
+       .half = rope.half,
+       .q_plain = args.q_plain.data,
+       .q_plain_stride = args.q_plain.row_stride,
+       .q_out = F32(args.q_out),
+       .q_out_stride = args.q_out.row_stride,
+       .layer = pool.Chunk(0, place.slot),
+       .block_stride_bytes = pool.block_stride_bytes,
+       .block_tokens_log2 = std::countr_zero(static_cast<unsigned>(pool.block_tokens)),
+       .query_heads = args.query_heads,
+       .plain = static_cast<int>(args.q_plain.cols / heads),
+       .latent_dim = pool.latent_dim,
+       .positions = batch.d_positions,
+       .sequence_of_row = batch.d_sequence_of_row,
+       .sequences = batch.SequencesOf(place.table),
+       .tables = batch.d_tables,
+       .kv_format = pool.format},
+      args.q_plain.dtype, batch.rows, stream);
+}
+
+void EnqueueHeadProducts(const HeadProductArgs& args, DType dtype, Stream stream) {
+  const auto& matrix = static_cast<const CudaMatrix&>(*args.heads);
+  const int64_t k = matrix.in_features(), heads = args.x.cols / k;
+  BATON_CHECK(args.x.dtype == dtype);
+  BATON_CHECK_EQ(matrix.out_features() % heads, 0);
+  const int64_t n = matrix.out_features() / heads;
+  CheckRows(args.x, args.out.rows, heads * k);
+  CheckRows(args.out, args.out.rows, args.out.cols);
+  BATON_CHECK(n <= args.out_stride && heads * args.out_stride <= args.out.cols);
+  LaunchHeadMatMul({.x = args.x.data,
+                    .x_stride = args.x.row_stride,
+                    .w = matrix.data(),
+                    .out = F32(args.out),
+                    .out_stride = args.out.row_stride,
+                    .head_stride = args.out_stride,
+                    .rows = static_cast<int>(args.x.rows),
+                    .heads = static_cast<int>(heads),
+                    .n = static_cast<int>(n),
+                    .k = static_cast<int>(k)},
+                   dtype, stream);
+}
+
+}  // namespace baton::backend::cuda
