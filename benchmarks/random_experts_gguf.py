@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Writes a GGUF file with the proportions of Qwen3-30B-A3B or gpt-oss-20b and random weights, for
-engine_bench.
+"""Writes a GGUF file with the proportions of Qwen3-30B-A3B, gpt-oss-20b or DeepSeek-V2-Lite and random
+weights, for engine_bench.
 
     random_experts_gguf.py FILE --layers 8 --type Q4_0
     random_experts_gguf.py FILE --model gpt-oss-20b --layers 6
+    random_experts_gguf.py FILE --model deepseek-v2-lite --layers 9
 
 It has fewer layers and a smaller vocabulary, so that it fits: a layer and its share of decode steps
 are those of the published model. Blocks have no mean, lest all tokens choose the same experts. Needs
@@ -34,12 +35,19 @@ class Shape(typing.NamedTuple):
     type: str  # of the experts
     others: str | None = None  # of the other matrices; None: the same
     gpt_oss: bool = False  # biases, sinks, windows, and no norms of queries and keys
+    latent: int = 0  # of latent attention: also a dense first layer, and shared experts
+    shared: int = 0  # experts
+
+
+# Of latent attention: elements of a head's key without position, and with one (once for all heads).
+PLAIN, ROTATED = 128, 64
 
 
 SHAPES = {
     "qwen3-30b-a3b": Shape("qwen3moe", 2048, 32, 4, 128, 128, 8, 768, "Q4_0"),
     # As published: its experts in MXFP4, the rest in 8 bits.
     "gpt-oss-20b": Shape("gpt-oss", 2880, 64, 8, 64, 32, 4, 2880, "MXFP4", "Q8_0", gpt_oss=True),
+    "deepseek-v2-lite": Shape("deepseek2", 2048, 16, 1, 128, 64, 6, 1408, "Q4_0", latent=512, shared=2),
 }
 
 
@@ -74,16 +82,28 @@ class Blocks:
         self._writer.add_tensor(name, values.astype(np.float32))
 
 
+def dense_ffn(shape):
+    return shape.expert_ffn if shape.gpt_oss else 10944 if shape.latent else 6144
+
+
 def add_config(writer, shape, layers):
     writer.add_context_length(32768)
     writer.add_embedding_length(shape.hidden)
     writer.add_block_count(layers)
-    writer.add_feed_forward_length(shape.expert_ffn if shape.gpt_oss else 6144)
+    writer.add_feed_forward_length(dense_ffn(shape))
     writer.add_head_count(shape.heads)
     writer.add_head_count_kv(shape.kv_heads)
-    writer.add_key_length(shape.head_dim)
-    writer.add_value_length(shape.head_dim)
-    writer.add_rope_dimension_count(shape.head_dim)
+    writer.add_key_length(shape.latent + ROTATED if shape.latent else shape.head_dim)
+    writer.add_value_length(shape.latent or shape.head_dim)
+    writer.add_rope_dimension_count(ROTATED if shape.latent else shape.head_dim)
+    if shape.latent:
+        writer.add_kv_lora_rank(shape.latent)
+        writer.add_key_length_mla(PLAIN + ROTATED)
+        writer.add_value_length_mla(shape.head_dim)
+        writer.add_leading_dense_block_count(1)
+        writer.add_expert_shared_count(shape.shared)
+        writer.add_expert_weights_scale(1.0)
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SOFTMAX)
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_rope_freq_base(150000 if shape.gpt_oss else 1e6)
     writer.add_expert_count(shape.experts)
@@ -121,6 +141,22 @@ def add_attention(blocks, layer, shape, kind):
         blocks.add_floats(layer + "attn_sinks.weight", shape.heads, deviation=1)
 
 
+def add_latent_attention(blocks, layer, shape, kind):
+    width = shape.heads * shape.head_dim
+    for name, rows, columns in (("attn_q", shape.heads * (PLAIN + ROTATED), shape.hidden),
+                                ("attn_kv_a_mqa", shape.latent + ROTATED, shape.hidden),
+                                ("attn_output", shape.hidden, width)):
+        blocks.add(f"{layer}{name}.weight", kind, rows, columns, deviation=columns ** -0.5)
+    for name, rows, columns in (("attn_k_b", shape.latent, PLAIN), ("attn_v_b", shape.head_dim, shape.latent)):
+        blocks.add(f"{layer}{name}.weight", "Q8_0", shape.heads, rows, columns, deviation=shape.latent ** -0.5)
+
+
+def add_mlp(blocks, layer, shape, kind, ffn, end=""):
+    for name, rows, columns in (("ffn_gate", ffn, shape.hidden), ("ffn_up", ffn, shape.hidden),
+                                ("ffn_down", shape.hidden, ffn)):
+        blocks.add(f"{layer}{name}{end}.weight", kind, rows, columns, deviation=columns ** -0.5)
+
+
 def add_experts(blocks, layer, shape):
     blocks.add_floats(layer + "ffn_gate_inp.weight", shape.experts, shape.hidden,
                       deviation=2 * shape.hidden ** -0.5)
@@ -153,12 +189,20 @@ def main():
     norms = [("output_norm", shape.hidden)]
     blocks.add("token_embd.weight", others, VOCABULARY, shape.hidden, deviation=1)
     blocks.add("output.weight", others, VOCABULARY, shape.hidden, deviation=2 * shape.hidden ** -0.5)
-    for layer in (f"blk.{i}." for i in range(args.layers)):
+    for index, layer in enumerate(f"blk.{i}." for i in range(args.layers)):
         norms += [(layer + "attn_norm", shape.hidden),
                   (layer + ("post_attention_norm" if shape.gpt_oss else "ffn_norm"), shape.hidden)]
-        if not shape.gpt_oss:
-            norms += [(layer + "attn_q_norm", shape.head_dim), (layer + "attn_k_norm", shape.head_dim)]
-        add_attention(blocks, layer, shape, others)
+        if shape.latent:
+            norms.append((layer + "attn_kv_a_norm", shape.latent))
+            add_latent_attention(blocks, layer, shape, others)
+            if index == 0:
+                add_mlp(blocks, layer, shape, others, dense_ffn(shape))
+                continue
+            add_mlp(blocks, layer, shape, others, shape.shared * shape.expert_ffn, "_shexp")
+        else:
+            if not shape.gpt_oss:
+                norms += [(layer + "attn_q_norm", shape.head_dim), (layer + "attn_k_norm", shape.head_dim)]
+            add_attention(blocks, layer, shape, others)
         add_experts(blocks, layer, shape)
     for name, size in norms:
         writer.add_tensor(name + ".weight", np.ones(size, np.float32))
