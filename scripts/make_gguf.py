@@ -257,6 +257,8 @@ def add_experts(writer, text):
         writer.add_expert_shared_count(text["n_shared_experts"])
         writer.add_expert_weights_scale(text["routed_scaling_factor"])
         writer.add_expert_weights_norm(text["norm_topk_prob"])
+        writer.add_expert_group_count(text.get("n_group", 1))
+        writer.add_expert_group_used_count(text.get("topk_group", 1))
         writer.add_expert_gating_func(
             gguf.ExpertGatingFuncType.SIGMOID if sigmoid else gguf.ExpertGatingFuncType.SOFTMAX)
     if text["model_type"] == "gpt_oss":

@@ -178,10 +178,10 @@ struct ExpertsArgs {
   ExpertRouting routing;
   const ExpertGroup* group = nullptr;  // of GroupExperts
   GatedArgs gating;
-  // Scratch, undefined afterwards. result rows: ExpertScratch::For.
+  // Scratch, undefined afterwards. Input and result rows: ExpertScratch::For.
   Tensor logits;        // f32 [rows, experts]
-  Tensor inputs;        // as x; or none
-  Tensor gate_up_rows;  // f32 [rows, 2f]; or none
+  Tensor inputs;        // [input rows, d], activation_dtype(); or none
+  Tensor gate_up_rows;  // f32 [input rows, 2f]; or none
   Tensor gated;         // [result rows, f], activation_dtype()
   Tensor results;       // f32 [result rows, d]
   Tensor out;           // f32 [rows, d]
@@ -234,7 +234,7 @@ struct AttentionArgs {
   // f32 [query_heads], or none: a score of each head without a value, which takes its share of the
   // softmax.
   const Buffer* sinks = nullptr;
-  Tensor q;    // f32, as RopeWriteKv left it
+  Tensor q;    // f32, as RopeWriteKv, or WriteLatentKv and MatMulHeads, left it
   Tensor out;  // [rows, query_heads * value_dim()], activation_dtype()
 };
 
@@ -402,7 +402,7 @@ class Backend {
   virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> PackHeads(
       absl::Span<const HostMatrix> heads) {
     return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
-                     "latent attention runs on CPUs only");
+                     "this device has no latent attention");
   }
   virtual void MatMulHeads(const HeadProductArgs& args) {
     BATON_CHECK(false) << "no latent attention";

@@ -18,9 +18,8 @@ constexpr int64_t kFloat = sizeof(float);
 
 int64_t MatrixBytes(int64_t rows, int64_t cols, const WeightFormat& format, DType activation) {
   if (!format.quantized()) return rows * cols * static_cast<int64_t>(SizeOf(activation));
-  const int64_t groups = (cols + format.group_size - 1) / format.group_size;
-  constexpr int64_t kScaleBits = 16;
-  return (rows * (cols * format.bits + groups * (kScaleBits + format.bits)) + 7) / 8;
+  const int64_t group = std::min<int64_t>(cols, format.group_size);
+  return backend::QuantizedExtentOf(rows, cols, format.bits, group).size_bytes();
 }
 
 MemorySize WeightSizes::total() const {
@@ -127,9 +126,16 @@ MemorySize RopeMemory(const ModelConfig& config, int max_positions) {
 
 Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_rows,
                         DType activation, const ScratchNeeds& needs) {
-  int64_t q = 0, qkv = 0, attended = 0, q_up = 0, ffn = 0, experts_count = 0;
+  int64_t q = 0, qkv = 0, attended = 0, q_up = 0, experts_count = 0;
   backend::ExpertScratch experts_rows;
-  bool needs_gate_up = needs.gate_up;
+  Workspaces::Shape gate_up = {0, 0, DType::kF32}, gated = {0, 0, activation};
+  const auto widen = [](Workspaces::Shape& shape, int64_t rows, int64_t cols) {
+    if (rows * cols > shape.rows * shape.cols) shape = {rows, cols, shape.dtype};
+  };
+  const auto add_mlp = [&](int64_t ffn) {
+    widen(gate_up, needs.gate_up ? max_rows : 0, 2 * ffn);
+    widen(gated, max_rows, ffn);
+  };
   for (const LayerSpec& layer : config.layers) {
     for (const SublayerSpec& sublayer : layer.sublayers) {
       if (const auto* attention = std::get_if<AttentionSpec>(&sublayer.body)) {
@@ -142,37 +148,37 @@ Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_r
                              latent.q_norm.size, int64_t{attention->query_heads} * latent.plain});
         if (latent.q_norm) q_up = std::max(q_up, latent.q_up.rows());
       } else if (const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body)) {
-        ffn = std::max<int64_t>({ffn, experts->expert.ffn_dim, experts->shared.ffn_dim});
+        add_mlp(experts->shared.ffn_dim);
         experts_count = std::max<int64_t>(experts_count, experts->count);
         const auto scratch = backend::ExpertScratch::For(max_rows, experts->routing.per_token,
                                                          needs.experts_at_once);
         experts_rows.inputs = std::max(experts_rows.inputs, scratch.inputs);
         experts_rows.results = std::max(experts_rows.results, scratch.results);
-        needs_gate_up = needs_gate_up || scratch.inputs > 0;
+        widen(gate_up, scratch.inputs, 2 * int64_t{experts->expert.ffn_dim});
+        widen(gated, scratch.results, experts->expert.ffn_dim);
       } else {
-        ffn = std::max<int64_t>(ffn, std::get<MlpSpec>(sublayer.body).ffn_dim);
+        add_mlp(std::get<MlpSpec>(sublayer.body).ffn_dim);
       }
     }
   }
   const int64_t rows = max_rows;
   const int64_t logit_rows = std::min(max_rows, max_logit_rows);
   const int64_t d = config.hidden_dim;
-  return {
-      .residual = {rows, d, DType::kF32},
-      .normed = {rows, d, activation},
-      .qkv = {rows, qkv, DType::kF32},
-      .q = {rows, q, DType::kF32},
-      .attended = {rows, attended, activation},
-      .q_up = {q_up > 0 ? rows : 0, q_up, DType::kF32},
-      .delta = {rows, d, DType::kF32},
-      .gate_up = {needs_gate_up ? std::max(rows, experts_rows.inputs) : 0, 2 * ffn, DType::kF32},
-      .gated = {std::max(rows, experts_rows.results), ffn, activation},
-      .expert_logits = {experts_count > 0 ? rows : 0, experts_count, DType::kF32},
-      .expert_inputs = {experts_rows.inputs, d, activation},
-      .expert_results = {experts_rows.results, d, DType::kF32},
-      .logit_residual = {logit_rows, d, DType::kF32},
-      .logit_q = {logit_rows, q, DType::kF32},
-      .logits = {logit_rows, LogitStride(config.vocab_size), DType::kF32}};
+  return {.residual = {rows, d, DType::kF32},
+          .normed = {rows, d, activation},
+          .qkv = {rows, qkv, DType::kF32},
+          .q = {rows, q, DType::kF32},
+          .attended = {rows, attended, activation},
+          .q_up = {q_up > 0 ? rows : 0, q_up, DType::kF32},
+          .delta = {rows, d, DType::kF32},
+          .gate_up = gate_up,
+          .gated = gated,
+          .expert_logits = {experts_count > 0 ? rows : 0, experts_count, DType::kF32},
+          .expert_inputs = {experts_rows.inputs, d, activation},
+          .expert_results = {experts_rows.results, d, DType::kF32},
+          .logit_residual = {logit_rows, d, DType::kF32},
+          .logit_q = {logit_rows, q, DType::kF32},
+          .logits = {logit_rows, LogitStride(config.vocab_size), DType::kF32}};
 }
 
 MemorySize WorkspaceMemory(const Workspaces& w) {

@@ -33,7 +33,7 @@ struct MemorySize {
 // How the matrices of the layers are kept; embedding and LM head are never quantised.
 struct WeightFormat {
   int bits = 0;          // 4 or 8; 0: the activations' type
-  int group_size = 128;  // columns that share a scale (16 bits) and a zero point (`bits` bits)
+  int group_size = 128;  // columns that share a scale and a zero point, 32 bits on a device
   bool mxfp4 = false;    // experts alone, in 4 bits; 32 columns share a scale of 8 bits
 
   bool quantized() const { return bits > 0; }
@@ -87,9 +87,10 @@ struct Workspaces {
   Shape attended;  // activation [rows, Hq h]; of latent attention: LatentSpec
   Shape q_up;      // f32 [rows, Hq (plain + rotated)], or no rows: LatentSpec
   Shape delta;     // f32 [rows, d]
-  Shape gate_up;   // f32 [rows, 2 f], or no rows
-  Shape gated;     // activation [rows, f]
-  // No rows without experts; backend::ExpertScratch. gated has rows for their results, too.
+  // Of the MLP that needs the most, experts (backend::ExpertScratch) included.
+  Shape gate_up;  // f32 [rows, 2 f], or no rows
+  Shape gated;    // activation [rows, f]
+  // No rows without experts.
   Shape expert_logits;   // f32 [rows, experts]
   Shape expert_inputs;   // activation [input rows, d]
   Shape expert_results;  // f32 [result rows, d]

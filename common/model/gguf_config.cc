@@ -109,10 +109,25 @@ absl::Status GgufConfig::CopyInteger(absl::string_view key, absl::string_view fi
   return absl::OkStatus();
 }
 
-absl::Status GgufConfig::CopyBool(absl::string_view key, absl::string_view field) {
+absl::Status GgufConfig::CopyBool(absl::string_view key, absl::string_view field, bool if_absent) {
   BATON_ASSIGN_OR_RETURN(const auto value, file_.Bool(Key(key)));
-  if (value) config_.AddBool(field, *value);
+  config_.AddBool(field, value.value_or(if_absent));
   return absl::OkStatus();
+}
+
+absl::Status GgufConfig::CopyExpertGroups() {
+  // Without the keys, files of DeepSeek-V2 and V3 are too old to say that their experts are in
+  // groups; their smaller siblings, which have none, have at most so many experts.
+  constexpr int kMostWithoutGroups = 64;
+  BATON_ASSIGN_OR_RETURN(const auto groups, Integer("expert_group_count"));
+  BATON_ASSIGN_OR_RETURN(const auto used, Integer("expert_group_used_count"));
+  if (groups.value_or(0) != 0) config_.AddInteger("n_group", *groups);
+  if (used.value_or(0) != 0) config_.AddInteger("topk_group", *used);
+  if (groups.value_or(0) != 0 || experts_ <= kMostWithoutGroups) return absl::OkStatus();
+  return file_.Unsupported(
+      Key("expert_count"),
+      absl::StrCat("found ", experts_, " without ", Key("expert_group_count"),
+                   ", expected at most ", kMostWithoutGroups, " or the number of their groups"));
 }
 
 absl::StatusOr<bool> GgufConfig::RoutesBySigmoid() const {
@@ -253,6 +268,15 @@ absl::Status GgufConfig::AddLatentHeads() {
   BATON_ASSIGN_OR_RETURN(const int64_t kv_heads, Required("attention.head_count_kv"));
   BATON_ASSIGN_OR_RETURN(const auto key_of_head, Integer("attention.key_length_mla"));
   BATON_ASSIGN_OR_RETURN(const auto value_of_head, Integer("attention.value_length_mla"));
+  for (const auto& [name, size] : {std::pair<const char*, int64_t>("attention.kv_lora_rank", rank),
+                                   {"rope.dimension_count", rotated},
+                                   {"attention.key_length", key},
+                                   {"attention.value_length", value},
+                                   {"attention.key_length_mla", key_of_head.value_or(1)},
+                                   {"attention.value_length_mla", value_of_head.value_or(1)}}) {
+    if (size >= 0 && size <= kMaxHidden) continue;
+    return file_.Invalid(Key(name), absl::StrCat("found ", size, ", expected 0 to ", kMaxHidden));
+  }
   const auto expect = [&](absl::string_view name, int64_t found, int64_t expected) {
     if (found == expected) return absl::OkStatus();
     return file_.Unsupported(

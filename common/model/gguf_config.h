@@ -49,7 +49,9 @@ class GgufConfig {
   // If the file has it.
   absl::Status CopyReal(absl::string_view key, absl::string_view field);
   absl::Status CopyInteger(absl::string_view key, absl::string_view field);
-  absl::Status CopyBool(absl::string_view key, absl::string_view field);
+  absl::Status CopyBool(absl::string_view key, absl::string_view field, bool if_absent);
+  // n_group and topk_group.
+  absl::Status CopyExpertGroups();
   // attention.sliding_window; whether there is one.
   absl::StatusOr<bool> CopyWindow();
   // attention.sliding_window_pattern, if there is one: of each layer whether it slides, or the

@@ -219,7 +219,7 @@ absl::StatusOr<WeightFormat> ParseWeightFormat(const JsonFields& config) {
 double BytesPerElement(const WeightFormat& format, DType activation) {
   if (!format.quantized()) return static_cast<double>(SizeOf(activation));
   if (format.mxfp4) return (4 + 8.0 / format.group_size) / 8;
-  return (format.bits + (16.0 + format.bits) / format.group_size) / 8;
+  return (format.bits + 32.0 / format.group_size) / 8;
 }
 
 StepBytes DecodeStepBytes(const ModelCosts& costs, const WeightFormat& format, DType activation,

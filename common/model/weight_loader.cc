@@ -367,6 +367,17 @@ absl::StatusOr<std::unique_ptr<Buffer>> WeightLoader::Vector(absl::Span<const Pa
   return ToDevice(values);
 }
 
+absl::StatusOr<std::unique_ptr<Buffer>> WeightLoader::FiniteVector(const Part& part) {
+  BATON_ASSIGN_OR_RETURN(const std::vector<float> values, Floats({part}));
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (std::isfinite(values[i])) continue;
+    return absl::InvalidArgumentError(absl::StrCat(checkpoint_.Find(part.name)->file->path(), ": ",
+                                                   part.name, "[", i, "]: found ", values[i],
+                                                   ", expected a finite number"));
+  }
+  return ToDevice(values);
+}
+
 absl::StatusOr<std::vector<float>> WeightLoader::Norm(const std::string& name,
                                                       const NormSpec& norm) {
   BATON_ASSIGN_OR_RETURN(std::vector<float> values, Floats({{name, norm.size}}));

@@ -88,6 +88,8 @@ class WeightLoader {
   absl::StatusOr<std::vector<float>> Table(const std::string& name, int64_t rows, int64_t cols);
   // Vectors one behind the other, as f32.
   absl::StatusOr<std::unique_ptr<backend::Buffer>> Vector(absl::Span<const Part> parts);
+  // INVALID_ARGUMENT for a value that is not finite.
+  absl::StatusOr<std::unique_ptr<backend::Buffer>> FiniteVector(const Part& part);
   // The weight of a norm, as it is multiplied with.
   absl::StatusOr<std::vector<float>> Norm(const std::string& name, const NormSpec& norm);
   absl::StatusOr<std::unique_ptr<backend::Buffer>> ToDevice(absl::Span<const float> values);

@@ -222,7 +222,7 @@ class LayerLoader {
     if (spec.choice_bias) {
       BATON_ASSIGN_OR_RETURN(
           weights.choice_bias,
-          loader_.Vector({{names_.InLayer(layer_, spec.choice_bias), spec.count}}));
+          loader_.FiniteVector({names_.InLayer(layer_, spec.choice_bias), spec.count}));
     }
     if (spec.shared.ffn_dim > 0) {
       BATON_ASSIGN_OR_RETURN(weights.shared, Mlp(spec.shared, norm_before));

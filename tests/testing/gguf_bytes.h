@@ -32,6 +32,9 @@ class GgufBytes {
   GgufBytes& Add(const std::string& key, uint32_t value) {
     return AddRaw(key, 4, LittleEndian(value));
   }
+  GgufBytes& Add(const std::string& key, int64_t value) {
+    return AddRaw(key, 11, LittleEndian(value));
+  }
   GgufBytes& Add(const std::string& key, float value) {
     return AddRaw(key, 6, LittleEndian(value));
   }

@@ -36,7 +36,7 @@ struct AttentionRunner::Step {
 void AttentionRunner::Run(const CpuBatch& batch, const KvPool& kv, const AttentionArgs& args) {
   BATON_CHECK_EQ(args.query_heads % kv.kv_heads, 0);
   const int group = args.query_heads / kv.kv_heads;
-  BATON_CHECK_LE(group, kTileColumns);
+  BATON_CHECK_LE(group, kMostGroup);
   BATON_CHECK_EQ(kSplitTokens % kv.block_tokens, 0);
   BATON_CHECK_EQ(kv.block_tokens % 4, 0);
   const int64_t value_stride = RoundUp(kv.value_dim(), 16);

@@ -23,6 +23,9 @@ namespace baton::backend {
 // Not thread-safe: one Run at a time.
 class AttentionRunner {
  public:
+  // Query heads of a KV head: a row's are of one tile.
+  static constexpr int kMostGroup = kTileColumns;
+
   // With `bf16`, queries and softmax probabilities may be rounded to bfloat16, as activations are.
   AttentionRunner(const Kernels& kernels, bool bf16, ThreadPool& pool)
       : kernels_(kernels), bf16_(bf16), pool_(pool) {}

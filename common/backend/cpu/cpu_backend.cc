@@ -89,6 +89,16 @@ class CpuBackend final : public Backend {
   }
   DType activation_dtype() const override { return activation_dtype_; }
 
+  absl::Status Prepare(const StepLimits& limits) override {
+    if (limits.kv_heads == 0 ||
+        limits.query_heads / limits.kv_heads <= AttentionRunner::kMostGroup) {
+      return absl::OkStatus();
+    }
+    return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
+                     absl::StrCat("--device cpu: num_attention_heads is ", limits.query_heads,
+                                  " with ", limits.kv_heads, " KV heads, expected at most ",
+                                  AttentionRunner::kMostGroup, " for each of them"));
+  }
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) override;
   absl::StatusOr<std::unique_ptr<Buffer>> AllocateShared(size_t size_bytes) override;
   void CopyToDevice(void* device, const void* host, size_t size_bytes) override {

@@ -53,13 +53,11 @@ absl::StatusOr<ModelConfig> Describe(const JsonFields& config, const ClassDefaul
                                     .up = {"mlp.experts.*.up_proj", "ffn_up_exps.*"},
                                     .down = {"mlp.experts.*.down_proj", "ffn_down_exps.*"},
                                     .count_key = "n_routed_experts"},
-                                   routing.normalized, has_experts, &model));
+                                   routing, has_experts, &model));
   BATON_ASSIGN_OR_RETURN(const int shared, config.IntOr("n_shared_experts", 0, kMaxExperts, 0));
   for (LayerSpec& layer : model.layers) {
     auto* experts = std::get_if<ExpertsSpec>(&layer.sublayers[1].body);
     if (experts == nullptr) continue;
-    routing.per_token = experts->routing.per_token;
-    experts->routing = routing;
     if (routing.sigmoid) {
       experts->choice_bias = {"mlp.gate.e_score_correction_bias", "exp_probs_b.bias"};
     }
@@ -146,6 +144,7 @@ absl::StatusOr<ModelConfig> DescribeGlm4MoeLite(const JsonFields& config) {
 // Both have one name there, and their routers tell them apart.
 absl::Status AddDeepseekGguf(GgufConfig& config) {
   BATON_RETURN_IF_ERROR(config.CopyExperts("n_routed_experts", "moe_intermediate_size"));
+  BATON_RETURN_IF_ERROR(config.CopyExpertGroups());
   BATON_ASSIGN_OR_RETURN(const auto dense, config.Integer("leading_dense_block_count"));
   BATON_ASSIGN_OR_RETURN(const bool sigmoid, config.RoutesBySigmoid());
   if (sigmoid) {
@@ -160,7 +159,7 @@ absl::Status AddDeepseekGguf(GgufConfig& config) {
   }
   BATON_RETURN_IF_ERROR(config.CopyInteger("expert_shared_count", "n_shared_experts"));
   BATON_RETURN_IF_ERROR(config.CopyReal("expert_weights_scale", "routed_scaling_factor"));
-  BATON_RETURN_IF_ERROR(config.CopyBool("expert_weights_norm", "norm_topk_prob"));
+  BATON_RETURN_IF_ERROR(config.CopyBool("expert_weights_norm", "norm_topk_prob", false));
   // The file has ten times less than mscale_all_dim, rounded to float32.
   BATON_ASSIGN_OR_RETURN(const auto multiplier, config.Real("rope.scaling.yarn_log_multiplier"));
   if (multiplier.value_or(0) != 0) {

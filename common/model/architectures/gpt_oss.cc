@@ -49,7 +49,7 @@ absl::StatusOr<ModelConfig> DescribeGptOss(const JsonFields& config) {
        .up = {"mlp.experts.*.up_proj", "ffn_up_exps.*"},
        .down = {"mlp.experts.*.down_proj", "ffn_down_exps.*"}},
       // A softmax over the chosen ones alone.
-      /*normalized=*/true, [](int) { return true; }, &model));
+      {.normalized = true}, [](int) { return true; }, &model));
   for (LayerSpec& layer : model.layers) {
     AttentionSpec& attention = layer.attention();
     attention.output.bias = attention.qkv.bias;

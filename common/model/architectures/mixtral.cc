@@ -25,7 +25,7 @@ absl::StatusOr<ModelConfig> DescribeMixtral(const JsonFields& config) {
        .gate = {"block_sparse_moe.experts.*.w1", "ffn_gate_exps.*"},
        .up = {"block_sparse_moe.experts.*.w3", "ffn_up_exps.*"},
        .down = {"block_sparse_moe.experts.*.w2", "ffn_down_exps.*"}},
-      /*normalized=*/true, [](int) { return true; }, &model));
+      {.normalized = true}, [](int) { return true; }, &model));
   return model;
 }
 

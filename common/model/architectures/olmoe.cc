@@ -22,7 +22,7 @@ absl::StatusOr<ModelConfig> DescribeOlmoe(const JsonFields& config) {
        .gate = {"mlp.experts.*.gate_proj", "ffn_gate_exps.*"},
        .up = {"mlp.experts.*.up_proj", "ffn_up_exps.*"},
        .down = {"mlp.experts.*.down_proj", "ffn_down_exps.*"}},
-      normalized, [](int) { return true; }, &model));
+      {.normalized = normalized}, [](int) { return true; }, &model));
   return model;
 }
 

@@ -34,7 +34,7 @@ absl::StatusOr<ModelConfig> DescribeQwen3Moe(const JsonFields& config) {
        .gate = {"mlp.experts.*.gate_proj", "ffn_gate_exps.*"},
        .up = {"mlp.experts.*.up_proj", "ffn_up_exps.*"},
        .down = {"mlp.experts.*.down_proj", "ffn_down_exps.*"}},
-      normalized,
+      {.normalized = normalized},
       [&](int layer) { return (layer + 1) % step == 0 && !absl::c_linear_search(dense, layer); },
       &model));
   return model;

@@ -202,15 +202,16 @@ absl::StatusOr<int> ExpertCount(const JsonFields& config, const ExpertNames& nam
 
 }  // namespace
 
-absl::Status AddExperts(const JsonFields& config, const ExpertNames& names, bool normalized,
+absl::Status AddExperts(const JsonFields& config, const ExpertNames& names,
+                        backend::ExpertRouting routing,
                         absl::FunctionRef<bool(int layer)> has_experts, ModelConfig* model) {
   // What only training reads.
   for (const char* key : {"output_router_logits", "router_jitter_noise"}) config.Ignore(key);
   ExpertsSpec experts;
   BATON_ASSIGN_OR_RETURN(experts.count, ExpertCount(config, names));
+  experts.routing = routing;
   BATON_ASSIGN_OR_RETURN(experts.routing.per_token,
                          config.Int("num_experts_per_tok", 1, experts.count));
-  experts.routing.normalized = normalized;
   BATON_ASSIGN_OR_RETURN(const int ffn, config.Int(names.ffn_key, 1, kMaxFfn));
   experts.router.parts = {{names.router, experts.count}};
   experts.router.cols = model->hidden_dim;
@@ -228,7 +229,12 @@ absl::Status AddExperts(const JsonFields& config, const ExpertNames& names, bool
 }
 
 absl::StatusOr<ClassDefaults> LatentDefaults(const JsonFields& config, ClassDefaults defaults) {
-  BATON_ASSIGN_OR_RETURN(defaults.head_dim, config.Int("qk_rope_head_dim", 2, kLargestHeadDim));
+  BATON_ASSIGN_OR_RETURN(const int rotated, config.Int("qk_rope_head_dim", 2, kLargestHeadDim));
+  if (rotated % 2 != 0) {
+    return config.Invalid("qk_rope_head_dim",
+                          absl::StrCat("found ", rotated, ", expected an even number"));
+  }
+  defaults.head_dim = rotated;
   return defaults;
 }
 

@@ -55,14 +55,15 @@ absl::Status SetWindows(const JsonFields& config, int window,
 // UNIMPLEMENTED unless layer_types, where a config has them, say what the layers do.
 absl::Status CheckLayerTypes(const JsonFields& config, const ModelConfig& model);
 
-// Experts in place of the MLPs of the layers for which `has_experts`: num_experts or
-// num_local_experts, of which a token takes num_experts_per_tok. Routers choose by softmax.
+// Experts in place of the MLPs of the layers for which `has_experts`, of which a token takes
+// num_experts_per_tok, which replaces routing.per_token.
 struct ExpertNames {
   absl::string_view ffn_key;  // of their intermediate size
   TensorName router, gate, up, down;
-  absl::string_view count_key = "";  // in place of both
+  absl::string_view count_key = "";  // else num_experts or num_local_experts
 };
-absl::Status AddExperts(const JsonFields& config, const ExpertNames& names, bool normalized,
+absl::Status AddExperts(const JsonFields& config, const ExpertNames& names,
+                        backend::ExpertRouting routing,
                         absl::FunctionRef<bool(int layer)> has_experts, ModelConfig* model);
 
 // Latent attention (LatentSpec) in place of what ReadDense has made of the config, with one

@@ -200,12 +200,14 @@ TEST_F(ServingPlanTest, QuantizationIsReadFromTheConfig) {
 }
 
 TEST_F(ServingPlanTest, LatentAttentionIsCostedThoughNotServed) {
-  dir_.Write("config.json", kLatent);
+  std::string text = kLatent;
+  text.replace(text.find("DeepseekV2"), 10, "DeepseekV3");
+  dir_.Write("config.json", text);
   question_.gpu = *FindGpu("h200");
   const auto plan = PlanServing(question_);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_FALSE(plan->served());
-  EXPECT_THAT(std::string(plan->refusal.message()), HasSubstr("DeepseekV2ForCausalLM"));
+  EXPECT_THAT(std::string(plan->refusal.message()), HasSubstr("DeepseekV3ForCausalLM"));
   EXPECT_EQ(plan->memory.token_bytes, 31'104);
   EXPECT_EQ(plan->memory.page_count,
             (plan->arena_bytes - plan->memory.weight_bytes) / (16 * 31'104));

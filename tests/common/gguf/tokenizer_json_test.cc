@@ -93,6 +93,7 @@ TEST_F(GgufTokenizerJsonTest, KnowsThePipelinesOfFamilies) {
   EXPECT_EQ(of("refact"), of("smollm"));  // Granite 3
   EXPECT_THAT(of("gpt-4o"), HasSubstr(R"(+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n)"));
   EXPECT_THAT(of("seed-coder"), HasSubstr(R"(| ?[^\\s\\p{L}\\p{N}\\r\\n]+|)"));
+  EXPECT_EQ(of("glm4"), of("dbrx"));
 }
 
 TEST_F(GgufTokenizerJsonTest, AddsBosAndEosAsAsked) {

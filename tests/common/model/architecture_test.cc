@@ -317,6 +317,8 @@ TEST(ArchitectureTest, OfLatentsRefusesByName) {
               HasSubstr("num_key_value_heads: found 2, expected 4"));
   EXPECT_THAT(replaced(R"("kv_lora_rank": 32)", R"("kv_lora_rank": 40)"),
               HasSubstr("kv_lora_rank: found 40, expected a multiple of 16"));
+  EXPECT_THAT(replaced(R"("qk_rope_head_dim": 16)", R"("qk_rope_head_dim": 15)"),
+              HasSubstr("qk_rope_head_dim: found 15, expected an even number"));
   EXPECT_THAT(replaced(R"("q_lora_rank": null,)", ""),
               HasSubstr("q_lora_rank: found nothing, expected an integer or null"));
   EXPECT_THAT(ParseLatents("Glm4MoeLiteForCausalLM",

@@ -163,11 +163,12 @@ TEST(DeviceMemoryTest, EveryAllocationIsRoundedUp) {
 TEST(DeviceMemoryTest, QuantizedMatricesAreTheirBitsScalesAndZeroPoints) {
   using backend::DType;
   EXPECT_EQ(MatrixBytes(512, 1024, {}, DType::kF16), 512 * 1024 * 2);
-  // Eight groups a row: 4-bit values, a 16-bit scale and a 4-bit zero point each.
-  EXPECT_EQ(MatrixBytes(512, 1024, {.bits = 4}, DType::kF16), 512 * (1024 / 2 + 8 * 20 / 8));
-  EXPECT_EQ(MatrixBytes(512, 1024, {.bits = 8, .group_size = 1024}, DType::kF16),
-            512 * (1024 + 24 / 8));
-  EXPECT_EQ(MatrixBytes(1, 130, {.bits = 4}, DType::kF16), (130 * 4 + 2 * 20) / 8);
+  // Eight groups a row: 4-bit values, and a word with scale and zero point each.
+  EXPECT_EQ(MatrixBytes(512, 1024, {.bits = 4}, DType::kF16), 512 * (1024 / 2 + 8 * 4));
+  EXPECT_EQ(MatrixBytes(512, 1024, {.bits = 8, .group_size = 1024}, DType::kF16), 512 * (1024 + 4));
+  // Whole tiles.
+  EXPECT_EQ(MatrixBytes(1, 1024, {.bits = 4}, DType::kF16),
+            MatrixBytes(backend::kQuantizedTileRows, 1024, {.bits = 4}, DType::kF16));
 }
 
 // No tensor of a step with fewer rows than logit rows has more of them.

@@ -111,6 +111,54 @@ TEST(GgufConfigTest, HasExperts) {
               HasSubstr("llama.expert_used_count: found nothing"));
 }
 
+// DeepSeek-V2-Lite's keys, with other sizes.
+GgufBytes LatentKeys(uint32_t experts) {
+  return Keys("deepseek2")
+      .Add("deepseek2.attention.kv_lora_rank", 32u)
+      .Add("deepseek2.rope.dimension_count", 16u)
+      .Add("deepseek2.attention.key_length_mla", 40u)
+      .Add("deepseek2.attention.value_length_mla", 24u)
+      .Add("deepseek2.attention.key_length", 48u)
+      .Add("deepseek2.attention.value_length", 32u)
+      .Add("deepseek2.expert_count", experts)
+      .Add("deepseek2.expert_used_count", 2u)
+      .Add("deepseek2.expert_shared_count", 2u)
+      .Add("deepseek2.expert_feed_forward_length", 16u);
+}
+
+TEST(GgufConfigTest, HasLatentsAndGroupsOfExperts) {
+  EXPECT_THAT(Config(LatentKeys(64)),
+              AllOf(HasSubstr("DeepseekV2ForCausalLM"), HasSubstr("\"kv_lora_rank\": 32"),
+                    HasSubstr("\"qk_nope_head_dim\": 24"), HasSubstr("\"v_head_dim\": 24"),
+                    HasSubstr("\"norm_topk_prob\": false"), Not(HasSubstr("n_group"))));
+  EXPECT_THAT(Config(LatentKeys(160)
+                         .Add("deepseek2.expert_gating_func", 2u)
+                         .Add("deepseek2.expert_group_count", 8u)
+                         .Add("deepseek2.expert_group_used_count", 3u)),
+              AllOf(HasSubstr("Glm4MoeLiteForCausalLM"), HasSubstr("\"norm_topk_prob\": false"),
+                    HasSubstr("\"n_group\": 8"), HasSubstr("\"topk_group\": 3")));
+  // DeepSeek-V2 before the keys of its groups.
+  EXPECT_THAT(Config(LatentKeys(160)),
+              HasSubstr("deepseek2.expert_count: found 160 without deepseek2.expert_group_count, "
+                        "expected at most 64 or the number of their groups"));
+}
+
+TEST(GgufConfigTest, LatentsOfAbsurdSizesAreRefused) {
+  for (const char* name : {"attention.kv_lora_rank", "rope.dimension_count", "attention.key_length",
+                           "attention.value_length"}) {
+    const std::string key = absl::StrCat("deepseek2.", name);
+    for (const int64_t size : {INT64_MIN, int64_t{-1}, INT64_MAX}) {
+      GgufBytes bytes = Keys("deepseek2");
+      for (const char* other : {"attention.kv_lora_rank", "rope.dimension_count",
+                                "attention.key_length", "attention.value_length"}) {
+        if (other != absl::string_view(name)) bytes.Add(absl::StrCat("deepseek2.", other), 16u);
+      }
+      EXPECT_THAT(Config(bytes.Add(key, size)),
+                  HasSubstr(absl::StrCat(key, ": found ", size, ", expected 0 to 131072")));
+    }
+  }
+}
+
 TEST(GgufConfigTest, RefusesByName) {
   const auto refused = [](const GgufBytes& bytes, const std::string& message) {
     EXPECT_THAT(Config(bytes), AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("x.gguf: " + message)));

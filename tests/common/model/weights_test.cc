@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/backend/cpu/cpu_backend.h"
 #include "common/model/transformer.h"
 #include "gmock/gmock.h"
@@ -33,11 +34,12 @@ std::unique_ptr<backend::Backend> CpuBackend() {
       .value();
 }
 
-// Loads tiny-llama with another header, and perhaps other bytes behind it.
+// Loads a checkpoint with another header, and perhaps other bytes behind it.
 absl::Status LoadChanged(const std::function<void(json& header)>& change,
                          const std::function<void(std::string& data)>& change_data = nullptr,
-                         std::unique_ptr<backend::Backend> backend = CpuBackend()) {
-  const std::string source = std::string(BATON_CHECKPOINT_DIR) + "/tiny-llama/";
+                         std::unique_ptr<backend::Backend> backend = CpuBackend(),
+                         const std::string& name = "tiny-llama") {
+  const std::string source = absl::StrCat(BATON_CHECKPOINT_DIR, "/", name, "/");
   const std::string bytes = ReadAll(source + "model.safetensors");
   EXPECT_FALSE(bytes.empty()) << "no checkpoint at " << source;
   if (bytes.empty()) return absl::NotFoundError(source);
@@ -181,6 +183,22 @@ TEST(WeightsTest, SaysWhatBecomesInfiniteInFloat16) {
   EXPECT_THAT(log, HasSubstr(": 2 of "));
   EXPECT_THAT(log, HasSubstr("weights are beyond what float16 holds and become infinite"));
   EXPECT_THAT(LogOfHalf({65519, 1}), Not(HasSubstr("infinite")));
+}
+
+// It would leave no order among the experts.
+TEST(WeightsTest, RefusesARoutersBiasThatIsNotFinite) {
+  const std::string name = "model.layers.1.mlp.gate.e_score_correction_bias";
+  for (const float bias : {std::nanf(""), HUGE_VALF, -HUGE_VALF}) {
+    uint64_t begin = 0;
+    const absl::Status status = LoadChanged(
+        [&](json& header) { begin = header.at(name).at("data_offsets").at(0); },
+        [&](std::string& data) { std::memcpy(&data[begin + sizeof(bias)], &bias, sizeof(bias)); },
+        CpuBackend(), "tiny-glm4-moe-lite");
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(absl::StrCat("model.safetensors: ", name, "[1]: found ", bias,
+                                       ", expected a finite number")));
+  }
 }
 
 TEST(WeightsTest, RefusesMorePositionsThanTheModelHas) {

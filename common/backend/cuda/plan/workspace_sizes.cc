@@ -58,6 +58,13 @@ absl::Status CheckSupported(const StepLimits& limits) {
     return unsupported("num_attention_heads", limits.query_heads,
                        absl::StrCat("a multiple of num_key_value_heads, ", limits.kv_heads));
   }
+  // An index of a row's heads of the queries by those of a group stays in 32 bits.
+  const int64_t group = limits.query_heads / limits.kv_heads;
+  if (limits.max_rows * group * group > INT32_MAX) {
+    return unsupported("num_attention_heads", limits.query_heads,
+                       absl::StrCat("fewer with ", limits.kv_heads, " KV heads in steps of ",
+                                    limits.max_rows, " tokens"));
+  }
   if (!std::has_single_bit(static_cast<unsigned>(limits.block_tokens)) ||
       limits.block_tokens < 16) {
     return unsupported("--block-size", limits.block_tokens, "a power of two from 16 on");

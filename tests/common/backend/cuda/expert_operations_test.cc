@@ -1,77 +1,118 @@
-// Routers by sigmoid, whose choice a bias decides, on the emulated device.
+// Layers of experts through the backend, on an emulated device.
 #include "common/backend/cuda/expert_operations.h"
 
-#include <algorithm>
 #include <cmath>
-#include <vector>
+#include <cstring>
 
-#include "common/backend/cuda/kernels/experts.h"
-#include "tests/common/backend/cuda/kernels/kernel_test.h"
+#include "tests/common/backend/cuda/expert_layer_test.h"
 
 namespace baton::backend::cuda {
 namespace {
 
-class CudaSigmoidRouterTest : public KernelTest {};
-
-TEST_F(CudaSigmoidRouterTest, ChoosesByScoreAndBiasAndWeighsByScore) {
-  SCOPED_TRACE(seed_);
-  for (int round = 0; round < Rounds(30, 6); ++round) {
-    ChangeMachine();
-    const int rows = Int(1, 9), experts = Int(1, round % 2 == 0 ? 70 : kMostExperts);
-    const int per_token = Int(1, std::min(experts, kMostChoices));
-    const bool normalized = Coin(), biased = Int(0, 3) > 0;
-    const float scale = Coin() ? 1.0f : 1.8f;
-    DeviceArray<float> logits(static_cast<size_t>(rows * experts)), bias(512);
-    for (size_t i = 0; i < logits.size(); ++i) logits[i] = Normal(round % 3 == 0 ? 20.0f : 2.0f);
-    for (size_t i = 0; i < bias.size(); ++i) bias[i] = Normal(0.5f);
-    DeviceArray<int32_t> chosen(static_cast<size_t>(rows * per_token));
-    DeviceArray<float> weights(chosen.size());
-    DeviceArray<unsigned> counts(std::vector<unsigned>(static_cast<size_t>(experts), 0));
-    LaunchChooseExperts({.logits = logits.data(),
-                         .logit_stride = experts,
-                         .chosen = chosen.data(),
-                         .weights = weights.data(),
-                         .counts = counts.data(),
-                         .rows = rows,
-                         .experts = experts,
-                         .per_token = per_token,
-                         .normalized = normalized,
-                         .sigmoid = true,
-                         .scale = scale,
-                         .choice_bias = biased ? bias.data() : nullptr},
-                        nullptr);
-    ASSERT_TRUE(chosen.MarginsIntact() && weights.MarginsIntact() && counts.MarginsIntact());
-    for (int row = 0; row < rows; ++row) {
-      const auto score = [&](int expert) {
-        return 1 / (1 + std::exp(-double{logits[static_cast<size_t>(row * experts + expert)]}));
-      };
-      const auto rank = [&](int expert) {
-        return score(expert) + (biased ? double{bias[static_cast<size_t>(expert)]} : 0);
-      };
-      const int32_t* mine = chosen.data() + row * per_token;
-      ASSERT_TRUE(std::adjacent_find(mine, mine + per_token, std::greater_equal<>()) ==
-                  mine + per_token)
-          << "not in the order of the experts";
-      double least = rank(mine[0]), sum = 0;
-      for (int j = 0; j < per_token; ++j) {
-        ASSERT_TRUE(mine[j] >= 0 && mine[j] < experts);
-        least = std::min(least, rank(mine[j]));
-        sum += score(mine[j]);
-      }
-      for (int expert = 0; expert < experts; ++expert) {
-        if (std::find(mine, mine + per_token, expert) != mine + per_token) continue;
-        // What is nearer than float32 tells apart may be either.
-        ASSERT_LE(rank(expert), least + 1e-6) << "row " << row << ", expert " << expert;
-      }
-      for (int j = 0; j < per_token; ++j) {
-        const double want = score(mine[j]) / (normalized ? sum + 1e-20 : 1) * double{scale};
-        ASSERT_NEAR(weights[static_cast<size_t>(row * per_token + j)], want, 4e-6 * want + 1e-30);
-      }
+class CudaExpertOperationsTest : public ExpertLayerTest {
+ protected:
+  CudaExpertOperationsTest() {
+    for (int i = 0; i < kExpertCount; ++i) {
+      matrices_.push_back(Matrix(2 * kInner, kWidth));
+      matrices_.push_back(Matrix(kWidth, kInner));
+      experts_.push_back({matrices_[matrices_.size() - 2].get(), matrices_.back().get()});
     }
-    unsigned all = 0;
-    for (const unsigned count : counts.values()) all += count;
-    EXPECT_EQ(all, static_cast<unsigned>(rows * per_token));
+    group_ = backend_->GroupExperts(experts_, {}).value();
+    const std::vector<float> router = Random(kExpertCount * kWidth);
+    router_ = backend_->PackRouter({router.data(), DType::kF32, kExpertCount, kWidth}).value();
+    x_.resize(static_cast<size_t>(kStepRows) * kWidth);
+    for (uint16_t& value : x_) value = static_cast<uint16_t>(0x3000 | (random_() & 0x8fff));
   }
+
+  // The results of some rows of x_, added to `shared` where it is not empty.
+  std::vector<float> Run(int first, int rows, const ExpertRouting& routing,
+                         const Buffer* choice_bias, const std::vector<float>& shared) {
+    const auto scratch = ExpertScratch::For(rows, kPerToken, true);
+    const DeviceTensor x = Empty(rows, kWidth, DType::kF16),
+                       logits = Empty(rows, kExpertCount, DType::kF32),
+                       gated = Empty(scratch.results, kInner, DType::kF16),
+                       results = Empty(scratch.results, kWidth, DType::kF32),
+                       out = Empty(rows, kWidth, DType::kF32);
+    const auto of_rows = [&](const auto& all) { return all.data() + first * kWidth; };
+    const size_t count = static_cast<size_t>(rows) * kWidth;
+    backend_->CopyToDevice(x.tensor.data, of_rows(x_), count * sizeof(uint16_t));
+    if (!shared.empty()) {
+      backend_->CopyToDevice(out.tensor.data, of_rows(shared), count * sizeof(float));
+    }
+    backend_->Experts({.x = x.tensor,
+                       .router = router_.get(),
+                       .router_bias = nullptr,
+                       .choice_bias = choice_bias,
+                       .routing = routing,
+                       .group = group_.get(),
+                       .gating = {},
+                       .logits = logits.tensor,
+                       .inputs = {},
+                       .gate_up_rows = {},
+                       .gated = gated.tensor,
+                       .results = results.tensor,
+                       .out = out.tensor,
+                       .accumulates = !shared.empty()});
+    std::vector<float> host(count);
+    backend_->CopyToHost(host.data(), out.tensor.data, count * sizeof(float));
+    return host;
+  }
+
+  std::vector<std::unique_ptr<PackedMatrix>> matrices_;
+  std::vector<ExpertMatrices> experts_;
+  std::unique_ptr<ExpertGroup> group_;
+  std::unique_ptr<PackedMatrix> router_;
+  std::vector<uint16_t> x_;
+};
+
+// More rows than are computed at once: the parts share no result, and each has its rows of what is
+// added to.
+TEST_F(CudaExpertOperationsTest, ARowHasTheBitsThatItHasAlone) {
+  const std::vector<float> shared = Random(int64_t{kStepRows} * kWidth);
+  for (const bool accumulates : {false, true}) {
+    SCOPED_TRACE(accumulates);
+    const ExpertRouting routing = {.per_token = kPerToken, .normalized = true};
+    const std::vector<float> added = accumulates ? shared : std::vector<float>();
+    const std::vector<float> all = Run(0, kStepRows, routing, nullptr, added);
+    for (const int row : {0, 1, static_cast<int>(kExpertRowsAtOnce) - 1,
+                          static_cast<int>(kExpertRowsAtOnce), kStepRows - 1}) {
+      const std::vector<float> alone = Run(row, 1, routing, nullptr, added);
+      EXPECT_EQ(std::memcmp(alone.data(), &all[static_cast<size_t>(row) * kWidth],
+                            kWidth * sizeof(float)),
+                0)
+          << "row " << row;
+      EXPECT_NE(alone[0], 0);
+    }
+  }
+}
+
+TEST_F(CudaExpertOperationsTest, TheSumIsAddedToWhatTheSharedExpertsLeft) {
+  const std::vector<float> shared = Random(int64_t{kStepRows} * kWidth);
+  const ExpertRouting routing = {.per_token = kPerToken, .sigmoid = true, .scale = 1.5f};
+  const std::vector<float> own = Run(0, kStepRows, routing, nullptr, {});
+  const std::vector<float> sums = Run(0, kStepRows, routing, nullptr, shared);
+  for (size_t i = 0; i < sums.size(); ++i) {
+    ASSERT_NEAR(sums[i], double{own[i]} + double{shared[i]},
+                1e-5 * (std::fabs(own[i]) + std::fabs(shared[i]) + 1))
+        << i;
+  }
+}
+
+// Rows beyond the first part, too: a bias that decides leaves one pair of experts, whose results
+// are those of a layer that has no others.
+TEST_F(CudaExpertOperationsTest, TheBiasOfTheChoiceDecidesAndDoesNotWeigh) {
+  const ExpertRouting routing = {.per_token = kPerToken, .sigmoid = true, .scale = 1.5f};
+  const auto with_bias = [&](std::vector<float> bias) {
+    const auto buffer = backend_->Allocate(bias.size() * sizeof(float)).value();
+    backend_->CopyToDevice(buffer->data(), bias.data(), bias.size() * sizeof(float));
+    return Run(0, kStepRows, routing, buffer.get(), {});
+  };
+  const std::vector<float> first = with_bias({10, 10, 0}), weaker = with_bias({3, 2, 0}),
+                           other = with_bias({0, 10, 10});
+  EXPECT_EQ(first, weaker);
+  int differ = 0;
+  for (size_t i = 0; i < first.size(); ++i) differ += first[i] != other[i];
+  EXPECT_GT(differ, static_cast<int>(first.size()) * 9 / 10);
 }
 
 }  // namespace
