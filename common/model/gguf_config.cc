@@ -127,7 +127,7 @@ absl::Status GgufConfig::CopyExpertGroups() {
   return file_.Unsupported(
       Key("expert_count"),
       absl::StrCat("found ", experts_, " without ", Key("expert_group_count"),
-                   ", expected at most ", kMostWithoutGroups, " or the number of their groups"));
+                   ", expected at most ", kMostWithoutGroups, ", or that key"));
 }
 
 absl::StatusOr<bool> GgufConfig::RoutesBySigmoid() const {

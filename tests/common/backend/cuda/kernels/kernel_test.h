@@ -122,6 +122,10 @@ inline float ToF32(const void* bits, DType dtype) {
 inline uint16_t Round16(float value, DType dtype) {
   return dtype == DType::kF16 ? Half::FromF32(value) : BFloat16::FromF32(value);
 }
+inline float Rounded16(float value, DType dtype) {
+  const uint16_t bits = Round16(value, dtype);
+  return dtype == DType::kF16 ? Half::ToF32(bits) : BFloat16::ToF32(bits);
+}
 inline void FromF32(float value, DType dtype, void* bits) {
   if (dtype == DType::kF32) {
     std::memcpy(bits, &value, sizeof(value));

@@ -83,10 +83,7 @@ class LatentPool {
   std::vector<float> Read(int sequence, int token) const {
     std::vector<float> row =
         ReadKvRow(pool_, Chunk(sequence, token), 0, 0, token % pool_.block_tokens).values;
-    for (float& value : row) {
-      const uint16_t bits = Round16(value, shape_.dtype);
-      value = ToF32(&bits, shape_.dtype);
-    }
+    for (float& value : row) value = Rounded16(value, shape_.dtype);
     return row;
   }
 
