@@ -217,7 +217,7 @@ struct LatentWriteArgs {
   Tensor q_out;
 };
 
-// A product for each head, of its own columns of x with its own matrix.
+// Each head multiplies its own columns of x by its own matrix.
 struct HeadProductArgs {
   Tensor x;                             // [rows, heads * in], activation_dtype()
   const PackedMatrix* heads = nullptr;  // of PackHeads

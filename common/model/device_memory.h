@@ -87,7 +87,7 @@ struct Workspaces {
   Shape attended;  // activation [rows, Hq h]; of latent attention: LatentSpec
   Shape q_up;      // f32 [rows, Hq (plain + rotated)], or no rows: LatentSpec
   Shape delta;     // f32 [rows, d]
-  // Of the MLP that needs the most, experts (backend::ExpertScratch) included.
+  // The MLP that needs the most decides, experts (backend::ExpertScratch) included.
   Shape gate_up;  // f32 [rows, 2 f], or no rows
   Shape gated;    // activation [rows, f]
   // No rows without experts.

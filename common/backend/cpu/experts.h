@@ -43,10 +43,9 @@ class ExpertsRunner {
   std::vector<ChosenExpert> chosen_;  // [rows, per_token]
   std::vector<int64_t> counts_;       // [experts], of rows that chose it
   std::vector<Turn> turns_;
-  // Of this turn: [experts], the next place of each, or -1; and [rows, per_token], the place of
-  // each choice, or -1.
-  std::vector<int64_t> next_;
-  std::vector<int64_t> places_;
+  // RunTurns sets both; -1 stands for what is not computed in these turns.
+  std::vector<int64_t> next_;    // [experts], the place of the next row of each
+  std::vector<int64_t> places_;  // [rows, per_token], the place of each choice
   std::vector<MatMulProduct> products_;
 };
 

@@ -16,7 +16,7 @@
 namespace baton::model {
 namespace {
 
-// INVALID_ARGUMENT or UNIMPLEMENTED unless the key is absent or has one of the texts.
+// INVALID_ARGUMENT or UNIMPLEMENTED unless the key is absent or has the expected text.
 absl::Status ExpectText(const JsonFields& config, absl::string_view key,
                         absl::string_view expected) {
   BATON_ASSIGN_OR_RETURN(const auto found, config.OptionalString(key));
@@ -31,7 +31,7 @@ absl::Status ExpectOne(const JsonFields& config, absl::string_view key) {
   return config.Unsupported(key, absl::StrCat("found ", found, ", expected 1"));
 }
 
-// What both have, with experts in the layers for which `has_experts`.
+// Reads what both have. The layers for which `has_experts` have experts.
 absl::StatusOr<ModelConfig> Describe(const JsonFields& config, const ClassDefaults& class_defaults,
                                      backend::ExpertRouting routing,
                                      absl::FunctionRef<bool(int layer)> has_experts) {

@@ -124,7 +124,7 @@ ChooseExpertsKernel(ChooseExpertsLaunch launch) {
 
   const auto part = [&](float logit) { return Exp2(Mul(Add(logit, -largest), kLog2E)); };
   const bool chooses = Lane() < launch.per_token;
-  // Of a sigmoid without the bias.
+  // The bias of the choice has no part in the weight of a sigmoid.
   const float own = !chooses          ? 0
                     : !launch.sigmoid ? part(mine.logit)
                                       : Sigmoid(LoadGlobal(logits + mine.expert));
@@ -137,7 +137,7 @@ ChooseExpertsKernel(ChooseExpertsLaunch launch) {
     }
   }
   total = WarpSum(total);
-  // As ChooseExperts.
+  // ChooseExperts adds the same constant.
   if (launch.sigmoid) total = launch.normalized ? Add(total, 1e-20f) : 1.0f;
   int place = 0;
   for (int j = 0; j < launch.per_token; ++j) {

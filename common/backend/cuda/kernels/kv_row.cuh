@@ -60,6 +60,18 @@ struct RowRange {
   float least, largest;
   float nothing;  // 0; NaN if an element is a NaN or an infinity
 };
+BATON_DEVICE RowRange UnitRange(bool valid, const float (&x)[kUnitElements]) {
+  constexpr float kInfinity = __builtin_huge_valf();
+  RowRange range = {kInfinity, -kInfinity, 0};
+  BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) {
+    if (!valid) continue;
+    range.least = Least(range.least, x[i]);
+    range.largest = Greatest(range.largest, x[i]);
+    range.nothing = Fma(x[i], 0, range.nothing);
+  }
+  return range;
+}
+
 // A unit's codes to the row, and by the first unit the head's scale and zero.
 template <class Codes>
 BATON_DEVICE void WriteCodes(std::byte* row, std::byte* scale_and_zero, int unit, QuadPair dims,

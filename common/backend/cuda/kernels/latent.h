@@ -56,12 +56,12 @@ void LaunchLatentWrite(const LatentWriteLaunch& launch, DType dtype, int rows, S
 
 // Floats of a split's partial result of a row tile: m and l of 16 rows, then 16 sums of latents.
 inline constexpr int kLatentPartialFloats = 16 * (2 + kMostLatentDim);
-// Of what a tile item of 64 packed rows keeps of the splits before.
+// Floats of the total that a tile item of 64 packed rows keeps of the splits before.
 inline constexpr int64_t kLatentTotalFloats = int64_t{64} * kMostLatentDim;
 
-// As LaunchAttentionSplit and LaunchAttentionTile, with kv_heads 1, head_dim the sum of latent_dim
-// and the rotated part, and out [rows, group * latent_dim]. REQUIRES: no window, cap or sinks.
-// Counters: one for each row tile.
+// These take what LaunchAttentionSplit and LaunchAttentionTile take, but kv_heads is 1, head_dim is
+// the sum of latent_dim and the rotated part, and out is [rows, group * latent_dim]. REQUIRES: no
+// window, cap or sinks. Counters: one for each row tile.
 void LaunchLatentSplit(const AttentionLaunch& launch, DType dtype, int blocks, Stream stream);
 void LaunchLatentTile(const AttentionLaunch& launch, DType dtype, int items, Stream stream);
 

@@ -32,14 +32,7 @@ BATON_DEVICE float* OfWarps(int place) {
 constexpr int kPlaces = 4;
 
 BATON_DEVICE RowRange BlockRange(bool valid, const float (&x)[kUnitElements]) {
-  constexpr float kInfinity = __builtin_huge_valf();
-  RowRange range = {kInfinity, -kInfinity, 0};
-  BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) {
-    if (!valid) continue;
-    range.least = Least(range.least, x[i]);
-    range.largest = Greatest(range.largest, x[i]);
-    range.nothing = Fma(x[i], 0, range.nothing);
-  }
+  RowRange range = UnitRange(valid, x);
   BATON_UNROLL for (int mask = 16; mask > 0; mask /= 2) {
     range.least = Least(range.least, ShuffleXor(range.least, mask));
     range.largest = Greatest(range.largest, ShuffleXor(range.largest, mask));

@@ -25,14 +25,7 @@ BATON_DEVICE void NormHead(const float* weight, float eps, int head_dim, int lan
 // Of a head. All lanes of the warp together; `lanes` as for NormHead, of which only valid ones
 // count.
 BATON_DEVICE RowRange RangeOf(int lanes, bool valid, const float (&x)[kUnitElements]) {
-  constexpr float kInfinity = __builtin_huge_valf();
-  RowRange range = {kInfinity, -kInfinity, 0};
-  BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) {
-    if (!valid) continue;
-    range.least = Least(range.least, x[i]);
-    range.largest = Greatest(range.largest, x[i]);
-    range.nothing = Fma(x[i], 0, range.nothing);
-  }
+  RowRange range = UnitRange(valid, x);
   for (int mask = lanes / 2; mask > 0; mask /= 2) {
     range.least = Least(range.least, ShuffleXor(range.least, mask));
     range.largest = Greatest(range.largest, ShuffleXor(range.largest, mask));

@@ -135,7 +135,7 @@ MovedBytes LatentAttentionFloor(absl::Span<const SequenceEntry> sequences,
 
 double LatentAttentionOperations(absl::Span<const SequenceEntry> sequences,
                                  const LatentFloorShape& shape) {
-  // As if keys and values had half of the elements of both.
+  // Keys and values count as if each had half of the elements of both.
   const int dims = 2 * shape.latent_dim + shape.rotated;
   return AttentionOperations(sequences, 1, shape.heads, dims, 0) / 2;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/backend/cuda/kernels/experts.h"
+#include "common/backend/experts.h"
 #include "tests/common/backend/cuda/kernels/quantized_weights.h"
 
 namespace baton::backend::cuda {
@@ -23,6 +24,36 @@ class CudaExpertsTest : public QuantizedKernelTest {
     DeviceArray<uint16_t> values(size);
     for (size_t i = 0; i < size; ++i) values[i] = Round16(Normal(), dtype);
     return values;
+  }
+
+  // What LaunchChooseExperts makes of logits [rows, stride] of `experts` experts.
+  struct Choices {
+    DeviceArray<int32_t> chosen;
+    DeviceArray<float> weights;
+    DeviceArray<unsigned> counts;
+  };
+  static Choices Choose(const DeviceArray<float>& logits, int rows, int64_t stride, int experts,
+                        const ExpertRouting& routing, const float* choice_bias = nullptr) {
+    const auto pairs = static_cast<size_t>(rows * routing.per_token);
+    Choices choices = {
+        DeviceArray<int32_t>(pairs), DeviceArray<float>(pairs),
+        DeviceArray<unsigned>(std::vector<unsigned>(static_cast<size_t>(experts), 0))};
+    LaunchChooseExperts({.logits = logits.data(),
+                         .logit_stride = stride,
+                         .chosen = choices.chosen.data(),
+                         .weights = choices.weights.data(),
+                         .counts = choices.counts.data(),
+                         .rows = rows,
+                         .experts = experts,
+                         .per_token = routing.per_token,
+                         .normalized = routing.normalized,
+                         .sigmoid = routing.sigmoid,
+                         .scale = routing.scale,
+                         .choice_bias = choice_bias},
+                        nullptr);
+    EXPECT_TRUE(choices.chosen.MarginsIntact() && choices.weights.MarginsIntact() &&
+                choices.counts.MarginsIntact());
+    return choices;
   }
 
   // What LaunchPlacePairs makes.

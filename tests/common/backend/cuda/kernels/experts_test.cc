@@ -89,20 +89,7 @@ TEST_F(CudaExpertsTest, ChoicesAreThoseOfTheCpu) {
                                 -std::numeric_limits<float>::infinity()};
       logits[static_cast<size_t>(bad_row * stride + Int(0, experts - 1))] = kBad[Int(0, 2)];
     }
-    DeviceArray<int32_t> chosen(static_cast<size_t>(rows * per_token));
-    DeviceArray<float> weights(chosen.size());
-    DeviceArray<unsigned> counts(std::vector<unsigned>(static_cast<size_t>(experts), 0));
-    LaunchChooseExperts({.logits = logits.data(),
-                         .logit_stride = stride,
-                         .chosen = chosen.data(),
-                         .weights = weights.data(),
-                         .counts = counts.data(),
-                         .rows = rows,
-                         .experts = experts,
-                         .per_token = per_token,
-                         .normalized = routing.normalized},
-                        nullptr);
-    ASSERT_TRUE(chosen.MarginsIntact() && weights.MarginsIntact() && counts.MarginsIntact());
+    const auto [chosen, weights, counts] = Choose(logits, rows, stride, experts, routing);
     std::vector<unsigned> expected_counts(static_cast<size_t>(experts));
     std::vector<ChosenExpert> expected(static_cast<size_t>(per_token));
     for (int row = 0; row < rows; ++row) {
@@ -132,28 +119,16 @@ TEST_F(CudaExpertsTest, RoutersBySigmoidChooseByScoreAndBiasAndWeighByScore) {
     ChangeMachine();
     const int rows = Int(1, 9), experts = Int(1, round % 2 == 0 ? 70 : kMostExperts);
     const int per_token = Int(1, std::min(experts, kMostChoices));
-    const bool normalized = Coin(), biased = Int(0, 3) > 0;
-    const float scale = Coin() ? 1.0f : 1.8f;
+    const ExpertRouting routing = {.per_token = per_token,
+                                   .normalized = Coin(),
+                                   .sigmoid = true,
+                                   .scale = Coin() ? 1.0f : 1.8f};
+    const bool biased = Int(0, 3) > 0;
     DeviceArray<float> logits(static_cast<size_t>(rows * experts)), bias(512);
     for (size_t i = 0; i < logits.size(); ++i) logits[i] = Normal(round % 3 == 0 ? 20.0f : 2.0f);
     for (size_t i = 0; i < bias.size(); ++i) bias[i] = Normal(0.5f);
-    DeviceArray<int32_t> chosen(static_cast<size_t>(rows * per_token));
-    DeviceArray<float> weights(chosen.size());
-    DeviceArray<unsigned> counts(std::vector<unsigned>(static_cast<size_t>(experts), 0));
-    LaunchChooseExperts({.logits = logits.data(),
-                         .logit_stride = experts,
-                         .chosen = chosen.data(),
-                         .weights = weights.data(),
-                         .counts = counts.data(),
-                         .rows = rows,
-                         .experts = experts,
-                         .per_token = per_token,
-                         .normalized = normalized,
-                         .sigmoid = true,
-                         .scale = scale,
-                         .choice_bias = biased ? bias.data() : nullptr},
-                        nullptr);
-    ASSERT_TRUE(chosen.MarginsIntact() && weights.MarginsIntact() && counts.MarginsIntact());
+    const auto [chosen, weights, counts] =
+        Choose(logits, rows, experts, experts, routing, biased ? bias.data() : nullptr);
     for (int row = 0; row < rows; ++row) {
       const auto score = [&](int expert) {
         return 1 / (1 + std::exp(-double{logits[static_cast<size_t>(row * experts + expert)]}));
@@ -177,7 +152,8 @@ TEST_F(CudaExpertsTest, RoutersBySigmoidChooseByScoreAndBiasAndWeighByScore) {
         ASSERT_LE(rank(expert), least + 1e-6) << "row " << row << ", expert " << expert;
       }
       for (int j = 0; j < per_token; ++j) {
-        const double want = score(mine[j]) / (normalized ? sum + 1e-20 : 1) * double{scale};
+        const double want =
+            score(mine[j]) / (routing.normalized ? sum + 1e-20 : 1) * double{routing.scale};
         ASSERT_NEAR(weights[static_cast<size_t>(row * per_token + j)], want, 4e-6 * want + 1e-30);
       }
     }
