@@ -34,6 +34,9 @@ std::vector<Part> PartsOf(const ServingPlan& plan) {
     parts.push_back({"rope_tables", memory.rope_bytes});
     parts.push_back({"activations", memory.activation_bytes});
     parts.push_back({"kernel_workspaces", memory.kernel_bytes});
+    if (memory.experts_on_host > 0) {
+      parts.push_back({"fetched_experts", memory.fetched_expert_bytes});
+    }
   }
   return parts;
 }
@@ -58,6 +61,14 @@ std::string MemorySection(const ServingPlan& plan) {
     absl::StrAppendFormat(&text, "  %-20s %s\n", part.name, MiB(part.bytes));
   }
   absl::StrAppendFormat(&text, "  %-20s %s\n", "KV pool", MiB(memory.kv_bytes()));
+  if (memory.experts_on_host > 0) {
+    absl::StrAppendFormat(&text,
+                          "in the host's memory: the experts of %d of %d layers, %s; they cross a "
+                          "link of %.1f GB/s\n",
+                          memory.experts_on_host, static_cast<int>(plan.costs.layers.size()),
+                          absl::StripAsciiWhitespace(MiB(memory.host_expert_bytes)),
+                          plan.gpu.host_link_bytes_per_second / 1e9);
+  }
   absl::StrAppendFormat(&text, "%d bytes of KV per token (%s); %d blocks of %d tokens: %d tokens\n",
                         memory.token_bytes, plan.costs.attention,
                         memory.page_count / memory.shape.pages(), memory.block_tokens,
@@ -125,14 +136,18 @@ std::string TierSection(const ServingPlan& plan, const std::vector<kv_store::Tie
   return text;
 }
 
+const char* LimitOf(const DecodeFloor& d) {
+  if (d.host_ms == d.floor_ms() && d.host_ms > 0) return "host link";
+  return d.memory_ms >= d.matrix_ms ? "memory" : "matrix";
+}
+
 std::string DecodeSection(const ServingPlan& plan) {
   std::string text = absl::StrFormat("\ndecode step, context %d\n  %6s %10s %10s %10s %10s\n",
                                      plan.context, "batch", "GB", "floor ms", "tokens/s", "limit");
   for (const DecodeFloor& d : plan.decode) {
     absl::StrAppendFormat(&text, "  %6d %10.3f %10.2f %10.1f %10s%s\n", d.batch,
-                          d.bytes.total() / 1e9, d.floor_ms(), d.max_tokens_per_second(),
-                          d.memory_ms >= d.matrix_ms ? "memory" : "matrix",
-                          d.fits ? "" : "  does not fit");
+                          (d.bytes.total() + d.bytes.host) / 1e9, d.floor_ms(),
+                          d.max_tokens_per_second(), LimitOf(d), d.fits ? "" : "  does not fit");
   }
   return text;
 }
@@ -162,9 +177,11 @@ nlohmann::ordered_json ToJson(const DecodeFloor& d) {
           {"fits", d.fits},
           {"weight_bytes", d.bytes.weights},
           {"kv_bytes", d.bytes.kv},
+          {"host_bytes", d.bytes.host},
           {"flops", d.flops},
           {"memory_ms", d.memory_ms},
           {"matrix_ms", d.matrix_ms},
+          {"host_ms", d.host_ms},
           {"floor_ms", d.floor_ms()},
           {"tokens_per_second", d.max_tokens_per_second()}};
 }
@@ -172,7 +189,8 @@ nlohmann::ordered_json ToJson(const DecodeFloor& d) {
 nlohmann::ordered_json ToJson(const PrefillFloor& p) {
   nlohmann::ordered_json json = {{"tokens", p.tokens},       {"flops", p.flops},
                                  {"matrix_ms", p.matrix_ms}, {"memory_ms", p.memory_ms},
-                                 {"floor_ms", p.floor_ms()}, {"kv_bytes", p.kv_bytes}};
+                                 {"host_ms", p.host_ms},     {"floor_ms", p.floor_ms()},
+                                 {"kv_bytes", p.kv_bytes}};
   json["transfers"] = nlohmann::ordered_json::array();
   for (const TransferTime& t : p.transfers) {
     json["transfers"].push_back({{"link", t.link}, {"ms", t.ms}, {"exposed_ms", t.exposed_ms}});
@@ -208,6 +226,7 @@ std::string PlanJson(const ServingPlan& plan, const std::vector<kv_store::TierSp
                  {"memory_bytes", plan.gpu.memory_bytes},
                  {"bytes_per_second", plan.gpu.bytes_per_second},
                  {"flops_per_second", plan.gpu.flops_per_second},
+                 {"host_link_bytes_per_second", plan.gpu.host_link_bytes_per_second},
                  {"rates", plan.gpu.rate_source}};
   json["served"] = plan.served();
   json["fits"] = plan.refusal.ok();
@@ -222,6 +241,8 @@ std::string PlanJson(const ServingPlan& plan, const std::vector<kv_store::TierSp
   sizes["weight_bytes"] = memory.weight_bytes;
   sizes["fixed_bytes"] = memory.fixed_bytes();
   sizes["kv_bytes"] = memory.kv_bytes();
+  sizes["experts_on_host"] = memory.experts_on_host;
+  sizes["host_expert_bytes"] = memory.host_expert_bytes;
   sizes["kv_bytes_per_token"] = memory.token_bytes;
   if (plan.kv_dtype) sizes["kv_cache_dtype"] = kv::KvDtypeName(*plan.kv_dtype);
   sizes["kv_cache_dtypes"] = nlohmann::ordered_json::array();

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/model_directory.h"
+#include "common/engine/engine_shape.h"
 
 namespace baton::cli {
 namespace {
@@ -28,6 +29,9 @@ void AddGpu(CLI::App* app, PlanFlags* flags) {
       ->check(CLI::Range(1e-3, 1e5));
   app->add_option("--bandwidth-gbs", flags->bandwidth_gbs,
                   "Memory bandwidth, 10^9 bytes per second")
+      ->check(positive);
+  app->add_option("--host-gbs", flags->host_gbs,
+                  "Bandwidth of the GPU's link to the host's memory, 10^9 bytes per second")
       ->check(positive);
   app->add_option("--tflops", flags->tflops,
                   "Rate of dense 16-bit matrix products, 10^12 operations per second")
@@ -91,6 +95,10 @@ void AddPlan(CLI::App* app, PlanOptions* plan, PlanFlags* flags) {
   app->add_option("--group-size", flags->group_size,
                   "Weights that share a scale, for int8 and int4")
       ->check(CLI::Range(1, 1 << 17));
+  app->add_option("--experts-on-host", flags->experts_on_host,
+                  "Layers whose experts stay in the host's memory: a number, auto or all, as for a "
+                  "worker")
+      ->capture_default_str();
   AddWorkerFlags(app, &question.engine);
   app->add_flag("--json", plan->json, "One JSON object instead of tables");
 }
@@ -110,6 +118,7 @@ void FinishPlan(const PlanFlags& flags, PlanOptions* plan) {
   const std::pair<const char*, std::optional<double>> numbers[] = {
       {"--memory-gib", flags.memory_gib},
       {"--bandwidth-gbs", flags.bandwidth_gbs},
+      {"--host-gbs", flags.host_gbs},
       {"--tflops", flags.tflops}};
   for (const auto& [name, value] : numbers) {
     // CLI::Range accepts NaN.
@@ -122,8 +131,9 @@ void FinishPlan(const PlanFlags& flags, PlanOptions* plan) {
   question.gpu = known.value_or(engine::GpuFacts{.name = flags.gpu});
   constexpr double kGiB = int64_t{1} << 30;
   if (flags.memory_gib) question.gpu.memory_bytes = static_cast<int64_t>(*flags.memory_gib * kGiB);
-  if (flags.bandwidth_gbs || flags.tflops) question.gpu.rate_source = "given";
+  if (flags.bandwidth_gbs || flags.tflops || flags.host_gbs) question.gpu.rate_source = "given";
   if (flags.bandwidth_gbs) question.gpu.bytes_per_second = *flags.bandwidth_gbs * 1e9;
+  if (flags.host_gbs) question.gpu.host_link_bytes_per_second = *flags.host_gbs * 1e9;
   if (flags.tflops) question.gpu.flops_per_second = *flags.tflops * 1e12;
   const std::map<std::string, Compute> computes = {
       {"auto", Compute::kAuto}, {"bfloat16", Compute::kBF16}, {"float16", Compute::kF16}};
@@ -132,6 +142,12 @@ void FinishPlan(const PlanFlags& flags, PlanOptions* plan) {
   absl::StatusOr<std::vector<kv_store::TierSpec>> tiers = kv_store::ParseTiers(flags.kv_tier);
   if (!tiers.ok()) throw CLI::ValidationError("--kv-tier", std::string(tiers.status().message()));
   plan->tiers = *std::move(tiers);
+  const auto experts_on_host = engine::ParseExpertsOnHost(flags.experts_on_host);
+  if (!experts_on_host.ok()) {
+    throw CLI::ValidationError("--experts-on-host",
+                               std::string(experts_on_host.status().message()));
+  }
+  question.engine.experts_on_host = *experts_on_host;
   const std::map<std::string, int> bits = {{"16bit", 0}, {"int8", 8}, {"int4", 4}};
   if (flags.weights != "auto") {
     question.weights =

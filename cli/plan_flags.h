@@ -16,12 +16,13 @@ namespace baton::cli {
 // Values that FinishPlan() converts to fields of PlanOptions.
 struct PlanFlags {
   std::string gpu;
-  std::optional<double> memory_gib, bandwidth_gbs, tflops;
+  std::optional<double> memory_gib, bandwidth_gbs, host_gbs, tflops;
   std::string dtype = "auto";
   std::string kv_cache_dtype = "auto";
   std::string kv_tier;
   std::string weights = "auto";
   int group_size = 128;
+  std::string experts_on_host = "0";
 };
 
 void AddPlan(CLI::App* app, PlanOptions* plan, PlanFlags* flags);

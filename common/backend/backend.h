@@ -29,26 +29,12 @@
 #include "common/backend/device_link.h"
 #include "common/backend/experts.h"
 #include "common/backend/kv_copier.h"
+#include "common/backend/matrix_packer.h"
 #include "common/backend/tensor.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
 
 namespace baton::backend {
-
-// A weight matrix W [out_features, in_features] in the layout of the device's matrix products.
-class PackedMatrix {
- public:
-  virtual ~PackedMatrix() = default;
-  int64_t out_features() const { return out_features_; }
-  int64_t in_features() const { return in_features_; }
-  virtual int64_t size_bytes() const = 0;  // of device memory
-
- protected:
-  PackedMatrix(int64_t out_features, int64_t in_features)
-      : out_features_(out_features), in_features_(in_features) {}
-  int64_t out_features_;
-  int64_t in_features_;
-};
 
 // How a RoPE variant rotates the first elements of a head, pairs (i, i + rotary_dim / 2) as in
 // Hugging Face; elements from rotary_dim on stay as they are.
@@ -166,8 +152,9 @@ class ExpertGroup {
   const std::vector<ExpertMatrices> experts_;
   const ExpertBiases biases_;
 };
-// Device memory that a group takes besides its matrices: two tables of so many bytes an expert.
-inline constexpr int64_t kExpertTableEntryBytes = 24;
+// Device memory that a group takes besides its matrices: two tables of so many bytes an expert, and
+// one of where the matrices are if they are in the host's memory.
+inline constexpr int64_t kExpertTableEntryBytes = 24, kExpertSourceBytes = 16;
 
 // out = the sum over the experts that a row chooses of weight * down(gated(gate_up(x))); experts.h.
 struct ExpertsArgs {
@@ -260,6 +247,9 @@ struct StepLimits {
   // The most that a layer has, and that a token chooses; 0 if no layer has experts.
   int experts = 0;
   int experts_per_token = 0;
+  // The most that the experts of one layer in the host's memory take on the device, where Experts
+  // copies them: FetchedMatrixBytes of each matrix. 0: none is in the host's memory.
+  int64_t fetched_expert_bytes = 0;
 };
 
 // One token to draw: the checked fields of model::SamplingParams and model::SamplingHistory.
@@ -304,10 +294,8 @@ struct MatMulUse {
   Tensor out;
 };
 
-class Backend {
+class Backend : public MatrixPacker {
  public:
-  virtual ~Backend() = default;
-
   // One line for people: device, instruction set, threads, compute type.
   virtual std::string Description() const = 0;
   // Equal for backends whose steps should take equally long: Description without memory sizes.
@@ -337,20 +325,9 @@ class Backend {
   }
   virtual void CopyToDevice(void* device, const void* host, size_t size_bytes) = 0;
   virtual void CopyToHost(void* host, const void* device, size_t size_bytes) = 0;  // waits
-  // Several matrices with one in_features, stacked by rows into one (q, k and v; gate and up).
-  virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(
-      absl::Span<const HostMatrix> stacked) = 0;
-  // The same for weights of few bits, all of the same bits, group size and scale type.
-  // UNIMPLEMENTED (UNSUPPORTED_MODEL) if the device has no product for them.
-  virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> PackQuantized(
-      absl::Span<const QuantizedHostMatrix> stacked) = 0;
-  // The same for matrices of several forms, of which super-blocks keep their values. REQUIRES:
-  // packs_any().
-  virtual bool packs_any() const { return false; }
-  virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> PackAny(
-      absl::Span<const AnyHostMatrix> stacked) {
-    return absl::UnimplementedError("this device has no product with super-blocks");
-  }
+  // Packs matrices of experts in the host's memory, from which Experts copies those that rows
+  // choose to the device. Null where the device's memory is the host's. Owned by the backend.
+  virtual MatrixPacker* host_packer() { return nullptr; }
   // Positions [0, max_positions).
   virtual absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(const RopeSpec& spec,
                                                                    int max_positions) = 0;
@@ -430,7 +407,8 @@ class Backend {
   }
   // Whether Experts computes all experts of a layer at once, which decides what scratch it needs.
   virtual bool experts_at_once() const { return false; }
-  // A row's bits do not depend on the other rows; experts that none chooses are not read.
+  // A row's bits do not depend on the other rows; experts that none chooses are not read, except
+  // from the host's memory in steps of more than kExpertRowsAtOnce rows.
   virtual void Experts(const ExpertsArgs& args) = 0;
   // In place, logits f32: x becomes x * scale or, if cap is not 0, cap * tanh(x * scale / cap).
   virtual void ScaleLogits(const Tensor& logits, float scale, float cap) = 0;

@@ -34,6 +34,12 @@ struct ExpertScratch {
   }
 };
 
+// What an expert in the host's memory takes on the device while its layer is computed: each of its
+// matrices begins at a multiple of 256 bytes.
+constexpr int64_t FetchedMatrixBytes(int64_t matrix_bytes) {
+  return (matrix_bytes + 255) / 256 * 256;
+}
+
 struct ChosenExpert {
   int32_t expert = 0;
   float weight = 0;

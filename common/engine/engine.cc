@@ -129,6 +129,7 @@ absl::Status ModelEngine::Initialize(const EngineOptions& options) {
   transformer_options.max_batch_tokens = limits.max_rows;
   transformer_options.max_logit_rows = limits.max_logit_rows;
   transformer_options.max_positions = limits.max_positions;
+  transformer_options.experts_on_host = plan_.experts_on_host;
   transformer_options.progress = options.progress;
   BATON_ASSIGN_OR_RETURN(transformer_, model::Transformer::Load(options.model_dir, config_,
                                                                 transformer_options, *backend_));
@@ -147,6 +148,8 @@ absl::Status ModelEngine::PlanMemory(const EngineOptions& options) {
   MemoryDemand demand = DemandOf(config_, shape_, options, backend_->activation_dtype());
   demand.scratch = {.gate_up = backend_->needs_gate_up(),
                     .experts_at_once = backend_->experts_at_once()};
+  // Elsewhere they are there anyway.
+  if (backend_->host_packer() == nullptr) demand.experts_on_host = 0;
   const std::optional<size_t> free_bytes = backend_->FreeBytes();
   has_arena_ = free_bytes.has_value();
   if (has_arena_) {
@@ -161,6 +164,7 @@ absl::Status ModelEngine::PlanMemory(const EngineOptions& options) {
   absl::StatusOr<MemoryPlan> plan = engine::PlanMemory(demand);
   if (!plan.ok()) return Annotate(plan.status(), backend_->Description());
   plan_ = *std::move(plan);
+  shape_.limits.fetched_expert_bytes = plan_.fetched_expert_bytes;
   return absl::OkStatus();
 }
 

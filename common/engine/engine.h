@@ -26,6 +26,9 @@ struct EngineOptions {
   std::string generation_overrides;  // see model::ReadGenerationConfig
   backend::BackendOptions backend;
   int weight_bits = 0;  // ModelConfig::load_bits: 0, 4 or 8
+  // On a GPU: layers with experts, from the first one on, whose experts are kept in the host's
+  // memory; more than there are: all. nullopt: as few as PlanMemory finds.
+  std::optional<int> experts_on_host = 0;
   int block_tokens = 16;
   // nullopt: the activations' type. Of the unquantised ones that, or kBF16 where it is float32.
   std::optional<kv::KvDtype> kv_dtype;

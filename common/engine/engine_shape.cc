@@ -1,7 +1,9 @@
 #include "common/engine/engine_shape.h"
 
 #include <algorithm>
+#include <limits>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
@@ -88,6 +90,18 @@ absl::Status CheckModel(const model::ModelConfig& config, const EngineOptions& o
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::optional<int>> ParseExpertsOnHost(absl::string_view text) {
+  if (text == "auto") return std::optional<int>();
+  if (text == "all") return std::optional<int>(std::numeric_limits<int>::max());
+  int layers = 0;
+  if (!absl::SimpleAtoi(text, &layers) || layers < 0) {
+    return InvalidField(
+        "BAD_OPTION", "--experts-on-host",
+        absl::StrCat("\"", text, "\" given, expected a number of layers, auto or all"));
+  }
+  return std::optional<int>(layers);
+}
+
 absl::StatusOr<EngineShape> ShapeOf(const model::ModelConfig& config, const EngineOptions& options,
                                     backend::DType activation) {
   const model::AttentionSpec& layer = config.layers.front().attention();
@@ -134,6 +148,7 @@ MemoryDemand DemandOf(const model::ModelConfig& config, const EngineShape& shape
   demand.activation = activation;
   demand.limits = shape.limits;
   demand.layout = shape.layout;
+  demand.experts_on_host = options.experts_on_host;
   demand.num_blocks = options.num_blocks;
   demand.kv_cache_bytes = options.kv_cache_bytes;
   return demand;

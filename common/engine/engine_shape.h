@@ -3,8 +3,11 @@
 #ifndef BATON_COMMON_ENGINE_ENGINE_SHAPE_H_
 #define BATON_COMMON_ENGINE_ENGINE_SHAPE_H_
 
+#include <optional>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/backend/backend.h"
 #include "common/engine/engine.h"
 #include "common/engine/memory_plan.h"
@@ -16,6 +19,10 @@ namespace baton::engine {
 // UNIMPLEMENTED (UNSUPPORTED_MODEL) for layers of different KV shapes; INVALID_ARGUMENT
 // (MAX_MODEL_LEN_TOO_LONG) for a max_model_len beyond the model's context length.
 absl::Status CheckModel(const model::ModelConfig& config, const EngineOptions& options);
+
+// --experts-on-host as EngineOptions has it: a number of layers, auto or all. INVALID_ARGUMENT
+// (BAD_OPTION).
+absl::StatusOr<std::optional<int>> ParseExpertsOnHost(absl::string_view text);
 
 struct EngineShape {
   kv::KvLayout layout;

@@ -18,9 +18,10 @@ struct GpuFacts {
   int64_t memory_bytes = 0;     // available to programs
   int64_t reserved_bytes =
       0;  // of memory_bytes: left to the driver and libraries, which load kernels later
-  double bytes_per_second = 0;         // memory bandwidth
-  double flops_per_second = 0;         // dense 16-bit matrix multiply, float32 accumulation
-  double nvlink_bytes_per_second = 0;  // one way; 0: none
+  double bytes_per_second = 0;            // memory bandwidth
+  double flops_per_second = 0;            // dense 16-bit matrix multiply, float32 accumulation
+  double nvlink_bytes_per_second = 0;     // one way; 0: none
+  double host_link_bytes_per_second = 0;  // from the host's memory
   // Where the rates come from. "sustained": measured by others, as the table says; "nominal": the
   // vendor's peak, not reached in practice; "given": set by flags.
   std::string rate_source = "given";

@@ -11,6 +11,7 @@
 namespace baton::engine {
 namespace {
 
+constexpr int kAllLayers = std::numeric_limits<int>::max();
 constexpr int64_t kMostPages = std::numeric_limits<int32_t>::max();
 
 std::string Size(int64_t bytes) {
@@ -31,11 +32,18 @@ absl::Status TooLarge(const MemoryDemand& demand, const MemoryPlan& plan, int64_
           " positions ", Size(plan.rope_bytes), " + activations of ", demand.limits.max_rows,
           " batch tokens and ", demand.limits.max_logit_rows, " logit rows ",
           Size(plan.activation_bytes), " + workspaces of the kernels ", Size(plan.kernel_bytes),
+          plan.experts_on_host == 0 ? ""
+                                    : absl::StrCat(" + room for one layer's experts from the "
+                                                   "host's memory ",
+                                                   Size(plan.fetched_expert_bytes)),
           " + ", plan.page_count, " KV ", plan.units(), " of ", plan.page_bytes, " bytes ",
           Size(plan.kv_bytes()), " = ", Size(needed), ", expected at most the ", Size(free_bytes),
           " that are free: ", Size(needed - free_bytes), " too much. ",
           pool_is_to_blame ? "Lower --num-blocks or --kv-cache-memory"
                            : "Lower --max-num-batched-tokens, --max-num-seqs or --max-model-len",
+          plan.experts_on_host < model::ExpertLayers(*demand.config)
+              ? ", keep experts in the host's memory (--experts-on-host auto)"
+              : "",
           ", raise --gpu-memory-utilization, or take a larger device or a smaller model"));
 }
 
@@ -61,19 +69,26 @@ int64_t MemoryPlan::sent_bytes(int64_t tokens) const {
 }
 
 std::string MemoryPlan::ToString() const {
-  return absl::StrCat("weights ", Size(weight_bytes), ", workspaces ",
-                      Size(fixed_bytes() - weight_bytes), ", KV pool ", Size(kv_bytes()), ": ",
-                      page_count, " ", units(), ", ", kv_tokens(), " tokens of ",
-                      shape.windowed() ? "up to " : "", token_bytes, " bytes, ", full_sequences(),
-                      " sequences of ", max_positions);
+  return absl::StrCat(
+      "weights ", Size(weight_bytes),
+      experts_on_host == 0 ? ""
+                           : absl::StrCat(" and, in the host's memory, the experts of ",
+                                          experts_on_host, " layers ", Size(host_expert_bytes)),
+      ", workspaces ", Size(fixed_bytes() - weight_bytes), ", KV pool ", Size(kv_bytes()), ": ",
+      page_count, " ", units(), ", ", kv_tokens(), " tokens of ", shape.windowed() ? "up to " : "",
+      token_bytes, " bytes, ", full_sequences(), " sequences of ", max_positions);
 }
 
 MemoryPlan FixedMemory(const MemoryDemand& demand) {
   const model::ModelConfig& config = *demand.config;
   const backend::StepLimits& limits = demand.limits;
   MemoryPlan plan;
-  plan.weights =
-      model::WeightMemory(config, demand.activation, demand.stored_embedding, demand.weights);
+  plan.experts_on_host =
+      std::min(demand.experts_on_host.value_or(kAllLayers), model::ExpertLayers(config));
+  plan.weights = model::WeightMemory(config, demand.activation, demand.stored_embedding,
+                                     demand.weights, plan.experts_on_host);
+  plan.host_expert_bytes = plan.weights.host_experts.device_bytes;
+  plan.fetched_expert_bytes = plan.weights.fetched_expert_bytes;
   plan.weight_bytes = plan.weights.total().device_bytes;
   plan.rope_bytes = model::RopeMemory(config, limits.max_positions).device_bytes;
   plan.activation_bytes =
@@ -90,9 +105,10 @@ MemoryPlan FixedMemory(const MemoryDemand& demand) {
   return plan;
 }
 
-absl::StatusOr<MemoryPlan> PlanMemory(const MemoryDemand& demand) {
-  BATON_CHECK_GE(demand.num_blocks, 0);
-  BATON_CHECK_GE(demand.kv_cache_bytes, 0);
+namespace {
+
+// REQUIRES: demand.experts_on_host.
+absl::StatusOr<MemoryPlan> PlanPool(const MemoryDemand& demand) {
   const backend::StepLimits& limits = demand.limits;
   MemoryPlan plan = FixedMemory(demand);
   const int pages_a_block = plan.shape.pages();
@@ -124,6 +140,30 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryDemand& demand) {
   }
   if (plan.fixed_bytes() + plan.kv_bytes() > *demand.free_bytes) {
     return TooLarge(demand, plan, *demand.free_bytes);
+  }
+  return plan;
+}
+
+}  // namespace
+
+absl::StatusOr<MemoryPlan> PlanMemory(const MemoryDemand& demand) {
+  BATON_CHECK_GE(demand.num_blocks, 0);
+  BATON_CHECK_GE(demand.kv_cache_bytes, 0);
+  MemoryDemand with = demand;
+  if (demand.experts_on_host || !demand.free_bytes) {
+    with.experts_on_host = demand.experts_on_host.value_or(0);
+    return PlanPool(with);
+  }
+  const bool asks_for_pool = demand.num_blocks > 0 || demand.kv_cache_bytes > 0;
+  const int layers = model::ExpertLayers(*demand.config);
+  absl::StatusOr<MemoryPlan> plan;
+  for (int count = 0; count <= layers; ++count) {
+    with.experts_on_host = count;
+    plan = PlanPool(with);
+    if (plan.ok() ? asks_for_pool || plan->full_sequences() > 0
+                  : !absl::IsResourceExhausted(plan.status())) {
+      break;
+    }
   }
   return plan;
 }

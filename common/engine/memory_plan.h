@@ -27,8 +27,11 @@ struct MemoryDemand {
   backend::StepLimits limits;
   int64_t kernel_bytes = 0;  // Backend::WorkspaceBytes(limits)
   model::ScratchNeeds scratch;
-  kv::KvLayout layout;         // valid
-  int num_blocks = 0;          // 0: as many as kv_cache_bytes holds; of all layers
+  kv::KvLayout layout;  // valid
+  int num_blocks = 0;   // 0: as many as kv_cache_bytes holds; of all layers
+  // Layers whose experts are kept in the host's memory, as EngineOptions has it. More than there
+  // are: all.
+  std::optional<int> experts_on_host = 0;
   int64_t kv_cache_bytes = 0;  // 0: the rest of free_bytes, or kDefaultKvCacheBytes
   // Memory that the device has for all of this; nullopt: no bound is known.
   std::optional<int64_t> free_bytes;
@@ -38,9 +41,12 @@ struct MemoryPlan {
   model::WeightSizes weights;  // by kind
   int64_t weight_bytes = 0;
   int64_t rope_bytes = 0;
-  int64_t activation_bytes = 0;  // tensors between the operations of a step
-  int64_t kernel_bytes = 0;      // the backend's own staging and workspaces
-  kv::KvLayout layout;           // of a model that is served
+  int64_t activation_bytes = 0;      // tensors between the operations of a step
+  int64_t kernel_bytes = 0;          // the backend's own staging and workspaces
+  int experts_on_host = 0;           // layers whose experts are kept in the host's memory
+  int64_t host_expert_bytes = 0;     // of the host's memory: those experts
+  int64_t fetched_expert_bytes = 0;  // of the device's: StepLimits' for them
+  kv::KvLayout layout;               // of a model that is served
   kv::BlockShape shape;
   int64_t page_bytes = 0;   // a block's, where it is one page
   int64_t token_bytes = 0;  // KV of one token, all layers
@@ -63,20 +69,23 @@ struct MemoryPlan {
   int64_t full_sequences() const { return sequences_of(max_positions); }
   // Everything except the KV pool.
   int64_t fixed_bytes() const {
-    return weight_bytes + rope_bytes + activation_bytes + kernel_bytes;
+    return weight_bytes + rope_bytes + activation_bytes + kernel_bytes + fetched_expert_bytes;
   }
   // One line, for logs and `baton plan`.
   std::string ToString() const;
 };
 
-// Returns what is needed whatever the pool's size: page_count stays 0.
+// Returns what is needed whatever the pool's size: page_count stays 0. If the demand
+// leaves experts_on_host open: with those of all layers in the host's memory.
 MemoryPlan FixedMemory(const MemoryDemand& demand);
 
 // Returns the plan with the requested pool. Without a request, the pool is the largest that fits,
-// or of kDefaultKvCacheBytes if no bound is known.
-// RESOURCE_EXHAUSTED (MODEL_TOO_LARGE), with every summand and what to lower, if the requested
-// blocks, or else those of one step's tokens, do not fit. INVALID_ARGUMENT (KV_POOL_SIZE) for a
-// pool of no block, or of 2^31 or more. REQUIRES: num_blocks and kv_cache_bytes are not negative.
+// or of kDefaultKvCacheBytes if no bound is known. If the demand leaves open how many layers'
+// experts are kept in the host's memory, it is as few as leave room for the requested pool, or else
+// for one sequence of max_positions tokens; none where no bound is known. RESOURCE_EXHAUSTED
+// (MODEL_TOO_LARGE), with every summand and what to lower, if the requested blocks, or else those
+// of one step's tokens, do not fit. INVALID_ARGUMENT (KV_POOL_SIZE) for a pool of no block, or of
+// 2^31 or more. REQUIRES: num_blocks and kv_cache_bytes are not negative.
 absl::StatusOr<MemoryPlan> PlanMemory(const MemoryDemand& demand);
 
 }  // namespace baton::engine

@@ -95,8 +95,16 @@ absl::Status PlanServed(const ServingQuestion& question, const model::ModelConfi
   if (!memory.ok() && !absl::IsResourceExhausted(memory.status())) return memory.status();
   plan->refusal = memory.status();
   plan->memory = memory.ok() ? *memory : FixedMemory(demand);
+  plan->costs = model::CostsOf(config, plan->memory.experts_on_host);
+  if (plan->memory.experts_on_host > 0 && !(question.gpu.host_link_bytes_per_second > 0)) {
+    return InvalidField(
+        "BAD_OPTION", "--gpu",
+        absl::StrCat(question.gpu.name, " is not in the table: expected --host-gbs, ",
+                     "as experts are kept in the host's memory"));
+  }
   plan->kv_dtype = shape.layout.dtype;
   if (!memory.ok()) return absl::OkStatus();
+  demand.experts_on_host = memory->experts_on_host;
   for (const std::optional<kv::KvDtype> dtype :
        {std::optional<kv::KvDtype>(), std::optional(kv::KvDtype::kInt8),
         std::optional(kv::KvDtype::kFp8), std::optional(kv::KvDtype::kInt4)}) {
@@ -153,6 +161,10 @@ double KvElementBytes(const ServingPlan& plan) {
          static_cast<double>(plan.costs.kv_elements());
 }
 
+double HostMs(const ServingPlan& plan, const model::StepBytes& bytes) {
+  return bytes.host == 0 ? 0 : bytes.host / plan.gpu.host_link_bytes_per_second * 1e3;
+}
+
 DecodeFloor DecodeAt(const ServingPlan& plan, int batch) {
   DecodeFloor floor;
   floor.batch = batch;
@@ -162,6 +174,7 @@ DecodeFloor DecodeAt(const ServingPlan& plan, int batch) {
   floor.flops = model::DecodeStepFlops(plan.costs, batch, plan.context);
   floor.memory_ms = floor.bytes.total() / plan.gpu.bytes_per_second * 1e3;
   floor.matrix_ms = floor.flops / plan.gpu.flops_per_second * 1e3;
+  floor.host_ms = HostMs(plan, floor.bytes);
   return floor;
 }
 
@@ -170,9 +183,10 @@ PrefillFloor PrefillOf(const ServingPlan& plan, int tokens) {
   floor.tokens = tokens;
   floor.flops = model::PrefillFlops(plan.costs, tokens);
   floor.matrix_ms = floor.flops / plan.gpu.flops_per_second * 1e3;
-  const double weights =
-      model::DecodeStepBytes(plan.costs, plan.weights, plan.activation, 0, tokens, 0).weights;
-  floor.memory_ms = weights / plan.gpu.bytes_per_second * 1e3;
+  const model::StepBytes bytes =
+      model::DecodeStepBytes(plan.costs, plan.weights, plan.activation, 0, tokens, 0);
+  floor.memory_ms = bytes.weights / plan.gpu.bytes_per_second * 1e3;
+  floor.host_ms = HostMs(plan, bytes);
   floor.kv_bytes = plan.memory.sent_bytes(tokens);
   const auto over = [&](const char* link, double bytes_per_second) {
     TransferTime time;

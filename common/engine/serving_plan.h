@@ -4,6 +4,7 @@
 #ifndef BATON_COMMON_ENGINE_SERVING_PLAN_H_
 #define BATON_COMMON_ENGINE_SERVING_PLAN_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -34,8 +35,9 @@ struct DecodeFloor {
   // The costs of a step in which every sequence has `context` tokens.
   model::StepBytes bytes;
   double flops = 0;
-  double memory_ms = 0, matrix_ms = 0;
-  double floor_ms() const { return memory_ms > matrix_ms ? memory_ms : matrix_ms; }
+  // host_ms: for the experts in the host's memory to cross the link.
+  double memory_ms = 0, matrix_ms = 0, host_ms = 0;
+  double floor_ms() const { return std::max({memory_ms, matrix_ms, host_ms}); }
   double max_tokens_per_second() const { return batch / floor_ms() * 1e3; }
 };
 
@@ -53,7 +55,8 @@ struct PrefillFloor {
   int tokens = 0;
   double flops = 0;
   double matrix_ms = 0, memory_ms = 0;  // memory_ms: to read the weights once
-  double floor_ms() const { return memory_ms > matrix_ms ? memory_ms : matrix_ms; }
+  double host_ms = 0;                   // as DecodeFloor's
+  double floor_ms() const { return std::max({memory_ms, matrix_ms, host_ms}); }
   int64_t kv_bytes = 0;
   std::vector<TransferTime> transfers;
 };

@@ -31,7 +31,7 @@ MemorySize WeightSizes::total() const {
 }
 
 WeightSizes WeightMemory(const ModelConfig& config, DType activation, DType stored_embedding,
-                         const WeightFormat& format) {
+                         const WeightFormat& format, int experts_on_host) {
   const int64_t d = config.hidden_dim;
   // As the checkpoint has it, else in the format that is asked about.
   const auto add_rounded = [&](MemorySize& sum, int64_t rows, int64_t cols, int bits) {
@@ -53,12 +53,17 @@ WeightSizes WeightMemory(const ModelConfig& config, DType activation, DType stor
   for (const LayerSpec& layer : config.layers) {
     for (const SublayerSpec& sublayer : layer.sublayers) {
       const bool attends = std::holds_alternative<AttentionSpec>(sublayer.body);
+      const bool has_experts = std::holds_alternative<ExpertsSpec>(sublayer.body);
+      const bool on_host = has_experts && experts_on_host-- > 0;
       MemorySize& matrices = attends ? sizes.attention : sizes.feed_forward;
+      int64_t fetched_bytes = 0;
       ForEachNorm(sublayer, [&](const NormSpec& norm) { sizes.vectors.Add(norm.size * kFloat); });
       ForEachProduct(sublayer, [&](const ProductSpec& product, int count) {
-        for (int i = 0; i < count; ++i) {
-          add_matrix(matrices, product.rows(), product.cols, product.quantized);
-        }
+        const bool kept = on_host && IsOfExperts(sublayer, product);
+        MemorySize each;
+        add_matrix(each, product.rows(), product.cols, product.quantized);
+        if (kept) fetched_bytes += count * backend::FetchedMatrixBytes(each.bytes);
+        for (int i = 0; i < count; ++i) (kept ? sizes.host_experts : matrices).Add(each);
         if (product.bias) sizes.vectors.Add(count * product.rows() * kFloat);
       });
       if (const auto* attention = std::get_if<AttentionSpec>(&sublayer.body)) {
@@ -78,7 +83,9 @@ WeightSizes WeightMemory(const ModelConfig& config, DType activation, DType stor
         for (int i = 0; i < 2; ++i) {
           matrices.Add(experts->count * backend::kExpertTableEntryBytes);
         }
+        if (on_host) matrices.Add(experts->count * backend::kExpertSourceBytes);
       }
+      sizes.fetched_expert_bytes = std::max(sizes.fetched_expert_bytes, fetched_bytes);
     }
   }
   sizes.vectors.Add(d * kFloat);   // final_norm
@@ -90,6 +97,12 @@ WeightSizes WeightMemory(const ModelConfig& config, DType activation, DType stor
     sizes.lm_head.Add(MatrixBytes(config.vocab_size, d, {}, activation));
   }
   return sizes;
+}
+
+int ExpertLayers(const ModelConfig& config) {
+  return static_cast<int>(
+      std::count_if(config.layers.begin(), config.layers.end(),
+                    [](const LayerSpec& layer) { return layer.has_experts(); }));
 }
 
 void SetMatrixLimits(const ModelConfig& config, backend::StepLimits* limits) {

@@ -48,14 +48,22 @@ struct WeightSizes {
   MemorySize feed_forward;  // gate, up and down
   MemorySize vectors;       // norms and biases, float32
   MemorySize lm_head;       // tied to the embedding or not
+  // Experts that are kept in the host's memory, which are in no other size, and StepLimits'
+  // fetched_expert_bytes for them.
+  MemorySize host_experts;
+  int64_t fetched_expert_bytes = 0;
 
-  MemorySize total() const;
+  MemorySize total() const;  // of the device's memory, without what is fetched
 };
 
 // Sizes of weights packed without padding, as on a GPU. stored_embedding: the embedding's type in
-// the file, which it keeps on the device.
+// the file, which it keeps on the device. experts_on_host: as LoadWeights'.
 WeightSizes WeightMemory(const ModelConfig& config, backend::DType activation,
-                         backend::DType stored_embedding, const WeightFormat& format = {});
+                         backend::DType stored_embedding, const WeightFormat& format = {},
+                         int experts_on_host = 0);
+
+// Layers with experts.
+int ExpertLayers(const ModelConfig& config);
 
 // Sets the fields of `limits` about quantised matrices, experts' excepted, and those about experts.
 void SetMatrixLimits(const ModelConfig& config, backend::StepLimits* limits);

@@ -4,6 +4,7 @@
 #ifndef BATON_COMMON_MODEL_LAYER_SPEC_H_
 #define BATON_COMMON_MODEL_LAYER_SPEC_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <variant>
 #include <vector>
@@ -152,6 +153,11 @@ struct LayerSpec {
     return std::get<AttentionSpec>(SublayerOf<AttentionSpec>(*this).body);
   }
   const MlpSpec& mlp() const { return std::get<MlpSpec>(SublayerOf<MlpSpec>(*this).body); }
+  bool has_experts() const {
+    return std::any_of(sublayers.begin(), sublayers.end(), [](const SublayerSpec& sublayer) {
+      return std::holds_alternative<ExpertsSpec>(sublayer.body);
+    });
+  }
 };
 
 // visit(product, count) for the products of a sublayer, in the order in which they are computed,

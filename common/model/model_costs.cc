@@ -125,7 +125,7 @@ int64_t ModelCosts::kv_elements() const {
   return sum;
 }
 
-ModelCosts CostsOf(const ModelConfig& config) {
+ModelCosts CostsOf(const ModelConfig& config, int experts_on_host) {
   ModelCosts costs;
   costs.architecture = config.architecture;
   costs.hidden_dim = config.hidden_dim;
@@ -139,6 +139,7 @@ ModelCosts CostsOf(const ModelConfig& config) {
       const auto* attention = std::get_if<AttentionSpec>(&sublayer.body);
       const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body);
       if (experts != nullptr) {
+        layer.experts_on_host = experts_on_host-- > 0;
         layer.experts = experts->count;
         layer.experts_per_token = experts->routing.per_token;
         layer.ffn_elements += experts->router.rows() * experts->router.cols;
@@ -232,8 +233,9 @@ StepBytes DecodeStepBytes(const ModelCosts& costs, const WeightFormat& format, D
     const auto always = static_cast<double>(layer.attention_elements + layer.ffn_elements);
     const double picked =
         layer.choice().Distinct(batch) * static_cast<double>(layer.expert_elements);
-    bytes.weights += always * (format.mxfp4 ? plain : element) + picked * element +
+    bytes.weights += always * (format.mxfp4 ? plain : element) +
                      4.0 * static_cast<double>(layer.vector_elements);
+    (layer.experts_on_host ? bytes.host : bytes.weights) += picked * element;
     const int64_t seen = layer.window > 0 ? std::min<int64_t>(context, layer.window) : context;
     bytes.kv += kv_element_bytes * batch * static_cast<double>(seen * layer.kv_elements);
   }

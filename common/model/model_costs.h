@@ -24,10 +24,11 @@ struct LayerCosts {
   int64_t expert_elements = 0;  // of one routed expert
   int experts = 0;
   int experts_per_token = 0;
-  int64_t vector_elements = 0;  // norms and biases, float32
-  int64_t kv_elements = 0;      // per cached token; MLA: the latent and the rotated key
-  int64_t pair_flops = 0;       // per query token and token that it sees, all heads
-  int window = 0;               // 0: full attention
+  bool experts_on_host = false;  // a GPU's steps read them from the host's memory
+  int64_t vector_elements = 0;   // norms and biases, float32
+  int64_t kv_elements = 0;       // per cached token; MLA: the latent and the rotated key
+  int64_t pair_flops = 0;        // per query token and token that it sees, all heads
+  int window = 0;                // 0: full attention
 
   ExpertChoice choice() const { return {experts, experts_per_token}; }
   int64_t matrix_elements() const {
@@ -49,7 +50,8 @@ struct ModelCosts {
   int64_t kv_elements() const;
 };
 
-ModelCosts CostsOf(const ModelConfig& config);
+// experts_on_host: as LoadWeights'.
+ModelCosts CostsOf(const ModelConfig& config, int experts_on_host = 0);
 
 // Reads a config.json that ParseConfig refuses as UNIMPLEMENTED: GQA or MLA (kv_lora_rank), dense
 // or with experts (DeepSeek's, Qwen's and Mixtral's names). Ignores sliding windows, so KV bytes
@@ -61,6 +63,7 @@ absl::StatusOr<WeightFormat> ParseWeightFormat(const JsonFields& config);
 struct StepBytes {
   double weights = 0;
   double kv = 0;
+  double host = 0;  // of experts in the host's memory; in no other number
   double total() const { return weights + kv; }
 };
 // Returns the least that one decode step reads: every matrix and vector once (of routed experts,

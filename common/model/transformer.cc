@@ -18,7 +18,8 @@ namespace baton::model {
 using backend::Tensor;
 
 absl::Status DecoderTransformer::Load(const Checkpoint& checkpoint) {
-  BATON_ASSIGN_OR_RETURN(weights_, LoadWeights(checkpoint, config_, options_.progress, backend_));
+  BATON_ASSIGN_OR_RETURN(weights_, LoadWeights(checkpoint, config_, options_.progress, backend_,
+                                               options_.experts_on_host));
   for (const backend::RopeSpec& rope : config_.ropes) {
     BATON_ASSIGN_OR_RETURN(ropes_.emplace_back(),
                            backend_.MakeRopeTable(rope, options_.max_positions));

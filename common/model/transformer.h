@@ -28,6 +28,7 @@ struct TransformerOptions {
   int max_batch_tokens = 0;  // rows of the largest step; workspaces are made for it at load
   int max_logit_rows = 0;    // most logit rows held at once; MoreLogits() computes the rest
   int max_positions = 0;     // positions in the RoPE tables; at most config.max_positions
+  int experts_on_host = 0;   // of LoadWeights
   // Called with the share of the weights that is loaded, 0 to 1; may be empty.
   std::function<void(double)> progress = nullptr;
 };

@@ -180,7 +180,7 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::Quantized(absl::Span
         backend::Name(stacked.back().scale_dtype), ", expected ",
         backend::Name(stacked[0].scale_dtype), ", as ", parts[0].name, " has, multiplied as one"));
   }
-  auto packed = backend_.PackQuantized(stacked);
+  auto packed = packer_->PackQuantized(stacked);
   if (!packed.ok()) return Annotate(packed.status(), parts[0].name);
   quantized_device_bytes_ += (*packed)->size_bytes();
   return packed;
@@ -200,7 +200,7 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::Rounded(
     weights.push_back(*std::move(each));
     views.push_back(weights.back().view());
   }
-  auto packed = backend_.PackQuantized(views);
+  auto packed = packer_->PackQuantized(views);
   if (packed.ok()) rounded_bytes_ += (*packed)->size_bytes();
   return packed;
 }
@@ -236,7 +236,7 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::PackFloats(
     if (load_bits == 0) AddLoss(each);
     if (range != nullptr) range->Add(each, threads());
   }
-  auto packed = load_bits == 0 ? backend_.Pack(stacked) : Rounded(stacked, parts, load_bits);
+  auto packed = load_bits == 0 ? packer_->Pack(stacked) : Rounded(stacked, parts, load_bits);
   if (!packed.ok()) return Annotate(packed.status(), parts[0].name);
   return packed;
 }
@@ -267,7 +267,7 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::FusedMatrix(const Fu
                          QuantizedWeights::FromMxfp4(part, *blocks, *scales));
   CountOverflows(weights.view());
   if (range != nullptr) range->Add(weights.view(), threads());
-  auto packed = backend_.PackQuantized({weights.view()});
+  auto packed = packer_->PackQuantized({weights.view()});
   if (!packed.ok()) return Annotate(packed.status(), part.name);
   quantized_device_bytes_ += (*packed)->size_bytes();
   const auto size_bytes = static_cast<uint64_t>(part.rows * part.cols * 17 / 32);
@@ -312,7 +312,7 @@ void WeightLoader::AddLoss(const HostMatrix& matrix) {
 }
 
 bool WeightLoader::KeepsBlocks(absl::Span<const Part> parts) const {
-  return backend_.packs_any() && std::any_of(parts.begin(), parts.end(), [&](const Part& part) {
+  return packer_->packs_any() && std::any_of(parts.begin(), parts.end(), [&](const Part& part) {
            const StoredTensor* stored = checkpoint_.Find(part.name);
            return stored != nullptr && stored->entry->blocks != nullptr;
          });
@@ -343,7 +343,7 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::InBlocks(absl::Span<
     kept_file_bytes_ += entry.end - entry.begin;
     Report(entry.end - entry.begin);
   }
-  auto packed = backend_.PackAny(stacked);
+  auto packed = packer_->PackAny(stacked);
   if (!packed.ok()) return Annotate(packed.status(), parts[0].name);
   kept_bytes_ += (*packed)->size_bytes();
   return packed;

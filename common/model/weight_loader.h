@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/backend/backend.h"
+#include "common/base/check.h"
 #include "common/model/checkpoint.h"
 #include "common/model/convert.h"
 #include "common/model/fused_experts.h"
@@ -44,6 +45,7 @@ class WeightLoader {
         load_bits_(config.load_bits),
         progress_(progress),
         backend_(backend),
+        packer_(&backend),
         bytes_total_(bytes_total) {}
 
   // Matrices of `cols` columns, given by name and rows, stacked into one.
@@ -57,6 +59,12 @@ class WeightLoader {
                                                                 int64_t cols, bool quantized,
                                                                 GatedRange* range = nullptr) {
     return Matrix(parts, cols, quantized, load_bits_, range);
+  }
+  // Whether the matrices that follow, of experts, are packed in the host's memory. REQUIRES: the
+  // backend has a host_packer().
+  void PackOnHost(bool on_host) {
+    packer_ = on_host ? backend_.host_packer() : &backend_;
+    BATON_CHECK(packer_ != nullptr);
   }
   // Whether values can leave the range of the activations' type.
   bool needs_range() const { return backend_.activation_dtype() == backend::DType::kF16; }
@@ -139,6 +147,7 @@ class WeightLoader {
   const int load_bits_;
   const std::function<void(double)>& progress_;
   backend::Backend& backend_;
+  backend::MatrixPacker* packer_;
   const uint64_t bytes_total_;
   absl::flat_hash_set<std::string> taken_;
   RoundingLoss loss_;

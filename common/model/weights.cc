@@ -24,8 +24,14 @@ using backend::DType;
 // before the layer; becomes that behind it, infinite if it cannot be said.
 class LayerLoader {
  public:
-  LayerLoader(const TensorNames& names, int layer, WeightLoader& loader, double* residual_length)
-      : names_(names), layer_(layer), loader_(loader), residual_length_(*residual_length) {}
+  // experts_on_host: the experts' matrices are packed in the host's memory.
+  LayerLoader(const TensorNames& names, int layer, bool experts_on_host, WeightLoader& loader,
+              double* residual_length)
+      : names_(names),
+        layer_(layer),
+        experts_on_host_(experts_on_host),
+        loader_(loader),
+        residual_length_(*residual_length) {}
 
   absl::StatusOr<LayerWeights> Load(const LayerSpec& spec) {
     LayerWeights weights;
@@ -230,6 +236,7 @@ class LayerLoader {
     }
     const ProductSpec &gate_up = spec.expert.gate_up, &down = spec.expert.down;
     std::vector<backend::ExpertMatrices> matrices;
+    loader_.PackOnHost(experts_on_host_);
     for (int expert = 0; expert < spec.count; ++expert) {
       std::optional<GatedRange> range = RangeOf(spec.expert, norm_before);
       BATON_ASSIGN_OR_RETURN(weights.matrices.emplace_back(),
@@ -240,6 +247,7 @@ class LayerLoader {
       matrices.push_back({.gate_up = weights.matrices[weights.matrices.size() - 2].get(),
                           .down = weights.matrices.back().get()});
     }
+    loader_.PackOnHost(false);
     BATON_ASSIGN_OR_RETURN(weights.gate_up_bias, ExpertBiases(gate_up, spec.count));
     BATON_ASSIGN_OR_RETURN(weights.down_bias, ExpertBiases(down, spec.count));
     BATON_ASSIGN_OR_RETURN(weights.group, loader_.Group(std::move(matrices),
@@ -251,6 +259,7 @@ class LayerLoader {
 
   const TensorNames& names_;
   const int layer_;
+  const bool experts_on_host_;
   WeightLoader& loader_;
   double& residual_length_;
 };
@@ -280,7 +289,7 @@ std::optional<DType> EmbeddingDType(const Checkpoint& checkpoint, const ModelCon
 
 absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config,
                                     const std::function<void(double)>& progress,
-                                    backend::Backend& backend) {
+                                    backend::Backend& backend, int experts_on_host) {
   const TensorNames names(config, checkpoint);
   const std::string embedding_name = absl::StrCat(names.embedding(), ".weight");
   const StoredTensor* embedding = checkpoint.Find(embedding_name);
@@ -299,7 +308,8 @@ absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelCon
     residual_length *= std::fabs(config.embedding_scale);
   }
   for (size_t i = 0; i < config.layers.size(); ++i) {
-    LayerLoader layer(names, static_cast<int>(i), loader, &residual_length);
+    const bool on_host = config.layers[i].has_experts() && experts_on_host-- > 0;
+    LayerLoader layer(names, static_cast<int>(i), on_host, loader, &residual_length);
     BATON_ASSIGN_OR_RETURN(weights.layers.emplace_back(), layer.Load(config.layers[i]));
   }
   BATON_ASSIGN_OR_RETURN(const std::vector<float> final_norm,

@@ -73,13 +73,14 @@ inline constexpr int kLmHeadLoadBits = 8;
 std::optional<backend::DType> EmbeddingDType(const Checkpoint& checkpoint,
                                              const ModelConfig& config, backend::DType activation);
 
-// INVALID_ARGUMENT, naming file and tensor, if one is missing or misshapen. UNIMPLEMENTED for a
-// dtype that weights cannot have, or a bias or norm that the architecture does not have: ignoring
-// it would change the answer. Other unknown tensors are ignored with a warning. `progress` may be
-// empty.
+// experts_on_host: layers with experts, from the first one on, whose experts' matrices are packed
+// in the host's memory. INVALID_ARGUMENT, naming file and tensor, if one is missing or misshapen.
+// UNIMPLEMENTED for a dtype that weights cannot have, or a bias or norm that the architecture does
+// not have: ignoring it would change the answer. Other unknown tensors are ignored with a warning.
+// `progress` may be empty.
 absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config,
                                     const std::function<void(double)>& progress,
-                                    backend::Backend& backend);
+                                    backend::Backend& backend, int experts_on_host = 0);
 
 }  // namespace baton::model
 

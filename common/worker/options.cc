@@ -11,6 +11,7 @@
 #include "common/base/log.h"
 #include "common/base/request_limits.h"
 #include "common/base/status_macros.h"
+#include "common/engine/engine_shape.h"
 #include "common/model/generation_config.h"
 #include "common/security/flags.h"
 #include "common/security/listen_check.h"
@@ -22,6 +23,10 @@ namespace {
 // What is wrong with it; empty if nothing is.
 std::string IsDevice(const std::string& text) {
   return std::string(backend::ParseDevice(text).status().message());
+}
+
+std::string IsExpertsOnHost(const std::string& text) {
+  return std::string(engine::ParseExpertsOnHost(text).status().message());
 }
 
 }  // namespace
@@ -74,6 +79,13 @@ void AddWorkerFlags(CLI::App& app, WorkerOptions& o) {
                  "int8, int4: those of more bits are rounded when they are loaded, in groups of 32 "
                  "(the LM head to 8 bits)")
       ->check(CLI::IsMember({"auto", "int8", "int4"}))
+      ->capture_default_str();
+  app.add_option("--experts-on-host", o.experts_on_host,
+                 "on a GPU: layers, from the first one with experts on, whose experts are kept in "
+                 "the host's memory and cross the GPU's link when tokens choose them; auto: as few "
+                 "as leave room for the KV pool that is asked for, or else for one sequence of "
+                 "--max-model-len; all. The tokens are the same")
+      ->check(IsExpertsOnHost)
       ->capture_default_str();
   app.add_flag("--dequantize-weights", o.dequantize_weights,
                "on a CPU: weights of 4 and 8 bits become those of --dtype when they are loaded, "
@@ -187,7 +199,7 @@ absl::Status Validate(const WorkerOptions& o) {
                         "float16 given, which takes a GPU: expected auto, float32 or bfloat16 with "
                         "--device cpu");
   }
-  return absl::OkStatus();
+  return engine::ParseExpertsOnHost(o.experts_on_host).status();
 }
 
 engine::EngineOptions ToEngineOptions(const WorkerOptions& o) {
@@ -201,6 +213,7 @@ engine::EngineOptions ToEngineOptions(const WorkerOptions& o) {
                            : o.dtype == "float16"  ? Compute::kF16
                                                    : Compute::kAuto;
   engine.weight_bits = o.weights == "int8" ? 8 : o.weights == "int4" ? 4 : 0;
+  engine.experts_on_host = engine::ParseExpertsOnHost(o.experts_on_host).value();
   engine.backend.dequantize_weights = o.dequantize_weights;
   engine.mix_numerics = o.mix_numerics;
   engine.backend.gpu_memory_utilization = o.gpu_memory_utilization;

@@ -38,6 +38,8 @@ struct WorkerOptions {
   std::string device = "cpu";    // cpu, cuda:N, auto: a GPU if there is one
   std::string dtype = "auto";    // auto, float32, bfloat16, float16
   std::string weights = "auto";  // auto, int8, int4
+  // Layers whose experts are kept in the host's memory: a number, auto, all.
+  std::string experts_on_host = "0";
   bool dequantize_weights = false;
   bool mix_numerics = false;
   double gpu_memory_utilization = 0.9;

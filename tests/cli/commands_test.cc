@@ -231,15 +231,17 @@ TEST(CommandsTest, UpHandsWorkerFlagsOn) {
                                        "/x",
                                        "--weights",
                                        "int4",
+                                       "--experts-on-host",
+                                       "auto",
                                        "--dequantize-weights"});
   ASSERT_FALSE(parsed.exit_now);
   EXPECT_EQ(parsed.commands.up.cluster.prefill_workers, 2);
   EXPECT_EQ(parsed.commands.up.cluster.decode_workers, 3);
   EXPECT_THAT(parsed.commands.up.cluster.worker_flags,
               ElementsAre("--block-size", "32", "--cublas-algorithms", "/x", "--device", "cuda:0",
-                          "--gpu-memory-utilization", "0.4", "--kv-cache-memory", "1GiB",
-                          "--weights", "int4", "--dequantize-weights", "--no-deterministic",
-                          "--no-enable-prefix-caching"));
+                          "--experts-on-host", "auto", "--gpu-memory-utilization", "0.4",
+                          "--kv-cache-memory", "1GiB", "--weights", "int4", "--dequantize-weights",
+                          "--no-deterministic", "--no-enable-prefix-caching"));
 }
 
 TEST(CommandsTest, UpKnowsWhereTheNumberOfPrefillWorkersIsFrom) {
@@ -311,14 +313,21 @@ TEST(CommandsTest, UpHandsAnEmptyValueOn) {
 }
 
 TEST(CommandsTest, Plan) {
-  const ParsedCommands parsed =
-      Parse({"plan",     "--model",         "/tmp",    "--gpu",
-             "t4",       "--context",       "8192",    "--batch",
-             "1,64",     "--dtype",         "float16", "--weights",
-             "int4",     "--group-size",    "64",      "--gpu-memory-utilization",
-             "0.8",      "--max-num-seqs",  "16",      "--kv-cache-memory",
-             "1GiB",     "--bandwidth-gbs", "320",     "--kv-cache-dtype",
-             "bfloat16", "--json"});
+  const ParsedCommands parsed = Parse({"plan",     "--model",
+                                       "/tmp",     "--gpu",
+                                       "t4",       "--context",
+                                       "8192",     "--batch",
+                                       "1,64",     "--dtype",
+                                       "float16",  "--weights",
+                                       "int4",     "--group-size",
+                                       "64",       "--gpu-memory-utilization",
+                                       "0.8",      "--max-num-seqs",
+                                       "16",       "--kv-cache-memory",
+                                       "1GiB",     "--bandwidth-gbs",
+                                       "320",      "--kv-cache-dtype",
+                                       "bfloat16", "--experts-on-host",
+                                       "3",        "--host-gbs",
+                                       "9",        "--json"});
   ASSERT_FALSE(parsed.exit_now);
   EXPECT_EQ(parsed.commands.chosen, "plan");
   EXPECT_TRUE(parsed.commands.plan.json);
@@ -328,6 +337,8 @@ TEST(CommandsTest, Plan) {
   EXPECT_EQ(question.gpu.memory_bytes, int64_t{14'930} << 20);
   EXPECT_EQ(question.gpu.bytes_per_second, 320e9);
   EXPECT_EQ(question.gpu.flops_per_second, 24e12);
+  EXPECT_EQ(question.gpu.host_link_bytes_per_second, 9e9);
+  EXPECT_EQ(question.engine.experts_on_host, 3);
   EXPECT_EQ(question.gpu.rate_source, "given");
   EXPECT_EQ(question.context, 8192);
   EXPECT_THAT(question.batches, ElementsAre(1, 64));
@@ -388,6 +399,7 @@ TEST(CommandsTest, BadCommandLinesAreRefused) {
       {"plan", "--model", "/tmp", "--gpu", "t4", "--memory-gib", "nan"},
       {"plan", "--model", "/tmp", "--gpu", "t4", "--bandwidth-gbs", "nan"},
       {"plan", "--model", "/tmp", "--gpu", "t4", "--weights", "int3"},
+      {"plan", "--model", "/tmp", "--gpu", "t4", "--experts-on-host", "-1"},
       {"generate", "a", "--logit-bias", "5"},
       {"generate", "a", "--logit-bias", "x=1"},
       {"generate", "a", "--logit-bias", "5=y"},

@@ -48,6 +48,7 @@ class ForwardingBackend : public backend::Backend {
       absl::Span<const backend::AnyHostMatrix> stacked) override {
     return inner_->PackAny(stacked);
   }
+  backend::MatrixPacker* host_packer() override { return inner_->host_packer(); }
   absl::StatusOr<std::unique_ptr<backend::RopeTable>> MakeRopeTable(const backend::RopeSpec& spec,
                                                                     int max_positions) override {
     return inner_->MakeRopeTable(spec, max_positions);

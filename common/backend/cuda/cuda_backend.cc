@@ -12,11 +12,11 @@
 #include "common/backend/cuda/kernels/blocks.h"
 #include "common/backend/cuda/kernels/elementwise.h"
 #include "common/backend/cuda/kernels/latent.h"
-#include "common/backend/cuda/kernels/rope_write.h"
-#include "common/backend/cuda/latent_operations.h"
+#include "common/backend/cuda/kv_operations.h"
 #include "common/backend/cuda/matrices/device_weights.h"
 #include "common/backend/cuda/matrices/expert_group.h"
 #include "common/backend/cuda/matrices/gated_product.h"
+#include "common/backend/cuda/matrices/matrix_memory.h"
 #include "common/backend/cuda/matrices/product_uses.h"
 #include "common/backend/cuda/matrices/quantized_matrix.h"
 #include "common/backend/cuda/nccl/nccl_links.h"
@@ -51,7 +51,8 @@ class CudaBackend final : public Backend {
         activation_dtype_(dtype),
         base_(base),
         arena_(arena_bytes),
-        stream_(runtime_->MakeStream()) {}
+        stream_(runtime_->MakeStream()),
+        host_packer_(dtype, std::make_unique<PinnedMatrixMemory>(*runtime_)) {}
   ~CudaBackend() override { runtime_->Synchronize(stream_); }
 
   absl::Status Initialize();
@@ -76,18 +77,19 @@ class CudaBackend final : public Backend {
   }
   absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(
       absl::Span<const HostMatrix> stacked) override {
-    return CudaMatrix::Make(stacked, activation_dtype_, *this, *staging_);
+    return packer_->Pack(stacked);
   }
   absl::StatusOr<std::unique_ptr<PackedMatrix>> PackQuantized(
       absl::Span<const QuantizedHostMatrix> stacked) override {
-    return CudaQuantizedMatrix::Make(stacked, activation_dtype_, *this, *staging_);
+    return packer_->PackQuantized(stacked);
   }
+  MatrixPacker* host_packer() override { return &host_packer_; }
   absl::StatusOr<std::unique_ptr<PackedMatrix>> PackRouter(const HostMatrix& matrix) override {
     return CudaRouter::Make(matrix, *this, *staging_);
   }
   absl::StatusOr<std::unique_ptr<ExpertGroup>> GroupExperts(std::vector<ExpertMatrices> experts,
                                                             const ExpertBiases& biases) override {
-    return CudaExpertGroup::Make(std::move(experts), biases, *this, *staging_);
+    return CudaExpertGroup::Make(std::move(experts), biases, experts_.fetched, *this, *staging_);
   }
   bool experts_at_once() const override { return true; }
   void Experts(const ExpertsArgs& args) override {
@@ -192,6 +194,8 @@ class CudaBackend final : public Backend {
   Arena arena_;
   const Stream stream_;
   std::unique_ptr<HostStaging> staging_;
+  std::optional<CudaMatrixPacker> packer_;
+  CudaMatrixPacker host_packer_;
   std::vector<std::unique_ptr<Buffer>> kept_;
 
   StepLimits limits_;
@@ -209,6 +213,7 @@ class CudaBackend final : public Backend {
 
 absl::Status CudaBackend::Initialize() {
   BATON_ASSIGN_OR_RETURN(staging_, HostStaging::Make(kStagingBytes, *runtime_, stream_));
+  packer_.emplace(activation_dtype_, std::make_unique<DeviceMatrixMemory>(*this, *staging_));
   return absl::OkStatus();
 }
 
@@ -340,42 +345,10 @@ void CudaBackend::RopeWriteKv(const DeviceBatch& batch, const KvPool& pool,
                               const RopeWriteArgs& args) {
   const CudaBatch& cuda = Cuda(batch);
   CheckPool(cuda, pool, args.layer);
-  const KvPlace place = pool.PlaceOf(args.layer);
-  const int64_t d = pool.head_dim;
-  BATON_CHECK_EQ(pool.latent_dim, 0);
-  CheckRows(args.qkv, cuda.rows, (args.query_heads + 2 * pool.kv_heads) * d);
-  CheckRows(args.q_out, cuda.rows, args.query_heads * d);
-  const CudaRopeTable unrotated;
-  const auto& rope =
-      args.rope == nullptr ? unrotated : static_cast<const CudaRopeTable&>(*args.rope);
-  if (args.rope != nullptr) Ask(cuda, {.positions = rope.positions});
-  BATON_CHECK_LE(2 * rope.half, d);
-  const auto table = [](const std::unique_ptr<Buffer>& buffer) {
-    return buffer == nullptr ? nullptr : static_cast<const float*>(buffer->data());
-  };
-  LaunchRopeWrite({.qkv = F32(args.qkv),
-                   .qkv_stride = args.qkv.row_stride,
-                   .q_out = F32(args.q_out),
-                   .q_out_stride = args.q_out.row_stride,
-                   .q_norm = args.q_norm == nullptr ? nullptr : F32(*args.q_norm, d),
-                   .k_norm = args.k_norm == nullptr ? nullptr : F32(*args.k_norm, d),
-                   .norm_eps = args.norm_eps,
-                   .cosine = table(rope.cosine),
-                   .sine = table(rope.sine),
-                   .half = rope.half,
-                   .query_scale = table(rope.query_scale),
-                   .layer = pool.Chunk(0, place.slot),
-                   .block_stride_bytes = pool.block_stride_bytes,
-                   .block_tokens_log2 = std::countr_zero(static_cast<unsigned>(pool.block_tokens)),
-                   .query_heads = args.query_heads,
-                   .kv_heads = pool.kv_heads,
-                   .head_dim = pool.head_dim,
-                   .positions = cuda.d_positions,
-                   .sequence_of_row = cuda.d_sequence_of_row,
-                   .sequences = cuda.SequencesOf(place.table),
-                   .tables = cuda.d_tables,
-                   .kv_format = pool.format},
-                  pool.dtype, cuda.rows, stream_);
+  if (args.rope != nullptr) {
+    Ask(cuda, {.positions = static_cast<const CudaRopeTable&>(*args.rope).positions});
+  }
+  EnqueueRopeWrite(cuda, pool, args, stream_);
 }
 
 void CudaBackend::Attention(const DeviceBatch& batch, const KvPool& pool,

@@ -20,9 +20,12 @@ Tensor RowsOf(const Tensor& tensor, int64_t first, int64_t count) {
   return rows;
 }
 
+// Which of a layer's experts are copied from the host's memory for a part of a step's rows.
+enum class Fetched { kNone, kChosen, kAll };
+
 // At most kExpertRowsAtOnce rows.
 void EnqueuePart(const ExpertsArgs& args, const Tensor& x, const Tensor& logits, const Tensor& out,
-                 const ExpertWorkspace& workspace, DType dtype, Stream stream) {
+                 Fetched fetched, const ExpertWorkspace& workspace, DType dtype, Stream stream) {
   const auto& group = static_cast<const CudaExpertGroup&>(*args.group);
   const int rows = static_cast<int>(x.rows), per_token = args.routing.per_token;
   const int experts = static_cast<int>(args.group->experts().size());
@@ -65,6 +68,11 @@ void EnqueuePart(const ExpertsArgs& args, const Tensor& x, const Tensor& logits,
                     .tile_rows = tile_rows,
                     .tile_count = tile_count},
                    stream);
+  if (fetched != Fetched::kNone) {
+    FetchExpertsLaunch fetch = group.fetch();
+    if (fetched == Fetched::kChosen) fetch.counts = workspace.counts;
+    LaunchFetchExperts(fetch, stream);
+  }
   ExpertMatMulGatedLaunch gated = {.operands = group.gate_up(),
                                    .out = args.gated.data,
                                    .out_stride = args.gated.row_stride,
@@ -117,10 +125,16 @@ void EnqueueExperts(const ExpertsArgs& args, const ExpertWorkspace& workspace, D
   CheckRows(args.gated, scratch.results, ffn);
   CheckRows(args.results, scratch.results, d);
   BATON_CHECK(args.logits.rows == rows && args.logits.cols == experts);
+  const bool on_host = static_cast<const CudaExpertGroup&>(*args.group).on_host();
   for (int64_t at = 0; at < rows; at += kExpertRowsAtOnce) {
     const int64_t count = std::min(kExpertRowsAtOnce, rows - at);
+    // The first of several parts copies for all of them, before any part's choice is known but its
+    // own. So many rows choose nearly every expert.
+    const Fetched fetched = !on_host || at > 0         ? Fetched::kNone
+                            : rows > kExpertRowsAtOnce ? Fetched::kAll
+                                                       : Fetched::kChosen;
     EnqueuePart(args, RowsOf(args.x, at, count), RowsOf(args.logits, at, count),
-                RowsOf(args.out, at, count), workspace, dtype, stream);
+                RowsOf(args.out, at, count), fetched, workspace, dtype, stream);
   }
 }
 

@@ -22,10 +22,11 @@ set(BATON_CUDA_KERNELS
 set(BATON_CUDA_HOST_SOURCES
   cuda_backend.cc
   expert_operations.cc
-  latent_operations.cc
+  kv_operations.cc
   matrices/device_weights.cc
   matrices/expert_group.cc
   matrices/gated_product.cc
+  matrices/matrix_memory.cc
   matrices/product_uses.cc
   matrices/quantized_matrix.cc
   nccl/nccl_links.cc

@@ -96,6 +96,35 @@ TEST(EngineRunAheadTest, OfALazyDeviceThatRepeatsItsSteps) {
   EXPECT_EQ(runtime->copies_to_device(), copies);
 }
 
+// Steps that are repeated fetch the experts that this step's rows choose.
+TEST(EngineRunAheadTest, ExpertsInTheHostsMemoryGiveTheSameTokens) {
+  const uint64_t seed = testing::TestSeed();
+  SCOPED_TRACE(seed);
+  for (const char* model : {"tiny-qwen3-moe", "tiny-qwen3-moe-gptq4"}) {
+    SCOPED_TRACE(model);
+    RunAhead run(seed);
+    backend::cuda::DelayedRuntime* runtime = nullptr;
+    const auto load = [&](int experts_on_host) {
+      return LoadForRunningAhead(
+          [&](const backend::BackendOptions& given) {
+            auto lazy = std::make_unique<backend::cuda::DelayedRuntime>(80, size_t{96} << 20);
+            runtime = lazy.get();
+            return backend::cuda::MakeBackendOn(std::move(lazy), nullptr, given);
+          },
+          /*warm_up=*/false, model, experts_on_host);
+    };
+    const std::unique_ptr<Engine> engine = load(0);
+    const std::vector<Request> requests = run.AnyRequests(*engine, 6);
+    const auto expected = RunAhead::OneByOne(*engine, requests);
+    for (const int layers : {1, 1000}) {
+      const std::unique_ptr<Engine> with = load(layers);
+      EXPECT_THAT(with->Description(), ::testing::HasSubstr("in the host's memory"));
+      ASSERT_EQ(RunAhead::OneByOne(*with, requests), expected) << layers << " layers";
+      ASSERT_EQ(RunAhead::Ahead(*with, requests), expected) << layers << " layers";
+    }
+  }
+}
+
 TEST(EngineRunAheadTest, WithoutMemoryForGraphsStepsAreEnqueuedOneByOne) {
   RunAhead run(5);
   backend::cuda::DelayedRuntime* runtime = nullptr;

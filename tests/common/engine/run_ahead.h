@@ -9,6 +9,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,9 +21,11 @@ inline constexpr int kBlockTokens = 16;
 inline constexpr int kRunAheadSeqs = 6;
 
 inline std::unique_ptr<Engine> LoadForRunningAhead(
-    decltype(EngineOptions::make_backend) make_backend, bool warm_up = false) {
+    decltype(EngineOptions::make_backend) make_backend, bool warm_up = false,
+    const char* model = "tiny-qwen2", int experts_on_host = 0) {
   EngineOptions options;
-  options.model_dir = BATON_CHECKPOINT_DIR "/tiny-qwen2";
+  options.model_dir = std::string(BATON_CHECKPOINT_DIR "/") + model;
+  options.experts_on_host = experts_on_host;
   options.max_num_batched_tokens = 128;
   options.max_num_seqs = kRunAheadSeqs;
   options.max_model_len = 96;

@@ -59,12 +59,18 @@ TEST(ServingPlanWorkerTest, PlansWhatAWorkerAtStartHas) {
         Case{80, (48 << 20) + 12345, 0.777, 32, 3, 48, 100, 0, 0},
         Case{75, 80 << 20, 1, 64, 9, 200, 333, 0, 0}, Case{80, 64 << 20, 0.9, 16, 4, 64, 0, 77, 0},
         Case{75, 64 << 20, 0.9, 16, 4, 64, 0, 0, 1'234'567}}) {
-    for (const char* shape :
-         {"tiny-qwen2", "tiny-qwen2-bf16", "tiny-qwen3-moe", "tiny-gpt-oss-mxfp4"}) {
-      SCOPED_TRACE(absl::StrCat(shape, " in ", c.device_bytes, " bytes"));
+    for (const auto& [shape, experts_on_host] : {std::pair("tiny-qwen2", 0),
+                                                 {"tiny-qwen2-bf16", 0},
+                                                 {"tiny-qwen3-moe", 0},
+                                                 {"tiny-gpt-oss-mxfp4", 0},
+                                                 {"tiny-qwen3-moe", 1},
+                                                 {"tiny-gpt-oss-mxfp4", 9}}) {
+      SCOPED_TRACE(absl::StrCat(shape, " in ", c.device_bytes, " bytes, experts of ",
+                                experts_on_host, " layers on the host"));
       ServingQuestion question;
       EngineOptions& options = question.engine;
       options.model_dir = absl::StrCat(BATON_CHECKPOINT_DIR, "/", shape);
+      options.experts_on_host = experts_on_host;
       options.backend.gpu_memory_utilization = c.utilization;
       options.block_tokens = c.block_tokens;
       options.max_num_seqs = c.max_num_seqs;
@@ -82,7 +88,8 @@ TEST(ServingPlanWorkerTest, PlansWhatAWorkerAtStartHas) {
                       .compute_capability = c.compute_capability,
                       .memory_bytes = static_cast<int64_t>(c.device_bytes),
                       .bytes_per_second = 1e9,
-                      .flops_per_second = 1e12};
+                      .flops_per_second = 1e12,
+                      .host_link_bytes_per_second = 1e8};
       const auto plan = PlanServing(question);
       ASSERT_TRUE(plan.ok()) << plan.status();
       ASSERT_TRUE(plan->refusal.ok()) << plan->refusal;
@@ -246,6 +253,74 @@ TEST_F(ServingPlanTest, ExpertsAreWeightsOfWhichAStepReadsSome) {
   EXPECT_GT(some, more + int64_t{2048} * 8 * 2048 * 4 * 3 / 4);
 }
 
+// Qwen3-30B-A3B in 4 bits on a T4, by hand: 18.1 GB of experts in all, of which a layer's, 378 MB,
+// are on the device while they are computed.
+TEST_F(ServingPlanTest, ExpertsOfAsFewLayersAsMustAreKeptInTheHostsMemory) {
+  dir_.Write("config.json", kExperts);
+  question_.weights = model::WeightFormat{.bits = 4, .group_size = 32};
+  question_.engine.max_model_len = 8192;
+  question_.batches = {1, 8};
+  const auto refused = PlanServing(question_);
+  ASSERT_TRUE(refused.ok()) << refused.status();
+  EXPECT_THAT(std::string(refused->refusal.message()), HasSubstr("--experts-on-host auto"));
+  question_.engine.experts_on_host = std::nullopt;
+  const auto plan = PlanServing(question_);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_TRUE(plan->refusal.ok()) << plan->refusal;
+  const int layers = plan->memory.experts_on_host;
+  const int64_t of_layer = int64_t{128} * 3 * 768 * 2048 * 5 / 8;
+  EXPECT_GE(plan->memory.full_sequences(), 1);
+  EXPECT_EQ(plan->memory.host_expert_bytes, layers * of_layer);
+  EXPECT_EQ(plan->memory.fetched_expert_bytes, of_layer);
+  EXPECT_LE(plan->memory.fixed_bytes() + plan->memory.kv_bytes(), plan->arena_bytes);
+  // One layer fewer leaves no room for a sequence.
+  question_.engine.experts_on_host = layers - 1;
+  const auto fewer = PlanServing(question_);
+  ASSERT_TRUE(fewer.ok()) << fewer.status();
+  EXPECT_TRUE(!fewer->refusal.ok() || fewer->memory.full_sequences() == 0);
+  // 8 of 128 experts, and 51.6 that 8 tokens are expected to choose, over 12 GB/s.
+  const double of_expert = static_cast<double>(of_layer) / 128;
+  EXPECT_NEAR(plan->decode[0].host_ms, layers * 8 * of_expert / 12e9 * 1e3, 1e-6);
+  EXPECT_NEAR(plan->decode[1].host_ms / plan->decode[0].host_ms, 51.6 / 8, 0.01);
+  EXPECT_EQ(plan->decode[0].floor_ms(), plan->decode[0].host_ms);
+  EXPECT_NEAR(plan->prefill[1].host_ms, layers * 128 * of_expert / 12e9 * 1e3, 1e-3);
+  // What crosses the link is not read from the device's memory.
+  question_.gpu = *FindGpu("h100");
+  question_.engine.experts_on_host = 0;
+  const auto resident = PlanServing(question_);
+  ASSERT_TRUE(resident.ok()) << resident.status();
+  EXPECT_NEAR(resident->decode[0].bytes.weights,
+              plan->decode[0].bytes.weights + plan->decode[0].bytes.host, 1);
+  EXPECT_EQ(resident->decode[0].bytes.host, 0);
+}
+
+TEST_F(ServingPlanTest, ARequestedPoolDecidesHowManyExpertsAreKeptInTheHostsMemory) {
+  dir_.Write("config.json", kExperts);
+  question_.weights = model::WeightFormat{.bits = 4, .group_size = 32};
+  question_.engine.experts_on_host = std::nullopt;
+  const auto layers = [&](int64_t kv_bytes) {
+    question_.engine.kv_cache_bytes = kv_bytes;
+    const auto plan = PlanServing(question_);
+    EXPECT_TRUE(plan.ok() && plan->refusal.ok()) << plan.status();
+    return plan->memory.experts_on_host;
+  };
+  const int few = layers(int64_t{1} << 28);
+  EXPECT_EQ(layers((int64_t{1} << 28) + int64_t{128} * 3 * 768 * 2048 * 5 / 8 * 4), few + 4);
+  question_.gpu = *FindGpu("h100");
+  EXPECT_EQ(layers(int64_t{1} << 28), 0);
+  // None is enough: the plan is that with all of them in the host's memory.
+  question_.gpu.memory_bytes = int64_t{1} << 30;
+  const auto none = PlanServing(question_);
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_TRUE(absl::IsResourceExhausted(none->refusal));
+  EXPECT_EQ(none->memory.experts_on_host, 48);
+  EXPECT_THAT(std::string(none->refusal.message()),
+              ::testing::Not(HasSubstr("--experts-on-host auto")));
+  // A GPU of which the link is not known.
+  question_.gpu.host_link_bytes_per_second = 0;
+  EXPECT_EQ(ErrorField(PlanServing(question_).status()), "--gpu");
+}
+
 TEST_F(ServingPlanTest, MoreExpertsThanTheKernelsTakeAreRefusedByName) {
   dir_.Write("config.json",
              absl::StrReplaceAll(kExperts, {{"_experts\": 128", "_experts\": 513"}}));
@@ -308,6 +383,7 @@ TEST(GpuFactsTest, TheTableIsWhole) {
     const double intensity = gpu->flops_per_second / gpu->bytes_per_second;
     EXPECT_TRUE(intensity > 50 && intensity < 500) << name;
     EXPECT_GT(gpu->memory_bytes, int64_t{14} << 30);
+    EXPECT_GT(gpu->host_link_bytes_per_second, 10e9);
   }
   EXPECT_EQ(FindGpu("t4")->memory_bytes, int64_t{14'930} << 20);
 }

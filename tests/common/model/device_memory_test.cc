@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "common/backend/cpu/cpu_backend.h"
@@ -57,6 +58,12 @@ class CountingBackend final : public baton::testing::ForwardingBackend {
       std::vector<backend::ExpertMatrices> experts, const backend::ExpertBiases& biases) override {
     const auto count = static_cast<int64_t>(experts.size());
     for (int i = 0; i < 2; ++i) size.Add(count * backend::kExpertTableEntryBytes);
+    // A layer's experts are all in the one memory or in the other.
+    if (on_host.size.allocations != grouped_on_host_) {
+      EXPECT_EQ(on_host.size.allocations - grouped_on_host_, 2 * count);
+      grouped_on_host_ = on_host.size.allocations;
+      size.Add(count * backend::kExpertSourceBytes);
+    }
     return ForwardingBackend::GroupExperts(std::move(experts), biases);
   }
   absl::StatusOr<std::unique_ptr<backend::RopeTable>> MakeRopeTable(const backend::RopeSpec& spec,
@@ -68,7 +75,37 @@ class CountingBackend final : public baton::testing::ForwardingBackend {
     return ForwardingBackend::MakeRopeTable(spec, max_positions);
   }
 
+  // Counts what is packed for the host's memory apart.
+  class HostPacker final : public backend::MatrixPacker {
+   public:
+    explicit HostPacker(CountingBackend& backend) : backend_(backend) {}
+    absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> Pack(
+        absl::Span<const backend::HostMatrix> stacked) override {
+      return Apart([&] { return backend_.Pack(stacked); });
+    }
+    absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> PackQuantized(
+        absl::Span<const backend::QuantizedHostMatrix> stacked) override {
+      return Apart([&] { return backend_.PackQuantized(stacked); });
+    }
+    MemorySize size;
+
+   private:
+    using Packed = absl::StatusOr<std::unique_ptr<backend::PackedMatrix>>;
+    Packed Apart(absl::FunctionRef<Packed()> pack) {
+      std::swap(size, backend_.size);
+      Packed packed = pack();
+      std::swap(size, backend_.size);
+      return packed;
+    }
+    CountingBackend& backend_;
+  };
+  backend::MatrixPacker* host_packer() override { return &on_host; }
+
   MemorySize size;
+  HostPacker on_host{*this};
+
+ private:
+  int64_t grouped_on_host_ = 0;  // allocations of on_host that have a group
 };
 
 // What is foretold from the config is what loading takes, to the byte, for every architecture.
@@ -86,10 +123,10 @@ TEST(DeviceMemoryTest, IsWhatLoadingTakes) {
                             "tiny-gpt-oss",        "tiny-gpt-oss-mxfp4",
                             "tiny-deepseek-v2",    "tiny-glm4-moe-lite",
                             "tiny-deepseek-v2-awq"}) {
-    for (const auto& [compute, load_bits] :
-         {std::pair(Compute::kF32, 0), {Compute::kBF16, 0}, {Compute::kF32, 4}}) {
+    for (const auto& [compute, load_bits, experts_on_host] :
+         {std::tuple(Compute::kF32, 0, 0), {Compute::kBF16, 0, 1}, {Compute::kF32, 4, 2}}) {
       SCOPED_TRACE(std::string(shape) + (compute == Compute::kF32 ? " f32, " : " bf16, ") +
-                   std::to_string(load_bits));
+                   std::to_string(load_bits) + ", on the host " + std::to_string(experts_on_host));
       auto cpu = backend::MakeCpuBackend({.compute = compute, .thread_count = 1});
       if (!cpu.ok()) continue;  // this CPU doesn't multiply bfloat16
       CountingBackend backend(*std::move(cpu));
@@ -97,17 +134,23 @@ TEST(DeviceMemoryTest, IsWhatLoadingTakes) {
       auto config = LoadModelConfig(dir);
       ASSERT_TRUE(config.ok()) << config.status();
       config->load_bits = load_bits;
-      const auto transformer = Transformer::Load(
-          dir, *config, {.max_batch_tokens = 48, .max_logit_rows = 7, .max_positions = 100},
-          backend);
+      const auto transformer = Transformer::Load(dir, *config,
+                                                 {.max_batch_tokens = 48,
+                                                  .max_logit_rows = 7,
+                                                  .max_positions = 100,
+                                                  .experts_on_host = experts_on_host},
+                                                 backend);
       ASSERT_TRUE(transformer.ok()) << transformer.status();
       const backend::DType activation = backend.activation_dtype();
-      const MemorySize weights =
-          WeightMemory(*config, activation,
-                       absl::string_view(shape).find("bf16") == absl::string_view::npos
-                           ? backend::DType::kF32
-                           : backend::DType::kBF16)
-              .total();
+      const WeightSizes sizes = WeightMemory(
+          *config, activation,
+          absl::string_view(shape).find("bf16") == absl::string_view::npos ? backend::DType::kF32
+                                                                           : backend::DType::kBF16,
+          {}, experts_on_host);
+      const MemorySize weights = sizes.total();
+      EXPECT_EQ(backend.on_host.size.bytes, sizes.host_experts.bytes);
+      EXPECT_EQ(backend.on_host.size.allocations, sizes.host_experts.allocations);
+      EXPECT_EQ(sizes.host_experts.bytes > 0, experts_on_host > 0 && ExpertLayers(*config) > 0);
       const MemorySize rope = RopeMemory(*config, 100);
       const MemorySize workspaces = WorkspaceMemory(WorkspacesOf(*config, 48, 7, activation, {}));
       EXPECT_EQ(backend.size.bytes, weights.bytes + rope.bytes + workspaces.bytes);

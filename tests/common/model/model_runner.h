@@ -54,7 +54,7 @@ class ModelRunner {
 
   ModelRunner(const std::string& model_dir,
               absl::StatusOr<std::unique_ptr<backend::Backend>> backend, int load_bits = 0,
-              int max_positions = kMaxPositions) {
+              int max_positions = kMaxPositions, int experts_on_host = 0) {
     auto config = LoadModelConfig(model_dir);
     EXPECT_TRUE(config.ok()) << config.status();
     EXPECT_TRUE(backend.ok()) << backend.status();
@@ -78,6 +78,9 @@ class ModelRunner {
                                .hidden_dim = config_.hidden_dim,
                                .vocab_size = config_.vocab_size};
     SetMatrixLimits(config_, &limits);
+    limits.fetched_expert_bytes = WeightMemory(config_, backend_->activation_dtype(),
+                                               backend::DType::kF32, {}, experts_on_host)
+                                      .fetched_expert_bytes;
     const absl::Status prepared = backend_->Prepare(limits);
     EXPECT_TRUE(prepared.ok()) << prepared;
     if (!prepared.ok()) return;
@@ -85,6 +88,7 @@ class ModelRunner {
                                          {.max_batch_tokens = kMaxTokens,
                                           .max_logit_rows = kMaxTokens,
                                           .max_positions = max_positions,
+                                          .experts_on_host = experts_on_host,
                                           .progress = [&](double s) { progress_.push_back(s); }},
                                          *backend_);
     EXPECT_TRUE(transformer.ok()) << transformer.status();

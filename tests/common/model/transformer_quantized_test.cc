@@ -107,6 +107,35 @@ INSTANTIATE_TEST_SUITE_P(Latent, QuantizedModelTest,
                          });
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(QuantizedModelTest);
 
+using HostExpertsTest = QuantizedModelTest;
+
+TEST_P(HostExpertsTest, ExpertsInTheHostsMemoryChangeNoBit) {
+  if (device().make().value()->host_packer() == nullptr) {
+    GTEST_SKIP() << "the device's memory is the host's";
+  }
+  const std::string dir = QuantizedDir(quantized().name);
+  ModelRunner resident(dir, device().make());
+  ASSERT_TRUE(resident.ok());
+  const std::vector<int32_t> prompt = Prompt(40, resident.config().vocab_size);
+  const Logits expected = resident.Run(prompt, prompt.size());
+  // Of one layer, and of all.
+  for (const int layers : {1, 1000}) {
+    ModelRunner model(dir, device().make(), 0, ModelRunner::kMaxPositions, layers);
+    ASSERT_TRUE(model.ok());
+    EXPECT_TRUE(model.Run(prompt, prompt.size()) == expected) << layers << " layers";
+    EXPECT_TRUE(model.Run(prompt, 7) == expected) << layers << " layers, in chunks";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, HostExpertsTest,
+                         ::testing::Combine(::testing::Values(Quantized{"tiny-gpt-oss-mxfp4"},
+                                                              Quantized{"tiny-deepseek-v2"}),
+                                            ::testing::ValuesIn(baton::testing::Devices())),
+                         [](const auto& info) {
+                           return TestName(std::get<0>(info.param).name) + "_" +
+                                  std::get<1>(info.param).name;
+                         });
+
 // The float matrices that they stand for, as make_expected.py had Transformers multiply by them in
 // float64.
 TEST(QuantizedModelFilesTest, LogitsAreThoseOfTransformers) {

@@ -88,6 +88,23 @@ TEST(WorkerOptionsTest, BitsOfWeightsArriveAtTheEngine) {
   EXPECT_NE(Parse({"--weights", "int2"}, &options), "");
 }
 
+TEST(WorkerOptionsTest, ExpertsInTheHostsMemoryArriveAtTheEngine) {
+  WorkerOptions options;
+  EXPECT_EQ(ToEngineOptions(options).experts_on_host, 0);
+  EXPECT_EQ(Parse({"--experts-on-host", "7"}, &options), "");
+  EXPECT_EQ(ToEngineOptions(options).experts_on_host, 7);
+  EXPECT_EQ(Parse({"--experts-on-host", "auto"}, &options), "");
+  EXPECT_EQ(ToEngineOptions(options).experts_on_host, std::nullopt);
+  EXPECT_EQ(Parse({"--experts-on-host", "all"}, &options), "");
+  EXPECT_GT(*ToEngineOptions(options).experts_on_host, 1000);
+  for (const char* wrong : {"-1", "some", "", "1.5", "99999999999"}) {
+    EXPECT_THAT(Parse({"--experts-on-host", wrong}, &options),
+                ::testing::HasSubstr("expected a number of layers, auto or all"));
+    options.experts_on_host = wrong;
+    EXPECT_EQ(ErrorField(Validate(options)), "--experts-on-host");
+  }
+}
+
 TEST(WorkerOptionsTest, KvIsMixedWithOtherBitsOnlyIfAsked) {
   WorkerOptions options;
   EXPECT_FALSE(ToEngineOptions(options).mix_numerics);

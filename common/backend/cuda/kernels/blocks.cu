@@ -1,22 +1,8 @@
 #include "common/backend/cuda/kernels/blocks.h"
+#include "common/backend/cuda/kernels/copy_piece.cuh"
 
 namespace baton::backend::cuda {
 namespace {
-
-// Piece number `piece` of size_bytes: load i of thread t is 16-byte place i * threads + t of it.
-BATON_DEVICE void CopyPiece(const std::byte* from, std::byte* to, int64_t size_bytes,
-                            unsigned piece) {
-  const int64_t first = int64_t{piece} * kPieceBytes + ThreadIndex() * 16;
-  Vec16 v[kPieceLoads];
-  BATON_UNROLL for (int i = 0; i < kPieceLoads; ++i) {
-    const int64_t at = first + i * (kCopyThreads * 16);
-    if (at < size_bytes) v[i] = Load16(from + at);
-  }
-  BATON_UNROLL for (int i = 0; i < kPieceLoads; ++i) {
-    const int64_t at = first + i * (kCopyThreads * 16);
-    if (at < size_bytes) Store16(to + at, v[i]);
-  }
-}
 
 unsigned PiecesOf(int64_t size_bytes) {
   return static_cast<unsigned>((size_bytes + kPieceBytes - 1) / kPieceBytes);

@@ -1,8 +1,7 @@
 // Copies of KV blocks within the device: for copy-on-write, and between the pool and the contiguous
 // staging that a copy engine moves to and from the host (transfer). Bytes only.
 //
-// A thread block moves one piece of kPieceBytes: every thread issues kPieceLoads loads of 16 bytes
-// before it stores, so that few thread blocks keep the memory busy (Little's law).
+// A thread block moves one piece of kPieceBytes (copy_piece.cuh).
 //
 // Bytes: each copied one read once and written once.
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_BLOCKS_H_

@@ -1,3 +1,4 @@
+#include "common/backend/cuda/kernels/copy_piece.cuh"
 #include "common/backend/cuda/kernels/elements.cuh"
 #include "common/backend/cuda/kernels/experts.h"
 
@@ -219,6 +220,26 @@ PlacePairsKernel(PlacePairsLaunch launch) {
   }
 }
 
+// Of one expert, which a block copies one after the other: blocks of experts that no row chose end
+// at once, and so they are not many.
+constexpr int kFetchedPieces = 8;
+
+BATON_KERNEL(kCopyThreads)
+FetchExpertsKernel(FetchExpertsLaunch launch) {
+  AwaitPrevious();
+  const unsigned expert = BlockIndex().y;
+  if (launch.counts != nullptr && LoadGlobal(launch.counts + expert) == 0) return;
+  const ExpertSource& source = LoadGlobal(launch.sources + expert);
+  std::byte* const to = launch.to + expert * launch.stride_bytes;
+  const bool is_down = BlockIndex().z == 1;
+  const std::byte* const from = is_down ? source.down : source.gate_up;
+  for (unsigned i = 0; i < kFetchedPieces; ++i) {
+    CopyPiece(from, is_down ? to + launch.down_offset : to,
+              is_down ? launch.down_bytes : launch.gate_up_bytes,
+              BlockIndex().x * kFetchedPieces + i);
+  }
+}
+
 constexpr int kSumThreads = 128;
 constexpr int kSumColumns = 4;  // of a thread
 
@@ -241,7 +262,9 @@ SumExpertsKernel(SumExpertsLaunch launch) {
   Store16(out, Pack4(sums));
 }
 
-unsigned Tiles(int size, int tile) { return static_cast<unsigned>((size + tile - 1) / tile); }
+unsigned Tiles(int64_t size, int64_t tile) {
+  return static_cast<unsigned>((size + tile - 1) / tile);
+}
 
 template <class Element, int kRows>
 void LaunchRouterRows(const RouterLaunch& launch, Stream stream) {
@@ -278,6 +301,14 @@ void LaunchPlacePairs(const PlacePairsLaunch& launch, Stream stream) {
   if (launch.pair_count == 0) return;
   Launch(PlacePairsKernel, {static_cast<unsigned>(launch.experts), 1, 1}, kPlaceThreads,
          kPlaceWarps * sizeof(int), stream, launch);
+}
+
+void LaunchFetchExperts(const FetchExpertsLaunch& launch, Stream stream) {
+  const int64_t most = launch.gate_up_bytes > launch.down_bytes ? launch.gate_up_bytes  // a matrix
+                                                                : launch.down_bytes;
+  Launch(FetchExpertsKernel,
+         {Tiles(most, kPieceBytes * kFetchedPieces), static_cast<unsigned>(launch.experts), 2},
+         kCopyThreads, 0, stream, launch);
 }
 
 void LaunchSumExperts(const SumExpertsLaunch& launch, int rows, Stream stream) {

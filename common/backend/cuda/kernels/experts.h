@@ -130,6 +130,28 @@ struct ExpertMatMulGatedLaunch {
 
 void LaunchExpertMatMulGated(const ExpertMatMulGatedLaunch& launch, DType dtype, Stream stream);
 
+// Where the matrices of one expert are in pinned memory of the host.
+struct ExpertSource {
+  const std::byte* gate_up;
+  const std::byte* down;
+};
+
+// Copies experts' matrices from the host's memory to the device's, at the places where the products
+// of any layer look for them. Pointers, sizes and offsets are multiples of 16 bytes.
+struct FetchExpertsLaunch {
+  const ExpertSource* sources;  // [experts]
+  std::byte* to;                // [experts, stride_bytes]
+  int64_t gate_up_bytes;
+  int64_t down_bytes;
+  int64_t down_offset;  // of down in an expert's place
+  int64_t stride_bytes;
+  const unsigned*
+      counts;  // [experts], the pairs of each: those of none are not read; null: all are
+  int experts;
+};
+
+void LaunchFetchExperts(const FetchExpertsLaunch& launch, Stream stream);
+
 struct SumExpertsLaunch {
   const float* results;  // [rows * per_token, cols], by pair
   int64_t result_stride;

@@ -12,8 +12,7 @@
 namespace baton::backend::cuda {
 
 absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaMatrix::Make(absl::Span<const HostMatrix> stacked,
-                                                               DType dtype, Backend& backend,
-                                                               HostStaging& staging) {
+                                                               DType dtype, MatrixMemory& memory) {
   BATON_CHECK(!stacked.empty());
   const int64_t cols = stacked[0].cols;
   int64_t rows = 0;
@@ -27,20 +26,20 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaMatrix::Make(absl::Span<const 
         absl::StrCat("--device cuda: a matrix of ", cols, " columns, expected a multiple of 8"));
   }
   const size_t row_bytes = static_cast<size_t>(cols) * SizeOf(dtype);
-  BATON_ASSIGN_OR_RETURN(std::unique_ptr<Buffer> memory,
-                         backend.Allocate(static_cast<size_t>(rows) * row_bytes));
-  auto* device = static_cast<std::byte*>(memory->data());
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<Buffer> buffer,
+                         memory.Allocate(static_cast<size_t>(rows) * row_bytes));
+  auto* next = static_cast<std::byte*>(buffer->data());
   for (const HostMatrix& matrix : stacked) {
     const size_t size_bytes = static_cast<size_t>(matrix.rows) * row_bytes;
     const size_t element_bytes = SizeOf(dtype);
-    staging.FillDevice(device, size_bytes, [&](size_t offset, size_t size, void* to) {
+    memory.Fill(next, size_bytes, [&](size_t offset, size_t size, void* to) {
       const size_t first = offset / element_bytes;
       ConvertElements(static_cast<const std::byte*>(matrix.data) + first * SizeOf(matrix.dtype),
                       matrix.dtype, static_cast<int64_t>(size / element_bytes), dtype, to);
     });
-    device += size_bytes;
+    next += size_bytes;
   }
-  return std::make_unique<CudaMatrix>(std::move(memory), rows, cols);
+  return std::make_unique<CudaMatrix>(std::move(buffer), memory.on_host(), rows, cols);
 }
 
 absl::StatusOr<std::unique_ptr<RopeTable>> CudaRopeTable::Make(const RopeSpec& spec,

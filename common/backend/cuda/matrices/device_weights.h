@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/backend/backend.h"
+#include "common/backend/cuda/matrices/matrix_memory.h"
 #include "common/backend/cuda/runtime/host_staging.h"
 
 namespace baton::backend::cuda {
@@ -18,15 +19,17 @@ class CudaMatrix final : public PackedMatrix {
   // Concatenates `stacked` along out_features (query, key and value; gate and up) and uploads them.
   // UNIMPLEMENTED (UNSUPPORTED_MODEL) if in_features is not a multiple of 8.
   static absl::StatusOr<std::unique_ptr<PackedMatrix>> Make(absl::Span<const HostMatrix> stacked,
-                                                            DType dtype, Backend& backend,
-                                                            HostStaging& staging);
-  CudaMatrix(std::unique_ptr<Buffer> memory, int64_t out_features, int64_t in_features)
-      : PackedMatrix(out_features, in_features), memory_(std::move(memory)) {}
+                                                            DType dtype, MatrixMemory& memory);
+  CudaMatrix(std::unique_ptr<Buffer> memory, bool on_host, int64_t out_features,
+             int64_t in_features)
+      : PackedMatrix(out_features, in_features), memory_(std::move(memory)), on_host_(on_host) {}
   int64_t size_bytes() const override { return static_cast<int64_t>(memory_->size_bytes()); }
   const void* data() const { return memory_->data(); }
+  bool on_host() const { return on_host_; }
 
  private:
   const std::unique_ptr<Buffer> memory_;
+  const bool on_host_;
 };
 
 struct CudaRopeTable final : public RopeTable {

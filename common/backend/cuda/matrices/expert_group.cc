@@ -14,6 +14,7 @@ namespace baton::backend::cuda {
 namespace {
 
 static_assert(sizeof(ExpertMatrix) == kExpertTableEntryBytes);
+static_assert(sizeof(ExpertSource) == kExpertSourceBytes);
 
 absl::Status UnsupportedExperts(absl::string_view found, absl::string_view expected) {
   return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
@@ -42,8 +43,39 @@ struct Form {
   }
 };
 
+// A matrix as its device memory has it, and as the host's has it, from which it is copied.
+struct Stored {
+  const std::byte* data = nullptr;  // of all of it
+  int64_t size_bytes = 0;
+  int64_t groups_offset = 0;  // 0: it has no groups
+  bool on_host = false;
+
+  static Stored Of(const PackedMatrix& matrix) {
+    Stored stored = {.data = nullptr, .size_bytes = matrix.size_bytes()};
+    if (const auto* quantized = dynamic_cast<const CudaQuantizedMatrix*>(&matrix)) {
+      const QuantizedView& view = quantized->view();
+      stored.data = static_cast<const std::byte*>(view.values);
+      stored.groups_offset = reinterpret_cast<const std::byte*>(view.groups) - stored.data;
+      stored.on_host = quantized->on_host();
+    } else {
+      const auto& plain = static_cast<const CudaMatrix&>(matrix);
+      stored.data = static_cast<const std::byte*>(plain.data());
+      stored.on_host = plain.on_host();
+    }
+    return stored;
+  }
+  // Where `data` is the start of it.
+  ExpertMatrix At(const std::byte* start, const float* bias) const {
+    const auto* groups = reinterpret_cast<const uint32_t*>(start + groups_offset);
+    return {start, groups_offset == 0 ? nullptr : groups, bias};
+  }
+};
+
+// Matrices of one kind. place: where the first expert's is copied, the others' stride_bytes apart;
+// null: they are on the device.
 absl::StatusOr<CudaExpertGroup::Table> MakeTable(absl::Span<const PackedMatrix* const> matrices,
-                                                 const Buffer* biases, Backend& backend,
+                                                 const Buffer* biases, const std::byte* place,
+                                                 int64_t stride_bytes, Backend& backend,
                                                  HostStaging& staging) {
   const Form form = Form::Of(*matrices[0]);
   std::vector<ExpertMatrix> entries;
@@ -54,15 +86,15 @@ absl::StatusOr<CudaExpertGroup::Table> MakeTable(absl::Span<const PackedMatrix* 
     if (!form.Equals(Form::Of(*matrix))) {
       return UnsupportedExperts("matrices of several forms", "one bit width and group size");
     }
-    if (const auto* quantized = dynamic_cast<const CudaQuantizedMatrix*>(matrix)) {
-      if (quantized->order() != nullptr) {
-        return UnsupportedExperts("columns in an order of their own (GPTQ with desc_act)",
-                                  "columns in their order");
-      }
-      entries.push_back({quantized->view().values, quantized->view().groups, bias});
-    } else {
-      entries.push_back({static_cast<const CudaMatrix*>(matrix)->data(), nullptr, bias});
+    const auto* quantized = dynamic_cast<const CudaQuantizedMatrix*>(matrix);
+    if (quantized != nullptr && quantized->order() != nullptr) {
+      return UnsupportedExperts("columns in an order of their own (GPTQ with desc_act)",
+                                "columns in their order");
     }
+    const Stored stored = Stored::Of(*matrix);
+    BATON_CHECK_EQ(stored.on_host, place != nullptr);
+    entries.push_back(stored.At(place == nullptr ? stored.data : place, bias));
+    if (place != nullptr) place += stride_bytes;
     if (bias != nullptr) bias += rows;
   }
   CudaExpertGroup::Table table;
@@ -73,6 +105,35 @@ absl::StatusOr<CudaExpertGroup::Table> MakeTable(absl::Span<const PackedMatrix* 
   table.operands.w = form.view;
   table.operands.bits = form.bits;
   return table;
+}
+
+// REQUIRES: all are in the host's memory.
+absl::StatusOr<CudaExpertGroup::Fetch> MakeFetch(absl::Span<const ExpertMatrices> experts,
+                                                 const FetchedExperts& fetched, Backend& backend,
+                                                 HostStaging& staging) {
+  CudaExpertGroup::Fetch fetch;
+  FetchExpertsLaunch& launch = fetch.launch;
+  launch.to = fetched.memory;
+  launch.gate_up_bytes = experts[0].gate_up->size_bytes();
+  launch.down_bytes = experts[0].down->size_bytes();
+  launch.down_offset = FetchedMatrixBytes(launch.gate_up_bytes);
+  launch.stride_bytes = launch.down_offset + FetchedMatrixBytes(launch.down_bytes);
+  launch.experts = static_cast<int>(experts.size());
+  BATON_CHECK(launch.gate_up_bytes % 16 == 0 && launch.down_bytes % 16 == 0);
+  if (launch.stride_bytes * launch.experts > fetched.size_bytes) {
+    return UnsupportedExperts(
+        absl::StrCat(launch.stride_bytes * launch.experts, " bytes of them in the host's memory"),
+        absl::StrCat("at most ", fetched.size_bytes, ", as the model's configuration gives"));
+  }
+  std::vector<ExpertSource> sources;
+  for (const ExpertMatrices& expert : experts) {
+    sources.push_back({Stored::Of(*expert.gate_up).data, Stored::Of(*expert.down).data});
+  }
+  const size_t size_bytes = sources.size() * sizeof(ExpertSource);
+  BATON_ASSIGN_OR_RETURN(fetch.memory, backend.Allocate(size_bytes));
+  staging.CopyToDevice(fetch.memory->data(), sources.data(), size_bytes);
+  launch.sources = static_cast<const ExpertSource*>(fetch.memory->data());
+  return fetch;
 }
 
 }  // namespace
@@ -95,8 +156,8 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaRouter::Make(const HostMatrix&
 }
 
 absl::StatusOr<std::unique_ptr<ExpertGroup>> CudaExpertGroup::Make(
-    std::vector<ExpertMatrices> experts, const ExpertBiases& biases, Backend& backend,
-    HostStaging& staging) {
+    std::vector<ExpertMatrices> experts, const ExpertBiases& biases, const FetchedExperts& fetched,
+    Backend& backend, HostStaging& staging) {
   std::vector<const PackedMatrix*> gate_up, down;
   for (const ExpertMatrices& expert : experts) {
     gate_up.push_back(expert.gate_up);
@@ -107,10 +168,20 @@ absl::StatusOr<std::unique_ptr<ExpertGroup>> CudaExpertGroup::Make(
     return UnsupportedExperts(absl::StrCat(down[0]->in_features(), " columns of the gated product"),
                               "a multiple of 8");
   }
-  BATON_ASSIGN_OR_RETURN(Table gate_up_table, MakeTable(gate_up, biases.gate_up, backend, staging));
-  BATON_ASSIGN_OR_RETURN(Table down_table, MakeTable(down, biases.down, backend, staging));
+  Fetch fetch;
+  const std::byte *gate_up_place = nullptr, *down_place = nullptr;
+  if (Stored::Of(*gate_up[0]).on_host) {
+    BATON_ASSIGN_OR_RETURN(fetch, MakeFetch(experts, fetched, backend, staging));
+    gate_up_place = fetched.memory;
+    down_place = fetched.memory + fetch.launch.down_offset;
+  }
+  BATON_ASSIGN_OR_RETURN(Table gate_up_table,
+                         MakeTable(gate_up, biases.gate_up, gate_up_place,
+                                   fetch.launch.stride_bytes, backend, staging));
+  BATON_ASSIGN_OR_RETURN(Table down_table, MakeTable(down, biases.down, down_place,
+                                                     fetch.launch.stride_bytes, backend, staging));
   return std::make_unique<CudaExpertGroup>(std::move(experts), biases, std::move(gate_up_table),
-                                           std::move(down_table));
+                                           std::move(down_table), std::move(fetch));
 }
 
 ExpertWorkspace ExpertWorkspace::In(void* memory, const StepLimits& limits) {
@@ -128,6 +199,7 @@ ExpertWorkspace ExpertWorkspace::In(void* memory, const StepLimits& limits) {
   workspace.pairs = reinterpret_cast<int32_t*>(parts[3]);
   workspace.rows = reinterpret_cast<int32_t*>(parts[4]);
   workspace.tiles = reinterpret_cast<ExpertTile*>(parts[5]);
+  workspace.fetched = {parts[6], limits.fetched_expert_bytes};
   return workspace;
 }
 

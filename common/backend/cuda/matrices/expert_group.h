@@ -29,29 +29,48 @@ class CudaRouter final : public PackedMatrix {
   const std::unique_ptr<Buffer> memory_;
 };
 
+// Device memory where the experts of one layer in the host's memory are copied before they are
+// multiplied with: StepLimits' fetched_expert_bytes.
+struct FetchedExperts {
+  std::byte* memory = nullptr;
+  int64_t size_bytes = 0;
+};
+
 class CudaExpertGroup final : public ExpertGroup {
  public:
   // UNIMPLEMENTED (UNSUPPORTED_MODEL) if the experts' matrices differ in their form, or have their
-  // columns in an order of their own.
+  // columns in an order of their own. REQUIRES: room in `fetched` for all of them, if they are in
+  // the host's memory.
   static absl::StatusOr<std::unique_ptr<ExpertGroup>> Make(std::vector<ExpertMatrices> experts,
                                                            const ExpertBiases& biases,
+                                                           const FetchedExperts& fetched,
                                                            Backend& backend, HostStaging& staging);
   // All experts' matrices of one kind: what a launch takes, but for x, rows and tiles.
   struct Table {
     ExpertOperands operands = {};
     std::unique_ptr<Buffer> memory;  // of operands.matrices
   };
+  // What copies them to where the tables' matrices are; without sources if they always are there.
+  struct Fetch {
+    FetchExpertsLaunch launch = {};
+    std::unique_ptr<Buffer> memory;  // of launch.sources
+  };
   CudaExpertGroup(std::vector<ExpertMatrices> experts, const ExpertBiases& biases, Table gate_up,
-                  Table down)
+                  Table down, Fetch fetch)
       : ExpertGroup(std::move(experts), biases),
         gate_up_(std::move(gate_up)),
-        down_(std::move(down)) {}
+        down_(std::move(down)),
+        fetch_(std::move(fetch)) {}
 
   const ExpertOperands& gate_up() const { return gate_up_.operands; }
   const ExpertOperands& down() const { return down_.operands; }
+  bool on_host() const { return fetch_.memory != nullptr; }
+  // But for counts. REQUIRES: on_host().
+  const FetchExpertsLaunch& fetch() const { return fetch_.launch; }
 
  private:
   const Table gate_up_, down_;
+  const Fetch fetch_;
 };
 
 // Which experts compute which rows, for kExpertRowsAtOnce rows or all of a step.
@@ -67,6 +86,7 @@ struct ExpertWorkspace {
   int32_t* pairs = nullptr;
   int32_t* rows = nullptr;
   ExpertTile* tiles = nullptr;
+  FetchedExperts fetched;
 };
 
 }  // namespace baton::backend::cuda

@@ -130,8 +130,7 @@ uint32_t Rows::GroupWord(int64_t row, int64_t group) const {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaQuantizedMatrix::Make(
-    absl::Span<const QuantizedHostMatrix> stacked, DType dtype, Backend& backend,
-    HostStaging& staging) {
+    absl::Span<const QuantizedHostMatrix> stacked, DType dtype, MatrixMemory& memory) {
   BATON_CHECK(!stacked.empty());
   BATON_RETURN_IF_ERROR(CheckStacked(stacked));
   const QuantizedHostMatrix& first = stacked[0];
@@ -139,12 +138,12 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaQuantizedMatrix::Make(
   for (const QuantizedHostMatrix& part : stacked) row_count += part.rows;
   const QuantizedExtent extent =
       QuantizedExtentOf(row_count, first.cols, first.bits, first.group_size);
-  BATON_ASSIGN_OR_RETURN(std::unique_ptr<Buffer> memory,
-                         backend.Allocate(static_cast<size_t>(extent.size_bytes())));
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<Buffer> buffer,
+                         memory.Allocate(static_cast<size_t>(extent.size_bytes())));
   const Rows rows(stacked, dtype);
-  auto* device = static_cast<std::byte*>(memory->data());
+  auto* values = static_cast<std::byte*>(buffer->data());
   const auto value_bytes = static_cast<size_t>(extent.value_bytes());
-  staging.FillDevice(device, value_bytes, [&](size_t offset, size_t size, void* to) {
+  memory.Fill(values, value_bytes, [&](size_t offset, size_t size, void* to) {
     for (size_t at = 0; at < size; at += kQuantizedTileRowBytes) {
       const auto index = static_cast<int64_t>((offset + at) / kQuantizedTileRowBytes);
       const int64_t tile = index / kQuantizedTileRows;
@@ -153,7 +152,7 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaQuantizedMatrix::Make(
     }
   });
   const size_t group_bytes = static_cast<size_t>(extent.size_bytes()) - value_bytes;
-  staging.FillDevice(device + value_bytes, group_bytes, [&](size_t offset, size_t size, void* to) {
+  memory.Fill(values + value_bytes, group_bytes, [&](size_t offset, size_t size, void* to) {
     for (size_t at = 0; at < size / sizeof(uint32_t); ++at) {
       const auto index = static_cast<int64_t>(offset / sizeof(uint32_t) + at);
       const int64_t block = index / kQuantizedTileRows;
@@ -165,12 +164,14 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaQuantizedMatrix::Make(
   std::unique_ptr<Buffer> order;
   if (first.order != nullptr) {
     const size_t order_bytes = static_cast<size_t>(first.cols) * sizeof(int32_t);
-    BATON_ASSIGN_OR_RETURN(order, backend.Allocate(order_bytes));
-    staging.CopyToDevice(order->data(), first.order, order_bytes);
+    BATON_ASSIGN_OR_RETURN(order, memory.Allocate(order_bytes));
+    memory.Fill(order->data(), order_bytes, [&](size_t offset, size_t size, void* to) {
+      std::memcpy(to, reinterpret_cast<const std::byte*>(first.order) + offset, size);
+    });
   }
   QuantizedView view = {};
-  view.values = device;
-  view.groups = reinterpret_cast<const uint32_t*>(device + value_bytes);
+  view.values = values;
+  view.groups = reinterpret_cast<const uint32_t*>(values + value_bytes);
   view.n = static_cast<int>(row_count);
   view.k = static_cast<int>(first.cols);
   view.column_tiles = static_cast<int>(extent.column_tiles);
@@ -179,8 +180,8 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaQuantizedMatrix::Make(
       extent.groups == 1 ? 30
                          : std::countr_zero(static_cast<uint64_t>(first.group_size / kChunkedK));
   view.bf16_scales = first.scale_dtype == DType::kBF16;
-  return std::make_unique<CudaQuantizedMatrix>(view, first.fp4 ? kFp4 : first.bits,
-                                               std::move(memory), std::move(order));
+  return std::make_unique<CudaQuantizedMatrix>(
+      view, first.fp4 ? kFp4 : first.bits, std::move(buffer), memory.on_host(), std::move(order));
 }
 
 namespace {

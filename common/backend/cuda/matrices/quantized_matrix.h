@@ -10,8 +10,8 @@
 #include "absl/types/span.h"
 #include "common/backend/backend.h"
 #include "common/backend/cuda/kernels/quantized.h"
+#include "common/backend/cuda/matrices/matrix_memory.h"
 #include "common/backend/cuda/products/products.h"
-#include "common/backend/cuda/runtime/host_staging.h"
 
 namespace baton::backend::cuda {
 
@@ -21,14 +21,14 @@ class CudaQuantizedMatrix final : public PackedMatrix {
   // UNIMPLEMENTED (UNSUPPORTED_MODEL) if in_features is not a multiple of 8, a group (unless it has
   // all columns) is not a power of two of at least 32, or the parts differ in the order of columns.
   static absl::StatusOr<std::unique_ptr<PackedMatrix>> Make(
-      absl::Span<const QuantizedHostMatrix> stacked, DType dtype, Backend& backend,
-      HostStaging& staging);
+      absl::Span<const QuantizedHostMatrix> stacked, DType dtype, MatrixMemory& memory);
   CudaQuantizedMatrix(const QuantizedView& view, int bits, std::unique_ptr<Buffer> memory,
-                      std::unique_ptr<Buffer> order)
+                      bool on_host, std::unique_ptr<Buffer> order)
       : PackedMatrix(view.n, view.k),
         view_(view),
         bits_(bits),
         memory_(std::move(memory)),
+        on_host_(on_host),
         order_(std::move(order)) {}
 
   int64_t size_bytes() const override {
@@ -37,6 +37,7 @@ class CudaQuantizedMatrix final : public PackedMatrix {
   }
   const QuantizedView& view() const { return view_; }
   int bits() const { return bits_; }  // or kFp4
+  bool on_host() const { return on_host_; }
   // [in_features]: the column of x that is multiplied by column i of the matrix; null: i.
   const int32_t* order() const {
     return order_ == nullptr ? nullptr : static_cast<const int32_t*>(order_->data());
@@ -46,6 +47,7 @@ class CudaQuantizedMatrix final : public PackedMatrix {
   const QuantizedView view_;
   const int bits_;
   const std::unique_ptr<Buffer> memory_;
+  const bool on_host_;
   const std::unique_ptr<Buffer> order_;
 };
 

@@ -124,9 +124,13 @@ std::vector<size_t> ExpertWorkspace::PartBytes(const StepLimits& limits) {
   const size_t words = Rounded(static_cast<size_t>(pairs) * sizeof(int32_t));
   // The smallest tiles are the most.
   const int tiles = ExpertTileCount(pairs, limits.experts, kLeastTileRows);
-  return {
-      Rounded(static_cast<size_t>(limits.experts) * sizeof(unsigned)), words, words, words, words,
-      Rounded(static_cast<size_t>(tiles) * sizeof(ExpertTile))};
+  return {Rounded(static_cast<size_t>(limits.experts) * sizeof(unsigned)),
+          words,
+          words,
+          words,
+          words,
+          Rounded(static_cast<size_t>(tiles) * sizeof(ExpertTile)),
+          Rounded(static_cast<size_t>(limits.fetched_expert_bytes))};
 }
 
 size_t ExpertWorkspace::DeviceBytes(const StepLimits& limits) {

@@ -104,6 +104,33 @@ class CountedExperts : public CountedLaunches {
              CountOf([&] { LaunchExpertMatMul(down_launch, DType::kF16, nullptr); }), ""}};
   }
 
+  // The matrices of `chosen` of so many experts, of so many bytes each.
+  static Counted FetchExperts(int chosen, int experts, int64_t gate_up_bytes, int64_t down_bytes) {
+    const int64_t all_bytes = experts * (gate_up_bytes + down_bytes);
+    Memory on_host(all_bytes), on_device(all_bytes);
+    std::vector<unsigned> of_experts(static_cast<size_t>(experts));
+    std::vector<ExpertSource> places;
+    for (int expert = 0; expert < experts; ++expert) {
+      of_experts[static_cast<size_t>(expert)] = expert % (experts / chosen) == 0;
+      const std::byte* const start =
+          on_host.As<std::byte>() + expert * (gate_up_bytes + down_bytes);
+      places.push_back({start, start + gate_up_bytes});
+    }
+    Memory counts(of_experts), sources(places);
+    const FetchExpertsLaunch launch = {.sources = sources.As<ExpertSource>(),
+                                       .to = on_device.As<std::byte>(),
+                                       .gate_up_bytes = gate_up_bytes,
+                                       .down_bytes = down_bytes,
+                                       .down_offset = gate_up_bytes,
+                                       .stride_bytes = gate_up_bytes + down_bytes,
+                                       .counts = counts.As<unsigned>(),
+                                       .experts = experts};
+    return {"fetch of experts",
+            absl::StrCat(chosen, " of ", experts, ": ", gate_up_bytes, " + ", down_bytes, " bytes"),
+            CopyFloor(chosen * (gate_up_bytes + down_bytes)),
+            CountOf([&] { LaunchFetchExperts(launch, nullptr); }), ""};
+  }
+
   static Counted SumExperts(int rows, int per_token, int cols) {
     Memory results(int64_t{4} * rows * per_token * cols), weights(int64_t{4} * rows * per_token),
         out(int64_t{4} * rows * cols);

@@ -17,6 +17,11 @@ namespace baton::backend::cuda {
 inline constexpr int kWidth = 16, kInner = 8, kExpertCount = 3, kPerToken = 2;
 inline constexpr int kStepRows = static_cast<int>(kExpertRowsAtOnce) + 37;
 
+// Of float16.
+inline constexpr int64_t kFetchedBytes =
+    kExpertCount *
+    (FetchedMatrixBytes(2 * 2 * kInner * kWidth) + FetchedMatrixBytes(2 * kWidth * kInner));
+
 class ExpertLayerTest : public ::testing::Test {
  protected:
   ExpertLayerTest() {
@@ -37,7 +42,8 @@ class ExpertLayerTest : public ::testing::Test {
                                .hidden_dim = kWidth,
                                .vocab_size = 32,
                                .experts = kExpertCount,
-                               .experts_per_token = kPerToken})
+                               .experts_per_token = kPerToken,
+                               .fetched_expert_bytes = kFetchedBytes})
                     .ok());
   }
 
@@ -48,8 +54,12 @@ class ExpertLayerTest : public ::testing::Test {
     return values;
   }
   std::unique_ptr<PackedMatrix> Matrix(int64_t rows, int64_t cols) {
-    const std::vector<float> values = Random(rows * cols);
-    return backend_->Pack({{values.data(), DType::kF32, rows, cols}}).value();
+    return Pack(*backend_, Random(rows * cols), rows);
+  }
+  static std::unique_ptr<PackedMatrix> Pack(MatrixPacker& packer, const std::vector<float>& values,
+                                            int64_t rows) {
+    const auto cols = static_cast<int64_t>(values.size()) / rows;
+    return packer.Pack({{values.data(), DType::kF32, rows, cols}}).value();
   }
   std::unique_ptr<PackedMatrix> Quantized(int64_t rows, int64_t cols, int bits,
                                           const int32_t* order = nullptr) {

@@ -1,8 +1,10 @@
 // Layers of experts through the backend, on an emulated device.
 #include "common/backend/cuda/expert_operations.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "tests/common/backend/cuda/expert_layer_test.h"
 
@@ -13,9 +15,15 @@ class CudaExpertOperationsTest : public ExpertLayerTest {
  protected:
   CudaExpertOperationsTest() {
     for (int i = 0; i < kExpertCount; ++i) {
-      matrices_.push_back(Matrix(2 * kInner, kWidth));
-      matrices_.push_back(Matrix(kWidth, kInner));
-      experts_.push_back({matrices_[matrices_.size() - 2].get(), matrices_.back().get()});
+      const std::vector<float> gate_up = Random(2 * kInner * kWidth),
+                               down = Random(kWidth * kInner);
+      for (auto [packer, experts] :
+           {std::pair<MatrixPacker*, std::vector<ExpertMatrices>*>(backend_.get(), &experts_),
+            {backend_->host_packer(), &host_experts_}}) {
+        matrices_.push_back(Pack(*packer, gate_up, 2 * kInner));
+        matrices_.push_back(Pack(*packer, down, kWidth));
+        experts->push_back({matrices_[matrices_.size() - 2].get(), matrices_.back().get()});
+      }
     }
     group_ = backend_->GroupExperts(experts_, {}).value();
     const std::vector<float> router = Random(kExpertCount * kWidth);
@@ -59,7 +67,7 @@ class CudaExpertOperationsTest : public ExpertLayerTest {
   }
 
   std::vector<std::unique_ptr<PackedMatrix>> matrices_;
-  std::vector<ExpertMatrices> experts_;
+  std::vector<ExpertMatrices> experts_, host_experts_;
   std::unique_ptr<ExpertGroup> group_;
   std::unique_ptr<PackedMatrix> router_;
   std::vector<uint16_t> x_;
@@ -83,6 +91,33 @@ TEST_F(CudaExpertOperationsTest, ARowHasTheBitsThatItHasAlone) {
           << "row " << row;
       EXPECT_NE(alone[0], 0);
     }
+  }
+}
+
+// Of one part, which copies what it has chosen, of several, and again of one: what an earlier layer
+// has left is never taken.
+TEST_F(CudaExpertOperationsTest, ExpertsInTheHostsMemoryChangeNoBit) {
+  const ExpertRouting routing = {.per_token = kPerToken, .normalized = true};
+  // The rows of the first part choose two experts alone.
+  for (int64_t row = 1; row < kExpertRowsAtOnce; ++row) {
+    std::copy_n(x_.begin(), kWidth, x_.begin() + row * kWidth);
+  }
+  std::vector<std::vector<float>> expected;
+  const int counts[] = {1, kStepRows, 5};
+  for (const int rows : counts) expected.push_back(Run(0, rows, routing, nullptr, {}));
+  // Another layer, whose experts take the same place in turn.
+  const std::unique_ptr<ExpertGroup> own = std::move(group_);
+  std::vector<ExpertMatrices> turned = host_experts_;
+  std::rotate(turned.begin(), turned.begin() + 1, turned.end());
+  auto host = backend_->GroupExperts(host_experts_, {});
+  ASSERT_TRUE(host.ok()) << host.status();
+  for (size_t i = 0; i < expected.size(); ++i) {
+    group_ = *std::move(host);
+    EXPECT_EQ(Run(0, counts[i], routing, nullptr, {}), expected[i]) << counts[i] << " rows";
+    host = std::move(group_);
+    // Both have the places of the other's experts now.
+    group_ = backend_->GroupExperts(turned, {}).value();
+    EXPECT_NE(Run(0, counts[i], routing, nullptr, {}), expected[i]);
   }
 }
 

@@ -197,6 +197,62 @@ TEST_F(CudaExpertsTest, PlacesAreSortedByExpertAndCutIntoTiles) {
   }
 }
 
+TEST_F(CudaExpertsTest, OnlyChosenExpertsAreFetchedAndWhole) {
+  SCOPED_TRACE(seed_);
+  for (int round = 0; round < Rounds(12, 4); ++round) {
+    ChangeMachine();
+    const int experts = Int(1, 6);
+    // Words; up to several pieces, and several turns of a block.
+    const auto size = [&] { return int64_t{4} * (Coin() ? Int(1, 40) : Int(1, 40'000)); };
+    const int64_t gate_up = size(), down = size();
+    const int64_t down_at = gate_up + 4 * Int(0, 3), stride = down_at + down + 4 * Int(0, 3);
+    std::vector<DeviceArray<float>> matrices;  // of each expert two
+    std::vector<unsigned> counts(static_cast<size_t>(experts));
+    std::vector<ExpertSource> sources;
+    for (int expert = 0; expert < experts; ++expert) {
+      for (const int64_t words : {gate_up, down}) {
+        DeviceArray<float>& matrix = matrices.emplace_back(static_cast<size_t>(words));
+        for (size_t i = 0; i < matrix.size(); ++i) {
+          matrix[i] = static_cast<float>(matrices.size() * 1'000'000 + i);
+        }
+      }
+      counts[static_cast<size_t>(expert)] = Coin() ? 0u : static_cast<unsigned>(Int(1, 9));
+      sources.push_back({});
+    }
+    for (size_t i = 0; i < sources.size(); ++i) {
+      sources[i] = {reinterpret_cast<const std::byte*>(matrices[2 * i].data()),
+                    reinterpret_cast<const std::byte*>(matrices[2 * i + 1].data())};
+    }
+    const bool all = Coin();
+    const DeviceArray<ExpertSource> d_sources(sources);
+    const DeviceArray<unsigned> d_counts(counts);
+    DeviceArray<float> to(static_cast<size_t>(experts * stride));
+    LaunchFetchExperts({.sources = d_sources.data(),
+                        .to = reinterpret_cast<std::byte*>(to.data()),
+                        .gate_up_bytes = 4 * gate_up,
+                        .down_bytes = 4 * down,
+                        .down_offset = 4 * down_at,
+                        .stride_bytes = 4 * stride,
+                        .counts = all ? nullptr : d_counts.data(),
+                        .experts = experts},
+                       nullptr);
+    ASSERT_TRUE(to.MarginsIntact());
+    for (int64_t i = 0; i < experts * stride; ++i) {
+      const auto expert = static_cast<size_t>(i / stride);
+      const int64_t at = i % stride;
+      const float found = to[static_cast<size_t>(i)];
+      const bool fetched = all || counts[expert] > 0;
+      if (fetched && at < gate_up) {
+        ASSERT_EQ(found, matrices[2 * expert][static_cast<size_t>(at)]);
+      } else if (fetched && at >= down_at && at < down_at + down) {
+        ASSERT_EQ(found, matrices[2 * expert + 1][static_cast<size_t>(at - down_at)]);
+      } else {
+        ASSERT_TRUE(std::isnan(found)) << "written where nothing is fetched";
+      }
+    }
+  }
+}
+
 TEST_F(CudaExpertsTest, SumsAreInTheOrderOfTheChoices) {
   SCOPED_TRACE(seed_);
   for (int round = 0; round < Rounds(12, 5); ++round) {

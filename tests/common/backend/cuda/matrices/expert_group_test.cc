@@ -28,6 +28,22 @@ TEST_F(CudaExpertGroupTest, MatricesOfSeveralFormsAreRefused) {
   }
 }
 
+// What the model's configuration gives is what there is room for.
+TEST_F(CudaExpertGroupTest, ExpertsInTheHostsMemoryThatAreLargerThanForetoldAreRefused) {
+  MatrixPacker& host = *backend_->host_packer();
+  const auto up = Pack(host, Random(2 * kInner * kWidth), 2 * kInner),
+             down = Pack(host, Random(kWidth * kInner), kWidth),
+             wide = Pack(host, Random(16 * kInner * kWidth), 16 * kInner);
+  const std::vector<ExpertMatrices> experts(kExpertCount, {up.get(), down.get()});
+  EXPECT_TRUE(backend_->GroupExperts(experts, {}).ok());
+  const absl::Status status =
+      backend_
+          ->GroupExperts(std::vector<ExpertMatrices>(kExpertCount, {wide.get(), down.get()}), {})
+          .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("expected at most"));
+}
+
 TEST_F(CudaExpertGroupTest, ColumnsInAnotherOrderAreRefused) {
   std::vector<int32_t> order(kWidth);
   std::iota(order.rbegin(), order.rend(), 0);

@@ -114,6 +114,7 @@ TEST_F(CudaKernelFloorsTest, EveryKernelMovesLittleMoreThanItsFloor) {
       Router(1, 64, 1024),
       Router(16, 64, 1024),
       SumExperts(4, 8, 1024),
+      FetchExperts(8, 32, 100'000, 50'016),
       Norm(4, 2048, false),
       Norm(4, 2048, true),
       Norm(4, 2048, true, true),

@@ -1,13 +1,53 @@
-#include "common/backend/cuda/latent_operations.h"
+#include "common/backend/cuda/kv_operations.h"
 
 #include <bit>
 
 #include "common/backend/cuda/kernels/latent.h"
+#include "common/backend/cuda/kernels/rope_write.h"
 #include "common/backend/cuda/matrices/device_weights.h"
 #include "common/backend/cuda/row_operations.h"
 #include "common/base/check.h"
 
 namespace baton::backend::cuda {
+
+void EnqueueRopeWrite(const CudaBatch& batch, const KvPool& pool, const RopeWriteArgs& args,
+                      Stream stream) {
+  const KvPlace place = pool.PlaceOf(args.layer);
+  const int64_t d = pool.head_dim;
+  BATON_CHECK_EQ(pool.latent_dim, 0);
+  CheckRows(args.qkv, batch.rows, (args.query_heads + 2 * pool.kv_heads) * d);
+  CheckRows(args.q_out, batch.rows, args.query_heads * d);
+  const CudaRopeTable unrotated;
+  const auto& rope =
+      args.rope == nullptr ? unrotated : static_cast<const CudaRopeTable&>(*args.rope);
+  BATON_CHECK_LE(2 * rope.half, d);
+  const auto table = [](const std::unique_ptr<Buffer>& buffer) {
+    return buffer == nullptr ? nullptr : static_cast<const float*>(buffer->data());
+  };
+  LaunchRopeWrite({.qkv = F32(args.qkv),
+                   .qkv_stride = args.qkv.row_stride,
+                   .q_out = F32(args.q_out),
+                   .q_out_stride = args.q_out.row_stride,
+                   .q_norm = args.q_norm == nullptr ? nullptr : F32(*args.q_norm, d),
+                   .k_norm = args.k_norm == nullptr ? nullptr : F32(*args.k_norm, d),
+                   .norm_eps = args.norm_eps,
+                   .cosine = table(rope.cosine),
+                   .sine = table(rope.sine),
+                   .half = rope.half,
+                   .query_scale = table(rope.query_scale),
+                   .layer = pool.Chunk(0, place.slot),
+                   .block_stride_bytes = pool.block_stride_bytes,
+                   .block_tokens_log2 = std::countr_zero(static_cast<unsigned>(pool.block_tokens)),
+                   .query_heads = args.query_heads,
+                   .kv_heads = pool.kv_heads,
+                   .head_dim = pool.head_dim,
+                   .positions = batch.d_positions,
+                   .sequence_of_row = batch.d_sequence_of_row,
+                   .sequences = batch.SequencesOf(place.table),
+                   .tables = batch.d_tables,
+                   .kv_format = pool.format},
+                  pool.dtype, batch.rows, stream);
+}
 
 void EnqueueLatentWrite(const CudaBatch& batch, const KvPool& pool, const LatentWriteArgs& args,
                         Stream stream) {
