@@ -5,7 +5,7 @@ measured: "seconds" beside "bytes" and "flops" (the floor's), or "skipped", the 
 says how floors are reckoned; the ceilings are rows of the same run.
 """
 
-MEASURED = {"seconds", "alone_seconds", "bytes", "flops", "products_seconds", "skipped", "dram_bytes", "result",
+MEASURED = {"seconds", "alone_seconds", "bytes", "flops", "link_bytes", "products_seconds", "skipped", "dram_bytes", "result",
             "software", "config", "header"}
 # What a row of the part clusters has measured; the rest names its cell.
 CLUSTER_FIGURES = ("asked", "right", "same", "completed", "failed", "first_ms", "later_ms", "prompt_tokens_per_s",
@@ -43,6 +43,7 @@ class Report:
     def __init__(self, rows):
         self.rows = latest(rows)
         self.copy = self.rate("copy", "bytes")  # bytes a second
+        self.link = self.rate("to_device", "bytes")
         products = [r for r in self.of("ceilings", "product") if r.get("engine") == 1]
         self.matrix = products[-1]["flops"] / products[-1]["seconds"] if products else None
 
@@ -60,7 +61,8 @@ class Report:
         """Seconds that nothing is faster than; None without ceilings."""
         if not self.copy or not self.matrix:
             return None
-        return max(row["bytes"] / self.copy, row["flops"] / self.matrix)
+        link = row.get("link_bytes", 0) / self.link if self.link else 0
+        return max(row["bytes"] / self.copy, row["flops"] / self.matrix, link)
 
     def percent(self, row):
         floor = self.floor(row)

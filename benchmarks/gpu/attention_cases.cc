@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "benchmarks/gpu/kernel_cases.h"
 #include "common/backend/cuda/kernels/attention.h"
+#include "common/backend/cuda/kernels/latent.h"
 #include "common/backend/cuda/steps/attention_plan.h"
 #include "common/base/check.h"
 
@@ -33,10 +34,16 @@ struct AttentionShape {
   int kv_heads = 0;
   int head_dim = 0;
   int window = 0;
+  int latent_dim = 0;  // not 0: attention is latent
 
-  // K and V of all tokens that are there.
+  bool latent() const { return latent_dim > 0; }
+  // Of a token in one layer: K and V, or one row for both.
+  int64_t token_bytes() const {
+    return (latent() ? 1 : 2) * int64_t{kElementBytes} * kv_heads * head_dim;
+  }
+  // Of all tokens that are there.
   double kv_bytes() const {
-    return 2.0 * kElementBytes * kv_heads * head_dim * sequences * (context + rows);
+    return static_cast<double>(token_bytes()) * sequences * (context + rows);
   }
 };
 
@@ -68,8 +75,9 @@ void TimeOne(KernelBench& bench, const ModelShape& model, const AttentionShape& 
   const AttentionPlan plan = backend::cuda::PlanAttention(sequences, group, room);
   BATON_CHECK(plan.split_items.empty() != plan.tile_items.empty());
   const bool split = plan.tile_items.empty();
-  const std::string kernel = absl::StrCat(split ? "attention_split" : "attention_tile",
-                                          model.score_cap > 0 || model.sinks ? "_variant" : "");
+  const std::string kernel =
+      absl::StrCat(shape.latent() ? "latent" : "attention", split ? "_split" : "_tile",
+                   model.score_cap > 0 || model.sinks ? "_variant" : "");
   // Of a decode step with the token itself, as one says it.
   const int context = shape.rows == 1 ? tokens : shape.context;
   const std::string name =
@@ -86,29 +94,37 @@ void TimeOne(KernelBench& bench, const ModelShape& model, const AttentionShape& 
       .Number("kv_heads", shape.kv_heads)
       .Number("head_dim", shape.head_dim);
 
-  const Work work = WorkOf(
-      backend::cuda::AttentionFloor(sequences, shape.kv_heads, group, shape.head_dim, shape.window),
-      backend::cuda::AttentionOperations(sequences, shape.kv_heads, group, shape.head_dim,
-                                         shape.window));
+  const backend::cuda::LatentFloorShape latent = {.heads = shape.query_heads,
+                                                  .latent_dim = shape.latent_dim,
+                                                  .rotated = shape.head_dim - shape.latent_dim};
+  const Work work =
+      shape.latent() ? WorkOf(backend::cuda::LatentAttentionFloor(sequences, latent),
+                              backend::cuda::LatentAttentionOperations(sequences, latent))
+                     : WorkOf(backend::cuda::AttentionFloor(sequences, shape.kv_heads, group,
+                                                            shape.head_dim, shape.window),
+                              backend::cuda::AttentionOperations(sequences, shape.kv_heads, group,
+                                                                 shape.head_dim, shape.window));
   const int layers = std::min(device.Turns(shape.kv_bytes()), model.layers);
-  const int64_t chunk_bytes =
-      int64_t{2} * kElementBytes * shape.kv_heads * kBlockTokens * shape.head_dim;
+  const int64_t chunk_bytes = kBlockTokens * shape.token_bytes();
   std::vector<int32_t> tables(static_cast<size_t>(shape.sequences * blocks));
   std::iota(tables.begin(), tables.end(), 0);
   std::shuffle(tables.begin(), tables.end(), std::mt19937(1));
   const std::vector<AttentionItem>& items = split ? plan.split_items : plan.tile_items;
   const int64_t q_cols = int64_t{shape.query_heads} * shape.head_dim;
+  const int64_t out_cols = shape.latent() ? int64_t{shape.query_heads} * shape.latent_dim : q_cols;
   std::byte* const pool =
       device.Take(static_cast<size_t>(chunk_bytes) * tables.size() * static_cast<size_t>(layers));
   AttentionLaunch launch = {};
   launch.q = device.Take<float>(rows * q_cols);
-  launch.out = device.Take<uint16_t>(rows * q_cols);
-  launch.q_stride = launch.out_stride = q_cols;
+  launch.out = device.Take<uint16_t>(rows * out_cols);
+  launch.q_stride = q_cols;
+  launch.out_stride = out_cols;
   launch.block_stride_bytes = layers * chunk_bytes;
   launch.block_tokens_log2 = std::countr_zero(unsigned{kBlockTokens});
   launch.kv_heads = shape.kv_heads;
   launch.group = group;
   launch.head_dim = shape.head_dim;
+  launch.latent_dim = shape.latent_dim;
   launch.scale = 0.125f;
   launch.window = shape.window;
   launch.score_cap = model.score_cap;
@@ -116,11 +132,16 @@ void TimeOne(KernelBench& bench, const ModelShape& model, const AttentionShape& 
   launch.sequences = Send(device, sequences);
   launch.tables = Send(device, tables);
   launch.items = Send(device, items);
-  const int64_t counters = int64_t{plan.row_tiles} * shape.kv_heads * CounterCount(dim);
-  launch.partials = device.Take<float>(plan.partials * shape.kv_heads * PartialFloats(dim));
+  const int64_t counters =
+      int64_t{plan.row_tiles} * shape.kv_heads * (shape.latent() ? 1 : CounterCount(dim));
+  const int64_t partial_floats =
+      shape.latent() ? int64_t{backend::cuda::kLatentPartialFloats} : PartialFloats(dim);
+  const int64_t total_floats =
+      shape.latent() ? backend::cuda::kLatentTotalFloats : TotalFloats(dim);
+  launch.partials = device.Take<float>(plan.partials * shape.kv_heads * partial_floats);
   launch.counters = device.Take<unsigned>(counters);
   launch.totals = device.Take<float>(static_cast<int64_t>(plan.tile_items.size()) * shape.kv_heads *
-                                     TotalFloats(dim));
+                                     total_floats);
   launch.tile_stages = backend::cuda::TileStages(
       shape.head_dim, device.properties().kernel_capability, device.properties().shared_bytes);
   if (pool == nullptr || launch.items == nullptr || launch.totals == nullptr) {
@@ -130,11 +151,11 @@ void TimeOne(KernelBench& bench, const ModelShape& model, const AttentionShape& 
   const auto count = static_cast<int>(items.size());
   const double seconds = device.Seconds([&](int turn) {
     launch.layer = pool + turn % layers * chunk_bytes;
-    if (split) {
-      backend::cuda::LaunchAttentionSplit(launch, device.dtype(), count, device.stream());
-    } else {
-      backend::cuda::LaunchAttentionTile(launch, device.dtype(), count, device.stream());
-    }
+    const auto enqueue =
+        shape.latent() ? split ? backend::cuda::LaunchLatentSplit : backend::cuda::LaunchLatentTile
+        : split        ? backend::cuda::LaunchAttentionSplit
+                       : backend::cuda::LaunchAttentionTile;
+    enqueue(launch, device.dtype(), count, device.stream());
   });
   const bool beyond_cache =
       shape.window == 0 && shape.kv_bytes() >= 4 * static_cast<double>(device.l2_bytes());
@@ -142,7 +163,45 @@ void TimeOne(KernelBench& bench, const ModelShape& model, const AttentionShape& 
 }
 
 AttentionShape HeadsOf(const ModelShape& model) {
-  return {.query_heads = model.query_heads, .kv_heads = model.kv_heads, .head_dim = model.head_dim};
+  return {.query_heads = model.query_heads,
+          .kv_heads = model.kv_heads,
+          .head_dim = model.head_dim,
+          .latent_dim = model.latent_dim};
+}
+
+// The products of each head before latent attention (to latents) or after it (to values).
+void TimeHeadProduct(KernelBench& bench, const ModelShape& model, int rows, bool after) {
+  BenchDevice& device = bench.device;
+  const int n = after ? model.value_dim : model.latent_dim;
+  const int k = after ? model.latent_dim : model.plain;
+  const std::string kernel = absl::StrCat("head_products_", after ? "after" : "before");
+  const std::string name = absl::StrCat(model.name, " m", rows);
+  if (!bench.Wanted(kernel, name)) return;
+  Row row = bench.Begin(kernel, name);
+  row.Text("model", model.name).Number("m", rows).Number("n", n).Number("k", k);
+  const int64_t matrix = int64_t{model.query_heads} * n * k;
+  const int turns =
+      std::min(device.Turns(static_cast<double>(matrix) * kElementBytes), model.layers);
+  const auto* const w = device.Take<uint16_t>(turns * matrix);
+  backend::cuda::HeadMatMulLaunch launch = {
+      .x = device.Take<uint16_t>(int64_t{rows} * model.query_heads * k),
+      .x_stride = int64_t{model.query_heads} * k,
+      .w = nullptr,
+      .out = device.Take<float>(int64_t{rows} * model.query_heads * n),
+      .out_stride = int64_t{model.query_heads} * n,
+      .head_stride = n,
+      .rows = rows,
+      .heads = model.query_heads,
+      .n = n,
+      .k = k};
+  if (w == nullptr || launch.out == nullptr) return KernelBench::Skip(std::move(row));
+  const double seconds = device.Seconds([&](int turn) {
+    launch.w = w + turn % turns * matrix;
+    LaunchHeadMatMul(launch, device.dtype(), device.stream());
+  });
+  row.Took(seconds, WorkOf(backend::cuda::HeadMatMulFloor(rows, model.query_heads, n, k),
+                           model.query_heads * backend::cuda::MatMulOperations(rows, n, k)))
+      .Print();
 }
 
 // A decode step of each batch and a prompt, with and without a window.
@@ -162,6 +221,11 @@ void TimeOther(KernelBench& bench, const ModelShape& model) {
     shape.rows = bench.grid.kernel_context;
     shape.context = 0;
     TimeOne(bench, model, shape);
+  }
+  if (model.latent_dim == 0) return;
+  for (const bool after : {false, true}) {
+    for (const int batch : bench.grid.kernel_batches) TimeHeadProduct(bench, model, batch, after);
+    TimeHeadProduct(bench, model, bench.grid.kernel_context, after);
   }
 }
 

@@ -102,6 +102,19 @@ void BenchDevice::Zero(void* device, size_t size_bytes) {
   if (mode_ != Mode::kDry) runtime_->Zero(device, size_bytes, stream_);
 }
 
+std::byte* BenchDevice::Pinned(size_t size_bytes) {
+  // Any address will do where nothing is launched.
+  if (mode_ == Mode::kDry) return reinterpret_cast<std::byte*>(size_t{256});
+  if (size_bytes > pinned_operand_bytes_) {
+    const absl::StatusOr<void*> pinned = runtime_->AllocatePinned(size_bytes);
+    if (!pinned.ok()) return nullptr;
+    pinned_operands_ = static_cast<std::byte*>(*pinned);
+    pinned_operand_bytes_ = size_bytes;
+    std::memset(pinned_operands_, 0x2a, size_bytes);
+  }
+  return pinned_operands_;
+}
+
 int BenchDevice::Turns(double operand_bytes) const {
   const double wanted =
       std::ceil(kCachesBetween * static_cast<double>(l2_bytes_) / operand_bytes) + 1;

@@ -48,6 +48,8 @@ class BenchDevice {
     return reinterpret_cast<T*>(Take(static_cast<size_t>(count) * sizeof(T)));
   }
   void Reset() { taken_ = 0; }
+  // Pinned memory of the host with any numbers, the same each time. Null if there is not so much.
+  std::byte* Pinned(size_t size_bytes);
   void Copy(void* device, const void* host, size_t size_bytes);  // waits
   void Zero(void* device, size_t size_bytes);
   size_t slab_bytes() const { return slab_bytes_; }
@@ -80,6 +82,8 @@ class BenchDevice {
   size_t plug_bytes_ = 0;
   double plug_seconds_ = 0;
   std::byte* pinned_ = nullptr;
+  std::byte* pinned_operands_ = nullptr;
+  size_t pinned_operand_bytes_ = 0;
 };
 
 }  // namespace baton::gpu_bench

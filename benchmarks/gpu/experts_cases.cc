@@ -23,7 +23,9 @@ using backend::cuda::ExpertMatMulLaunch;
 using backend::cuda::ExpertMatrix;
 using backend::cuda::ExpertOperands;
 using backend::cuda::ExpertShape;
+using backend::cuda::ExpertSource;
 using backend::cuda::ExpertTile;
+using backend::cuda::FetchExpertsLaunch;
 
 constexpr int kTurns = 4;
 
@@ -103,6 +105,37 @@ class ExpertCase {
                                        device_.stream());
     Place(of);
   }
+  // Copies the matrices of this turn's experts from the host's memory to where they are.
+  bool PlaceOnHost() {
+    fetch_ = {.sources = nullptr,
+              .to = nullptr,
+              .gate_up_bytes = MatrixBytes(2 * model_.ffn, model_.hidden),
+              .down_bytes = MatrixBytes(model_.hidden, model_.ffn),
+              .down_offset = 0,
+              .stride_bytes = 0,
+              .counts = nullptr,
+              .experts = model_.experts};
+    fetch_.down_offset = fetch_.gate_up_bytes;
+    fetch_.stride_bytes = fetch_.gate_up_bytes + fetch_.down_bytes;
+    const int64_t all_bytes = fetch_.stride_bytes * model_.experts;
+    const std::byte* const host = device_.Pinned(static_cast<size_t>(all_bytes));
+    fetch_.to = device_.Take(static_cast<size_t>(all_bytes));
+    auto* const table = device_.Take<ExpertSource>(model_.experts);
+    if (host == nullptr || table == nullptr) return false;
+    std::vector<ExpertSource> sources;
+    for (int expert = 0; expert < model_.experts; ++expert) {
+      const std::byte* const start = host + expert * fetch_.stride_bytes;
+      sources.push_back({start, start + fetch_.gate_up_bytes});
+    }
+    device_.Copy(table, sources.data(), sources.size() * sizeof(sources[0]));
+    fetch_.sources = table;
+    return true;
+  }
+  double fetched_bytes() const { return distinct_ * static_cast<double>(fetch_.stride_bytes); }
+  void Fetch(int turn) {
+    fetch_.counts = turns_[turn % kTurns].counts;
+    LaunchFetchExperts(fetch_, device_.stream());
+  }
   void Gate(int turn) {
     ExpertMatMulGatedLaunch launch = {
         .operands = OfTurn(gate_up_, turn), .out = gated_, .out_stride = model_.ffn};
@@ -165,6 +198,12 @@ class ExpertCase {
                                     device_.stream());
   }
 
+  int64_t MatrixBytes(int n, int k) const {
+    return model_.bits == 0
+               ? int64_t{kElementBytes} * n * k
+               : backend::QuantizedExtentOf(n, k, model_.bits, model_.group_size).size_bytes();
+  }
+
   ExpertOperands OfTurn(const ExpertOperands& all, int turn) const {
     ExpertOperands operands = all;
     operands.tiles = turns_[turn % kTurns].tiles;
@@ -223,6 +262,7 @@ class ExpertCase {
   float *results_ = nullptr, *weights_ = nullptr, *logits_ = nullptr, *router_ = nullptr,
         *out_ = nullptr;
   ExpertOperands gate_up_ = {}, down_ = {};
+  FetchExpertsLaunch fetch_ = {};
 };
 
 void TimeRows(KernelBench& bench, const ModelShape& model, int rows) {
@@ -237,6 +277,21 @@ void TimeRows(KernelBench& bench, const ModelShape& model, int rows) {
     row.Number("distinct", one.distinct());
     row.Took(device.Seconds([&](int turn) { launch(one, turn); }), work(one)).Print();
   };
+  if (const std::string fetch = "experts_fetch"; bench.Wanted(fetch, name)) {
+    Row row = bench.Begin(fetch, name);
+    row.Text("model", model.name).Number("m", rows);
+    ExpertCase one(device, model, rows);
+    if (!one.found() || !one.PlaceOnHost()) {
+      KernelBench::Skip(std::move(row));
+    } else {
+      const double seconds = device.Seconds([&](int turn) { one.Fetch(turn); });
+      // They are written to the device, and cross the link before.
+      row.Number("distinct", one.distinct())
+          .Number("link_bytes", one.fetched_bytes())
+          .Took(seconds, {one.fetched_bytes(), 0})
+          .Print();
+    }
+  }
   const int64_t d = model.hidden, per_token = model.experts_per_token;
   time(
       "experts_route",

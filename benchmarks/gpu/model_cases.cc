@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -37,7 +38,10 @@ double Median(std::vector<double> values) {
 class ModelBench {
  public:
   static absl::StatusOr<std::unique_ptr<ModelBench>> Load(const Grid& grid, const ModelShape& model,
-                                                          const std::string& scratch) {
+                                                          const std::string& scratch,
+                                                          bool experts_on_host) {
+    constexpr int kAllLayers = std::numeric_limits<int>::max();
+    const int host_layers = experts_on_host ? kAllLayers : 0;
     auto bench = std::make_unique<ModelBench>();
     BATON_ASSIGN_OR_RETURN(const auto checkpoint, RandomCheckpoint::Write(model, scratch));
     engine::EngineOptions options;
@@ -49,10 +53,11 @@ class ModelBench {
     options.max_model_len = std::min(
         model.max_positions,
         std::max(grid.contexts.back() + grid.steps + kWarmSteps + 1, grid.prompts.back()) + 1);
+    options.experts_on_host = host_layers;
     options.make_backend = MakeEngineBackend;
     if (IsEmulated()) options.num_blocks = 64;
     BATON_ASSIGN_OR_RETURN(bench->engine_, engine::Engine::Load(options));
-    bench->costs_ = model::CostsOf(bench->engine_->config());
+    bench->costs_ = model::CostsOf(bench->engine_->config(), host_layers);
     bench->format_.bits = model.bits;
     bench->format_.group_size = model.group_size;
     bench->tokens_.resize(static_cast<size_t>(options.max_model_len));
@@ -221,17 +226,23 @@ absl::StatusOr<PromptProducts> MeasureProducts(const Grid& grid, const ModelShap
   return products;
 }
 
-}  // namespace
+// The name of a model whose experts are in the host's memory, or on the device.
+std::string NameOf(const ModelShape& model, bool experts_on_host) {
+  return experts_on_host ? absl::StrCat(model.name, ", experts on the host") : model.name;
+}
 
-absl::Status TimeSteps(const Grid& grid, const ModelShape& model, const std::string& scratch) {
-  const auto loaded = ModelBench::Load(grid, model, scratch);
+absl::Status TimeStepsWith(const Grid& grid, const ModelShape& model, const std::string& scratch,
+                           bool experts_on_host) {
+  const auto loaded = ModelBench::Load(grid, model, scratch, experts_on_host);
   // A figure that this device cannot give: no failure.
   const bool fits = !absl::IsResourceExhausted(loaded.status());
   if (fits && !loaded.ok()) return loaded.status();
   for (const int context : grid.contexts) {
     for (const int batch : grid.batches) {
       Row row("steps", "step");
-      row.Text("model", model.name).Number("batch", batch).Number("context", context);
+      row.Text("model", NameOf(model, experts_on_host))
+          .Number("batch", batch)
+          .Number("context", context);
       if (!fits) {
         row.Text("skipped", kTooLarge).Print();
         continue;
@@ -245,10 +256,10 @@ absl::Status TimeSteps(const Grid& grid, const ModelShape& model, const std::str
       }
       // What the plan of `baton plan` says of the step in the middle.
       const int64_t seen = context + kWarmSteps + grid.steps / 2;
-      const Work floor = {model::DecodeStepBytes(bench->costs(), bench->format(), bench->dtype(),
-                                                 SizeOf(bench->dtype()), batch, seen)
-                              .total(),
-                          model::DecodeStepFlops(bench->costs(), batch, seen)};
+      const model::StepBytes bytes = model::DecodeStepBytes(
+          bench->costs(), bench->format(), bench->dtype(), SizeOf(bench->dtype()), batch, seen);
+      if (experts_on_host) row.Number("link_bytes", bytes.host);
+      const Work floor = {bytes.total(), model::DecodeStepFlops(bench->costs(), batch, seen)};
       const ModelBench::StepSeconds seconds = bench->Decode(context, grid.steps);
       row.Number("alone_seconds", seconds.alone).Took(seconds.ahead, floor).Print();
     }
@@ -256,7 +267,8 @@ absl::Status TimeSteps(const Grid& grid, const ModelShape& model, const std::str
   return absl::OkStatus();
 }
 
-absl::Status TimePrefill(const Grid& grid, const ModelShape& model, const std::string& scratch) {
+absl::Status TimePrefillWith(const Grid& grid, const ModelShape& model, const std::string& scratch,
+                             bool experts_on_host) {
   const bool quantized = model.bits > 0;
   // Before the engine takes the device's memory. What others' products take is no measure of those
   // that make their weights first.
@@ -264,13 +276,15 @@ absl::Status TimePrefill(const Grid& grid, const ModelShape& model, const std::s
   if (!quantized) {
     BATON_ASSIGN_OR_RETURN(products, MeasureProducts(grid, model));
   }
-  const auto loaded = ModelBench::Load(grid, model, scratch);
+  const auto loaded = ModelBench::Load(grid, model, scratch, experts_on_host);
   const bool fits = !absl::IsResourceExhausted(loaded.status());
   if (fits && !loaded.ok()) return loaded.status();
   for (const int prompt : quantized ? grid.quantized_prompts : grid.prompts) {
     for (const int cached : {0, prompt / 2}) {
       Row row("prefill", "prefill");
-      row.Text("model", model.name).Number("tokens", prompt).Number("cached", cached);
+      row.Text("model", NameOf(model, experts_on_host))
+          .Number("tokens", prompt)
+          .Number("cached", cached);
       if (!fits) {
         row.Text("skipped", kTooLarge).Print();
         continue;
@@ -287,10 +301,11 @@ absl::Status TimePrefill(const Grid& grid, const ModelShape& model, const std::s
         seconds.push_back(bench->Prefill(prompt, cached));
       }
       // The weights, once.
-      const Work floor = {model::DecodeStepBytes(bench->costs(), bench->format(), bench->dtype(),
-                                                 SizeOf(bench->dtype()), prompt - cached, 0)
-                              .weights,
-                          model::PrefillFlops(bench->costs(), prompt, cached)};
+      const model::StepBytes bytes =
+          model::DecodeStepBytes(bench->costs(), bench->format(), bench->dtype(),
+                                 SizeOf(bench->dtype()), prompt - cached, 0);
+      if (experts_on_host) row.Number("link_bytes", bytes.host);
+      const Work floor = {bytes.weights, model::PrefillFlops(bench->costs(), prompt, cached)};
       if (!quantized) {
         const double alone = products.Of(prompt - cached, grid.step_rows);
         if (std::isfinite(alone)) row.Number("products_seconds", alone);
@@ -299,6 +314,24 @@ absl::Status TimePrefill(const Grid& grid, const ModelShape& model, const std::s
     }
   }
   return absl::OkStatus();
+}
+
+// Each model, and those with experts with all of them in the host's memory, too.
+using TimeModel = absl::Status (*)(const Grid&, const ModelShape&, const std::string&, bool);
+absl::Status TimeBoth(TimeModel time, const Grid& grid, const ModelShape& model,
+                      const std::string& scratch) {
+  BATON_RETURN_IF_ERROR(time(grid, model, scratch, false));
+  return model.experts == 0 ? absl::OkStatus() : time(grid, model, scratch, true);
+}
+
+}  // namespace
+
+absl::Status TimeSteps(const Grid& grid, const ModelShape& model, const std::string& scratch) {
+  return TimeBoth(TimeStepsWith, grid, model, scratch);
+}
+
+absl::Status TimePrefill(const Grid& grid, const ModelShape& model, const std::string& scratch) {
+  return TimeBoth(TimePrefillWith, grid, model, scratch);
 }
 
 }  // namespace baton::gpu_bench

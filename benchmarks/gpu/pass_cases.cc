@@ -214,7 +214,7 @@ void TimePasses(KernelBench& bench) {
   for (const ModelShape& model : bench.grid.kernel_models) {
     for (const int rows : bench.grid.kernel_batches) {
       if (model.post_norms) TimeNorm(bench, model, rows);
-      TimeRopeWrite(bench, model, rows);
+      if (model.latent_dim == 0) TimeRopeWrite(bench, model, rows);
       if (model.logit_cap > 0) TimeScaleLogits(bench, model, rows);
     }
   }

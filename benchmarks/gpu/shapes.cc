@@ -35,7 +35,7 @@ std::vector<ModelShape> Experts() {
   return {eight_layers, whole};
 }
 
-// Heads of 256, GELU and post-norms; a cap of scores and of logits; sinks.
+// Heads of 256, GELU and post-norms; a cap of scores and of logits; sinks; latents.
 std::vector<ModelShape> OtherArchitectures() {
   ModelShape gemma3_4b = {"gemma-3-4b", 2560, 34, 8, 4, 256, 10240, 262208, true};
   gemma3_4b.gelu = gemma3_4b.post_norms = true;
@@ -51,7 +51,14 @@ std::vector<ModelShape> OtherArchitectures() {
   ModelShape gpt_oss_20b = {"gpt-oss-20b", 2880, 24, 64, 8, 64, 0, 201088, false};
   gpt_oss_20b.window = 128;
   gpt_oss_20b.sinks = true;
-  return {gemma3_4b, gemma3_270m, gemma2_9b, gpt_oss_20b};
+  ModelShape deepseek_v2_lite = {"deepseek-v2-lite", 2048, 27, 16, 1, 576, 0, 102400, false};
+  deepseek_v2_lite.latent_dim = 512;
+  deepseek_v2_lite.plain = deepseek_v2_lite.value_dim = 128;
+  ModelShape glm_flash = {"glm-4.7-flash", 2048, 47, 20, 1, 576, 0, 154880, false};
+  glm_flash.latent_dim = 512;
+  glm_flash.plain = 192;
+  glm_flash.value_dim = 256;
+  return {gemma3_4b, gemma3_270m, gemma2_9b, gpt_oss_20b, deepseek_v2_lite, glm_flash};
 }
 
 }  // namespace
@@ -135,7 +142,10 @@ Grid Grid::Tiny() {
   other.gelu = other.post_norms = other.sinks = true;
   other.window = 20;
   other.score_cap = other.logit_cap = 30;
-  grid.kernel_models = {other};
+  ModelShape latent = {"tiny-latent", 64, 2, 4, 1, 40, 0, 320, true, 512};
+  latent.latent_dim = 32;
+  latent.plain = latent.value_dim = 16;
+  grid.kernel_models = {other, latent};
   grid.kernel_batches = {1, 2};
   grid.kernel_context = 40;
   grid.batches = {1, 2};

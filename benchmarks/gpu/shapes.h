@@ -35,6 +35,10 @@ struct ModelShape {
   float score_cap = 0;
   float logit_cap = 0;
   bool sinks = false;
+  // Not 0: attention is latent; kv_heads is 1, and head_dim the latent and the rotated part.
+  int latent_dim = 0;
+  int plain = 0;      // of a head's query, the elements without a position
+  int value_dim = 0;  // of a head, expanded
 
   int qkv_rows() const { return (query_heads + 2 * kv_heads) * head_dim; }
 };
@@ -79,8 +83,8 @@ struct Grid {
   int rounds = 1;
 
   // Those of Qwen2.5: 0.5B, 1.5B, 3B, 7B and 7B with weights of 4 bits; Qwen3-30B-A3B with weights
-  // of 4 bits, and 8 of its layers with 16; kernels of Gemma 3, Gemma 2 and gpt-oss. free_bytes: of
-  // the device.
+  // of 4 bits, and 8 of its layers with 16; kernels of Gemma 3, Gemma 2, gpt-oss, DeepSeek-V2-Lite
+  // and GLM-4.7-Flash. free_bytes: of the device.
   static Grid Full(size_t free_bytes);
   // A tiny model for the CPU: every row, with meaningless figures.
   static Grid Tiny();

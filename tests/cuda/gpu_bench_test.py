@@ -79,6 +79,10 @@ def test_floors():
     assert report.floor({"bytes": 1e9, "flops": 1e9}) == 1e-3
     assert report.floor({"bytes": 1e9, "flops": 1e12}) == 1e-2
     assert report.percent({"bytes": 1e9, "flops": 0, "seconds": 2e-3}) == 50
+    to_device = {"part": "ceilings", "what": "to_device", "seconds": 1.0, "bytes": 1e10, "flops": 0}
+    with_link = gpu_report.Report([*CEILINGS, to_device])
+    assert with_link.floor({"bytes": 1e9, "flops": 0, "link_bytes": 1e9}) == 0.1
+    assert with_link.floor({"bytes": 1e12, "flops": 0, "link_bytes": 1e9}) == 1
     without = gpu_report.Report([attention("a", 1e-3, 1)])
     assert without.floor({"bytes": 1, "flops": 1}) is None
     assert "not measured" in without.markdown([]), "no ceilings, no percentages"
@@ -412,21 +416,27 @@ def test_program(program):
                            "matmul_rows", "quantized_int4", "quantized_int8", "gated_fused", "gated_ours", "norm",
                            "post_norm", "rope_write", "silu_mul", "gather", "scale_logits", "sampling",
                            "copy_blocks", "gather_kv", "experts_route", "experts_gate", "experts_down",
-                           "experts_sum"}, kernels
+                           "experts_sum", "experts_fetch", "latent_split", "latent_tile",
+                           "head_products_before", "head_products_after"}, kernels
         per_kernel = {k: sum(r["what"] == k and r["part"] == "kernels" for r in rows) for k in kernels}
         assert per_kernel["attention_split"] == 8 and per_kernel["matmul_rows"] == 16, per_kernel
         assert per_kernel["attention_split_variant"] == 4 and per_kernel["attention_tile_variant"] == 2, per_kernel
         assert per_kernel["quantized_int4"] == 8 and per_kernel["sampling"] == 6, per_kernel
         assert per_kernel["gated_fused"] == per_kernel["gated_ours"] == 9, per_kernel
         assert cells("steps", "model", "batch", "context") == sorted(
-            (m, b, c) for m in ("tiny", "tiny-int4", "tiny-experts") for b in (1, 2) for c in (16, 272)), rows
+            (m, b, c) for m in ("tiny", "tiny-int4", "tiny-experts", "tiny-experts, experts on the host")
+            for b in (1, 2) for c in (16, 272)), rows
+        on_host = [r for r in rows if "link_bytes" in r]
+        assert {r["what"] for r in on_host} == {"experts_fetch", "step", "prefill"}, on_host
+        assert all(r["link_bytes"] > 0 for r in on_host), on_host
         assert cells("prefill", "model", "tokens", "cached") == [
             ("tiny", 8, 0), ("tiny", 8, 4), ("tiny", 40, 0), ("tiny", 40, 20),
-            ("tiny-experts", 8, 0), ("tiny-experts", 8, 4), ("tiny-experts", 40, 0), ("tiny-experts", 40, 20),
+            *((m, t, c) for m in ("tiny-experts", "tiny-experts, experts on the host")
+              for t, c in ((8, 0), (8, 4), (40, 0), (40, 20))),
             ("tiny-int4", 40, 0), ("tiny-int4", 40, 20)], [
                 r for r in rows if r["part"] == "prefill"]
         products = {r["model"] for r in rows if r["part"] == "prefill" and "products_seconds" in r}
-        assert products == {"tiny", "tiny-experts"}, products
+        assert products == {"tiny", "tiny-experts", "tiny-experts, experts on the host"}, products
         for row in rows:
             if "seconds" in row:
                 assert row["seconds"] > 0 and row["bytes"] > 0, row
@@ -457,7 +467,8 @@ def test_program(program):
                       "gated_fused": 46, "gated_ours": 46, "norm": 15, "post_norm": 6, "rope_write": 23,
                       "silu_mul": 15, "gather": 15, "scale_logits": 2, "sampling": 12, "copy_blocks": 5,
                       "gather_kv": 5, "experts_route": 12, "experts_gate": 12, "experts_down": 12,
-                      "experts_sum": 12}, counts
+                      "experts_sum": 12, "experts_fetch": 12, "latent_split": 4, "latent_tile": 2,
+                      "head_products_before": 6, "head_products_after": 6}, counts
     named = {f"{r['what']} {r['case']}" for r in found}
     missing = [name for name in gpu_bench.TRAFFIC
                if name not in named and not name.startswith("cublas ")]
