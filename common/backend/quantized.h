@@ -14,6 +14,8 @@ inline constexpr int kFp4Zero = 12;
 inline constexpr uint8_t kFp4Values[16] = {12, 13, 14, 15, 16, 18, 20, 24,
                                            12, 11, 10, 9,  8,  6,  4,  0};
 inline constexpr int kFp4Group = 32;
+// On a GPU a word has the scales of four such groups: for QuantizedExtentOf they are one.
+inline constexpr int kFp4WordColumns = 4 * kFp4Group;
 
 // Row `row` of the matrix, [cols], in the order of W: exact, since (value - zero) has at most 9
 // bits and a scale 11.

@@ -18,7 +18,8 @@ constexpr int64_t kFloat = sizeof(float);
 
 int64_t MatrixBytes(int64_t rows, int64_t cols, const WeightFormat& format, DType activation) {
   if (!format.quantized()) return rows * cols * static_cast<int64_t>(SizeOf(activation));
-  const int64_t group = std::min<int64_t>(cols, format.group_size);
+  const int64_t group =
+      std::min<int64_t>(cols, format.mxfp4 ? backend::kFp4WordColumns : format.group_size);
   return backend::QuantizedExtentOf(rows, cols, format.bits, group).size_bytes();
 }
 
@@ -43,8 +44,10 @@ WeightSizes WeightMemory(const ModelConfig& config, DType activation, DType stor
     if (!quantized && config.load_bits > 0) return add_rounded(sum, rows, cols, config.load_bits);
     if (!quantized) return sum.Add(MatrixBytes(rows, cols, unquantized, activation));
     const WeightQuantization& quantization = *config.quantization;
-    const int64_t group =
-        quantization.group_size == WeightQuantization::kAllColumns ? cols : quantization.group_size;
+    const int64_t group = quantization.fp4 ? backend::kFp4WordColumns
+                          : quantization.group_size == WeightQuantization::kAllColumns
+                              ? cols
+                              : quantization.group_size;
     sum.Add(backend::QuantizedExtentOf(rows, cols, quantization.bits, group).size_bytes());
     if (quantization.reordered) sum.Add(cols * int64_t{sizeof(int32_t)});
   };

@@ -37,8 +37,9 @@ class CountingBackend final : public baton::testing::ForwardingBackend {
       absl::Span<const backend::QuantizedHostMatrix> stacked) override {
     auto packed = ForwardingBackend::PackQuantized(stacked);
     if (packed.ok()) {
-      size.Add(backend::QuantizedExtentOf((*packed)->out_features(), (*packed)->in_features(),
-                                          stacked[0].bits, stacked[0].group_size)
+      size.Add(backend::QuantizedExtentOf(
+                   (*packed)->out_features(), (*packed)->in_features(), stacked[0].bits,
+                   stacked[0].fp4 ? int64_t{backend::kFp4WordColumns} : stacked[0].group_size)
                    .size_bytes());
     }
     return packed;

@@ -13,8 +13,9 @@ namespace baton::backend::cuda {
 inline constexpr int kTileRows = 8;
 inline constexpr int kTileBytes = kTileRows * 64;
 
-// What a group's word becomes before it is used for all of its values, and two weights of it: those
-// of the values at `place` and `place` + half a word, in the low and the high half of a register.
+// What a group's word, or of MXFP4 its byte, becomes before it is used for all of its values, and
+// two weights of it: those of the values at `place` and `place` + half a word, in the low and the
+// high half of a register.
 template <class Element, int kBits>
 struct Dequantizer;
 
@@ -105,7 +106,8 @@ template <>
 struct Dequantizer<Half, kFp4> {
   uint32_t scale;  // twice
 
-  BATON_DEVICE Dequantizer(uint32_t group, bool) : scale(Twice(group & 0xffffu)) {}
+  BATON_DEVICE Dequantizer(uint32_t exponent, bool)
+      : scale(Twice(Half::FromF32(BitsFloat(exponent << 23)))) {}
   BATON_DEVICE uint32_t Two(uint32_t word, int place) const {
     constexpr uint32_t kTwoTo14 = 0x74007400u, kMinusNothing = 0x80008000u;
     const uint32_t small = Fp4AsSmall<10>(word >> place * 4);
@@ -117,7 +119,7 @@ template <>
 struct Dequantizer<BFloat16, kFp4> {
   uint32_t scale;  // twice, times 64
 
-  BATON_DEVICE Dequantizer(uint32_t group, bool) : scale(Twice(group & 0xffffu)) {}
+  BATON_DEVICE Dequantizer(uint32_t exponent, bool) : scale(Twice(exponent << 7)) {}
   BATON_DEVICE uint32_t Two(uint32_t word, int place) const {
     constexpr uint32_t kTwoTo120 = 0x7b807b80u, kMinusNothing = 0x80008000u;
     const uint32_t small = Fp4AsSmall<7>(word >> place * 4);
@@ -154,12 +156,19 @@ struct TileRow {
   }
 };
 
-// A lane's part of a tile, and its row's groups: of the tile's first kGroups steps.
+// A lane's part of a tile, and its row's groups: one for each of the tile's steps, or one for all.
 template <int kGroups>
 struct Fetched {
   Vec16 words;
   uint32_t groups[kGroups];
 };
+
+// What the Dequantizer of a step takes.
+template <int kBits, int kGroups>
+BATON_DEVICE uint32_t GroupOfStep(const Fetched<kGroups>& tile, int step) {
+  const uint32_t word = tile.groups[kGroups == 1 ? 0 : step];
+  return kBits == kFp4 ? word >> step * 8 & 0xffu : word;
+}
 
 // Any tile, with a group for each of its steps.
 template <int kBits>
@@ -208,8 +217,8 @@ class SliceSums {
   // Adds the products of columns [begin, end). REQUIRES: a tile begins at `begin`.
   BATON_DEVICE void Add(int begin, int end) {
     const int tile = begin / kTileColumns, last = end / kTileColumns;
-    // Whole warps agree. Groups of MXFP4 are steps.
-    if (kBits != kFp4 && w_.steps_a_group_log2 >= kStepsLog2) {
+    // Whole warps agree.
+    if (kBits == kFp4 || w_.steps_a_group_log2 >= kStepsLog2) {
       AddWhole<1>(tile, last);
     } else {
       AddWhole<kSteps>(tile, last);
@@ -238,7 +247,8 @@ class SliceSums {
     Dequantizer<Element, kBits> of[kParts];
     template <int kGroups>
     BATON_DEVICE Groups(const Fetched<kGroups> (&tiles)[kParts], int step, bool bf16_scales)
-        : of{{tiles[0].groups[step], bf16_scales}, {tiles[1].groups[step], bf16_scales}} {}
+        : of{{GroupOfStep<kBits>(tiles[0], step), bf16_scales},
+             {GroupOfStep<kBits>(tiles[1], step), bf16_scales}} {}
   };
 
   // Tiles from `tile` to `last`, all of whose columns are the slice's. kGroups: 1 if a group has
@@ -283,7 +293,7 @@ class SliceSums {
     }
     Groups by(tiles, 0, w_.bf16_scales);
     BATON_UNROLL for (int step = 0; step < kSteps; ++step) {
-      if (kGroups > 1 && step > 0) by = Groups(tiles, step, w_.bf16_scales);
+      if ((kGroups > 1 || kBits == kFp4) && step > 0) by = Groups(tiles, step, w_.bf16_scales);
       AddStep(tiles, by, step, [&](int i) {
         // Or all of a tile's are loaded before the first product, and spill.
         KeepBehind(from[i]);

@@ -39,9 +39,10 @@ BATON_INDEX_MAP uint32_t PlaceElements(uint32_t word, int bits) {
   }
   return halves[0] | halves[1] << 16;
 }
-// In place of bits: numbers of MXFP4, four bits that lie as other values of 4 bits do. A group has
-// 32 columns; its word is the scale alone, in float16 for float16 weights, else times 64 in
-// bfloat16. Products with experts alone.
+// In place of bits: numbers of MXFP4, four bits that lie as other values of 4 bits do. A word of
+// `groups` has the scales of a tile's four steps, the first one's lowest, as if a group had 128
+// columns. A scale is a byte: the exponent of the scale as a float32 for float16 weights, else that
+// of 64 times the scale; 0 is the scale 0. Products with experts alone.
 inline constexpr int kFp4 = -4;
 BATON_INDEX_MAP int StepsATile(int bits) { return bits == 8 ? 2 : 4; }
 

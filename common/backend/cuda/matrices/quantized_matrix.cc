@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -52,15 +51,11 @@ absl::Status CheckStacked(absl::Span<const QuantizedHostMatrix> stacked) {
   return absl::OkStatus();
 }
 
-// The word of a group of MXFP4, from half of its scale in bfloat16.
-uint32_t Fp4Word(uint16_t half, DType dtype) {
-  const int exponent = half >> 7;  // of float32, 0: the scale 0
+// The byte of a group of MXFP4, from half of its scale in bfloat16.
+uint32_t Fp4Scale(uint16_t half, DType dtype) {
+  const int exponent = half >> 7;  // 0: the scale 0
   if (exponent == 0) return 0;
-  if (dtype == DType::kBF16) return static_cast<uint32_t>(std::min(exponent + 7, 254) << 7);
-  const float scale = std::ldexp(1.0f, exponent - 126);
-  uint16_t word;
-  ConvertElements(&scale, DType::kF32, 1, DType::kF16, &word);
-  return word;
+  return static_cast<uint32_t>(std::min(exponent + (dtype == DType::kF16 ? 1 : 7), 254));
 }
 
 // Values of the stack, row after row.
@@ -117,9 +112,17 @@ void Rows::FillTileRow(int64_t row, int64_t column_tile, uint8_t* to) const {
 uint32_t Rows::GroupWord(int64_t row, int64_t group) const {
   const QuantizedHostMatrix* matrix = Find(&row);
   if (matrix == nullptr) return 0;
+  if (matrix->fp4) {
+    constexpr int kScales = kFp4WordColumns / kFp4Group;
+    uint32_t word = 0;
+    for (int i = 0; i < kScales && group * kScales + i < matrix->groups(); ++i) {
+      const int64_t at = row * matrix->groups() + group * kScales + i;
+      word |= Fp4Scale(matrix->scales[at], dtype_) << i * 8;
+    }
+    return word;
+  }
   const int64_t at = row * matrix->groups() + group;
   uint16_t scale = matrix->scales[at];
-  if (matrix->fp4) return Fp4Word(scale, dtype_);
   // Float16 weights are made with float16 scales.
   if (dtype_ == DType::kF16 && matrix->scale_dtype == DType::kBF16) {
     ConvertElements(&matrix->scales[at], DType::kBF16, 1, DType::kF16, &scale);
@@ -136,8 +139,8 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaQuantizedMatrix::Make(
   const QuantizedHostMatrix& first = stacked[0];
   int64_t row_count = 0;
   for (const QuantizedHostMatrix& part : stacked) row_count += part.rows;
-  const QuantizedExtent extent =
-      QuantizedExtentOf(row_count, first.cols, first.bits, first.group_size);
+  const int64_t group_size = first.fp4 ? kFp4WordColumns : first.group_size;
+  const QuantizedExtent extent = QuantizedExtentOf(row_count, first.cols, first.bits, group_size);
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<Buffer> buffer,
                          memory.Allocate(static_cast<size_t>(extent.size_bytes())));
   const Rows rows(stacked, dtype);
@@ -177,8 +180,7 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaQuantizedMatrix::Make(
   view.column_tiles = static_cast<int>(extent.column_tiles);
   view.group_count = static_cast<int>(extent.groups);
   view.steps_a_group_log2 =
-      extent.groups == 1 ? 30
-                         : std::countr_zero(static_cast<uint64_t>(first.group_size / kChunkedK));
+      extent.groups == 1 ? 30 : std::countr_zero(static_cast<uint64_t>(group_size / kChunkedK));
   view.bf16_scales = first.scale_dtype == DType::kBF16;
   return std::make_unique<CudaQuantizedMatrix>(
       view, first.fp4 ? kFp4 : first.bits, std::move(buffer), memory.on_host(), std::move(order));

@@ -51,10 +51,12 @@ MovedBytes DequantizeFloor(int64_t rows, int64_t k, int bits, int64_t group_size
 }
 
 MovedBytes ExpertMatMulFloor(const ExpertShape& shape) {
-  const int64_t matrix =
-      shape.bits == 16
-          ? kElement * shape.n * shape.k
-          : QuantizedExtentOf(shape.n, shape.k, shape.bits, shape.group_size).size_bytes();
+  const bool fp4 = shape.bits == kFp4;
+  const int64_t matrix = shape.bits == 16
+                             ? kElement * shape.n * shape.k
+                             : QuantizedExtentOf(shape.n, shape.k, fp4 ? 4 : shape.bits,
+                                                 fp4 ? kFp4WordColumns : shape.group_size)
+                                   .size_bytes();
   return {.read = shape.experts * matrix + kElement * shape.x_rows * shape.k,
           .written = kFloat * shape.pairs * shape.n};
 }

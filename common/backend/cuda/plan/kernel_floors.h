@@ -38,7 +38,7 @@ MovedBytes DequantizeFloor(int64_t rows, int64_t k, int bits, int64_t group_size
 // matrices of `experts` different experts, W [n, k] of 16 bits or as quantized.h packs it.
 struct ExpertShape {
   int64_t pairs = 0, x_rows = 0, experts = 0, n = 0, k = 0;
-  int bits = 16;
+  int bits = 16;  // 16, 8, 4 or kFp4
   int64_t group_size = 0;
 };
 MovedBytes ExpertMatMulFloor(const ExpertShape& shape);

@@ -66,9 +66,11 @@ class CountedExperts : public CountedLaunches {
       std::vector<ExpertMatrix> table;
       ExpertOperands all = {};
       for (int expert = 0; expert < experts; ++expert) {
-        values.emplace_back(int64_t{n} * k * bits / 8);
+        // A word of MXFP4 has the scales of 128 columns, too.
+        const int value_bits = bits == kFp4 ? 4 : bits;
+        values.emplace_back(int64_t{n} * k * value_bits / 8);
         groups.emplace_back(bits == 16 ? 0 : int64_t{4} * n * k / 128);
-        all.w = Quantized(values.back(), groups.back(), n, k, bits);
+        all.w = Quantized(values.back(), groups.back(), n, k, value_bits);
         table.push_back({all.w.values, all.w.groups, nullptr});
       }
       all.bits = bits;
@@ -93,7 +95,8 @@ class CountedExperts : public CountedLaunches {
                                             .out = out.As<float>(),
                                             .out_stride = d,
                                             .out_rows = by_place.As<int32_t>()};
-    const std::string name = absl::StrCat("experts, ", bits, " bits, tiles of ", tile_rows);
+    const std::string kind = bits == kFp4 ? "MXFP4" : absl::StrCat(bits, " bits");
+    const std::string name = absl::StrCat("experts, ", kind, ", tiles of ", tile_rows);
     const std::string shape =
         absl::StrCat(rows, " rows, ", per_token, " experts each, ", chosen, " of ", experts, ": ");
     return {{absl::StrCat(name, ", gate"), absl::StrCat(shape, d, " by 2 x ", ffn),

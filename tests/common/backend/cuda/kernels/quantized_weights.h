@@ -72,15 +72,20 @@ class QuantizedKernelTest : public KernelTest {
     return w;
   }
 
-  // MXFP4, of exponents that both types hold.
+  // MXFP4, of exponents whose numbers the type holds: of float16 many of its subnormals, and scales
+  // that are subnormal.
   Weights RandomFp4(int n, int k, DType dtype) {
-    Weights w = RandomWeights(4, n, k, 32, false);
-    std::vector<float> scales(w.groups.size());
+    Weights w = RandomWeights(4, n, k, 128, false);
+    std::vector<float> scales(w.groups.size() * 4);
+    const bool f16 = dtype == DType::kF16;
     for (size_t i = 0; i < w.groups.size(); ++i) {
-      const int exponent = Int(0, 9) == 0 ? 0 : Int(-10, 2);
-      scales[i] = exponent == 0 ? 0 : std::ldexp(1.0f, exponent);
-      w.groups[i] =
-          dtype == DType::kF16 ? Half::FromF32(scales[i]) : BFloat16::FromF32(64 * scales[i]);
+      w.groups[i] = 0;
+      for (size_t step = 0; step < 4; ++step) {
+        if (Int(0, 9) == 0) continue;  // the scale 0
+        const int exponent = f16 ? Int(-23, 13) : Int(-100, 100);
+        scales[i * 4 + step] = std::ldexp(1.0f, exponent);
+        w.groups[i] |= static_cast<uint32_t>(127 + exponent + (f16 ? 0 : 6)) << step * 8;
+      }
     }
     const auto* words = reinterpret_cast<const uint32_t*>(w.values.data());
     for (int row = 0; row < n; ++row) {
@@ -90,9 +95,10 @@ class QuantizedKernelTest : public KernelTest {
                                     row % 8 * 16 + in_tile % 32 / 8 * 4 + in_tile / 32];
         const uint32_t code = word >> PlaceOfElement(in_tile % 8, 4) * 4 & 0xf;
         const auto group =
-            static_cast<size_t>((row / 8 * w.view.group_count + column / 32) * 8 + row % 8);
+            static_cast<size_t>((row / 8 * w.view.group_count + column / 128) * 8 + row % 8);
         w.exact[static_cast<size_t>(row * k + column)] =
-            static_cast<float>(kFp4Values[code] - kFp4Zero) / 2 * scales[group];
+            static_cast<float>(kFp4Values[code] - kFp4Zero) / 2 *
+            scales[group * 4 + static_cast<size_t>(column % 128 / 32)];
       }
     }
     return w;

@@ -148,8 +148,14 @@ TEST_F(CudaKernelFloorsTest, EveryKernelMovesLittleMoreThanItsFloor) {
   all.push_back(HeadMatMul(1, 16, 512, 128));
   all.push_back(HeadMatMul(16, 16, 128, 512));
   all.push_back(HeadMatMul(64, 4, 512, 128));
-  for (const auto& [rows, chosen, bits] :
-       {std::tuple(1, 4, 16), {1, 4, 4}, {8, 16, 16}, {8, 16, 4}, {64, 16, 16}, {256, 16, 16}}) {
+  for (const auto& [rows, chosen, bits] : {std::tuple(1, 4, 16),
+                                           {1, 4, 4},
+                                           {8, 16, 16},
+                                           {8, 16, 4},
+                                           {1, 4, kFp4},
+                                           {8, 16, kFp4},
+                                           {64, 16, 16},
+                                           {256, 16, 16}}) {
     for (Counted& counted : Experts(rows, 4, 32, chosen, 512, 256, bits)) {
       all.push_back(std::move(counted));
     }
