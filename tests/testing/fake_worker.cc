@@ -1,7 +1,13 @@
 #include "tests/testing/fake_worker.h"
 
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/random_id.h"
 
 namespace baton::testing {
@@ -175,18 +181,43 @@ void FakeWorker::SetScoreReply(std::function<void(ScoreItemsCall)> reply) {
   score_reply_ = std::move(reply);
 }
 
+namespace {
+
+// The first port that the kernel chooses by itself: those below are chosen by name alone.
+int FirstEphemeralPort() {
+  std::ifstream range("/proc/sys/net/ipv4/ip_local_port_range");
+  int first = 0;
+  constexpr int kUsual = 32768, kLeast = 16384;
+  return range >> first && first >= kLeast ? first : kUsual;
+}
+
+// At `address`, or at a port below those that the kernel chooses.
+std::unique_ptr<RpcServer> Listen(std::string address, const std::vector<grpc::Service*>& faces) {
+  constexpr unsigned kPorts = 12'000;
+  constexpr int kTries = 100;
+  RpcServerOptions options;
+  options.address = std::move(address);
+  const bool given = !options.address.empty();
+  const auto end = static_cast<unsigned>(FirstEphemeralPort());
+  // Tests that run beside this one begin elsewhere.
+  static std::atomic<unsigned> next = static_cast<unsigned>(getpid()) * 101;
+  for (int i = 1;; ++i) {
+    if (!given) options.address = absl::StrCat("127.0.0.1:", end - 1 - next++ % kPorts);
+    auto rpc = RpcServer::Start(options, faces, {});
+    if (rpc.ok()) return *std::move(rpc);
+    BATON_CHECK(!given && i < kTries && absl::IsUnavailable(rpc.status())) << rpc.status();
+  }
+}
+
+}  // namespace
+
 FakeWorker::FakeWorker(pb::WorkerCard card, std::string address)
     : card_(std::move(card)),
       worker_face_(std::make_unique<WorkerFace>(*this)),
       decode_face_(std::make_unique<DecodeFace>(*this)),
       prefill_face_(std::make_unique<PrefillFace>(*this)) {
   load_.mutable_load()->set_free_blocks(card_.total_blocks());
-  RpcServerOptions options;
-  options.address = std::move(address);
-  auto rpc =
-      RpcServer::Start(options, {worker_face_.get(), decode_face_.get(), prefill_face_.get()}, {});
-  BATON_CHECK(rpc.ok()) << rpc.status();
-  rpc_ = *std::move(rpc);
+  rpc_ = Listen(std::move(address), {worker_face_.get(), decode_face_.get(), prefill_face_.get()});
   heartbeat_ = std::thread([this] { Heartbeat(); });
 }
 
