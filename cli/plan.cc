@@ -63,8 +63,8 @@ std::string MemorySection(const ServingPlan& plan) {
   absl::StrAppendFormat(&text, "  %-20s %s\n", "KV pool", MiB(memory.kv_bytes()));
   if (memory.experts_on_host > 0) {
     absl::StrAppendFormat(&text,
-                          "in the host's memory: the experts of %d of %d layers, %s; they cross a "
-                          "link of %.1f GB/s\n",
+                          "in the host's memory: the experts of %d of %d layers, %s; those that a "
+                          "step needs cross a link of %.1f GB/s before they are multiplied with\n",
                           memory.experts_on_host, static_cast<int>(plan.costs.layers.size()),
                           absl::StripAsciiWhitespace(MiB(memory.host_expert_bytes)),
                           plan.gpu.host_link_bytes_per_second / 1e9);
@@ -137,7 +137,7 @@ std::string TierSection(const ServingPlan& plan, const std::vector<kv_store::Tie
 }
 
 const char* LimitOf(const DecodeFloor& d) {
-  if (d.host_ms == d.floor_ms() && d.host_ms > 0) return "host link";
+  if (d.host_ms > std::max(d.memory_ms, d.matrix_ms)) return "host link";
   return d.memory_ms >= d.matrix_ms ? "memory" : "matrix";
 }
 
@@ -146,8 +146,8 @@ std::string DecodeSection(const ServingPlan& plan) {
                                      plan.context, "batch", "GB", "floor ms", "tokens/s", "limit");
   for (const DecodeFloor& d : plan.decode) {
     absl::StrAppendFormat(&text, "  %6d %10.3f %10.2f %10.1f %10s%s\n", d.batch,
-                          (d.bytes.total() + d.bytes.host) / 1e9, d.floor_ms(),
-                          d.max_tokens_per_second(), LimitOf(d), d.fits ? "" : "  does not fit");
+                          d.bytes.total() / 1e9, d.floor_ms(), d.max_tokens_per_second(),
+                          LimitOf(d), d.fits ? "" : "  does not fit");
   }
   return text;
 }

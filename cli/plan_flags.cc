@@ -150,8 +150,10 @@ void FinishPlan(const PlanFlags& flags, PlanOptions* plan) {
   question.engine.experts_on_host = *experts_on_host;
   const std::map<std::string, int> bits = {{"16bit", 0}, {"int8", 8}, {"int4", 4}};
   if (flags.weights != "auto") {
-    question.weights =
-        model::WeightFormat{.bits = bits.at(flags.weights), .group_size = flags.group_size};
+    // Groups of 32 are those of a worker's --weights.
+    question.weights = model::WeightFormat{.bits = bits.at(flags.weights),
+                                           .group_size = flags.group_size,
+                                           .symmetric = flags.group_size == 32};
   }
 }
 

@@ -61,8 +61,9 @@ class Report:
         """Seconds that nothing is faster than; None without ceilings."""
         if not self.copy or not self.matrix:
             return None
+        # What crosses the host's link is waited for before it is used.
         link = row.get("link_bytes", 0) / self.link if self.link else 0
-        return max(row["bytes"] / self.copy, row["flops"] / self.matrix, link)
+        return max(row["bytes"] / self.copy, row["flops"] / self.matrix) + link
 
     def percent(self, row):
         floor = self.floor(row)

@@ -224,7 +224,7 @@ class ExpertCase {
       const auto extent = backend::QuantizedExtentOf(n, k, model_.bits, model_.group_size);
       matrix_bytes = extent.value_bytes();
       operands.w.column_tiles = static_cast<int>(extent.column_tiles);
-      operands.w.group_count = static_cast<int>(extent.groups);
+      operands.w.group_count = static_cast<int>(extent.group_words);
       operands.w.steps_a_group_log2 =
           std::countr_zero(static_cast<unsigned>(model_.group_size / 32));
       operands.w.bf16_scales = device_.dtype() == backend::DType::kBF16;
@@ -285,7 +285,7 @@ void TimeRows(KernelBench& bench, const ModelShape& model, int rows) {
       KernelBench::Skip(std::move(row));
     } else {
       const double seconds = device.Seconds([&](int turn) { one.Fetch(turn); });
-      // They are written to the device, and cross the link before.
+      // The matrices cross the link and are written to the device.
       row.Number("distinct", one.distinct())
           .Number("link_bytes", one.fetched_bytes())
           .Took(seconds, {one.fetched_bytes(), 0})

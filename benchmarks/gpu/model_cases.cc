@@ -304,7 +304,15 @@ absl::Status TimePrefillWith(const Grid& grid, const ModelShape& model, const st
       const model::StepBytes bytes =
           model::DecodeStepBytes(bench->costs(), bench->format(), bench->dtype(),
                                  SizeOf(bench->dtype()), prompt - cached, 0);
-      if (experts_on_host) row.Number("link_bytes", bytes.host);
+      if (experts_on_host) {
+        double link_bytes = 0;
+        for (const int rows : ChunksOf(prompt - cached, grid.step_rows)) {
+          link_bytes += model::DecodeStepBytes(bench->costs(), bench->format(), bench->dtype(),
+                                               SizeOf(bench->dtype()), rows, 0)
+                            .host;
+        }
+        row.Number("link_bytes", link_bytes);
+      }
       const Work floor = {bytes.weights, model::PrefillFlops(bench->costs(), prompt, cached)};
       if (!quantized) {
         const double alone = products.Of(prompt - cached, grid.step_rows);

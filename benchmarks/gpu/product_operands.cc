@@ -61,7 +61,7 @@ QuantizedOperands::QuantizedOperands(BenchDevice& device, int rows, const Matrix
                .n = matrix.n,
                .k = matrix.k,
                .column_tiles = static_cast<int>(extent.column_tiles),
-               .group_count = static_cast<int>(extent.groups),
+               .group_count = static_cast<int>(extent.group_words),
                .steps_a_group_log2 = std::countr_zero(static_cast<unsigned>(group_size / 32)),
                .bf16_scales = device.dtype() == backend::DType::kBF16};
   launch_.x = device.Take<uint16_t>(int64_t{rows} * matrix.k);

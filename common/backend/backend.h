@@ -174,6 +174,9 @@ struct ExpertsArgs {
   Tensor out;           // f32 [rows, d]
   // The sum is added to what `out` has: the result of experts that all rows share.
   bool accumulates = false;
+  // The batch of the rows. Its padding rows choose what its first row does, so that no expert is
+  // read for them alone. Null: there is no padding.
+  const DeviceBatch* batch = nullptr;
 };
 
 struct RopeWriteArgs {

@@ -55,6 +55,7 @@ struct QuantizedHostMatrix {
   const uint16_t* zeros = nullptr;   // [rows, groups()], 0 to 2^bits
   const int32_t* order = nullptr;    // [cols], a permutation; null: the identity
   bool fp4 = false;
+  bool symmetric = false;  // all zeros are 2^(bits - 1)
 
   int64_t groups() const { return (cols + group_size - 1) / group_size; }
   int64_t row_bytes() const { return cols * bits / 8; }

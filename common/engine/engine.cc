@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/backend/make_backend.h"
+#include "common/base/available_memory.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
@@ -51,7 +52,12 @@ class ModelEngine final : public Engine {
     const std::string device = backend_->Description();
     return has_arena_ ? absl::StrCat(device, "; ", plan_.ToString()) : device;
   }
-  std::string DeviceKind() const override { return backend_->Kind(); }
+  std::string DeviceKind() const override {
+    const int layers = plan_.experts_on_host;
+    return layers == 0
+               ? backend_->Kind()
+               : absl::StrCat(backend_->Kind(), ", experts of ", layers, " layers on the host");
+  }
 
  private:
   // A row whose logits are wanted.
@@ -148,7 +154,7 @@ absl::Status ModelEngine::PlanMemory(const EngineOptions& options) {
   MemoryDemand demand = DemandOf(config_, shape_, options, backend_->activation_dtype());
   demand.scratch = {.gate_up = backend_->needs_gate_up(),
                     .experts_at_once = backend_->experts_at_once()};
-  // Elsewhere they are there anyway.
+  // Where the device's memory is the host's, there is nothing to choose.
   if (backend_->host_packer() == nullptr) demand.experts_on_host = 0;
   const std::optional<size_t> free_bytes = backend_->FreeBytes();
   has_arena_ = free_bytes.has_value();
@@ -164,6 +170,14 @@ absl::Status ModelEngine::PlanMemory(const EngineOptions& options) {
   absl::StatusOr<MemoryPlan> plan = engine::PlanMemory(demand);
   if (!plan.ok()) return Annotate(plan.status(), backend_->Description());
   plan_ = *std::move(plan);
+  if (const size_t available = AvailableMemory();
+      plan_.host_expert_bytes > 0 && static_cast<size_t>(plan_.host_expert_bytes) > available) {
+    return MakeError(
+        absl::StatusCode::kResourceExhausted, "HOST_MEMORY",
+        absl::StrCat("--experts-on-host: the experts of ", plan_.experts_on_host, " layers take ",
+                     plan_.host_expert_bytes, " bytes of the host's memory, expected at most the ",
+                     available, " that are available to this process"));
+  }
   shape_.limits.fetched_expert_bytes = plan_.fetched_expert_bytes;
   return absl::OkStatus();
 }

@@ -156,16 +156,17 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryDemand& demand) {
   }
   const bool asks_for_pool = demand.num_blocks > 0 || demand.kv_cache_bytes > 0;
   const int layers = model::ExpertLayers(*demand.config);
-  absl::StatusOr<MemoryPlan> plan;
+  absl::StatusOr<MemoryPlan> least, plan;  // least: the first that has any pool
   for (int count = 0; count <= layers; ++count) {
     with.experts_on_host = count;
     plan = PlanPool(with);
     if (plan.ok() ? asks_for_pool || plan->full_sequences() > 0
                   : !absl::IsResourceExhausted(plan.status())) {
-      break;
+      return plan;
     }
+    if (plan.ok() && !least.ok()) least = plan;
   }
-  return plan;
+  return least.ok() ? least : plan;
 }
 
 }  // namespace baton::engine

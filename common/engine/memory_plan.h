@@ -82,7 +82,8 @@ MemoryPlan FixedMemory(const MemoryDemand& demand);
 // Returns the plan with the requested pool. Without a request, the pool is the largest that fits,
 // or of kDefaultKvCacheBytes if no bound is known. If the demand leaves open how many layers'
 // experts are kept in the host's memory, it is as few as leave room for the requested pool, or else
-// for one sequence of max_positions tokens; none where no bound is known. RESOURCE_EXHAUSTED
+// for one sequence of max_positions tokens or, if that is too much whatever the number, for one
+// step's tokens; none where no bound is known. RESOURCE_EXHAUSTED
 // (MODEL_TOO_LARGE), with every summand and what to lower, if the requested blocks, or else those
 // of one step's tokens, do not fit. INVALID_ARGUMENT (KV_POOL_SIZE) for a pool of no block, or of
 // 2^31 or more. REQUIRES: num_blocks and kv_cache_bytes are not negative.

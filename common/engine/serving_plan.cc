@@ -129,6 +129,10 @@ absl::Status PlanUnserved(const ServingQuestion& question, ServingPlan* plan) {
         absl::StrCat(kv::KvDtypeName(*question.engine.kv_dtype),
                      " given, expected auto for a model that Baton does not serve"));
   }
+  if (question.engine.experts_on_host != 0) {
+    return InvalidField("BAD_OPTION", "--experts-on-host",
+                        "expected 0 for a model that Baton does not serve");
+  }
   const model::ModelCosts& costs = plan->costs;
   const auto element = static_cast<int64_t>(SizeOf(plan->activation));
   const double matrix_element = model::BytesPerElement(plan->weights, plan->activation);
@@ -178,15 +182,19 @@ DecodeFloor DecodeAt(const ServingPlan& plan, int batch) {
   return floor;
 }
 
-PrefillFloor PrefillOf(const ServingPlan& plan, int tokens) {
+// step_tokens: of the largest step.
+PrefillFloor PrefillOf(const ServingPlan& plan, int tokens, int step_tokens) {
   PrefillFloor floor;
   floor.tokens = tokens;
   floor.flops = model::PrefillFlops(plan.costs, tokens);
   floor.matrix_ms = floor.flops / plan.gpu.flops_per_second * 1e3;
-  const model::StepBytes bytes =
-      model::DecodeStepBytes(plan.costs, plan.weights, plan.activation, 0, tokens, 0);
-  floor.memory_ms = bytes.weights / plan.gpu.bytes_per_second * 1e3;
-  floor.host_ms = HostMs(plan, bytes);
+  const auto bytes_of = [&](int rows) {
+    return model::DecodeStepBytes(plan.costs, plan.weights, plan.activation, 0, rows, 0);
+  };
+  floor.memory_ms = bytes_of(tokens).weights / plan.gpu.bytes_per_second * 1e3;
+  for (int at = 0; at < tokens; at += step_tokens) {
+    floor.host_ms += HostMs(plan, bytes_of(std::min(step_tokens, tokens - at)));
+  }
   floor.kv_bytes = plan.memory.sent_bytes(tokens);
   const auto over = [&](const char* link, double bytes_per_second) {
     TransferTime time;
@@ -244,7 +252,9 @@ absl::StatusOr<ServingPlan> PlanServing(const ServingQuestion& question) {
   plan.max_num_seqs = question.engine.max_num_seqs;
   plan.sequences = plan.memory.sequences_of(question.context);
   for (const int batch : question.batches) plan.decode.push_back(DecodeAt(plan, batch));
-  for (const int tokens : question.prompts) plan.prefill.push_back(PrefillOf(plan, tokens));
+  for (const int tokens : question.prompts) {
+    plan.prefill.push_back(PrefillOf(plan, tokens, question.engine.max_num_batched_tokens));
+  }
   return plan;
 }
 

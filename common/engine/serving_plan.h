@@ -35,9 +35,11 @@ struct DecodeFloor {
   // The costs of a step in which every sequence has `context` tokens.
   model::StepBytes bytes;
   double flops = 0;
-  // host_ms: for the experts in the host's memory to cross the link.
+  // host_ms: for the experts in the host's memory to cross the link. Which of them a layer needs is
+  // known only behind its attention, and they are multiplied with after they have come, so this
+  // time is on top of the others.
   double memory_ms = 0, matrix_ms = 0, host_ms = 0;
-  double floor_ms() const { return std::max({memory_ms, matrix_ms, host_ms}); }
+  double floor_ms() const { return std::max(memory_ms, matrix_ms) + host_ms; }
   double max_tokens_per_second() const { return batch / floor_ms() * 1e3; }
 };
 
@@ -55,8 +57,8 @@ struct PrefillFloor {
   int tokens = 0;
   double flops = 0;
   double matrix_ms = 0, memory_ms = 0;  // memory_ms: to read the weights once
-  double host_ms = 0;                   // as DecodeFloor's
-  double floor_ms() const { return std::max({memory_ms, matrix_ms, host_ms}); }
+  double host_ms = 0;                   // as DecodeFloor's, in steps of max_num_batched_tokens
+  double floor_ms() const { return std::max(memory_ms, matrix_ms) + host_ms; }
   int64_t kv_bytes = 0;
   std::vector<TransferTime> transfers;
 };

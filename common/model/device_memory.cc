@@ -18,9 +18,8 @@ constexpr int64_t kFloat = sizeof(float);
 
 int64_t MatrixBytes(int64_t rows, int64_t cols, const WeightFormat& format, DType activation) {
   if (!format.quantized()) return rows * cols * static_cast<int64_t>(SizeOf(activation));
-  const int64_t group =
-      std::min<int64_t>(cols, format.mxfp4 ? backend::kFp4WordColumns : format.group_size);
-  return backend::QuantizedExtentOf(rows, cols, format.bits, group).size_bytes();
+  const int64_t group = std::min(cols, backend::PackedGroup(format.mxfp4, format.group_size));
+  return backend::QuantizedExtentOf(rows, cols, format.bits, group, format.symmetric).size_bytes();
 }
 
 MemorySize WeightSizes::total() const {
@@ -37,27 +36,28 @@ WeightSizes WeightMemory(const ModelConfig& config, DType activation, DType stor
   // As the checkpoint has it, else in the format that is asked about.
   const auto add_rounded = [&](MemorySize& sum, int64_t rows, int64_t cols, int bits) {
     const int64_t group = std::min<int64_t>(cols, QuantizedWeights::kRoundedGroup);
-    sum.Add(backend::QuantizedExtentOf(rows, cols, bits, group).size_bytes());
+    sum.Add(backend::QuantizedExtentOf(rows, cols, bits, group, /*symmetric=*/true).size_bytes());
   };
   const WeightFormat unquantized = format.mxfp4 ? WeightFormat{} : format;
   const auto add_matrix = [&](MemorySize& sum, int64_t rows, int64_t cols, bool quantized) {
     if (!quantized && config.load_bits > 0) return add_rounded(sum, rows, cols, config.load_bits);
     if (!quantized) return sum.Add(MatrixBytes(rows, cols, unquantized, activation));
     const WeightQuantization& quantization = *config.quantization;
-    const int64_t group = quantization.fp4 ? backend::kFp4WordColumns
-                          : quantization.group_size == WeightQuantization::kAllColumns
+    const int64_t group = quantization.group_size == WeightQuantization::kAllColumns
                               ? cols
-                              : quantization.group_size;
-    sum.Add(backend::QuantizedExtentOf(rows, cols, quantization.bits, group).size_bytes());
+                              : backend::PackedGroup(quantization.fp4, quantization.group_size);
+    const bool symmetric =
+        quantization.format == WeightQuantization::Format::kGguf && !quantization.fp4;
+    sum.Add(
+        backend::QuantizedExtentOf(rows, cols, quantization.bits, group, symmetric).size_bytes());
     if (quantization.reordered) sum.Add(cols * int64_t{sizeof(int32_t)});
   };
   WeightSizes sizes;
   sizes.embedding.Add(MatrixBytes(config.vocab_size, d, {}, stored_embedding));
-  for (const LayerSpec& layer : config.layers) {
-    for (const SublayerSpec& sublayer : layer.sublayers) {
+  for (size_t i = 0; i < config.layers.size(); ++i) {
+    const bool on_host = HasExpertsOnHost(config, i, experts_on_host);
+    for (const SublayerSpec& sublayer : config.layers[i].sublayers) {
       const bool attends = std::holds_alternative<AttentionSpec>(sublayer.body);
-      const bool has_experts = std::holds_alternative<ExpertsSpec>(sublayer.body);
-      const bool on_host = has_experts && experts_on_host-- > 0;
       MemorySize& matrices = attends ? sizes.attention : sizes.feed_forward;
       int64_t fetched_bytes = 0;
       ForEachNorm(sublayer, [&](const NormSpec& norm) { sizes.vectors.Add(norm.size * kFloat); });
@@ -106,6 +106,14 @@ int ExpertLayers(const ModelConfig& config) {
   return static_cast<int>(
       std::count_if(config.layers.begin(), config.layers.end(),
                     [](const LayerSpec& layer) { return layer.has_experts(); }));
+}
+
+bool HasExpertsOnHost(const ModelConfig& config, size_t layer, int experts_on_host) {
+  if (!config.layers[layer].has_experts()) return false;
+  const auto before = config.layers.begin() + static_cast<ptrdiff_t>(layer);
+  return std::count_if(config.layers.begin(), before, [](const LayerSpec& other) {
+           return other.has_experts();
+         }) < experts_on_host;
 }
 
 void SetMatrixLimits(const ModelConfig& config, backend::StepLimits* limits) {

@@ -3,6 +3,7 @@
 #ifndef BATON_COMMON_MODEL_DEVICE_MEMORY_H_
 #define BATON_COMMON_MODEL_DEVICE_MEMORY_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "common/backend/backend.h"
@@ -34,7 +35,9 @@ struct MemorySize {
 struct WeightFormat {
   int bits = 0;          // 4 or 8; 0: the activations' type
   int group_size = 128;  // columns that share a scale and a zero point, 32 bits on a device
-  bool mxfp4 = false;    // experts alone, in 4 bits; 32 columns share a scale of 8 bits
+  // Without zero points, as --weights and GGUF's Q4_0 and Q8_0 have it: of 32 columns, 16 bits.
+  bool symmetric = false;
+  bool mxfp4 = false;  // experts alone, in 4 bits; 32 columns share a scale of 8 bits
 
   bool quantized() const { return bits > 0; }
 };
@@ -62,8 +65,9 @@ WeightSizes WeightMemory(const ModelConfig& config, backend::DType activation,
                          backend::DType stored_embedding, const WeightFormat& format = {},
                          int experts_on_host = 0);
 
-// Layers with experts.
+// Layers with experts; and whether layer `layer` is one of the first `experts_on_host` of them.
 int ExpertLayers(const ModelConfig& config);
+bool HasExpertsOnHost(const ModelConfig& config, size_t layer, int experts_on_host);
 
 // Sets the fields of `limits` about quantised matrices, experts' excepted, and those about experts.
 void SetMatrixLimits(const ModelConfig& config, backend::StepLimits* limits);

@@ -133,13 +133,13 @@ ModelCosts CostsOf(const ModelConfig& config, int experts_on_host) {
   costs.max_positions = config.max_positions;
   costs.tied_embeddings = config.tied_embeddings;
   costs.weight_dtype = config.weight_dtype;
-  for (const LayerSpec& spec : config.layers) {
+  for (size_t i = 0; i < config.layers.size(); ++i) {
     LayerCosts layer;
-    for (const SublayerSpec& sublayer : spec.sublayers) {
+    layer.experts_on_host = HasExpertsOnHost(config, i, experts_on_host);
+    for (const SublayerSpec& sublayer : config.layers[i].sublayers) {
       const auto* attention = std::get_if<AttentionSpec>(&sublayer.body);
       const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body);
       if (experts != nullptr) {
-        layer.experts_on_host = experts_on_host-- > 0;
         layer.experts = experts->count;
         layer.experts_per_token = experts->routing.per_token;
         layer.ffn_elements += experts->router.rows() * experts->router.cols;
@@ -206,6 +206,7 @@ absl::StatusOr<WeightFormat> ParseWeightFormat(const JsonFields& config) {
         "quant_method",
         absl::StrCat("found ", json::Quoted(*method), ", expected \"gptq\", \"awq\" or \"mxfp4\""));
   }
+  format.symmetric = method == "gguf";
   BATON_ASSIGN_OR_RETURN(format.bits, quantization->Int("bits", 4, 8));
   if (format.bits != 4 && format.bits != 8) {
     return quantization->Unsupported("bits",
@@ -220,7 +221,8 @@ absl::StatusOr<WeightFormat> ParseWeightFormat(const JsonFields& config) {
 double BytesPerElement(const WeightFormat& format, DType activation) {
   if (!format.quantized()) return static_cast<double>(SizeOf(activation));
   if (format.mxfp4) return (4 + 8.0 / format.group_size) / 8;
-  return (format.bits + 32.0 / format.group_size) / 8;
+  const bool paired = format.symmetric && format.group_size == 32;
+  return (format.bits + (paired ? 16.0 : 32.0) / format.group_size) / 8;
 }
 
 StepBytes DecodeStepBytes(const ModelCosts& costs, const WeightFormat& format, DType activation,
@@ -233,9 +235,9 @@ StepBytes DecodeStepBytes(const ModelCosts& costs, const WeightFormat& format, D
     const auto always = static_cast<double>(layer.attention_elements + layer.ffn_elements);
     const double picked =
         layer.choice().Distinct(batch) * static_cast<double>(layer.expert_elements);
-    bytes.weights += always * (format.mxfp4 ? plain : element) +
+    bytes.weights += always * (format.mxfp4 ? plain : element) + picked * element +
                      4.0 * static_cast<double>(layer.vector_elements);
-    (layer.experts_on_host ? bytes.host : bytes.weights) += picked * element;
+    if (layer.experts_on_host) bytes.host += picked * element;
     const int64_t seen = layer.window > 0 ? std::min<int64_t>(context, layer.window) : context;
     bytes.kv += kv_element_bytes * batch * static_cast<double>(seen * layer.kv_elements);
   }

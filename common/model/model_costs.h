@@ -24,7 +24,7 @@ struct LayerCosts {
   int64_t expert_elements = 0;  // of one routed expert
   int experts = 0;
   int experts_per_token = 0;
-  bool experts_on_host = false;  // a GPU's steps read them from the host's memory
+  bool experts_on_host = false;  // a GPU copies those that a step needs from the host's memory
   int64_t vector_elements = 0;   // norms and biases, float32
   int64_t kv_elements = 0;       // per cached token; MLA: the latent and the rotated key
   int64_t pair_flops = 0;        // per query token and token that it sees, all heads
@@ -63,7 +63,9 @@ absl::StatusOr<WeightFormat> ParseWeightFormat(const JsonFields& config);
 struct StepBytes {
   double weights = 0;
   double kv = 0;
-  double host = 0;  // of experts in the host's memory; in no other number
+  // What crosses the link from the host's memory: experts, which `weights` has, too, because they
+  // are read again from the device's.
+  double host = 0;
   double total() const { return weights + kv; }
 };
 // Returns the least that one decode step reads: every matrix and vector once (of routed experts,

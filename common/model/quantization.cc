@@ -294,7 +294,8 @@ absl::StatusOr<QuantizedWeights> QuantizedWeights::FromBlocks(const TensorFile& 
                      .rows = static_cast<int64_t>(entry.shape[0]),
                      .cols = static_cast<int64_t>(entry.shape[1]),
                      .group_size = kBlock,
-                     .scale_dtype = DType::kF16};
+                     .scale_dtype = DType::kF16,
+                     .symmetric = true};
   const int64_t rows = weights.matrix_.rows, groups = weights.matrix_.groups();
   weights.values_.resize(static_cast<size_t>(rows * weights.matrix_.cols * bits / kWordBits));
   weights.scales_.resize(static_cast<size_t>(rows * groups));

@@ -123,7 +123,8 @@ absl::StatusOr<QuantizedWeights> QuantizedWeights::Round(const backend::HostMatr
                      .rows = matrix.rows,
                      .cols = matrix.cols,
                      .group_size = std::min(kGroup, matrix.cols),
-                     .scale_dtype = DType::kF16};
+                     .scale_dtype = DType::kF16,
+                     .symmetric = true};
   const int64_t groups = weights.matrix_.groups();
   const int64_t row_bytes = weights.matrix_.row_bytes();
   weights.values_.resize(static_cast<size_t>((matrix.rows * row_bytes + 3) / 4));

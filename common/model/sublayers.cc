@@ -158,7 +158,8 @@ void DecoderTransformer::MixExperts(const ExpertsSpec& spec, const ExpertsWeight
                     .gated = gated_.View(scratch.results, ffn),
                     .results = expert_results_.View(scratch.results, d),
                     .out = delta_.View(rows.count, d),
-                    .accumulates = shares});
+                    .accumulates = shares,
+                    .batch = rows.batch});
 }
 
 }  // namespace baton::model

@@ -446,11 +446,11 @@ void WeightLoader::LogLoss() const {
   if (quantized_file_bytes_ > 0) {
     BATON_LOG(Info) << checkpoint_.path() << ": " << quantization_->bits << "-bit weights of "
                     << (quantized_file_bytes_ >> 20) << " MiB take "
-                    << (quantized_device_bytes_ >> 20) << " MiB on this device";
+                    << (quantized_device_bytes_ >> 20) << " MiB packed";
   }
   if (kept_file_bytes_ > 0) {
     BATON_LOG(Info) << checkpoint_.path() << ": blocks of " << (kept_file_bytes_ >> 20)
-                    << " MiB take " << (kept_bytes_ >> 20) << " MiB on this device";
+                    << " MiB take " << (kept_bytes_ >> 20) << " MiB packed";
   }
   if (block_file_bytes_ > 0) {
     BATON_LOG(Info) << checkpoint_.path() << ": blocks of " << (block_file_bytes_ >> 20)
@@ -460,8 +460,7 @@ void WeightLoader::LogLoss() const {
   if (rounded_bytes_ > 0) {
     BATON_LOG(Info) << checkpoint_.path() << ": weights of " << (rounded_from_bytes_ >> 20)
                     << " MiB, rounded to " << load_bits_ << " bits (the LM head to "
-                    << kLmHeadLoadBits << "), take " << (rounded_bytes_ >> 20)
-                    << " MiB on this device";
+                    << kLmHeadLoadBits << "), take " << (rounded_bytes_ >> 20) << " MiB packed";
   }
   if (loss_.inexact == 0) return;
   const char* target = backend::Name(backend_.activation_dtype());

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/model/device_memory.h"
 #include "common/model/model_tensors.h"
 #include "common/model/weight_loader.h"
 
@@ -308,7 +309,7 @@ absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelCon
     residual_length *= std::fabs(config.embedding_scale);
   }
   for (size_t i = 0; i < config.layers.size(); ++i) {
-    const bool on_host = config.layers[i].has_experts() && experts_on_host-- > 0;
+    const bool on_host = HasExpertsOnHost(config, i, experts_on_host);
     LayerLoader layer(names, static_cast<int>(i), on_host, loader, &residual_length);
     BATON_ASSIGN_OR_RETURN(weights.layers.emplace_back(), layer.Load(config.layers[i]));
   }

@@ -93,7 +93,10 @@ class CudaBackend final : public Backend {
   }
   bool experts_at_once() const override { return true; }
   void Experts(const ExpertsArgs& args) override {
-    EnqueueExperts(args, experts_, activation_dtype_, stream_);
+    const CudaBatch* const batch = args.batch == nullptr ? nullptr : &Cuda(*args.batch);
+    BATON_CHECK(batch == nullptr || batch->rows == args.x.rows);
+    EnqueueExperts(args, batch == nullptr ? nullptr : batch->d_positions, experts_,
+                   activation_dtype_, stream_);
   }
   absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(const RopeSpec& spec,
                                                            int max_positions) override {

@@ -25,7 +25,8 @@ enum class Fetched { kNone, kChosen, kAll };
 
 // At most kExpertRowsAtOnce rows.
 void EnqueuePart(const ExpertsArgs& args, const Tensor& x, const Tensor& logits, const Tensor& out,
-                 Fetched fetched, const ExpertWorkspace& workspace, DType dtype, Stream stream) {
+                 const int32_t* positions, Fetched fetched, const ExpertWorkspace& workspace,
+                 DType dtype, Stream stream) {
   const auto& group = static_cast<const CudaExpertGroup&>(*args.group);
   const int rows = static_cast<int>(x.rows), per_token = args.routing.per_token;
   const int experts = static_cast<int>(args.group->experts().size());
@@ -55,7 +56,8 @@ void EnqueuePart(const ExpertsArgs& args, const Tensor& x, const Tensor& logits,
        .normalized = args.routing.normalized,
        .sigmoid = args.routing.sigmoid,
        .scale = args.routing.scale,
-       .choice_bias = args.choice_bias == nullptr ? nullptr : F32(*args.choice_bias, experts)},
+       .choice_bias = args.choice_bias == nullptr ? nullptr : F32(*args.choice_bias, experts),
+       .positions = positions},
       stream);
   LaunchPlacePairs({.chosen = workspace.chosen,
                     .counts = workspace.counts,
@@ -106,8 +108,8 @@ void EnqueuePart(const ExpertsArgs& args, const Tensor& x, const Tensor& logits,
 
 }  // namespace
 
-void EnqueueExperts(const ExpertsArgs& args, const ExpertWorkspace& workspace, DType dtype,
-                    Stream stream) {
+void EnqueueExperts(const ExpertsArgs& args, const int32_t* positions,
+                    const ExpertWorkspace& workspace, DType dtype, Stream stream) {
   const int64_t rows = args.x.rows, d = args.x.cols;
   const ExpertMatrices& first = args.group->experts()[0];
   const int64_t ffn = first.down->in_features();
@@ -134,7 +136,8 @@ void EnqueueExperts(const ExpertsArgs& args, const ExpertWorkspace& workspace, D
                             : rows > kExpertRowsAtOnce ? Fetched::kAll
                                                        : Fetched::kChosen;
     EnqueuePart(args, RowsOf(args.x, at, count), RowsOf(args.logits, at, count),
-                RowsOf(args.out, at, count), fetched, workspace, dtype, stream);
+                RowsOf(args.out, at, count), positions == nullptr ? nullptr : positions + at,
+                fetched, workspace, dtype, stream);
   }
 }
 

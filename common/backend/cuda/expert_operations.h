@@ -7,9 +7,10 @@
 
 namespace baton::backend::cuda {
 
-// Backend::Experts. dtype: the activations'.
-void EnqueueExperts(const ExpertsArgs& args, const ExpertWorkspace& workspace, DType dtype,
-                    Stream stream);
+// Backend::Experts. dtype: the activations'. positions: [rows] as LaunchChooseExperts takes them,
+// or null.
+void EnqueueExperts(const ExpertsArgs& args, const int32_t* positions,
+                    const ExpertWorkspace& workspace, DType dtype, Stream stream);
 
 }  // namespace baton::backend::cuda
 

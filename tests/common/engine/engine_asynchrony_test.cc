@@ -119,6 +119,8 @@ TEST(EngineRunAheadTest, ExpertsInTheHostsMemoryGiveTheSameTokens) {
     for (const int layers : {1, 1000}) {
       const std::unique_ptr<Engine> with = load(layers);
       EXPECT_THAT(with->Description(), ::testing::HasSubstr("in the host's memory"));
+      EXPECT_NE(with->DeviceKind(), engine->DeviceKind()) << "its steps take longer";
+      EXPECT_EQ(with->kv_layout().Fingerprint(), engine->kv_layout().Fingerprint());
       ASSERT_EQ(RunAhead::OneByOne(*with, requests), expected) << layers << " layers";
       ASSERT_EQ(RunAhead::Ahead(*with, requests), expected) << layers << " layers";
     }

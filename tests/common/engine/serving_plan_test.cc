@@ -109,6 +109,42 @@ TEST(ServingPlanWorkerTest, PlansWhatAWorkerAtStartHas) {
   }
 }
 
+// A pool that leaves no room for all experts: plan and worker keep those of as many layers on the
+// host.
+TEST(ServingPlanWorkerTest, PlansHowManyLayersAWorkerKeepsOnTheHost) {
+  ServingQuestion question;
+  EngineOptions& options = question.engine;
+  options.model_dir = BATON_CHECKPOINT_DIR "/tiny-qwen3-moe";
+  options.max_num_seqs = 4;
+  options.max_num_batched_tokens = 64;
+  options.make_backend = [](const backend::BackendOptions& backend) {
+    return backend::cuda::MakeBackendOn(backend::cuda::MakeEmulatedRuntime(75, size_t{64} << 20, 1),
+                                        nullptr, backend);
+  };
+  question.context = 90;
+  question.gpu = {.name = "emulated",
+                  .compute_capability = 75,
+                  .memory_bytes = int64_t{64} << 20,
+                  .bytes_per_second = 1e9,
+                  .flops_per_second = 1e12,
+                  .host_link_bytes_per_second = 1e8};
+  options.experts_on_host = 1;
+  const int64_t of_layer = PlanServing(question)->memory.host_expert_bytes;
+  options.experts_on_host = 0;
+  const auto resident = PlanServing(question);
+  ASSERT_TRUE(resident.ok() && resident->refusal.ok()) << resident.status();
+  options.experts_on_host = std::nullopt;
+  EXPECT_EQ(PlanServing(question)->memory.experts_on_host, 0) << "all have room";
+  options.kv_cache_bytes = resident->memory.kv_bytes() + of_layer / 2;
+  const auto plan = PlanServing(question);
+  ASSERT_TRUE(plan.ok() && plan->refusal.ok()) << plan.status();
+  EXPECT_EQ(plan->memory.experts_on_host, 2) << "one layer's place is taken by what is fetched";
+  const auto engine = Engine::Load(options);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_THAT((*engine)->Description(), HasSubstr(plan->memory.ToString()));
+  EXPECT_EQ(plan->memory.page_count, (*engine)->kv_pool().block_count);
+}
+
 // 1.5B by hand, with config.json alone.
 TEST_F(ServingPlanTest, MemoryOnAT4) {
   question_.context = 8192;
@@ -220,6 +256,8 @@ TEST_F(ServingPlanTest, LatentAttentionIsCostedThoughNotServed) {
             (plan->arena_bytes - plan->memory.weight_bytes) / (16 * 31'104));
   EXPECT_EQ(plan->sequences, plan->memory.page_count / 128);
   EXPECT_EQ(plan->prefill[0].kv_bytes, 512 * 31'104);
+  question_.engine.experts_on_host = 3;
+  EXPECT_EQ(ErrorField(PlanServing(question_).status()), "--experts-on-host");
 }
 
 // Qwen3-30B-A3B as published.
@@ -282,16 +320,33 @@ TEST_F(ServingPlanTest, ExpertsOfAsFewLayersAsMustAreKeptInTheHostsMemory) {
   const double of_expert = static_cast<double>(of_layer) / 128;
   EXPECT_NEAR(plan->decode[0].host_ms, layers * 8 * of_expert / 12e9 * 1e3, 1e-6);
   EXPECT_NEAR(plan->decode[1].host_ms / plan->decode[0].host_ms, 51.6 / 8, 0.01);
-  EXPECT_EQ(plan->decode[0].floor_ms(), plan->decode[0].host_ms);
-  EXPECT_NEAR(plan->prefill[1].host_ms, layers * 128 * of_expert / 12e9 * 1e3, 1e-3);
-  // What crosses the link is not read from the device's memory.
+  EXPECT_EQ(plan->decode[0].floor_ms(), plan->decode[0].memory_ms + plan->decode[0].host_ms);
+  // Once a step of 2,048 tokens.
+  const double all_ms = layers * 128 * of_expert / 12e9 * 1e3;
+  EXPECT_NEAR(plan->prefill[1].host_ms, all_ms, 1e-3);
+  EXPECT_NEAR(plan->prefill[2].host_ms, 4 * all_ms, 1e-3);
+  // What has crossed the link is read from the device's memory like other weights.
   question_.gpu = *FindGpu("h100");
   question_.engine.experts_on_host = 0;
   const auto resident = PlanServing(question_);
   ASSERT_TRUE(resident.ok()) << resident.status();
-  EXPECT_NEAR(resident->decode[0].bytes.weights,
-              plan->decode[0].bytes.weights + plan->decode[0].bytes.host, 1);
+  EXPECT_EQ(resident->decode[0].bytes.weights, plan->decode[0].bytes.weights);
   EXPECT_EQ(resident->decode[0].bytes.host, 0);
+}
+
+// No number of layers leaves room for 25.8 GB of KV: then as few as leave any.
+TEST_F(ServingPlanTest, ASequenceThatNeverFitsMovesNoMoreExpertsThanMust) {
+  dir_.Write("config.json", absl::StrReplaceAll(kExperts, {{"40960", "262144"}}));
+  question_.weights = model::WeightFormat{.bits = 4, .group_size = 32};
+  question_.engine.experts_on_host = std::nullopt;
+  const auto plan = PlanServing(question_);
+  ASSERT_TRUE(plan.ok() && plan->refusal.ok()) << plan.status();
+  EXPECT_EQ(plan->memory.full_sequences(), 0);
+  question_.engine.experts_on_host = plan->memory.experts_on_host - 1;
+  EXPECT_TRUE(absl::IsResourceExhausted(PlanServing(question_)->refusal));
+  question_.gpu = *FindGpu("l4");
+  question_.engine.experts_on_host = std::nullopt;
+  EXPECT_EQ(PlanServing(question_)->memory.experts_on_host, 0);
 }
 
 TEST_F(ServingPlanTest, ARequestedPoolDecidesHowManyExpertsAreKeptInTheHostsMemory) {

@@ -39,7 +39,8 @@ class CountingBackend final : public baton::testing::ForwardingBackend {
     if (packed.ok()) {
       size.Add(backend::QuantizedExtentOf(
                    (*packed)->out_features(), (*packed)->in_features(), stacked[0].bits,
-                   stacked[0].fp4 ? int64_t{backend::kFp4WordColumns} : stacked[0].group_size)
+                   backend::PackedGroup(stacked[0].fp4, stacked[0].group_size),
+                   stacked[0].symmetric)
                    .size_bytes());
     }
     return packed;
@@ -183,11 +184,11 @@ TEST(DeviceMemoryTest, SevenBillionOfFourBits) {
   EXPECT_NEAR(static_cast<double>(bytes()), 2.18e9 + 6.53e9 * 4.25 / 8, 0.01e9);
   config.quantization->bits = 8;
   EXPECT_NEAR(static_cast<double>(bytes()), 2.18e9 + 6.53e9 * 8.25 / 8, 0.01e9);
-  // Rounded at load: groups of 32, and the head in 8 bits.
+  // Rounded at load: groups of 32 without zero points, and the head in 8 bits.
   config.quantization.reset();
   baton::testing::SetQuantized(false, &config);
   config.load_bits = 4;
-  EXPECT_NEAR(static_cast<double>(bytes()), 1.09e9 + 0.545e9 * 9 / 8 + 6.53e9 * 5 / 8, 0.01e9);
+  EXPECT_NEAR(static_cast<double>(bytes()), 1.09e9 + 0.545e9 * 8.5 / 8 + 6.53e9 * 4.5 / 8, 0.01e9);
 }
 
 TEST(DeviceMemoryTest, EveryAllocationIsRoundedUp) {

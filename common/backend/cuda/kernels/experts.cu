@@ -87,7 +87,8 @@ ChooseExpertsKernel(ChooseExpertsLaunch launch) {
   AwaitPrevious();
   const int row = static_cast<int>(BlockIndex().x) * kChooseWarps + Warp();
   if (row >= launch.rows) return;
-  const float* const logits = launch.logits + row * launch.logit_stride;
+  const bool padding = launch.positions != nullptr && LoadGlobal(launch.positions + row) < 0;
+  const float* const logits = launch.logits + (padding ? 0 : row) * launch.logit_stride;
   float values[kValues];
   int finite = 1;
   BATON_UNROLL for (int i = 0; i < kValues; ++i) {
@@ -220,8 +221,8 @@ PlacePairsKernel(PlacePairsLaunch launch) {
   }
 }
 
-// Of one expert, which a block copies one after the other: blocks of experts that no row chose end
-// at once, and so they are not many.
+// Pieces that a block copies, one after the other. Most blocks belong to experts that no row chose
+// and end at once, so they had better not be many.
 constexpr int kFetchedPieces = 8;
 
 BATON_KERNEL(kCopyThreads)

@@ -58,6 +58,9 @@ struct ChooseExpertsLaunch {
   bool sigmoid = false;
   float scale = 1;
   const float* choice_bias = nullptr;  // [experts], or null
+  // [rows] or null. A row whose position is below 0 is padding and chooses what the first row does,
+  // so that no expert is read for it alone.
+  const int32_t* positions = nullptr;
 };
 
 void LaunchChooseExperts(const ChooseExpertsLaunch& launch, Stream stream);
@@ -145,8 +148,8 @@ struct FetchExpertsLaunch {
   int64_t down_bytes;
   int64_t down_offset;  // of down in an expert's place
   int64_t stride_bytes;
-  const unsigned*
-      counts;  // [experts], the pairs of each: those of none are not read; null: all are
+  // [experts], the pairs of each: an expert without pairs is not copied. Null: all are.
+  const unsigned* counts;
   int experts;
 };
 

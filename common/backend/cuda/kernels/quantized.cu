@@ -71,7 +71,8 @@ DequantizeKernel(DequantizeLaunch launch) {
   BATON_UNROLL for (int step = 0; step < kSteps; ++step) {
     const int k = (column_tile * kSteps + step) * kChunkedK + MemberOf(Lane()) * kChunkElements;
     if (k >= launch.w.k) continue;
-    const Dequantizer<Element, kBits> group(fetched.groups[step], launch.w.bf16_scales);
+    const Dequantizer<Element, kBits> group(
+        GroupOfStep<kBits>(fetched, step, launch.w.paired_scales), launch.w.bf16_scales);
     Store16(out + k, Dequantize<Element, kBits>(fetched.words, step, group));
   }
 }

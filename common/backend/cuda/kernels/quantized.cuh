@@ -163,11 +163,17 @@ struct Fetched {
   uint32_t groups[kGroups];
 };
 
-// What the Dequantizer of a step takes.
+// What the Dequantizer of a step takes. paired: QuantizedView::paired_scales. Both cases are the
+// same instructions with other constants, for want of registers.
 template <int kBits, int kGroups>
-BATON_DEVICE uint32_t GroupOfStep(const Fetched<kGroups>& tile, int step) {
+BATON_DEVICE uint32_t GroupOfStep(const Fetched<kGroups>& tile, int step, bool paired) {
   const uint32_t word = tile.groups[kGroups == 1 ? 0 : step];
-  return kBits == kFp4 ? word >> step * 8 & 0xffu : word;
+  if (kBits == kFp4) return word >> step * 8 & 0xffu;
+  if (kGroups == 1) return word;
+  const uint32_t shift = step % 2 == 1 && paired ? 16 : 0;
+  const uint32_t kept = paired ? 0xffffu : 0xffffffffu;
+  const uint32_t zero = paired ? (kBits == 8 ? 128u : 8u) << 16 : 0;
+  return (word >> shift & kept) | zero;
 }
 
 // Any tile, with a group for each of its steps.
@@ -218,7 +224,7 @@ class SliceSums {
   BATON_DEVICE void Add(int begin, int end) {
     const int tile = begin / kTileColumns, last = end / kTileColumns;
     // Whole warps agree.
-    if (kBits == kFp4 || w_.steps_a_group_log2 >= kStepsLog2) {
+    if (kBits == kFp4 || (!w_.paired_scales && w_.steps_a_group_log2 >= kStepsLog2)) {
       AddWhole<1>(tile, last);
     } else {
       AddWhole<kSteps>(tile, last);
@@ -246,9 +252,9 @@ class SliceSums {
   struct Groups {
     Dequantizer<Element, kBits> of[kParts];
     template <int kGroups>
-    BATON_DEVICE Groups(const Fetched<kGroups> (&tiles)[kParts], int step, bool bf16_scales)
-        : of{{GroupOfStep<kBits>(tiles[0], step), bf16_scales},
-             {GroupOfStep<kBits>(tiles[1], step), bf16_scales}} {}
+    BATON_DEVICE Groups(const Fetched<kGroups> (&tiles)[kParts], int step, const QuantizedView& w)
+        : of{{GroupOfStep<kBits>(tiles[0], step, w.paired_scales), w.bf16_scales},
+             {GroupOfStep<kBits>(tiles[1], step, w.paired_scales), w.bf16_scales}} {}
   };
 
   // Tiles from `tile` to `last`, all of whose columns are the slice's. kGroups: 1 if a group has
@@ -291,9 +297,9 @@ class SliceSums {
     BATON_UNROLL for (int i = 0; i < kXTiles; ++i) {
       from[i] = x_[i] + int64_t{tile} * kTileColumns;
     }
-    Groups by(tiles, 0, w_.bf16_scales);
+    Groups by(tiles, 0, w_);
     BATON_UNROLL for (int step = 0; step < kSteps; ++step) {
-      if ((kGroups > 1 || kBits == kFp4) && step > 0) by = Groups(tiles, step, w_.bf16_scales);
+      if ((kGroups > 1 || kBits == kFp4) && step > 0) by = Groups(tiles, step, w_);
       AddStep(tiles, by, step, [&](int i) {
         // Or all of a tile's are loaded before the first product, and spill.
         KeepBehind(from[i]);
@@ -312,7 +318,7 @@ class SliceSums {
       const int k = (tile * kSteps + step) * kChunkedK;
       if (k >= end) continue;  // whole warps agree
       const bool valid = k + MemberOf(Lane()) * kChunkElements < end;
-      AddStep(fetched, Groups(fetched, step, w_.bf16_scales), step,
+      AddStep(fetched, Groups(fetched, step, w_), step,
               [&](int i) { return Load16If(valid, x_[i] + k); });
     }
   }

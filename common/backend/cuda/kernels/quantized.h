@@ -48,13 +48,16 @@ BATON_INDEX_MAP int StepsATile(int bits) { return bits == 8 ? 2 : 4; }
 
 struct QuantizedView {
   const void* values;      // tiles: [row tiles][column tiles][8][64 bytes]
-  const uint32_t* groups;  // [row tiles][groups][8]: scale's bits, zero point << 16
+  const uint32_t* groups;  // [row tiles][group_count][8]: scale's bits, zero point << 16
   int n;
   int k;  // a multiple of 8
   int column_tiles;
-  int group_count;
-  int steps_a_group_log2;  // a step: 32 columns
+  int group_count;         // words of a row
+  int steps_a_group_log2;  // of a word; a step: 32 columns
   bool bf16_scales;        // else float16; with float16 weights always those
+  // A word has the scales of two groups of one step each, the first one's lower; every zero point
+  // is 2^(bits - 1).
+  bool paired_scales = false;
 };
 
 struct QuantizedMatMulLaunch {

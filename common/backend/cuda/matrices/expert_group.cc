@@ -39,7 +39,8 @@ struct Form {
   bool Equals(const Form& other) const {
     const QuantizedView &a = view, &b = other.view;
     return bits == other.bits && a.n == b.n && a.k == b.k && a.group_count == b.group_count &&
-           a.steps_a_group_log2 == b.steps_a_group_log2 && a.bf16_scales == b.bf16_scales;
+           a.steps_a_group_log2 == b.steps_a_group_log2 && a.bf16_scales == b.bf16_scales &&
+           a.paired_scales == b.paired_scales;
   }
 };
 

@@ -38,9 +38,9 @@ struct FetchedExperts {
 
 class CudaExpertGroup final : public ExpertGroup {
  public:
-  // UNIMPLEMENTED (UNSUPPORTED_MODEL) if the experts' matrices differ in their form, or have their
-  // columns in an order of their own. REQUIRES: room in `fetched` for all of them, if they are in
-  // the host's memory.
+  // UNIMPLEMENTED (UNSUPPORTED_MODEL) if the experts' matrices differ in their form, have their
+  // columns in an order of their own or, in the host's memory, have no room in `fetched`. REQUIRES:
+  // all of them are in one memory.
   static absl::StatusOr<std::unique_ptr<ExpertGroup>> Make(std::vector<ExpertMatrices> experts,
                                                            const ExpertBiases& biases,
                                                            const FetchedExperts& fetched,

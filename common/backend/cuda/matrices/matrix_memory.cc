@@ -1,9 +1,9 @@
 #include "common/backend/cuda/matrices/matrix_memory.h"
 
-#include <algorithm>
-
+#include "absl/strings/str_cat.h"
 #include "common/backend/cuda/matrices/device_weights.h"
 #include "common/backend/cuda/matrices/quantized_matrix.h"
+#include "common/base/error.h"
 #include "common/base/status_macros.h"
 
 namespace baton::backend::cuda {
@@ -18,13 +18,28 @@ class PinnedBuffer final : public Buffer {
 
 }  // namespace
 
+absl::StatusOr<std::byte*> PinnedMatrixMemory::Pin(size_t size_bytes) {
+  const absl::StatusOr<void*> memory = runtime_.AllocatePinned(size_bytes);
+  if (!memory.ok()) {
+    return MakeError(
+        absl::StatusCode::kResourceExhausted, "HOST_MEMORY",
+        absl::StrCat("--experts-on-host: ", pinned_bytes_, " bytes are pinned, ", size_bytes,
+                     " more are not to be had: ", memory.status().message()));
+  }
+  pinned_bytes_ += size_bytes;
+  return static_cast<std::byte*>(*memory);
+}
+
 absl::StatusOr<std::unique_ptr<Buffer>> PinnedMatrixMemory::Allocate(size_t size_bytes) {
   const auto taken = static_cast<size_t>(FetchedMatrixBytes(static_cast<int64_t>(size_bytes)));
+  // A large matrix has memory of its own, lest it leave the rest of a slab unused.
+  if (taken > kSlabBytes / 16) {
+    BATON_ASSIGN_OR_RETURN(std::byte* const own, Pin(taken));
+    return std::make_unique<PinnedBuffer>(own, size_bytes);
+  }
   if (taken > left_) {
-    const size_t slab = std::max(taken, kSlabBytes);
-    BATON_ASSIGN_OR_RETURN(void* const memory, runtime_.AllocatePinned(slab));
-    next_ = static_cast<std::byte*>(memory);
-    left_ = slab;
+    BATON_ASSIGN_OR_RETURN(next_, Pin(kSlabBytes));
+    left_ = kSlabBytes;
   }
   auto buffer = std::make_unique<PinnedBuffer>(next_, size_bytes);
   next_ += taken;

@@ -44,21 +44,27 @@ class DeviceMatrixMemory final : public MatrixMemory {
   HostStaging& staging_;
 };
 
-// Pins memory by the slab, since each call takes the driver long; it is freed with the runtime.
+// Pins memory by the slab for small matrices, because each call takes the driver long. It is freed
+// with the runtime.
 class PinnedMatrixMemory final : public MatrixMemory {
  public:
   explicit PinnedMatrixMemory(Runtime& runtime) : runtime_(runtime) {}
   bool on_host() const override { return true; }
+  // RESOURCE_EXHAUSTED (HOST_MEMORY).
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) override;
+  size_t pinned_bytes() const { return pinned_bytes_; }
   void Fill(void* to, size_t size_bytes,
             absl::FunctionRef<void(size_t, size_t, void*)> fill) override {
     fill(0, size_bytes, to);
   }
 
  private:
+  absl::StatusOr<std::byte*> Pin(size_t size_bytes);
+
   Runtime& runtime_;
   std::byte* next_ = nullptr;  // free memory of the last slab
   size_t left_ = 0;
+  size_t pinned_bytes_ = 0;
 };
 
 // Packs matrices into `memory`, for products with activations of `dtype`.

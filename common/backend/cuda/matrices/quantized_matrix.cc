@@ -40,6 +40,7 @@ absl::Status CheckStacked(absl::Span<const QuantizedHostMatrix> stacked) {
     BATON_CHECK_EQ(part.group_size, first.group_size);
     BATON_CHECK(part.scale_dtype == first.scale_dtype);
     BATON_CHECK_EQ(part.fp4, first.fp4);
+    BATON_CHECK_EQ(part.symmetric, first.symmetric);
     const bool ordered = part.order != nullptr;
     if (ordered == (first.order != nullptr) &&
         (!ordered || std::equal(part.order, part.order + part.cols, first.order))) {
@@ -74,7 +75,7 @@ class Rows {
   }
   // The 64 bytes of a row in a tile.
   void FillTileRow(int64_t row, int64_t column_tile, uint8_t* to) const;
-  uint32_t GroupWord(int64_t row, int64_t group) const;
+  uint32_t GroupWord(int64_t row, int64_t index, bool paired_scales) const;
 
  private:
   absl::Span<const QuantizedHostMatrix> stacked_;
@@ -109,25 +110,33 @@ void Rows::FillTileRow(int64_t row, int64_t column_tile, uint8_t* to) const {
   }
 }
 
-uint32_t Rows::GroupWord(int64_t row, int64_t group) const {
+uint32_t Rows::GroupWord(int64_t row, int64_t index, bool paired_scales) const {
   const QuantizedHostMatrix* matrix = Find(&row);
   if (matrix == nullptr) return 0;
-  if (matrix->fp4) {
-    constexpr int kScales = kFp4WordColumns / kFp4Group;
+  const int64_t groups = matrix->groups();
+  // What of_group gives for `count` groups, as far as there are, the first one lowest.
+  const auto pack = [&](int count, auto of_group) {
     uint32_t word = 0;
-    for (int i = 0; i < kScales && group * kScales + i < matrix->groups(); ++i) {
-      const int64_t at = row * matrix->groups() + group * kScales + i;
-      word |= Fp4Scale(matrix->scales[at], dtype_) << i * 8;
+    for (int i = 0; i < count && index * count + i < groups; ++i) {
+      word |= uint32_t{of_group(row * groups + index * count + i)} << i * (32 / count);
     }
     return word;
+  };
+  if (matrix->fp4) {
+    return pack(kFp4WordColumns / kFp4Group,
+                [&](int64_t at) { return Fp4Scale(matrix->scales[at], dtype_); });
   }
-  const int64_t at = row * matrix->groups() + group;
-  uint16_t scale = matrix->scales[at];
   // Float16 weights are made with float16 scales.
-  if (dtype_ == DType::kF16 && matrix->scale_dtype == DType::kBF16) {
-    ConvertElements(&matrix->scales[at], DType::kBF16, 1, DType::kF16, &scale);
-  }
-  return scale | static_cast<uint32_t>(matrix->zeros[at]) << 16;
+  const auto scale_at = [&](int64_t at) {
+    uint16_t scale = matrix->scales[at];
+    if (dtype_ == DType::kF16 && matrix->scale_dtype == DType::kBF16) {
+      ConvertElements(&matrix->scales[at], DType::kBF16, 1, DType::kF16, &scale);
+    }
+    return scale;
+  };
+  if (paired_scales) return pack(2, scale_at);
+  const int64_t at = row * groups + index;
+  return scale_at(at) | static_cast<uint32_t>(matrix->zeros[at]) << 16;
 }
 
 }  // namespace
@@ -139,8 +148,9 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaQuantizedMatrix::Make(
   const QuantizedHostMatrix& first = stacked[0];
   int64_t row_count = 0;
   for (const QuantizedHostMatrix& part : stacked) row_count += part.rows;
-  const int64_t group_size = first.fp4 ? kFp4WordColumns : first.group_size;
-  const QuantizedExtent extent = QuantizedExtentOf(row_count, first.cols, first.bits, group_size);
+  const int64_t group_size = PackedGroup(first.fp4, first.group_size);
+  const QuantizedExtent extent =
+      QuantizedExtentOf(row_count, first.cols, first.bits, group_size, first.symmetric);
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<Buffer> buffer,
                          memory.Allocate(static_cast<size_t>(extent.size_bytes())));
   const Rows rows(stacked, dtype);
@@ -154,14 +164,15 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaQuantizedMatrix::Make(
                        tile % extent.column_tiles, static_cast<uint8_t*>(to) + at);
     }
   });
+  const int64_t words = extent.group_words;
   const size_t group_bytes = static_cast<size_t>(extent.size_bytes()) - value_bytes;
   memory.Fill(values + value_bytes, group_bytes, [&](size_t offset, size_t size, void* to) {
     for (size_t at = 0; at < size / sizeof(uint32_t); ++at) {
       const auto index = static_cast<int64_t>(offset / sizeof(uint32_t) + at);
       const int64_t block = index / kQuantizedTileRows;
       static_cast<uint32_t*>(to)[at] =
-          rows.GroupWord(block / extent.groups * kQuantizedTileRows + index % kQuantizedTileRows,
-                         block % extent.groups);
+          rows.GroupWord(block / words * kQuantizedTileRows + index % kQuantizedTileRows,
+                         block % words, extent.paired_scales);
     }
   });
   std::unique_ptr<Buffer> order;
@@ -178,9 +189,12 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaQuantizedMatrix::Make(
   view.n = static_cast<int>(row_count);
   view.k = static_cast<int>(first.cols);
   view.column_tiles = static_cast<int>(extent.column_tiles);
-  view.group_count = static_cast<int>(extent.groups);
-  view.steps_a_group_log2 =
-      extent.groups == 1 ? 30 : std::countr_zero(static_cast<uint64_t>(group_size / kChunkedK));
+  view.group_count = static_cast<int>(words);
+  view.paired_scales = extent.paired_scales;
+  view.steps_a_group_log2 = extent.paired_scales ? 1
+                            : words == 1
+                                ? 30
+                                : std::countr_zero(static_cast<uint64_t>(group_size / kChunkedK));
   view.bf16_scales = first.scale_dtype == DType::kBF16;
   return std::make_unique<CudaQuantizedMatrix>(
       view, first.fp4 ? kFp4 : first.bits, std::move(buffer), memory.on_host(), std::move(order));

@@ -55,7 +55,7 @@ MovedBytes ExpertMatMulFloor(const ExpertShape& shape) {
   const int64_t matrix = shape.bits == 16
                              ? kElement * shape.n * shape.k
                              : QuantizedExtentOf(shape.n, shape.k, fp4 ? 4 : shape.bits,
-                                                 fp4 ? kFp4WordColumns : shape.group_size)
+                                                 PackedGroup(fp4, shape.group_size))
                                    .size_bytes();
   return {.read = shape.experts * matrix + kElement * shape.x_rows * shape.k,
           .written = kFloat * shape.pairs * shape.n};

@@ -124,19 +124,26 @@ class CountedLaunches : public ::testing::Test {
             .steps_a_group_log2 = 2,
             .bf16_scales = false};
   }
-  static Counted QuantizedMatMul(int rows, int n, int k, int bits) {
+  // paired: with the scales of two groups of 32 columns in a word.
+  static Counted QuantizedMatMul(int rows, int n, int k, int bits, bool paired = false) {
     Memory x(int64_t{2} * rows * k), values(int64_t{n} * k * bits / 8), groups(int64_t{4} * n * k),
         out(int64_t{4} * rows * n);
+    QuantizedView w = Quantized(values, groups, n, k, bits);
+    if (paired) {
+      w.group_count = k / 64;
+      w.steps_a_group_log2 = 1;
+      w.paired_scales = true;
+    }
     const QuantizedMatMulLaunch launch = {.x = x.As<void>(),
                                           .x_stride = k,
-                                          .w = Quantized(values, groups, n, k, bits),
+                                          .w = w,
                                           .bias = nullptr,
                                           .out = out.As<float>(),
                                           .out_stride = n,
                                           .rows = rows};
-    return {absl::StrCat("quantized rows, ", bits, " bits"),
+    return {absl::StrCat("quantized rows, ", bits, " bits", paired ? ", symmetric in 32s" : ""),
             absl::StrCat(rows, " x ", k, " by ", n),
-            QuantizedMatMulFloor(rows, n, k, bits, 128, false),
+            QuantizedMatMulFloor(rows, n, k, bits, paired ? 64 : 128, false),
             CountOf([&] { LaunchQuantizedMatMul(launch, bits, DType::kF16, nullptr); }), ""};
   }
   static Counted QuantizedMatMulGated(int rows, int cols, int k, int bits) {

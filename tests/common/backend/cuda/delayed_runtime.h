@@ -5,6 +5,7 @@
 #define BATON_TESTS_COMMON_BACKEND_CUDA_DELAYED_RUNTIME_H_
 
 #include <atomic>
+#include <cstdint>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -38,8 +39,12 @@ class DelayedRuntime final : public Runtime {
     return memory_->AllocateDevice(size_bytes);
   }
   absl::StatusOr<void*> AllocatePinned(size_t size_bytes) override {
+    if (size_bytes > pinned_left_) return absl::ResourceExhaustedError("no more can be pinned");
+    pinned_left_ -= size_bytes;
     return memory_->AllocatePinned(size_bytes);
   }
+  // Calls of one thread: pinned memory that can be had from now on.
+  void AllowPinned(size_t size_bytes) { pinned_left_ = size_bytes; }
   Stream MakeStream() override {
     absl::MutexLock lock(&mutex_);
     queues_.push_back(std::make_unique<Queue>(mutex_, options_));
@@ -183,6 +188,7 @@ class DelayedRuntime final : public Runtime {
 
   const emulated::Options options_;
   const std::unique_ptr<Runtime> memory_;
+  size_t pinned_left_ = SIZE_MAX;
   DeviceProperties properties_;
   std::atomic<int> most_graphs_{1 << 20}, most_graph_launches_{1 << 20};
   std::atomic<int> refuse_peer_copy_{-1};

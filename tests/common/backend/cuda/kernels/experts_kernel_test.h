@@ -33,7 +33,8 @@ class CudaExpertsTest : public QuantizedKernelTest {
     DeviceArray<unsigned> counts;
   };
   static Choices Choose(const DeviceArray<float>& logits, int rows, int64_t stride, int experts,
-                        const ExpertRouting& routing, const float* choice_bias = nullptr) {
+                        const ExpertRouting& routing, const float* choice_bias = nullptr,
+                        const int32_t* positions = nullptr) {
     const auto pairs = static_cast<size_t>(rows * routing.per_token);
     Choices choices = {
         DeviceArray<int32_t>(pairs), DeviceArray<float>(pairs),
@@ -49,7 +50,8 @@ class CudaExpertsTest : public QuantizedKernelTest {
                          .normalized = routing.normalized,
                          .sigmoid = routing.sigmoid,
                          .scale = routing.scale,
-                         .choice_bias = choice_bias},
+                         .choice_bias = choice_bias,
+                         .positions = positions},
                         nullptr);
     EXPECT_TRUE(choices.chosen.MarginsIntact() && choices.weights.MarginsIntact() &&
                 choices.counts.MarginsIntact());

@@ -25,7 +25,7 @@ TEST_F(CudaExpertsTest, ProductsHaveTheBitsOfOneMatrixAlone) {
     const bool long_k = Int(0, 5) == 0;
     const int n = 16 * Int(1, long_k ? 2 : 6), k = 8 * (long_k ? Int(150, 300) : Int(1, 30));
     const int group_size = Coin() ? 32 : k;
-    const bool biased = Coin();
+    const bool biased = Coin(), symmetric = Coin();
     SCOPED_TRACE(::testing::Message() << "round " << round << ": " << rows << " x " << k << " by "
                                       << n << ", " << bits << " bits, tiles of " << tile_rows);
     const std::vector<int32_t> chosen = RandomChoices(rows, experts, per_token);
@@ -46,7 +46,7 @@ TEST_F(CudaExpertsTest, ProductsHaveTheBitsOfOneMatrixAlone) {
         plain.push_back(Random16(static_cast<size_t>(n * k), dtype));
         entries.push_back({plain.back().data(), nullptr, bias});
       } else {
-        quantized.push_back(RandomWeights(bits, n, k, group_size, false));
+        quantized.push_back(RandomWeights(bits, n, k, group_size, false, symmetric));
         entries.push_back({quantized.back().view.values, quantized.back().view.groups, bias});
       }
     }

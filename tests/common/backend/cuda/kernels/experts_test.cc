@@ -89,18 +89,26 @@ TEST_F(CudaExpertsTest, ChoicesAreThoseOfTheCpu) {
                                 -std::numeric_limits<float>::infinity()};
       logits[static_cast<size_t>(bad_row * stride + Int(0, experts - 1))] = kBad[Int(0, 2)];
     }
-    const auto [chosen, weights, counts] = Choose(logits, rows, stride, experts, routing);
+    // Rows behind the real ones are padding.
+    const int real = Coin() ? rows : Int(1, rows);
+    std::vector<int32_t> positions(static_cast<size_t>(rows), -1);
+    std::iota(positions.begin(), positions.begin() + real, 0);
+    const DeviceArray<int32_t> d_positions(positions);
+    const auto [chosen, weights, counts] =
+        Choose(logits, rows, stride, experts, routing, nullptr,
+               real == rows && Coin() ? nullptr : d_positions.data());
     std::vector<unsigned> expected_counts(static_cast<size_t>(experts));
     std::vector<ChosenExpert> expected(static_cast<size_t>(per_token));
     for (int row = 0; row < rows; ++row) {
-      ChooseExperts({logits.data() + row * stride, static_cast<size_t>(experts)}, {}, routing,
+      const int source = row < real ? row : 0;
+      ChooseExperts({logits.data() + source * stride, static_cast<size_t>(experts)}, {}, routing,
                     absl::MakeSpan(expected));
       for (int j = 0; j < per_token; ++j) {
         const auto pair = static_cast<size_t>(row * per_token + j);
         const ChosenExpert& each = expected[static_cast<size_t>(j)];
         ASSERT_EQ(chosen[pair], each.expert) << "row " << row;
         ++expected_counts[static_cast<size_t>(each.expert)];
-        if (row == bad_row) {
+        if (source == bad_row) {
           ASSERT_TRUE(std::isnan(weights[pair]));
         } else {
           // The exponents are in float32, and the CPU's exponentials end at 2^-44.

@@ -52,15 +52,15 @@ TEST_F(CudaQuantizedTest, BothKernelsMakeTheNearest16BitValues) {
     const int n = Int(1, long_k ? 20 : 70);
     const int rows = Int(1 + tiles / 2 * 8, tiles < 8 || long_k ? tiles * 8 : 100);
     const int k = 8 * (long_k ? Int(200, 700) : Int(1, 50));
-    const int group_sizes[] = {32, 64, 128, 256, k};
-    const int group_size = group_sizes[Int(0, 4)];
+    const int group_sizes[] = {32, 32, 64, 128, 256, k};
+    const int group_size = group_sizes[Int(0, 5)];
     const bool bf16_scales = dtype == DType::kBF16 && Coin();
     SCOPED_TRACE(::testing::Message()
                  << "round " << round << ": " << bits << " bits, " << rows << " x " << k << " by "
                  << n << ", groups of " << group_size << ", " << Name(dtype));
     emulated::SetOptions(
         {.compute_capability = dtype == DType::kF16 && Coin() ? 75 : 80, .seed = random_()});
-    const Weights w = RandomWeights(bits, n, k, group_size, bf16_scales);
+    const Weights w = RandomWeights(bits, n, k, group_size, bf16_scales, Coin());
 
     // From a row tile in the middle.
     const int first = 8 * Int(0, (n - 1) / 8);
@@ -136,8 +136,8 @@ TEST_F(CudaQuantizedTest, GateInTheProductHasTheBitsOfTheTwo) {
     const int cols = 8 * Int(1, long_k ? 2 : 6);
     const int tiles = 1 << round / 4 % 4, rows = Int(1 + tiles / 2 * 8, tiles * 8);
     const int k = 8 * (long_k ? Int(200, 700) : Int(1, 50));
-    const int group_sizes[] = {32, 64, 128, 256, k};
-    const int group_size = group_sizes[Int(0, 4)];
+    const int group_sizes[] = {32, 32, 64, 128, 256, k};
+    const int group_size = group_sizes[Int(0, 5)];
     const bool bf16_scales = dtype == DType::kBF16 && Coin();
     const Gating gating = {.kind = static_cast<GateKind>(Int(0, 2)),
                            .scale = Coin() ? 1.0f : 0.25f};
@@ -147,7 +147,7 @@ TEST_F(CudaQuantizedTest, GateInTheProductHasTheBitsOfTheTwo) {
                  << cols << ", groups of " << group_size << ", " << Name(dtype));
     emulated::SetOptions(
         {.compute_capability = dtype == DType::kF16 && Coin() ? 75 : 80, .seed = random_()});
-    const Weights w = RandomWeights(bits, 2 * cols, k, group_size, bf16_scales);
+    const Weights w = RandomWeights(bits, 2 * cols, k, group_size, bf16_scales, Coin());
     const int64_t out_stride = cols + 8 * Int(0, 2);
     DeviceArray<uint16_t> x(static_cast<size_t>(rows * k));
     for (size_t i = 0; i < x.size(); ++i) x[i] = Round16(Normal(), dtype);

@@ -21,7 +21,9 @@ class QuantizedKernelTest : public KernelTest {
     std::vector<float> exact;  // value - zero times scale
     QuantizedView view = {};
   };
-  Weights RandomWeights(int bits, int n, int k, int group_size, bool bf16_scales) {
+  // symmetric: no zero points are stored, if groups have 32 columns.
+  Weights RandomWeights(int bits, int n, int k, int group_size, bool bf16_scales,
+                        bool symmetric = false) {
     const int tile_columns = 512 / bits, row_tiles = (n + 7) / 8;
     const int column_tiles = (k + tile_columns - 1) / tile_columns;
     const int group_count = (k + group_size - 1) / group_size;
@@ -35,7 +37,7 @@ class QuantizedKernelTest : public KernelTest {
       // Every tenth makes subnormal float16 weights.
       const float scale =
           std::ldexp(1 + static_cast<float>(Int(0, 1023)) / 1024, Int(0, 9) == 0 ? -16 : -7);
-      zeros[i] = Int(0, 1 << bits);
+      zeros[i] = symmetric ? 1 << (bits - 1) : Int(0, 1 << bits);
       const uint16_t stored = bf16_scales ? BFloat16::FromF32(scale) : Half::FromF32(scale);
       scales[i] = bf16_scales ? BFloat16::ToF32(stored) : Half::ToF32(stored);
       groups[i] = stored | static_cast<uint32_t>(zeros[i]) << 16;
@@ -57,16 +59,31 @@ class QuantizedKernelTest : public KernelTest {
     }
     w.values = DeviceArray<Vec16>(words.size() / 4);
     std::memcpy(w.values.data(), words.data(), words.size() * 4);
+    const bool paired = symmetric && group_size == 32 && group_count > 1;
+    const int word_count = paired ? (group_count + 1) / 2 : group_count;
+    if (paired) {
+      std::vector<uint32_t> pairs(static_cast<size_t>(row_tiles * word_count * 8));
+      for (int row = 0; row < row_tiles * 8; ++row) {
+        for (int group = 0; group < group_count; ++group) {
+          const auto from = static_cast<size_t>((row / 8 * group_count + group) * 8 + row % 8);
+          const auto to = static_cast<size_t>((row / 8 * word_count + group / 2) * 8 + row % 8);
+          pairs[to] |= (groups[from] & 0xffff) << group % 2 * 16;
+        }
+      }
+      groups = pairs;
+    }
     w.groups = DeviceArray<uint32_t>(groups);
     w.view = {.values = w.values.data(),
               .groups = w.groups.data(),
               .n = n,
               .k = k,
               .column_tiles = column_tiles,
-              .group_count = group_count,
+              .group_count = word_count,
               .steps_a_group_log2 = 0,
-              .bf16_scales = bf16_scales};
-    for (int size = group_count == 1 ? 1 << 30 : group_size; size > 32; size /= 2) {
+              .bf16_scales = bf16_scales,
+              .paired_scales = paired};
+    const int word_columns = paired ? 64 : group_count == 1 ? 1 << 30 : group_size;
+    for (int size = word_columns; size > 32; size /= 2) {
       ++w.view.steps_a_group_log2;
     }
     return w;

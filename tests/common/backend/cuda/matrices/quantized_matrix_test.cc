@@ -49,7 +49,8 @@ class CudaQuantizedMatrixTest : public ::testing::Test {
                                   .rows = rows == 0 ? Int(1, 60) : rows,
                                   .cols = cols,
                                   .group_size = group_size,
-                                  .scale_dtype = scale_dtype};
+                                  .scale_dtype = scale_dtype,
+                                  .symmetric = sym};
       auto& values = stack.values.emplace_back(static_cast<size_t>(part.rows * part.row_bytes()));
       for (uint8_t& value : values) value = static_cast<uint8_t>(Int(0, 255));
       const auto groups = static_cast<size_t>(part.rows * part.groups());
@@ -134,8 +135,8 @@ TEST_F(CudaQuantizedMatrixTest, ProductsEqualTheReferenceAndThoseOf16Bits) {
     const DType scale_dtype = Int(0, 2) == 0 ? DType::kBF16 : DType::kF16;
     const int capability = dtype == DType::kF16 && Int(0, 1) ? 75 : 80;
     const int cols = 8 * Int(1, 50);
-    const int group_sizes[] = {32, 64, 128, 256, cols};
-    const int group_size = group_sizes[Int(0, 4)];
+    const int group_sizes[] = {32, 32, 64, 128, 256, cols};
+    const int group_size = group_sizes[Int(0, 5)];
     const bool ordered = Int(0, 4) == 0, sym = Int(0, 1);
     const int row_counts[] = {Int(1, 16), Int(17, 32), Int(33, 64), Int(65, 90)};
     const int rows = row_counts[Int(0, 3)];
@@ -148,8 +149,9 @@ TEST_F(CudaQuantizedMatrixTest, ProductsEqualTheReferenceAndThoseOf16Bits) {
     const auto packed = backend.PackQuantized(stack.parts);
     ASSERT_TRUE(packed.ok()) << packed.status();
     const int64_t n = (*packed)->out_features();
-    EXPECT_EQ((*packed)->size_bytes(),
-              QuantizedExtentOf(n, cols, bits, group_size).size_bytes() + (ordered ? cols * 4 : 0));
+    EXPECT_EQ(
+        (*packed)->size_bytes(),
+        QuantizedExtentOf(n, cols, bits, group_size, sym).size_bytes() + (ordered ? cols * 4 : 0));
 
     const std::vector<uint16_t> w = Weights16(stack, dtype);
     std::vector<uint16_t> x(static_cast<size_t>(rows * cols));

@@ -106,6 +106,8 @@ TEST_F(CudaKernelFloorsTest, EveryKernelMovesLittleMoreThanItsFloor) {
       QuantizedMatMul(16, 256, 1024, 4),
       QuantizedMatMul(64, 256, 1024, 4),
       QuantizedMatMul(1, 256, 1024, 8),
+      QuantizedMatMul(1, 256, 1024, 4, /*paired=*/true),
+      QuantizedMatMul(16, 256, 1024, 8, /*paired=*/true),
       QuantizedMatMulGated(1, 128, 1024, 4),
       QuantizedMatMulGated(16, 128, 1024, 4),
       Dequantize(64, 1024, 4),
