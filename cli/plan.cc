@@ -208,7 +208,11 @@ std::string PlanTable(const ServingPlan& plan, const std::vector<kv_store::TierS
                       plan.gpu.flops_per_second / 1e12, plan.gpu.rate_source);
   return absl::StrCat(text, MemorySection(plan), TierSection(plan, tiers), DecodeSection(plan),
                       PrefillSection(plan),
-                      "\nFloors are computed, not measured: lower bounds for any engine.\n");
+                      "\nFloors are computed, not measured: lower bounds for any engine",
+                      plan.memory.experts_on_host > 0
+                          ? " that copies experts from the host when tokens have chosen them"
+                          : "",
+                      ".\n");
 }
 
 std::string PlanJson(const ServingPlan& plan, const std::vector<kv_store::TierSpec>& tiers) {

@@ -5,7 +5,9 @@
 
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <string>
 
+#include "absl/strings/str_format.h"
 #include "tests/testing/model_dir.h"
 
 namespace baton::cli {
@@ -110,6 +112,48 @@ TEST_F(PlanCommandTest, QuantizedKvAndTiers) {
   EXPECT_NEAR(json["kv_tiers"][1]["crossover_bytes_per_second"].get<double>(), 0.2e9, 0.02e9);
   // What a step reads is what the pool holds.
   EXPECT_EQ(json["decode"][0]["kv_bytes"], 2048 * 6528);
+}
+
+TEST_F(PlanCommandTest, ExpertsInTheHostsMemoryAndTheirLink) {
+  dir_.Write("config.json", R"({"architectures": ["MixtralForCausalLM"], "model_type": "mixtral",
+    "hidden_size": 4096, "intermediate_size": 14336, "num_local_experts": 8,
+    "num_experts_per_tok": 2, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "vocab_size": 32000, "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "hidden_act": "silu",
+    "tie_word_embeddings": false, "torch_dtype": "bfloat16", "eos_token_id": 2})");
+  options_.question.weights = model::WeightFormat{.bits = 4, .group_size = 32, .symmetric = true};
+  options_.question.engine.max_model_len = 4096;
+  EXPECT_EQ(Run(), 1);
+  EXPECT_THAT(err_.str(), HasSubstr("--experts-on-host auto"));
+  options_.question.engine.experts_on_host = 32;
+  ASSERT_EQ(Run(), 0) << err_.str();
+  // 8 experts of 3 matrices, at 4.5 bits a weight.
+  const double layer_mib = 8 * 3.0 * 4096 * 14336 * 4.5 / 8 / (1 << 20);
+  EXPECT_THAT(out_.str(),
+              HasSubstr(absl::StrFormat("  fetched_experts      %10.1f MiB", layer_mib)));
+  EXPECT_THAT(out_.str(), HasSubstr(absl::StrFormat("the experts of 32 of 32 layers, %.1f MiB",
+                                                    32 * layer_mib)));
+  EXPECT_THAT(out_.str(), HasSubstr("cross a link of 12.0 GB/s"));
+  EXPECT_THAT(out_.str(), HasSubstr(" host link\n"));
+  EXPECT_THAT(out_.str(), HasSubstr("when tokens have chosen them.\n"));
+  options_.json = true;
+  ASSERT_EQ(Run(), 0) << err_.str();
+  const auto json = nlohmann::json::parse(out_.str());
+  EXPECT_EQ(json["memory"]["experts_on_host"], 32);
+  EXPECT_EQ(json["gpu"]["host_link_bytes_per_second"], 12e9);
+  const auto& step = json["decode"][0];
+  EXPECT_NEAR(step["host_bytes"].get<double>(), 2 * 32 * layer_mib / 8 * (1 << 20), 1e3);
+  EXPECT_NEAR(step["floor_ms"].get<double>(),
+              step["memory_ms"].get<double>() + step["host_bytes"].get<double>() / 12e6, 1e-6);
+  int64_t fixed = 0;
+  for (const auto& [name, bytes] : json["memory"].items()) {
+    for (const char* part :
+         {"embedding", "attention", "feed_forward", "norms_and_biases", "lm_head", "rope_tables",
+          "activations", "kernel_workspaces", "fetched_experts"}) {
+      if (name == std::string(part) + "_bytes") fixed += bytes.get<int64_t>();
+    }
+  }
+  EXPECT_EQ(json["memory"]["fixed_bytes"], fixed) << "the parts are the whole";
 }
 
 // The worker's own error, beside the figures of the plan.
