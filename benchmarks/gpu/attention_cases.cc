@@ -37,11 +37,11 @@ struct AttentionShape {
   int latent_dim = 0;  // not 0: attention is latent
 
   bool latent() const { return latent_dim > 0; }
-  // Of a token in one layer: K and V, or one row for both.
+  // The bytes of a token in one layer: K and V, or one row for both.
   int64_t token_bytes() const {
     return (latent() ? 1 : 2) * int64_t{kElementBytes} * kv_heads * head_dim;
   }
-  // Of all tokens that are there.
+  // The bytes of all tokens that are there.
   double kv_bytes() const {
     return static_cast<double>(token_bytes()) * sequences * (context + rows);
   }

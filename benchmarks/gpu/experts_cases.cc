@@ -105,7 +105,8 @@ class ExpertCase {
                                        device_.stream());
     Place(of);
   }
-  // Copies the matrices of this turn's experts from the host's memory to where they are.
+  // Prepares Fetch(), which copies the matrices of this turn's experts from the host's memory to
+  // where they are.
   bool PlaceOnHost() {
     fetch_ = {.sources = nullptr,
               .to = nullptr,

@@ -182,7 +182,7 @@ DecodeFloor DecodeAt(const ServingPlan& plan, int batch) {
   return floor;
 }
 
-// step_tokens: of the largest step.
+// step_tokens: the tokens of the largest step.
 PrefillFloor PrefillOf(const ServingPlan& plan, int tokens, int step_tokens) {
   PrefillFloor floor;
   floor.tokens = tokens;

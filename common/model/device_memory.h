@@ -35,7 +35,8 @@ struct MemorySize {
 struct WeightFormat {
   int bits = 0;          // 4 or 8; 0: the activations' type
   int group_size = 128;  // columns that share a scale and a zero point, 32 bits on a device
-  // Without zero points, as --weights and GGUF's Q4_0 and Q8_0 have it: of 32 columns, 16 bits.
+  // True if there are no zero points, as in --weights and GGUF's Q4_0 and Q8_0: 32 columns then
+  // take 16 bits for their scale.
   bool symmetric = false;
   bool mxfp4 = false;  // experts alone, in 4 bits; 32 columns share a scale of 8 bits
 

@@ -141,9 +141,9 @@ internal::v1::WorkerCard FakeCard(v1::WorkerRole role, uint64_t tokenizer_finger
 class FakeWorker {
  public:
   // Serves at once. `address` with port 0, or the address of a worker that has gone.
-  // Without an address it listens on a port of its choice, which stays free when it has ended, so
-  // that another one can listen there: the kernel gives it to no connection, and to no server that
-  // asks for any port.
+  // Without an address the worker listens on a port of its choice, which stays free when it has
+  // ended, so that another one can listen there: the kernel gives it to no connection, and to no
+  // server that asks for any port.
   explicit FakeWorker(internal::v1::WorkerCard card, std::string address = "");
   // As a killed process: all streams end.
   ~FakeWorker();

@@ -118,7 +118,7 @@ TEST_P(HostExpertsTest, ExpertsInTheHostsMemoryChangeNoBit) {
   ASSERT_TRUE(resident.ok());
   const std::vector<int32_t> prompt = Prompt(40, resident.config().vocab_size);
   const Logits expected = resident.Run(prompt, prompt.size());
-  // Of one layer, and of all.
+  // The experts of one layer, and then those of all, are on the host.
   for (const int layers : {1, 1000}) {
     ModelRunner model(dir, device().make(), 0, ModelRunner::kMaxPositions, layers);
     ASSERT_TRUE(model.ok());

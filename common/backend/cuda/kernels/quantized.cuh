@@ -164,7 +164,7 @@ struct Fetched {
 };
 
 // What the Dequantizer of a step takes. paired: QuantizedView::paired_scales. Both cases are the
-// same instructions with other constants, for want of registers.
+// same instructions with other constants, because a branch would take more registers.
 template <int kBits, int kGroups>
 BATON_DEVICE uint32_t GroupOfStep(const Fetched<kGroups>& tile, int step, bool paired) {
   const uint32_t word = tile.groups[kGroups == 1 ? 0 : step];

@@ -65,7 +65,7 @@ class CudaExpertGroup final : public ExpertGroup {
   const ExpertOperands& gate_up() const { return gate_up_.operands; }
   const ExpertOperands& down() const { return down_.operands; }
   bool on_host() const { return fetch_.memory != nullptr; }
-  // But for counts. REQUIRES: on_host().
+  // Everything but counts. REQUIRES: on_host().
   const FetchExpertsLaunch& fetch() const { return fetch_.launch; }
 
  private:

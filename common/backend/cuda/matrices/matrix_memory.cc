@@ -32,7 +32,7 @@ absl::StatusOr<std::byte*> PinnedMatrixMemory::Pin(size_t size_bytes) {
 
 absl::StatusOr<std::unique_ptr<Buffer>> PinnedMatrixMemory::Allocate(size_t size_bytes) {
   const auto taken = static_cast<size_t>(FetchedMatrixBytes(static_cast<int64_t>(size_bytes)));
-  // A large matrix has memory of its own, lest it leave the rest of a slab unused.
+  // A large matrix gets memory of its own, because it could leave the rest of a slab unused.
   if (taken > kSlabBytes / 16) {
     BATON_ASSIGN_OR_RETURN(std::byte* const own, Pin(taken));
     return std::make_unique<PinnedBuffer>(own, size_bytes);

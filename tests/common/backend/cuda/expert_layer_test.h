@@ -17,7 +17,7 @@ namespace baton::backend::cuda {
 inline constexpr int kWidth = 16, kInner = 8, kExpertCount = 3, kPerToken = 2;
 inline constexpr int kStepRows = static_cast<int>(kExpertRowsAtOnce) + 37;
 
-// Of float16.
+// The bytes of all experts in float16.
 inline constexpr int64_t kFetchedBytes =
     kExpertCount *
     (FetchedMatrixBytes(2 * 2 * kInner * kWidth) + FetchedMatrixBytes(2 * kWidth * kInner));

@@ -94,8 +94,8 @@ TEST_F(CudaExpertOperationsTest, ARowHasTheBitsThatItHasAlone) {
   }
 }
 
-// Of one part, which copies what it has chosen, of several, and again of one: what an earlier layer
-// has left is never taken.
+// A step of one part copies the experts that its rows have chosen; a step of several parts and
+// another of one part follow. None takes what an earlier layer has left.
 TEST_F(CudaExpertOperationsTest, ExpertsInTheHostsMemoryChangeNoBit) {
   const ExpertRouting routing = {.per_token = kPerToken, .normalized = true};
   // The rows of the first part choose two experts alone.

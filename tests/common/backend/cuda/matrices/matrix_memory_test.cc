@@ -17,8 +17,8 @@ namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
 
-// Of small and large matrices, more than a slab holds: none overlaps, and little more is pinned
-// than they take.
+// Small and large matrices take more than a slab holds: none overlaps another, and little more is
+// pinned than they take.
 TEST(PinnedMatrixMemoryTest, MatricesHaveMemoryOfTheirOwnAndLittleIsLeftUnused) {
   const uint64_t seed = baton::testing::TestSeed();
   SCOPED_TRACE(seed);
