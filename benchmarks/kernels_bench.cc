@@ -210,6 +210,129 @@ BENCHMARK(BM_PrefillAttention)
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
 
+// Recurrent layers of 16 value heads of [128, 128], 8 key heads: the step of `sequences`, each with
+// so many tokens, in place. All layers in turn, as many as it takes that no cache holds their
+// states.
+class RecurrenceBench {
+ public:
+  RecurrenceBench(int sequences, int tokens) : rows_(sequences * tokens) {
+    const int layers = static_cast<int>(std::max<int64_t>(1, 128 / rows_));
+    kv_.tables = kv_.state_tables = 1;
+    kv_.block_count = sequences;
+    for (int layer = 0; layer < layers; ++layer) {
+      LayerState& state = kv_.states.emplace_back();
+      for (const auto& [lanes, depth] : {std::pair{kConvWidth, kTaps - 1}, {kWidth, kDim}}) {
+        state.push_back({lanes, depth, static_cast<int>(lanes / kStateLanes), {}});
+        state.back().spots = {{0, kv_.block_stride_bytes}};
+        kv_.block_stride_bytes += lanes * depth * 4;
+      }
+    }
+    memory_ = std::move(TheBackend().Allocate(sequences * kv_.block_stride_bytes)).value();
+    kv_.base = static_cast<std::byte*>(memory_->data());
+    pages_.resize(sequences);
+    std::iota(pages_.begin(), pages_.end(), 0);
+    std::vector<SequenceRows> parts;
+    std::vector<StateStore> stores(sequences);
+    for (int s = 0; s < sequences; ++s) {
+      const auto page = absl::MakeSpan(pages_).subspan(s, 1);
+      stores[s] = {1 + tokens, page};
+      parts.push_back({s * tokens, tokens, 1, {}, page, absl::MakeSpan(&stores[s], 1)});
+    }
+    const std::vector<int32_t> ids(rows_);
+    batch_ = TheBackend().Upload({ids, parts, {}});
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal;
+    const auto filled = [&](int64_t floats) {
+      auto buffer = std::move(TheBackend().Allocate(floats * 4)).value();
+      auto* values = static_cast<float*>(buffer->data());
+      std::generate(values, values + floats, [&] { return normal(random); });
+      return buffer;
+    };
+    in_ = filled(rows_ * kConvWidth);
+    gates_ = filled(rows_ * 2 * kHeads);
+    out_ = filled(rows_ * kConvWidth);
+    conv_ = filled(kTaps * kConvWidth);
+    step_bias_ = filled(kHeads);
+    decay_ = filled(kHeads);
+    std::fill_n(static_cast<float*>(decay_->data()), kHeads, -0.1f);
+  }
+
+  void Delta() {
+    for (int layer = 0; layer < layers(); ++layer) {
+      TheBackend().GatedDelta(*batch_, kv_,
+                              {.layer = layer,
+                               .key_heads = kKeyHeads,
+                               .value_heads = kHeads,
+                               .key_dim = kDim,
+                               .value_dim = kDim,
+                               .qkv = View(*in_, kConvWidth),
+                               .gates = View(*gates_, 2 * kHeads),
+                               .decay = decay_.get(),
+                               .step_bias = step_bias_.get(),
+                               .out = View(*out_, kWidth)});
+    }
+  }
+  void Conv() {
+    for (int layer = 0; layer < layers(); ++layer) {
+      TheBackend().ShortConv(*batch_, kv_,
+                             {.layer = layer,
+                              .taps = kTaps,
+                              .x = View(*in_, kConvWidth),
+                              .before = {},
+                              .after = {},
+                              .weight = conv_.get(),
+                              .silu = true,
+                              .out = View(*out_, kConvWidth)});
+    }
+  }
+  int layers() const { return static_cast<int>(kv_.states.size()); }
+
+  static constexpr int kHeads = 16, kKeyHeads = 8, kDim = 128, kTaps = 4;
+  static constexpr int kWidth = kHeads * kDim, kConvWidth = kWidth + 2 * kKeyHeads * kDim;
+
+ private:
+  Tensor View(const Buffer& buffer, int64_t cols) {
+    return {buffer.data(), DType::kF32, rows_, cols, cols};
+  }
+
+  int64_t rows_;
+  KvPool kv_;
+  std::unique_ptr<Buffer> memory_, in_, gates_, out_, conv_, decay_, step_bias_;
+  std::vector<int32_t> pages_;
+  std::unique_ptr<DeviceBatch> batch_;
+};
+
+void RecurrenceSteps(benchmark::internal::Benchmark* bench) {
+  bench->Args({1, 2048})->Args({64, 1})->Args({1, 1});
+  bench->ArgNames({"sequences", "tokens"})->UseRealTime()->Unit(benchmark::kMicrosecond);
+}
+
+void BM_GatedDelta(benchmark::State& state) {
+  const auto sequences = static_cast<int>(state.range(0)),
+             tokens = static_cast<int>(state.range(1));
+  RecurrenceBench bench(sequences, tokens);
+  for (auto _ : state) bench.Delta();
+  const double heads = static_cast<double>(bench.layers()) * sequences * RecurrenceBench::kHeads;
+  state.counters["head-tokens/s"] = benchmark::Counter(
+      heads * tokens * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+  // Of states that are read; as much is written.
+  state.counters["GB/s"] =
+      benchmark::Counter(Giga(heads * 128 * 128 * 4, state), benchmark::Counter::kIsRate);
+}
+BENCHMARK(BM_GatedDelta)->Apply(RecurrenceSteps);
+
+void BM_ShortConv(benchmark::State& state) {
+  const auto sequences = static_cast<int>(state.range(0)),
+             tokens = static_cast<int>(state.range(1));
+  RecurrenceBench bench(sequences, tokens);
+  for (auto _ : state) bench.Conv();
+  state.counters["rows/s"] =
+      benchmark::Counter(static_cast<double>(bench.layers()) * sequences * tokens *
+                             static_cast<double>(state.iterations()),
+                         benchmark::Counter::kIsRate);
+}
+BENCHMARK(BM_ShortConv)->Apply(RecurrenceSteps);
+
 }  // namespace
 }  // namespace baton::backend
 

@@ -78,6 +78,25 @@ class TimedBackend final : public testing::ForwardingBackend {
     const Timer timer(times_, "experts");
     ForwardingBackend::Experts(args);
   }
+  void ShortConv(const backend::DeviceBatch& batch, const backend::KvPool& pool,
+                 const backend::ShortConvArgs& args) override {
+    const Timer timer(times_, "short convolution");
+    ForwardingBackend::ShortConv(batch, pool, args);
+  }
+  void GatedDelta(const backend::DeviceBatch& batch, const backend::KvPool& pool,
+                  const backend::GatedDeltaArgs& args) override {
+    const Timer timer(times_, "gated delta rule");
+    ForwardingBackend::GatedDelta(batch, pool, args);
+  }
+  void StateSpace(const backend::DeviceBatch& batch, const backend::KvPool& pool,
+                  const backend::StateSpaceArgs& args) override {
+    const Timer timer(times_, "state space");
+    ForwardingBackend::StateSpace(batch, pool, args);
+  }
+  void GatedNorm(const backend::GatedNormArgs& args) override {
+    const Timer timer(times_, "gated norm");
+    ForwardingBackend::GatedNorm(args);
+  }
 
  private:
   using Clock = std::chrono::steady_clock;

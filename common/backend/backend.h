@@ -30,6 +30,7 @@
 #include "common/backend/experts.h"
 #include "common/backend/kv_copier.h"
 #include "common/backend/matrix_packer.h"
+#include "common/backend/recurrence.h"
 #include "common/backend/tensor.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
@@ -182,7 +183,8 @@ struct ExpertsArgs {
 struct RopeWriteArgs {
   int layer = 0;
   int query_heads = 0;
-  Tensor qkv;                      // f32 [rows, (query_heads + 2 * kv_heads) * head_dim]
+  int64_t q_stride = 0;            // columns from one head's query to the next one's; 0: head_dim
+  Tensor qkv;                      // f32 [rows, query_heads * q_stride + 2 * kv_heads * head_dim]
   const Buffer* q_norm = nullptr;  // f32 [head_dim], or none: RMS norm per head before RoPE (Qwen3)
   const Buffer* k_norm = nullptr;
   float norm_eps = 0;
@@ -390,6 +392,25 @@ class Backend : public MatrixPacker {
   // Causal attention of each row over its sequence's blocks, those of this step included.
   virtual void Attention(const DeviceBatch& batch, const KvPool& pool,
                          const AttentionArgs& args) = 0;
+  // Whether the four operations of recurrent layers and GateOutput are supported; recurrence.h has
+  // what they compute. A row's bits do not depend on the other sequences, nor on how its sequence
+  // was cut into steps.
+  virtual bool has_recurrence() const { return false; }
+  virtual void ShortConv(const DeviceBatch& batch, const KvPool& pool, const ShortConvArgs& args) {
+    BATON_CHECK(false) << "no recurrent layers";
+  }
+  virtual void GatedDelta(const DeviceBatch& batch, const KvPool& pool,
+                          const GatedDeltaArgs& args) {
+    BATON_CHECK(false) << "no recurrent layers";
+  }
+  virtual void StateSpace(const DeviceBatch& batch, const KvPool& pool,
+                          const StateSpaceArgs& args) {
+    BATON_CHECK(false) << "no recurrent layers";
+  }
+  virtual void GatedNorm(const GatedNormArgs& args) { BATON_CHECK(false) << "no recurrent layers"; }
+  virtual void GateOutput(const OutputGateArgs& args) {
+    BATON_CHECK(false) << "no recurrent layers";
+  }
   // out (activation dtype) [rows, f] of gate_up f32 [rows, 2f], gate first.
   virtual void Gate(const Tensor& gate_up, const GatedArgs& args, const Tensor& out) = 0;
   // Whether MatMulGated uses its scratch, which else may be empty.

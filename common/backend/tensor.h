@@ -128,6 +128,25 @@ struct KvPlace {
   int slot = 0;
 };
 
+// A recurrent layer's state (recurrence.h) is planes of lanes, each of which is computed without
+// the others. kStateLanes neighbouring lanes are a unit, float32 [depth][kStateLanes]; the units of
+// a sequence's state lie in pages, state_tables of them, a few units (spot_units) at each spot.
+inline constexpr int kStateLanes = 16;
+struct StateSpot {
+  int table = 0;       // of the page among the state's
+  int64_t offset = 0;  // bytes from the page's start, a multiple of 64
+};
+struct StatePlane {
+  int64_t lanes = 0;  // a multiple of kStateLanes
+  int depth = 0;
+  int spot_units = 0;
+  std::vector<StateSpot> spots;  // the last one may have fewer units
+
+  int64_t units() const { return lanes / kStateLanes; }
+  int64_t unit_bytes() const { return int64_t{depth} * kStateLanes * 4; }
+};
+using LayerState = std::vector<StatePlane>;
+
 // The KV pool, of equal pages, also called blocks where a page has all layers: the chunk at slot s
 // of page p starts at base + p * block_stride_bytes + s * layer_stride_bytes and is [K,V][kv_heads]
 // of heads, head_bytes() each: [block_tokens] rows of KvRowBytes, then [block_tokens] of (scale,
@@ -149,9 +168,20 @@ struct KvPool {
   int tables = 1;              // of each sequence
   // By layer. Empty: there is one table, and a layer's slot is its number.
   std::vector<KvPlace> places = {};
+  // States lie in pages of the pool, too: these are the last of the tables, and SequenceRows has
+  // them apart.
+  int state_tables = 0;
+  std::vector<LayerState> states = {};  // of the recurrent layers
 
+  int block_tables() const { return tables - state_tables; }  // of SequenceRows::blocks
   KvPlace PlaceOf(int layer) const {
     return places.empty() ? KvPlace{0, layer} : places[static_cast<size_t>(layer)];
+  }
+  float* StateUnit(const StatePlane& plane, absl::Span<const int32_t> pages, int64_t unit) const {
+    const StateSpot& spot = plane.spots[static_cast<size_t>(unit / plane.spot_units)];
+    return reinterpret_cast<float*>(base +
+                                    pages[static_cast<size_t>(spot.table)] * block_stride_bytes +
+                                    spot.offset + unit % plane.spot_units * plane.unit_bytes());
   }
   std::byte* Chunk(int32_t page, int slot) const {
     return base + page * block_stride_bytes + slot * layer_stride_bytes;
@@ -163,6 +193,12 @@ struct KvPool {
   int64_t chunk_heads() const { return int64_t{latent_dim > 0 ? 1 : 2} * kv_heads; }
 };
 
+// Where a step leaves a sequence's state.
+struct StateStore {
+  int tokens = 0;                   // behind so many of the sequence's tokens
+  absl::Span<const int32_t> pages;  // [KvPool::state_tables]
+};
+
 // One sequence's rows in a step. Rows [first_row, first_row + row_count) of the batch compute its
 // tokens at positions [context, context + row_count); the tokens before are in its blocks.
 struct SequenceRows {
@@ -172,6 +208,11 @@ struct SequenceRows {
   // The pages of its blocks, [table][block], as many for each table; they cover context + row_count
   // tokens. Those before what a layer's window reaches may be any that hold finite numbers.
   absl::Span<const int32_t> blocks;
+  // Of pools with states. The pages of the state behind `context` tokens, [KvPool::state_tables];
+  // empty: all zeros, before the first token. And where the step leaves it, in ascending order of
+  // tokens, the last one behind the sequence's last row; it may be the pages that are read.
+  absl::Span<const int32_t> state = {};
+  absl::Span<const StateStore> state_stores = {};
 };
 
 inline constexpr int32_t kNotDrawn = -1;

@@ -117,6 +117,21 @@ class ForwardingBackend : public backend::Backend {
   }
   bool experts_at_once() const override { return inner_->experts_at_once(); }
   void Experts(const backend::ExpertsArgs& args) override { inner_->Experts(args); }
+  bool has_recurrence() const override { return inner_->has_recurrence(); }
+  void ShortConv(const backend::DeviceBatch& batch, const backend::KvPool& pool,
+                 const backend::ShortConvArgs& args) override {
+    inner_->ShortConv(batch, pool, args);
+  }
+  void GatedDelta(const backend::DeviceBatch& batch, const backend::KvPool& pool,
+                  const backend::GatedDeltaArgs& args) override {
+    inner_->GatedDelta(batch, pool, args);
+  }
+  void StateSpace(const backend::DeviceBatch& batch, const backend::KvPool& pool,
+                  const backend::StateSpaceArgs& args) override {
+    inner_->StateSpace(batch, pool, args);
+  }
+  void GatedNorm(const backend::GatedNormArgs& args) override { inner_->GatedNorm(args); }
+  void GateOutput(const backend::OutputGateArgs& args) override { inner_->GateOutput(args); }
   void ScaleLogits(const backend::Tensor& logits, float scale, float cap) override {
     inner_->ScaleLogits(logits, scale, cap);
   }

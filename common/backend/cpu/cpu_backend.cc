@@ -16,6 +16,7 @@
 #include "common/backend/cpu/matmul.h"
 #include "common/backend/cpu/packed_weights.h"
 #include "common/backend/cpu/quantized_panels.h"
+#include "common/backend/cpu/recurrence.h"
 #include "common/backend/cpu/rows.h"
 #include "common/backend/cpu/thread_pool.h"
 #include "common/base/check.h"
@@ -77,7 +78,8 @@ class CpuBackend final : public Backend {
         matmul_(kernels_, pool_),
         kv_writer_(kernels_, pool_),
         attention_(kernels_, activation_dtype == DType::kBF16, pool_),
-        experts_(kernels_, pool_, matmul_) {}
+        experts_(kernels_, pool_, matmul_),
+        recurrence_(kernels_, pool_) {}
 
   std::string Description() const override {
     return absl::StrCat("cpu (", kernels_.name, "), ", pool_.thread_count(), " threads, ",
@@ -150,6 +152,20 @@ class CpuBackend final : public Backend {
       absl::Span<const HostMatrix> heads) override;
   void MatMulHeads(const HeadProductArgs& args) override;
   void Attention(const DeviceBatch& batch, const KvPool& pool, const AttentionArgs& args) override;
+  bool has_recurrence() const override { return true; }
+  void ShortConv(const DeviceBatch& batch, const KvPool& pool, const ShortConvArgs& args) override {
+    recurrence_.ShortConv(Cpu(batch), pool, args);
+  }
+  void GatedDelta(const DeviceBatch& batch, const KvPool& pool,
+                  const GatedDeltaArgs& args) override {
+    recurrence_.GatedDelta(Cpu(batch), pool, args);
+  }
+  void StateSpace(const DeviceBatch& batch, const KvPool& pool,
+                  const StateSpaceArgs& args) override {
+    recurrence_.StateSpace(Cpu(batch), pool, args);
+  }
+  void GatedNorm(const GatedNormArgs& args) override { recurrence_.Norm(args); }
+  void GateOutput(const OutputGateArgs& args) override { recurrence_.Gate(args); }
   void Gate(const Tensor& gate_up, const GatedArgs& args, const Tensor& out) override;
   // PackedWeights keeps 16-bit values as they are and multiplies them in float32.
   absl::StatusOr<std::unique_ptr<PackedMatrix>> PackRouter(const HostMatrix& matrix) override {
@@ -170,6 +186,7 @@ class CpuBackend final : public Backend {
   KvWriter kv_writer_;
   AttentionRunner attention_;
   ExpertsRunner experts_;
+  RecurrenceRunner recurrence_;
   std::vector<MatMulProduct> products_;
 };
 

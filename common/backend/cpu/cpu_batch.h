@@ -11,14 +11,20 @@ namespace baton::backend {
 
 class CpuBatch final : public DeviceBatch {
  public:
+  struct Store {
+    int tokens;
+    std::vector<int32_t> pages;
+  };
   struct Sequence {
     int first_row;
     int row_count;
     int context;
     std::vector<int32_t> blocks;
+    std::vector<int32_t> state;
+    std::vector<Store> state_stores;
 
     int64_t block_count(const KvPool& pool) const {
-      return static_cast<int64_t>(blocks.size()) / pool.tables;
+      return static_cast<int64_t>(blocks.size()) / pool.block_tables();
     }
     const int32_t* Table(const KvPool& pool, int table) const {
       return blocks.data() + table * block_count(pool);

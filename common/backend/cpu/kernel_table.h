@@ -7,6 +7,7 @@
 #include "common/backend/cpu/kv_codes.h"
 #include "common/backend/cpu/matmul_kernels.h"
 #include "common/backend/cpu/quantized_kernels.h"
+#include "common/backend/cpu/recurrence_kernels.h"
 #include "common/backend/cpu/vector_kernels.h"
 
 namespace baton::backend {
@@ -26,6 +27,11 @@ constexpr Kernels F32Kernels(const char* name) {
   kernels.scale = ScaleRow;
   kernels.to_f32 = ToF32;
   kernels.from_f32 = FromF32;
+  kernels.short_conv = ConvolveRun;
+  kernels.gated_delta = GatedDeltaHead;
+  kernels.state_space = StateSpaceHead;
+  kernels.gated_norm = GatedNorm;
+  kernels.gate_output = GateOutput;
   kernels.quantize = QuantizeRow;
   kernels.round_activations = RoundActivations;
   kernels.matmul_quantized = MatMulQuantized;

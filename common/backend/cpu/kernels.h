@@ -152,6 +152,78 @@ struct NormRow {
 // The values are those of GatedActivation.
 enum class Activation : uint8_t { kSilu, kGeluTanh, kClampedSwiglu };
 
+// Some of a sequence's tokens, one after another, and some units of its state (recurrence.h), which
+// are [depth][kUnitLanes]. Each is read at `from` and left at `to`, which may be the same memory.
+constexpr int kUnitLanes = 16;
+constexpr int kRunTokens = 16;
+struct StateRun {
+  int tokens = 0;  // 1 to kRunTokens
+  int units = 0;
+  const float* const* from = nullptr;  // [units]
+  float* const* to = nullptr;          // [units]
+};
+
+// What rows have in some columns.
+struct FloatRows {
+  const float* first = nullptr;
+  int64_t stride = 0;
+};
+
+// Of ShortConvArgs, from the channels of the first unit on.
+constexpr int kMostTaps = 8;
+struct ShortConvRun {
+  StateRun run;
+  int taps = 0;
+  FloatRows x;
+  FloatRows before;  // or null, as `after` and `bias`
+  FloatRows after;
+  FloatRows weight;
+  const float* bias = nullptr;
+  bool silu = false;
+  Element element = Element::kF32;  // of out
+  void* out = nullptr;
+  int64_t out_stride = 0;
+};
+
+// Units of one head: keys, queries and gates are the head's, values and out are the units'.
+constexpr int kMostDepth = 512;
+struct GatedDeltaRun {
+  StateRun run;
+  int key_dim = 0;
+  FloatRows keys, queries, values;
+  FloatRows b, a;
+  float decay = 0;
+  float step_bias = 0;
+  float norm_eps = 0;
+  float* out = nullptr;
+  int64_t out_stride = 0;
+};
+struct StateSpaceRun {
+  StateRun run;
+  int state_dim = 0;
+  FloatRows b, c, x;
+  FloatRows dt;
+  float decay = 0;
+  float step_bias = 0;
+  float skip = 0;
+  float least_step = 0;
+  float most_step = 0;
+  float* out = nullptr;
+  int64_t out_stride = 0;
+};
+
+// A group of a row of GatedNorm; see GatedNormArgs.
+struct GatedNormGroup {
+  const float* x = nullptr;  // [n]
+  const float* gate = nullptr;
+  const float* weight = nullptr;
+  bool gate_first = false;
+  float eps = 0;
+  int64_t n = 0;
+  Element element = Element::kF32;  // of y
+  void* y = nullptr;
+};
+
 struct AttentionKernels {
   int64_t (*query_bytes)(int head_dim) = nullptr;
   int64_t (*scratch_bytes)(int head_dim) = nullptr;
@@ -177,6 +249,12 @@ struct Kernels {
   void (*scale)(float* x, float scale, float cap, int64_t n) = nullptr;
   void (*to_f32)(const void* x, Element element, int64_t n, float* y) = nullptr;
   void (*from_f32)(const float* x, Element element, int64_t n, void* y) = nullptr;
+  void (*short_conv)(const ShortConvRun& run) = nullptr;
+  void (*gated_delta)(const GatedDeltaRun& run) = nullptr;
+  void (*state_space)(const StateSpaceRun& run) = nullptr;
+  void (*gated_norm)(const GatedNormGroup& group) = nullptr;
+  // In place: x / (1 + e^-gate).
+  void (*gate_output)(void* x, Element element, const float* gate, int64_t n) = nullptr;
   // One row of n elements, as KvFormat says. REQUIRES: codes is not kPlain; n is even.
   void (*quantize)(const float* x, Codes codes, int64_t n, uint8_t* row,
                    uint16_t scale_and_zero[2]) = nullptr;

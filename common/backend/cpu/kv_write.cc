@@ -8,12 +8,6 @@
 namespace baton::backend {
 namespace {
 
-const float* FloatsOf(const Buffer* buffer, int64_t floats) {
-  if (buffer == nullptr) return nullptr;
-  BATON_CHECK_GE(buffer->size_bytes(), static_cast<size_t>(floats) * sizeof(float));
-  return static_cast<const float*>(buffer->data());
-}
-
 // A rotated part whose pairs are neighbours, with all first elements before all second ones.
 void SplitPairs(const float* from, int half, float* to) {
   for (int i = 0; i < half; ++i) {
@@ -65,7 +59,8 @@ void KvWriter::Write(const CpuBatch& batch, const KvPool& kv, const RopeWriteArg
   BATON_CHECK_EQ(kv.latent_dim, 0);
   CheckF32(args.qkv);
   CheckF32(args.q_out);
-  CheckShape(args.qkv, batch.rows(), (args.query_heads + 2 * kv.kv_heads) * d);
+  CheckShape(args.qkv, batch.rows(),
+             args.query_heads * (args.q_stride > 0 ? args.q_stride : d) + 2 * kv.kv_heads * d);
   CheckShape(args.q_out, batch.rows(), args.query_heads * d);
   BATON_CHECK_LE(d, kMaxHeadDim);
   if (args.rope != nullptr) {
@@ -90,7 +85,8 @@ void KvWriter::WriteRow(const CpuBatch& batch, const KvPool& kv, const RopeWrite
   };
   const float *q_norm = FloatsOf(args.q_norm, d), *k_norm = FloatsOf(args.k_norm, d);
   const float* from = At<float>(args.qkv, row);
-  for (int head = 0; head < args.query_heads; ++head, from += d) {
+  const int64_t q_stride = args.q_stride > 0 ? args.q_stride : d;
+  for (int head = 0; head < args.query_heads; ++head, from += q_stride) {
     float* to = At<float>(args.q_out, row) + head * d;
     turn(from, q_norm, to);
     if (rope != nullptr && !rope->query_scale.empty()) {

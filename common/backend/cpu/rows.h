@@ -32,6 +32,13 @@ inline void CheckShape(const Tensor& tensor, int64_t rows, int64_t cols) {
 
 inline void CheckF32(const Tensor& tensor) { BATON_CHECK(tensor.dtype == DType::kF32); }
 
+// Null if there is no buffer.
+inline const float* FloatsOf(const Buffer* buffer, int64_t floats) {
+  if (buffer == nullptr) return nullptr;
+  BATON_CHECK_GE(buffer->size_bytes(), static_cast<size_t>(floats) * sizeof(float));
+  return static_cast<const float*>(buffer->data());
+}
+
 // body(row) for all rows, on several threads if there are enough of `cols` elements.
 inline void ForRows(ThreadPool& pool, int64_t rows, int64_t cols,
                     absl::FunctionRef<void(int64_t row)> body) {
