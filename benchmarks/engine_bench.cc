@@ -79,13 +79,27 @@ kv::BlockPool PoolOf(const engine::Engine& engine) {
   return kv::BlockPool(engine.kv_pool().block_count, engine.kv_layout().Shape());
 }
 
+kv::BlockLease TakeBlocks(kv::BlockPool& pool, int tokens) {
+  const int count = (tokens + 15) / 16;
+  return *pool.Acquire(count, kv::BlockUse::kActive, 0, pool.shape().recurrent ? 0 : count);
+}
+
+// Places for the states before and behind tokens [begin, end). Their bytes are of no account.
+void PlaceStates(int begin, int end, kv::BlockLease& blocks) {
+  if (!blocks.shape().recurrent) return;
+  blocks.DropWindows(blocks.size());
+  for (const int token : {begin - 1, end - 1}) {
+    if (token >= 0) blocks.AddWindows(token / 16, token / 16 + 1);
+  }
+}
+
 // Sequences in blocks that follow one another.
 class Bench {
  public:
   Bench(engine::Engine& engine, int max_tokens, int sequences)
       : engine_(engine), pool_(PoolOf(engine)) {
     for (int i = 0; i < sequences; ++i) {
-      blocks_.push_back(*pool_.Acquire((max_tokens + 15) / 16, kv::BlockUse::kActive));
+      blocks_.push_back(TakeBlocks(pool_, max_tokens));
     }
     tokens_.resize(max_tokens);
     for (int i = 0; i < max_tokens; ++i) {
@@ -103,6 +117,7 @@ class Bench {
       engine::BatchEntry entry;
       entry.tokens = absl::MakeConstSpan(tokens_).subspan(at, count);
       entry.context = at;
+      PlaceStates(at, at + count, blocks_[sequence]);
       engine::SetBlocks(blocks_[sequence], &entry, 16);
       entry.sample = at + count == end;
       entry.sampling = &greedy_;
@@ -124,6 +139,7 @@ class Bench {
         const size_t token = static_cast<size_t>(context + step + 97 * i) % tokens_.size();
         entry.tokens = absl::MakeConstSpan(tokens_).subspan(token, 1);
         entry.context = context + step;
+        PlaceStates(context + step, context + step + 1, blocks_[i]);
         engine::SetBlocks(blocks_[i], &entry, 16);
         entry.sample = true;
         entry.sampling = &greedy_;
@@ -363,8 +379,8 @@ void RunInTurn(const std::vector<Column>& columns, int repeat, const std::string
 // Log probabilities of the prompt's tokens, the first excepted.
 std::vector<double> LogprobsOf(engine::Engine& engine, const std::vector<int32_t>& tokens) {
   kv::BlockPool pool = PoolOf(engine);
-  const kv::BlockLease blocks =
-      *pool.Acquire(static_cast<int>(tokens.size() + 15) / 16, kv::BlockUse::kActive);
+  kv::BlockLease blocks = TakeBlocks(pool, static_cast<int>(tokens.size()));
+  PlaceStates(0, static_cast<int>(tokens.size()), blocks);
   model::SamplingParams greedy = {.temperature = 0};
   engine::BatchEntry entry;
   entry.tokens = tokens;

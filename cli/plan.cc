@@ -69,11 +69,21 @@ std::string MemorySection(const ServingPlan& plan) {
                           absl::StripAsciiWhitespace(MiB(memory.host_expert_bytes)),
                           plan.gpu.host_link_bytes_per_second / 1e9);
   }
-  absl::StrAppendFormat(&text, "%d bytes of KV per token (%s); %d blocks of %d tokens: %d tokens\n",
-                        memory.token_bytes, plan.costs.attention,
-                        memory.page_count / memory.shape.pages(), memory.block_tokens,
-                        memory.kv_tokens());
-  if (memory.shape.windowed()) {
+  absl::StrAppendFormat(
+      &text, "%d bytes of KV per token (%s); %d blocks of %d tokens: %d tokens\n",
+      memory.token_bytes, plan.costs.attention,
+      memory.page_count / (memory.shape.recurrent ? memory.shape.full_pages : memory.shape.pages()),
+      memory.block_tokens, memory.kv_tokens());
+  if (memory.shape.recurrent) {
+    absl::StrAppendFormat(&text,
+                          "a state of the %d recurrent layers takes %d pages of %d bytes; a "
+                          "sequence has its own and the one behind its last whole block\n",
+                          static_cast<int>(memory.layout.states.size()), memory.shape.window_pages,
+                          memory.page_bytes);
+    absl::StrAppend(&text,
+                    "GPUs do not compute recurrent layers yet: a worker on one refuses this "
+                    "model, and the plan is of one that would\n");
+  } else if (memory.shape.windowed()) {
     absl::StrAppendFormat(&text,
                           "a block has %d pages of %d bytes for layers that see all tokens, and "
                           "for the last %d blocks "

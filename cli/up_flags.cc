@@ -92,8 +92,8 @@ void AddUp(CLI::App* app, UpOptions* up, UpFlags* flags) {
   }
   for (const char* flag :
        {"--kv-cache-memory", "--dtype", "--weights", "--device", "--gpu-memory-utilization",
-        "--experts-on-host", "--cublas-algorithms", "--max-retained-share", "--kv-transport",
-        "--kv-cache-dtype", "--override-generation-config"}) {
+        "--experts-on-host", "--cublas-algorithms", "--max-retained-share", "--max-snapshot-share",
+        "--kv-transport", "--kv-cache-dtype", "--override-generation-config"}) {
     app->add_option(flag, flags->values[flag], "Passed to every worker");
   }
   for (const char* flag : {"--kv-tier", "--kv-tier-segment", "--kv-tier-least-uses",

@@ -67,7 +67,7 @@ void HostKv::SwapIn(Sequence& sequence) {
 }
 
 int HostKv::FirstWindowed(const kv::BlockLease& blocks, int computed_tokens) const {
-  return blocks.shape().FirstWindowBlockAt(computed_tokens, engine_.kv_layout().block_tokens);
+  return blocks.shape().FirstSeenBlock(computed_tokens, engine_.kv_layout().block_tokens);
 }
 
 void HostKv::Drop(Sequence& sequence) {

@@ -336,7 +336,7 @@ void DecodeLoop::OnFirstToken(uint64_t id, const transfer::FirstToken& first) {
     call.computed_prompt_logprobs = first.prompt_logprobs;
   }
   // Several choices, beams, and answers of a grammar are drawn here, once the KV has come.
-  if (sequence->draws > 1 || call.beams != nullptr || call.grammar != nullptr) return;
+  if (sequence->draws_here()) return;
   Append(*sequence, sequence->sampling.logprobs ? &first.logprobs : nullptr, first.token_id);
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/kv/snapshots.h"
 #include "decode_worker/beam_search.h"
 #include "decode_worker/shared_prefill.h"
 
@@ -39,12 +40,35 @@ void DecodeScheduler::InsertIntoCache(Sequence& sequence) {
 
 int DecodeScheduler::TakeWindows(Sequence& sequence, int tokens) {
   const kv::BlockShape& shape = pool_.shape();
+  if (shape.recurrent) {
+    return kv::TakeSpare(pool_, cache_, sequence.computed_tokens, options_.block_tokens,
+                         sequence.blocks)
+               ? tokens
+               : 0;
+  }
   const int end = BlocksFor(int64_t{sequence.computed_tokens} + tokens);
   if (!shape.windowed() || sequence.window_end >= end) return tokens;
   const int lacking = (end - sequence.window_end) * shape.window_pages;
   if (!MakeFree(lacking) && cache_ != nullptr) cache_->Evict(cache_->evictable_page_count());
   sequence.window_end = sequence.blocks.AddWindows(sequence.window_end, end);
   return std::min(tokens, sequence.window_end * options_.block_tokens - sequence.computed_tokens);
+}
+
+void DecodeScheduler::SetSnapshots(Sequence& sequence) const {
+  sequence.snapshots.clear();
+  if (cache_ == nullptr || !MayReuse(sequence)) return;
+  const size_t matchable = (sequence.tokens.size() - 1) / options_.block_tokens;
+  const auto reusable =
+      absl::MakeConstSpan(sequence.tokens).first(matchable * options_.block_tokens);
+  for (const int blocks :
+       {static_cast<int>(matchable), cache_->ReachedBlocks(sequence.call->root, reusable)}) {
+    kv::AddSnapshot(blocks, sequence.snapshots);
+  }
+}
+
+void DecodeScheduler::PlaceStates(const Chunk& chunk) {
+  kv::PlaceStates(pool_, cache_, chunk.begin, chunk.end, options_.block_tokens,
+                  chunk.sequence->snapshots, chunk.sequence->blocks);
 }
 
 // Perhaps a block more than the next token sees stays: the prefix that ends with the last whole
@@ -120,12 +144,16 @@ Sequence* DecodeScheduler::PlanPrompts(int max_tokens, int reserved_tokens, Step
   int budget = std::min(max_tokens, options_.max_num_batched_tokens - reserved_tokens -
                                         static_cast<int>(plan.chunks.size()));
   std::vector<const Sequence*> ahead;
+  const size_t first_chunk = plan.chunks.size();
   for (const auto& [rank, sequence] : admitted_) {
     if (sequence->state != Sequence::State::kRunning || sequence->remaining_tokens() <= 1) continue;
     if (cache_ != nullptr && MayReuse(*sequence)) {
       const int found = TakeCached(*cache_, *sequence);
       if (found > 0) plan.cache_hits.push_back({sequence.get(), found});
-      if (WaitsForOneOf(ahead, *sequence, options_.block_tokens)) continue;
+      if (WaitsForOneOf(ahead, *sequence, options_.block_tokens)) {
+        if (pool_.shape().recurrent) LeaveForWaiting(*sequence, first_chunk, plan);
+        continue;
+      }
     }
     ahead.push_back(sequence.get());
     int count = std::min(budget, sequence->remaining_tokens());
@@ -139,17 +167,30 @@ Sequence* DecodeScheduler::PlanPrompts(int max_tokens, int reserved_tokens, Step
         {sequence.get(), sequence->computed_tokens, sequence->computed_tokens + count});
     budget -= count;
   }
+  if (pool_.shape().recurrent) {
+    for (size_t i = first_chunk; i < plan.chunks.size(); ++i) PlaceStates(plan.chunks[i]);
+  }
   return stalled;
+}
+
+void DecodeScheduler::LeaveForWaiting(const Sequence& waiting, size_t first_chunk,
+                                      const StepPlan& plan) const {
+  for (size_t i = first_chunk; i < plan.chunks.size(); ++i) {
+    Sequence& other = *plan.chunks[i].sequence;
+    kv::AddSnapshot(SharedTokens(other, waiting, options_.block_tokens) / options_.block_tokens,
+                    other.snapshots);
+  }
 }
 
 int DecodeScheduler::PagesToGrow(const Sequence& sequence) const {
   if (NeedsBlock(sequence)) return pool_.shape().pages();
-  return LacksWindow(sequence) ? pool_.shape().window_pages : 0;
+  const int index = sequence.computed_tokens / options_.block_tokens;
+  return LacksWindow(sequence, index) ? pool_.shape().window_pages : 0;
 }
 
-bool DecodeScheduler::LacksWindow(const Sequence& sequence) const {
-  return pool_.shape().windowed() &&
-         sequence.computed_tokens / options_.block_tokens >= sequence.window_end;
+bool DecodeScheduler::LacksWindow(const Sequence& sequence, int index) const {
+  if (pool_.shape().recurrent) return !sequence.blocks.has_window(index);
+  return pool_.shape().windowed() && index >= sequence.window_end;
 }
 
 bool DecodeScheduler::NeedsBlock(const Sequence& sequence) const {
@@ -165,11 +206,11 @@ bool DecodeScheduler::Grow(const std::vector<Sequence*>& group, StepPlan& plan) 
     if (!PreemptLastInRank(group)) return false;
   }
   for (Sequence* sequence : group) {
+    const int index = sequence->computed_tokens / options_.block_tokens;
     // A copy before may have left this one the only owner of its block.
     if (NeedsBlock(*sequence)) {
       GrowOne(*sequence, plan);
-    } else if (LacksWindow(*sequence)) {
-      const int index = sequence->computed_tokens / options_.block_tokens;
+    } else if (LacksWindow(*sequence, index)) {
       sequence->window_end = sequence->blocks.AddWindows(index, index + 1);
     }
   }
@@ -243,7 +284,10 @@ void DecodeScheduler::EnforceLongContextShare() {
 void DecodeScheduler::Preempt(Sequence& sequence) {
   ++preemption_count_;
   ++sequence.preemptions;
-  events_.before_preemption(sequence);
+  // A step in flight has gone on with the state.
+  if (!pool_.shape().recurrent || LastStepOf(sequence) == nullptr) {
+    events_.before_preemption(sequence);
+  }
   InsertIntoCache(sequence);
   std::unique_ptr<Sequence> owned = TakeAdmitted(sequence);
   owned->blocks.Release();
@@ -264,6 +308,10 @@ void DecodeScheduler::Restart(Call& call) {
     if (std::exchange(first, false)) {
       sequence->tokens.resize(static_cast<size_t>(call.request_tokens));
       sequence->computed_tokens = std::min(sequence->computed_tokens, call.request_tokens - 1);
+      // The state behind a partial block has gone on.
+      if (pool_.shape().recurrent) {
+        sequence->computed_tokens -= sequence->computed_tokens % options_.block_tokens;
+      }
       continue;
     }
     Forget(*sequence);
@@ -393,7 +441,7 @@ void DecodeScheduler::CheckIntegrity() const {
     BATON_CHECK_GE(sequence->blocks.size(), BlocksFor(sequence->computed_tokens));
     if (sequence->state == Sequence::State::kRunning) {
       const int first =
-          pool_.shape().FirstWindowBlockAt(sequence->computed_tokens, options_.block_tokens);
+          pool_.shape().FirstSeenBlock(sequence->computed_tokens, options_.block_tokens);
       BATON_CHECK_EQ(sequence->blocks.LackingWindows(first, BlocksFor(sequence->computed_tokens)),
                      0);
     }

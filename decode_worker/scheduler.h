@@ -22,6 +22,10 @@
 // finds there what was not evicted meanwhile. Prompts that are computed here and share a prefix
 // compute it once (shared_prefill.h).
 //
+// States (common/kv/snapshots.h): a sequence whose prompt is computed here holds a state and a
+// spare, and leaves snapshots as a job does. One that answers holds its state, in the block that it
+// writes, and the one behind its last whole block, which later prompts may go on from.
+//
 // A step is in flight from OnLaunch to OnComplete. While one is, the next can be planned before its
 // tokens are known (PlanAhead).
 //
@@ -95,7 +99,8 @@ struct StepPlan {
 class DecodeScheduler {
  public:
   struct Events {
-    // Called before a running sequence loses its blocks; their KV is still valid.
+    // Called before a running sequence loses its blocks; their KV, and the state behind
+    // computed_tokens, are still valid. Not called if that state is not.
     std::function<void(Sequence&)> before_preemption;
     // Must cancel the sequence's transfer; OnTransferEnd then frees the blocks.
     std::function<void(Sequence&)> cancel_transfer;
@@ -125,6 +130,8 @@ class DecodeScheduler {
   // Evicts receiving sequences, the last in rank first, until the others are within the bound.
   void EvictExcess();
   int used_slots() const { return UsedSlots(); }
+  // The pages that admitted sequences may ask for with their next tokens.
+  int64_t GrowthPages() const;
   // Slots of running sequences, each of which may ask for a block with its next token.
   int running_slots() const;
   // A sequence got no block for its next token in the last step, for want of any to preempt.
@@ -230,11 +237,16 @@ class DecodeScheduler {
   // Gives the sequence window pages of its next `tokens` tokens, as far as there are any. Returns
   // of how many tokens.
   int TakeWindows(Sequence& sequence, int tokens);
+  void SetSnapshots(Sequence& sequence) const;
+  void PlaceStates(const Chunk& chunk);
+  // The sequences whose prompts are planned, from `first_chunk` on, leave snapshots behind what
+  // `waiting` shares with them.
+  void LeaveForWaiting(const Sequence& waiting, size_t first_chunk, const StepPlan& plan) const;
   // Gives back the window pages that the sequence has left behind.
   void LeaveWindows(Sequence& sequence);
   bool NeedsBlock(const Sequence& sequence) const;
-  // The block of its next token has no window pages.
-  bool LacksWindow(const Sequence& sequence) const;
+  // The block `index`, which its next token is for, has no window pages.
+  bool LacksWindow(const Sequence& sequence, int index) const;
   int PagesToGrow(const Sequence& sequence) const;
   void GrowOne(Sequence& sequence, StepPlan& plan);
   // Preempts the last in rank. False if that belongs to `group`, or its blocks are freed later.

@@ -79,6 +79,19 @@ void DecodeScheduler::EvictExcess() {
   }
 }
 
+int64_t DecodeScheduler::GrowthPages() const {
+  const kv::BlockShape& shape = pool_.shape();
+  if (!shape.recurrent) return int64_t{UsedSlots()} * shape.pages();
+  int64_t pages = 0;
+  for (const auto& [rank, sequence] : admitted_) {
+    // The state of its last whole block and that of its next block; what it has beside these it
+    // gives back before it grows.
+    const int lacking = std::max(0, 2 - sequence->blocks.window_count());
+    pages += Slots(*sequence) * shape.PagesOf(1, 0) + int64_t{lacking} * shape.window_pages;
+  }
+  return pages;
+}
+
 int DecodeScheduler::LongBound() const {
   return static_cast<int>(options_.long_context_share * pool_.counts().total);
 }
@@ -194,7 +207,11 @@ bool DecodeScheduler::TryAdmit(Sequence& sequence) {
   if (cache_ != nullptr && MayReuse(sequence)) {
     match = cache_->MatchPrefix(call.root, sequence.tokens, tokens - 1);
   }
+  const int transferred = sequence.transferred_tokens(pool_.shape());
+  // Log probabilities of the whole prompt come with its last token.
+  const bool lacks_logprobs = transferred < tokens && call.prompt_logprobs && !call.answered;
   bool here = call.prefill.address.empty() || sequence.compute_here ||
+              transferred <= match.tokens || lacks_logprobs ||
               sequence.host_copy.computed_tokens > match.tokens ||
               tokens - match.tokens <= options_.local_prefill_max_tokens;
   if (!here && receiving_bound_) {
@@ -215,23 +232,27 @@ bool DecodeScheduler::TryAdmit(Sequence& sequence) {
   const int brought = here ? sequence.host_copy.computed_tokens : tokens;
   if (!here || brought > match.tokens) {
     // A copy of preempted KV has what the next token sees.
-    const int first = here ? pool_.shape().FirstWindowBlockAt(brought, options_.block_tokens)
-                           : pool_.shape().FirstWindowBlock((brought - 1) / options_.block_tokens);
+    const int first = here ? pool_.shape().FirstSeenBlock(brought, options_.block_tokens)
+                           : pool_.shape().FirstBroughtBlock(transferred, options_.block_tokens);
     match.blocks.DropWindows(first);
     window_begin = std::clamp(first - match.blocks.size(), 0, missing);
   }
   if (here && pool_.shape().windowed()) {
     // What another sequence holds, too, is not free when this one has left it behind.
-    window_end = std::min(
-        missing, window_begin + WindowBlocksFor(BlocksFor(tokens)) - match.blocks.OwnWindows());
+    const int windowed = WindowBlocksFor(BlocksFor(tokens)) - match.blocks.OwnWindows();
+    // A spare for a state lies at the end.
+    if (pool_.shape().recurrent && brought <= match.tokens) window_begin = missing - windowed;
+    window_begin = std::max(0, window_begin);
+    window_end = std::min(missing, window_begin + windowed);
+  } else if (pool_.shape().recurrent) {
+    window_end = std::min(missing, window_begin + 1);
   }
   const int64_t pages = pool_.shape().PagesOf(missing, window_end - window_begin);
   // Each admitted sequence may need its next block at any step.
-  const int reserve = admitted_.empty() ? 0 : UsedSlots() + Slots(sequence) - 1;
+  const int64_t reserve =
+      admitted_.empty() ? 0 : GrowthPages() + (Slots(sequence) - 1) * pool_.shape().pages();
   const int evictable = cache_ != nullptr ? cache_->evictable_page_count() : 0;
-  if (pool_.counts().free + evictable < pages + int64_t{reserve} * pool_.shape().pages()) {
-    return false;
-  }
+  if (pool_.counts().free + evictable < pages + reserve) return false;
   BATON_CHECK(MakeFree(pages));
 
   const kv::BlockUse use = here ? kv::BlockUse::kActive : kv::BlockUse::kHeld;
@@ -242,6 +263,7 @@ bool DecodeScheduler::TryAdmit(Sequence& sequence) {
   sequence.window_end = sequence.blocks.size() + window_end;
   sequence.blocks.Append(*std::move(fresh));
   sequence.computed_tokens = match.tokens;
+  if (pool_.shape().recurrent && here) SetSnapshots(sequence);
   sequence.state = here ? Sequence::State::kRunning : Sequence::State::kReceiving;
   return true;
 }

@@ -16,9 +16,7 @@ bool DecodeScheduler::AddAhead(Sequence& sequence, int position, std::optional<i
       pool_.RefCount(sequence.blocks.ids()[static_cast<size_t>(index)]) > 1) {
     return false;
   }
-  if (index < sequence.blocks.size() && pool_.shape().windowed() && index >= sequence.window_end) {
-    return false;
-  }
+  if (index < sequence.blocks.size() && LacksWindow(sequence, index)) return false;
   plan.chunks.push_back({&sequence, position, position + 1, drawn_by});
   return true;
 }

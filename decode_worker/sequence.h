@@ -110,8 +110,9 @@ struct Sequence {
   State state = State::kWaiting;
   bool ended = false;  // if kEvicted: delete the sequence when the transfer ends
   kv::BlockLease blocks;
-  int window_end = 0;       // the first of `blocks` without window pages that has no KV yet
-  int computed_tokens = 0;  // how many of `tokens`, from the first, have KV in `blocks`
+  int window_end = 0;          // the first of `blocks` without window pages that has no KV yet
+  std::vector<int> snapshots;  // as PrefillJob has them, of the prompt that is computed here
+  int computed_tokens = 0;     // how many of `tokens`, from the first, have KV in `blocks`
   std::shared_ptr<transfer::PrefillCall> transfer_call;  // while receiving
   std::optional<absl::Duration> first_token_arrived_at;  // of the transfer
   int preemptions = 0;
@@ -123,6 +124,16 @@ struct Sequence {
   // True if the cached tokens of the sequence are those of the request. Preempted beams are
   // admitted again with generated tokens, though no answer has been sent.
   bool at_first_admission() const { return preemptions == 0 && generated_tokens() == 0; }
+  // The next token is drawn here, whoever computes the prompt.
+  bool draws_here() const {
+    return draws > 1 || call->beams != nullptr || call->grammar != nullptr;
+  }
+  // The first tokens whose KV a transfer is to bring, or is to have brought. A token that is drawn
+  // here is drawn from the last one's logits, so that one is computed here: again, or, where a
+  // state goes on from all tokens before it, for the first time.
+  int transferred_tokens(const kv::BlockShape& shape) const {
+    return static_cast<int>(tokens.size()) - (shape.recurrent && draws_here() ? 1 : 0);
+  }
   int remaining_tokens() const { return static_cast<int>(tokens.size()) - computed_tokens; }
   // The order of admission and the reverse order of preemption: lower goes first.
   std::tuple<int, uint64_t, uint32_t> Rank() const {

@@ -4,18 +4,13 @@
 #include <utility>
 
 namespace baton::decode_worker {
-namespace {
 
-// The tokens of the whole blocks that both have, but for the last token of `sequence`, which it
-// computes itself.
 int SharedTokens(const Sequence& other, const Sequence& sequence, int block_tokens) {
   if (other.call->root != sequence.call->root) return 0;
   const auto [end, ignored] = std::mismatch(sequence.tokens.begin(), sequence.tokens.end() - 1,
                                             other.tokens.begin(), other.tokens.end());
   return static_cast<int>(end - sequence.tokens.begin()) / block_tokens * block_tokens;
 }
-
-}  // namespace
 
 bool MayReuse(const Sequence& sequence) {
   return !sequence.call->prompt_logprobs || sequence.call->answered;

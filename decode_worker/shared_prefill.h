@@ -22,6 +22,10 @@ bool MayReuse(const Sequence& sequence);
 // are any; at least its last token stays to compute. Returns the number of tokens gained.
 int TakeCached(kv::RadixCache& cache, Sequence& sequence);
 
+// The tokens of the whole blocks that both have, but for the last token of `sequence`, which it
+// computes itself.
+int SharedTokens(const Sequence& other, const Sequence& sequence, int block_tokens);
+
 // True if one of `ahead`, which are running and come before it in rank, is going to compute the
 // next block that `sequence` needs.
 bool WaitsForOneOf(const std::vector<const Sequence*>& ahead, const Sequence& sequence,

@@ -1,5 +1,6 @@
 #include "decode_worker/transfer_request.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@ TransferRequest MakeTransferRequest(const Sequence& sequence, const engine::Engi
   const int block_tokens = engine.kv_layout().block_tokens;
   BATON_CHECK_EQ(sequence.computed_tokens % block_tokens, 0);
   const int first_block = sequence.computed_tokens / block_tokens;
+  const int tokens = sequence.transferred_tokens(sequence.blocks.shape());
   TransferRequest made;
   internal::v1::PrefillRequest& request = made.request;
   request.set_request_id(call.request_id);
@@ -24,11 +26,11 @@ TransferRequest MakeTransferRequest(const Sequence& sequence, const engine::Engi
   request.set_kv_layout_fingerprint(engine.kv_layout().Fingerprint());
   request.set_prefill_epoch(call.prefill.epoch);
   request.set_decode_worker_id(worker_id);
-  request.mutable_tokens()->Add(sequence.tokens.begin(), sequence.tokens.end());
+  request.mutable_tokens()->Add(sequence.tokens.begin(), sequence.tokens.begin() + tokens);
   request.set_first_block(first_block);
   request.set_cache_salt(call.cache_salt);
   *request.mutable_sampling() = worker::ToProto(sequence.sampling);
-  request.set_prompt_tokens(call.prompt_tokens);
+  request.set_prompt_tokens(std::min(call.prompt_tokens, tokens));
   if (sequence.generated_tokens() < call.min_tokens) {
     request.mutable_suppressed_token_ids()->Add(call.stop_token_ids.begin(),
                                                 call.stop_token_ids.end());
@@ -74,8 +76,8 @@ TransferRequest MakeTransferRequest(const Sequence& sequence, const engine::Engi
   plan.layout = engine.kv_layout();
   plan.pool = engine.kv_pool();
   plan.first_block = first_block;
-  plan.blocks = sequence.blocks.Tables(first_block, sequence.blocks.size());
-  plan.whole_blocks = (static_cast<int>(sequence.tokens.size()) - 1) / block_tokens;
+  plan.blocks = sequence.blocks.Tables(first_block, (tokens + block_tokens - 1) / block_tokens);
+  plan.whole_blocks = (tokens - 1) / block_tokens;
   plan.token_count = engine.config().token_count;
   plan.logprobs = sequence.sampling.logprobs;
   if (request.has_prompt_logprobs()) {

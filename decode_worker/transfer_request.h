@@ -25,7 +25,7 @@ struct Planes {
   transfer::DeviceLinkClient* device_links = nullptr;
 };
 
-// Requests the KV of all of the sequence's tokens from computed_tokens on, for the sequence's
+// Requests the KV of the sequence's transferred_tokens from computed_tokens on, for the sequence's
 // blocks; over the best of `planes` that is open to the prefill worker.
 // REQUIRES: computed_tokens is a multiple of the block's tokens.
 TransferRequest MakeTransferRequest(const Sequence& sequence, const engine::Engine& engine,

@@ -50,6 +50,7 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
   loop.scheduler.max_tenant_tokens = decode.max_tenant_tokens;
   loop.enable_prefix_caching = options.enable_prefix_caching;
   loop.max_retained_share = options.max_retained_share;
+  loop.max_snapshot_share = options.max_snapshot_share;
   loop.host_kv_bytes = decode.host_kv_bytes;
   if (options.kv_transport == "nccl") {
     auto devices = engine().MakeDeviceLinks();
@@ -72,7 +73,8 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
     loop.jobs.kv_fetch.awake = &awake();
     loop.jobs.kv_fetch.start = prefill::FetchOver(*peers_);
   }
-  BATON_RETURN_IF_ERROR(prefill::OpenTiers(decode.tiers, options, awake(), &loop.jobs.kv_tiers));
+  BATON_RETURN_IF_ERROR(prefill::OpenTiers(decode.tiers, options, engine().kv_layout(), awake(),
+                                           &loop.jobs.kv_tiers));
   loop.jobs.kv_tiers.max_listed = card().kv_tier_max_segments();
   if (decode.kv_write_back) {
     loop.kv_offers.start = [this](const std::string& address,

@@ -34,6 +34,7 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options,
   prefill::LoopOptions loop;
   loop.enable_prefix_caching = options.enable_prefix_caching;
   loop.max_retained_share = options.max_retained_share;
+  loop.max_snapshot_share = options.max_snapshot_share;
   loop.scheduler.block_tokens = engine().kv_layout().block_tokens;
   loop.scheduler.max_num_batched_tokens = engine().max_num_batched_tokens();
   loop.scheduler.max_num_seqs = engine().max_num_seqs();
@@ -47,7 +48,8 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options,
     loop.kv_fetch.awake = &awake();
     loop.kv_fetch.start = prefill::FetchOver(*peers_);
   }
-  BATON_RETURN_IF_ERROR(prefill::OpenTiers(flags.tiers, options, awake(), &loop.kv_tiers));
+  BATON_RETURN_IF_ERROR(
+      prefill::OpenTiers(flags.tiers, options, engine().kv_layout(), awake(), &loop.kv_tiers));
   loop.kv_tiers.max_listed = card().kv_tier_max_segments();
   loop_ = std::make_unique<prefill::PrefillLoop>(
       loop, engine(), journal(), Clock::Real(), *metrics_,

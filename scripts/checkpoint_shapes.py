@@ -37,6 +37,11 @@ class Family(typing.NamedTuple):
     choice_bias: bool = False  # added to the experts' scores for the choice
     dense_layers: typing.Callable = lambda config: config.get("mlp_only_layers", ())  # without experts
     mlp: str = "mlp."  # before the modules of MLP, router and experts
+    qk_names: tuple[str, str] = ("q_norm", "k_norm")
+    output: str = "o_proj"
+    gated: bool = False  # q has a gate behind each head's query
+    final_norm: str = "norm"
+    mlp_names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
     head_dim: int | None = None  # None: hidden_size / num_attention_heads
     thetas: dict | None = None  # rotary base by the kind of layer; None: one for all
     local_layers: typing.Callable = lambda config, layer: False  # of sliding_attention
@@ -66,6 +71,11 @@ FAMILIES = {
                     thetas={"full_attention": 500000.0, "sliding_attention": 500000.0},
                     local_layers=lambda config, layer: (layer + 1) % 4 != 0),
     "exaone4": Family(OLMO_NORMS, qk_norms="head"),
+    "lfm2": Family(Norms(before_attention="operator_norm", before_mlp="ffn_norm"), qk_norms="head",
+                   qk_names=("q_layernorm", "k_layernorm"), output="out_proj", tied=True,
+                   final_norm="embedding_norm", mlp="feed_forward.",
+                   mlp_names=("w1", "w3", "w2")),
+    "qwen3_5_text": Family(norm_offset=1, qk_norms="head", gated=True, head_dim=256),
     "gemma2": Family(GEMMA_NORMS, norm_offset=1, scaled_embedding=True, tied=True, head_dim=256),
     "gemma3_text": Family(GEMMA_NORMS, norm_offset=1, qk_norms="head", qk_gain=1,
                           scaled_embedding=True, tied=True, head_dim=256,
@@ -339,6 +349,35 @@ SHAPES = {
         max_position_embeddings=512, rms_norm_eps=1e-5, rope_theta=10000.0, rope_scaling=None,
         clip_qkv=None, tie_word_embeddings=False, attention_bias=False, output_router_logits=False,
         router_aux_loss_coef=0.01, eos_token_id=2, pad_token_id=1),
+    # A last layer of each kind; a feed-forward whose size is adjusted: 2/3, times 1.1, up to 8.
+    "tiny-lfm2": dict(
+        architectures=["Lfm2ForCausalLM"], model_type="lfm2", hidden_size=96,
+        intermediate_size=180, block_auto_adjust_ff_dim=True, block_ffn_dim_multiplier=1.1,
+        block_multiple_of=8, num_hidden_layers=5, num_attention_heads=6, num_key_value_heads=2,
+        layer_types=["conv", "full_attention", "conv", "full_attention", "conv"], conv_L_cache=3,
+        conv_bias=True, vocab_size=352, max_position_embeddings=512, norm_eps=1e-5,
+        rope_theta=1000000.0, tie_word_embeddings=True, eos_token_id=7, bos_token_id=1,
+        pad_token_id=0),
+    # Two value heads for each key head.
+    "tiny-qwen3.5": dict(
+        architectures=["Qwen3_5ForCausalLM"], model_type="qwen3_5_text", hidden_size=96,
+        intermediate_size=144, num_hidden_layers=5, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=32, layer_types=["linear_attention", "full_attention", "linear_attention",
+                                  "linear_attention", "full_attention"],
+        linear_conv_kernel_dim=4, linear_num_key_heads=2, linear_num_value_heads=4,
+        linear_key_head_dim=32, linear_value_head_dim=16, vocab_size=360,
+        max_position_embeddings=512, rms_norm_eps=1e-6, rope_theta=10000000.0,
+        partial_rotary_factor=0.25, tie_word_embeddings=False, attention_bias=False,
+        eos_token_id=2),
+    # Shapes of published models.
+    "qwen3.5-0.8b": dict(
+        architectures=["Qwen3_5ForCausalLM"], model_type="qwen3_5_text", hidden_size=1024,
+        intermediate_size=3584, num_hidden_layers=24, num_attention_heads=8,
+        num_key_value_heads=2, head_dim=256, full_attention_interval=4, linear_conv_kernel_dim=4,
+        linear_num_key_heads=16, linear_num_value_heads=16, linear_key_head_dim=128,
+        linear_value_head_dim=128, vocab_size=248320, max_position_embeddings=262144,
+        rms_norm_eps=1e-6, rope_theta=10000000.0, partial_rotary_factor=0.25,
+        tie_word_embeddings=True, attention_bias=False, eos_token_id=248044),
     "qwen2.5-0.5b": dict(
         architectures=["Qwen2ForCausalLM"], model_type="qwen2", hidden_size=896,
         intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14,

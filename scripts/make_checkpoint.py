@@ -103,7 +103,7 @@ def tensors_of(config):
         norms = {place: name and (layer + name, d) for place, name in norms.items()}
         if norms["before_attention"]:
             yield norm(*norms["before_attention"], 1)
-        yield from attention_tensors(text, family, layer + "self_attn.", norm)
+        yield from mixer_tensors(text, family, layer, i, norm)
         if norms["after_attention"]:
             yield norm(*norms["after_attention"], 0.5)
         if norms["before_mlp"]:
@@ -115,7 +115,7 @@ def tensors_of(config):
         layer = f"{prefix}model.layers.{text['num_hidden_layers'] + i}."
         yield norm(layer + "enorm", d, 1)
         yield layer + "eh_proj.weight", [d, 2 * d], 0, 1 / d ** 0.5
-    yield norm(prefix + "model.norm", d, last_gain, 0.1 * last_gain)
+    yield norm(prefix + "model." + family.final_norm, d, last_gain, 0.1 * last_gain)
     if not tied_of(config):
         yield prefix + "lm_head.weight", [v, d], 0, head
     yield from vision_tensors(config)
@@ -151,13 +151,56 @@ def latent_tensors(text, attention, norm):
     yield attention + "o_proj.weight", [d, heads * value], 0, 0.5 / (heads * value) ** 0.5
 
 
+def mixer_tensors(text, family, layer, index, norm):
+    """What lies between the tokens: attention, or a recurrent layer."""
+    kind = kinds_of(text)[index] if text["model_type"] in ("lfm2", "qwen3_5_text") else None
+    if kind == "conv":
+        yield from short_conv_tensors(text, layer + "conv.")
+    elif kind == "linear_attention":
+        yield from delta_tensors(text, layer + "linear_attn.")
+    else:
+        yield from attention_tensors(text, family, layer + "self_attn.", norm)
+
+
+def kinds_of(text):
+    interval = text.get("full_attention_interval", 4)
+    return text.get("layer_types") or [
+        "full_attention" if (i + 1) % interval == 0 else "linear_attention"
+        for i in range(text["num_hidden_layers"])]
+
+
+def short_conv_tensors(text, conv):
+    d, taps = text["hidden_size"], text["conv_L_cache"]
+    yield conv + "conv.weight", [d, 1, taps], 0, 1 / taps ** 0.5
+    yield conv + "in_proj.weight", [3 * d, d], 0, 1.5 / d ** 0.5
+    yield conv + "out_proj.weight", [d, d], 0, 0.7 / d ** 0.5
+    if text.get("conv_bias"):
+        for name, rows in (("conv", d), ("in_proj", 3 * d), ("out_proj", d)):
+            yield f"{conv}{name}.bias", [rows], 0, 0.2
+
+
+def delta_tensors(text, delta):
+    d, taps, heads = text["hidden_size"], text["linear_conv_kernel_dim"], text["linear_num_value_heads"]
+    value = heads * text["linear_value_head_dim"]
+    channels = 2 * text["linear_num_key_heads"] * text["linear_key_head_dim"] + value
+    yield delta + "conv1d.weight", [channels, 1, taps], 0, 1 / taps ** 0.5
+    for name, rows, gain in (("qkv", channels, 1.5), ("z", value, 1.5), ("b", heads, 1.5),
+                             ("a", heads, 1)):
+        yield f"{delta}in_proj_{name}.weight", [rows, d], 0, gain / d ** 0.5
+    # The state keeps some tens of tokens, more or less of them by head.
+    yield delta + "A_log", [heads], 0, 0.7
+    yield delta + "dt_bias", [heads], -3, 1
+    yield delta + "norm.weight", [text["linear_value_head_dim"]], 1, 0.2
+    yield delta + "out_proj.weight", [d, value], 0, 0.7 / value ** 0.5
+
+
 def attention_tensors(text, family, attention, norm):
     if text.get("kv_lora_rank"):
         yield from latent_tensors(text, attention, norm)
         return
     d, h = text["hidden_size"], head_dim_of(text)
     heads, kv_heads = text["num_attention_heads"], text["num_key_value_heads"]
-    projections = (("q", heads * h, 1.5), ("k", kv_heads * h, 1.5), ("v", kv_heads * h, 1))
+    projections = (("q", heads * h * (2 if family.gated else 1), 1.5), ("k", kv_heads * h, 1.5), ("v", kv_heads * h, 1))
     if family.fused:
         projections = (("qkv", (heads + 2 * kv_heads) * h, 1.5),)
     for proj, rows, gain in projections:
@@ -165,11 +208,11 @@ def attention_tensors(text, family, attention, norm):
         if proj in family.biased:
             yield f"{attention}{proj}_proj.bias", [rows], 0, 0.3
     if family.qk_norms:
-        for name, count in (("q_norm", heads), ("k_norm", kv_heads)):
+        for name, count in zip(family.qk_names, (heads, kv_heads)):
             size = h if family.qk_norms == "head" else count * h
             yield norm(attention + name, size, family.qk_gain, 0.2)
     # Less attention than feed-forward: the mean over a long context is alike for all tokens.
-    yield attention + "o_proj.weight", [d, heads * h], 0, 0.5 / (heads * h) ** 0.5
+    yield f"{attention}{family.output}.weight", [d, heads * h], 0, 0.5 / (heads * h) ** 0.5
     if "o" in family.biased:
         yield attention + "o_proj.bias", [d], 0, 0.1
     if family.sinks:
@@ -219,12 +262,16 @@ def mlp_tensors(text, family, mlp, layer):
             yield mlp + "shared_experts.up_proj.weight", [f, d], 0, 1 / d ** 0.5
             yield mlp + "shared_experts.down_proj.weight", [d, f], 0, 1 / f ** 0.5
         return
+    gate, up, down = family.mlp_names
+    if text.get("block_auto_adjust_ff_dim"):
+        multiple = text["block_multiple_of"]
+        f = -(-int(text["block_ffn_dim_multiplier"] * (2 * f // 3)) // multiple) * multiple
     if family.fused:
         yield mlp + "gate_up_proj.weight", [2 * f, d], 0, 1 / d ** 0.5
     else:
-        yield mlp + "gate_proj.weight", [f, d], 0, 1 / d ** 0.5
-        yield mlp + "up_proj.weight", [f, d], 0, 1 / d ** 0.5
-    yield mlp + "down_proj.weight", [d, f], 0, 1 / f ** 0.5
+        yield f"{mlp}{gate}.weight", [f, d], 0, 1 / d ** 0.5
+        yield f"{mlp}{up}.weight", [f, d], 0, 1 / d ** 0.5
+    yield f"{mlp}{down}.weight", [d, f], 0, 1 / f ** 0.5
 
 
 def vision_tensors(config):

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "common/backend/tensor.h"
 #include "common/kv/block_pool.h"
 #include "common/model/sampler.h"
 
@@ -25,8 +26,15 @@ struct BatchEntry {
   // The pages of its blocks as SequenceRows has them; for pools whose blocks are pages, the blocks'
   // ids. Covers context + tokens.size() tokens.
   absl::Span<const int32_t> blocks;
-  std::shared_ptr<const std::vector<int32_t>> tables;  // what `blocks` refers to, or null
-  bool sample = false;                                 // draw the token after the last of `tokens`
+  // Of pools with states, as SequenceRows has them.
+  absl::Span<const int32_t> state;
+  absl::Span<const backend::StateStore> state_stores;
+  struct Tables {
+    std::vector<int32_t> pages;
+    std::vector<backend::StateStore> stores;
+  };
+  std::shared_ptr<const Tables> tables;  // what these refer to, or null
+  bool sample = false;                   // draw the token after the last of `tokens`
 
   // For the draw requested by `sample`: `sampling` must then be set.
   const model::SamplingParams* sampling = nullptr;
@@ -47,8 +55,10 @@ struct BatchEntry {
   absl::Span<const int32_t> labels;
 };
 
-// Sets `blocks` to those of the lease, which must live as long as the entry. REQUIRES: `context` is
-// set; the lease has the window pages that the entry's tokens see.
+// Sets `blocks` to those of the lease, which must live as long as the entry, and where the state is
+// read and left: behind the last token, and at the end of each block that has window pages.
+// REQUIRES: `context` and `tokens` are set; the lease has the window pages that the tokens see, and
+// the last token's.
 void SetBlocks(const kv::BlockLease& lease, BatchEntry* entry, int block_tokens);
 
 struct Batch {

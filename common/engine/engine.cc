@@ -23,6 +23,22 @@
 namespace baton::engine {
 namespace {
 
+absl::Status CheckDevice(const model::ModelConfig& config, const backend::Backend& backend) {
+  if (backend.has_recurrence()) return absl::OkStatus();
+  for (size_t i = 0; i < config.layers.size(); ++i) {
+    const model::AttentionSpec* attention = config.layers[i].attention_or_null();
+    const bool gated = attention != nullptr && attention->gated;
+    if (!gated && config.layers[i].recurrence() == nullptr) continue;
+    return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
+                     absl::StrCat(config.architecture, ": layer ", i, " is ",
+                                  gated ? "attention with gates" : "recurrent",
+                                  ", expected a device that computes it, as --device cpu does; "
+                                  "this one is ",
+                                  backend.Description()));
+  }
+  return absl::OkStatus();
+}
+
 class ModelEngine final : public Engine {
  public:
   absl::Status Initialize(const EngineOptions& options);
@@ -118,6 +134,7 @@ absl::Status ModelEngine::Initialize(const EngineOptions& options) {
   max_num_batched_tokens_ = options.max_num_batched_tokens;
   max_num_seqs_ = options.max_num_seqs;
   BATON_RETURN_IF_ERROR(MakeBackend(options));
+  BATON_RETURN_IF_ERROR(CheckDevice(config_, *backend_));
   BATON_ASSIGN_OR_RETURN(shape_, ShapeOf(config_, options, backend_->activation_dtype()));
   if (const std::string numerics = backend_->Numerics();
       !numerics.empty() && !options.mix_numerics) {
@@ -220,9 +237,7 @@ absl::Status ModelEngine::MakePool(const EngineOptions& options) {
   BATON_CHECK_EQ(pool_.chunk_heads() * pool_.head_bytes(), pool_.layer_stride_bytes);
   pool_.shared_file = pool_memory_->shared_file();
   if (layout_.windowed()) {
-    const kv::KvPages pages = layout_.Pages();
-    pool_.tables = pages.tables();
-    for (const auto [table, slot] : pages.places) pool_.places.push_back({table, slot});
+    SetPlaces(layout_, &pool_);
   }
   copier_ = backend_->MakeKvCopier(pool_);
   pool_.copier = copier_.get();
@@ -354,8 +369,9 @@ void ModelEngine::AddEntry(const BatchEntry& entry, size_t index) {
   const int count = static_cast<int>(entry.tokens.size());
   BATON_CHECK_GE(count, 1);
   BATON_CHECK_LE(entry.context + count, max_model_len_);
-  BATON_CHECK_GE(static_cast<int64_t>(entry.blocks.size()) / pool_.tables * layout_.block_tokens,
-                 entry.context + count);
+  BATON_CHECK_GE(
+      static_cast<int64_t>(entry.blocks.size()) / pool_.block_tables() * layout_.block_tokens,
+      entry.context + count);
   BATON_CHECK(!entry.sample || entry.sampling != nullptr);
   BATON_CHECK_LE(entry.targets.size(), entry.tokens.size());
   backend::SequenceRows rows;
@@ -363,6 +379,8 @@ void ModelEngine::AddEntry(const BatchEntry& entry, size_t index) {
   rows.row_count = count;
   rows.context = entry.context;
   rows.blocks = entry.blocks;
+  rows.state = entry.state;
+  rows.state_stores = entry.state_stores;
   sequences_.push_back(rows);
   tokens_.insert(tokens_.end(), entry.tokens.begin(), entry.tokens.end());
   if (entry.drawn_by) {

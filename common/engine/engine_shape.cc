@@ -51,26 +51,42 @@ absl::StatusOr<backend::KvFormat> FormatOf(kv::KvDtype dtype, backend::DType act
 
 // Blocks of one size for all layers: the KV pool cannot hold layers of different shapes.
 absl::Status CheckUniformLayers(const model::ModelConfig& config) {
-  const model::AttentionSpec& first = config.layers.front().attention();
-  for (size_t i = 1; i < config.layers.size(); ++i) {
-    const model::AttentionSpec& layer = config.layers[i].attention();
+  const std::vector<const model::AttentionSpec*> layers = model::AttentionLayers(config.layers);
+  if (layers.empty()) {
+    return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
+                     "no layer has attention: expected one, whose KV fills the pool's pages");
+  }
+  const model::AttentionSpec& first = *layers.front();
+  for (size_t i = 1; i < layers.size(); ++i) {
+    const model::AttentionSpec& layer = *layers[i];
     BATON_CHECK_EQ(layer.latent.rank, first.latent.rank);
     if (layer.kv_heads != first.kv_heads || layer.head_dim != first.head_dim) {
       return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
-                       absl::StrCat("layer ", i, " has ", layer.kv_heads, " KV heads of ",
-                                    layer.head_dim, ", layer 0 has ", first.kv_heads, " of ",
+                       absl::StrCat("attention layer ", i, " has ", layer.kv_heads, " KV heads of ",
+                                    layer.head_dim, ", the first one has ", first.kv_heads, " of ",
                                     first.head_dim, ": expected the same in all layers"));
     }
   }
   return absl::OkStatus();
 }
 
+// Empty without recurrent layers.
+std::vector<std::vector<kv::StateShape>> StatesOf(const model::ModelConfig& config) {
+  std::vector<std::vector<kv::StateShape>> states;
+  for (const model::LayerSpec& layer : config.layers) {
+    if (const model::RecurrentSpec* recurrent = layer.recurrence()) {
+      states.push_back(recurrent->StateShapes<kv::StateShape>());
+    }
+  }
+  return states;
+}
+
 // Empty unless some layers have windows, narrower than the model's context, and others see all. A
 // model whose layers all have windows keeps the KV of all tokens.
 std::vector<int> WindowsOf(const model::ModelConfig& config) {
   std::vector<int> windows;
-  for (const model::LayerSpec& layer : config.layers) {
-    const int window = layer.attention().window;
+  for (const model::AttentionSpec* layer : model::AttentionLayers(config.layers)) {
+    const int window = layer->window;
     windows.push_back(window < config.max_positions ? window : 0);
   }
   const auto full = static_cast<size_t>(std::count(windows.begin(), windows.end(), 0));
@@ -82,6 +98,10 @@ std::vector<int> WindowsOf(const model::ModelConfig& config) {
 
 absl::Status CheckModel(const model::ModelConfig& config, const EngineOptions& options) {
   BATON_RETURN_IF_ERROR(CheckUniformLayers(config));
+  if (!StatesOf(config).empty() && !WindowsOf(config).empty()) {
+    return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
+                     "found recurrent layers beside layers with a window, expected one of them");
+  }
   if (options.max_model_len > config.max_positions) {
     return InvalidField("MAX_MODEL_LEN_TOO_LONG", "--max-model-len",
                         absl::StrCat(options.max_model_len, " given, but ", options.model_dir,
@@ -104,10 +124,11 @@ absl::StatusOr<std::optional<int>> ParseExpertsOnHost(absl::string_view text) {
 
 absl::StatusOr<EngineShape> ShapeOf(const model::ModelConfig& config, const EngineOptions& options,
                                     backend::DType activation) {
-  const model::AttentionSpec& layer = config.layers.front().attention();
+  const std::vector<const model::AttentionSpec*> attention = model::AttentionLayers(config.layers);
+  const model::AttentionSpec& layer = *attention.front();
   EngineShape shape;
   kv::KvLayout& layout = shape.layout;
-  layout.layers = static_cast<int>(config.layers.size());
+  layout.layers = static_cast<int>(attention.size());
   layout.kv_heads = layer.kv_heads;
   layout.head_dim = layer.head_dim;
   layout.latent_dim = layer.latent.rank;
@@ -120,13 +141,17 @@ absl::StatusOr<EngineShape> ShapeOf(const model::ModelConfig& config, const Engi
   layout.format_version = 1;
   layout.windows = WindowsOf(config);
   BATON_RETURN_IF_ERROR(layout.Validate());
+  if (auto states = StatesOf(config); !states.empty()) {
+    layout.AddStates(std::move(states));
+    BATON_RETURN_IF_ERROR(layout.Validate());
+  }
   backend::StepLimits& limits = shape.limits;
   limits.max_rows = std::max(options.max_num_batched_tokens, options.max_num_seqs);
   limits.max_sequences = options.max_num_seqs;
   limits.max_logit_rows = options.max_num_seqs;
   limits.max_positions = options.max_model_len > 0 ? options.max_model_len : config.max_positions;
-  for (const model::LayerSpec& each : config.layers) {
-    limits.query_heads = std::max(limits.query_heads, each.attention().query_heads);
+  for (const model::AttentionSpec* each : attention) {
+    limits.query_heads = std::max(limits.query_heads, each->query_heads);
   }
   limits.kv_heads = layer.kv_heads;
   limits.head_dim = layer.head_dim;
@@ -139,6 +164,25 @@ absl::StatusOr<EngineShape> ShapeOf(const model::ModelConfig& config, const Engi
   limits.vocab_size = config.vocab_size;
   model::SetMatrixLimits(config, &limits);
   return shape;
+}
+
+void SetPlaces(const kv::KvLayout& layout, backend::KvPool* pool) {
+  const kv::KvPages pages = layout.Pages();
+  pool->tables = pages.tables();
+  for (const auto [table, slot] : pages.places) pool->places.push_back({table, slot});
+  if (!layout.recurrent()) return;
+  pool->state_tables = pages.window_tables;
+  for (size_t layer = 0; layer < pages.states.size(); ++layer) {
+    backend::LayerState& state = pool->states.emplace_back();
+    for (size_t plane = 0; plane < pages.states[layer].size(); ++plane) {
+      const auto& [spot_units, spots] = pages.states[layer][plane];
+      backend::StatePlane& to = state.emplace_back();
+      to.lanes = layout.states[layer][plane].lanes;
+      to.depth = layout.states[layer][plane].depth;
+      to.spot_units = spot_units;
+      for (const auto& [table, offset] : spots) to.spots.push_back({table, offset});
+    }
+  }
 }
 
 MemoryDemand DemandOf(const model::ModelConfig& config, const EngineShape& shape,

@@ -32,6 +32,9 @@ struct EngineShape {
 absl::StatusOr<EngineShape> ShapeOf(const model::ModelConfig& config, const EngineOptions& options,
                                     backend::DType activation);
 
+// Sets where a pool of this layout has its layers' KV and states. REQUIRES: layout.windowed().
+void SetPlaces(const kv::KvLayout& layout, backend::KvPool* pool);
+
 // Sets all fields except those that only the device or the weight files know: kernel_bytes,
 // free_bytes and stored_embedding. `config` must outlive the result.
 MemoryDemand DemandOf(const model::ModelConfig& config, const EngineShape& shape,

@@ -58,7 +58,7 @@ int64_t MemoryPlan::pages_of(int64_t tokens) const {
 }
 
 int64_t MemoryPlan::kv_tokens() const {
-  return shape.MostBlocks(page_count, shape.window_blocks + 2) * block_tokens;
+  return shape.MostBlocks(page_count, shape.LeastWindows()) * block_tokens;
 }
 
 int64_t MemoryPlan::sent_bytes(int64_t tokens) const {
@@ -100,7 +100,8 @@ MemoryPlan FixedMemory(const MemoryDemand& demand) {
   plan.shape = demand.layout.Shape();
   plan.page_bytes = demand.layout.PageBytes();
   plan.block_tokens = demand.layout.block_tokens;
-  plan.token_bytes = demand.layout.BlockBytes() / plan.block_tokens;
+  plan.token_bytes =
+      demand.layout.attention_layers() * demand.layout.ChunkBytes() / plan.block_tokens;
   plan.max_positions = limits.max_positions;
   return plan;
 }
@@ -112,7 +113,11 @@ absl::StatusOr<MemoryPlan> PlanPool(const MemoryDemand& demand) {
   const backend::StepLimits& limits = demand.limits;
   MemoryPlan plan = FixedMemory(demand);
   const int pages_a_block = plan.shape.pages();
-  plan.page_count = int64_t{demand.num_blocks} * pages_a_block;
+  // A state is no block's: each sequence needs two, and may leave snapshots.
+  plan.page_count = plan.shape.recurrent && demand.num_blocks > 0
+                        ? plan.shape.PagesOf(demand.num_blocks, 0) +
+                              int64_t{3} * limits.max_sequences * plan.shape.window_pages
+                        : int64_t{demand.num_blocks} * pages_a_block;
   if (plan.page_count == 0 && (demand.kv_cache_bytes > 0 || !demand.free_bytes)) {
     const int64_t bytes = demand.kv_cache_bytes > 0 ? demand.kv_cache_bytes : kDefaultKvCacheBytes;
     plan.page_count = bytes / plan.page_bytes;
@@ -134,8 +139,9 @@ absl::StatusOr<MemoryPlan> PlanPool(const MemoryDemand& demand) {
   if (plan.page_count == 0) {
     const int64_t left = *demand.free_bytes - plan.fixed_bytes();
     const int64_t least_tokens = std::min(limits.max_rows, limits.max_positions);
+    const int64_t least_blocks = (least_tokens + plan.block_tokens - 1) / plan.block_tokens;
     const int64_t least =
-        (least_tokens + plan.block_tokens - 1) / plan.block_tokens * pages_a_block;
+        plan.shape.recurrent ? plan.shape.LeastPages(least_blocks) : least_blocks * pages_a_block;
     plan.page_count = std::clamp<int64_t>(left / plan.page_bytes, least, kMostPages);
   }
   if (plan.fixed_bytes() + plan.kv_bytes() > *demand.free_bytes) {

@@ -75,18 +75,18 @@ struct MemoryPlan {
   std::string ToString() const;
 };
 
-// Returns what is needed whatever the pool's size: page_count stays 0. If the demand
-// leaves experts_on_host open: with those of all layers in the host's memory.
+// Returns what is needed whatever the pool's size: page_count stays 0. If the demand does not say
+// how many layers' experts are in the host's memory, those of all layers are.
 MemoryPlan FixedMemory(const MemoryDemand& demand);
 
 // Returns the plan with the requested pool. Without a request, the pool is the largest that fits,
-// or of kDefaultKvCacheBytes if no bound is known. If the demand leaves open how many layers'
-// experts are kept in the host's memory, it is as few as leave room for the requested pool, or else
-// for one sequence of max_positions tokens or, if that is too much whatever the number, for one
-// step's tokens; none where no bound is known. RESOURCE_EXHAUSTED
-// (MODEL_TOO_LARGE), with every summand and what to lower, if the requested blocks, or else those
-// of one step's tokens, do not fit. INVALID_ARGUMENT (KV_POOL_SIZE) for a pool of no block, or of
-// 2^31 or more. REQUIRES: num_blocks and kv_cache_bytes are not negative.
+// or of kDefaultKvCacheBytes if no bound is known. If the demand does not say how many layers'
+// experts are in the host's memory, the plan takes the smallest number that leaves room for the
+// requested pool. Without a request it leaves room for one sequence of max_positions tokens or, if
+// no number does, for one step's tokens. Where no bound is known, the number is 0.
+// RESOURCE_EXHAUSTED (MODEL_TOO_LARGE), with every summand and what to lower, if the requested
+// blocks, or else those of one step's tokens, do not fit. INVALID_ARGUMENT (KV_POOL_SIZE) for a
+// pool of no block, or of 2^31 or more. REQUIRES: num_blocks and kv_cache_bytes are not negative.
 absl::StatusOr<MemoryPlan> PlanMemory(const MemoryDemand& demand);
 
 }  // namespace baton::engine

@@ -65,26 +65,41 @@ BlockShape BlockLease::shape() const { return pool_ == nullptr ? BlockShape() : 
 int BlockLease::page_count() const {
   if (empty()) return 0;
   const BlockShape& shape = pool_->shape();
-  const auto windowed = std::count(windows_.begin(), windows_.end(), 1);
-  return size() * shape.full_pages + static_cast<int>(windowed) * shape.window_pages;
+  return size() * shape.full_pages + window_count() * shape.window_pages;
 }
 
 std::vector<int32_t> BlockLease::PagesOf(int index) const { return Tables(index, index + 1); }
 
 std::vector<int32_t> BlockLease::Tables(int begin, int end) const {
+  return Tables(begin, end, shape().pages());
+}
+
+std::vector<int32_t> BlockLease::FullTables(int begin, int end) const {
+  return Tables(begin, end, shape().full_pages);
+}
+
+std::vector<int32_t> BlockLease::Tables(int begin, int end, int tables) const {
   BATON_CHECK(0 <= begin && begin <= end && end <= size())
       << "[" << begin << ", " << end << ") of " << size() << " blocks";
   if (begin == end) return {};
   if (pool_->one_page()) return {ids_.begin() + begin, ids_.begin() + end};
-  const BlockShape& shape = pool_->shape();
-  const int count = end - begin;
-  std::vector<int32_t> tables(size_t{1} * shape.pages() * count, -1);
+  const int full = pool_->shape().full_pages, count = end - begin;
+  std::vector<int32_t> all(size_t{1} * tables * count, -1);
   for (int i = 0; i < count; ++i) {
     const int32_t* const pages = pool_->PagesOf(ids_[begin + i]);
-    const int own = has_window(begin + i) ? shape.pages() : shape.full_pages;
-    for (int table = 0; table < own; ++table) tables[size_t{1} * table * count + i] = pages[table];
+    for (int table = 0; table < full; ++table) all[size_t{1} * table * count + i] = pages[table];
+    if (!has_window(begin + i)) continue;
+    const absl::Span<const int32_t> window = WindowPagesOf(begin + i);
+    for (int table = full; table < tables; ++table) {
+      all[size_t{1} * table * count + i] = window[table - full];
+    }
   }
-  return tables;
+  return all;
+}
+
+absl::Span<const int32_t> BlockLease::WindowPagesOf(int index) const {
+  BATON_CHECK(has_window(index)) << "block " << index;
+  return pool_->window_pages_[ids_[index]];
 }
 
 BlockLease BlockLease::Share(int begin, int end, BlockUse use, int window_begin) const {
@@ -172,6 +187,24 @@ int BlockLease::AddWindows(int begin, int end) {
   return end;
 }
 
+void BlockLease::MoveWindow(int from, int to) {
+  BATON_CHECK(has_window(from) && !has_window(to)) << from << " to " << to;
+  BATON_CHECK_EQ(pool_->WindowRefCount(ids_[from]), 1) << "block " << ids_[from];
+  BATON_CHECK_EQ(pool_->WindowRefCount(ids_[to]), 0) << "block " << ids_[to];
+  DropWindow(from);
+  BATON_CHECK_EQ(AddWindows(to, to + 1), to + 1);
+}
+
+int BlockLease::window_count() const {
+  return static_cast<int>(std::count(windows_.begin(), windows_.end(), 1));
+}
+
+int BlockLease::LastWindow() const {
+  int index = static_cast<int>(windows_.size()) - 1;
+  while (index >= windows_from_ && windows_[index] == 0) --index;
+  return index >= windows_from_ ? index : -1;
+}
+
 void BlockLease::ShareWindows(const BlockLease& other, int begin, int end) {
   for (int i = begin; i < end; ++i) {
     BATON_CHECK_EQ(ids_[i], other.ids_[i]) << "another block at " << i;
@@ -230,8 +263,11 @@ BlockPool::BlockPool(int page_count, const BlockShape& shape) : shape_(shape) {
   for (BlockId id = block_count - 1; id >= 0; --id) free_.push_back(id);
   counts_.total = counts_.free = page_count;
   if (one_page()) return;
-  if (shape.windowed()) window_references_.resize(block_count, References{});
-  pages_.resize(size_t{1} * block_count * shape.pages(), -1);
+  if (shape.windowed()) {
+    window_references_.resize(block_count, References{});
+    window_pages_.resize(block_count);
+  }
+  pages_.resize(size_t{1} * block_count * shape.full_pages, -1);
   free_pages_.reserve(page_count);
   for (int32_t page = page_count - 1; page >= 0; --page) free_pages_.push_back(page);
 }
@@ -254,7 +290,7 @@ absl::StatusOr<BlockLease> BlockPool::Acquire(int count, BlockUse use, int windo
   free_.resize(free_.size() - count);
   std::vector<uint8_t> windows(shape_.windowed() ? count : 0, 0);
   for (int i = 0; i < count; ++i) {
-    if (!one_page()) TakePages(PagesOf(ids[i]), shape_.full_pages);
+    if (!one_page()) TakePages({PagesOf(ids[i]), static_cast<size_t>(shape_.full_pages)});
     AddReference(ids[i], use);
     if (!shape_.windowed() || i < window_begin || i >= window_end) continue;
     AddWindowReference(ids[i], use);
@@ -270,11 +306,6 @@ int BlockPool::RefCount(BlockId id) const {
 
 int BlockPool::WindowRefCount(BlockId id) const {
   return window_references_.empty() ? 0 : Sum(window_references_[id]);
-}
-
-int BlockPool::PageCount(BlockId id) const {
-  return RefCount(id) == 0 ? 0
-                           : shape_.full_pages + (WindowRefCount(id) > 0 ? shape_.window_pages : 0);
 }
 
 void BlockPool::SetShareListener(std::function<void(BlockId, bool shared)> listener,
@@ -294,15 +325,17 @@ int& BlockPool::CountFor(const References& references, BlockCounts& counts) {
   return counts.free;
 }
 
-void BlockPool::TakePages(int32_t* first, int count) {
-  for (int i = 0; i < count; ++i) {
-    first[i] = free_pages_.back();
+void BlockPool::TakePages(absl::Span<int32_t> pages) {
+  for (int32_t& page : pages) {
+    page = free_pages_.back();
     free_pages_.pop_back();
   }
 }
 
-void BlockPool::FreePages(int32_t* first, int count) {
-  for (int i = count - 1; i >= 0; --i) free_pages_.push_back(std::exchange(first[i], -1));
+void BlockPool::FreePages(absl::Span<int32_t> pages) {
+  for (auto page = pages.rbegin(); page != pages.rend(); ++page) {
+    free_pages_.push_back(std::exchange(*page, -1));
+  }
 }
 
 void BlockPool::AddReference(BlockId id, BlockUse use) {
@@ -322,7 +355,7 @@ void BlockPool::DropReference(BlockId id, BlockUse use) {
   const int left = Sum(references);
   if (left == 0) {
     BATON_CHECK_EQ(WindowRefCount(id), 0) << "block " << id;
-    if (!one_page()) FreePages(PagesOf(id), shape_.full_pages);
+    if (!one_page()) FreePages({PagesOf(id), static_cast<size_t>(shape_.full_pages)});
     free_.push_back(id);
   }
   if (share_listener_ && left == 1) share_listener_(id, false);
@@ -339,7 +372,10 @@ void BlockPool::ChangeUse(BlockId id, BlockUse from, BlockUse to) {
 
 void BlockPool::AddWindowReference(BlockId id, BlockUse use) {
   References& references = window_references_[id];
-  if (Sum(references) == 0) TakePages(PagesOf(id) + shape_.full_pages, shape_.window_pages);
+  if (Sum(references) == 0) {
+    window_pages_[id].resize(shape_.window_pages);
+    TakePages(absl::MakeSpan(window_pages_[id]));
+  }
   CountFor(references, counts_) -= shape_.window_pages;
   ++references[Index(use)];
   CountFor(references, counts_) += shape_.window_pages;
@@ -353,7 +389,10 @@ void BlockPool::DropWindowReference(BlockId id, BlockUse use) {
   --references[Index(use)];
   CountFor(references, counts_) += shape_.window_pages;
   const int left = Sum(references);
-  if (left == 0) FreePages(PagesOf(id) + shape_.full_pages, shape_.window_pages);
+  if (left == 0) {
+    FreePages(absl::MakeSpan(window_pages_[id]));
+    window_pages_[id] = {};
+  }
   if (window_listener_ && left == 1) window_listener_(id, false);
 }
 
@@ -409,14 +448,17 @@ void BlockPool::CheckIntegrity() const {
   for (const int32_t page : free_pages_) see(page);
   BATON_CHECK_EQ(static_cast<int>(free_pages_.size()), counts_.free);
   for (BlockId id = 0; id < block_count(); ++id) {
-    const int own = PageCount(id);
-    for (int table = 0; table < shape_.pages(); ++table) {
-      if (table < own) {
+    for (int table = 0; table < shape_.full_pages; ++table) {
+      if (RefCount(id) > 0) {
         see(PagesOf(id)[table]);
       } else {
         BATON_CHECK_EQ(PagesOf(id)[table], -1);
       }
     }
+    if (!shape_.windowed()) continue;
+    BATON_CHECK_EQ(static_cast<int>(window_pages_[id].size()),
+                   WindowRefCount(id) > 0 ? shape_.window_pages : 0);
+    for (const int32_t page : window_pages_[id]) see(page);
   }
 }
 

@@ -7,6 +7,10 @@
 // own: a sequence that has left a block behind drops them with DropWindows, and keeps the rest of
 // the block. Without such layers a block is one page, and has the page's id.
 //
+// States. Where a model has recurrent layers, a block's window pages hold their state behind the
+// block's last token, or behind the last one so far. Few blocks have such pages: the one that a
+// sequence writes to, and those of snapshots, at which a cached prefix can be used.
+//
 // Thread: a pool and all its leases belong to one scheduler loop; unsynchronized.
 #ifndef BATON_COMMON_KV_BLOCK_POOL_H_
 #define BATON_COMMON_KV_BLOCK_POOL_H_
@@ -18,6 +22,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace baton::kv {
 
@@ -47,6 +52,8 @@ struct BlockShape {
   int window_pages = 0;
   // How many blocks before a token have KV that it may need in window pages.
   int window_blocks = 0;
+  // Window pages hold states: window_blocks is 1.
+  bool recurrent = false;
 
   int pages() const { return full_pages + window_pages; }
   bool windowed() const { return window_pages > 0; }
@@ -59,24 +66,40 @@ struct BlockShape {
   int FirstWindowBlockAt(int position, int block_tokens) const {
     return FirstWindowBlock((position + 1) / block_tokens);
   }
+  // The first block whose window pages the token at `position` sees.
+  int FirstSeenBlock(int position, int block_tokens) const {
+    if (!recurrent) return FirstWindowBlockAt(position, block_tokens);
+    return position == 0 ? 0 : (position - 1) / block_tokens;
+  }
+  // The first of a sequence's blocks whose window pages are to be brought, so that it goes on
+  // behind `tokens` tokens, the last of which may be computed again unless there are states.
+  int FirstBroughtBlock(int tokens, int block_tokens) const {
+    return recurrent ? (tokens - 1) / block_tokens : FirstWindowBlock((tokens - 1) / block_tokens);
+  }
   // The pages of a sequence of so many blocks that has window pages in `windowed` of them.
   int64_t PagesOf(int64_t blocks, int64_t windowed) const {
     return blocks * full_pages + (windowed < blocks ? windowed : blocks) * window_pages;
   }
-  // The pages that a sequence of so many blocks needs to grow block by block.
-  int64_t LeastPages(int64_t blocks) const { return PagesOf(blocks, window_blocks + 2); }
+  // How many blocks with window pages a sequence needs to grow block by block; with states, its own
+  // and the one behind its last whole block.
+  int64_t LeastWindows() const { return recurrent ? 2 : int64_t{window_blocks} + 2; }
+  // The pages that a sequence of so many blocks needs to do so.
+  int64_t LeastPages(int64_t blocks) const { return PagesOf(blocks, LeastWindows()); }
   // The most blocks of which PagesOf(blocks, windowed) is at most `pages`.
   int64_t MostBlocks(int64_t pages, int64_t windowed) const {
     const int64_t all = windowed * (full_pages + window_pages);
     return pages < all ? pages / (full_pages + window_pages)
                        : (pages - windowed * window_pages) / full_pages;
   }
+  // The state that a chunk goes on from, and the one that it leaves.
+  static constexpr int kComputedStates = 2;
   // How many blocks with window pages a sequence of so many blocks holds that is computed in chunks
   // of up to `chunk_blocks`: those before a chunk that it needs, and the chunk's; fewer where the
   // sequence would then take more than half of a pool of so many pages.
   int ComputedWindows(int64_t blocks, int chunk_blocks, int64_t pages) const {
     if (!windowed()) return 0;
-    const int64_t least = int64_t{window_blocks} + 2;
+    if (recurrent) return kComputedStates;
+    const int64_t least = LeastWindows();
     const int64_t most = int64_t{window_blocks} + chunk_blocks;
     const int64_t in_half = (pages / 2 - blocks * full_pages) / window_pages;
     return static_cast<int>(in_half < least ? least : in_half < most ? in_half : most);
@@ -112,6 +135,10 @@ class BlockLease {
   // The pages of the blocks [begin, end) as [table][block], in the same way. For pools whose blocks
   // are pages: their ids.
   std::vector<int32_t> Tables(int begin, int end) const;
+  // The same without window pages.
+  std::vector<int32_t> FullTables(int begin, int end) const;
+  // The window pages of block `index`. REQUIRES: has_window(index).
+  absl::Span<const int32_t> WindowPagesOf(int index) const;
 
   // Returns new references to the blocks at [begin, end), and to the window pages, as far as this
   // lease has them, of those at [window_begin, end). REQUIRES: 0 <= begin <= end <= size().
@@ -133,6 +160,12 @@ class BlockLease {
   // pages are free. Returns the first block of the range that has none; `end` if all have.
   // REQUIRES: no other lease refers to window pages of those blocks.
   int AddWindows(int begin, int end);
+  // Moves the window pages of block `from` to block `to`, which has none. REQUIRES: no other lease
+  // refers to window pages of either.
+  void MoveWindow(int from, int to);
+  int window_count() const;  // blocks with window pages
+  // The last block with window pages; -1: there is none.
+  int LastWindow() const;
   // Refers to the window pages that `other` has of the blocks [begin, end), too, which both have at
   // these indexes.
   void ShareWindows(const BlockLease& other, int begin, int end);
@@ -154,6 +187,7 @@ class BlockLease {
   // block of the same tokens and to its window pages instead. The prefix cache calls it.
   void Replace(int index, const BlockLease& other, int other_index);
   void DropWindow(int index);
+  std::vector<int32_t> Tables(int begin, int end, int tables) const;
 
   void TakeFrom(BlockLease& other) noexcept;
   void Join(BlockPool* pool);  // enters the pool's list of leases
@@ -224,19 +258,19 @@ class BlockPool {
   void DropWindowReference(BlockId id, BlockUse use);
   void ChangeWindowUse(BlockId id, BlockUse from, BlockUse to);
   bool one_page() const { return shape_.pages() == 1; }
-  int32_t* PagesOf(BlockId id) { return &pages_[size_t{1} * id * shape_.pages()]; }
-  const int32_t* PagesOf(BlockId id) const { return &pages_[size_t{1} * id * shape_.pages()]; }
-  // Returns how many pages the block has now.
-  int PageCount(BlockId id) const;
-  void TakePages(int32_t* first, int count);
-  void FreePages(int32_t* first, int count);
+  int32_t* PagesOf(BlockId id) { return &pages_[size_t{1} * id * shape_.full_pages]; }
+  const int32_t* PagesOf(BlockId id) const { return &pages_[size_t{1} * id * shape_.full_pages]; }
+  void TakePages(absl::Span<int32_t> pages);
+  void FreePages(absl::Span<int32_t> pages);
 
   const BlockShape shape_;
   std::vector<References> references_;         // by BlockId
   std::vector<References> window_references_;  // likewise, of pools with window pages
   std::vector<BlockId> free_;                  // a stack, its top at the back
-  // Where a block has several pages: by BlockId, those of each table, -1: none; and a stack.
+  // Where a block has several pages: by BlockId, those of each full table, -1: none; its window
+  // pages, empty: none; and a stack.
   std::vector<int32_t> pages_;
+  std::vector<std::vector<int32_t>> window_pages_;
   std::vector<int32_t> free_pages_;
   BlockCounts counts_;
   BlockLease* leases_ = nullptr;  // head of the list of live leases, so that they can be audited

@@ -15,6 +15,11 @@ namespace {
 
 // Far above any model, and small enough that BlockBytes() stays below 2^48.
 constexpr int kMaxLayers = 4096;
+constexpr int kMaxPieces = 1 << 16;
+constexpr int kMaxPlanes = 4;
+constexpr int64_t kMaxLanes = int64_t{1} << 24;
+constexpr int kMaxDepth = 1 << 12;
+constexpr int64_t kStateLanes = 16;  // backend::kStateLanes
 constexpr int kMaxKvHeads = 1024;
 constexpr int kMaxHeadDim = 4096;
 constexpr int kBlockTokensStep = 16;
@@ -59,8 +64,8 @@ int WindowBlocks(const KvLayout& layout) {
 // this share of the layers.
 constexpr double kMostPadding = 0.05;
 
-int LayersPerPage(int full, int windowed) {
-  if (windowed == 0) return full;
+int LayersPerPage(int full, int windowed, bool recurrent) {
+  if (windowed == 0 || recurrent) return full;
   const auto padded = [](int layers, int a_page) {
     return (layers + a_page - 1) / a_page * a_page;
   };
@@ -78,8 +83,58 @@ const DtypeFacts* RoundedFrom(const KvLayout& layout) {
   return source;
 }
 
+// Lays planes down unit by unit: a group of units that lie together does not cross pages. Small
+// groups leave little of a page empty, and large ones keep the tables of spots short.
+class StatePacker {
+ public:
+  explicit StatePacker(int64_t page_bytes) : page_bytes_(page_bytes) {}
+
+  KvPages::Plane Pack(const StateShape& shape) {
+    const int64_t units = shape.lanes / kStateLanes, unit_bytes = UnitBytes(shape);
+    KvPages::Plane plane;
+    plane.spot_units =
+        static_cast<int>(std::clamp<int64_t>(page_bytes_ / kGroupsOfPage / unit_bytes, 1, units));
+    for (int64_t unit = 0; unit < units; unit += plane.spot_units) {
+      const int64_t bytes = std::min<int64_t>(plane.spot_units, units - unit) * unit_bytes;
+      if (offset_ + bytes > page_bytes_) {
+        ++page_;
+        offset_ = 0;
+      }
+      plane.spots.push_back({page_, offset_});
+      offset_ += bytes;
+    }
+    return plane;
+  }
+  int64_t end_bytes() const { return page_ * page_bytes_ + offset_; }
+
+  static int64_t UnitBytes(const StateShape& shape) {
+    return kStateLanes * static_cast<int64_t>(sizeof(float)) * shape.depth;
+  }
+
+ private:
+  static constexpr int64_t kGroupsOfPage = 32;
+  const int64_t page_bytes_;
+  int page_ = 0;
+  int64_t offset_ = 0;
+};
+
+// The pieces that a state takes, of pages with so many chunks.
+int PiecesOf(const std::vector<std::vector<StateShape>>& states, int64_t chunk_bytes,
+             int layers_per_page) {
+  StatePacker packer(chunk_bytes * layers_per_page);
+  for (const auto& layer : states) {
+    for (const StateShape& shape : layer) packer.Pack(shape);
+  }
+  return static_cast<int>((packer.end_bytes() + chunk_bytes - 1) / chunk_bytes);
+}
+
 // E.g. ", 29 layers with windows of up to 1024".
-std::string WindowsText(const std::vector<int>& windows) {
+std::string WindowsText(const KvLayout& layout) {
+  const std::vector<int>& windows = layout.windows;
+  if (layout.recurrent()) {
+    return absl::StrCat(", of them ", layout.state_pieces(), " for the state of ",
+                        layout.states.size(), " recurrent layers");
+  }
   if (windows.empty()) return "";
   const auto full = std::count(windows.begin(), windows.end(), 0);
   return absl::StrCat(", ", static_cast<int64_t>(windows.size()) - full,
@@ -102,8 +157,42 @@ std::optional<KvDtype> ParseKvDtype(absl::string_view name) {
   return std::nullopt;
 }
 
+namespace {
+
+// Of a layout whose other fields are valid.
+absl::Status CheckStates(const KvLayout& layout) {
+  if (!layout.recurrent()) return absl::OkStatus();
+  const int attention = layout.attention_layers();
+  for (const std::vector<StateShape>& layer : layout.states) {
+    BATON_RETURN_IF_ERROR(
+        CheckRange("states.planes", static_cast<int>(layer.size()), 1, kMaxPlanes));
+    for (const StateShape& shape : layer) {
+      BATON_RETURN_IF_ERROR(CheckRange("states.depth", shape.depth, 1, kMaxDepth));
+      if (shape.lanes < kStateLanes || shape.lanes > kMaxLanes || shape.lanes % kStateLanes != 0) {
+        return InvalidField("KV_LAYOUT_INVALID", "kv_layout.states.lanes",
+                            absl::StrCat("are ", shape.lanes, ", expected a multiple of ",
+                                         kStateLanes, " up to ", kMaxLanes));
+      }
+      const int64_t page_bytes = attention * layout.ChunkBytes();
+      if (StatePacker::UnitBytes(shape) > page_bytes) {
+        return InvalidField("KV_LAYOUT_INVALID", "kv_layout.states.depth",
+                            absl::StrCat("is ", shape.depth, ", expected at most what a page of ",
+                                         page_bytes, " bytes holds of ", kStateLanes, " lanes"));
+      }
+    }
+  }
+  const int pieces = PiecesOf(layout.states, layout.ChunkBytes(), attention);
+  if (pieces == layout.state_pieces()) return absl::OkStatus();
+  return InvalidField(
+      "KV_LAYOUT_INVALID", "kv_layout.layers",
+      absl::StrCat("have ", layout.state_pieces(), " pieces of a state, expected ", pieces));
+}
+
+}  // namespace
+
 absl::Status KvLayout::Validate() const {
-  BATON_RETURN_IF_ERROR(CheckRange("layers", layers, 1, kMaxLayers));
+  BATON_RETURN_IF_ERROR(
+      CheckRange("layers", layers, 1, recurrent() ? kMaxLayers + kMaxPieces : kMaxLayers));
   BATON_RETURN_IF_ERROR(CheckRange("kv_heads", kv_heads, 1, kMaxKvHeads));
   BATON_RETURN_IF_ERROR(CheckRange("head_dim", head_dim, 1, kMaxHeadDim));
   BATON_RETURN_IF_ERROR(CheckRange("latent_dim", latent_dim, 0, head_dim));
@@ -142,6 +231,7 @@ absl::Status KvLayout::Validate() const {
                           "are of all layers, expected a layer without one");
     }
   }
+  BATON_RETURN_IF_ERROR(CheckStates(*this));
   return CheckRange("format_version", format_version, kKvFormatVersion, kKvFormatVersion);
 }
 
@@ -160,7 +250,7 @@ KvPages KvLayout::Pages() const {
   const int full =
       windowed() ? static_cast<int>(std::count(windows.begin(), windows.end(), 0)) : layers;
   KvPages pages;
-  pages.layers_per_page = LayersPerPage(full, layers - full);
+  pages.layers_per_page = LayersPerPage(full, layers - full, recurrent());
   const auto tables = [&pages](int of) {
     return (of + pages.layers_per_page - 1) / pages.layers_per_page;
   };
@@ -173,25 +263,47 @@ KvPages KvLayout::Pages() const {
     pages.places.push_back({(is_full ? 0 : pages.full_tables) + index / pages.layers_per_page,
                             index % pages.layers_per_page});
   }
+  const int64_t chunk = ChunkBytes();
+  StatePacker packer(pages.layers_per_page * chunk);
+  for (const std::vector<StateShape>& layer : states) {
+    std::vector<KvPages::Plane>& planes = pages.states.emplace_back();
+    for (const StateShape& shape : layer) planes.push_back(packer.Pack(shape));
+    pages.pieces_behind.push_back(static_cast<int>(packer.end_bytes() / chunk));
+  }
+  if (recurrent()) pages.pieces_behind.back() = state_pieces();
   return pages;
 }
 
 BlockShape KvLayout::Shape() const {
   const KvPages pages = Pages();
-  return {pages.full_tables, pages.window_tables, WindowBlocks(*this)};
+  return {pages.full_tables, pages.window_tables, WindowBlocks(*this), recurrent()};
+}
+
+void KvLayout::AddStates(std::vector<std::vector<StateShape>> of_layers) {
+  BATON_CHECK(windows.empty() && states.empty() && !of_layers.empty());
+  const int pieces = PiecesOf(of_layers, ChunkBytes(), layers);
+  windows.assign(static_cast<size_t>(layers), 0);
+  windows.resize(static_cast<size_t>(layers + pieces), 1);
+  layers += pieces;
+  states = std::move(of_layers);
+}
+
+int KvLayout::state_pieces() const {
+  return recurrent() ? static_cast<int>(std::count(windows.begin(), windows.end(), 1)) : 0;
 }
 
 int64_t KvLayout::PageBytes() const { return Pages().layers_per_page * ChunkBytes(); }
 
-int KvLayout::FirstNeededBlock(int layer, int blocks) const {
+int KvLayout::FirstNeededBlock(int layer, int blocks, int end) const {
   if (window(layer) == 0) return 0;
+  if (recurrent()) return std::max(0, end - 1);
   return BlockShape{.window_blocks = WindowBlocks(*this)}.FirstWindowBlock(blocks);
 }
 
 int64_t KvLayout::NeededBytes(int first_block, int end, int blocks) const {
   int64_t chunks = 0;
   for (int layer = 0; layer < layers; ++layer) {
-    chunks += std::max(0, end - std::max(first_block, FirstNeededBlock(layer, blocks)));
+    chunks += std::max(0, end - std::max(first_block, FirstNeededBlock(layer, blocks, end)));
   }
   return chunks * ChunkBytes();
 }
@@ -235,6 +347,12 @@ uint64_t KvLayout::Fingerprint() const {
   if (dequantized) AppendLittleEndian(uint32_t{1}, &bytes);
   bytes.insert(bytes.end(), numerics.begin(), numerics.end());
   for (const int window : windows) AppendLittleEndian(static_cast<uint32_t>(window), &bytes);
+  for (const std::vector<StateShape>& layer : states) {
+    for (const auto& [lanes, depth] : layer) {
+      AppendLittleEndian(static_cast<uint32_t>(lanes), &bytes);
+      AppendLittleEndian(static_cast<uint32_t>(depth), &bytes);
+    }
+  }
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
@@ -254,8 +372,8 @@ std::string KvLayout::DtypeText() const {
 std::string KvLayout::ToString() const {
   return absl::StrCat(layers, " layers, ", kv_heads, " kv heads of ", head_dim,
                       latent_dim > 0 ? absl::StrCat(" with latents of ", latent_dim) : "", ", ",
-                      block_tokens, "-token blocks, ", DtypeText(), WindowsText(windows),
-                      ", format ", format_version, numerics.empty() ? "" : ", by ", numerics);
+                      block_tokens, "-token blocks, ", DtypeText(), WindowsText(*this), ", format ",
+                      format_version, numerics.empty() ? "" : ", by ", numerics);
 }
 
 }  // namespace baton::kv

@@ -29,18 +29,40 @@ inline constexpr int kKvFormatVersion = 1;
 // sliding window, whose pages are freed when a sequence has left them behind. A block has one page
 // of each of its tables: first those of the layers without a window. Where no layer has a window, a
 // block is one page.
+//
+// A state of recurrent layers lies in pages of its own, cut into pieces of a chunk's size. Memory
+// and transfers count the pieces as layers with a window of one token.
 struct KvPages {
   struct Place {
     int table = 0;  // of the layer's page among a block's
     int slot = 0;   // of the layer's chunk in the page
   };
+  // Where the units of a plane are (backend::StatePlane): spot_units of them at each spot.
+  struct Plane {
+    struct Spot {
+      int table = 0;  // of the page among the state's
+      int64_t offset = 0;
+    };
+    int spot_units = 0;
+    std::vector<Spot> spots;
+  };
 
   int layers_per_page = 0;
-  int full_tables = 0;        // of layers without a window, 1 or more
-  int window_tables = 0;      // of layers with one
-  std::vector<Place> places;  // by layer
+  int full_tables = 0;                     // of layers without a window, 1 or more
+  int window_tables = 0;                   // of layers with one, or of states
+  std::vector<Place> places;               // by layer
+  std::vector<std::vector<Plane>> states;  // by recurrent layer
+  // By recurrent layer: so many pieces of a state are whole once that layer is computed.
+  std::vector<int> pieces_behind;
 
   int tables() const { return full_tables + window_tables; }
+};
+
+// A part of a recurrent layer's state, of float32: backend::StatePlane.
+struct StateShape {
+  int64_t lanes = 0;
+  int depth = 0;
+  bool operator==(const StateShape& other) const = default;
 };
 
 // A block holds block_tokens tokens of all layers, a chunk of each. A chunk is [K,V][kv head] of
@@ -48,7 +70,7 @@ struct KvPages {
 // a quantised dtype it is followed by [block_tokens] of (scale, zero) in float16 (backend::KvFormat
 // has the arithmetic).
 struct KvLayout {
-  int layers = 0;
+  int layers = 0;  // with KV, and then the pieces of a state
   int kv_heads = 0;
   int head_dim = 0;
   int block_tokens = 16;
@@ -72,6 +94,11 @@ struct KvLayout {
   // Not 0: latent attention (arXiv 2405.04434), where V of a token is the first so many elements of
   // its K, and is not stored apart.
   int latent_dim = 0;
+  // By recurrent layer; set by AddStates.
+  std::vector<std::vector<StateShape>> states = {};
+
+  // Adds the states of recurrent layers to a layout of attention layers without windows.
+  void AddStates(std::vector<std::vector<StateShape>> of_layers);
 
   // INVALID_ARGUMENT, naming the field, its value and its range. Layouts from files and peers pass
   // through here first; a valid one overflows in none of the sums below.
@@ -83,13 +110,18 @@ struct KvLayout {
   int64_t BlockBytes() const;  // one block, all layers
   bool windowed() const { return !windows.empty(); }
   int window(int layer) const { return windows.empty() ? 0 : windows[layer]; }
+  bool recurrent() const { return !states.empty(); }
+  // The pieces of a state are the last of the layers.
+  int state_pieces() const;
+  int attention_layers() const { return layers - state_pieces(); }
   KvPages Pages() const;
   // What a BlockPool of such blocks is made with.
   BlockShape Shape() const;
   int64_t PageBytes() const;
-  // The first block of which a transfer sends the layer's KV to a worker that goes on behind
-  // `blocks` whole blocks: BlockShape::FirstWindowBlock of layers with a window, else 0.
-  int FirstNeededBlock(int layer, int blocks) const;
+  // The first of the blocks before `end` of which a transfer sends the layer's KV to a worker that
+  // goes on behind `blocks` whole blocks: BlockShape::FirstWindowBlock of layers with a window, the
+  // last one of pieces of a state, else 0.
+  int FirstNeededBlock(int layer, int blocks, int end) const;
   // The bytes of the chunks among the blocks [first_block, end) that are needed behind `blocks`
   // whole ones.
   int64_t NeededBytes(int first_block, int end, int blocks) const;
@@ -100,7 +132,8 @@ struct KvLayout {
   // XXH3-64 over the fields as little-endian int32, in the order above, but `latent_dim`, only if
   // it is not 0, behind `format_version`; `computed` only if it has more bits than dtype,
   // `weight_bits` and `dequantized` (with which both are there) only if they are not 0, then the
-  // bytes of `numerics`, last `windows`: the same on every machine.
+  // bytes of `numerics`, `windows`, last the lanes and depths of `states`: the same on every
+  // machine.
   uint64_t Fingerprint() const;
   // E.g. "bfloat16", "bfloat16 of float32", "int8 of bfloat16",
   // "bfloat16 with weights of 4 bits", "bfloat16 with dequantised weights".

@@ -20,7 +20,7 @@ struct KvSizes {
   // `first`.
   int PagesOf(int first, int end) const {
     const int blocks = std::max(0, end - first);
-    const int64_t pages = shape.PagesOf(blocks, int64_t{shape.window_blocks} + 2);
+    const int64_t pages = shape.LeastPages(blocks);
     return static_cast<int>(std::min<int64_t>(pages, std::numeric_limits<int>::max()));
   }
   // Blocks that would be as many bytes as those which such a worker gets of blocks [first, end).

@@ -11,6 +11,7 @@ namespace {
 constexpr XXH64_hash_t kRootSeed = 1;
 constexpr XXH64_hash_t kBlockSeed = 0;
 constexpr XXH64_hash_t kTierSeed = 2;
+constexpr XXH64_hash_t kSnapshotSeed = 3;
 
 void AppendSized(absl::string_view text, ByteString* bytes) {
   AppendLittleEndian(static_cast<uint64_t>(text.size()), bytes);
@@ -34,6 +35,12 @@ PrefixKey NextPrefixKey(PrefixKey parent, absl::Span<const int32_t> block_tokens
   AppendLittleEndian(parent, &bytes);
   for (int32_t token : block_tokens) AppendLittleEndian(static_cast<uint32_t>(token), &bytes);
   return XXH3_128bits_withSeed(bytes.data(), bytes.size(), kBlockSeed).low64;
+}
+
+PrefixKey SnapshotKey(PrefixKey block) {
+  ByteString bytes;
+  AppendLittleEndian(block, &bytes);
+  return XXH3_128bits_withSeed(bytes.data(), bytes.size(), kSnapshotSeed).low64;
 }
 
 PrefixKey TierKey(PrefixKey end, int segment_tokens) {

@@ -29,6 +29,9 @@ PrefixKey NextPrefixKey(PrefixKey parent, absl::Span<const int32_t> block_tokens
 std::vector<PrefixKey> PrefixKeys(PrefixKey root, absl::Span<const int32_t> tokens,
                                   int block_tokens);
 
+// By which a worker reports a snapshot of a state (block_pool.h), beside the key of its block.
+PrefixKey SnapshotKey(PrefixKey block);
+
 // By which a worker reports a segment of a prompt that its KV tiers have, beside the keys that its
 // prefix cache has. `end`: the key of the segment's last block. Segments of different lengths have
 // different keys.

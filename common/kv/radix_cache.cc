@@ -27,8 +27,16 @@ RadixCache::RadixCache(BlockPool& pool, int block_tokens, const RetentionLimits&
     : pool_(pool),
       block_tokens_(block_tokens),
       clock_(limits.clock),
-      retained_limit_(
-          static_cast<int>(pool.counts().total / pool.shape().pages() * limits.max_share)) {
+      // Where there are states, most blocks have none.
+      retained_limit_(static_cast<int>(
+          pool.counts().total /
+          (pool.shape().recurrent ? pool.shape().full_pages : pool.shape().pages()) *
+          limits.max_share)),
+      snapshot_limit_(
+          pool.shape().recurrent
+              ? std::max(2, static_cast<int>(limits.max_snapshot_share * pool.counts().total /
+                                             pool.shape().window_pages))
+              : 0) {
   BATON_CHECK_GT(block_tokens, 0);
   BATON_CHECK(limits.max_share >= 0 && limits.max_share <= 1);
   positions_.resize(pool.block_count());
@@ -102,7 +110,7 @@ void RadixCache::Insert(PrefixKey root, absl::Span<const int32_t> tokens,
   Node* node = ReachedNode(reach);
   Touch(node);
   TakeWindows({node, node->blocks.size(), reach.blocks}, blocks);
-  if (reach.blocks == full_blocks) return;
+  if (reach.blocks == full_blocks) return BoundSnapshots();
 
   // A leaf just touched in full may grow in place: all blocks of its edge keep one last use.
   const absl::Span<const int32_t> rest = tokens.subspan(size_t{1} * reach.blocks * block_tokens_);
@@ -110,6 +118,7 @@ void RadixCache::Insert(PrefixKey root, absl::Span<const int32_t> tokens,
   const bool grows = node->parent != nullptr && node->children.empty() && node->priority == 0;
   if (!grows) node = AddChild(node, rest.subspan(0, block_tokens_));
   Extend(node, rest, blocks.Share(reach.blocks, full_blocks, BlockUse::kCached));
+  BoundSnapshots();
 }
 
 int RadixCache::Evict(int page_count) {
@@ -123,7 +132,13 @@ int RadixCache::Evict(int page_count) {
     const Order inside = free_insides_.empty() ? kNone : free_insides_.begin()->first.first;
     const Order leaf = evictable_leaves_.empty() ? kNone : evictable_leaves_.begin()->first;
     const Order tail = free_tails_.empty() ? kNone : free_tails_.begin()->first.first;
-    if (inside <= std::min(leaf, tail) && inside != kNone) {
+    // Blocks behind the last snapshot of a path serve no prompt.
+    const bool serves_none = pool_.shape().recurrent && leaf != kNone &&
+                             leaf <= std::min(inside, tail) &&
+                             !EndsInSnapshot(*evictable_leaves_.begin()->second);
+    if (serves_none) {
+      evicted += TrimLeaf(evictable_leaves_.begin()->second, wanted);
+    } else if (inside <= std::min(leaf, tail) && inside != kNone) {
       evicted += DropFreeWindows(free_insides_.begin()->second, /*tail=*/false, wanted);
     } else if (leaf <= tail && leaf != kNone) {
       evicted += TrimLeaf(evictable_leaves_.begin()->second, wanted);
@@ -153,9 +168,18 @@ std::vector<PrefixKey> RadixCache::Keys() const {
     const Node* node = pending.back();
     pending.pop_back();
     keys.insert(keys.end(), node->keys.begin(), node->keys.end());
+    if (pool_.shape().recurrent) {
+      for (int i = 0; i < node->blocks.size(); ++i) {
+        if (node->blocks.has_window(i)) keys.push_back(SnapshotKey(node->keys[i]));
+      }
+    }
     for (const auto& [tokens, child] : node->children) pending.push_back(child.get());
   }
   return keys;
+}
+
+int RadixCache::ReachedBlocks(PrefixKey root, absl::Span<const int32_t> tokens) const {
+  return Walk(root, tokens).blocks;
 }
 
 RadixCache::Reach RadixCache::Walk(PrefixKey root, absl::Span<const int32_t> tokens) const {
@@ -280,6 +304,7 @@ void RadixCache::Extend(Node* node, absl::Span<const int32_t> tokens, BlockLease
 
   if (!listener_) return;
   for (PrefixKey added_key : added) listener_(CacheChange{true, added_key});
+  for (int i = begin; i < node->blocks.size(); ++i) Tell(/*added=*/true, *node, i);
 }
 
 // Evicts blocks with so many pages from the unlocked tail of the leaf's edge, as far as it has
@@ -293,6 +318,7 @@ int RadixCache::TrimLeaf(Node* leaf, int pages) {
   }
   while (left > leaf->locked_end && !IsUsable(leaf, left)) --left;
   const int count = leaf->blocks.size() - left;
+  for (int i = leaf->blocks.size() - 1; i >= left; --i) Tell(/*added=*/false, *leaf, i);
   const std::vector<PrefixKey> removed(leaf->keys.begin() + left, leaf->keys.end());
   BlockLease trimmed = leaf->blocks.SplitAt(left);
   for (BlockId block : trimmed.ids()) positions_[block] = Position{};

@@ -22,6 +22,12 @@
 // without them; last it frees the window pages before the ends of edges, where prompts have ended
 // or parted.
 //
+// States (block_pool.h). Where a model has recurrent layers, window pages are snapshots of a state,
+// which few blocks have: a prefix is usable where it ends with one. All of the above holds, with
+// one more rule: snapshots take at most a share of the pool, and beyond it the oldest ones go, by
+// the order in which Evict frees window pages. Of one last use, Evict begins with the blocks behind
+// the last snapshot of a path.
+//
 // Ownership, for a prompt of blocks [0, n) that is matched, computed and inserted:
 //   [0, matched)        the tree's blocks; the Match's lease shares them
 //   [matched, present)  the caller's duplicates of blocks inserted meanwhile; the tree keeps the
@@ -59,7 +65,8 @@ struct Match {
   int tokens = 0;  // blocks.size() * block_tokens
 };
 
-// A change for the router's index: `key` is now, or is no longer, cached here.
+// A change for the router's index: `key` is now, or is no longer, cached here. A snapshot has the
+// SnapshotKey of its block's key.
 struct CacheChange {
   bool added = false;
   PrefixKey key = 0;
@@ -73,6 +80,7 @@ struct Retention {
 struct RetentionLimits {
   double max_share = 0.25;             // of the pool's blocks
   const Clock& clock = Clock::Real();  // must outlive the cache
+  double max_snapshot_share = 0.5;     // of the pool's pages, but room for two snapshots
 };
 
 class RadixCache {
@@ -94,6 +102,8 @@ class RadixCache {
 
   // Returns MatchPrefix(…).tokens without locking the blocks or marking the path as used.
   int Peek(PrefixKey root, absl::Span<const int32_t> tokens, int max_tokens = kNoLimit) const;
+  // How many blocks of `tokens` are cached, usable or not: where a path of the tree is left.
+  int ReachedBlocks(PrefixKey root, absl::Span<const int32_t> tokens) const;
   // Whether `tokens`, whole blocks, are cached with the window pages of their last `blocks` blocks.
   bool HasWindows(PrefixKey root, absl::Span<const int32_t> tokens, int blocks) const;
   // The blocks of the cached prefix `tokens`, whole blocks, usable or not, and the window pages
@@ -121,6 +131,15 @@ class RadixCache {
   // O(log leaves) per leaf, O(1) per block. REQUIRES: page_count >= 0.
   int Evict(int page_count);
 
+  // The same of snapshots alone, the oldest ones, and perhaps fewer pages. REQUIRES: the pool has
+  // states.
+  int EvictSnapshots(int page_count);
+  // The same for a new snapshot: while those that are cached take less than their share, of anything.
+  int EvictForSnapshot(int page_count) {
+    return window_count_ < snapshot_limit_ ? Evict(page_count) : EvictSnapshots(page_count);
+  }
+  int snapshot_count() const { return window_count_; }
+
   // Exactly how many pages Evict could free now. O(1).
   int evictable_page_count() const {
     return evictable_block_count_ * pool_.shape().full_pages +
@@ -136,7 +155,7 @@ class RadixCache {
   // when it is evicted, from the tail inwards. Must not call back into the cache. Not called for
   // blocks that are cached already (see Keys), nor by the destructor.
   void SetListener(std::function<void(CacheChange)> listener);
-  // The keys of all cached blocks, parents before children: the snapshot that changes build on.
+  // The keys of all cached blocks and snapshots, parents before children: what changes build on.
   std::vector<PrefixKey> Keys() const;
 
   // Ends the process unless tree, locks, counts, order of use and the pool agree. O(tokens cached).
@@ -183,6 +202,9 @@ class RadixCache {
   void CountWindows(Node* node);
   void SettleWindows(Node* node);
   void CheckWindows(const Node& node) const;
+  void BoundSnapshots();
+  bool EndsInSnapshot(const Node& node) const;
+  void Tell(bool added, const Node& node, int index);
 
   // radix_retention.cc
   int MakeRetainedRoom(int wanted, int priority, uint64_t own_use);
@@ -221,6 +243,8 @@ class RadixCache {
   int block_count_ = 0;
   int evictable_block_count_ = 0;
   int evictable_window_count_ = 0;  // blocks with window pages that only the tree refers to
+  int window_count_ = 0;            // blocks with window pages
+  const int snapshot_limit_;
   std::function<void(CacheChange)> listener_;
 };
 

@@ -48,8 +48,8 @@ struct RadixCache::Node {
   uint64_t last_use = 0;
   int locked_end = 0;        // one past the edge's last locked block
   int covered_children = 0;  // children with a lock in their edge or below
-  // Blocks of the edge with window pages that only the tree refers to: before TailBegin(), and from
-  // there on.
+  int windows = 0;           // blocks of the edge with window pages
+  // Those of them that only the tree refers to: before TailBegin(), and from there on.
   int free_insides = 0;
   int free_tails = 0;
 

@@ -72,6 +72,7 @@ void RadixCache::TakeWindows(const Reach& reach, const BlockLease& blocks) {
         positions_[next] = Position{node, i - begin};
       }
       node->blocks.Replace(i - begin, blocks, i);
+      Tell(/*added=*/true, *node, i - begin);
       changed = true;
     }
     if (changed) {
@@ -100,6 +101,7 @@ int RadixCache::DropFreeWindows(Node* node, bool tail, int pages) {
   int freed = 0;
   for (int i = begin; i < end && freed < pages; ++i) {
     if (!HasFreeWindow(*node, i)) continue;
+    Tell(/*added=*/false, *node, i);
     node->blocks.DropWindow(i);
     freed += pool_.shape().window_pages;
   }
@@ -125,12 +127,15 @@ void RadixCache::OnWindowShared(BlockId block, bool shared) {
 void RadixCache::CountWindows(Node* node) {
   if (!pool_.shape().windowed()) return;
   evictable_window_count_ -= node->free_insides + node->free_tails;
-  node->free_insides = node->free_tails = 0;
+  window_count_ -= node->windows;
+  node->windows = node->free_insides = node->free_tails = 0;
   for (int i = 0; i < node->blocks.size(); ++i) {
+    node->windows += node->blocks.has_window(i) ? 1 : 0;
     if (!HasFreeWindow(*node, i)) continue;
     ++(i < TailBegin(*node) ? node->free_insides : node->free_tails);
   }
   evictable_window_count_ += node->free_insides + node->free_tails;
+  window_count_ += node->windows;
 }
 
 // Brings the node's places in free_insides_ and free_tails_ in line with its counts.
@@ -148,12 +153,43 @@ void RadixCache::SettleWindows(Node* node) {
   settle(node->free_tails, node->reported_tail, free_tails_);
 }
 
+int RadixCache::EvictSnapshots(int page_count) {
+  BATON_CHECK(pool_.shape().recurrent);
+  ExpireRetention();
+  int evicted = 0;
+  while (evicted < page_count && !(free_insides_.empty() && free_tails_.empty())) {
+    const bool tail = free_insides_.empty() ||
+                      (!free_tails_.empty() &&
+                       free_tails_.begin()->first.first < free_insides_.begin()->first.first);
+    Node* const node = (tail ? free_tails_ : free_insides_).begin()->second;
+    evicted += DropFreeWindows(node, tail, page_count - evicted);
+  }
+  return evicted;
+}
+
+bool RadixCache::EndsInSnapshot(const Node& node) const {
+  return node.blocks.has_window(node.blocks.size() - 1);
+}
+
+void RadixCache::BoundSnapshots() {
+  if (!pool_.shape().recurrent || window_count_ <= snapshot_limit_) return;
+  EvictSnapshots((window_count_ - snapshot_limit_) * pool_.shape().window_pages);
+}
+
+// Tells the listener of a snapshot, if the block has one.
+void RadixCache::Tell(bool added, const Node& node, int index) {
+  if (!listener_ || !pool_.shape().recurrent || !node.blocks.has_window(index)) return;
+  listener_(CacheChange{added, SnapshotKey(node.keys[index])});
+}
+
 void RadixCache::CheckWindows(const Node& node) const {
-  int insides = 0, tails = 0;
+  int insides = 0, tails = 0, windows = 0;
   for (int i = 0; i < node.blocks.size(); ++i) {
+    windows += node.blocks.has_window(i) ? 1 : 0;
     if (!HasFreeWindow(node, i)) continue;
     ++(i < TailBegin(node) ? insides : tails);
   }
+  BATON_CHECK_EQ(windows, node.windows);
   BATON_CHECK_EQ(insides, node.free_insides);
   BATON_CHECK_EQ(tails, node.free_tails);
   const auto check = [&node](int count, const std::optional<WindowOrder>& reported,

@@ -17,9 +17,9 @@ namespace baton::model {
 namespace {
 
 constexpr const Architecture* kArchitectures[] = {
-    &kLlama,    &kQwen2,   &kQwen3, &kMistral, &kMinistral3, &kGemma2,      &kGemma3,
-    &kSmolLm3,  &kPhi3,    &kOlmo2, &kOlmo3,   &kGranite,    &kSeedOss,     &kExaone4,
-    &kQwen3Moe, &kMixtral, &kOlmoe, &kGptOss,  &kDeepseekV2, &kGlm4MoeLite,
+    &kLlama, &kQwen2,  &kQwen3,      &kMistral,     &kMinistral3, &kGemma2,  &kGemma3,   &kSmolLm3,
+    &kPhi3,  &kOlmo2,  &kOlmo3,      &kGranite,     &kSeedOss,    &kExaone4, &kQwen3Moe, &kMixtral,
+    &kOlmoe, &kGptOss, &kDeepseekV2, &kGlm4MoeLite, &kLfm2,       &kQwen35,
 };
 
 // Models for texts and images whose text part computes a text alone as it would without them.
@@ -27,6 +27,7 @@ constexpr absl::string_view kTextAndImages[] = {
     "Gemma3ForConditionalGeneration",
     "Mistral3ForConditionalGeneration",
     "LlavaForConditionalGeneration",
+    "Qwen3_5ForConditionalGeneration",
 };
 
 // These keys of their configs describe the parts for images, which Baton does not load.
@@ -34,6 +35,9 @@ constexpr absl::string_view kImageKeys[] = {
     "vision_config",
     "image_token_index",
     "image_token_id",
+    "video_token_id",
+    "vision_start_token_id",
+    "vision_end_token_id",
     "boi_token_index",
     "eoi_token_index",
     "mm_tokens_per_image",

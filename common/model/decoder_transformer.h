@@ -51,6 +51,7 @@ class DecoderTransformer final : public Transformer {
     const SublayerSpec* sublayer = nullptr;
     const SublayerWeights* weights = nullptr;
   };
+  backend::NormArgs ArgsOf(const Rows& rows, const Pending& pending);
   // Adds what is pending, and norms the residual (unless `weight` is null) into the rows of
   // normed_, which it returns.
   backend::Tensor AddAndNorm(const Rows& rows, const Pending& pending,
@@ -67,6 +68,13 @@ class DecoderTransformer final : public Transformer {
   // These leave their result in delta_.
   void Attend(int layer, const AttentionSpec& spec, const AttentionWeights& weights,
               const Rows& rows, const backend::KvPool& pool);
+  // `layer`: among the recurrent ones.
+  void Recur(int layer, const RecurrentSpec& spec, const RecurrentWeights& weights,
+             const backend::Tensor& normed, const Rows& rows, const backend::KvPool& pool);
+  // out (activations' type) = the recurrence of RecurrentSpec behind its convolution.
+  void Combine(int layer, const RecurrentSpec& spec, const RecurrentWeights& weights,
+               const backend::Tensor& normed, const backend::Tensor& in, const Rows& rows,
+               const backend::KvPool& pool, const backend::Tensor& out);
   // scale: MlpWeights' or, of shared experts, ExpertsWeights'.
   void FeedForward(const MlpSpec& spec, const MlpWeights& weights, float scale,
                    const backend::Tensor& normed, const Rows& rows);
@@ -81,7 +89,10 @@ class DecoderTransformer final : public Transformer {
   // more logit rows than logits_ holds, for MoreLogits.
   void Enqueue(const backend::RaggedBatch& batch, const backend::KvPool& pool, int64_t count,
                bool many, LayerObserver* observer);
-  // The rows whose logits are wanted, as a batch of single tokens, with residual and q gathered.
+  // Adds what is pending to the residual, and nothing else.
+  void Add(const Rows& rows, const Pending& pending);
+  // The rows whose logits are wanted, as a batch of single tokens, with residual and, unless it is
+  // empty, q gathered.
   Rows KeepLogitRows(const backend::RaggedBatch& batch, const Rows& all);
   backend::Tensor LogitsView(int64_t count);
   // lm_head of `count` rows of normed_.
@@ -95,6 +106,7 @@ class DecoderTransformer final : public Transformer {
 
   // Their shapes are those of Workspaces.
   Workspace residual_, normed_, qkv_, q_, q_up_, attended_, delta_, gate_up_, gated_;
+  Workspace convolved_, steps_, recurred_;
   Workspace expert_logits_, expert_inputs_, expert_results_;
   Workspace logit_residual_, logit_q_, logits_;
 

@@ -39,8 +39,10 @@ WeightSizes WeightMemory(const ModelConfig& config, DType activation, DType stor
     sum.Add(backend::QuantizedExtentOf(rows, cols, bits, group, /*symmetric=*/true).size_bytes());
   };
   const WeightFormat unquantized = format.mxfp4 ? WeightFormat{} : format;
-  const auto add_matrix = [&](MemorySize& sum, int64_t rows, int64_t cols, bool quantized) {
-    if (!quantized && config.load_bits > 0) return add_rounded(sum, rows, cols, config.load_bits);
+  const auto add_matrix = [&](MemorySize& sum, int64_t rows, int64_t cols, bool quantized,
+                              bool rounds = true) {
+    if (!quantized && rounds && config.load_bits > 0)
+      return add_rounded(sum, rows, cols, config.load_bits);
     if (!quantized) return sum.Add(MatrixBytes(rows, cols, unquantized, activation));
     const WeightQuantization& quantization = *config.quantization;
     const int64_t group = quantization.group_size == WeightQuantization::kAllColumns
@@ -57,14 +59,16 @@ WeightSizes WeightMemory(const ModelConfig& config, DType activation, DType stor
   for (size_t i = 0; i < config.layers.size(); ++i) {
     const bool on_host = HasExpertsOnHost(config, i, experts_on_host);
     for (const SublayerSpec& sublayer : config.layers[i].sublayers) {
-      const bool attends = std::holds_alternative<AttentionSpec>(sublayer.body);
+      const auto* recurrent = std::get_if<RecurrentSpec>(&sublayer.body);
+      const bool attends =
+          recurrent != nullptr || std::holds_alternative<AttentionSpec>(sublayer.body);
       MemorySize& matrices = attends ? sizes.attention : sizes.feed_forward;
       int64_t fetched_bytes = 0;
       ForEachNorm(sublayer, [&](const NormSpec& norm) { sizes.vectors.Add(norm.size * kFloat); });
       ForEachProduct(sublayer, [&](const ProductSpec& product, int count) {
         const bool kept = on_host && IsOfExperts(sublayer, product);
         MemorySize each;
-        add_matrix(each, product.rows(), product.cols, product.quantized);
+        add_matrix(each, product.rows(), product.cols, product.quantized, product.rounds);
         if (kept) fetched_bytes += count * backend::FetchedMatrixBytes(each.bytes);
         for (int i = 0; i < count; ++i) (kept ? sizes.host_experts : matrices).Add(each);
         if (product.bias) sizes.vectors.Add(count * product.rows() * kFloat);
@@ -77,6 +81,13 @@ WeightSizes WeightMemory(const ModelConfig& config, DType activation, DType stor
             matrices.Add(
                 MatrixBytes(attention->query_heads * int64_t{latent.rank}, width, {}, activation));
           }
+        }
+      }
+      if (recurrent != nullptr) {
+        sizes.vectors.Add(recurrent->taps * recurrent->conv_width() * kFloat);
+        if (recurrent->conv_bias) sizes.vectors.Add(recurrent->conv_width() * kFloat);
+        for (const TensorName& name : {recurrent->decay, recurrent->step_bias, recurrent->skip}) {
+          if (name) sizes.vectors.Add(recurrent->heads * kFloat);
         }
       }
       if (const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body)) {
@@ -151,6 +162,7 @@ MemorySize RopeMemory(const ModelConfig& config, int max_positions) {
 Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_rows,
                         DType activation, const ScratchNeeds& needs) {
   int64_t q = 0, qkv = 0, attended = 0, q_up = 0, experts_count = 0;
+  int64_t convolved = 0, steps = 0, recurred = 0;
   backend::ExpertScratch experts_rows;
   Workspaces::Shape gate_up = {0, 0, DType::kF32}, gated = {0, 0, activation};
   const auto widen = [](Workspaces::Shape& shape, int64_t rows, int64_t cols) {
@@ -171,6 +183,13 @@ Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_r
         attended = std::max({attended, attention->result_width(), attention->output.cols,
                              latent.q_norm.size, int64_t{attention->query_heads} * latent.plain});
         if (latent.q_norm) q_up = std::max(q_up, latent.q_up.rows());
+      } else if (const auto* recurrent = std::get_if<RecurrentSpec>(&sublayer.body)) {
+        qkv = std::max(qkv, recurrent->in.rows());
+        attended = std::max(attended, recurrent->width());
+        if (recurrent->kind == RecurrentSpec::Kind::kShortConv) continue;
+        convolved = std::max(convolved, recurrent->conv_width());
+        steps = std::max(steps, recurrent->steps.rows());
+        recurred = std::max(recurred, recurrent->width());
       } else if (const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body)) {
         add_mlp(experts->shared.ffn_dim);
         experts_count = std::max<int64_t>(experts_count, experts->count);
@@ -193,6 +212,9 @@ Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_r
           .qkv = {rows, qkv, DType::kF32},
           .q = {rows, q, DType::kF32},
           .attended = {rows, attended, activation},
+          .convolved = {convolved > 0 ? rows : 0, convolved, DType::kF32},
+          .steps = {steps > 0 ? rows : 0, steps, DType::kF32},
+          .recurred = {recurred > 0 ? rows : 0, recurred, DType::kF32},
           .q_up = {q_up > 0 ? rows : 0, q_up, DType::kF32},
           .delta = {rows, d, DType::kF32},
           .gate_up = gate_up,
@@ -208,9 +230,9 @@ Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_r
 MemorySize WorkspaceMemory(const Workspaces& w) {
   MemorySize size;
   for (const Workspaces::Shape& shape :
-       {w.residual, w.normed, w.qkv, w.q, w.attended, w.q_up, w.delta, w.gate_up, w.gated,
-        w.expert_logits, w.expert_inputs, w.expert_results, w.logit_residual, w.logit_q,
-        w.logits}) {
+       {w.residual, w.normed, w.qkv, w.q, w.attended, w.convolved, w.steps, w.recurred, w.q_up,
+        w.delta, w.gate_up, w.gated, w.expert_logits, w.expert_inputs, w.expert_results,
+        w.logit_residual, w.logit_q, w.logits}) {
     if (shape.rows > 0) size.Add(shape.size_bytes());
   }
   return size;

@@ -48,7 +48,7 @@ int64_t MatrixBytes(int64_t rows, int64_t cols, const WeightFormat& format,
 
 struct WeightSizes {
   MemorySize embedding;
-  MemorySize attention;     // q, k, v and o
+  MemorySize attention;     // q, k, v and o, and the products of recurrent layers
   MemorySize feed_forward;  // gate, up and down
   MemorySize vectors;       // norms and biases, float32
   MemorySize lm_head;       // tied to the embedding or not
@@ -95,11 +95,18 @@ struct Workspaces {
   };
   Shape residual;  // f32 [rows, d]
   Shape normed;    // activation [rows, d]
-  Shape qkv;       // f32 [rows, (Hq + 2 Hkv) h]; of latent attention: LatentSpec
-  Shape q;         // f32 [rows, Hq h]
-  Shape attended;  // activation [rows, Hq h]; of latent attention: LatentSpec
-  Shape q_up;      // f32 [rows, Hq (plain + rotated)], or no rows: LatentSpec
-  Shape delta;     // f32 [rows, d]
+  // f32 [rows, (Hq + 2 Hkv) h]; of latent attention: LatentSpec; RecurrentSpec::in.
+  Shape qkv;
+  Shape q;  // f32 [rows, Hq h]
+  // Activation [rows, Hq h]; of latent attention: LatentSpec; what RecurrentSpec::output
+  // multiplies.
+  Shape attended;
+  // No rows without recurrent layers of their kind.
+  Shape convolved;  // f32 [rows, RecurrentSpec::conv_width()]
+  Shape steps;      // f32 [rows, 2 heads]
+  Shape recurred;   // f32 [rows, heads h]
+  Shape q_up;       // f32 [rows, Hq (plain + rotated)], or no rows: LatentSpec
+  Shape delta;      // f32 [rows, d]
   // The MLP that needs the most decides, experts (backend::ExpertScratch) included.
   Shape gate_up;  // f32 [rows, 2 f], or no rows
   Shape gated;    // activation [rows, f]

@@ -43,6 +43,7 @@ struct ProductSpec {
   int64_t cols = 0;
   bool bias = false;       // of experts: one tensor for all of them, [experts, rows]
   bool quantized = false;  // the checkpoint has all parts in few bits
+  bool rounds = true;      // to ModelConfig::load_bits
   // Of experts: the tensor that has all of their matrices in safetensors files (fused_experts.h).
   TensorName fused = {};
 
@@ -92,17 +93,73 @@ struct AttentionSpec {
   NormSpec k_norm = {};
   // q, k and v; of latent attention q (or its latent), then the latent and the rotated part of k.
   ProductSpec qkv = {};
+  // Each head's query is followed by as many columns, the head's gate: the head's result is
+  // multiplied by 1 / (1 + e^-gate).
+  bool gated = false;
   ProductSpec output = {};
   TensorName sinks = {};  // a tensor of [query_heads], or none: backend::AttentionArgs
   // Then kv_heads is 1 and head_dim is rank + rotated.
   LatentSpec latent = {};
 
   int64_t q_width() const { return int64_t{query_heads} * head_dim; }
+  // Columns of a head's query in `qkv`.
+  int64_t q_stride() const { return int64_t{gated ? 2 : 1} * head_dim; }
   int64_t kv_width() const { return int64_t{kv_heads} * head_dim; }
   // Columns of what attention leaves: of latent attention, latents.
   int64_t result_width() const { return query_heads * int64_t{latent ? latent.rank : head_dim}; }
   // Whether q and k are normed before they are split into heads.
   bool norms_all_heads() const { return q_norm && q_norm.size != head_dim; }
+};
+
+// A recurrent layer: it multiplies its input, convolves some of the products over the last few
+// tokens, and combines them with a state (backend/recurrence.h).
+//   kShortConv (LFM2): in = B, C, x of conv_width columns; output(C * conv(B * x))
+//   kGatedDelta (Qwen3-Next, arXiv 2412.06464): in = queries, keys, values, then gates z;
+//     output(norm(delta(silu(conv(q, k, v)), steps)) * silu(z))
+//   kStateSpace (Mamba 2, arXiv 2405.21060): in = gates z, then x, B, C, then steps;
+//     output(norm(silu(z) * scan(silu(conv(x, B, C)), steps)))
+struct RecurrentSpec {
+  enum class Kind : uint8_t { kShortConv, kGatedDelta, kStateSpace };
+  Kind kind = Kind::kShortConv;
+  int taps = 0;          // tokens that the convolution sees
+  TensorName conv = {};  // [conv_width(), 1, taps] or, in GGUF files, [conv_width(), taps]
+  bool conv_bias = false;
+  // Of kShortConv there is one head of its width. Of kStateSpace, keys are B and C, and groups of
+  // heads share them.
+  int heads = 0;
+  int head_dim = 0;
+  int key_heads = 0;
+  int key_dim = 0;
+  ProductSpec in = {};
+  ProductSpec steps = {};  // of kGatedDelta: b, then a, [2 * heads, d]
+  // Tensors of [heads], without a suffix: the logarithm of minus the decay, or in GGUF files the
+  // decay.
+  TensorName decay = {};
+  TensorName step_bias = {};
+  TensorName skip = {};
+  float least_step = 0;
+  float most_step = 0;
+  NormSpec norm = {};      // of a head or, by its size, of all columns
+  int64_t norm_group = 0;  // columns that are normed together
+  float norm_eps = 0;
+  ProductSpec output = {};
+
+  int64_t width() const { return int64_t{heads} * head_dim; }
+  int64_t conv_width() const {
+    return width() + (kind == Kind::kShortConv ? 0 : 2 * int64_t{key_heads} * key_dim);
+  }
+  // The first column of `in` that is convolved, and that of the gates.
+  int64_t conv_column() const {
+    return kind == Kind::kGatedDelta ? 0 : kind == Kind::kStateSpace ? width() : 2 * width();
+  }
+  int64_t gate_column() const { return kind == Kind::kGatedDelta ? conv_width() : 0; }
+  // The planes of the state, as {lanes, depth}.
+  template <class Shape>
+  std::vector<Shape> StateShapes() const {
+    std::vector<Shape> shapes = {{conv_width(), taps - 1}};
+    if (kind != Kind::kShortConv) shapes.push_back({width(), key_dim});
+    return shapes;
+  }
 };
 
 // down(activation(gate(x)) * up(x))
@@ -128,7 +185,7 @@ struct SublayerSpec {
   NormSpec norm_before = {};
   NormSpec norm_after = {};
   float residual_scale = 1;  // before norm_after
-  std::variant<AttentionSpec, MlpSpec, ExpertsSpec> body;
+  std::variant<AttentionSpec, MlpSpec, ExpertsSpec, RecurrentSpec> body;
 };
 
 // The layer's one sublayer of that kind. REQUIRES: it has one.
@@ -153,12 +210,31 @@ struct LayerSpec {
     return std::get<AttentionSpec>(SublayerOf<AttentionSpec>(*this).body);
   }
   const MlpSpec& mlp() const { return std::get<MlpSpec>(SublayerOf<MlpSpec>(*this).body); }
+  // Null: it has no such sublayer.
+  const AttentionSpec* attention_or_null() const { return BodyOrNull<AttentionSpec>(); }
+  const RecurrentSpec* recurrence() const { return BodyOrNull<RecurrentSpec>(); }
+  template <class Body>
+  const Body* BodyOrNull() const {
+    for (const SublayerSpec& sublayer : sublayers) {
+      if (const auto* body = std::get_if<Body>(&sublayer.body)) return body;
+    }
+    return nullptr;
+  }
   bool has_experts() const {
     return std::any_of(sublayers.begin(), sublayers.end(), [](const SublayerSpec& sublayer) {
       return std::holds_alternative<ExpertsSpec>(sublayer.body);
     });
   }
 };
+
+// The attention of the layers that have it.
+inline std::vector<const AttentionSpec*> AttentionLayers(const std::vector<LayerSpec>& layers) {
+  std::vector<const AttentionSpec*> found;
+  for (const LayerSpec& layer : layers) {
+    if (const AttentionSpec* attention = layer.attention_or_null()) found.push_back(attention);
+  }
+  return found;
+}
 
 // visit(product, count) for the products of a sublayer, in the order in which they are computed,
 // and how many there are of the kind: of experts more than one, with as many matrices. Routers,
@@ -169,6 +245,12 @@ void ForEachProduct(Sublayer& sublayer, const Visit& visit) {
     visit(attention->qkv, 1);
     if (attention->latent.q_norm) visit(attention->latent.q_up, 1);
     visit(attention->output, 1);
+    return;
+  }
+  if (auto* recurrent = std::get_if<RecurrentSpec>(&sublayer.body)) {
+    visit(recurrent->in, 1);
+    if (recurrent->steps.cols > 0) visit(recurrent->steps, 1);
+    visit(recurrent->output, 1);
     return;
   }
   auto* experts = std::get_if<ExpertsSpec>(&sublayer.body);
@@ -192,6 +274,10 @@ template <class Visit>
 void ForEachNorm(const SublayerSpec& sublayer, const Visit& visit) {
   for (const NormSpec* norm : {&sublayer.norm_before, &sublayer.norm_after}) {
     if (*norm) visit(*norm);
+  }
+  if (const auto* recurrent = std::get_if<RecurrentSpec>(&sublayer.body)) {
+    if (recurrent->norm) visit(recurrent->norm);
+    return;
   }
   const auto* attention = std::get_if<AttentionSpec>(&sublayer.body);
   if (attention == nullptr) return;

@@ -83,8 +83,9 @@ absl::Status CheckBiases(const JsonFields& config, const Checkpoint& checkpoint,
       const auto* experts = std::get_if<ExpertsSpec>(&body);
       if (experts != nullptr && experts->router.bias) continue;
     }
+    const AttentionSpec* attention = model.layers[static_cast<size_t>(layer)].attention_or_null();
     const bool of_output = key != nullptr && absl::StrContains(name, "o_proj");
-    if (of_output && model.layers[static_cast<size_t>(layer)].attention().output.bias) continue;
+    if (of_output && attention != nullptr && attention->output.bias) continue;
     if (key == nullptr || IsZeroBias(checkpoint, name)) continue;
     return config.Unsupported(key, absl::StrCat("found tensor ", json::Quoted(name), " in ",
                                                 tensor.file->path(), ", expected none"));

@@ -101,8 +101,21 @@ constexpr WeightFormat kMxfp4Format = {.bits = 4, .group_size = backend::kFp4Gro
 
 // Operations for one token, without attention.
 double TokenFlops(const LayerCosts& layer) {
-  return 2.0 * static_cast<double>(layer.attention_elements + layer.ffn_elements +
+  return static_cast<double>(layer.state_flops) +
+         2.0 * static_cast<double>(layer.attention_elements + layer.ffn_elements +
                                    layer.experts_per_token * layer.expert_elements);
+}
+
+void AddRecurrence(const RecurrentSpec& spec, LayerCosts* layer) {
+  layer->vector_elements += spec.taps * spec.conv_width();
+  layer->state_elements = (spec.taps - 1) * spec.conv_width();
+  layer->state_flops = 2 * spec.taps * spec.conv_width();
+  if (spec.kind == RecurrentSpec::Kind::kShortConv) return;
+  const int64_t elements = spec.width() * spec.key_dim;
+  layer->state_elements += elements;
+  // Of each element: the decay, what is added, and its part in the result; the delta rule also
+  // multiplies by the key first.
+  layer->state_flops += (spec.kind == RecurrentSpec::Kind::kGatedDelta ? 7 : 5) * elements;
 }
 
 // Tokens that queries at positions [0, positions) see, all added up.
@@ -139,6 +152,8 @@ ModelCosts CostsOf(const ModelConfig& config, int experts_on_host) {
     for (const SublayerSpec& sublayer : config.layers[i].sublayers) {
       const auto* attention = std::get_if<AttentionSpec>(&sublayer.body);
       const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body);
+      const auto* recurrent = std::get_if<RecurrentSpec>(&sublayer.body);
+      if (recurrent != nullptr) AddRecurrence(*recurrent, &layer);
       if (experts != nullptr) {
         layer.experts = experts->count;
         layer.experts_per_token = experts->routing.per_token;
@@ -146,9 +161,9 @@ ModelCosts CostsOf(const ModelConfig& config, int experts_on_host) {
       }
       ForEachNorm(sublayer, [&](const NormSpec& norm) { layer.vector_elements += norm.size; });
       ForEachProduct(sublayer, [&](const ProductSpec& product, int count) {
-        int64_t& elements = attention != nullptr             ? layer.attention_elements
-                            : IsOfExperts(sublayer, product) ? layer.expert_elements
-                                                             : layer.ffn_elements;
+        int64_t& elements = attention != nullptr || recurrent != nullptr ? layer.attention_elements
+                            : IsOfExperts(sublayer, product)             ? layer.expert_elements
+                                                                         : layer.ffn_elements;
         elements += product.rows() * product.cols;
         if (product.bias) layer.vector_elements += product.rows() * count;
       });
@@ -239,7 +254,8 @@ StepBytes DecodeStepBytes(const ModelCosts& costs, const WeightFormat& format, D
                      4.0 * static_cast<double>(layer.vector_elements);
     if (layer.experts_on_host) bytes.host += picked * element;
     const int64_t seen = layer.window > 0 ? std::min<int64_t>(context, layer.window) : context;
-    bytes.kv += kv_element_bytes * batch * static_cast<double>(seen * layer.kv_elements);
+    bytes.kv += kv_element_bytes * batch * static_cast<double>(seen * layer.kv_elements) +
+                2.0 * sizeof(float) * batch * static_cast<double>(layer.state_elements);
   }
   return bytes;
 }

@@ -29,6 +29,9 @@ struct LayerCosts {
   int64_t kv_elements = 0;       // per cached token; MLA: the latent and the rotated key
   int64_t pair_flops = 0;        // per query token and token that it sees, all heads
   int window = 0;                // 0: full attention
+  // Of recurrent layers: the state of a sequence, float32, and operations of a token with it.
+  int64_t state_elements = 0;
+  int64_t state_flops = 0;
 
   ExpertChoice choice() const { return {experts, experts_per_token}; }
   int64_t matrix_elements() const {
@@ -62,7 +65,7 @@ absl::StatusOr<WeightFormat> ParseWeightFormat(const JsonFields& config);
 
 struct StepBytes {
   double weights = 0;
-  double kv = 0;
+  double kv = 0;  // and states, read and written
   // What crosses the link from the host's memory: experts, which `weights` has, too, because they
   // are read again from the device's.
   double host = 0;

@@ -257,6 +257,9 @@ absl::StatusOr<Rope> ReadRope(const JsonFields& config, const RopeRequest& reque
   const std::optional<JsonFields>& scaling = parameters.fields;
   std::optional<double> theta;
   const absl::string_view key = parameters.by_layer_type ? "rope_theta" : request.theta_key;
+  if (scaling && request.mrope) {
+    for (const char* sections : {"mrope_section", "mrope_interleaved"}) scaling->Ignore(sections);
+  }
   if (scaling) {
     BATON_ASSIGN_OR_RETURN(const auto inner_share, RotatedShare(*scaling, request));
     if (inner_share) share = inner_share;
@@ -265,11 +268,12 @@ absl::StatusOr<Rope> ReadRope(const JsonFields& config, const RopeRequest& reque
     BATON_ASSIGN_OR_RETURN(theta, config.OptionalReal(key, 1, kMaxTheta));
   }
   const double base = theta.value_or(request.default_theta);
-  const int dims = static_cast<int>(request.head_dim * share.value_or(1));
+  const int dims = static_cast<int>(request.head_dim * share.value_or(request.default_share));
   if (dims < 2 || dims % 2 != 0) {
-    return config.Invalid("partial_rotary_factor",
-                          absl::StrCat("found ", share.value_or(1), " of ", request.head_dim,
-                                       " dimensions, expected an even number of them"));
+    return config.Invalid(
+        "partial_rotary_factor",
+        absl::StrCat("found ", share.value_or(request.default_share), " of ", request.head_dim,
+                     " dimensions, expected an even number of them"));
   }
   Rope rope;
   std::vector<double>& frequencies = rope.spec.inverse_frequencies;

@@ -27,6 +27,8 @@ struct RopeRequest {
   // Whether rope_scaling counts. An object of rope_parameters for layers of this kind does anyway.
   bool scales = true;
   bool partial = false;      // partial_rotary_factor may be below 1
+  double default_share = 1;  // partial_rotary_factor where there is none
+  bool mrope = false;        // mrope_section is read, which changes nothing for texts
   bool longrope = false;     // type longrope and its old names, and no other
   bool query_scale = false;  // llama_4_scaling_beta of yarn: RopeSpec::query_beta
 };

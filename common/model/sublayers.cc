@@ -9,14 +9,30 @@ namespace baton::model {
 
 using backend::Tensor;
 
+namespace {
+
+// Columns [first, first + count) of a float32 tensor.
+Tensor Columns(Tensor tensor, int64_t first, int64_t count) {
+  tensor.data = static_cast<float*>(tensor.data) + first;
+  tensor.cols = count;
+  return tensor;
+}
+
+}  // namespace
+
 Tensor DecoderTransformer::AddAndNorm(const Rows& rows, const Pending& pending,
                                       const backend::Buffer* weight) {
   const Tensor normed = normed_.View(rows.count, config_.hidden_dim);
-  backend::NormArgs args = {.residual = rows.residual,
-                            .delta = {},
-                            .weight = weight,
-                            .eps = config_.norm_eps,
-                            .out = normed};
+  backend::NormArgs args = ArgsOf(rows, pending);
+  args.weight = weight;
+  args.out = normed;
+  backend_.Norm(args);
+  return normed;
+}
+
+backend::NormArgs DecoderTransformer::ArgsOf(const Rows& rows, const Pending& pending) {
+  backend::NormArgs args = {
+      .residual = rows.residual, .delta = {}, .eps = config_.norm_eps, .out = {}};
   if (pending.sublayer != nullptr) {
     args.delta = delta_.View(rows.count, config_.hidden_dim);
     args.delta_scale = pending.sublayer->residual_scale;
@@ -27,8 +43,13 @@ Tensor DecoderTransformer::AddAndNorm(const Rows& rows, const Pending& pending,
     }
     args.delta_weight = pending.weights->norm_after.get();
   }
+  return args;
+}
+
+void DecoderTransformer::Add(const Rows& rows, const Pending& pending) {
+  backend::NormArgs args = ArgsOf(rows, pending);
+  args.out = rows.residual;
   backend_.Norm(args);
-  return normed;
 }
 
 void DecoderTransformer::WriteKv(int layer, const AttentionSpec& spec,
@@ -56,6 +77,7 @@ void DecoderTransformer::WriteKv(int layer, const AttentionSpec& spec,
       *rows.batch, pool,
       {.layer = layer,
        .query_heads = spec.query_heads,
+       .q_stride = spec.q_stride(),
        .qkv = qkv,
        .q_norm = by_head ? weights.q_norm.get() : nullptr,
        .k_norm = by_head ? weights.k_norm.get() : nullptr,
@@ -125,8 +147,94 @@ void DecoderTransformer::Attend(int layer, const AttentionSpec& spec,
                       .sinks = weights.sinks.get(),
                       .q = rows.q,
                       .out = attended});
+  if (spec.gated) {
+    Tensor gate = qkv_.View(rows.count, spec.qkv.rows());
+    gate.data = static_cast<float*>(gate.data) + spec.head_dim;
+    gate.cols -= spec.head_dim;
+    backend_.GateOutput(
+        {.x = attended, .gate = gate, .group = spec.head_dim, .gate_stride = spec.q_stride()});
+  }
   if (spec.latent) attended = ExpandValues(spec, weights.latent, attended);
   Project(attended, weights.output, delta_.View(rows.count, config_.hidden_dim));
+}
+
+void DecoderTransformer::Recur(int layer, const RecurrentSpec& spec,
+                               const RecurrentWeights& weights, const Tensor& normed,
+                               const Rows& rows, const backend::KvPool& pool) {
+  const Tensor in = qkv_.View(rows.count, spec.in.rows());
+  Project(normed, weights.in, in);
+  const Tensor out = attended_.View(rows.count, spec.width());
+  if (spec.kind == RecurrentSpec::Kind::kShortConv) {
+    backend_.ShortConv(*rows.batch, pool,
+                       {.layer = layer,
+                        .taps = spec.taps,
+                        .x = Columns(in, 2 * spec.width(), spec.width()),
+                        .before = Columns(in, 0, spec.width()),
+                        .after = Columns(in, spec.width(), spec.width()),
+                        .weight = weights.conv.get(),
+                        .bias = weights.conv_bias.get(),
+                        .out = out});
+  } else {
+    Combine(layer, spec, weights, normed, in, rows, pool, out);
+  }
+  Project(out, weights.output, delta_.View(rows.count, config_.hidden_dim));
+}
+
+void DecoderTransformer::Combine(int layer, const RecurrentSpec& spec,
+                                 const RecurrentWeights& weights, const Tensor& normed,
+                                 const Tensor& in, const Rows& rows, const backend::KvPool& pool,
+                                 const Tensor& out) {
+  const Tensor convolved = convolved_.View(rows.count, spec.conv_width());
+  const Tensor recurred = recurred_.View(rows.count, spec.width());
+  backend_.ShortConv(*rows.batch, pool,
+                     {.layer = layer,
+                      .taps = spec.taps,
+                      .x = Columns(in, spec.conv_column(), spec.conv_width()),
+                      .before = {},
+                      .after = {},
+                      .weight = weights.conv.get(),
+                      .bias = weights.conv_bias.get(),
+                      .silu = true,
+                      .out = convolved});
+  const bool delta = spec.kind == RecurrentSpec::Kind::kGatedDelta;
+  if (delta) {
+    const Tensor steps = steps_.View(rows.count, spec.steps.rows());
+    Project(normed, weights.steps, steps);
+    backend_.GatedDelta(*rows.batch, pool,
+                        {.layer = layer,
+                         .key_heads = spec.key_heads,
+                         .value_heads = spec.heads,
+                         .key_dim = spec.key_dim,
+                         .value_dim = spec.head_dim,
+                         .qkv = convolved,
+                         .gates = steps,
+                         .decay = weights.decay.get(),
+                         .step_bias = weights.step_bias.get(),
+                         .out = recurred});
+  } else {
+    backend_.StateSpace(*rows.batch, pool,
+                        {.layer = layer,
+                         .heads = spec.heads,
+                         .head_dim = spec.head_dim,
+                         .groups = spec.key_heads,
+                         .state_dim = spec.key_dim,
+                         .xbc = convolved,
+                         .dt = Columns(in, spec.width() + spec.conv_width(), spec.heads),
+                         .decay = weights.decay.get(),
+                         .step_bias = weights.step_bias.get(),
+                         .skip = weights.skip.get(),
+                         .least_step = spec.least_step,
+                         .most_step = spec.most_step,
+                         .out = recurred});
+  }
+  backend_.GatedNorm({.x = recurred,
+                      .gate = Columns(in, spec.gate_column(), spec.width()),
+                      .weight = weights.norm.get(),
+                      .weight_size = spec.norm.size,
+                      .group = spec.norm_group,
+                      .gate_first = !delta,
+                      .eps = spec.norm_eps,
+                      .out = out});
 }
 
 void DecoderTransformer::FeedForward(const MlpSpec& spec, const MlpWeights& weights, float scale,

@@ -58,6 +58,13 @@ void DecoderTransformer::TuneProducts() {
               q_up_.View(rows, latent.q_up.rows()));
         }
         add(attended_.View(rows, attention->output.cols), of.output, delta);
+      } else if (const auto* recurrent = std::get_if<RecurrentSpec>(&spec.body)) {
+        const auto& of = std::get<RecurrentWeights>(weights.body);
+        add(normed, of.in, qkv_.View(rows, recurrent->in.rows()));
+        if (of.steps.matrix != nullptr) {
+          add(normed, of.steps, steps_.View(rows, recurrent->steps.rows()));
+        }
+        add(attended_.View(rows, recurrent->width()), of.output, delta);
       } else if (const auto* mlp = std::get_if<MlpSpec>(&spec.body)) {
         add_mlp(*mlp, std::get<MlpWeights>(weights.body));
       } else if (const auto& experts = std::get<ExpertsSpec>(spec.body);
@@ -84,6 +91,9 @@ absl::Status DecoderTransformer::AllocateWorkspaces() {
       {&q_, &shapes.q},
       {&q_up_, &shapes.q_up},
       {&attended_, &shapes.attended},
+      {&convolved_, &shapes.convolved},
+      {&steps_, &shapes.steps},
+      {&recurred_, &shapes.recurred},
       {&delta_, &shapes.delta},
       {&gate_up_, &shapes.gate_up},
       {&gated_, &shapes.gated},
@@ -136,8 +146,10 @@ DecoderTransformer::Rows DecoderTransformer::KeepLogitRows(const backend::Ragged
   Rows kept = {.batch = logit_rows_.get(),
                .count = count,
                .residual = logit_residual_.View(count, all.residual.cols),
-               .q = logit_q_.View(count, all.q.cols)};
+               .q = {}};
   backend_.GatherLogitRows(*all.batch, all.residual, kept.residual);
+  if (all.q.data == nullptr) return kept;
+  kept.q = logit_q_.View(count, all.q.cols);
   backend_.GatherLogitRows(*all.batch, all.q, kept.q);
   return kept;
 }
@@ -170,6 +182,7 @@ void DecoderTransformer::Enqueue(const backend::RaggedBatch& batch, const backen
     backend_.EmbedPacked(*rows.batch, *weights_.lm_head, config_.embedding_scale, rows.residual);
   }
   const int layer_count = static_cast<int>(config_.layers.size());
+  int kv_layer = 0, state_layer = 0;
   Pending pending;
   for (int layer = 0; layer < layer_count; ++layer) {
     const LayerSpec& spec = config_.layers[static_cast<size_t>(layer)];
@@ -188,17 +201,34 @@ void DecoderTransformer::Enqueue(const backend::RaggedBatch& batch, const backen
         MixExperts(*experts, std::get<ExpertsWeights>(of.body), normed, rows);
         continue;
       }
+      // Behind the last layer's KV or state, only the logit rows are used.
+      const bool last = layer + 1 == layer_count;
+      if (const auto* recurrent = std::get_if<RecurrentSpec>(&sublayer.body)) {
+        Recur(state_layer, *recurrent, std::get<RecurrentWeights>(of.body), normed, rows, pool);
+        if (observer != nullptr) observer->OnStateWritten(state_layer, backend_.RecordEvent());
+        ++state_layer;
+        if (last && batch.logit_rows.empty()) return;
+        if (last && !many) {
+          Add(rows, std::exchange(pending, {}));
+          rows = KeepLogitRows(batch, rows);
+        }
+        continue;
+      }
       const auto& attention = std::get<AttentionSpec>(sublayer.body);
       const auto& attention_weights = std::get<AttentionWeights>(of.body);
       rows.q = q_.View(rows.count, attention.q_width());
-      WriteKv(layer, attention, attention_weights, normed, rows, pool);
-      if (observer != nullptr) observer->OnLayerWritten(layer, backend_.RecordEvent());
-      // Behind the last layer's KV, only the logit rows are used.
-      if (layer + 1 == layer_count) {
-        if (batch.logit_rows.empty()) return;
-        if (!many) rows = KeepLogitRows(batch, rows);
+      WriteKv(kv_layer, attention, attention_weights, normed, rows, pool);
+      if (observer != nullptr) observer->OnLayerWritten(kv_layer, backend_.RecordEvent());
+      if (last && batch.logit_rows.empty()) return;
+      // A gate is a column of the products of all rows.
+      if (last && !many && !attention.gated) rows = KeepLogitRows(batch, rows);
+      Attend(kv_layer, attention, attention_weights, rows, pool);
+      ++kv_layer;
+      rows.q = {};
+      if (last && !many && attention.gated) {
+        Add(rows, std::exchange(pending, {}));
+        rows = KeepLogitRows(batch, rows);
       }
-      Attend(layer, attention, attention_weights, rows, pool);
     }
   }
   AddAndNorm(rows, pending, weights_.final_norm.get());

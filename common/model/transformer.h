@@ -15,13 +15,16 @@
 
 namespace baton::model {
 
-// Called, in layer order, when the writes of a layer's KV in this step have been enqueued; that
-// layer's KV may be read once `event` is done. Runs on the loop thread, within the step: return
-// quickly.
+// Called, in layer order, when the writes of a layer's KV or state in this step have been enqueued;
+// that layer's KV or state may be read once `event` is done. Runs on the loop thread, within the
+// step: return quickly.
 class LayerObserver {
  public:
   virtual ~LayerObserver() = default;
+  // `layer`: among the layers with KV.
   virtual void OnLayerWritten(int layer, std::shared_ptr<const backend::Event> event) = 0;
+  // `layer`: among the recurrent layers.
+  virtual void OnStateWritten(int layer, std::shared_ptr<const backend::Event> event) {}
 };
 
 struct TransformerOptions {

@@ -70,7 +70,8 @@ absl::StatusOr<TakenMatrix> WeightLoader::Take(const std::string& name,
   TakenMatrix taken;
   taken.file_bytes = entry.end - entry.begin;
   taken.matrix.rows = static_cast<int64_t>(shape[0]);
-  taken.matrix.cols = shape.size() == 1 ? 1 : static_cast<int64_t>(shape[1]);
+  taken.matrix.cols = 1;
+  for (const uint64_t size : shape.subspan(1)) taken.matrix.cols *= static_cast<int64_t>(size);
   if (NeedsConversion(entry)) {
     BATON_ASSIGN_OR_RETURN(ConvertedMatrix converted,
                            ConvertMatrix(*stored->file, entry, target, &loss_));
@@ -369,12 +370,7 @@ absl::StatusOr<std::unique_ptr<Buffer>> WeightLoader::Vector(absl::Span<const Pa
 
 absl::StatusOr<std::unique_ptr<Buffer>> WeightLoader::FiniteVector(const Part& part) {
   BATON_ASSIGN_OR_RETURN(const std::vector<float> values, Floats({part}));
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (std::isfinite(values[i])) continue;
-    return absl::InvalidArgumentError(absl::StrCat(checkpoint_.Find(part.name)->file->path(), ": ",
-                                                   part.name, "[", i, "]: found ", values[i],
-                                                   ", expected a finite number"));
-  }
+  BATON_RETURN_IF_ERROR(CheckFinite(part, values));
   return ToDevice(values);
 }
 

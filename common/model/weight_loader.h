@@ -60,6 +60,11 @@ class WeightLoader {
                                                                 GatedRange* range = nullptr) {
     return Matrix(parts, cols, quantized, load_bits_, range);
   }
+  // The same, of the activations' type whatever ModelConfig::load_bits is.
+  absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> UnroundedMatrix(
+      absl::Span<const Part> parts, int64_t cols, bool quantized) {
+    return Matrix(parts, cols, quantized, 0, nullptr);
+  }
   // Whether the matrices that follow, of experts, are packed in the host's memory. REQUIRES: the
   // backend has a host_packer().
   void PackOnHost(bool on_host) {
@@ -94,6 +99,10 @@ class WeightLoader {
                                              int heads);
   // A tensor [rows, cols] as f32.
   absl::StatusOr<std::vector<float>> Table(const std::string& name, int64_t rows, int64_t cols);
+  // The weights of a convolution of each channel by itself, as f32 [taps, channels].
+  absl::StatusOr<std::vector<float>> Taps(const std::string& name, int64_t channels, int64_t taps);
+  // RecurrentSpec::decay. INVALID_ARGUMENT for a value that is not finite, or that does not decay.
+  absl::StatusOr<std::unique_ptr<backend::Buffer>> Decay(const Part& part);
   // Vectors one behind the other, as f32.
   absl::StatusOr<std::unique_ptr<backend::Buffer>> Vector(absl::Span<const Part> parts);
   // INVALID_ARGUMENT for a value that is not finite.
@@ -121,6 +130,8 @@ class WeightLoader {
   absl::StatusOr<QuantizedWeights> TakeQuantized(const Part& part, int64_t cols);
   // A matrix as f32, [rows, cols], of few bits or not.
   absl::StatusOr<std::vector<float>> MatrixFloats(const Part& part, int64_t cols);
+  // INVALID_ARGUMENT unless all values of the vector are finite.
+  absl::Status CheckFinite(const Part& part, absl::Span<const float> values) const;
   // One behind the other.
   absl::StatusOr<std::vector<float>> Floats(absl::Span<const Part> parts);
   absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> Matrix(absl::Span<const Part> parts,

@@ -42,6 +42,8 @@ class LayerLoader {
       BATON_ASSIGN_OR_RETURN(norm_before, Norm(sublayer.norm_before));
       if (const auto* attention = std::get_if<AttentionSpec>(&sublayer.body)) {
         BATON_ASSIGN_OR_RETURN(loaded.body, Attention(*attention));
+      } else if (const auto* recurrent = std::get_if<RecurrentSpec>(&sublayer.body)) {
+        BATON_ASSIGN_OR_RETURN(loaded.body, Recurrent(*recurrent));
       } else if (const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body)) {
         BATON_ASSIGN_OR_RETURN(loaded.body, Experts(*experts, norm_before.host));
       } else {
@@ -68,8 +70,11 @@ class LayerLoader {
 
   absl::StatusOr<ProductWeights> Product(const ProductSpec& product, GatedRange* range = nullptr) {
     ProductWeights weights;
-    BATON_ASSIGN_OR_RETURN(weights.matrix, loader_.Matrix(Parts(product, ".weight"), product.cols,
-                                                          product.quantized, range));
+    BATON_ASSIGN_OR_RETURN(
+        weights.matrix,
+        product.rounds
+            ? loader_.Matrix(Parts(product, ".weight"), product.cols, product.quantized, range)
+            : loader_.UnroundedMatrix(Parts(product, ".weight"), product.cols, product.quantized));
     if (product.bias) {
       BATON_ASSIGN_OR_RETURN(weights.bias, loader_.Vector(Parts(product, ".bias")));
     }
@@ -117,6 +122,41 @@ class LayerLoader {
                                        spec.query_heads};
       BATON_ASSIGN_OR_RETURN(weights.sinks, loader_.Vector({part}));
     }
+    return weights;
+  }
+
+  absl::StatusOr<RecurrentWeights> Recurrent(const RecurrentSpec& spec) {
+    RecurrentWeights weights;
+    BATON_ASSIGN_OR_RETURN(weights.in, Product(spec.in));
+    if (spec.steps.cols > 0) {
+      BATON_ASSIGN_OR_RETURN(weights.steps, Product(spec.steps));
+    }
+    const std::string conv = names_.InLayer(layer_, spec.conv);
+    BATON_ASSIGN_OR_RETURN(
+        const std::vector<float> taps,
+        loader_.Taps(absl::StrCat(conv, ".weight"), spec.conv_width(), spec.taps));
+    BATON_ASSIGN_OR_RETURN(weights.conv, loader_.ToDevice(taps));
+    if (spec.conv_bias) {
+      BATON_ASSIGN_OR_RETURN(weights.conv_bias,
+                             loader_.Vector({{absl::StrCat(conv, ".bias"), spec.conv_width()}}));
+    }
+    if (spec.decay) {
+      const WeightLoader::Part part = {names_.InLayer(layer_, spec.decay), spec.heads};
+      BATON_ASSIGN_OR_RETURN(weights.decay, loader_.Decay(part));
+    }
+    if (spec.step_bias) {
+      BATON_ASSIGN_OR_RETURN(
+          weights.step_bias,
+          loader_.FiniteVector({names_.InLayer(layer_, spec.step_bias), spec.heads}));
+    }
+    if (spec.skip) {
+      BATON_ASSIGN_OR_RETURN(weights.skip,
+                             loader_.FiniteVector({names_.InLayer(layer_, spec.skip), spec.heads}));
+    }
+    NormWeight norm;
+    BATON_ASSIGN_OR_RETURN(norm, Norm(spec.norm));
+    weights.norm = std::move(norm.device);
+    BATON_ASSIGN_OR_RETURN(weights.output, Product(spec.output));
     return weights;
   }
 

@@ -48,9 +48,18 @@ struct ExpertsWeights {
   MlpWeights shared;                                             // its scale is not used
   float scale = 1;  // on what down multiplies, of all of them
 };
+// Those that the spec does not have are null.
+struct RecurrentWeights {
+  ProductWeights in, steps, output;
+  std::unique_ptr<backend::Buffer> conv;  // [taps, conv_width()]
+  std::unique_ptr<backend::Buffer> conv_bias;
+  std::unique_ptr<backend::Buffer> decay, step_bias, skip;  // [heads]; the decay is negative
+  std::unique_ptr<backend::Buffer> norm;
+};
 struct SublayerWeights {
-  std::unique_ptr<backend::Buffer> norm_before, norm_after;         // [d]
-  std::variant<AttentionWeights, MlpWeights, ExpertsWeights> body;  // as SublayerSpec::body
+  std::unique_ptr<backend::Buffer> norm_before, norm_after;  // [d]
+  // As SublayerSpec::body.
+  std::variant<AttentionWeights, MlpWeights, ExpertsWeights, RecurrentWeights> body;
 };
 struct LayerWeights {
   std::vector<SublayerWeights> sublayers;

@@ -65,6 +65,9 @@ struct PrefillJob : Prompt {
   // Set when it starts.
   kv::BlockLease blocks;
   int window_end = 0;  // the first block without window pages, in pools that have them
+  // The blocks whose states later prompts may go on from, in pools with states: the last one that
+  // they could match, and the last one that was cached when the job started, without a snapshot.
+  std::vector<int> snapshots;
   int cached_tokens = 0;
   int computed_tokens = 0;  // cached ones included
   absl::Duration submitted_at;

@@ -36,11 +36,26 @@ void PrefillJobs::LayerSender::OnLayerWritten(int layer,
     if (!chunk.job->transfer) continue;
     const KvTransfer& transfer = *chunk.job->transfer;
     const int needed = jobs_.loop_.engine.kv_layout().FirstNeededBlock(
-        layer, chunk.job->reusable_blocks(block_tokens));
+        layer, chunk.job->reusable_blocks(block_tokens), chunk.job->blocks.size());
     const int begin = std::max({chunk.begin / block_tokens, transfer.first_block, needed});
     const int end = (chunk.end + block_tokens - 1) / block_tokens;
     if (begin >= end) continue;
     transfer.sender->SendLayer(layer, begin, end - begin, transfer.pinned, event);
+  }
+}
+
+void PrefillJobs::LayerSender::OnStateWritten(int layer,
+                                              std::shared_ptr<const backend::Event> event) {
+  const int first_piece = jobs_.loop_.engine.kv_layout().attention_layers();
+  const auto behind = jobs_.pieces_behind_.begin() + layer;
+  for (const Chunk& chunk : jobs_.planned_) {
+    const PrefillJob& job = *chunk.job;
+    // A state crosses once, when the prompt is computed.
+    if (!chunk.last() || job.blocks_to_send() == 0) continue;
+    for (int piece = layer == 0 ? 0 : behind[-1]; piece < *behind; ++piece) {
+      job.transfer->sender->SendLayer(first_piece + piece, job.blocks.size() - 1, 1,
+                                      job.transfer->pinned, event);
+    }
   }
 }
 
@@ -60,6 +75,7 @@ PrefillJobs::PrefillJobs(const JobsOptions& options, const worker::LoopParts& lo
              loop.journal, loop.mailbox),
       scheduler_(options.scheduler, loop.pool, loop.cache),
       throughput_(loop.clock),
+      pieces_behind_(loop.engine.kv_layout().Pages().pieces_behind),
       last_heartbeat_at_(loop.clock.SinceStart()) {}
 
 void PrefillJobs::Submit(std::unique_ptr<PrefillJob> job) {
@@ -279,12 +295,16 @@ void PrefillJobs::Start(PrefillJob& job) {
       });
   const kv::KvLayout& layout = loop_.engine.kv_layout();
   const int whole = job.reusable_blocks(layout.block_tokens);
-  sending_[id].lease = job.blocks.Share(0, job.blocks.size(), kv::BlockUse::kHeld,
-                                        job.blocks.shape().FirstWindowBlock(whole));
+  // The state is not there yet: PinWindows.
+  const kv::BlockShape shape = job.blocks.shape();
+  sending_[id].lease =
+      job.blocks.Share(0, job.blocks.size(), kv::BlockUse::kHeld,
+                       shape.recurrent ? job.blocks.size() : shape.FirstWindowBlock(whole));
   // What was cached here and is missing there goes out at once.
   const int cached_blocks = job.cached_tokens / layout.block_tokens;
   for (int layer = 0; layer < layout.layers; ++layer) {
-    const int begin = std::max(transfer.first_block, layout.FirstNeededBlock(layer, whole));
+    const int begin =
+        std::max(transfer.first_block, layout.FirstNeededBlock(layer, whole, job.blocks.size()));
     if (begin >= cached_blocks) continue;
     transfer.sender->SendLayer(layer, begin, cached_blocks - begin, transfer.pinned, nullptr);
   }
@@ -295,9 +315,11 @@ void PrefillJobs::PinWindows(const Chunk& chunk) {
   const PrefillJob& job = *chunk.job;
   const kv::BlockShape shape = job.blocks.shape();
   if (!shape.windowed() || !job.transfer || job.transfer->pinned == nullptr) return;
+  if (shape.recurrent && !chunk.last()) return;
   const int block_tokens = options_.scheduler.block_tokens;
-  const int begin = std::max(chunk.begin / block_tokens,
-                             shape.FirstWindowBlock(job.reusable_blocks(block_tokens)));
+  const int needed = shape.recurrent ? job.blocks.size() - 1
+                                     : shape.FirstWindowBlock(job.reusable_blocks(block_tokens));
+  const int begin = std::max(chunk.begin / block_tokens, needed);
   const int end = (chunk.end + block_tokens - 1) / block_tokens;
   if (begin >= end) return;
   sending_.at(job.id).lease.ShareWindows(job.blocks, begin, end);

@@ -117,6 +117,8 @@ class PrefillJobs {
    public:
     explicit LayerSender(const PrefillJobs& jobs) : jobs_(jobs) {}
     void OnLayerWritten(int layer, std::shared_ptr<const backend::Event> event) override;
+    // Sends the pieces of the prompt's state that are whole with this layer.
+    void OnStateWritten(int layer, std::shared_ptr<const backend::Event> event) override;
 
    private:
     const PrefillJobs& jobs_;
@@ -147,6 +149,7 @@ class PrefillJobs {
   PrefillScheduler scheduler_;
   worker::Throughput throughput_;
   LayerSender layer_sender_{*this};
+  const std::vector<int> pieces_behind_;  // KvPages
   std::vector<Chunk> planned_;
   PrefillWork planned_work_;
   bool full_step_ = false;  // the planned step has no room for more work

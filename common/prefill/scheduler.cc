@@ -8,6 +8,7 @@
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/request_limits.h"
+#include "common/kv/snapshots.h"
 #include "common/prefill/label_rows.h"
 #include "common/worker/throughput.h"
 
@@ -207,6 +208,7 @@ class PrefillScheduler::Planner {
     }
     // Only now, so that the order does not change while it is iterated.
     for (const auto& [job, blocks] : cached_more_) scheduler_.NoteCached(*job, blocks);
+    for (const Chunk& chunk : plan_.chunks) scheduler_.PlaceStates(chunk);
     return std::move(plan_);
   }
 
@@ -252,6 +254,7 @@ class PrefillScheduler::Planner {
         if (!leader->running()) return;
         const int shared = std::min(scheduler_.pending_.SharedBlocks(job, *leader),
                                     scheduler_.MatchableBlocks(job));
+        if (scheduler_.pool_.shape().recurrent) kv::AddSnapshot(shared, leader->snapshots);
         Serve(*leader, shared * block_tokens);
         return;
       }
@@ -287,7 +290,10 @@ class PrefillScheduler::Planner {
     auto chunk = std::find_if(plan_.chunks.begin(), plan_.chunks.end(),
                               [&job](const Chunk& other) { return other.job == &job; });
     const int begin = chunk == plan_.chunks.end() ? job.computed_tokens : chunk->end;
-    if (scheduler_.pool_.shape().windowed()) {
+    if (scheduler_.pool_.shape().recurrent) {
+      // Others keep states from it.
+      if (!kv::HasSpare(job.computed_tokens, scheduler_.options_.block_tokens, job.blocks)) return;
+    } else if (scheduler_.pool_.shape().windowed()) {
       limit = std::min(limit, job.window_end * scheduler_.options_.block_tokens);
     }
     int count = std::min(budget_, std::min(limit, job.size()) - begin);
@@ -312,37 +318,6 @@ class PrefillScheduler::Planner {
 };
 
 StepPlan PrefillScheduler::NextStep(const StepRoom& room) { return Planner(*this, room).Plan(); }
-
-// Allocates all of the job's blocks, or none and returns false.
-bool PrefillScheduler::TryAllocate(PrefillJob& job, int spare_pages) {
-  kv::Match match;
-  if (const int matchable = MatchableBlocks(job); matchable > 0) {
-    match = cache_->MatchPrefix(job.root, job.tokens, matchable * options_.block_tokens);
-  }
-  const int missing = BlocksFor(job.size()) - match.blocks.size();
-  // What another job holds, too, is not free when this one has left it behind.
-  const int windowed = std::min(missing, WindowBlocksOf(job) - match.blocks.OwnWindows());
-  const int labels = job.scoring ? LabelBlocks(job, options_.block_tokens) : 0;
-  const int64_t pages =
-      pool_.shape().PagesOf(missing, windowed) + int64_t{labels} * pool_.shape().pages();
-  const int free = pool_.counts().free;
-  // It evicts nothing unless that is enough: a waiting job must not empty the cache for others.
-  const int evictable = cache_ != nullptr ? cache_->evictable_page_count() : 0;
-  if (pages + spare_pages > free + evictable) return false;
-  if (pages > free) cache_->Evict(static_cast<int>(pages) - free);
-  absl::StatusOr<kv::BlockLease> fresh = pool_.Acquire(missing, kv::BlockUse::kActive, 0, windowed);
-  if (!fresh.ok()) return false;
-  if (job.scoring != nullptr) {
-    absl::StatusOr<kv::BlockLease> of_labels = pool_.Acquire(labels, kv::BlockUse::kActive);
-    BATON_CHECK(of_labels.ok()) << of_labels.status();
-    job.scoring->label_blocks = *std::move(of_labels);
-  }
-  job.window_end = match.blocks.size() + windowed;
-  job.blocks = std::move(match.blocks);
-  job.blocks.Append(*std::move(fresh));
-  job.cached_tokens = match.tokens;
-  return true;
-}
 
 void PrefillScheduler::MoveToRunning(PrefillJob& job) {
   pending_.Remove(&job);
@@ -381,28 +356,6 @@ void PrefillScheduler::Computed(const Chunk& chunk) {
   job.computed_tokens = chunk.end;
   work_ += chunk.end - chunk.begin;
   tenants_.at(job.tenant).served += chunk.end - chunk.begin;
-}
-
-void PrefillScheduler::InsertIntoCache(const PrefillJob& job) {
-  if (cache_ == nullptr) return;
-  const int tokens = std::min(job.computed_tokens, job.cacheable_tokens());
-  const auto computed = absl::MakeConstSpan(job.tokens).first(tokens);
-  cache_->Insert(job.root, computed, job.blocks);
-  job.retention.Apply(*cache_, job.root, computed);
-}
-
-void PrefillScheduler::MoveWindows(PrefillJob& job) {
-  if (!pool_.shape().windowed()) return;
-  const int computed = job.computed_tokens / options_.block_tokens;
-  job.blocks.DropWindows(pool_.shape().FirstWindowBlock(computed));
-  const int held = WindowBlocksOf(job) - pool_.shape().window_blocks;
-  const int wanted = std::min(job.blocks.size(), computed + held);
-  if (job.window_end >= wanted) return;
-  const int lacking = (wanted - job.window_end) * pool_.shape().window_pages - pool_.counts().free;
-  if (lacking > 0 && cache_ != nullptr) {
-    cache_->Evict(std::min(lacking, cache_->evictable_page_count()));
-  }
-  job.window_end = job.blocks.AddWindows(job.window_end, wanted);
 }
 
 std::unique_ptr<PrefillJob> PrefillScheduler::Remove(uint64_t id) {

@@ -23,6 +23,10 @@
 // these from it; then its chunks are shorter, and it may wait for a job that started after it. No
 // job waits for one that started before it, so the last one goes on.
 //
+// States (common/kv/snapshots.h). A job holds a state and a spare for the next one, so what is said
+// of windows holds. It leaves snapshots where its chunks end, at the end of its prompt, and where
+// it leaves a path of the prefix cache that has none there.
+//
 // Shared prefixes. Each chunk's whole blocks go to the prefix cache at once. A job whose next
 // uncached block will be computed by a job that runs, or that waits before it, waits for that block
 // and then finds it in the cache. Each step computes anew which job waits for which: if the job
@@ -175,6 +179,9 @@ class PrefillScheduler {
   // That the job takes with its labels, nothing of it being cached.
   int64_t PagesOf(const PrefillJob& job) const;
   int WindowBlocksOf(const PrefillJob& job) const;
+  // Of a job that starts behind so many cached blocks.
+  void SetSnapshots(PrefillJob& job, int matched_blocks) const;
+  void PlaceStates(const Chunk& chunk);
   bool TryAllocate(PrefillJob& job, int spare_pages);
   void MoveToRunning(PrefillJob& job);
   void ForgetHeldUp(const PrefillJob& job);

@@ -116,9 +116,9 @@ KvReceiver::KvReceiver(TransferPlan plan)
       missing_(ChunksToCome()) {}
 
 int KvReceiver::FirstIndex(int layer) const {
-  const int whole =
-      plan_.fetch || plan_.whole_blocks < 0 ? plan_.first_block + block_count_ : plan_.whole_blocks;
-  return std::clamp(plan_.layout.FirstNeededBlock(layer, whole) - plan_.first_block, 0,
+  const int end = plan_.first_block + block_count_;
+  const int whole = plan_.fetch || plan_.whole_blocks < 0 ? end : plan_.whole_blocks;
+  return std::clamp(plan_.layout.FirstNeededBlock(layer, whole, end) - plan_.first_block, 0,
                     block_count_);
 }
 

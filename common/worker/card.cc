@@ -44,6 +44,7 @@ internal::v1::WorkerCard MakeCard(baton::v1::WorkerRole role, const WorkerOption
     sent.set_full_pages(shape.full_pages);
     sent.set_window_pages(shape.window_pages);
     sent.set_window_blocks(shape.window_blocks);
+    sent.set_recurrent(shape.recurrent);
     const auto full = std::count(layout.windows.begin(), layout.windows.end(), 0);
     sent.set_window_bytes((layout.layers - full) * layout.ChunkBytes());
   }

@@ -87,7 +87,8 @@ void KvHolder::Serve(const KvFetch& fetch) {
     pinned_pages_ += match.blocks.page_count();
     pinned_[number] = std::move(match.blocks);
     for (int layer = 0; layer < layout_.layers; ++layer) {
-      const int begin = std::max(fetch.first_block, layout_.FirstNeededBlock(layer, allowed));
+      const int begin =
+          std::max(fetch.first_block, layout_.FirstNeededBlock(layer, allowed, allowed));
       if (begin < allowed) fetch.sender->SendLayer(layer, begin, allowed - begin, blocks, nullptr);
     }
   }

@@ -140,6 +140,11 @@ void AddWorkerFlags(CLI::App& app, WorkerOptions& o) {
                  "share of the KV blocks that requests may retain, 0 to 1")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
+  app.add_option("--max-snapshot-share", o.max_snapshot_share,
+                 "share of the KV pool that snapshots of the states of recurrent layers may take, "
+                 "0 to 1")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
   app.add_option("--kv-transport", o.kv_transport,
                  "how KV moves from prefill to decode workers: grpc; shm: decode workers of the "
                  "same host read the prefill worker's memory; ipc: their GPU reads that of the "

@@ -57,6 +57,7 @@ struct WorkerOptions {
   int max_num_batched_tokens = 2048;
   bool enable_prefix_caching = true;
   double max_retained_share = 0.25;  // of the KV blocks
+  double max_snapshot_share = 0.5;   // of the KV pages
   // How KV moves from prefill to decode workers: grpc; shm or ipc (from device to device), where
   // both are on one host; nccl, from GPU to GPU; auto: shm, else grpc. Where the chosen way
   // is not open, KV moves over gRPC.

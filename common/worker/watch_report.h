@@ -30,6 +30,7 @@ struct WorkerLoad {
   int64_t queued_tokens = 0;
   int free_blocks = 0;      // free blocks, and cached ones that can be evicted
   int retained_blocks = 0;  // of the cached ones
+  int snapshots = 0;        // of states, that the prefix cache has
   int open_transfers = 0;
   bool draining = false;
   bool drained = false;  // draining, and nothing of a request is left in the loop

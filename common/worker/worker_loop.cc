@@ -13,8 +13,9 @@ std::unique_ptr<kv::RadixCache> MakeCache(const WorkerLoopOptions& options,
                                           const engine::Engine& engine, const Clock& clock,
                                           kv::BlockPool& pool) {
   if (!options.enable_prefix_caching) return nullptr;
-  return std::make_unique<kv::RadixCache>(pool, engine.kv_layout().block_tokens,
-                                          kv::RetentionLimits{options.max_retained_share, clock});
+  return std::make_unique<kv::RadixCache>(
+      pool, engine.kv_layout().block_tokens,
+      kv::RetentionLimits{options.max_retained_share, clock, options.max_snapshot_share});
 }
 
 }  // namespace
@@ -131,6 +132,8 @@ void WorkerLoop::Publish() {
   load.counts = pool_.counts();
   load.free_blocks = load.counts.free + (cache_ != nullptr ? cache_->evictable_page_count() : 0);
   load.retained_blocks = cache_ != nullptr ? cache_->retained_block_count() : 0;
+  const bool recurrent = pool_.shape().recurrent && cache_ != nullptr;
+  load.snapshots = recurrent ? cache_->snapshot_count() : 0;
   load.draining = draining_;
   load.last_accepted_at = last_accepted_at_;
   load.read_at = clock_.SinceStart();

@@ -47,7 +47,8 @@ struct WorkerMetrics::Series {
                                    "tenant_limit", "draining", "stale_epoch"}}})),
         kv_blocks(set.Gauges("baton_kv_blocks",
                              "Pages of the KV pool; a page is a block, unless some layers have a "
-                             "sliding window. The sum over the states is the pool.",
+                             "sliding window or are recurrent. The sum over the states is the "
+                             "pool.",
                              {{"state", {"free", "active", "cached", "held"}}})),
         free_blocks(kv_blocks.With({"free"})),
         active_blocks(kv_blocks.With({"active"})),
@@ -57,6 +58,9 @@ struct WorkerMetrics::Series {
                                  "Share of the KV pool that is active or held.")),
         retained_blocks(set.Gauge("baton_kv_retained_blocks",
                                   "Cached KV blocks that requests retain, in use or not.")),
+        snapshots(set.Gauge("baton_kv_snapshots",
+                            "Snapshots of recurrent layers' states in the prefix cache, in use or "
+                            "not. A cached prefix can be used where it has one.")),
         cache_query_tokens(set.Counter("baton_prefix_cache_query_tokens_total",
                                        "Tokens looked up in the prefix cache, once per request.")),
         cache_hit_tokens(set.Counter("baton_prefix_cache_hit_tokens_total",
@@ -115,6 +119,7 @@ struct WorkerMetrics::Series {
   prometheus::Gauge& held_blocks;
   prometheus::Gauge& kv_utilization;
   prometheus::Gauge& retained_blocks;
+  prometheus::Gauge& snapshots;
   prometheus::Counter& cache_query_tokens;
   prometheus::Counter& cache_hit_tokens;
   prometheus::Counter& cache_evicted_blocks;
@@ -142,6 +147,7 @@ void WorkerMetrics::SetLoad(const WorkerLoad& load) {
   series_->cached_blocks.Set(load.counts.cached);
   series_->held_blocks.Set(load.counts.held);
   series_->retained_blocks.Set(load.retained_blocks);
+  series_->snapshots.Set(load.snapshots);
   const int used = load.counts.active + load.counts.held;
   series_->kv_utilization.Set(load.counts.total > 0 ? double(used) / load.counts.total : 0);
   series_->inflight.Set(load.running + load.running_jobs);

@@ -10,7 +10,7 @@
 namespace baton::router {
 
 // Far above any model, and small enough that no sum of pages overflows.
-inline constexpr int kMostPagesOfBlock = 4096;
+inline constexpr int kMostPagesOfBlock = 1 << 17;
 inline constexpr int kMostWindowBlocks = 1 << 26;
 
 inline bool HasSaneShape(const internal::v1::WorkerCard& card) {
@@ -28,7 +28,8 @@ inline kv::KvSizes KvSizesOf(const internal::v1::WorkerCard& card) {
   sizes.block_bytes = static_cast<double>(card.kv_block_bytes());
   if (!card.has_block_shape()) return sizes;
   const internal::v1::BlockShape& shape = card.block_shape();
-  sizes.shape = {shape.full_pages(), shape.window_pages(), shape.window_blocks()};
+  sizes.shape = {shape.full_pages(), shape.window_pages(), shape.window_blocks(),
+                 shape.recurrent()};
   sizes.window_bytes = static_cast<double>(shape.window_bytes());
   return sizes;
 }

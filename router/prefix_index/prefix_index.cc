@@ -312,6 +312,38 @@ void PrefixIndex::Match(const KeyChain& chain, std::vector<int>* depths,
   }
 }
 
+void PrefixIndex::LimitToSnapshots(absl::Span<const kv::PrefixKey> chain,
+                                   std::vector<int>* depths) const {
+  // Looked up together, so that their cache misses overlap.
+  constexpr int kTogether = 32;
+  std::vector<int> limited(depths->size(), 0);
+  int deepest = 0, unknown = 0;
+  for (const int depth : *depths) {
+    deepest = std::max(deepest, depth);
+    unknown += depth > 0 ? 1 : 0;
+  }
+  deepest = std::min(deepest, static_cast<int>(chain.size()));
+  BriefReaderLock lock(&mutex_);
+  const int* owners = owners_.data();
+  for (int end = deepest; end > 0 && unknown > 0; end -= kTogether) {
+    const int begin = std::max(0, end - kTogether);
+    kv::PrefixKey keys[kTogether];
+    for (int i = begin; i < end; ++i) {
+      keys[i - begin] = kv::SnapshotKey(chain[static_cast<size_t>(i)]);
+      table_.Prefetch(keys[i - begin]);
+    }
+    for (int i = end - 1; i >= begin; --i) {
+      sets_.ForEach(table_.Find(keys[i - begin]), [&](int member) {
+        const int worker = owners[member];
+        if (worker < 0 || (*depths)[worker] <= i || limited[worker] > 0) return;
+        limited[worker] = i + 1;
+        --unknown;
+      });
+    }
+  }
+  depths->swap(limited);
+}
+
 int PrefixIndex::MatchDepth(int worker, absl::Span<const kv::PrefixKey> chain) const {
   absl::ReaderMutexLock lock(&mutex_);
   if (static_cast<size_t>(worker) >= workers_.size() || workers_[worker].member < 0) return 0;

@@ -83,7 +83,10 @@ class PrefixIndex {
   // gets those where it does.
   void Match(const KeyChain& chain, std::vector<int>* depths, absl::Span<const int> likely = {},
              std::vector<int>* found = nullptr) const;
-  // The same for one worker.
+  // Lowers (*depths)[worker] to the depth of the last of its blocks before that with a snapshot
+  // (kv::SnapshotKey), where a model's state can be gone on from; 0: there is none. O(depth).
+  void LimitToSnapshots(absl::Span<const kv::PrefixKey> chain, std::vector<int>* depths) const;
+  // Match for one worker.
   int MatchDepth(int worker, absl::Span<const kv::PrefixKey> chain) const;
 
   int64_t key_count(int worker) const;

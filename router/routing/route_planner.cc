@@ -74,6 +74,8 @@ void RoutePlanner::OnReady(const WorkerTarget& target, const internal::v1::Worke
                              Can(card, v1::WORKER_CAPABILITY_SCORE),
                              pools_.Add(card.role(), card.pool()),
                              /*tier_load_s=*/0};
+  // All workers have one model.
+  recurrent_.store(card.block_shape().recurrent(), std::memory_order_relaxed);
   if (card.kv_tier_segment_tokens() > 0) {
     tier_block_tokens_ = card.kv_layout().block_tokens();
     tier_segment_tokens_ = card.kv_tier_segment_tokens();
@@ -145,6 +147,9 @@ void RoutePlanner::Match(const RouteRequest& request, Matched* found) const {
   matched.silences.clear();
   if (request.after_loss) matched.silences = roster_.Silences();
   index_.Match(request.keys, &matched.depths, /*likely=*/{}, &matched.ends);
+  if (recurrent_.load(std::memory_order_relaxed)) {
+    index_.LimitToSnapshots(request.keys, &matched.depths);
+  }
   if (options_.kv_fetch) matched.reported = matched.depths;
   matched.in_tiers = MatchTiers(request);
   dispatched_.Match(request.keys, &matched.depths, /*likely=*/matched.ends);

@@ -221,6 +221,7 @@ class RoutePlanner final : public RosterObserver {
   // Taken under the roster's lock: the roster must not be called under it. Decisions are made side
   // by side, sharing it; what comes of them is noted alone.
   mutable absl::Mutex mutex_;
+  std::atomic<bool> recurrent_{false};  // the model is (BlockShape)
   std::vector<Worker> workers_ ABSL_GUARDED_BY(mutex_);
   absl::Duration next_upkeep_ ABSL_GUARDED_BY(mutex_);
   PoolNames pools_ ABSL_GUARDED_BY(mutex_);

@@ -86,11 +86,12 @@ INSTANTIATE_TEST_SUITE_P(
                                          "tiny-olmo3", "tiny-exaone4", "tiny-smollm3",
                                          "tiny-ministral3", "tiny-granite", "tiny-qwen3-moe",
                                          "tiny-olmoe", "tiny-gpt-oss-mxfp4", "tiny-deepseek-v2",
-                                         "tiny-glm4-moe-lite"),
+                                         "tiny-glm4-moe-lite", "tiny-lfm2", "tiny-qwen3.5"),
                        ::testing::Values("grpc", "shm")),
     [](const auto& info) {
       std::string name = std::get<0>(info.param);
-      std::replace(name.begin(), name.end(), '-', '_');
+      std::replace_if(
+          name.begin(), name.end(), [](char c) { return c == '-' || c == '.'; }, '_');
       return name + "_" + std::get<1>(info.param);
     });
 

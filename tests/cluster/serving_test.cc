@@ -127,14 +127,15 @@ TEST_F(ServingTest, ANextTurnMovesTheDifferenceOnly) {
   StartPair();
   std::mt19937 random(testing::TestSeed(33));
   std::vector<int32_t> conversation = RandomTokens(random, 100);
-  const int64_t block_bytes = static_cast<int64_t>(TheOracle().engine().kv_layout().BlockBytes());
+  const kv::KvLayout& layout = TheOracle().engine().kv_layout();
   int cached = 0;
   for (int turn = 0; turn < 4; ++turn) {
     const DecodeResult result = Decode(channel_, Request(conversation, Greedy(), 20));
     ASSERT_TRUE(result.status.ok()) << result.status;
     EXPECT_EQ(result.tokens, TheOracle().Generate(conversation, Greedy(), 20));
     const int blocks = (static_cast<int>(conversation.size()) + 15) / 16;
-    EXPECT_EQ(result.usage.kv_bytes(), (blocks - cached) * block_bytes) << "turn " << turn;
+    EXPECT_EQ(result.usage.kv_bytes(), layout.NeededBytes(cached, blocks, blocks))
+        << "turn " << turn;
     conversation.insert(conversation.end(), result.tokens.begin(), result.tokens.end());
     // All but the last token have KV.
     cached = (static_cast<int>(conversation.size()) - 1) / 16;

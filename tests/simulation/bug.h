@@ -7,11 +7,12 @@ namespace baton::simulation {
 enum class Bug {
   kNone,
   // In workers and between them.
-  kCopiesNothing,    // copy-on-write that copies nothing
-  kChecksumSkipped,  // frames are believed as they come
-  kPinsIgnored,      // blocks are reused while their bytes are still being sent
-  kPinsLeaked,       // some blocks are never given back once they are sent
-  kCommitUnheard,    // a transfer's end is lost, and its request waits for ever
+  kCopiesNothing,      // copy-on-write that copies nothing
+  kSnapshotsUnstored,  // a state is left behind a step's last token only
+  kChecksumSkipped,    // frames are believed as they come
+  kPinsIgnored,        // blocks are reused while their bytes are still being sent
+  kPinsLeaked,         // some blocks are never given back once they are sent
+  kCommitUnheard,      // a transfer's end is lost, and its request waits for ever
   // In routers.
   kResumeLosesToken,    // a continuation's first token does not arrive
   kResumeRestarts,      // a continuation is asked for without the answer so far

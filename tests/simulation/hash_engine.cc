@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/engine/engine_shape.h"
 #include "tests/simulation/vocabulary.h"
 #include "tests/testing/tiny_tokenizer.h"
 
@@ -26,6 +27,13 @@ std::array<uint64_t, 2> SlotsOf(int layer, int position, int32_t token, uint64_t
   if (position > 0) key = Mix(Mix(key, previous_key), previous_value);
   return {key, Mix(key, 77)};
 }
+
+uint64_t NextState(uint64_t state, int position, int32_t token) {
+  return Mix(Mix(state, static_cast<uint64_t>(token)), static_cast<uint64_t>(position) + 1000);
+}
+
+// One plane of three units, more than a chunk holds: a state takes several pieces and pages.
+constexpr kv::StateShape kStateShape = {.lanes = 48, .depth = 1};
 
 float LogprobOf(uint64_t digest, int32_t token) {
   return -static_cast<float>(Mix(digest, static_cast<uint64_t>(token)) % 1000) / 100;
@@ -53,9 +61,12 @@ HashEngine::HashEngine(const HashEngineOptions& options, World& world)
     layout_.windows.assign(kLayers, 0);
     layout_.windows.back() = options.window;
   }
-  const kv::KvPages pages = layout_.Pages();
-  pool_.tables = pages.tables();
-  for (const auto [table, slot] : pages.places) pool_.places.push_back({table, slot});
+  if (options.recurrent) layout_.AddStates({{kStateShape}});
+  if (layout_.windowed()) {
+    engine::SetPlaces(layout_, &pool_);
+  } else {
+    for (int layer = 0; layer < kLayers; ++layer) pool_.places.push_back({0, layer});
+  }
   // Garbage, as memory that others have used: reading what was never written shows.
   const int page_count = options.num_blocks * pool_.tables;
   memory_.assign(static_cast<size_t>(layout_.PageBytes()) / 8 * static_cast<size_t>(page_count),
@@ -75,7 +86,7 @@ HashEngine::HashEngine(const HashEngineOptions& options, World& world)
 uint64_t* HashEngine::Slot(absl::Span<const int32_t> blocks, int layer, int value,
                            int position) const {
   const auto [table, slot] = pool_.PlaceOf(layer);
-  const size_t stride = blocks.size() / static_cast<size_t>(pool_.tables);
+  const size_t stride = blocks.size() / static_cast<size_t>(pool_.block_tables());
   const size_t index =
       static_cast<size_t>(table) * stride + static_cast<size_t>(position / kBlockTokens);
   std::byte* chunk = pool_.Chunk(blocks[index], slot);
@@ -97,7 +108,52 @@ void HashEngine::WriteSlots(const engine::BatchEntry& entry, int layer) const {
   }
 }
 
-uint64_t HashEngine::Digest(absl::Span<const int32_t> blocks, int count) const {
+std::vector<uint64_t*> HashEngine::StateWords(absl::Span<const int32_t> pages) const {
+  const backend::StatePlane& plane = pool_.states[0][0];
+  std::vector<uint64_t*> words;
+  for (int64_t unit = 0; unit < plane.units(); ++unit) {
+    auto* const first = reinterpret_cast<uint64_t*>(pool_.StateUnit(plane, pages, unit));
+    for (int64_t i = 0; i < plane.unit_bytes() / 8; ++i) words.push_back(first + i);
+  }
+  return words;
+}
+
+std::vector<uint64_t> HashEngine::WriteStates(const engine::BatchEntry& entry) const {
+  std::vector<uint64_t> states;
+  if (!hash_options_.recurrent) return std::vector<uint64_t>(entry.tokens.size(), 0);
+  uint64_t state = 0;
+  BATON_CHECK_EQ(entry.context > 0, !entry.state.empty());
+  if (!entry.state.empty()) {
+    const std::vector<uint64_t*> words = StateWords(entry.state);
+    state = *words[0];
+    // A part that is not the same state's makes another one.
+    for (size_t i = 1; i < words.size(); ++i) {
+      if (*words[i] != Mix(*words[0], i)) state = Mix(state, *words[i]);
+    }
+  }
+  auto store = entry.state_stores.begin();
+  for (size_t i = 0; i < entry.tokens.size(); ++i) {
+    const int position = entry.context + static_cast<int>(i);
+    state = NextState(state, position, entry.tokens[i]);
+    states.push_back(state);
+    BATON_CHECK(store != entry.state_stores.end());
+    if (store->tokens != position + 1) continue;
+    const bool last = i + 1 == entry.tokens.size();
+    if (!last && hash_options_.stores_last_only) {
+      ++store;
+      continue;
+    }
+    const std::vector<uint64_t*> words = StateWords(store->pages);
+    for (size_t word = 0; word < words.size(); ++word) {
+      *words[word] = word == 0 ? state : Mix(state, word);
+    }
+    ++store;
+  }
+  BATON_CHECK(store == entry.state_stores.end());
+  return states;
+}
+
+uint64_t HashEngine::Digest(absl::Span<const int32_t> blocks, int count, uint64_t state) const {
   uint64_t digest = 0;
   const int window = hash_options_.window;
   const int of_all = window > 0 ? kLayers - 1 : kLayers;
@@ -111,7 +167,7 @@ uint64_t HashEngine::Digest(absl::Span<const int32_t> blocks, int count) const {
     digest = Mix(digest, *Slot(blocks, kLayers - 1, 0, position));
     digest = Mix(digest, *Slot(blocks, kLayers - 1, 1, position));
   }
-  return digest;
+  return hash_options_.recurrent ? Mix(digest, state) : digest;
 }
 
 std::vector<engine::StepResult> HashEngine::Step(const engine::Batch& batch,
@@ -132,24 +188,29 @@ std::vector<engine::StepResult> HashEngine::Compute(const engine::Batch& batch,
     for (const engine::BatchEntry& entry : batch.entries) {
       const int end = entry.context + static_cast<int>(entry.tokens.size());
       BATON_CHECK_LE(end, max_model_len_);
-      BATON_CHECK_GE(static_cast<int>(entry.blocks.size()) / pool_.tables * kBlockTokens, end);
+      BATON_CHECK_GE(static_cast<int>(entry.blocks.size()) / pool_.block_tables() * kBlockTokens,
+                     end);
       WriteSlots(entry, layer);
     }
     if (observer != nullptr) observer->OnLayerWritten(layer, nullptr);
   }
+  std::vector<std::vector<uint64_t>> states;
+  for (const engine::BatchEntry& entry : batch.entries) states.push_back(WriteStates(entry));
+  if (observer != nullptr && hash_options_.recurrent) observer->OnStateWritten(0, nullptr);
   std::vector<engine::StepResult> results(batch.entries.size());
   for (size_t i = 0; i < batch.entries.size(); ++i) {
     const engine::BatchEntry& entry = batch.entries[i];
     const int end = entry.context + static_cast<int>(entry.tokens.size());
     if (entry.prompt_logprobs) {
       for (size_t row = 0; row < entry.targets.size(); ++row) {
-        const uint64_t digest = Digest(entry.blocks, entry.context + static_cast<int>(row) + 1);
+        const uint64_t digest =
+            Digest(entry.blocks, entry.context + static_cast<int>(row) + 1, states[i][row]);
         results[i].prompt_logprobs->push_back(
             HashLogprobs(digest, entry.targets[row], *entry.prompt_logprobs));
       }
     }
     if (!entry.sample) continue;
-    const uint64_t digest = Digest(entry.blocks, end);
+    const uint64_t digest = Digest(entry.blocks, end, states[i].back());
     if (entry.beam_candidates > 0) {
       results[i].tokens = HashBest(digest, entry.history, entry.beam_candidates);
       continue;
@@ -192,6 +253,7 @@ void HashOracle::Append(int32_t token) {
     last = SlotsOf(layer, size_, token, last[0], last[1]);
     if (window_ == 0 || layer < kLayers - 1) digest_ = Mix(Mix(digest_, last[0]), last[1]);
   }
+  if (recurrent_) state_ = NextState(state_, size_, token);
   ++size_;
   if (window_ == 0) return;
   seen_lately_.push_back(last_.back());
@@ -201,7 +263,7 @@ void HashOracle::Append(int32_t token) {
 uint64_t HashOracle::digest() const {
   uint64_t digest = digest_;
   for (const auto& slots : seen_lately_) digest = Mix(Mix(digest, slots[0]), slots[1]);
-  return digest;
+  return recurrent_ ? Mix(digest, state_) : digest;
 }
 
 model::SampledToken HashDraw(uint64_t digest, const model::SamplingParams& params,

@@ -1,7 +1,8 @@
 // An engine whose model is a hash, and the answers that are right. What a token's slots in the KV
 // blocks hold follows from the slots before it, read back from the blocks, and the token; what is
 // drawn follows from all slots of the sequence, or of a layer with a window from the last ones,
-// read back. So a block that is wrong, stale or freed too early gives another token than the
+// read back; with states, also from one that goes on from token to token in pages of its own. So a
+// block that is wrong, stale or freed too early gives another token than the
 // oracle, which never saw a block.
 #ifndef BATON_TESTS_SIMULATION_HASH_ENGINE_H_
 #define BATON_TESTS_SIMULATION_HASH_ENGINE_H_
@@ -34,8 +35,10 @@ struct HashEngineOptions {
   int slow_first_steps = 0;
   Micros slow_step_time = 0;
   bool runs_ahead = false;
-  bool copies_nothing = false;  // a planted bug: CopyPages returns at once
-  int window = 0;               // of the last layer; 0: it sees all tokens, as the others do
+  bool copies_nothing = false;    // a planted bug: CopyPages returns at once
+  bool stores_last_only = false;  // a planted bug: no state is left within a chunk
+  int window = 0;                 // of the last layer; 0: it sees all tokens, as the others do
+  bool recurrent = false;         // there is a recurrent layer, too, and no window
 };
 
 class HashEngine final : public engine::Engine {
@@ -59,8 +62,11 @@ class HashEngine final : public engine::Engine {
                                           model::LayerObserver* observer);
   uint64_t* Slot(absl::Span<const int32_t> blocks, int layer, int value, int position) const;
   void WriteSlots(const engine::BatchEntry& entry, int layer) const;
-  // Of the first `count` tokens' slots.
-  uint64_t Digest(absl::Span<const int32_t> blocks, int count) const;
+  // Of the first `count` tokens' slots, and the state behind them.
+  uint64_t Digest(absl::Span<const int32_t> blocks, int count, uint64_t state) const;
+  // The states behind each of the entry's tokens, which it reads and leaves where the entry says.
+  std::vector<uint64_t> WriteStates(const engine::BatchEntry& entry) const;
+  std::vector<uint64_t*> StateWords(absl::Span<const int32_t> pages) const;
   std::byte* Page(int32_t id) const { return pool_.Chunk(id, 0); }
 
   const HashEngineOptions hash_options_;
@@ -74,8 +80,8 @@ class HashEngine final : public engine::Engine {
 // One sequence and what may follow, by the model alone.
 class HashOracle {
  public:
-  // `window`: HashEngineOptions::window.
-  explicit HashOracle(int window) : window_(window) {}
+  // As HashEngineOptions.
+  HashOracle(int window, bool recurrent) : window_(window), recurrent_(recurrent) {}
 
   void Append(int32_t token);
   // Tokens appended so far, and what their slots amount to.
@@ -84,6 +90,8 @@ class HashOracle {
 
  private:
   int window_;
+  bool recurrent_;
+  uint64_t state_ = 0;
   int size_ = 0;
   uint64_t digest_ = 0;                              // of what is seen for ever
   std::deque<std::array<uint64_t, 2>> seen_lately_;  // slots in the window

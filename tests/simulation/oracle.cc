@@ -21,7 +21,7 @@ std::vector<int32_t> StopTokens(const RequestSpec& spec) {
 // A sequence as the model sees it.
 struct Text {
   Text(const RequestSpec& spec, const std::vector<int32_t>& stop_tokens)
-      : spec(&spec), stop_tokens(&stop_tokens), hash(spec.window) {
+      : spec(&spec), stop_tokens(&stop_tokens), hash(spec.window, spec.recurrent) {
     for (const int32_t token : spec.prompt) Append(token);
   }
   void Append(int32_t token) {
@@ -145,7 +145,7 @@ void ApplyStops(const RequestSpec& spec, Answer* answer) {
 std::vector<model::SampledToken> PromptLogprobs(const RequestSpec& spec) {
   std::vector<model::SampledToken> logprobs;
   if (!spec.prompt_logprobs) return logprobs;
-  HashOracle oracle(spec.window);
+  HashOracle oracle(spec.window, spec.recurrent);
   for (size_t i = 0; i + 1 < spec.prompt.size(); ++i) {
     oracle.Append(spec.prompt[i]);
     logprobs.push_back(HashLogprobs(oracle.digest(), spec.prompt[i + 1], *spec.prompt_logprobs));

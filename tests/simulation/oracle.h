@@ -39,7 +39,8 @@ struct RequestSpec {
   v1::Priority priority = v1::PRIORITY_NORMAL;
   std::string tenant;
   std::string cache_salt;
-  int window = 0;  // of the model: HashEngineOptions::window
+  int window = 0;  // of the model, and whether it is recurrent: HashEngineOptions
+  bool recurrent = false;
 };
 
 v1::GenerateRequest ToProto(const RequestSpec& spec, const std::string& request_id);

@@ -35,9 +35,12 @@ enum class Weather {
 
 class Simulation {
  public:
-  // The model of every second seed has a layer with a window.
+  // The model of every third seed has a layer with a window, that of the next one is recurrent.
   Simulation(uint64_t seed, Bug bug)
-      : world_(seed), bug_(bug), window_(seed % 2 == 1 ? 2 + static_cast<int>(seed / 2 % 29) : 0) {}
+      : world_(seed),
+        bug_(bug),
+        window_(seed % 3 == 1 ? 2 + static_cast<int>(seed / 3 % 29) : 0),
+        recurrent_(seed % 3 == 2) {}
 
   Outcome Run() {
     DrawWeather();
@@ -160,7 +163,9 @@ class Simulation {
     engine.step_time = random().Time(200, 5'000);
     engine.token_time = random().Time(0, 300);
     engine.copies_nothing = bug_ == Bug::kCopiesNothing;
+    engine.stores_last_only = bug_ == Bug::kSnapshotsUnstored;
     engine.window = window_;
+    engine.recurrent = recurrent_;
     return engine;
   }
 
@@ -206,6 +211,7 @@ class Simulation {
     for (int i = random().Between(4, 30); i > 0; --i) {
       RequestSpec spec = DrawRequest(random(), draw);
       spec.window = window_;
+      spec.recurrent = recurrent_;
       // The router has what is unread until then.
       if (!spec.reads) quiet_from_ = std::max(quiet_from_, spec.deadline);
       clients_->Submit(spec);
@@ -363,6 +369,7 @@ class Simulation {
   World world_;
   const Bug bug_;
   const int window_;  // of the model; 0: none
+  const bool recurrent_;
   Weather weather_ = Weather::kCalm;
   FrameFaults faults_;
   MayFail may_fail_;

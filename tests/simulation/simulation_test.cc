@@ -95,6 +95,10 @@ TEST_F(SimulationTest, ACopyThatCopiesNothingIsFound) {
   EXPECT_GT(SeedsThatFail(Bug::kCopiesNothing, 300), 0);
 }
 
+TEST_F(SimulationTest, SnapshotsThatAreNotStoredAreFound) {
+  EXPECT_GT(SeedsThatFail(Bug::kSnapshotsUnstored, 300), 0);
+}
+
 TEST_F(SimulationTest, FramesBelievedUncheckedAreFound) {
   EXPECT_GT(SeedsThatFail(Bug::kChecksumSkipped, 300), 0);
 }

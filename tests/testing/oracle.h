@@ -29,9 +29,14 @@ class Oracle {
     absl::StatusOr<std::unique_ptr<engine::Engine>> engine = engine::Engine::Load(options);
     BATON_CHECK(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
-    // The pages of all blocks, table by table.
-    blocks_.resize(static_cast<size_t>(engine_->kv_pool().block_count));
+    // The pages of all blocks, table by table; those of a state are the last ones.
+    const backend::KvPool& pool = engine_->kv_pool();
+    blocks_.resize(static_cast<size_t>(pool.block_count - pool.state_tables) /
+                   static_cast<size_t>(pool.block_tables()) *
+                   static_cast<size_t>(pool.block_tables()));
     std::iota(blocks_.begin(), blocks_.end(), 0);
+    state_.resize(static_cast<size_t>(pool.state_tables));
+    std::iota(state_.begin(), state_.end(), pool.block_count - pool.state_tables);
   }
 
   static engine::EngineOptions OptionsFor(const std::string& model_dir,
@@ -72,7 +77,6 @@ class Oracle {
       engine::BatchEntry entry;
       entry.tokens = absl::MakeConstSpan(tokens).subspan(computed);
       entry.context = computed;
-      entry.blocks = blocks_;
       entry.sample = true;
       entry.sampling = &sampling;
       entry.history.tokens = tokens;
@@ -99,7 +103,6 @@ class Oracle {
       engine::BatchEntry entry;
       entry.tokens = absl::MakeConstSpan(prompt).subspan(i, 1);
       entry.context = static_cast<int>(i);
-      entry.blocks = blocks_;
       entry.prompt_logprobs = top;
       entry.targets = absl::MakeConstSpan(prompt).subspan(i + 1, 1);
       logprobs.push_back(StepOne(entry).prompt_logprobs.value().front());
@@ -112,7 +115,6 @@ class Oracle {
     const model::SamplingParams sampling;
     engine::BatchEntry entry;
     entry.tokens = tokens;
-    entry.blocks = blocks_;
     entry.sample = true;
     entry.sampling = &sampling;
     entry.history.tokens = tokens;
@@ -124,7 +126,14 @@ class Oracle {
   const engine::Engine& engine() const { return *engine_; }
 
  private:
-  engine::StepResult StepOne(const engine::BatchEntry& entry) {
+  engine::StepResult StepOne(engine::BatchEntry entry) {
+    entry.blocks = blocks_;
+    const backend::StateStore store = {entry.context + static_cast<int>(entry.tokens.size()),
+                                       state_};
+    if (!state_.empty()) {
+      if (entry.context > 0) entry.state = state_;
+      entry.state_stores = absl::MakeConstSpan(&store, 1);
+    }
     engine::Batch batch;
     batch.entries.push_back(entry);
     return engine_->Step(batch)[0];
@@ -132,6 +141,7 @@ class Oracle {
 
   std::unique_ptr<engine::Engine> engine_;
   std::vector<kv::BlockId> blocks_;
+  std::vector<int32_t> state_;
 };
 
 }  // namespace baton::testing

@@ -75,7 +75,7 @@ absl::StatusOr<MlpSpec> ReadMlp(const JsonFields& config, int hidden_dim,
                                 const ClassDefaults& defaults) {
   MlpSpec mlp;
   BATON_ASSIGN_OR_RETURN(mlp.activation, ReadActivation(config, defaults));
-  BATON_ASSIGN_OR_RETURN(mlp.ffn_dim, config.Int("intermediate_size", 1, kMaxFfn));
+  BATON_ASSIGN_OR_RETURN(mlp.ffn_dim, config.Int(defaults.ffn_key, 1, kMaxFfn));
   mlp.gate_up.parts = {{{"mlp.gate_proj", "ffn_gate"}, mlp.ffn_dim},
                        {{"mlp.up_proj", "ffn_up"}, mlp.ffn_dim}};
   mlp.gate_up.cols = hidden_dim;

@@ -30,6 +30,7 @@ struct ClassDefaults {
   // The key of the activation, and its values that mean SiLU or GELU's approximation by tanh.
   absl::string_view activation_key = "hidden_act";
   absl::string_view activation = "silu";
+  absl::string_view ffn_key = "intermediate_size";
 };
 
 // The fields that all architectures have, with layers like Llama's, all alike: a norm before each

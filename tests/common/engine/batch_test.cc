@@ -56,5 +56,47 @@ TEST(SetBlocksDeathTest, WhatIsSeenMustBeThere) {
   EXPECT_DEATH(SetBlocks(lease, &entry, kBatchBlockTokens), "lack window pages");
 }
 
+// States go on from the block before the tokens, and are left where blocks have pages for them.
+TEST(SetBlocksTest, StatesAreReadBeforeTheTokensAndLeftInTheirBlocks) {
+  kv::BlockPool pool(40,
+                     {.full_pages = 1, .window_pages = 2, .window_blocks = 1, .recurrent = true});
+  kv::BlockLease lease = *pool.Acquire(6, kv::BlockUse::kActive, 0, 0);
+  for (const int block : {0, 1, 3, 4}) lease.AddWindows(block, block + 1);
+  const std::vector<int32_t> tokens(40);
+  BatchEntry entry = Entry(tokens, 32);  // of blocks 2 to 4, the last one in part
+  SetBlocks(lease, &entry, kBatchBlockTokens);
+  EXPECT_THAT(entry.blocks, ::testing::ElementsAreArray(lease.FullTables(0, 6)));
+  EXPECT_THAT(entry.state, ::testing::ElementsAreArray(lease.WindowPagesOf(1)));
+  ASSERT_EQ(entry.state_stores.size(), 2u);
+  EXPECT_EQ(entry.state_stores[0].tokens, 64);
+  EXPECT_THAT(entry.state_stores[0].pages, ::testing::ElementsAreArray(lease.WindowPagesOf(3)));
+  EXPECT_EQ(entry.state_stores[1].tokens, 72);
+  EXPECT_THAT(entry.state_stores[1].pages, ::testing::ElementsAreArray(lease.WindowPagesOf(4)));
+  const BatchEntry copy = entry;
+  entry = BatchEntry();
+  EXPECT_EQ(copy.state[0], lease.WindowPagesOf(1)[0]) << "a copy keeps what it refers to";
+
+  // A token within a block goes on from the block's own state, in place.
+  BatchEntry next = Entry({7}, 72);
+  const std::vector<int32_t> one(1);
+  next.tokens = one;
+  SetBlocks(lease, &next, kBatchBlockTokens);
+  EXPECT_EQ(next.state[0], lease.WindowPagesOf(4)[0]);
+  EXPECT_EQ(next.state_stores.at(0).pages[0], lease.WindowPagesOf(4)[0]);
+
+  BatchEntry first = Entry(one, 0);
+  SetBlocks(lease, &first, kBatchBlockTokens);
+  EXPECT_TRUE(first.state.empty());
+}
+
+TEST(SetBlocksDeathTest, AStateMustHaveAPlace) {
+  kv::BlockPool pool(40,
+                     {.full_pages = 1, .window_pages = 2, .window_blocks = 1, .recurrent = true});
+  const kv::BlockLease lease = *pool.Acquire(6, kv::BlockUse::kActive, 1, 2);
+  const std::vector<int32_t> tokens(20);
+  BatchEntry entry = Entry(tokens, 32);
+  EXPECT_DEATH(SetBlocks(lease, &entry, kBatchBlockTokens), "no pages for its state");
+}
+
 }  // namespace
 }  // namespace baton::engine

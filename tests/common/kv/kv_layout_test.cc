@@ -265,9 +265,9 @@ TEST(KvLayoutTest, WithoutWindowsABlockIsAPage) {
 
 TEST(KvLayoutTest, WindowsBoundWhatIsNeeded) {
   const KvLayout layout = Windowed(4, 4, 24);  // one layer sees all; a window reaches 2 blocks
-  EXPECT_EQ(layout.FirstNeededBlock(3, 10), 0);
-  EXPECT_EQ(layout.FirstNeededBlock(0, 10), 8);
-  EXPECT_EQ(layout.FirstNeededBlock(0, 1), 0);
+  EXPECT_EQ(layout.FirstNeededBlock(3, 10, 10), 0);
+  EXPECT_EQ(layout.FirstNeededBlock(0, 10, 10), 8);
+  EXPECT_EQ(layout.FirstNeededBlock(0, 1, 1), 0);
   EXPECT_EQ(layout.NeededBytes(0, 10, 10), (10 + 3 * 2) * layout.ChunkBytes());
   EXPECT_EQ(layout.NeededBytes(9, 10, 10), 4 * layout.ChunkBytes());
   EXPECT_EQ(layout.NeededBytes(10, 10, 10), 0);
@@ -293,6 +293,94 @@ TEST(KvLayoutTest, RefusesWindowsThatDoNotFitTheLayers) {
   EXPECT_THAT(layout.Validate().message(), ::testing::HasSubstr("are 3, expected one a layer, 4"));
   layout.windows = {24, 24, 24, 24};
   EXPECT_THAT(layout.Validate().message(), ::testing::HasSubstr("expected a layer without one"));
+}
+
+// Qwen3.5-9B's shape: 8 layers of attention, 24 of the gated delta rule.
+KvLayout Recurrent(int recurrent_layers = 24) {
+  KvLayout layout;
+  layout.layers = 8;
+  layout.kv_heads = 4;
+  layout.head_dim = 256;
+  std::vector<std::vector<StateShape>> states(
+      static_cast<size_t>(recurrent_layers),
+      {{.lanes = 8192, .depth = 3}, {.lanes = 32 * 128, .depth = 128}});
+  layout.AddStates(states);
+  return layout;
+}
+
+TEST(KvLayoutTest, AStateLiesInPiecesOfAChunksSize) {
+  const KvLayout layout = Recurrent();
+  ASSERT_TRUE(layout.Validate().ok()) << layout.Validate();
+  EXPECT_EQ(layout.attention_layers(), 8);
+  const int64_t state_bytes = int64_t{24} * 4 * (8192 * 3 + 4096 * 128);
+  EXPECT_GE(layout.state_pieces() * layout.ChunkBytes(), state_bytes);
+  EXPECT_LT(layout.state_pieces() * layout.ChunkBytes(), state_bytes * 1.05);
+  const KvPages pages = layout.Pages();
+  EXPECT_EQ(pages.layers_per_page, 8);
+  EXPECT_EQ(pages.full_tables, 1);
+  EXPECT_EQ(pages.window_tables, (layout.state_pieces() + 7) / 8);
+  const BlockShape shape = layout.Shape();
+  EXPECT_TRUE(shape.recurrent);
+  EXPECT_EQ(shape.window_blocks, 1);
+  EXPECT_EQ(shape.window_pages, pages.window_tables);
+}
+
+// Each unit has bytes of its own, within a page.
+TEST(KvLayoutTest, UnitsOfAStateDoNotOverlap) {
+  const KvLayout layout = Recurrent(3);
+  const KvPages pages = layout.Pages();
+  std::set<std::pair<int64_t, int64_t>> taken;  // begin and end
+  ASSERT_EQ(pages.states.size(), 3u);
+  for (size_t layer = 0; layer < pages.states.size(); ++layer) {
+    ASSERT_EQ(pages.states[layer].size(), 2u);
+    for (size_t plane = 0; plane < 2; ++plane) {
+      const auto& [spot_units, spots] = pages.states[layer][plane];
+      const StateShape& shape = layout.states[layer][plane];
+      const int64_t unit_bytes = 16 * 4 * shape.depth, units = shape.lanes / 16;
+      ASSERT_EQ(static_cast<int64_t>(spots.size()), (units + spot_units - 1) / spot_units);
+      for (size_t i = 0; i < spots.size(); ++i) {
+        const int64_t count =
+            std::min<int64_t>(spot_units, units - static_cast<int64_t>(i) * spot_units);
+        EXPECT_LT(spots[i].table, pages.window_tables);
+        EXPECT_EQ(spots[i].offset % 64, 0);
+        EXPECT_LE(spots[i].offset + count * unit_bytes, layout.PageBytes());
+        const int64_t begin = spots[i].table * layout.PageBytes() + spots[i].offset;
+        EXPECT_TRUE(taken.insert({begin, begin + count * unit_bytes}).second);
+      }
+    }
+    // What is whole behind the layer has all of its units.
+    EXPECT_LE(taken.rbegin()->second - layout.ChunkBytes() + 1,
+              pages.pieces_behind[layer] * layout.ChunkBytes());
+  }
+  EXPECT_EQ(pages.pieces_behind.back(), layout.state_pieces());
+  int64_t end = 0;
+  for (const auto& [begin, after] : taken) {
+    EXPECT_GE(begin, end);
+    end = after;
+  }
+}
+
+TEST(KvLayoutTest, AStateIsNeededBehindTheLastBlockOnly) {
+  const KvLayout layout = Recurrent(1);
+  EXPECT_EQ(layout.FirstNeededBlock(0, 9, 10), 0);
+  EXPECT_EQ(layout.FirstNeededBlock(8, 9, 10), 9);
+  EXPECT_EQ(layout.NeededBytes(0, 10, 9), (10 * 8 + layout.state_pieces()) * layout.ChunkBytes());
+  EXPECT_EQ(layout.NeededBytes(9, 10, 9), layout.BlockBytes());
+}
+
+TEST(KvLayoutTest, StatesAreOfTheFingerprintAndChecked) {
+  const KvLayout layout = Recurrent();
+  EXPECT_EQ(Recurrent().Fingerprint(), layout.Fingerprint());
+  KvLayout other = layout;
+  other.states[3][1].depth = 64;
+  EXPECT_NE(other.Fingerprint(), layout.Fingerprint());
+  EXPECT_THAT(other.Validate().message(), ::testing::HasSubstr("pieces of a state"));
+  EXPECT_THAT(layout.ToString(), ::testing::HasSubstr("for the state of 24 recurrent layers"));
+  other = layout;
+  other.states[0][0].lanes = 24;
+  EXPECT_THAT(other.Validate().message(), ::testing::HasSubstr("a multiple of 16"));
+  other.states[0][0] = {.lanes = 16, .depth = 1 << 13};
+  EXPECT_THAT(other.Validate().message(), ::testing::HasSubstr("states.depth"));
 }
 
 }  // namespace

@@ -328,6 +328,100 @@ TEST(ArchitectureTest, OfLatentsRefusesByName) {
               HasSubstr("rope_interleave: found false, expected true"));
 }
 
+std::vector<bool> RecurrentLayersOf(const ModelConfig& model) {
+  std::vector<bool> recurrent;
+  for (const LayerSpec& layer : model.layers) recurrent.push_back(layer.recurrence() != nullptr);
+  return recurrent;
+}
+
+TEST(ArchitectureTest, LfmTwoHasAttentionWhereItsConfigSays) {
+  // As its class has them: without a list, all layers have attention.
+  const auto bare = Parse("Lfm2ForCausalLM", R"(, "block_auto_adjust_ff_dim": false)");
+  ASSERT_TRUE(bare.ok()) << bare.status();
+  EXPECT_THAT(RecurrentLayersOf(*bare), ::testing::Each(false));
+  EXPECT_EQ(bare->layers[0].mlp().ffn_dim, 96);
+  EXPECT_TRUE(bare->tied_embeddings);
+  EXPECT_EQ(bare->norm_eps, 1e-5F) << "rms_norm_eps is none of its keys";
+
+  const auto listed = Parse("Lfm2ForCausalLM", R"(, "full_attn_idxs": [1, 6], "norm_eps": 1e-4,
+      "block_ffn_dim_multiplier": 1.5, "block_multiple_of": 32, "tie_embedding": false,
+      "block_ff_dim": 120, "conv_L_cache": 4, "block_use_swiglu": true, "conv_dim": 64)");
+  ASSERT_TRUE(listed.ok()) << listed.status();
+  EXPECT_THAT(RecurrentLayersOf(*listed),
+              ElementsAre(true, false, true, true, true, true, false, true));
+  EXPECT_EQ(listed->layers[1].mlp().ffn_dim, 128) << "2/3 of 120, times 1.5, up to 32";
+  EXPECT_FALSE(listed->tied_embeddings);
+  EXPECT_EQ(listed->norm_eps, 1e-4F);
+  const RecurrentSpec& conv = *listed->layers[0].recurrence();
+  EXPECT_EQ(conv.taps, 4);
+  EXPECT_EQ(conv.conv_column(), 128);
+  EXPECT_FALSE(conv.conv_bias);
+
+  EXPECT_THAT(Refusal("Lfm2ForCausalLM", R"(, "layer_types": ["conv"])"),
+              HasSubstr("layer_types: found 1 entries, expected 8"));
+  EXPECT_THAT(Refusal("Lfm2ForCausalLM", R"(, "layer_types": ["conv", "conv", "conv", "conv",
+                      "conv", "mamba", "conv", "full_attention"])"),
+              HasSubstr("layer_types[5]: found \"mamba\", expected \"conv\""));
+  EXPECT_THAT(Refusal("Lfm2ForCausalLM", R"(, "conv_L_cache": 9)"),
+              HasSubstr("conv_L_cache: found 9"));
+  EXPECT_THAT(Refusal("Lfm2ForCausalLM", R"(, "block_multiple_of": 0)"),
+              HasSubstr("block_multiple_of: found 0"));
+}
+
+// What its class assumes where the config is silent.
+TEST(ArchitectureTest, QwenThreeFiveHasTheDeltaRuleInThreeLayersOfFour) {
+  const auto model = Parse("Qwen3_5ForCausalLM", "");
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_THAT(RecurrentLayersOf(*model),
+              ElementsAre(true, true, true, false, true, true, true, false));
+  const RecurrentSpec& delta = *model->layers[0].recurrence();
+  EXPECT_EQ(delta.heads, 32);
+  EXPECT_EQ(delta.key_heads, 16);
+  EXPECT_EQ(delta.conv_width(), 2 * 16 * 128 + 32 * 128);
+  EXPECT_FALSE(delta.norm.less_one);
+  EXPECT_FALSE(delta.steps.rounds);
+  const AttentionSpec& attention = model->layers[3].attention();
+  EXPECT_TRUE(attention.gated && attention.q_norm.less_one);
+  EXPECT_EQ(attention.head_dim, 256);
+  EXPECT_EQ(attention.qkv.parts[0].rows, 2 * 4 * 256);
+  EXPECT_EQ(model->ropes[0].inverse_frequencies.size(), 32U) << "a quarter of a head";
+  EXPECT_TRUE(model->final_norm.less_one);
+
+  const auto other = Parse("Qwen3_5ForCausalLM", R"(, "full_attention_interval": 2, "head_dim": 32,
+      "rope_parameters": {"rope_type": "default", "rope_theta": 10000000,
+      "partial_rotary_factor": 0.5, "mrope_section": [2, 3, 3], "mrope_interleaved": true},
+      "mtp_num_hidden_layers": 1, "mamba_ssm_dtype": "float32", "attn_output_gate": true)");
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_THAT(RecurrentLayersOf(*other),
+              ElementsAre(true, false, true, false, true, false, true, false));
+  EXPECT_EQ(other->ropes[0].inverse_frequencies.size(), 8U);
+
+  for (const auto& [more, refusal] :
+       {std::pair(R"(, "linear_num_key_heads": 5)", "linear_num_key_heads: found 5"),
+        {R"(, "linear_value_head_dim": 24)",
+         "linear_value_head_dim: found 24, expected a multiple of 16"},
+        {R"(, "linear_key_head_dim": 100)", "linear_key_head_dim: found 100"},
+        {R"(, "linear_conv_kernel_dim": 1)", "linear_conv_kernel_dim: found 1"},
+        {R"(, "attention_bias": true)", "attention_bias: found true, expected false"},
+        {R"(, "attn_output_gate": false)", "attn_output_gate: found false, expected true"},
+        {R"(, "layer_types": ["full_attention"])", "layer_types: found 1 entries, expected 8"}}) {
+    EXPECT_THAT(Refusal("Qwen3_5ForCausalLM", more), HasSubstr(refusal));
+  }
+}
+
+// The text part of a model for texts and images, as it is published.
+TEST(ArchitectureTest, QwenThreeFiveIsAlsoAPartOfAModelForImages) {
+  const auto model = ParseText(absl::StrCat(
+      R"({"architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5",
+          "image_token_id": 3, "video_token_id": 4, "vision_start_token_id": 5,
+          "vision_end_token_id": 6, "tie_word_embeddings": true, "vision_config": {"depth": 12},
+          "text_config": {"model_type": "qwen3_5_text", )",
+      Sizes(R"(, "tie_word_embeddings": true)"), "}}"));
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->architecture, "Qwen3_5ForCausalLM");
+  EXPECT_TRUE(model->nested);
+}
+
 TEST(ArchitectureTest, RefusesByName) {
   EXPECT_THAT(Refusal("Gemma3ForCausalLM", R"(, "use_bidirectional_attention": true)"),
               HasSubstr("use_bidirectional_attention: found true, expected false"));

@@ -113,18 +113,19 @@ class CountingBackend final : public baton::testing::ForwardingBackend {
 // What is foretold from the config is what loading takes, to the byte, for every architecture.
 TEST(DeviceMemoryTest, IsWhatLoadingTakes) {
   using Compute = backend::BackendOptions::Compute;
-  for (const char* shape : {"tiny-llama",          "tiny-qwen2",
-                            "tiny-qwen3",          "tiny-mistral",
-                            "tiny-gemma3",         "tiny-phi3",
-                            "tiny-olmo2",          "tiny-ministral3",
-                            "tiny-seedoss",        "tiny-exaone4",
-                            "tiny-qwen2-bf16",     "tiny-qwen2-gptq4",
-                            "tiny-llama-gptq8",    "tiny-qwen3-gptq4-channel",
-                            "tiny-llama-awq",      "tiny-qwen3-moe",
-                            "tiny-mixtral",        "tiny-qwen3-moe-gptq4",
-                            "tiny-gpt-oss",        "tiny-gpt-oss-mxfp4",
-                            "tiny-deepseek-v2",    "tiny-glm4-moe-lite",
-                            "tiny-deepseek-v2-awq"}) {
+  for (const char* shape : {"tiny-llama",           "tiny-qwen2",
+                            "tiny-qwen3",           "tiny-mistral",
+                            "tiny-gemma3",          "tiny-phi3",
+                            "tiny-olmo2",           "tiny-ministral3",
+                            "tiny-seedoss",         "tiny-exaone4",
+                            "tiny-qwen2-bf16",      "tiny-qwen2-gptq4",
+                            "tiny-llama-gptq8",     "tiny-qwen3-gptq4-channel",
+                            "tiny-llama-awq",       "tiny-qwen3-moe",
+                            "tiny-mixtral",         "tiny-qwen3-moe-gptq4",
+                            "tiny-gpt-oss",         "tiny-gpt-oss-mxfp4",
+                            "tiny-deepseek-v2",     "tiny-glm4-moe-lite",
+                            "tiny-deepseek-v2-awq", "tiny-lfm2",
+                            "tiny-qwen3.5"}) {
     for (const auto& [compute, load_bits, experts_on_host] :
          {std::tuple(Compute::kF32, 0, 0), {Compute::kBF16, 0, 1}, {Compute::kF32, 4, 2}}) {
       SCOPED_TRACE(std::string(shape) + (compute == Compute::kF32 ? " f32, " : " bf16, ") +

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
 #include "common/backend/cpu/cpu_backend.h"
+#include "common/engine/engine_shape.h"
 #include "common/model/device_memory.h"
 #include "common/model/model_config.h"
 #include "common/model/transformer.h"
@@ -64,7 +66,7 @@ class ModelRunner {
     max_positions = std::min(max_positions, config_.max_positions);
     PinPositions(max_positions, &config_);
     backend_ = *std::move(backend);
-    const AttentionSpec& layer = config_.layers[0].attention();
+    const AttentionSpec& layer = *AttentionLayers(config_.layers).front();
     backend::StepLimits limits{.max_rows = kMaxTokens,
                                .max_sequences = kMaxTokens,
                                .max_logit_rows = kMaxTokens,
@@ -110,8 +112,22 @@ class ModelRunner {
     return blocks;
   }
 
+  // A sequence of a recurrent model has its state in pages of its own, by its first block.
   Logits Forward(const backend::RaggedBatch& batch, LayerObserver* observer = nullptr) {
-    const backend::Tensor logits = transformer_->Forward(batch, pool_, observer);
+    std::vector<backend::SequenceRows> sequences(batch.sequences.begin(), batch.sequences.end());
+    std::vector<std::vector<int32_t>> states;
+    std::vector<backend::StateStore> stores(sequences.size());
+    for (size_t i = 0; i < sequences.size() && pool_.state_tables > 0; ++i) {
+      backend::SequenceRows& rows = sequences[i];
+      if (!rows.state_stores.empty()) continue;
+      states.push_back(StatePages(rows.blocks[0]));
+      stores[i] = {rows.context + rows.row_count, states.back()};
+      if (rows.context > 0) rows.state = states.back();
+      rows.state_stores = absl::MakeConstSpan(&stores[i], 1);
+    }
+    backend::RaggedBatch with_states = batch;
+    with_states.sequences = sequences;
+    const backend::Tensor logits = transformer_->Forward(with_states, pool_, observer);
     EXPECT_EQ(logits.rows, static_cast<int64_t>(batch.logit_rows.size()));
     EXPECT_EQ(logits.cols, config_.vocab_size);
     Logits rows;
@@ -122,6 +138,12 @@ class ModelRunner {
                            rows.back().size() * sizeof(float));
     }
     return rows;
+  }
+
+  std::vector<int32_t> StatePages(int32_t slot) const {
+    std::vector<int32_t> pages(static_cast<size_t>(pool_.state_tables));
+    std::iota(pages.begin(), pages.end(), kBlockCount + slot * pool_.state_tables);
+    return pages;
   }
 
   // Logits of every position, the prompt in chunks of `chunk` tokens.
@@ -147,17 +169,23 @@ class ModelRunner {
 
  private:
   void MakePool() {
-    const AttentionSpec& layer = config_.layers[0].attention();
+    const AttentionSpec& layer = *AttentionLayers(config_.layers).front();
     pool_.kv_heads = layer.kv_heads;
     pool_.head_dim = layer.head_dim;
     pool_.latent_dim = layer.latent.rank;
     pool_.block_tokens = kBlockTokens;
-    pool_.block_count = kBlockCount;
+    engine::EngineOptions options;
+    options.block_tokens = kBlockTokens;
+    const auto shape = engine::ShapeOf(config_, options, backend_->activation_dtype());
+    EXPECT_TRUE(shape.ok()) << shape.status();
+    if (shape.ok() && shape->layout.recurrent()) engine::SetPlaces(shape->layout, &pool_);
+    pool_.block_count = kBlockCount * (1 + pool_.state_tables);
     pool_.dtype = backend_->activation_dtype();
     pool_.layer_stride_bytes = pool_.chunk_heads() * pool_.head_bytes();
     pool_.block_stride_bytes =
-        pool_.layer_stride_bytes * static_cast<int64_t>(config_.layers.size());
-    auto memory = backend_->Allocate(static_cast<size_t>(pool_.block_stride_bytes) * kBlockCount);
+        pool_.layer_stride_bytes * static_cast<int64_t>(AttentionLayers(config_.layers).size());
+    auto memory =
+        backend_->Allocate(static_cast<size_t>(pool_.block_stride_bytes * pool_.block_count));
     EXPECT_TRUE(memory.ok()) << memory.status();
     pool_memory_ = *std::move(memory);
     pool_.base = static_cast<std::byte*>(pool_memory_->data());

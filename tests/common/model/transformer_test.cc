@@ -196,7 +196,11 @@ class LayersSeen : public LayerObserver {
     event->Wait();
     layers.push_back(layer);
   }
-  std::vector<int> layers;
+  void OnStateWritten(int layer, std::shared_ptr<const backend::Event> event) override {
+    event->Wait();
+    states.push_back(layer);
+  }
+  std::vector<int> layers, states;
 };
 
 TEST_P(TransformerTest, ObserverSeesEachLayerOnceInOrder) {
@@ -208,9 +212,52 @@ TEST_P(TransformerTest, ObserverSeesEachLayerOnceInOrder) {
   for (const std::vector<int32_t>& logit_rows : {std::vector<int32_t>{}, std::vector<int32_t>{1}}) {
     LayersSeen seen;
     model.Forward({.tokens = tokens, .sequences = {&rows, 1}, .logit_rows = logit_rows}, &seen);
-    std::vector<int> layers(model.config().layers.size());
+    std::vector<int> layers(AttentionLayers(model.config().layers).size());
+    std::vector<int> states(model.config().layers.size() - layers.size());
     std::iota(layers.begin(), layers.end(), 0);
+    std::iota(states.begin(), states.end(), 0);
     EXPECT_EQ(seen.layers, layers);
+    EXPECT_EQ(seen.states, states);
+  }
+}
+
+class RecurrentTest : public TransformerTest {};
+
+// A chunk leaves its state within, and sequences go on from there, as from a cached prefix.
+TEST_P(RecurrentTest, SequencesGoOnFromSnapshots) {
+  ModelRunner model(CheckpointDir(shape()), device().make());
+  ASSERT_TRUE(model.ok());
+  const std::vector<int32_t> prompt = LongestPrompt(shape());
+  const int count = static_cast<int>(prompt.size());
+  const Logits all = model.Run(prompt, prompt.size());
+  const std::vector<int32_t> blocks = model.TakeBlocks(prompt.size());
+  std::vector<std::vector<int32_t>> pages;
+  std::vector<backend::StateStore> stores;
+  for (int tokens = 1; tokens < count; tokens += tokens < 20 ? 1 : 23) {
+    pages.push_back(model.StatePages(static_cast<int32_t>(pages.size())));
+    stores.push_back({tokens, pages.back()});
+  }
+  pages.push_back(model.StatePages(static_cast<int32_t>(pages.size())));
+  stores.push_back({count, pages.back()});
+  ASSERT_LE(pages.size(), size_t{ModelRunner::kBlockCount});
+  backend::SequenceRows first{.first_row = 0, .row_count = count, .context = 0, .blocks = blocks};
+  first.state_stores = stores;
+  model.Forward({.tokens = prompt, .sequences = {&first, 1}, .logit_rows = {}});
+  for (const backend::StateStore& store : stores) {
+    if (store.tokens == count) continue;
+    backend::SequenceRows rest{.first_row = 0,
+                               .row_count = count - store.tokens,
+                               .context = store.tokens,
+                               .blocks = blocks};
+    const backend::StateStore end = {count, pages.back()};
+    rest.state = store.pages;
+    rest.state_stores = absl::MakeConstSpan(&end, 1);
+    const std::vector<int32_t> last = {rest.row_count - 1};
+    const Logits logits =
+        model.Forward({.tokens = absl::MakeSpan(prompt).subspan(static_cast<size_t>(store.tokens)),
+                       .sequences = {&rest, 1},
+                       .logit_rows = last});
+    EXPECT_TRUE(logits.at(0) == all.back()) << "behind " << store.tokens << " tokens";
   }
 }
 
@@ -285,6 +332,18 @@ const auto kExperts =
 
 const auto kLatent = ::testing::Values("tiny-deepseek-v2", "tiny-glm4-moe-lite");
 
+// Computed on CPUs alone.
+const auto kRecurrent = ::testing::Values("tiny-lfm2", "tiny-qwen3.5");
+
+std::vector<baton::testing::Device> RecurrentDevices() {
+  std::vector<baton::testing::Device> devices = baton::testing::Devices();
+  std::erase_if(devices, [](const auto& device) {
+    const auto backend = device.make();
+    return !backend.ok() || !(*backend)->has_recurrence();
+  });
+  return devices;
+}
+
 std::vector<baton::testing::Device> DevicesOf(bool slow) {
   std::vector<baton::testing::Device> devices = baton::testing::Devices();
   std::erase_if(devices, [&](const auto& device) { return device.slow != slow; });
@@ -299,7 +358,8 @@ std::vector<baton::testing::Device> ExactDevices() {
 }
 
 std::string NameOf(std::string name) {
-  std::replace(name.begin(), name.end(), '-', '_');
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c == '-' || c == '.'; }, '_');
   return name;
 }
 
@@ -312,6 +372,18 @@ INSTANTIATE_TEST_SUITE_P(Shapes, TransformerTest,
                          });
 INSTANTIATE_TEST_SUITE_P(Families, TransformerTest,
                          ::testing::Combine(kFamilies, ::testing::ValuesIn(DevicesOf(false))),
+                         [](const auto& info) {
+                           return NameOf(std::get<0>(info.param)) + "_" +
+                                  std::get<1>(info.param).name;
+                         });
+INSTANTIATE_TEST_SUITE_P(Recurrent, TransformerTest,
+                         ::testing::Combine(kRecurrent, ::testing::ValuesIn(RecurrentDevices())),
+                         [](const auto& info) {
+                           return NameOf(std::get<0>(info.param)) + "_" +
+                                  std::get<1>(info.param).name;
+                         });
+INSTANTIATE_TEST_SUITE_P(Recurrent, RecurrentTest,
+                         ::testing::Combine(kRecurrent, ::testing::ValuesIn(RecurrentDevices())),
                          [](const auto& info) {
                            return NameOf(std::get<0>(info.param)) + "_" +
                                   std::get<1>(info.param).name;
@@ -363,6 +435,8 @@ INSTANTIATE_TEST_SUITE_P(Families, CpuBF16Test, kFamilies,
                          [](const auto& info) { return NameOf(info.param); });
 
 INSTANTIATE_TEST_SUITE_P(Experts, CpuBF16Test, kExperts,
+                         [](const auto& info) { return NameOf(info.param); });
+INSTANTIATE_TEST_SUITE_P(Recurrent, CpuBF16Test, kRecurrent,
                          [](const auto& info) { return NameOf(info.param); });
 
 // The same values, rounded in the file.

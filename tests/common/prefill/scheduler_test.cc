@@ -42,8 +42,11 @@ std::unique_ptr<PrefillJob> Job(uint64_t id, std::vector<int32_t> tokens) {
 
 class PrefillSchedulerTest : public ::testing::Test {
  protected:
-  void Make(int blocks, SchedulerOptions options = {}, bool caching = true) {
-    pool_ = std::make_unique<kv::BlockPool>(blocks);
+  void Make(int blocks, SchedulerOptions options = {}, bool caching = true,
+            const kv::BlockShape& shape = {}) {
+    scheduler_.reset();
+    cache_.reset();
+    pool_ = std::make_unique<kv::BlockPool>(blocks, shape);
     if (caching) cache_ = std::make_unique<kv::RadixCache>(*pool_, 16);
     scheduler_ = std::make_unique<PrefillScheduler>(options, *pool_, cache_.get());
   }
@@ -81,6 +84,7 @@ class PrefillSchedulerTest : public ::testing::Test {
       scheduler_->Computed(chunk);
       scheduler_->InsertIntoCache(*chunk.job);
       EXPECT_TRUE(chunk.job->running());
+      if (!chunk.last()) scheduler_->MoveWindows(*chunk.job);
       if (chunk.last()) {
         const std::unique_ptr<PrefillJob> job = scheduler_->Remove(chunk.job->id);
         if (pinned_jobs_ > 0) {
@@ -533,6 +537,58 @@ TEST_F(PrefillSchedulerTest, StartsLeaveWhatOthersMayTake) {
   EXPECT_EQ(scheduler_->held_up()->id, 2u);
 }
 
+// A state takes two pages.
+constexpr kv::BlockShape kStates = {
+    .full_pages = 1, .window_pages = 2, .window_blocks = 1, .recurrent = true};
+
+TEST_F(PrefillSchedulerTest, APromptLeavesSnapshotsAtItsEndAndItsChunksEnds) {
+  Make(200, Budget(64), /*caching=*/true, kStates);
+  MustSubmit(1, Tokens(200));
+  FinishAll();
+  EXPECT_EQ(cache_->Peek(1, Tokens(200)), 192);
+  EXPECT_EQ(cache_->Peek(1, Tokens(191)), 128);
+  EXPECT_EQ(cache_->Peek(1, Tokens(70)), 64);
+  EXPECT_EQ(cache_->snapshot_count(), 3);
+}
+
+TEST_F(PrefillSchedulerTest, TheSecondPromptThatLeavesAPathLeavesASnapshotForTheThird) {
+  Make(200, Budget(400), /*caching=*/true, kStates);
+  MustSubmit(1, Tokens(200));
+  FinishAll();
+  MustSubmit(2, Branch(100, 60, 1000));
+  EXPECT_THAT(Step(), ElementsAre(Ran{2, 0, 160})) << "the path has no snapshot before";
+  MustSubmit(3, Branch(100, 60, 2000));
+  EXPECT_THAT(Step(), ElementsAre(Ran{3, 96, 160}));
+  MustSubmit(4, Tokens(200));
+  EXPECT_THAT(Step(), ElementsAre(Ran{4, 192, 200}));
+}
+
+TEST_F(PrefillSchedulerTest, OfPromptsThatComeTogetherOneLeavesTheStateForTheOthers) {
+  Make(400, Budget(1000), /*caching=*/true, kStates);
+  for (uint64_t id = 1; id <= 8; ++id) {
+    MustSubmit(id, Branch(1 + 160, 30, static_cast<int>(1000 * id)));
+  }
+  EXPECT_THAT(Step(), ElementsAre(Ran{1, 0, 191}));
+  EXPECT_EQ(Step().size(), 7u);
+  EXPECT_EQ(computed_, 160 + 8 * 31);
+}
+
+// What it left behind others keep, and they have the rest of the pool.
+TEST_F(PrefillSchedulerTest, AJobWithoutASpareWaits) {
+  Make(24, Budget(32), /*caching=*/true, kStates);
+  MustSubmit(1, Tokens(160));  // ten blocks and two states: 14 pages
+  EXPECT_THAT(Step(), ElementsAre(Ran{1, 0, 32}));
+  kv::Match match = cache_->MatchPrefix(1, Tokens(32), 32);
+  ASSERT_EQ(match.tokens, 32);
+  kv::BlockLease others = *pool_->Acquire(pool_->counts().free, kv::BlockUse::kHeld, 0, 0);
+  EXPECT_THAT(Step(), ElementsAre(Ran{1, 32, 64}));
+  EXPECT_THAT(Step(), IsEmpty());
+  match.blocks.Release();
+  EXPECT_THAT(Step(), ElementsAre(Ran{1, 64, 96})) << "the snapshot makes room";
+  others.Release();
+  FinishAll();
+}
+
 // Random prompts, few beginnings, cancels at any moment, leases that stay a while after the end,
 // with and without a cache. Everything ends; the books are checked after every change; and where
 // nothing is evicted or cancelled, each distinct block is computed once.
@@ -543,9 +599,11 @@ TEST_F(PrefillSchedulerTest, RandomTrafficKeepsTheBooksAndEnds) {
   for (int round = 0; round < 40; ++round) {
     const bool caching = round % 4 != 0;
     const bool gentle = round % 4 == 1;  // no cancel, no eviction
+    const bool recurrent = round % 4 == 3;
     SchedulerOptions options = Budget(16 + static_cast<int>(random() % 100));
     options.max_num_seqs = 1 + static_cast<int>(random() % 6);
-    Make(gentle ? 4000 : 12 + static_cast<int>(random() % 20), options, caching);
+    Make(gentle ? 4000 : 12 + static_cast<int>(random() % 20) + (recurrent ? 10 : 0), options,
+         caching, recurrent ? kStates : kv::BlockShape());
     computed_ = 0;
     uint64_t next_id = 1;
     int64_t unshared = 0;
@@ -582,7 +640,14 @@ TEST_F(PrefillSchedulerTest, RandomTrafficKeepsTheBooksAndEnds) {
         EXPECT_TRUE(chunk.job->running());
         scheduler_->Computed(chunk);
         scheduler_->InsertIntoCache(*chunk.job);
-        if (chunk.last()) ended.push_back(chunk.job->id);
+        if (recurrent && cache_->Peek(chunk.job->root, chunk.job->tokens) < chunk.end / 16 * 16) {
+          EXPECT_TRUE(chunk.last()) << "a chunk's end has no snapshot";
+        }
+        if (chunk.last()) {
+          ended.push_back(chunk.job->id);
+        } else {
+          scheduler_->MoveWindows(*chunk.job);
+        }
       }
       computed_ += budget;
       EXPECT_LE(budget, options.max_num_batched_tokens);

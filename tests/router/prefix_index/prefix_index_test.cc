@@ -266,5 +266,34 @@ TEST(PrefixIndexHiddenTest, AWorkerThatStillTellsCountsForNobody) {
   EXPECT_EQ(match(), (std::vector<int>{100, 7}));
 }
 
+// Of a recurrent model, a prefix is of use as far as its last snapshot.
+TEST(PrefixIndexTest, DepthsEndAtSnapshots) {
+  PrefixIndex index(4);
+  std::vector<kv::PrefixKey> chain;
+  for (uint64_t i = 1; i <= 100; ++i) chain.push_back(i * 0x9e3779b97f4a7c15u);
+  for (int worker = 0; worker < 4; ++worker) index.SetCapacity(worker, 1000);
+  const auto keys = absl::MakeConstSpan(chain);
+  index.Add(0, keys);
+  index.Add(1, keys.first(60));
+  index.Add(2, keys.first(10));
+  index.Add(0, {kv::SnapshotKey(chain[99]), kv::SnapshotKey(chain[29])});
+  index.Add(1, {kv::SnapshotKey(chain[29]), kv::SnapshotKey(chain[39])});
+  index.Add(3, {kv::SnapshotKey(chain[99])});  // of a prefix that it does not hold any more
+  const auto limited = [&](int blocks) {
+    std::vector<int> depths;
+    index.Match(keys.first(static_cast<size_t>(blocks)), &depths);
+    index.LimitToSnapshots(keys.first(static_cast<size_t>(blocks)), &depths);
+    return depths;
+  };
+  EXPECT_EQ(limited(100), (std::vector<int>{100, 40, 0, 0}));
+  EXPECT_EQ(limited(99), (std::vector<int>{30, 40, 0, 0}));
+  EXPECT_EQ(limited(35), (std::vector<int>{30, 30, 0, 0}));
+  EXPECT_EQ(limited(29), (std::vector<int>{0, 0, 0, 0}));
+  index.Remove(1, {kv::SnapshotKey(chain[39])});
+  EXPECT_EQ(limited(100), (std::vector<int>{100, 30, 0, 0}));
+  index.DropWorker(0);
+  EXPECT_EQ(limited(100), (std::vector<int>{0, 30, 0, 0}));
+}
+
 }  // namespace
 }  // namespace baton::router

@@ -1,0 +1,129 @@
+// Qwen3.5: the gated delta rule in three layers of four, attention with gates in the fourth.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/model/architectures/list.h"
+#include "common/model/architectures/reading.h"
+#include "common/model/config_limits.h"
+
+namespace baton::model {
+namespace {
+
+constexpr absl::string_view kLinearAttention = "linear_attention";
+
+absl::StatusOr<int> Multiple(const JsonFields& config, absl::string_view key, int step, int most,
+                             int if_absent) {
+  BATON_ASSIGN_OR_RETURN(const int found, config.IntOr(key, 1, most, if_absent));
+  if (found % step == 0) return found;
+  return config.Unsupported(key, absl::StrCat("found ", found, ", expected a multiple of ", step));
+}
+
+absl::StatusOr<RecurrentSpec> DeltaOf(const JsonFields& config, const ModelConfig& model) {
+  RecurrentSpec delta;
+  delta.kind = RecurrentSpec::Kind::kGatedDelta;
+  BATON_ASSIGN_OR_RETURN(delta.taps,
+                         config.IntOr("linear_conv_kernel_dim", 2, backend::kMostConvTaps, 4));
+  BATON_ASSIGN_OR_RETURN(delta.heads, config.IntOr("linear_num_value_heads", 1, kMaxHeads, 32));
+  BATON_ASSIGN_OR_RETURN(delta.key_heads, config.IntOr("linear_num_key_heads", 1, kMaxHeads, 16));
+  if (delta.heads % delta.key_heads != 0) {
+    return config.Invalid("linear_num_key_heads",
+                          absl::StrCat("found ", delta.key_heads, ", expected a divisor of ",
+                                       delta.heads, ", linear_num_value_heads"));
+  }
+  BATON_ASSIGN_OR_RETURN(delta.head_dim, Multiple(config, "linear_value_head_dim",
+                                                  backend::kStateLanes, kLargestHeadDim, 128));
+  BATON_ASSIGN_OR_RETURN(
+      delta.key_dim, Multiple(config, "linear_key_head_dim", 16, backend::kMostStateDepth, 128));
+  const int64_t d = model.hidden_dim;
+  delta.in = {.parts = {{{"linear_attn.in_proj_qkv", "attn_qkv"}, delta.conv_width()},
+                        {{"linear_attn.in_proj_z", "attn_gate"}, delta.width()}},
+              .cols = d};
+  // What decides how much of a state stays is not rounded.
+  delta.steps = {.parts = {{{"linear_attn.in_proj_b", "ssm_beta"}, delta.heads},
+                           {{"linear_attn.in_proj_a", "ssm_alpha"}, delta.heads}},
+                 .cols = d,
+                 .rounds = false};
+  delta.conv = {"linear_attn.conv1d", "ssm_conv1d"};
+  delta.decay = {"linear_attn.A_log", "ssm_a"};
+  delta.step_bias = {"linear_attn.dt_bias", "ssm_dt.bias"};
+  delta.norm = {{"linear_attn.norm", "ssm_norm"}, delta.head_dim};
+  delta.norm_group = delta.head_dim;
+  delta.norm_eps = model.norm_eps;
+  delta.output = {.parts = {{{"linear_attn.out_proj", "ssm_out"}, d}}, .cols = delta.width()};
+  return delta;
+}
+
+absl::StatusOr<std::vector<bool>> RecurrentLayers(const JsonFields& config, size_t layers) {
+  BATON_ASSIGN_OR_RETURN(const std::vector<std::string> types, config.Strings("layer_types"));
+  BATON_ASSIGN_OR_RETURN(const int interval,
+                         config.IntOr("full_attention_interval", 1, kMaxLayers, 4));
+  std::vector<bool> recurrent(layers);
+  if (!types.empty() && types.size() != layers) {
+    return config.Invalid("layer_types",
+                          absl::StrCat("found ", types.size(), " entries, expected ", layers));
+  }
+  for (size_t i = 0; i < layers; ++i) {
+    recurrent[i] =
+        types.empty() ? (i + 1) % static_cast<size_t>(interval) != 0 : types[i] == kLinearAttention;
+    if (types.empty() || recurrent[i] || types[i] == kFullAttention) continue;
+    return config.Unsupported(absl::StrCat("layer_types[", i, "]"),
+                              absl::StrCat("found ", json::Quoted(types[i]),
+                                           ", expected \"linear_attention\" or "
+                                           "\"full_attention\""));
+  }
+  return recurrent;
+}
+
+// Norms are stored less one, but for the delta rule's own.
+void SetGatedAttention(LayerSpec& layer) {
+  AttentionSpec& attention = layer.attention();
+  attention.gated = true;
+  attention.qkv.parts[0].rows *= 2;
+  attention.q_norm = {{"self_attn.q_norm", "attn_q_norm"}, attention.head_dim, true};
+  attention.k_norm = {{"self_attn.k_norm", "attn_k_norm"}, attention.head_dim, true};
+}
+
+absl::StatusOr<ModelConfig> DescribeQwen35(const JsonFields& config) {
+  BATON_ASSIGN_OR_RETURN(ModelConfig model,
+                         ReadDense(config, {.head_dim = 256, .kv_heads = 4, .norm_eps = 1e-6}));
+  if (model.layers[0].attention().qkv.bias) {
+    return config.Unsupported("attention_bias", "found true, expected false");
+  }
+  RopeRequest rope = RopeRequestOf(model);
+  rope.partial = true;
+  rope.default_share = 0.25;
+  rope.mrope = true;
+  BATON_RETURN_IF_ERROR(SetRope(config, rope, &model));
+  BATON_ASSIGN_OR_RETURN(const std::vector<bool> recurrent,
+                         RecurrentLayers(config, model.layers.size()));
+  BATON_ASSIGN_OR_RETURN(const RecurrentSpec delta, DeltaOf(config, model));
+  // The layers for speculation (mtp.*) are left out, with a line in the log.
+  for (const absl::string_view key :
+       {"mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mamba_ssm_dtype"}) {
+    config.Ignore(key);
+  }
+  BATON_ASSIGN_OR_RETURN(const bool gated, config.Bool("attn_output_gate", true));
+  if (!gated) return config.Unsupported("attn_output_gate", "found false, expected true");
+  model.final_norm.less_one = true;
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    LayerSpec& layer = model.layers[i];
+    for (SublayerSpec& sublayer : layer.sublayers) sublayer.norm_before.less_one = true;
+    layer.mlp_sublayer().norm_before.name.gguf = "post_attention_norm";
+    SetGatedAttention(layer);
+    if (recurrent[i]) layer.attention_sublayer().body = delta;
+  }
+  return model;
+}
+
+}  // namespace
+
+const Architecture kQwen35 = {
+    .name = "Qwen3_5ForCausalLM",
+    .model_type = "qwen3_5_text",
+    .describe = DescribeQwen35,
+};
+
+}  // namespace baton::model
