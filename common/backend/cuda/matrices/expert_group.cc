@@ -46,7 +46,7 @@ struct Form {
 
 // A matrix as its device memory has it, and as the host's has it, from which it is copied.
 struct Stored {
-  const std::byte* data = nullptr;  // of all of it
+  const std::byte* data = nullptr;  // the whole matrix
   int64_t size_bytes = 0;
   int64_t groups_offset = 0;  // 0: it has no groups
   bool on_host = false;
@@ -65,7 +65,7 @@ struct Stored {
     }
     return stored;
   }
-  // Where `data` is the start of it.
+  // The matrix as kernels take it, if it starts at `start`.
   ExpertMatrix At(const std::byte* start, const float* bias) const {
     const auto* groups = reinterpret_cast<const uint32_t*>(start + groups_offset);
     return {start, groups_offset == 0 ? nullptr : groups, bias};

@@ -50,7 +50,8 @@ class CudaExpertGroup final : public ExpertGroup {
     ExpertOperands operands = {};
     std::unique_ptr<Buffer> memory;  // of operands.matrices
   };
-  // What copies them to where the tables' matrices are; without sources if they always are there.
+  // The launch that copies matrices from the host's memory to the places that the tables name. It
+  // has no sources if all matrices are on the device.
   struct Fetch {
     FetchExpertsLaunch launch = {};
     std::unique_ptr<Buffer> memory;  // of launch.sources

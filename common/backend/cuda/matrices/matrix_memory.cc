@@ -24,7 +24,7 @@ absl::StatusOr<std::byte*> PinnedMatrixMemory::Pin(size_t size_bytes) {
     return MakeError(
         absl::StatusCode::kResourceExhausted, "HOST_MEMORY",
         absl::StrCat("--experts-on-host: ", pinned_bytes_, " bytes are pinned, ", size_bytes,
-                     " more are not to be had: ", memory.status().message()));
+                     " more cannot be pinned: ", memory.status().message()));
   }
   pinned_bytes_ += size_bytes;
   return static_cast<std::byte*>(*memory);
