@@ -279,9 +279,9 @@ std::vector<BadWorker> BadWorkers() {
        },
        "a second snapshot"},
       {"lost delta", nullptr, [](FakeWorker& w) { w.TellDelta(17, {1}, {}); }, "some were lost"},
-      {"more keys than blocks", nullptr,
+      {"more keys than blocks", [](auto& c) { c.set_total_blocks(100); },
        [](FakeWorker& w) {
-         std::vector<uint64_t> keys(100'000);
+         std::vector<uint64_t> keys(101);
          for (size_t i = 0; i < keys.size(); ++i) keys[i] = i + 1;
          w.TellDelta(1, keys, {});
        },
