@@ -31,12 +31,16 @@ class Family(typing.NamedTuple):
     fused: bool = False  # qkv_proj and gate_up_proj, not five matrices
     # Experts in one tensor for all, transposed, gate's and up's columns in turn; with biases.
     fused_experts: bool = False
+    # Experts in one tensor for all, gate's rows before up's: what it is called, and down's.
+    stacked_experts: tuple[str, str] | None = None
+    choice_bias: str | None = None  # added to the experts' scores for the choice
+    router: str = "gate"
     scaled_embedding: bool = False  # by sqrt(hidden_size), when a token enters
     tied: bool = False  # LM head and embedding
     experts: tuple[str, str, str] | None = None  # modules of an expert: gate, up, down
-    choice_bias: bool = False  # added to the experts' scores for the choice
     dense_layers: typing.Callable = lambda config: config.get("mlp_only_layers", ())  # without experts
     mlp: str = "mlp."  # before the modules of MLP, router and experts
+    shared: str | None = None  # the MLP of all tokens beside experts, in a model without them the only one
     qk_names: tuple[str, str] = ("q_norm", "k_norm")
     output: str = "o_proj"
     gated: bool = False  # q has a gate behind each head's query
@@ -63,7 +67,8 @@ FAMILIES = {
                       local_layers=lambda config, layer: layer % 2 == 0),
     "deepseek_v2": Family(experts=("gate_proj", "up_proj", "down_proj"),
                           dense_layers=lambda config: range(config["first_k_dense_replace"])),
-    "glm4_moe_lite": Family(experts=("gate_proj", "up_proj", "down_proj"), choice_bias=True,
+    "glm4_moe_lite": Family(experts=("gate_proj", "up_proj", "down_proj"),
+                            choice_bias="gate.e_score_correction_bias",
                             dense_layers=lambda config: (0,)),
     "phi3": Family(fused=True),
     "olmo2": Family(OLMO_NORMS, qk_norms="all"),
@@ -75,7 +80,19 @@ FAMILIES = {
                    qk_names=("q_layernorm", "k_layernorm"), output="out_proj", tied=True,
                    final_norm="embedding_norm", mlp="feed_forward.",
                    mlp_names=("w1", "w3", "w2")),
+    "lfm2_moe": Family(Norms(before_attention="operator_norm", before_mlp="ffn_norm"), qk_norms="head",
+                       qk_names=("q_layernorm", "k_layernorm"), output="out_proj", tied=True,
+                       final_norm="embedding_norm", mlp="feed_forward.",
+                       mlp_names=("w1", "w3", "w2"), experts=("w1", "w3", "w2"),
+                       choice_bias="expert_bias",
+                       dense_layers=lambda config: range(config["num_dense_layers"])),
     "qwen3_5_text": Family(norm_offset=1, qk_norms="head", gated=True, head_dim=256),
+    "qwen3_5_moe_text": Family(norm_offset=1, qk_norms="head", gated=True, head_dim=256,
+                               experts=("gate_proj", "up_proj", "down_proj"), shared="mlp.shared_expert.",
+                               stacked_experts=("experts.gate_up_proj", "experts.down_proj")),
+    "granitemoehybrid": Family(mlp="block_sparse_moe.", shared="shared_mlp.",
+                               experts=("gate", "up", "down"), router="router.layer",
+                               stacked_experts=("input_linear.weight", "output_linear.weight")),
     "gemma2": Family(GEMMA_NORMS, norm_offset=1, scaled_embedding=True, tied=True, head_dim=256),
     "gemma3_text": Family(GEMMA_NORMS, norm_offset=1, qk_norms="head", qk_gain=1,
                           scaled_embedding=True, tied=True, head_dim=256,
@@ -133,6 +150,25 @@ GEMMA3_270M = dict(
     _sliding_window_pattern=6, layer_types=kinds("LLLLLGL"), attention_bias=False,
     attn_logit_softcapping=None, final_logit_softcapping=None, use_bidirectional_attention=False,
     eos_token_id=1, bos_token_id=2, pad_token_id=0)
+
+LFM2 = dict(
+    architectures=["Lfm2ForCausalLM"], model_type="lfm2", hidden_size=96,
+    intermediate_size=180, block_auto_adjust_ff_dim=True, block_ffn_dim_multiplier=1.1,
+    block_multiple_of=8, num_hidden_layers=5, num_attention_heads=6, num_key_value_heads=2,
+    layer_types=["conv", "full_attention", "conv", "full_attention", "conv"], conv_L_cache=3,
+    conv_bias=True, vocab_size=352, max_position_embeddings=512, norm_eps=1e-5,
+    rope_theta=1000000.0, tie_word_embeddings=True, eos_token_id=7, bos_token_id=1,
+    pad_token_id=0)
+
+LFM2_MOE = dict(
+    architectures=["Lfm2MoeForCausalLM"], model_type="lfm2_moe", hidden_size=80,
+    intermediate_size=136, moe_intermediate_size=48, num_dense_layers=1, num_experts=10,
+    num_experts_per_tok=3, norm_topk_prob=True, routed_scaling_factor=1.3, use_expert_bias=True,
+    num_hidden_layers=5, num_attention_heads=5, num_key_value_heads=1,
+    layer_types=["conv", "conv", "full_attention", "conv", "full_attention"], conv_L_cache=3,
+    conv_bias=False, vocab_size=376, max_position_embeddings=512, norm_eps=1e-5,
+    rope_theta=1000000.0, tie_word_embeddings=True, eos_token_id=7, bos_token_id=1,
+    pad_token_id=0)
 
 # What differs between the shapes, in config.json's words. In the tiny ones every dimension differs
 # from every other, so that a mixed-up pair is a shape error, and 130 tokens cross every boundary:
@@ -350,14 +386,11 @@ SHAPES = {
         clip_qkv=None, tie_word_embeddings=False, attention_bias=False, output_router_logits=False,
         router_aux_loss_coef=0.01, eos_token_id=2, pad_token_id=1),
     # A last layer of each kind; a feed-forward whose size is adjusted: 2/3, times 1.1, up to 8.
-    "tiny-lfm2": dict(
-        architectures=["Lfm2ForCausalLM"], model_type="lfm2", hidden_size=96,
-        intermediate_size=180, block_auto_adjust_ff_dim=True, block_ffn_dim_multiplier=1.1,
-        block_multiple_of=8, num_hidden_layers=5, num_attention_heads=6, num_key_value_heads=2,
-        layer_types=["conv", "full_attention", "conv", "full_attention", "conv"], conv_L_cache=3,
-        conv_bias=True, vocab_size=352, max_position_embeddings=512, norm_eps=1e-5,
-        rope_theta=1000000.0, tie_word_embeddings=True, eos_token_id=7, bos_token_id=1,
-        pad_token_id=0),
+    "tiny-lfm2": LFM2,
+    # As a GGUF file has it: without biases, with rows of whole blocks.
+    "tiny-lfm2-wide": dict(LFM2, hidden_size=256, num_attention_heads=8, conv_bias=False,
+                           intermediate_size=384, block_ffn_dim_multiplier=1.0,
+                           num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"]),
     # Two value heads for each key head.
     "tiny-qwen3.5": dict(
         architectures=["Qwen3_5ForCausalLM"], model_type="qwen3_5_text", hidden_size=96,
@@ -369,6 +402,47 @@ SHAPES = {
         max_position_embeddings=512, rms_norm_eps=1e-6, rope_theta=10000000.0,
         partial_rotary_factor=0.25, tie_word_embeddings=False, attention_bias=False,
         eos_token_id=2),
+    # Experts, and one more that each token uses as much as its gate says. As published, in tensors of all.
+    "tiny-qwen3.5-moe": dict(
+        architectures=["Qwen3_5MoeForCausalLM"], model_type="qwen3_5_moe_text", hidden_size=96,
+        moe_intermediate_size=48, shared_expert_intermediate_size=72, num_experts=12,
+        num_experts_per_tok=4, num_hidden_layers=5, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=32, full_attention_interval=3, linear_conv_kernel_dim=4, linear_num_key_heads=2,
+        linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=32, vocab_size=408,
+        max_position_embeddings=512, rms_norm_eps=1e-6, rope_theta=10000000.0,
+        partial_rotary_factor=0.25, tie_word_embeddings=False, attention_bias=False,
+        mlp_only_layers=[], output_router_logits=False, router_aux_loss_coef=0.001, eos_token_id=2),
+    "tiny-lfm2-moe": LFM2_MOE,
+    "tiny-lfm2-moe-wide": dict(LFM2_MOE, hidden_size=256, num_attention_heads=8, intermediate_size=256,
+                               moe_intermediate_size=256, num_experts=4, num_experts_per_tok=2,
+                               routed_scaling_factor=1.0, num_hidden_layers=3,
+                               layer_types=["conv", "conv", "full_attention"]),
+    # Mamba 2 with three heads in each of two groups; steps have limits; attention has no rotation.
+    "tiny-granite-hybrid": dict(
+        architectures=["GraniteMoeHybridForCausalLM"], model_type="granitemoehybrid", hidden_size=96,
+        intermediate_size=40, shared_intermediate_size=120, num_local_experts=8,
+        num_experts_per_tok=3, num_hidden_layers=5, num_attention_heads=6, num_key_value_heads=2,
+        layer_types=["mamba", "attention", "mamba", "mamba", "attention"], mamba_chunk_size=256,
+        mamba_conv_bias=True, mamba_d_conv=4, mamba_d_head=32, mamba_d_state=48, mamba_expand=2,
+        mamba_n_groups=2, mamba_n_heads=6, mamba_proj_bias=False, time_step_limit=[0.02, 0.5],
+        position_embedding_type="nope", vocab_size=344, max_position_embeddings=512,
+        rms_norm_eps=1e-5, rope_theta=10000, rope_scaling=None, embedding_multiplier=6.0,
+        attention_multiplier=0.125, residual_multiplier=0.3, logits_scaling=4.0,
+        tie_word_embeddings=True, attention_bias=False, init_method="mup",
+        normalization_function="rmsnorm", output_router_logits=False, router_aux_loss_coef=0.0001,
+        eos_token_id=0, bos_token_id=0, pad_token_id=0),
+    # Without experts; with rotation, and biases that no published model has.
+    "tiny-granite-hybrid-dense": dict(
+        architectures=["GraniteMoeHybridForCausalLM"], model_type="granitemoehybrid", hidden_size=64,
+        intermediate_size=144, shared_intermediate_size=144, num_local_experts=0,
+        num_experts_per_tok=0, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+        layer_types=["attention", "mamba", "attention", "mamba"], mamba_chunk_size=256,
+        mamba_conv_bias=True, mamba_d_conv=3, mamba_d_head="auto", mamba_d_state=16, mamba_expand=3,
+        mamba_n_groups=1, mamba_n_heads=4, mamba_proj_bias=True, position_embedding_type="rope",
+        vocab_size=392, max_position_embeddings=512, rms_norm_eps=1e-5, rope_theta=10000.0,
+        rope_scaling=None, embedding_multiplier=6.0, attention_multiplier=0.25,
+        residual_multiplier=0.4, logits_scaling=3.0, tie_word_embeddings=False, attention_bias=True,
+        eos_token_id=0, bos_token_id=0, pad_token_id=0),
     # Shapes of published models.
     "qwen3.5-0.8b": dict(
         architectures=["Qwen3_5ForCausalLM"], model_type="qwen3_5_text", hidden_size=1024,

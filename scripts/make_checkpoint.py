@@ -108,6 +108,8 @@ def tensors_of(config):
             yield norm(*norms["after_attention"], 0.5)
         if norms["before_mlp"]:
             yield norm(*norms["before_mlp"], 1)
+        if family.shared:
+            yield from shared_tensors(text, layer + family.shared)
         yield from mlp_tensors(text, family, layer + family.mlp, i)
         if norms["after_mlp"]:
             yield norm(*norms["after_mlp"], 1)
@@ -153,19 +155,22 @@ def latent_tensors(text, attention, norm):
 
 def mixer_tensors(text, family, layer, index, norm):
     """What lies between the tokens: attention, or a recurrent layer."""
-    kind = kinds_of(text)[index] if text["model_type"] in ("lfm2", "qwen3_5_text") else None
+    kind = kinds_of(text)[index]
     if kind == "conv":
         yield from short_conv_tensors(text, layer + "conv.")
     elif kind == "linear_attention":
         yield from delta_tensors(text, layer + "linear_attn.")
+    elif kind == "mamba":
+        yield from mamba_tensors(text, layer + "mamba.")
     else:
         yield from attention_tensors(text, family, layer + "self_attn.", norm)
 
 
 def kinds_of(text):
+    recurrent = "linear_attention" if text["model_type"].startswith("qwen3_5") else "full_attention"
     interval = text.get("full_attention_interval", 4)
     return text.get("layer_types") or [
-        "full_attention" if (i + 1) % interval == 0 else "linear_attention"
+        "full_attention" if (i + 1) % interval == 0 else recurrent
         for i in range(text["num_hidden_layers"])]
 
 
@@ -194,18 +199,39 @@ def delta_tensors(text, delta):
     yield delta + "out_proj.weight", [d, value], 0, 0.7 / value ** 0.5
 
 
+def mamba_tensors(text, mamba):
+    d, taps, heads = text["hidden_size"], text["mamba_d_conv"], text["mamba_n_heads"]
+    width = text["mamba_expand"] * d
+    channels = width + 2 * text["mamba_n_groups"] * text["mamba_d_state"]
+    rows = width + channels + heads
+    yield mamba + "conv1d.weight", [channels, 1, taps], 0, 1.5 / taps ** 0.5
+    if text["mamba_conv_bias"]:
+        yield mamba + "conv1d.bias", [channels], 0, 0.3
+    yield mamba + "in_proj.weight", [rows, d], 0, 1.2 / d ** 0.5
+    # The state keeps some tens of tokens, more or less of them by head.
+    yield mamba + "A_log", [heads], 0, 0.7
+    yield mamba + "dt_bias", [heads], -3, 1
+    yield mamba + "D", [heads], 1, 0.3
+    yield mamba + "norm.weight", [width], 1, 0.2
+    yield mamba + "out_proj.weight", [d, width], 0, 0.7 / width ** 0.5
+    if text["mamba_proj_bias"]:
+        yield mamba + "in_proj.bias", [rows], 0, 0.2
+        yield mamba + "out_proj.bias", [d], 0, 0.2
+
+
 def attention_tensors(text, family, attention, norm):
     if text.get("kv_lora_rank"):
         yield from latent_tensors(text, attention, norm)
         return
     d, h = text["hidden_size"], head_dim_of(text)
     heads, kv_heads = text["num_attention_heads"], text["num_key_value_heads"]
+    biased = "qkvo" if text["model_type"] == "granitemoehybrid" and text["attention_bias"] else family.biased
     projections = (("q", heads * h * (2 if family.gated else 1), 1.5), ("k", kv_heads * h, 1.5), ("v", kv_heads * h, 1))
     if family.fused:
         projections = (("qkv", (heads + 2 * kv_heads) * h, 1.5),)
     for proj, rows, gain in projections:
         yield f"{attention}{proj}_proj.weight", [rows, d], 0, gain / d ** 0.5
-        if proj in family.biased:
+        if proj in biased:
             yield f"{attention}{proj}_proj.bias", [rows], 0, 0.3
     if family.qk_norms:
         for name, count in zip(family.qk_names, (heads, kv_heads)):
@@ -213,7 +239,7 @@ def attention_tensors(text, family, attention, norm):
             yield norm(attention + name, size, family.qk_gain, 0.2)
     # Less attention than feed-forward: the mean over a long context is alike for all tokens.
     yield f"{attention}{family.output}.weight", [d, heads * h], 0, 0.5 / (heads * h) ** 0.5
-    if "o" in family.biased:
+    if "o" in biased:
         yield attention + "o_proj.bias", [d], 0, 0.1
     if family.sinks:
         yield attention + "sinks", [heads], 1, 1
@@ -232,8 +258,30 @@ def expert_count_of(text):
     return 0
 
 
+def shared_tensors(text, shared):
+    d = text["hidden_size"]
+    if text["model_type"] == "granitemoehybrid":
+        f = text["shared_intermediate_size"]
+        yield shared + "input_linear.weight", [2 * f, d], 0, 1 / d ** 0.5
+        yield shared + "output_linear.weight", [d, f], 0, 1 / f ** 0.5
+        return
+    f = text["shared_expert_intermediate_size"]
+    for name in ("gate", "up"):
+        yield f"{shared}{name}_proj.weight", [f, d], 0, 1 / d ** 0.5
+    yield shared + "down_proj.weight", [d, f], 0, 1 / f ** 0.5
+    yield shared.removesuffix(".") + "_gate.weight", [1, d], 0, 2 / d ** 0.5
+
+
+def ffn_dim_of(text):
+    f = text["intermediate_size"]
+    if not text.get("block_auto_adjust_ff_dim"):
+        return f
+    multiple = text["block_multiple_of"]
+    return -(-int(text["block_ffn_dim_multiplier"] * (2 * f // 3)) // multiple) * multiple
+
+
 def mlp_tensors(text, family, mlp, layer):
-    d, f = text["hidden_size"], text["intermediate_size"]
+    d, f = text["hidden_size"], text.get("intermediate_size")
     if family.fused_experts:
         count = text["num_local_experts"]
         yield mlp + "router.weight", [count, d], 0, 5 / d ** 0.5
@@ -242,20 +290,27 @@ def mlp_tensors(text, family, mlp, layer):
             yield f"{mlp}experts.{name}_proj", [count, cols, rows], 0, gain / cols ** 0.5
             yield f"{mlp}experts.{name}_proj_bias", [count, rows], 0, 0.3
         return
+    count = expert_count_of(text)
+    if count == 0 and family.shared:
+        return
     if family.experts and layer not in family.dense_layers(text):
         f = text.get("moe_intermediate_size", f)
-        count = expert_count_of(text)
         gate, up, down = family.experts
         # Where a rounding turns the choice of the last expert, that has little weight. Sigmoids are alike:
         # all experts have little.
         gain = 0.25 if family.choice_bias else 1
-        yield mlp + "gate.weight", [count, d], 0, 8 / d ** 0.5
+        yield f"{mlp}{family.router}.weight", [count, d], 0, 8 / d ** 0.5
+        if family.stacked_experts:
+            gate_up, down = family.stacked_experts
+            yield mlp + gate_up, [count, 2 * f, d], 0, 1 / d ** 0.5
+            yield mlp + down, [count, d, f], 0, 0.5 / f ** 0.5
+            return
         for expert in range(count):
             yield f"{mlp}experts.{expert}.{gate}.weight", [f, d], 0, 1 / d ** 0.5
             yield f"{mlp}experts.{expert}.{up}.weight", [f, d], 0, 1 / d ** 0.5
             yield f"{mlp}experts.{expert}.{down}.weight", [d, f], 0, gain / f ** 0.5
         if family.choice_bias:
-            yield mlp + "gate.e_score_correction_bias", [count], 0, 0.3
+            yield mlp + family.choice_bias, [count], 0, 0.3
         if text.get("n_shared_experts"):
             f *= text["n_shared_experts"]
             yield mlp + "shared_experts.gate_proj.weight", [f, d], 0, 1 / d ** 0.5
@@ -263,9 +318,7 @@ def mlp_tensors(text, family, mlp, layer):
             yield mlp + "shared_experts.down_proj.weight", [d, f], 0, 1 / f ** 0.5
         return
     gate, up, down = family.mlp_names
-    if text.get("block_auto_adjust_ff_dim"):
-        multiple = text["block_multiple_of"]
-        f = -(-int(text["block_ffn_dim_multiplier"] * (2 * f // 3)) // multiple) * multiple
+    f = ffn_dim_of(text)
     if family.fused:
         yield mlp + "gate_up_proj.weight", [2 * f, d], 0, 1 / d ** 0.5
     else:
@@ -297,6 +350,17 @@ def float_tensor(name, shape, mean, deviation, dtype, seed):
                 values += np.float32(mean)
             yield encode(values, dtype)
     return name, dtype, shape, chunks
+
+
+def single_experts(family, name, shape, deviation, dtype, seed):
+    """The matrices of each expert of a stacked tensor, as Transformers saves them."""
+    values = all_uniform(seed)(name, int(np.prod(shape))).reshape(shape) * np.float32(deviation)
+    parts = family.experts[:2] if name.endswith(family.stacked_experts[0]) else family.experts[2:]
+    mlp = name[:name.rindex(family.mlp) + len(family.mlp)]
+    for expert, matrix in enumerate(values):
+        for part, rows in zip(parts, np.split(matrix, len(parts))):
+            yield (f"{mlp}experts.{expert}.{part}.weight", dtype, list(rows.shape),
+                   lambda rows=rows: [encode(rows, dtype)])
 
 
 def array_tensor(name, dtype, array):
@@ -347,9 +411,13 @@ def mxfp4_tensors(name, shape, deviation, dequantized, seed):
 GATED = ("gate_proj.weight", "up_proj.weight", "gate_up_proj.weight")
 
 
-def stored_tensors(config, dtype, seed, quantization, dequantized, gated_gain):
+def stored_tensors(config, dtype, seed, quantization, dequantized, gated_gain, experts_apart):
     """(name, dtype, shape, function that yields the bytes), in the order of the layers."""
+    family = FAMILIES[text_of(config)["model_type"]]
     for name, shape, mean, deviation in tensors_of(config):
+        if experts_apart and family.stacked_experts and name.endswith(family.stacked_experts):
+            yield from single_experts(family, name, shape, deviation, dtype, seed)
+            continue
         if name.endswith(GATED):
             deviation *= gated_gain
         if quantization and quantization.method == "mxfp4":
@@ -467,6 +535,8 @@ def main():
     parser.add_argument("--experts-per-token", type=int, help="instead of the shape's own")
     parser.add_argument("--gated-gain", type=float, default=1, metavar="FACTOR",
                         help="on gate and up, so that their product may leave float16's range")
+    parser.add_argument("--experts-apart", action="store_true",
+                        help="each expert's matrices, where the shape has one tensor for all")
     parser.add_argument("--seed", type=int, default=0)
     quantized = parser.add_argument_group("matrices of few bits")
     quantized.add_argument("--quantize", choices=("gptq", "awq", "mxfp4"),
@@ -507,7 +577,7 @@ def main():
     if args.tokenizer:
         shutil.copyfile(args.tokenizer, os.path.join(args.directory, "tokenizer.json"))
     tensors = list(stored_tensors(config, DTYPES[dtype_name], args.seed, quantization,
-                                  args.dequantize, args.gated_gain))
+                                  args.dequantize, args.gated_gain, args.experts_apart))
     write_weights(args.directory, tensors, args.shards)
     return 0
 

@@ -54,6 +54,8 @@ ARCHITECTURES = {
     "GraniteForCausalLM": Architecture("granite", True, False, True),
     "SeedOssForCausalLM": Architecture("seed_oss", False, True),
     "Exaone4ForCausalLM": Architecture("exaone4", False, True),
+    "Lfm2ForCausalLM": Architecture("lfm2"),
+    "Lfm2MoeForCausalLM": Architecture("lfm2moe"),
 }
 # What a published config.json leaves out.
 DEFAULTS = {"gemma3_text": {"max_position_embeddings": 131072, "rms_norm_eps": 1e-6,
@@ -146,10 +148,14 @@ def add_config(writer, architecture, text, ends):
     writer.add_context_length(text["max_position_embeddings"])
     writer.add_embedding_length(text["hidden_size"])
     writer.add_block_count(text["num_hidden_layers"])
-    writer.add_feed_forward_length(text["intermediate_size"])
+    writer.add_feed_forward_length(make_checkpoint.ffn_dim_of(text))
     writer.add_head_count(heads)
     if text.get("kv_lora_rank"):
         add_latents(writer, text)
+    elif "conv_L_cache" in text:
+        writer.add_head_count_kv([text["num_key_value_heads"] * (kind == "full_attention")
+                                  for kind in text["layer_types"]])
+        writer.add_shortconv_l_cache(text["conv_L_cache"])
     else:
         writer.add_head_count_kv(text["num_key_value_heads"])
     if architecture.key_length:
@@ -157,7 +163,7 @@ def add_config(writer, architecture, text, ends):
         writer.add_value_length(head_dim)
     if architecture.dimension_count:
         writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1)))
-    writer.add_layer_norm_rms_eps(text["rms_norm_eps"])
+    writer.add_layer_norm_rms_eps(text["norm_eps" if "norm_eps" in text else "rms_norm_eps"])
     if architecture.name != "gemma2":
         writer.add_rope_freq_base(rope["rope_theta"])
     add_rope_scaling(writer, text, rope, head_dim)
@@ -263,6 +269,9 @@ def add_experts(writer, text):
             gguf.ExpertGatingFuncType.SIGMOID if sigmoid else gguf.ExpertGatingFuncType.SOFTMAX)
     if text["model_type"] == "gpt_oss":
         writer.add_expert_feed_forward_length(text["intermediate_size"])
+    if text["model_type"] == "lfm2_moe":
+        writer.add_leading_dense_block_count(text["num_dense_layers"])
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
 def check_expressible(text):
@@ -283,6 +292,8 @@ def check_expressible(text):
                     "no_rope_layers": [int((layer + 1) % 4 != 0) for layer in layers]},
         "qwen3_moe": {"norm_topk_prob": True, "mlp_only_layers": [], "decoder_sparse_step": 1},
         "olmoe": {"norm_topk_prob": False},
+        "lfm2": {"conv_bias": False},
+        "lfm2_moe": {"conv_bias": False, "norm_topk_prob": True, "routed_scaling_factor": 1.0, "use_expert_bias": True},
         "gpt_oss": {"swiglu_limit": 7.0, "layer_types": make_checkpoint.kinds("LG"[layer % 2] for layer in layers)},
     }.get(kind, {})
     for key, value in assumed.items():
@@ -451,12 +462,20 @@ def add_tensors(writer, architecture, text, tensors, kind_of):
         shift = np.float32(offset if own_name.endswith("norm.weight") else 0)
         if heads:
             values = interleaved(values, text[heads])
+        taps = own_name.endswith("conv.conv.weight")  # of [channels, 1, taps]
+        if taps:
+            values = values.squeeze(1)
         quant, data, floats = encode(own_name, values + shift if shift else values, kind_of(own_name))
         known = own_name.replace("e_score_correction_bias", "e_score_correction.bias")
+        if known.endswith(".expert_bias"):
+            known += ".bias"
+        if ".feed_forward.experts." in known:  # the package has LFM2's under such a name
+            known = known.removeprefix("model.")
         writer.add_tensor(names.get_name(known, try_suffixes=(".weight", ".bias")), data,
                           raw_dtype=quant)
         floats = floats - shift if shift else floats
         floats = in_halves(floats, text[heads]) if heads else floats
+        floats = floats[:, None] if taps else floats
         decoded += single_experts(name, floats, is_fused)
     return fused(decoded) if is_fused else with_heads_together(decoded)
 
@@ -502,7 +521,7 @@ def main():
 
         def kind_of(name):
             module = name.split(".")[-2]
-            keep = args.float_embedding and ".layers." not in name or module in ("gate", "router")
+            keep = args.float_embedding and ".layers." not in name or module in ("gate", "router", "conv")
             return "F32" if keep else types.get(module, args.type)
 
         decoded = add_tensors(writer, architecture, text, read_tensors(args.directory), kind_of)

@@ -91,7 +91,8 @@ struct GatedNormArgs {
 };
 
 // x = x * (1 / (1 + e^-g)), where g of column c is column c / group * gate_stride + c % group of
-// `gate`: heads have their gates behind their queries.
+// `gate`: heads have their gates behind their queries. A gate of one column counts for all of a
+// row, whatever the group.
 struct OutputGateArgs {
   Tensor x;     // activation_dtype() [rows, cols]
   Tensor gate;  // f32, as many rows

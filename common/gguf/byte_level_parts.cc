@@ -75,7 +75,7 @@ constexpr char kEastAsian[] = R"([\x{4E00}-\x{9FA5}\x{800}-\x{4E00}\x{AC00}-\x{D
 
 const std::vector<Pipeline>& Pipelines() {
   static const auto& pipelines = *new std::vector<Pipeline>{
-      {.names = {"llama-bpe", "llama3", "llama-v3"},
+      {.names = {"llama-bpe", "llama3", "llama-v3", "lfm2"},
        .expressions = {kLlama3},
        .ignore_merges = true,
        .add_bos = true},

@@ -17,17 +17,17 @@ namespace baton::model {
 namespace {
 
 constexpr const Architecture* kArchitectures[] = {
-    &kLlama, &kQwen2,  &kQwen3,      &kMistral,     &kMinistral3, &kGemma2,  &kGemma3,   &kSmolLm3,
-    &kPhi3,  &kOlmo2,  &kOlmo3,      &kGranite,     &kSeedOss,    &kExaone4, &kQwen3Moe, &kMixtral,
-    &kOlmoe, &kGptOss, &kDeepseekV2, &kGlm4MoeLite, &kLfm2,       &kQwen35,
+    &kLlama,    &kQwen2,     &kQwen3,   &kMistral,       &kMinistral3, &kGemma2,      &kGemma3,
+    &kSmolLm3,  &kPhi3,      &kOlmo2,   &kOlmo3,         &kGranite,    &kSeedOss,     &kExaone4,
+    &kQwen3Moe, &kMixtral,   &kOlmoe,   &kGptOss,        &kDeepseekV2, &kGlm4MoeLite, &kLfm2,
+    &kQwen35,   &kQwen35Moe, &kLfm2Moe, &kGraniteHybrid,
 };
 
 // Models for texts and images whose text part computes a text alone as it would without them.
 constexpr absl::string_view kTextAndImages[] = {
-    "Gemma3ForConditionalGeneration",
-    "Mistral3ForConditionalGeneration",
-    "LlavaForConditionalGeneration",
-    "Qwen3_5ForConditionalGeneration",
+    "Gemma3ForConditionalGeneration",     "Mistral3ForConditionalGeneration",
+    "LlavaForConditionalGeneration",      "Qwen3_5ForConditionalGeneration",
+    "Qwen3_5MoeForConditionalGeneration",
 };
 
 // These keys of their configs describe the parts for images, which Baton does not load.

@@ -29,6 +29,8 @@ struct Architecture {
   bool gguf_experts = false;
   // Whether their attention is latent (LatentSpec).
   bool gguf_latent = false;
+  // How layer_types call the layers to which they give no KV heads; null: all have some.
+  const char* gguf_recurrent = nullptr;
   // Adds to config.json what GGUF files of this architecture say, and what they leave to the
   // reader, beyond that which all have; null: nothing.
   absl::Status (*add_gguf)(GgufConfig& config) = nullptr;

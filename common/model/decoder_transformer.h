@@ -75,9 +75,11 @@ class DecoderTransformer final : public Transformer {
   void Combine(int layer, const RecurrentSpec& spec, const RecurrentWeights& weights,
                const backend::Tensor& normed, const backend::Tensor& in, const Rows& rows,
                const backend::KvPool& pool, const backend::Tensor& out);
-  // scale: MlpWeights' or, of shared experts, ExpertsWeights'.
+  // scale: MlpWeights' or, of shared experts, ExpertsWeights'. result_gate:
+  // ExpertsSpec::shared_gate, or null.
   void FeedForward(const MlpSpec& spec, const MlpWeights& weights, float scale,
-                   const backend::Tensor& normed, const Rows& rows);
+                   const backend::Tensor& normed, const Rows& rows,
+                   const ProductWeights* result_gate = nullptr);
   void MixExperts(const ExpertsSpec& spec, const ExpertsWeights& weights,
                   const backend::Tensor& normed, const Rows& rows);
   // out = x times a product's matrix, and its bias.

@@ -21,7 +21,9 @@ std::vector<uint64_t> ShapeOf(std::initializer_list<int64_t> extents) {
 
 }  // namespace
 
-std::vector<uint64_t> FusedPart::FloatShape() const { return ShapeOf({experts, cols, rows}); }
+std::vector<uint64_t> FusedPart::FloatShape() const {
+  return by_rows ? ShapeOf({experts, rows, cols}) : ShapeOf({experts, cols, rows});
+}
 std::vector<uint64_t> FusedPart::BlocksShape() const {
   return ShapeOf({experts, rows, cols / backend::kFp4Group, backend::kFp4Group / 2});
 }
@@ -32,22 +34,24 @@ size_t FusedPart::StoredRow(size_t row) const {
   return in_turn ? FusedRow(row, static_cast<size_t>(rows)) : row;
 }
 
-std::vector<char> FusedFloats(const FusedPart& part, const StoredTensor& stored) {
+const char* FusedFloats(const FusedPart& part, const StoredTensor& stored,
+                        std::vector<char>* values) {
   const size_t element = backend::SizeOf(*stored.entry->weight_dtype);
   const auto rows = static_cast<size_t>(part.rows), cols = static_cast<size_t>(part.cols);
   const char* const from = stored.file->Bytes(*stored.entry).data() +
                            static_cast<size_t>(part.expert) * rows * cols * element;
-  std::vector<char> values(rows * cols * element);
+  if (part.by_rows) return from;
+  values->resize(rows * cols * element);
   for (size_t first = 0; first < rows; first += kTogether) {
     const size_t end = std::min(rows, first + kTogether);
     for (size_t col = 0; col < cols; ++col) {
       for (size_t row = first; row < end; ++row) {
-        std::memcpy(&values[(row * cols + col) * element],
+        std::memcpy(values->data() + (row * cols + col) * element,
                     from + (col * rows + part.StoredRow(row)) * element, element);
       }
     }
   }
-  return values;
+  return values->data();
 }
 
 }  // namespace baton::model

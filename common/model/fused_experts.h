@@ -1,8 +1,9 @@
-// Matrices of a layer's experts that gpt-oss's safetensors files have in one tensor, NAME:
+// Matrices of a layer's experts that safetensors files have in one tensor, NAME. Those of Qwen3.5
+// and Granite are [experts, rows, cols]. Those of gpt-oss are
 // - as floats, NAME [experts, cols, rows]: transposed;
 // - in MXFP4, NAME_blocks U8 [experts, rows, cols / 32, 16], of whose bytes the low half is the
 //   even column, and NAME_scales U8 [experts, rows, cols / 32], exponents of two, plus 127.
-// Rows of gate and up are in turn: gate's first, up's first, gate's second, ...
+// and rows of gate and up are in turn: gate's first, up's first, gate's second, ...
 #ifndef BATON_COMMON_MODEL_FUSED_EXPERTS_H_
 #define BATON_COMMON_MODEL_FUSED_EXPERTS_H_
 
@@ -21,7 +22,8 @@ struct FusedPart {
   int expert = 0;
   int64_t rows = 0;
   int64_t cols = 0;
-  bool in_turn = false;  // it is gate and up
+  bool by_rows = false;  // not as gpt-oss's
+  bool in_turn = false;  // rows of gate and up are
 
   std::vector<uint64_t> FloatShape() const;
   std::vector<uint64_t> BlocksShape() const;
@@ -35,8 +37,10 @@ constexpr size_t FusedRow(size_t row, size_t rows) {
   return row < rows / 2 ? 2 * row : 2 * (row - rows / 2) + 1;
 }
 
-// Row-major, of the tensor's type. REQUIRES: FloatShape; the tensor has a weight_dtype.
-std::vector<char> FusedFloats(const FusedPart& part, const StoredTensor& stored);
+// Row-major, of the tensor's type: in the file if it is by rows, else in `values`, which it fills.
+// REQUIRES: FloatShape; the tensor has a weight_dtype.
+const char* FusedFloats(const FusedPart& part, const StoredTensor& stored,
+                        std::vector<char>* values);
 
 }  // namespace baton::model
 

@@ -14,6 +14,7 @@
 #include "common/json/json.h"
 #include "common/model/architecture.h"
 #include "common/model/config_limits.h"
+#include "common/model/rope.h"
 
 namespace baton::model {
 namespace {
@@ -215,10 +216,34 @@ absl::Status GgufConfig::CheckNothingForeign() const {
   return absl::OkStatus();
 }
 
+absl::StatusOr<int64_t> GgufConfig::AddKvHeads() {
+  const std::string key = Key("attention.head_count_kv");
+  if (architecture_.gguf_recurrent == nullptr || !file_.IsList(key)) {
+    BATON_ASSIGN_OR_RETURN(const auto heads, file_.Integer(key));
+    return heads.value_or(heads_);
+  }
+  BATON_ASSIGN_OR_RETURN(const auto list, file_.IntegerList(key));
+  if (list->size() != static_cast<uint64_t>(layers_)) {
+    return file_.Invalid(key, absl::StrCat("found ", list->size(), " entries, expected ", layers_));
+  }
+  int64_t heads = 0;
+  std::vector<std::string> types;
+  for (uint64_t i = 0; i < list->size(); ++i) {
+    const int64_t found = list->At(i);
+    types.push_back(json::Quoted(found == 0 ? architecture_.gguf_recurrent : kFullAttention));
+    if (heads == 0) heads = found;
+    if (found == 0 || found == heads) continue;
+    return file_.Unsupported(
+        key, absl::StrCat("found ", found, " beside ", heads, ", expected one of both, or 0"));
+  }
+  config_.AddJson("layer_types", absl::StrCat("[", absl::StrJoin(types, ", "), "]"));
+  return heads;
+}
+
 absl::Status GgufConfig::AddHeads() {
   BATON_ASSIGN_OR_RETURN(heads_, Required("attention.head_count"));
   BATON_RETURN_IF_ERROR(CheckHeads());
-  BATON_ASSIGN_OR_RETURN(const auto kv_heads, file_.Integer(Key("attention.head_count_kv")));
+  BATON_ASSIGN_OR_RETURN(const int64_t kv_heads, AddKvHeads());
   BATON_ASSIGN_OR_RETURN(const auto key_length, file_.Integer(Key("attention.key_length")));
   head_dim_ = key_length.value_or(hidden_dim_ / heads_);
   if (head_dim_ < 1) {
@@ -245,7 +270,7 @@ absl::Status GgufConfig::AddHeads() {
                     (static_cast<double>(*rotated) + 0.25) / static_cast<double>(head_dim_));
   }
   config_.AddInteger("num_attention_heads", heads_);
-  config_.AddInteger("num_key_value_heads", kv_heads.value_or(heads_));
+  config_.AddInteger("num_key_value_heads", kv_heads);
   config_.AddInteger("head_dim", head_dim_);
   return absl::OkStatus();
 }

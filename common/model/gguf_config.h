@@ -85,6 +85,9 @@ class GgufConfig {
   absl::Status CheckSupported();
   absl::Status CheckNothingForeign() const;
   absl::Status AddHeads();
+  // The KV heads of each layer that has attention. If the file lists them by layer, adds
+  // layer_types (Architecture::gguf_recurrent).
+  absl::StatusOr<int64_t> AddKvHeads();
   absl::Status AddLatentHeads();
   absl::Status CheckHeads() const;
   absl::Status AddReals();

@@ -1,5 +1,7 @@
 #include "common/model/json_fields.h"
 
+#include <limits>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -18,6 +20,18 @@ std::string FoundText(const json::Value* found) {
 bool IsScalar(const json::Value* value, json::Scalar::Kind kind) {
   return value != nullptr && value->kind == json::Value::Kind::kScalar &&
          value->scalar.kind == kind;
+}
+
+// Of a number, or of what Transformers 5 writes where JSON has none: {"__float__": "Infinity"}.
+std::optional<double> RealOf(const json::Value* value) {
+  if (IsScalar(value, json::Scalar::Kind::kInteger) || IsScalar(value, json::Scalar::Kind::kReal)) {
+    return value->scalar.real;
+  }
+  const json::Value* text = value == nullptr ? nullptr : value->Find("__float__");
+  if (!IsScalar(text, json::Scalar::Kind::kString) || text->scalar.text != "Infinity") {
+    return std::nullopt;
+  }
+  return std::numeric_limits<double>::infinity();
 }
 
 bool IsOff(const json::Value& value) {
@@ -126,12 +140,11 @@ absl::StatusOr<std::optional<int>> JsonFields::OptionalInt(absl::string_view key
 
 absl::StatusOr<double> JsonFields::ToReal(absl::string_view key, const json::Value* value,
                                           double lowest, double highest) const {
-  const bool is_number =
-      IsScalar(value, json::Scalar::Kind::kInteger) || IsScalar(value, json::Scalar::Kind::kReal);
-  if (!is_number || !(value->scalar.real >= lowest && value->scalar.real <= highest)) {
+  const std::optional<double> number = RealOf(value);
+  if (!number || !(*number >= lowest && *number <= highest)) {
     return Mismatch(key, value, absl::StrCat("a number in [", lowest, ", ", highest, "]"));
   }
-  return value->scalar.real;
+  return *number;
 }
 
 absl::StatusOr<double> JsonFields::Real(absl::string_view key, double lowest,

@@ -46,6 +46,8 @@ struct ProductSpec {
   bool rounds = true;      // to ModelConfig::load_bits
   // Of experts: the tensor that has all of their matrices in safetensors files (fused_experts.h).
   TensorName fused = {};
+  // It is [experts, rows, cols], and a file may have each expert's matrices in its place.
+  bool fused_by_rows = false;
 
   int64_t rows() const {
     int64_t sum = 0;
@@ -179,6 +181,8 @@ struct ExpertsSpec {
   TensorName choice_bias = {};  // a tensor of [count], or none: backend::ChooseExperts
   MlpSpec expert = {};          // each of them
   MlpSpec shared = {};          // of all tokens; ffn_dim 0: none
+  // [1, d], or nothing: what `shared` gives is multiplied by 1 / (1 + e^-gate).
+  ProductSpec shared_gate = {};
 };
 
 struct SublayerSpec {
@@ -255,6 +259,7 @@ void ForEachProduct(Sublayer& sublayer, const Visit& visit) {
   }
   auto* experts = std::get_if<ExpertsSpec>(&sublayer.body);
   if (experts != nullptr && experts->shared.ffn_dim > 0) {
+    if (experts->shared_gate.cols > 0) visit(experts->shared_gate, 1);
     visit(experts->shared.gate_up, 1);
     visit(experts->shared.down, 1);
   }

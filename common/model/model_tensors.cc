@@ -8,7 +8,7 @@
 namespace baton::model {
 
 TensorNames::TensorNames(const ModelConfig& config, const Checkpoint& checkpoint)
-    : gguf_(checkpoint.is_gguf()), tied_(config.tied_embeddings) {
+    : checkpoint_(checkpoint), gguf_(checkpoint.is_gguf()), tied_(config.tied_embeddings) {
   if (gguf_) {
     layers_ = "blk.";
     embedding_ = "token_embd";
@@ -40,6 +40,11 @@ std::string TensorNames::InLayer(int layer, TensorName name, int expert) const {
 
 std::string TensorNames::Outside(TensorName name) const {
   return gguf_ ? std::string(name.gguf) : absl::StrCat(prefix_, name.hugging_face);
+}
+
+bool TensorNames::IsFused(int layer, const ProductSpec& product) const {
+  if (gguf_ || !product.fused) return false;
+  return !product.fused_by_rows || checkpoint_.Find(InLayer(layer, product.fused)) != nullptr;
 }
 
 int TensorNames::LayerOf(absl::string_view tensor) const {

@@ -27,8 +27,11 @@ class TensorNames {
   std::string Outside(TensorName name) const;
   // The layer of a tensor; -1: of none.
   int LayerOf(absl::string_view tensor) const;
+  // Whether the layer has the matrices of all experts in ProductSpec::fused.
+  bool IsFused(int layer, const ProductSpec& product) const;
 
  private:
+  const Checkpoint& checkpoint_;
   bool gguf_, tied_;
   std::string prefix_;  // of all but the LM head
   std::string layers_;

@@ -112,12 +112,13 @@ absl::Status FindQuantizedMatrices(const Checkpoint& checkpoint, ModelConfig* mo
         absl::StrCat(checkpoint.path(), ": ", other, ": found no qweight, expected all of ",
                      modules.size(), " matrices that are loaded alike quantised, or none"));
   };
+  const TensorNames names(*model, checkpoint);
   // A config may have more matrices than any file.
   size_t matrices = 0;
-  for (const LayerSpec& layer : model->layers) {
-    for (const SublayerSpec& sublayer : layer.sublayers) {
+  for (size_t i = 0; i < model->layers.size(); ++i) {
+    for (const SublayerSpec& sublayer : model->layers[i].sublayers) {
       ForEachProduct(sublayer, [&](const ProductSpec& product, int count) {
-        const bool fused = product.fused && !checkpoint.is_gguf();
+        const bool fused = names.IsFused(static_cast<int>(i), product);
         matrices += fused ? 1 : product.parts.size() * static_cast<size_t>(count);
       });
     }
@@ -127,7 +128,6 @@ absl::Status FindQuantizedMatrices(const Checkpoint& checkpoint, ModelConfig* mo
         checkpoint.path(), ": found ", checkpoint.tensors().size(), " tensors, expected those of ",
         matrices, " matrices, which ", model->architecture, " has by config.json"));
   }
-  const TensorNames names(*model, checkpoint);
   for (size_t i = 0; i < model->layers.size(); ++i) {
     for (SublayerSpec& sublayer : model->layers[i].sublayers) {
       absl::Status status;
@@ -138,13 +138,13 @@ absl::Status FindQuantizedMatrices(const Checkpoint& checkpoint, ModelConfig* mo
           product.quantized = false;
           return;
         }
-        if (mxfp4 && !product.fused) {
+        if (mxfp4 && (!product.fused || product.fused_by_rows)) {
           status.Update(absl::UnimplementedError(absl::StrCat(
               checkpoint.path(), ": found quant_method \"mxfp4\" for ", model->architecture,
               ", expected one whose experts are one tensor of a layer, as gpt-oss has")));
           return;
         }
-        if (product.fused && !gguf) {
+        if (names.IsFused(static_cast<int>(i), product)) {
           modules.push_back(names.InLayer(static_cast<int>(i), product.fused));
           status.Update(find(modules, &product.quantized));
           return;

@@ -238,11 +238,18 @@ void DecoderTransformer::Combine(int layer, const RecurrentSpec& spec,
 }
 
 void DecoderTransformer::FeedForward(const MlpSpec& spec, const MlpWeights& weights, float scale,
-                                     const Tensor& normed, const Rows& rows) {
+                                     const Tensor& normed, const Rows& rows,
+                                     const ProductWeights* result_gate) {
   const Tensor gate_up = gate_up_.View(rows.count, 2 * int64_t{spec.ffn_dim});
   const Tensor gated = gated_.View(rows.count, spec.ffn_dim);
   backend_.MatMulGated(normed, *weights.gate_up.matrix,
                        {.activation = spec.activation, .scale = scale}, gate_up, gated);
+  if (result_gate != nullptr) {
+    // The router's logits come later.
+    const Tensor gate = expert_logits_.View(rows.count, 1);
+    Project(normed, *result_gate, gate);
+    backend_.GateOutput({.x = gated, .gate = gate});
+  }
   Project(gated, weights.down, delta_.View(rows.count, config_.hidden_dim));
 }
 
@@ -250,7 +257,10 @@ void DecoderTransformer::MixExperts(const ExpertsSpec& spec, const ExpertsWeight
                                     const Tensor& normed, const Rows& rows) {
   const int64_t d = config_.hidden_dim, ffn = spec.expert.ffn_dim;
   const bool shares = spec.shared.ffn_dim > 0;
-  if (shares) FeedForward(spec.shared, weights.shared, weights.scale, normed, rows);
+  if (shares) {
+    FeedForward(spec.shared, weights.shared, weights.scale, normed, rows,
+                weights.shared_gate.matrix != nullptr ? &weights.shared_gate : nullptr);
+  }
   const auto scratch =
       backend::ExpertScratch::For(rows.count, spec.routing.per_token, backend_.experts_at_once());
   backend_.Experts({.x = normed,

@@ -69,7 +69,11 @@ void DecoderTransformer::TuneProducts() {
         add_mlp(*mlp, std::get<MlpWeights>(weights.body));
       } else if (const auto& experts = std::get<ExpertsSpec>(spec.body);
                  experts.shared.ffn_dim > 0) {
-        add_mlp(experts.shared, std::get<ExpertsWeights>(weights.body).shared);
+        const auto& of = std::get<ExpertsWeights>(weights.body);
+        if (of.shared_gate.matrix != nullptr) {
+          add(normed, of.shared_gate, expert_logits_.View(rows, 1));
+        }
+        add_mlp(experts.shared, of.shared);
       }
     }
   }

@@ -248,13 +248,13 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::FusedMatrix(const Fu
   if (!quantized) {
     BATON_ASSIGN_OR_RETURN(const StoredTensor* stored, Find(part.name, part.FloatShape()));
     if (!stored->entry->weight_dtype) return WrongDType(*stored, "F32, BF16 or F16");
-    const std::vector<char> values = FusedFloats(part, *stored);
-    auto packed = PackFloats({{.data = values.data(),
+    std::vector<char> values;
+    auto packed = PackFloats({{.data = FusedFloats(part, *stored, &values),
                                .dtype = *stored->entry->weight_dtype,
                                .rows = part.rows,
                                .cols = part.cols}},
                              {{part.name, part.rows}}, load_bits_, range);
-    Report(values.size());
+    Report((stored->entry->end - stored->entry->begin) / static_cast<uint64_t>(part.experts));
     return packed;
   }
   BATON_ASSIGN_OR_RETURN(const StoredTensor* blocks,

@@ -211,7 +211,7 @@ class LayerLoader {
   absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> ExpertMatrix(const ProductSpec& product,
                                                                       int expert, int count,
                                                                       GatedRange* range = nullptr) {
-    if (!product.fused || names_.gguf()) {
+    if (!names_.IsFused(layer_, product)) {
       return loader_.Matrix(Parts(product, ".weight", expert), product.cols, product.quantized,
                             range);
     }
@@ -220,7 +220,8 @@ class LayerLoader {
                                 .expert = expert,
                                 .rows = product.rows(),
                                 .cols = product.cols,
-                                .in_turn = product.parts.size() == 2},
+                                .by_rows = product.fused_by_rows,
+                                .in_turn = !product.fused_by_rows && product.parts.size() == 2},
                                product.quantized, range);
   }
 
@@ -270,6 +271,9 @@ class LayerLoader {
       BATON_ASSIGN_OR_RETURN(
           weights.choice_bias,
           loader_.FiniteVector({names_.InLayer(layer_, spec.choice_bias), spec.count}));
+    }
+    if (spec.shared_gate.cols > 0) {
+      BATON_ASSIGN_OR_RETURN(weights.shared_gate, Product(spec.shared_gate));
     }
     if (spec.shared.ffn_dim > 0) {
       BATON_ASSIGN_OR_RETURN(weights.shared, Mlp(spec.shared, norm_before));

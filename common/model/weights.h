@@ -46,6 +46,7 @@ struct ExpertsWeights {
   std::unique_ptr<backend::Buffer> gate_up_bias, down_bias;      // of all of them
   std::unique_ptr<backend::ExpertGroup> group;                   // of them
   MlpWeights shared;                                             // its scale is not used
+  ProductWeights shared_gate;
   float scale = 1;  // on what down multiplies, of all of them
 };
 // Those that the spec does not have are null.

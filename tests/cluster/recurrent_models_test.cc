@@ -15,7 +15,12 @@
 namespace baton {
 namespace {
 
-constexpr const char* kRecurrentModels[] = {"tiny-lfm2", "tiny-qwen3.5"};
+constexpr const char* kRecurrentModels[] = {"tiny-lfm2", "tiny-qwen3.5", "tiny-granite-hybrid"};
+
+// Of the smallest of their vocabularies.
+std::vector<int32_t> TokensOfAll(std::mt19937& random, int count) {
+  return RandomTokens(random, count, 344);
+}
 
 class RecurrentModelsTest : public WorkerPairTest,
                             public ::testing::WithParamInterface<const char*> {
@@ -35,12 +40,12 @@ TEST_P(RecurrentModelsTest, PromptsThatLeaveAPathAtAnyDepthEqualTheOracle) {
   roomy.num_blocks = 2048;  // the path stays
   StartPair(roomy, OptionsOfModel());
   std::mt19937 random(testing::TestSeed());
-  const std::vector<int32_t> path = RandomTokens(random, 150);
+  const std::vector<int32_t> path = TokensOfAll(random, 150);
   ASSERT_TRUE(Decode(channel_, Request(path, Greedy(), 4)).status.ok());
   for (int depth = 0; depth <= 149; depth += 1 + static_cast<int>(random() % 4)) {
     for (int time = 0; time < 2; ++time) {
       std::vector<int32_t> prompt(path.begin(), path.begin() + depth);
-      const std::vector<int32_t> own = RandomTokens(random, 17 + static_cast<int>(random() % 40));
+      const std::vector<int32_t> own = TokensOfAll(random, 17 + static_cast<int>(random() % 40));
       prompt.insert(prompt.end(), own.begin(), own.end());
       if (depth < 150)
         prompt[static_cast<size_t>(depth)] = (path[static_cast<size_t>(depth)] + 1 + time) % 300;
@@ -62,7 +67,7 @@ TEST_P(RecurrentModelsTest, ChoicesBehindPromptsOfEveryLength) {
     StartPair(OptionsOfModel(), OptionsOfModel());
     std::mt19937 random(testing::TestSeed());
     for (const int length : {1, 2, 15, 16, 17, 18, 31, 32, 33, 34, 64, 65, 130}) {
-      const std::vector<int32_t> prompt = RandomTokens(random, length);
+      const std::vector<int32_t> prompt = TokensOfAll(random, length);
       model::SamplingParams sampling = Seeded(random());
       DecodeRequest request = Request(prompt, sampling, 20);
       request.set_n(3);
@@ -96,7 +101,7 @@ TEST_P(RecurrentModelsTest, PreemptedStatesComeBackFromHostMemory) {
   std::vector<Case> cases;
   for (int i = 0; i < 24; ++i) {
     Case one;
-    one.prompt = RandomTokens(random, 1 + static_cast<int>(random() % 90));
+    one.prompt = TokensOfAll(random, 1 + static_cast<int>(random() % 90));
     one.expected = oracle_.Generate(one.prompt, Greedy(), 60);
     cases.push_back(std::move(one));
   }
@@ -119,7 +124,7 @@ TEST_P(RecurrentModelsTest, PreemptedStatesComeBackFromHostMemory) {
 TEST_P(RecurrentModelsTest, TurnsOfAConversationGoOnFromTheLastAnswer) {
   StartPair(OptionsOfModel(), OptionsOfModel(), decode_worker::DecodeOptions());
   std::mt19937 random(testing::TestSeed());
-  std::vector<int32_t> conversation = RandomTokens(random, 50);
+  std::vector<int32_t> conversation = TokensOfAll(random, 50);
   for (int turn = 0; turn < 8; ++turn) {
     DecodeRequest request = Request(conversation, Greedy(), 21);
     request.clear_prefill();
@@ -132,7 +137,7 @@ TEST_P(RecurrentModelsTest, TurnsOfAConversationGoOnFromTheLastAnswer) {
                 static_cast<int>(conversation.size()) - 9 - 16);
     }
     conversation.insert(conversation.end(), result.tokens.begin(), result.tokens.end());
-    const std::vector<int32_t> question = RandomTokens(random, 9);
+    const std::vector<int32_t> question = TokensOfAll(random, 9);
     conversation.insert(conversation.end(), question.begin(), question.end());
   }
   ExpectIdle();

@@ -232,14 +232,24 @@ void RecurrenceRunner::Gate(const OutputGateArgs& args) {
   const Tensor& x = args.x;
   CheckF32(args.gate);
   BATON_CHECK_EQ(args.gate.rows, x.rows);
-  BATON_CHECK_EQ(x.cols % args.group, 0);
-  BATON_CHECK_LE((x.cols / args.group - 1) * args.gate_stride + args.group, args.gate.cols);
+  const bool same = args.gate.cols == 1;
+  constexpr int64_t kRepeats = 64;
+  const int64_t group = same ? kRepeats : args.group, stride = same ? 0 : args.gate_stride;
+  if (!same) {
+    BATON_CHECK_EQ(x.cols % group, 0);
+    BATON_CHECK_LE((x.cols / group - 1) * stride + group, args.gate.cols);
+  }
   ForRows(pool_, x.rows, x.cols, [&](int64_t row) {
     const float* gate = At<float>(args.gate, row);
-    for (int64_t at = 0; at < x.cols; at += args.group, gate += args.gate_stride) {
+    std::array<float, kRepeats> repeated;
+    if (same) {
+      repeated.fill(*gate);
+      gate = repeated.data();
+    }
+    for (int64_t at = 0; at < x.cols; at += group, gate += stride) {
       kernels_.gate_output(
           static_cast<std::byte*>(RowOf(x, row)) + at * static_cast<int64_t>(SizeOf(x.dtype)),
-          ElementOf(x.dtype), gate, args.group);
+          ElementOf(x.dtype), gate, std::min(group, x.cols - at));
     }
   });
 }

@@ -16,15 +16,6 @@
 namespace baton::model {
 namespace {
 
-// INVALID_ARGUMENT or UNIMPLEMENTED unless the key is absent or has the expected text.
-absl::Status ExpectText(const JsonFields& config, absl::string_view key,
-                        absl::string_view expected) {
-  BATON_ASSIGN_OR_RETURN(const auto found, config.OptionalString(key));
-  if (!found || *found == expected) return absl::OkStatus();
-  return config.Unsupported(key,
-                            absl::StrCat("found ", json::Quoted(*found), ", expected ", expected));
-}
-
 absl::Status ExpectOne(const JsonFields& config, absl::string_view key) {
   BATON_ASSIGN_OR_RETURN(const int found, config.IntOr(key, 0, kMaxExperts, 1));
   if (found == 1) return absl::OkStatus();
@@ -69,12 +60,11 @@ absl::StatusOr<ModelConfig> Describe(const JsonFields& config, const ClassDefaul
                                          " rows, expected at most ", kMaxFfn, " rows in all"));
     }
     experts->shared = experts->expert;
-    experts->shared.ffn_dim = static_cast<int>(ffn);
-    experts->shared.gate_up.parts = {{{"mlp.shared_experts.gate_proj", "ffn_gate_shexp"}, ffn},
-                                     {{"mlp.shared_experts.up_proj", "ffn_up_shexp"}, ffn}};
-    experts->shared.down.parts = {
-        {{"mlp.shared_experts.down_proj", "ffn_down_shexp"}, model.hidden_dim}};
-    experts->shared.down.cols = ffn;
+    SetMlp(static_cast<int>(ffn),
+           {{"mlp.shared_experts.gate_proj", "ffn_gate_shexp"},
+            {"mlp.shared_experts.up_proj", "ffn_up_shexp"},
+            {"mlp.shared_experts.down_proj", "ffn_down_shexp"}},
+           &experts->shared);
   }
   return model;
 }

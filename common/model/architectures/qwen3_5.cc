@@ -1,6 +1,6 @@
-// Qwen3.5: the gated delta rule in three layers of four, attention with gates in the fourth.
+// Qwen3.5: the gated delta rule in three layers of four, attention with gates in the fourth; and
+// the same with experts.
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -11,15 +11,6 @@
 
 namespace baton::model {
 namespace {
-
-constexpr absl::string_view kLinearAttention = "linear_attention";
-
-absl::StatusOr<int> Multiple(const JsonFields& config, absl::string_view key, int step, int most,
-                             int if_absent) {
-  BATON_ASSIGN_OR_RETURN(const int found, config.IntOr(key, 1, most, if_absent));
-  if (found % step == 0) return found;
-  return config.Unsupported(key, absl::StrCat("found ", found, ", expected a multiple of ", step));
-}
 
 absl::StatusOr<RecurrentSpec> DeltaOf(const JsonFields& config, const ModelConfig& model) {
   RecurrentSpec delta;
@@ -33,10 +24,10 @@ absl::StatusOr<RecurrentSpec> DeltaOf(const JsonFields& config, const ModelConfi
                           absl::StrCat("found ", delta.key_heads, ", expected a divisor of ",
                                        delta.heads, ", linear_num_value_heads"));
   }
-  BATON_ASSIGN_OR_RETURN(delta.head_dim, Multiple(config, "linear_value_head_dim",
-                                                  backend::kStateLanes, kLargestHeadDim, 128));
-  BATON_ASSIGN_OR_RETURN(
-      delta.key_dim, Multiple(config, "linear_key_head_dim", 16, backend::kMostStateDepth, 128));
+  BATON_ASSIGN_OR_RETURN(delta.head_dim, ReadMultiple(config, "linear_value_head_dim",
+                                                      backend::kStateLanes, kLargestHeadDim, 128));
+  BATON_ASSIGN_OR_RETURN(delta.key_dim, ReadMultiple(config, "linear_key_head_dim", 16,
+                                                     backend::kMostStateDepth, 128));
   const int64_t d = model.hidden_dim;
   delta.in = {.parts = {{{"linear_attn.in_proj_qkv", "attn_qkv"}, delta.conv_width()},
                         {{"linear_attn.in_proj_z", "attn_gate"}, delta.width()}},
@@ -56,27 +47,6 @@ absl::StatusOr<RecurrentSpec> DeltaOf(const JsonFields& config, const ModelConfi
   return delta;
 }
 
-absl::StatusOr<std::vector<bool>> RecurrentLayers(const JsonFields& config, size_t layers) {
-  BATON_ASSIGN_OR_RETURN(const std::vector<std::string> types, config.Strings("layer_types"));
-  BATON_ASSIGN_OR_RETURN(const int interval,
-                         config.IntOr("full_attention_interval", 1, kMaxLayers, 4));
-  std::vector<bool> recurrent(layers);
-  if (!types.empty() && types.size() != layers) {
-    return config.Invalid("layer_types",
-                          absl::StrCat("found ", types.size(), " entries, expected ", layers));
-  }
-  for (size_t i = 0; i < layers; ++i) {
-    recurrent[i] =
-        types.empty() ? (i + 1) % static_cast<size_t>(interval) != 0 : types[i] == kLinearAttention;
-    if (types.empty() || recurrent[i] || types[i] == kFullAttention) continue;
-    return config.Unsupported(absl::StrCat("layer_types[", i, "]"),
-                              absl::StrCat("found ", json::Quoted(types[i]),
-                                           ", expected \"linear_attention\" or "
-                                           "\"full_attention\""));
-  }
-  return recurrent;
-}
-
 // Norms are stored less one, but for the delta rule's own.
 void SetGatedAttention(LayerSpec& layer) {
   AttentionSpec& attention = layer.attention();
@@ -86,9 +56,9 @@ void SetGatedAttention(LayerSpec& layer) {
   attention.k_norm = {{"self_attn.k_norm", "attn_k_norm"}, attention.head_dim, true};
 }
 
-absl::StatusOr<ModelConfig> DescribeQwen35(const JsonFields& config) {
-  BATON_ASSIGN_OR_RETURN(ModelConfig model,
-                         ReadDense(config, {.head_dim = 256, .kv_heads = 4, .norm_eps = 1e-6}));
+// Reads what both have.
+absl::StatusOr<ModelConfig> Describe(const JsonFields& config, const ClassDefaults& defaults) {
+  BATON_ASSIGN_OR_RETURN(ModelConfig model, ReadDense(config, defaults));
   if (model.layers[0].attention().qkv.bias) {
     return config.Unsupported("attention_bias", "found true, expected false");
   }
@@ -97,8 +67,11 @@ absl::StatusOr<ModelConfig> DescribeQwen35(const JsonFields& config) {
   rope.default_share = 0.25;
   rope.mrope = true;
   BATON_RETURN_IF_ERROR(SetRope(config, rope, &model));
+  BATON_ASSIGN_OR_RETURN(const int interval,
+                         config.IntOr("full_attention_interval", 1, kMaxLayers, 4));
   BATON_ASSIGN_OR_RETURN(const std::vector<bool> recurrent,
-                         RecurrentLayers(config, model.layers.size()));
+                         ReadRecurrentLayers(config, model.layers.size(), kLinearAttention,
+                                             [&](int i) { return (i + 1) % interval != 0; }));
   BATON_ASSIGN_OR_RETURN(const RecurrentSpec delta, DeltaOf(config, model));
   // The layers for speculation (mtp.*) are left out, with a line in the log.
   for (const absl::string_view key :
@@ -118,12 +91,60 @@ absl::StatusOr<ModelConfig> DescribeQwen35(const JsonFields& config) {
   return model;
 }
 
+absl::StatusOr<ModelConfig> DescribeQwen35(const JsonFields& config) {
+  return Describe(config, {.head_dim = 256, .kv_heads = 4, .norm_eps = 1e-6});
+}
+
+absl::StatusOr<ModelConfig> DescribeQwen35Moe(const JsonFields& config) {
+  constexpr absl::string_view kFfnKey = "moe_intermediate_size";
+  BATON_ASSIGN_OR_RETURN(
+      ModelConfig model,
+      Describe(config, {.head_dim = 256, .kv_heads = 2, .norm_eps = 1e-6, .ffn_key = kFfnKey}));
+  // The class has neither these nor layers without experts.
+  config.Ignore("intermediate_size");
+  BATON_RETURN_IF_ERROR(config.IntOr("decoder_sparse_step", 1, 1, 1).status());
+  BATON_ASSIGN_OR_RETURN(const bool normalized, config.Bool("norm_topk_prob", true));
+  if (!normalized) return config.Unsupported("norm_topk_prob", "found false, expected true");
+  BATON_ASSIGN_OR_RETURN(const int shared,
+                         config.IntOr("shared_expert_intermediate_size", 1, kMaxFfn, 512));
+  BATON_RETURN_IF_ERROR(AddExperts(
+      config,
+      {.ffn_key = kFfnKey,
+       .router = {"mlp.gate", "ffn_gate_inp"},
+       .gate = {"mlp.experts.*.gate_proj", "ffn_gate_exps.*"},
+       .up = {"mlp.experts.*.up_proj", "ffn_up_exps.*"},
+       .down = {"mlp.experts.*.down_proj", "ffn_down_exps.*"}},
+      {.normalized = true}, [](int) { return true; }, &model));
+  for (LayerSpec& layer : model.layers) {
+    auto& experts = std::get<ExpertsSpec>(layer.sublayers[1].body);
+    experts.shared = experts.expert;
+    SetMlp(shared,
+           {{"mlp.shared_expert.gate_proj", "ffn_gate_shexp"},
+            {"mlp.shared_expert.up_proj", "ffn_up_shexp"},
+            {"mlp.shared_expert.down_proj", "ffn_down_shexp"}},
+           &experts.shared);
+    // One row, which decides how much of all that they share counts, is not rounded.
+    experts.shared_gate = {.parts = {{{"mlp.shared_expert_gate", "ffn_gate_inp_shexp"}, 1}},
+                           .cols = model.hidden_dim,
+                           .rounds = false};
+    experts.expert.gate_up.fused = {"mlp.experts.gate_up_proj", nullptr};
+    experts.expert.down.fused = {"mlp.experts.down_proj", nullptr};
+    experts.expert.gate_up.fused_by_rows = experts.expert.down.fused_by_rows = true;
+  }
+  return model;
+}
+
 }  // namespace
 
 const Architecture kQwen35 = {
     .name = "Qwen3_5ForCausalLM",
     .model_type = "qwen3_5_text",
     .describe = DescribeQwen35,
+};
+const Architecture kQwen35Moe = {
+    .name = "Qwen3_5MoeForCausalLM",
+    .model_type = "qwen3_5_moe_text",
+    .describe = DescribeQwen35Moe,
 };
 
 }  // namespace baton::model

@@ -75,12 +75,12 @@ absl::StatusOr<MlpSpec> ReadMlp(const JsonFields& config, int hidden_dim,
                                 const ClassDefaults& defaults) {
   MlpSpec mlp;
   BATON_ASSIGN_OR_RETURN(mlp.activation, ReadActivation(config, defaults));
-  BATON_ASSIGN_OR_RETURN(mlp.ffn_dim, config.Int(defaults.ffn_key, 1, kMaxFfn));
-  mlp.gate_up.parts = {{{"mlp.gate_proj", "ffn_gate"}, mlp.ffn_dim},
-                       {{"mlp.up_proj", "ffn_up"}, mlp.ffn_dim}};
+  BATON_ASSIGN_OR_RETURN(const int ffn, config.Int(defaults.ffn_key, 1, kMaxFfn));
   mlp.gate_up.cols = hidden_dim;
-  mlp.down.parts = {{{"mlp.down_proj", "ffn_down"}, hidden_dim}};
-  mlp.down.cols = mlp.ffn_dim;
+  mlp.down.parts = {{{}, hidden_dim}};
+  SetMlp(ffn,
+         {{"mlp.gate_proj", "ffn_gate"}, {"mlp.up_proj", "ffn_up"}, {"mlp.down_proj", "ffn_down"}},
+         &mlp);
   return mlp;
 }
 
@@ -169,6 +169,56 @@ absl::Status SetWindows(const JsonFields& config, int window,
   return CheckLayerTypes(config, *model);
 }
 
+absl::StatusOr<std::vector<bool>> ReadRecurrentLayers(
+    const JsonFields& config, size_t layers, absl::string_view recurrent,
+    absl::FunctionRef<bool(int layer)> by_default) {
+  BATON_ASSIGN_OR_RETURN(const std::vector<std::string> types, config.Strings("layer_types"));
+  if (!types.empty() && types.size() != layers) {
+    return config.Invalid("layer_types",
+                          absl::StrCat("found ", types.size(), " entries, expected ", layers));
+  }
+  std::vector<bool> is_recurrent(layers);
+  for (size_t i = 0; i < layers; ++i) {
+    if (types.empty()) {
+      is_recurrent[i] = by_default(static_cast<int>(i));
+      continue;
+    }
+    // The names that Transformers had before version 5 mean the same.
+    const absl::string_view type = types[i] == "mamba"       ? kLinearAttention
+                                   : types[i] == "attention" ? kFullAttention
+                                                             : absl::string_view(types[i]);
+    is_recurrent[i] = type == recurrent;
+    if (is_recurrent[i] || type == kFullAttention) continue;
+    return config.Unsupported(
+        absl::StrCat("layer_types[", i, "]"),
+        absl::StrCat("found ", json::Quoted(types[i]), ", expected ", json::Quoted(recurrent),
+                     " or ", json::Quoted(kFullAttention)));
+  }
+  return is_recurrent;
+}
+
+absl::StatusOr<int> ReadMultiple(const JsonFields& config, absl::string_view key, int step,
+                                 int highest, int if_absent) {
+  BATON_ASSIGN_OR_RETURN(const int found, config.IntOr(key, 1, highest, if_absent));
+  if (found % step == 0) return found;
+  return config.Unsupported(key, absl::StrCat("found ", found, ", expected a multiple of ", step));
+}
+
+absl::Status ExpectText(const JsonFields& config, absl::string_view key,
+                        absl::string_view expected) {
+  BATON_ASSIGN_OR_RETURN(const auto found, config.OptionalString(key));
+  if (!found || *found == expected) return absl::OkStatus();
+  return config.Unsupported(key,
+                            absl::StrCat("found ", json::Quoted(*found), ", expected ", expected));
+}
+
+void SetMlp(int ffn_dim, const MlpNames& names, MlpSpec* mlp) {
+  mlp->ffn_dim = ffn_dim;
+  mlp->gate_up.parts = {{names.gate, ffn_dim}, {names.up, ffn_dim}};
+  mlp->down.parts[0].name = names.down;
+  mlp->down.cols = ffn_dim;
+}
+
 absl::Status SetRopesByWindow(const JsonFields& config, RopeRequest full, RopeRequest sliding,
                               ModelConfig* model) {
   full.layer_type = kFullAttention;
@@ -218,11 +268,8 @@ absl::Status AddExperts(const JsonFields& config, const ExpertNames& names,
   for (size_t i = 0; i < model->layers.size(); ++i) {
     if (!has_experts(static_cast<int>(i))) continue;
     SublayerSpec& sublayer = model->layers[i].mlp_sublayer();
-    MlpSpec& expert = experts.expert = std::get<MlpSpec>(sublayer.body);
-    expert.ffn_dim = ffn;
-    expert.gate_up.parts = {{names.gate, ffn}, {names.up, ffn}};
-    expert.down.parts = {{names.down, model->hidden_dim}};
-    expert.down.cols = ffn;
+    experts.expert = std::get<MlpSpec>(sublayer.body);
+    SetMlp(ffn, {names.gate, names.up, names.down}, &experts.expert);
     sublayer.body = experts;
   }
   return absl::OkStatus();

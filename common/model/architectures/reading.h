@@ -56,12 +56,31 @@ absl::Status SetWindows(const JsonFields& config, int window,
 // UNIMPLEMENTED unless layer_types, where a config has them, say what the layers do.
 absl::Status CheckLayerTypes(const JsonFields& config, const ModelConfig& model);
 
+// Whether each layer is recurrent: from layer_types, where `recurrent` is the name of those that
+// are, or where a config has none from `by_default` of the layer's index.
+absl::StatusOr<std::vector<bool>> ReadRecurrentLayers(
+    const JsonFields& config, size_t layers, absl::string_view recurrent,
+    absl::FunctionRef<bool(int layer)> by_default);
+inline constexpr absl::string_view kLinearAttention = "linear_attention";
+// A multiple of `step`, which the operations of recurrent layers expect: UNIMPLEMENTED otherwise.
+absl::StatusOr<int> ReadMultiple(const JsonFields& config, absl::string_view key, int step,
+                                 int highest, int if_absent);
+// UNIMPLEMENTED unless the key is absent or has the expected text.
+absl::Status ExpectText(const JsonFields& config, absl::string_view key,
+                        absl::string_view expected);
+
+// Gives the MLP another size, and its matrices these names.
+struct MlpNames {
+  TensorName gate, up, down;
+};
+void SetMlp(int ffn_dim, const MlpNames& names, MlpSpec* mlp);
+
 // Experts in place of the MLPs of the layers for which `has_experts`, of which a token takes
 // num_experts_per_tok, which replaces routing.per_token.
 struct ExpertNames {
-  absl::string_view ffn_key;  // of their intermediate size
-  TensorName router, gate, up, down;
-  absl::string_view count_key = "";  // else num_experts or num_local_experts
+  absl::string_view ffn_key;          // of their intermediate size
+  TensorName router, gate, up, down;  // those of MlpNames have a *
+  absl::string_view count_key = "";   // else num_experts or num_local_experts
 };
 absl::Status AddExperts(const JsonFields& config, const ExpertNames& names,
                         backend::ExpertRouting routing,

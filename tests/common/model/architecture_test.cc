@@ -5,6 +5,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/json/json.h"
 #include "common/model/json_fields.h"
@@ -420,6 +421,137 @@ TEST(ArchitectureTest, QwenThreeFiveIsAlsoAPartOfAModelForImages) {
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_EQ(model->architecture, "Qwen3_5ForCausalLM");
   EXPECT_TRUE(model->nested);
+}
+
+TEST(ArchitectureTest, QwenThreeFiveWithExpertsHasOneMoreWithAGate) {
+  const std::string experts = R"(, "num_experts": 16, "num_experts_per_tok": 4,
+      "moe_intermediate_size": 32, "mlp_only_layers": [], "decoder_sparse_step": 1,
+      "norm_topk_prob": true, "router_aux_loss_coef": 0.001)";
+  const auto model = ParseText(absl::StrCat(
+      R"({"architectures": ["Qwen3_5MoeForConditionalGeneration"], "model_type": "qwen3_5_moe",
+          "vision_config": {"depth": 12}, "text_config": {"model_type": "qwen3_5_moe_text", )",
+      Sizes(experts), "}}"));
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->architecture, "Qwen3_5MoeForCausalLM");
+  EXPECT_TRUE(model->nested);
+  EXPECT_THAT(RecurrentLayersOf(*model),
+              ElementsAre(true, true, true, false, true, true, true, false));
+  const auto& spec = std::get<ExpertsSpec>(model->layers[3].sublayers[1].body);
+  EXPECT_TRUE(spec.routing.normalized && !spec.routing.sigmoid);
+  EXPECT_EQ(spec.expert.ffn_dim, 32) << "intermediate_size is none of its keys";
+  EXPECT_EQ(spec.shared.ffn_dim, 512) << "as its class assumes";
+  EXPECT_FALSE(spec.shared.gate_up.fused);
+  EXPECT_EQ(spec.shared_gate.rows(), 1);
+  EXPECT_FALSE(spec.shared_gate.rounds);
+  EXPECT_TRUE(spec.expert.gate_up.fused_by_rows && spec.expert.down.fused_by_rows);
+
+  for (const auto& [more, refusal] :
+       {std::pair(R"(, "num_experts_per_tok": 17)", "num_experts_per_tok: found 17"),
+        {R"(, "mlp_only_layers": [1])", "mlp_only_layers: found a list, expected none"},
+        {R"(, "decoder_sparse_step": 2)", "decoder_sparse_step: found 2"},
+        {R"(, "norm_topk_prob": false)", "norm_topk_prob: found false, expected true"}}) {
+    EXPECT_THAT(
+        Refusal(
+            "Qwen3_5MoeForCausalLM",
+            absl::StrCat(R"(, "num_experts": 16, "moe_intermediate_size": 32)",
+                         absl::StrContains(more, "per_tok") ? "" : R"(, "num_experts_per_tok": 4)",
+                         more)),
+        HasSubstr(refusal));
+  }
+}
+
+TEST(ArchitectureTest, LfmTwoWithExpertsChoosesBySigmoidsWithABias) {
+  const std::string types = R"(, "layer_types": ["conv", "conv", "full_attention", "conv", "conv",
+      "conv", "full_attention", "conv"], "num_experts": 16, "num_experts_per_tok": 4,
+      "moe_intermediate_size": 32)";
+  const auto model = Parse("Lfm2MoeForCausalLM", types);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_THAT(RecurrentLayersOf(*model),
+              ElementsAre(true, true, false, true, true, true, false, true));
+  EXPECT_EQ(model->layers[1].mlp().ffn_dim, 96) << "which is not adjusted";
+  const auto& spec = std::get<ExpertsSpec>(model->layers[2].sublayers[1].body);
+  EXPECT_TRUE(spec.routing.normalized && spec.routing.sigmoid && spec.choice_bias);
+  EXPECT_EQ(spec.routing.scale, 1);
+  EXPECT_EQ(spec.expert.ffn_dim, 32);
+
+  const auto other = Parse("Lfm2MoeForCausalLM", absl::StrCat(types, R"(, "num_dense_layers": 3,
+      "norm_topk_prob": false, "use_expert_bias": false, "routed_scaling_factor": 2.5)"));
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_FALSE(other->layers[2].has_experts());
+  const auto& plain = std::get<ExpertsSpec>(other->layers[3].sublayers[1].body);
+  EXPECT_FALSE(plain.routing.normalized || plain.choice_bias);
+  EXPECT_EQ(plain.routing.scale, 2.5F);
+
+  EXPECT_THAT(Refusal("Lfm2MoeForCausalLM", ""),
+              HasSubstr("layer_types: found nothing, expected a list"));
+  EXPECT_THAT(Refusal("Lfm2MoeForCausalLM", absl::StrCat(types, R"(, "block_ff_dim": 64)")),
+              HasSubstr("block_ff_dim: found 64, expected none"));
+}
+
+TEST(ArchitectureTest, GraniteHybridsHaveMambaWhereTheirConfigSays) {
+  const std::string mamba = R"(, "shared_intermediate_size": 80, "num_experts_per_tok": 2,
+      "mamba_n_heads": 8)";
+  const auto bare = Parse("GraniteMoeHybridForCausalLM", mamba + R"(, "num_local_experts": 4)");
+  ASSERT_TRUE(bare.ok()) << bare.status();
+  EXPECT_THAT(RecurrentLayersOf(*bare), ::testing::Each(true)) << "as its class assumes";
+  const RecurrentSpec& spec = *bare->layers[0].recurrence();
+  EXPECT_EQ(spec.head_dim, 16) << "2 times 64, of 8 heads";
+  EXPECT_EQ(spec.key_dim, 256);
+  EXPECT_EQ(spec.in.rows(), 2 * 128 + 2 * 256 + 8);
+  EXPECT_TRUE(spec.conv_bias && !spec.in.bias);
+  EXPECT_EQ(spec.least_step, 0);
+  EXPECT_EQ(spec.most_step, INFINITY);
+  const auto& experts = std::get<ExpertsSpec>(bare->layers[0].sublayers[1].body);
+  EXPECT_EQ(experts.expert.ffn_dim, 96);
+  EXPECT_EQ(experts.shared.ffn_dim, 80);
+  EXPECT_FALSE(experts.shared.gate_up.fused);
+
+  // Old names and new ones of the layers; a limit as Transformers 5 writes it.
+  const std::string types = R"(, "num_local_experts": 0, "layer_types": ["mamba", "attention",
+      "linear_attention", "full_attention", "mamba", "mamba", "mamba", "mamba"])";
+  const auto dense = Parse("GraniteMoeHybridForCausalLM", absl::StrCat(mamba, types, R"(,
+      "position_embedding_type": "nope", "rope_theta": 5, "mamba_d_head": "auto",
+      "mamba_n_groups": 2, "mamba_d_state": 32, "attention_multiplier": 0.5, "logits_scaling": 4,
+      "attention_bias": true, "mamba_chunk_size": 256,
+      "time_step_limit": [0.5, {"__float__": "Infinity"}])"));
+  ASSERT_TRUE(dense.ok()) << dense.status();
+  EXPECT_THAT(RecurrentLayersOf(*dense),
+              ElementsAre(true, false, true, false, true, true, true, true));
+  EXPECT_EQ(dense->layers[1].attention().rope, kNoRope);
+  EXPECT_EQ(dense->layers[1].attention().scale, 0.5F);
+  EXPECT_TRUE(dense->layers[1].attention().output.bias);
+  EXPECT_TRUE(dense->ropes.empty());
+  EXPECT_EQ(dense->logit_scale, 0.25F);
+  EXPECT_EQ(dense->layers[0].recurrence()->norm_group, 64);
+  EXPECT_EQ(dense->layers[0].recurrence()->least_step, 0.5F);
+  EXPECT_EQ(dense->layers[0].mlp().ffn_dim, 80);
+
+  // One without such layers, as it is published.
+  const auto plain = Parse("GraniteMoeHybridForCausalLM", absl::StrCat(mamba, R"(,
+      "num_local_experts": 0, "position_embedding_type": "rope", "rope_theta": 10000000,
+      "mamba_expand": 2, "mamba_d_head": 64, "mamba_d_state": 128, "mamba_conv_bias": true,
+      "layer_types": ["attention", "attention", "attention", "attention", "attention",
+                      "attention", "attention", "attention"])"));
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_THAT(RecurrentLayersOf(*plain), ::testing::Each(false));
+  EXPECT_EQ(plain->ropes.size(), 1U);
+
+  for (const auto& [more, refusal] :
+       {std::pair(R"(, "position_embedding_type": "alibi")",
+                  "position_embedding_type: found \"alibi\", expected nope"),
+        {R"(, "mamba_d_head": 32)", "mamba_d_head: found 32, expected 16"},
+        {R"(, "mamba_n_groups": 3)", "mamba_n_heads: found 8, expected a divisor of 128"},
+        {R"(, "mamba_expand": 1)", "mamba_n_heads: found 8 of 8, expected a multiple of 16"},
+        {R"(, "mamba_d_state": 40)", "mamba_d_state: found 40, expected a multiple of 16"},
+        {R"(, "mamba_d_conv": 9)", "mamba_d_conv: found 9"},
+        {R"(, "time_step_limit": [0.5])", "time_step_limit: found other than two"},
+        {R"(, "time_step_limit": [-1, 2])", "time_step_limit[0]: found -1"},
+        {R"(, "hidden_act": "gelu_pytorch_tanh")", "hidden_act: found \"gelu_pytorch_tanh\""},
+        {R"(, "normalization_function": "layernorm")", "normalization_function: found"}}) {
+    EXPECT_THAT(
+        Refusal("GraniteMoeHybridForCausalLM", mamba + R"(, "num_local_experts": 0)" + more),
+        HasSubstr(refusal));
+  }
 }
 
 TEST(ArchitectureTest, RefusesByName) {

@@ -111,6 +111,41 @@ TEST(GgufConfigTest, HasExperts) {
               HasSubstr("llama.expert_used_count: found nothing"));
 }
 
+// The layers without KV heads are the recurrent ones.
+TEST(GgufConfigTest, HasAttentionWhereItHasKvHeads) {
+  const auto lfm2 = [](const std::vector<int32_t>& kv_heads) {
+    GgufBytes bytes;
+    bytes.Add("general.architecture", "lfm2")
+        .Add("lfm2.context_length", 64u)
+        .Add("lfm2.embedding_length", 8u)
+        .Add("lfm2.block_count", 3u)
+        .Add("lfm2.feed_forward_length", 12u)
+        .Add("lfm2.attention.head_count", 2u)
+        .Add("lfm2.attention.head_count_kv", kv_heads)
+        .Add("lfm2.attention.layer_norm_rms_epsilon", 0.5f)
+        .Add("lfm2.shortconv.l_cache", 3u)
+        .Add("lfm2.vocab_size", 1u)
+        .AddTensor("token_embd.weight", {8, 1}, 0, std::string(32, 0));
+    return Config(bytes);
+  };
+  EXPECT_THAT(
+      lfm2({0, 1, 0}),
+      AllOf(HasSubstr("Lfm2ForCausalLM"),
+            HasSubstr(R"("layer_types": ["conv", "full_attention", "conv"])"),
+            HasSubstr(R"("num_key_value_heads": 1)"), HasSubstr(R"("conv_L_cache": 3)"),
+            HasSubstr(R"("block_auto_adjust_ff_dim": false)"), HasSubstr(R"("norm_eps": 0.5)")));
+  EXPECT_THAT(lfm2({0, 1, 2}), HasSubstr("lfm2.attention.head_count_kv: found 2 beside 1"));
+  EXPECT_THAT(lfm2({0, 1}), HasSubstr("lfm2.attention.head_count_kv: found 2 entries, expected 3"));
+  EXPECT_THAT(Config(Keys("llama").Add("llama.attention.head_count_kv", std::vector<int32_t>{1})),
+              HasSubstr("llama.attention.head_count_kv"));
+  EXPECT_THAT(Config(Keys("lfm2moe")
+                         .Add("lfm2moe.expert_count", 8u)
+                         .Add("lfm2moe.expert_used_count", 2u)
+                         .Add("lfm2moe.expert_feed_forward_length", 4u)
+                         .Add("lfm2moe.expert_gating_func", 1u)),
+              HasSubstr("lfm2moe.expert_gating_func"));
+}
+
 // DeepSeek-V2-Lite's keys, with other sizes.
 GgufBytes LatentKeys(uint32_t experts) {
   return Keys("deepseek2")

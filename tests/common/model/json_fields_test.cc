@@ -1,5 +1,6 @@
 #include "common/model/json_fields.h"
 
+#include <cmath>
 #include <optional>
 #include <string>
 #include <vector>
@@ -39,6 +40,20 @@ TEST(JsonFieldsTest, NamesFileFieldFoundAndExpected) {
   EXPECT_THAT(message(fields.OptionalObject("i")), HasSubstr("expected an object"));
   EXPECT_THAT(message(fields.OptionalObject("o").value()->Int("k", 0, 9)),
               HasSubstr("dir/c.json: o.k: found -1"));
+}
+
+// As Transformers 5 writes it.
+TEST(JsonFieldsTest, ReadsInfinityWhereItIsAllowed) {
+  const json::Value document = json::Parse(R"({"limit": [0.5, {"__float__": "Infinity"}],
+      "nan": {"__float__": "NaN"}, "other": {"k": "Infinity"}})",
+                                           "f")
+                                   .value();
+  const JsonFields fields = JsonFields::Make(document, "f").value();
+  EXPECT_EQ(fields.Reals("limit", 0, HUGE_VAL).value(), (std::vector<double>{0.5, HUGE_VAL}));
+  EXPECT_THAT(std::string(fields.Reals("limit", 0, 1e300).status().message()),
+              HasSubstr("limit[1]: found an object, expected a number in [0, 1e+300]"));
+  EXPECT_FALSE(fields.Real("nan", 0, HUGE_VAL).ok());
+  EXPECT_FALSE(fields.Real("other", 0, HUGE_VAL).ok());
 }
 
 TEST(JsonFieldsTest, KnowsWhatNothingHasAskedFor) {

@@ -125,6 +125,19 @@ INSTANTIATE_TEST_SUITE_P(
       return GgufTestName(std::get<0>(info.param).file) + "_" + std::get<1>(info.param).name;
     });
 
+INSTANTIATE_TEST_SUITE_P(
+    Recurrent, GgufModelTest,
+    ::testing::Combine(::testing::Values(GgufCase{"tiny-lfm2-f32", "tiny-lfm2-wide"},
+                                         GgufCase{"tiny-lfm2-q8_0", "tiny-lfm2-q8_0-float", true},
+                                         GgufCase{"tiny-lfm2-q4_k", "tiny-lfm2-q4_k-float"},
+                                         GgufCase{"tiny-lfm2-moe-f32", "tiny-lfm2-moe-wide"},
+                                         GgufCase{"tiny-lfm2-moe-q4_0", "tiny-lfm2-moe-q4_0-float",
+                                                  true}),
+                       ::testing::ValuesIn(baton::testing::RecurrentDevices())),
+    [](const auto& info) {
+      return GgufTestName(std::get<0>(info.param).file) + "_" + std::get<1>(info.param).name;
+    });
+
 // What every device keeps in few bits: matrices in Q4_0 or Q8_0.
 TEST(GgufModelFilesTest, MarksTheMatricesOfFewBits) {
   const auto load = [](const char* name) { return *LoadModelConfig(PathOf(name)); };

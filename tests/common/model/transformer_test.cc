@@ -333,16 +333,9 @@ const auto kExperts =
 const auto kLatent = ::testing::Values("tiny-deepseek-v2", "tiny-glm4-moe-lite");
 
 // Computed on CPUs alone.
-const auto kRecurrent = ::testing::Values("tiny-lfm2", "tiny-qwen3.5");
-
-std::vector<baton::testing::Device> RecurrentDevices() {
-  std::vector<baton::testing::Device> devices = baton::testing::Devices();
-  std::erase_if(devices, [](const auto& device) {
-    const auto backend = device.make();
-    return !backend.ok() || !(*backend)->has_recurrence();
-  });
-  return devices;
-}
+const auto kRecurrent =
+    ::testing::Values("tiny-lfm2", "tiny-qwen3.5", "tiny-qwen3.5-moe", "tiny-lfm2-moe",
+                      "tiny-granite-hybrid", "tiny-granite-hybrid-dense");
 
 std::vector<baton::testing::Device> DevicesOf(bool slow) {
   std::vector<baton::testing::Device> devices = baton::testing::Devices();
@@ -376,18 +369,18 @@ INSTANTIATE_TEST_SUITE_P(Families, TransformerTest,
                            return NameOf(std::get<0>(info.param)) + "_" +
                                   std::get<1>(info.param).name;
                          });
-INSTANTIATE_TEST_SUITE_P(Recurrent, TransformerTest,
-                         ::testing::Combine(kRecurrent, ::testing::ValuesIn(RecurrentDevices())),
-                         [](const auto& info) {
-                           return NameOf(std::get<0>(info.param)) + "_" +
-                                  std::get<1>(info.param).name;
-                         });
-INSTANTIATE_TEST_SUITE_P(Recurrent, RecurrentTest,
-                         ::testing::Combine(kRecurrent, ::testing::ValuesIn(RecurrentDevices())),
-                         [](const auto& info) {
-                           return NameOf(std::get<0>(info.param)) + "_" +
-                                  std::get<1>(info.param).name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Recurrent, TransformerTest,
+    ::testing::Combine(kRecurrent, ::testing::ValuesIn(baton::testing::RecurrentDevices())),
+    [](const auto& info) {
+      return NameOf(std::get<0>(info.param)) + "_" + std::get<1>(info.param).name;
+    });
+INSTANTIATE_TEST_SUITE_P(
+    Recurrent, RecurrentTest,
+    ::testing::Combine(kRecurrent, ::testing::ValuesIn(baton::testing::RecurrentDevices())),
+    [](const auto& info) {
+      return NameOf(std::get<0>(info.param)) + "_" + std::get<1>(info.param).name;
+    });
 INSTANTIATE_TEST_SUITE_P(Experts, TransformerTest,
                          ::testing::Combine(kExperts,
                                             ::testing::ValuesIn(baton::testing::Devices())),

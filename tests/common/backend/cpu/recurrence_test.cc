@@ -725,6 +725,23 @@ TEST_P(RecurrenceTest, GateOutput) {
   }
 }
 
+TEST_P(RecurrenceTest, AGateOfOneColumnCountsForAllOfARow) {
+  for (uint32_t seed = 1; seed <= Seeds(GetParam(), 16); ++seed) {
+    Random random(seed);
+    const int rows = random.Int(1, 30), cols = random.Of({1, 16, 63, 64, 65, 200, 512});
+    const Owned x(dtype_, rows, cols, random.Floats(Index(rows * cols)));
+    const std::vector<float> gates = random.Floats(Index(rows), 5);
+    const Owned gate(DType::kF32, rows, 1, gates);
+    const std::vector<float> before = x.Values();
+    backend_->GateOutput({.x = x, .gate = gate});
+    const std::vector<float> got = x.Values();
+    for (int i = 0; i < rows * cols; ++i) {
+      const double want = before[Index(i)] * SigmoidOf(gates[Index(i / cols)]);
+      ASSERT_NEAR(got[Index(i)], want, (dtype_ == DType::kF32 ? 1e-6 : 4e-3) * std::abs(want));
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(AllVariants, RecurrenceTest, ::testing::ValuesIn(AllVariants()),
                          [](const auto& info) { return NameOf(info.param); });
 
