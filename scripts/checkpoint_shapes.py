@@ -90,6 +90,8 @@ FAMILIES = {
     "qwen3_5_moe_text": Family(norm_offset=1, qk_norms="head", gated=True, head_dim=256,
                                experts=("gate_proj", "up_proj", "down_proj"), shared="mlp.shared_expert.",
                                stacked_experts=("experts.gate_up_proj", "experts.down_proj")),
+    "qwen3_next": Family(norm_offset=1, qk_norms="head", gated=True, head_dim=256,
+                         experts=("gate_proj", "up_proj", "down_proj"), shared="mlp.shared_expert."),
     "granitemoehybrid": Family(mlp="block_sparse_moe.", shared="shared_mlp.",
                                experts=("gate", "up", "down"), router="router.layer",
                                stacked_experts=("input_linear.weight", "output_linear.weight")),
@@ -169,6 +171,24 @@ LFM2_MOE = dict(
     conv_bias=False, vocab_size=376, max_position_embeddings=512, norm_eps=1e-5,
     rope_theta=1000000.0, tie_word_embeddings=True, eos_token_id=7, bos_token_id=1,
     pad_token_id=0)
+
+GRANITE_HYBRID = dict(
+    architectures=["GraniteMoeHybridForCausalLM"], model_type="granitemoehybrid", hidden_size=96,
+    intermediate_size=40, shared_intermediate_size=120, num_local_experts=8,
+    num_experts_per_tok=3, num_hidden_layers=5, num_attention_heads=6, num_key_value_heads=2,
+    layer_types=["mamba", "attention", "mamba", "mamba", "attention"], mamba_chunk_size=256,
+    mamba_conv_bias=True, mamba_d_conv=4, mamba_d_head=32, mamba_d_state=48, mamba_expand=2,
+    mamba_n_groups=2, mamba_n_heads=6, mamba_proj_bias=False,
+    position_embedding_type="nope", vocab_size=344, max_position_embeddings=512,
+    rms_norm_eps=1e-5, rope_theta=10000, rope_scaling=None, embedding_multiplier=6.0,
+    attention_multiplier=0.125, residual_multiplier=0.3, logits_scaling=4.0,
+    tie_word_embeddings=True, attention_bias=False, init_method="mup",
+    normalization_function="rmsnorm", output_router_logits=False, router_aux_loss_coef=0.0001,
+    eos_token_id=0, bos_token_id=0, pad_token_id=0)
+GRANITE_HYBRID_WIDE = dict(
+    GRANITE_HYBRID, hidden_size=256, num_attention_heads=8, intermediate_size=256,
+    shared_intermediate_size=256, num_local_experts=4, num_experts_per_tok=2, mamba_n_heads=8,
+    mamba_d_head=64, num_hidden_layers=3, layer_types=["mamba", "attention", "mamba"])
 
 # What differs between the shapes, in config.json's words. In the tiny ones every dimension differs
 # from every other, so that a mixed-up pair is a shape error, and 130 tokens cross every boundary:
@@ -412,25 +432,28 @@ SHAPES = {
         max_position_embeddings=512, rms_norm_eps=1e-6, rope_theta=10000000.0,
         partial_rotary_factor=0.25, tie_word_embeddings=False, attention_bias=False,
         mlp_only_layers=[], output_router_logits=False, router_aux_loss_coef=0.001, eos_token_id=2),
+    # The delta rule's matrices in one tensor, by heads of keys; a layer without experts.
+    "tiny-qwen3-next": dict(
+        architectures=["Qwen3NextForCausalLM"], model_type="qwen3_next", hidden_size=80,
+        intermediate_size=136, moe_intermediate_size=40, shared_expert_intermediate_size=56,
+        num_experts=10, num_experts_per_tok=3, norm_topk_prob=False, decoder_sparse_step=1,
+        mlp_only_layers=[2], num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=32, full_attention_interval=4, linear_conv_kernel_dim=4, linear_num_key_heads=2,
+        linear_num_value_heads=6, linear_key_head_dim=32, linear_value_head_dim=16, vocab_size=328,
+        max_position_embeddings=512, rms_norm_eps=1e-6, rope_theta=10000000.0,
+        partial_rotary_factor=0.25, rope_scaling=None, tie_word_embeddings=False,
+        attention_bias=False, output_router_logits=False, router_aux_loss_coef=0.001,
+        use_sliding_window=False, eos_token_id=2),
     "tiny-lfm2-moe": LFM2_MOE,
     "tiny-lfm2-moe-wide": dict(LFM2_MOE, hidden_size=256, num_attention_heads=8, intermediate_size=256,
                                moe_intermediate_size=256, num_experts=4, num_experts_per_tok=2,
                                routed_scaling_factor=1.0, num_hidden_layers=3,
                                layer_types=["conv", "conv", "full_attention"]),
     # Mamba 2 with three heads in each of two groups; steps have limits; attention has no rotation.
-    "tiny-granite-hybrid": dict(
-        architectures=["GraniteMoeHybridForCausalLM"], model_type="granitemoehybrid", hidden_size=96,
-        intermediate_size=40, shared_intermediate_size=120, num_local_experts=8,
-        num_experts_per_tok=3, num_hidden_layers=5, num_attention_heads=6, num_key_value_heads=2,
-        layer_types=["mamba", "attention", "mamba", "mamba", "attention"], mamba_chunk_size=256,
-        mamba_conv_bias=True, mamba_d_conv=4, mamba_d_head=32, mamba_d_state=48, mamba_expand=2,
-        mamba_n_groups=2, mamba_n_heads=6, mamba_proj_bias=False, time_step_limit=[0.02, 0.5],
-        position_embedding_type="nope", vocab_size=344, max_position_embeddings=512,
-        rms_norm_eps=1e-5, rope_theta=10000, rope_scaling=None, embedding_multiplier=6.0,
-        attention_multiplier=0.125, residual_multiplier=0.3, logits_scaling=4.0,
-        tie_word_embeddings=True, attention_bias=False, init_method="mup",
-        normalization_function="rmsnorm", output_router_logits=False, router_aux_loss_coef=0.0001,
-        eos_token_id=0, bos_token_id=0, pad_token_id=0),
+    "tiny-granite-hybrid": dict(GRANITE_HYBRID, time_step_limit=[0.02, 0.5]),
+    # As a GGUF file has it: without limits, with rows of whole blocks.
+    "tiny-granite-hybrid-wide": GRANITE_HYBRID_WIDE,
+    "tiny-granite-hybrid-wide-dense": dict(GRANITE_HYBRID_WIDE, num_local_experts=0),
     # Without experts; with rotation, and biases that no published model has.
     "tiny-granite-hybrid-dense": dict(
         architectures=["GraniteMoeHybridForCausalLM"], model_type="granitemoehybrid", hidden_size=64,

@@ -108,7 +108,7 @@ def tensors_of(config):
             yield norm(*norms["after_attention"], 0.5)
         if norms["before_mlp"]:
             yield norm(*norms["before_mlp"], 1)
-        if family.shared:
+        if family.shared and i not in family.dense_layers(text):
             yield from shared_tensors(text, layer + family.shared)
         yield from mlp_tensors(text, family, layer + family.mlp, i)
         if norms["after_mlp"]:
@@ -167,7 +167,7 @@ def mixer_tensors(text, family, layer, index, norm):
 
 
 def kinds_of(text):
-    recurrent = "linear_attention" if text["model_type"].startswith("qwen3_5") else "full_attention"
+    recurrent = "linear_attention" if text["model_type"].startswith(("qwen3_5", "qwen3_next")) else "full_attention"
     interval = text.get("full_attention_interval", 4)
     return text.get("layer_types") or [
         "full_attention" if (i + 1) % interval == 0 else recurrent
@@ -189,8 +189,10 @@ def delta_tensors(text, delta):
     value = heads * text["linear_value_head_dim"]
     channels = 2 * text["linear_num_key_heads"] * text["linear_key_head_dim"] + value
     yield delta + "conv1d.weight", [channels, 1, taps], 0, 1 / taps ** 0.5
-    for name, rows, gain in (("qkv", channels, 1.5), ("z", value, 1.5), ("b", heads, 1.5),
-                             ("a", heads, 1)):
+    projections = (("qkv", channels, 1.5), ("z", value, 1.5), ("b", heads, 1.5), ("a", heads, 1))
+    if text["model_type"] == "qwen3_next":
+        projections = (("qkvz", channels + value, 1.5), ("ba", 2 * heads, 1.2))
+    for name, rows, gain in projections:
         yield f"{delta}in_proj_{name}.weight", [rows, d], 0, gain / d ** 0.5
     # The state keeps some tens of tokens, more or less of them by head.
     yield delta + "A_log", [heads], 0, 0.7

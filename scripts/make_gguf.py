@@ -54,6 +54,7 @@ ARCHITECTURES = {
     "GraniteForCausalLM": Architecture("granite", True, False, True),
     "SeedOssForCausalLM": Architecture("seed_oss", False, True),
     "Exaone4ForCausalLM": Architecture("exaone4", False, True),
+    "GraniteMoeHybridForCausalLM": Architecture("granitehybrid", True, False, True),
     "Lfm2ForCausalLM": Architecture("lfm2"),
     "Lfm2MoeForCausalLM": Architecture("lfm2moe"),
 }
@@ -152,10 +153,10 @@ def add_config(writer, architecture, text, ends):
     writer.add_head_count(heads)
     if text.get("kv_lora_rank"):
         add_latents(writer, text)
-    elif "conv_L_cache" in text:
-        writer.add_head_count_kv([text["num_key_value_heads"] * (kind == "full_attention")
+    elif "conv_L_cache" in text or "mamba_n_heads" in text:
+        writer.add_head_count_kv([text["num_key_value_heads"] * kind.endswith("attention")
                                   for kind in text["layer_types"]])
-        writer.add_shortconv_l_cache(text["conv_L_cache"])
+        add_recurrence(writer, text)
     else:
         writer.add_head_count_kv(text["num_key_value_heads"])
     if architecture.key_length:
@@ -173,6 +174,19 @@ def add_config(writer, architecture, text, ends):
     ends = ends if isinstance(ends, list) else [ends]
     for end, add in zip(ends, (writer.add_eos_token_id, writer.add_eot_token_id)):
         add(end)
+
+
+def add_recurrence(writer, text):
+    if "conv_L_cache" in text:
+        writer.add_shortconv_l_cache(text["conv_L_cache"])
+        return
+    writer.add_ssm_conv_kernel(text["mamba_d_conv"])
+    writer.add_ssm_state_size(text["mamba_d_state"])
+    writer.add_ssm_group_count(text["mamba_n_groups"])
+    writer.add_ssm_inner_size(text["mamba_expand"] * text["hidden_size"])
+    writer.add_ssm_time_step_rank(text["mamba_n_heads"])
+    writer.add_rope_scaling_finetuned(False)  # by which llama.cpp knows that there is no rotation
+    writer.add_expert_shared_feed_forward_length(text["shared_intermediate_size"])
 
 
 def add_latents(writer, text):
@@ -292,6 +306,8 @@ def check_expressible(text):
                     "no_rope_layers": [int((layer + 1) % 4 != 0) for layer in layers]},
         "qwen3_moe": {"norm_topk_prob": True, "mlp_only_layers": [], "decoder_sparse_step": 1},
         "olmoe": {"norm_topk_prob": False},
+        "granitemoehybrid": {"position_embedding_type": "nope", "mamba_conv_bias": True, "mamba_proj_bias": False,
+                             "attention_bias": False, "time_step_limit": None},
         "lfm2": {"conv_bias": False},
         "lfm2_moe": {"conv_bias": False, "norm_topk_prob": True, "routed_scaling_factor": 1.0, "use_expert_bias": True},
         "gpt_oss": {"swiglu_limit": 7.0, "layer_types": make_checkpoint.kinds("LG"[layer % 2] for layer in layers)},
@@ -384,6 +400,43 @@ def fused(tensors):
     return found
 
 
+def granite_names(name, has_experts):
+    """What the package gguf calls the parts of a matrix, or a vector, of a Granite hybrid."""
+    shared = ("block_sparse_moe.shared_experts.{}_proj", "shared_mlp.output_linear") if has_experts else (
+        "mlp.{}_proj", "mlp.down_proj")
+    for end, parts in (("block_sparse_moe.input_linear.weight", "block_sparse_moe.experts.{}"),
+                       ("shared_mlp.input_linear.weight", shared[0])):
+        if name.endswith(end):
+            return [name.removesuffix(end) + parts.format(part) + ".weight" for part in ("gate", "up")]
+    return [name.replace("shared_mlp.output_linear", shared[1]).replace("mamba.dt_bias", "mamba.dt_proj.bias")]
+
+
+def granite_parts(text, tensors):
+    """The same tensors as files have them."""
+    parts = {}
+    for name, values in tensors.items():
+        names = granite_names(name, text["num_local_experts"] > 0)
+        if name.endswith("mamba.A_log"):
+            values = -np.exp(values)[:, None]
+        elif name.endswith("mamba.D"):
+            values = values[:, None]
+        elif name.endswith("mamba.norm.weight"):
+            values = values.reshape(text["mamba_n_groups"], -1)
+        parts.update(zip(names, np.split(values, len(names), axis=-2) if len(names) > 1 else [values]))
+    return parts
+
+
+def granite_wholes(text, tensors, decoded):
+    """The opposite; vectors are as they were."""
+    decoded = dict(decoded)
+    wholes = []
+    for name, values in tensors.items():
+        parts = [decoded[part] for part in granite_names(name, text["num_local_experts"] > 0)]
+        wholes.append((name, np.concatenate(parts, axis=-2) if len(parts) > 1 else
+                       parts[0] if values.ndim == 2 or values.ndim == 3 and "conv1d" not in name else values))
+    return wholes
+
+
 def stacked_experts(tensors):
     """The same tensors, a layer's experts' matrices of one kind as one of three dimensions."""
     stacked = {}
@@ -447,7 +500,9 @@ def add_tensors(writer, architecture, text, tensors, kind_of):
     offset = make_checkpoint.FAMILIES[text["model_type"]].norm_offset
     decoded = []
     is_fused = make_checkpoint.FAMILIES[text["model_type"]].fused_experts
-    latent = "kv_lora_rank" in text
+    latent, hybrid = "kv_lora_rank" in text, "mamba_n_heads" in text
+    stored = tensors
+    tensors = granite_parts(text, tensors) if hybrid else tensors
     tensors = unfused(tensors) if is_fused else with_heads_apart(text, tensors) if latent else tensors
     for name, values in stacked_experts(tensors).items():
         if make_checkpoint.is_beyond_layers(text, name):
@@ -462,7 +517,7 @@ def add_tensors(writer, architecture, text, tensors, kind_of):
         shift = np.float32(offset if own_name.endswith("norm.weight") else 0)
         if heads:
             values = interleaved(values, text[heads])
-        taps = own_name.endswith("conv.conv.weight")  # of [channels, 1, taps]
+        taps = own_name.endswith(("conv.conv.weight", "conv1d.weight"))  # of [channels, 1, taps]
         if taps:
             values = values.squeeze(1)
         quant, data, floats = encode(own_name, values + shift if shift else values, kind_of(own_name))
@@ -476,7 +531,9 @@ def add_tensors(writer, architecture, text, tensors, kind_of):
         floats = floats - shift if shift else floats
         floats = in_halves(floats, text[heads]) if heads else floats
         floats = floats[:, None] if taps else floats
-        decoded += single_experts(name, floats, is_fused)
+        decoded += single_experts(name, floats, is_fused or hybrid)
+    if hybrid:
+        return granite_wholes(text, stored, decoded)
     return fused(decoded) if is_fused else with_heads_together(decoded)
 
 
@@ -521,7 +578,7 @@ def main():
 
         def kind_of(name):
             module = name.split(".")[-2]
-            keep = args.float_embedding and ".layers." not in name or module in ("gate", "router", "conv")
+            keep = args.float_embedding and ".layers." not in name or module in ("gate", "router", "layer", "conv", "conv1d", "norm")
             return "F32" if keep else types.get(module, args.type)
 
         decoded = add_tensors(writer, architecture, text, read_tensors(args.directory), kind_of)

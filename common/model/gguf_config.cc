@@ -104,6 +104,11 @@ absl::StatusOr<std::optional<int64_t>> GgufConfig::Integer(absl::string_view key
   return file_.Integer(Key(key));
 }
 
+absl::StatusOr<bool> GgufConfig::BoolOr(absl::string_view key, bool if_absent) const {
+  BATON_ASSIGN_OR_RETURN(const auto value, file_.Bool(Key(key)));
+  return value.value_or(if_absent);
+}
+
 absl::Status GgufConfig::CopyInteger(absl::string_view key, absl::string_view field) {
   BATON_ASSIGN_OR_RETURN(const auto value, Integer(key));
   if (value) config_.AddInteger(field, *value);
@@ -111,8 +116,8 @@ absl::Status GgufConfig::CopyInteger(absl::string_view key, absl::string_view fi
 }
 
 absl::Status GgufConfig::CopyBool(absl::string_view key, absl::string_view field, bool if_absent) {
-  BATON_ASSIGN_OR_RETURN(const auto value, file_.Bool(Key(key)));
-  config_.AddBool(field, value.value_or(if_absent));
+  BATON_ASSIGN_OR_RETURN(const bool value, BoolOr(key, if_absent));
+  config_.AddBool(field, value);
   return absl::OkStatus();
 }
 
@@ -147,6 +152,10 @@ absl::StatusOr<bool> GgufConfig::RoutesBySigmoid() const {
 
 absl::Status GgufConfig::Missing(absl::string_view key, absl::string_view expected) const {
   return file_.Missing(Key(key), expected);
+}
+
+absl::Status GgufConfig::Unsupported(absl::string_view key, absl::string_view message) const {
+  return file_.Unsupported(Key(key), message);
 }
 
 absl::Status GgufConfig::CopyReal(absl::string_view key, absl::string_view field) {
@@ -218,7 +227,7 @@ absl::Status GgufConfig::CheckNothingForeign() const {
 
 absl::StatusOr<int64_t> GgufConfig::AddKvHeads() {
   const std::string key = Key("attention.head_count_kv");
-  if (architecture_.gguf_recurrent == nullptr || !file_.IsList(key)) {
+  if (!file_.IsList(key)) {
     BATON_ASSIGN_OR_RETURN(const auto heads, file_.Integer(key));
     return heads.value_or(heads_);
   }
@@ -230,13 +239,16 @@ absl::StatusOr<int64_t> GgufConfig::AddKvHeads() {
   std::vector<std::string> types;
   for (uint64_t i = 0; i < list->size(); ++i) {
     const int64_t found = list->At(i);
-    types.push_back(json::Quoted(found == 0 ? architecture_.gguf_recurrent : kFullAttention));
     if (heads == 0) heads = found;
-    if (found == 0 || found == heads) continue;
-    return file_.Unsupported(
-        key, absl::StrCat("found ", found, " beside ", heads, ", expected one of both, or 0"));
+    const bool recurrent = found == 0 && architecture_.gguf_recurrent != nullptr;
+    types.push_back(json::Quoted(recurrent ? architecture_.gguf_recurrent : kFullAttention));
+    if (recurrent || (found == heads && found != 0)) continue;
+    return file_.Unsupported(key, absl::StrCat("found ", found, " of layer ", i, ", expected ",
+                                               heads, ", as of others"));
   }
-  config_.AddJson("layer_types", absl::StrCat("[", absl::StrJoin(types, ", "), "]"));
+  if (architecture_.gguf_recurrent != nullptr) {
+    config_.AddJson("layer_types", absl::StrCat("[", absl::StrJoin(types, ", "), "]"));
+  }
   return heads;
 }
 

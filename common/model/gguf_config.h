@@ -37,10 +37,13 @@ class GgufConfig {
   int64_t hidden_dim() const { return hidden_dim_; }
   int64_t heads() const { return heads_; }
   int64_t head_dim() const { return head_dim_; }
+  int64_t ffn_dim() const { return ffn_; }
 
   absl::StatusOr<std::optional<double>> Real(absl::string_view key) const;
   absl::StatusOr<std::optional<int64_t>> Integer(absl::string_view key) const;
+  absl::StatusOr<bool> BoolOr(absl::string_view key, bool if_absent) const;
   absl::Status Missing(absl::string_view key, absl::string_view expected) const;
+  absl::Status Unsupported(absl::string_view key, absl::string_view message) const;
 
   // In place of the architecture that the file names.
   void SetArchitecture(absl::string_view name) { name_ = std::string(name); }

@@ -43,8 +43,16 @@ absl::StatusOr<int> InterleavedHeads(const gguf::File& file, absl::string_view n
   const std::string key = absl::StrCat(architecture->gguf, ".attention.head_count");
   BATON_ASSIGN_OR_RETURN(auto heads, file.Integer(key));
   if (!query) {
-    BATON_ASSIGN_OR_RETURN(const auto kv_heads, file.Integer(absl::StrCat(key, "_kv")));
-    if (kv_heads) heads = kv_heads;
+    const std::string kv_key = absl::StrCat(key, "_kv");
+    if (file.IsList(kv_key)) {  // 0 in layers without attention
+      BATON_ASSIGN_OR_RETURN(const auto by_layer, file.IntegerList(kv_key));
+      for (uint64_t i = 0; i < by_layer->size(); ++i) {
+        if (by_layer->At(i) != 0) heads = by_layer->At(i);
+      }
+    } else {
+      BATON_ASSIGN_OR_RETURN(const auto kv_heads, file.Integer(kv_key));
+      if (kv_heads) heads = kv_heads;
+    }
   }
   if (heads && *heads > 0 && *heads <= kMaxHeads &&
       rows % (2 * static_cast<uint64_t>(*heads)) == 0) {

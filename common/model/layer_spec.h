@@ -33,6 +33,7 @@ struct NormSpec {
 };
 
 struct MatrixSpec {
+  // Without a name in safetensors files, they have its rows in the tensor of the part before it.
   TensorName name;
   int64_t rows = 0;
 };
@@ -48,6 +49,9 @@ struct ProductSpec {
   TensorName fused = {};
   // It is [experts, rows, cols], and a file may have each expert's matrices in its place.
   bool fused_by_rows = false;
+  // The one part's rows are in turn: so many of the first kind, of the second and so on, and then
+  // the same again. Those of a kind are loaded one behind the other. Empty: there is one kind.
+  std::vector<int64_t> turns = {};
 
   int64_t rows() const {
     int64_t sum = 0;

@@ -27,6 +27,8 @@ class TensorNames {
   std::string Outside(TensorName name) const;
   // The layer of a tensor; -1: of none.
   int LayerOf(absl::string_view tensor) const;
+  // Whether the part has a tensor of its own.
+  bool Has(const MatrixSpec& part) const { return gguf_ || part.name; }
   // Whether the layer has the matrices of all experts in ProductSpec::fused.
   bool IsFused(int layer, const ProductSpec& product) const;
 

@@ -119,7 +119,9 @@ absl::Status FindQuantizedMatrices(const Checkpoint& checkpoint, ModelConfig* mo
     for (const SublayerSpec& sublayer : model->layers[i].sublayers) {
       ForEachProduct(sublayer, [&](const ProductSpec& product, int count) {
         const bool fused = names.IsFused(static_cast<int>(i), product);
-        matrices += fused ? 1 : product.parts.size() * static_cast<size_t>(count);
+        const auto parts = std::count_if(product.parts.begin(), product.parts.end(),
+                                         [&](const MatrixSpec& part) { return names.Has(part); });
+        matrices += static_cast<size_t>(fused ? 1 : parts * count);
       });
     }
   }
@@ -150,7 +152,7 @@ absl::Status FindQuantizedMatrices(const Checkpoint& checkpoint, ModelConfig* mo
           return;
         }
         for (const MatrixSpec& part : product.parts) {
-          for (int expert = 0; expert < count; ++expert) {
+          for (int expert = 0; names.Has(part) && expert < count; ++expert) {
             modules.push_back(names.InLayer(static_cast<int>(i), part.name, expert));
           }
         }

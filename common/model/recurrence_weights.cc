@@ -1,7 +1,8 @@
-// The part of WeightLoader that takes the vectors of recurrent layers.
+// The part of WeightLoader that takes what only recurrent layers have.
 #include <cmath>
 #include <cstddef>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -54,6 +55,36 @@ absl::StatusOr<std::unique_ptr<Buffer>> WeightLoader::Decay(const Part& part) {
                                                    ", expected a number that is not positive"));
   }
   return ToDevice(values);
+}
+
+absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> WeightLoader::MatrixInTurns(
+    const Part& part, const ProductSpec& product) {
+  if (product.quantized) {
+    return absl::UnimplementedError(
+        absl::StrCat(checkpoint_.path(), ": ", part.name,
+                     ": found few bits, expected floats where rows of several kinds are in turn"));
+  }
+  BATON_ASSIGN_OR_RETURN(
+      TakenMatrix taken,
+      Take(part.name, {static_cast<uint64_t>(part.rows), static_cast<uint64_t>(product.cols)},
+           backend_.activation_dtype()));
+  const int64_t row_bytes =
+      product.cols * static_cast<int64_t>(backend::SizeOf(taken.matrix.dtype));
+  const int64_t turn = std::accumulate(product.turns.begin(), product.turns.end(), int64_t{0});
+  std::vector<char> values;
+  int64_t before = 0;
+  for (const int64_t rows : product.turns) {
+    for (int64_t first = before; first < part.rows; first += turn) {
+      const char* from = static_cast<const char*>(taken.matrix.data) + first * row_bytes;
+      values.insert(values.end(), from, from + rows * row_bytes);
+    }
+    before += rows;
+  }
+  taken.matrix.data = values.data();
+  auto packed =
+      PackFloats({taken.matrix}, {part}, product.rounds ? load_bits_ : 0, /*range=*/nullptr);
+  Report(taken.file_bytes);
+  return packed;
 }
 
 }  // namespace baton::model

@@ -353,8 +353,15 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::InBlocks(absl::Span<
 absl::StatusOr<std::vector<float>> WeightLoader::Floats(absl::Span<const Part> parts) {
   std::vector<float> values;
   for (const Part& part : parts) {
-    BATON_ASSIGN_OR_RETURN(const TakenMatrix taken,
-                           Take(part.name, {static_cast<uint64_t>(part.rows)}, DType::kF32));
+    std::vector<uint64_t> shape = {static_cast<uint64_t>(part.rows)};
+    // GGUF files have some vectors of Mamba 2 as matrices.
+    const StoredTensor* stored = checkpoint_.Find(part.name);
+    if (checkpoint_.is_gguf() && stored != nullptr && stored->entry->shape.size() == 2 &&
+        stored->entry->shape[0] <= shape[0] &&
+        stored->entry->shape[0] * stored->entry->shape[1] == shape[0]) {
+      shape = stored->entry->shape;
+    }
+    BATON_ASSIGN_OR_RETURN(const TakenMatrix taken, Take(part.name, shape, DType::kF32));
     const size_t begin = values.size();
     values.resize(begin + static_cast<size_t>(part.rows));
     ToF32(taken.matrix.data, taken.matrix.dtype, static_cast<size_t>(part.rows), &values[begin]);

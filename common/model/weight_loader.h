@@ -65,6 +65,9 @@ class WeightLoader {
       absl::Span<const Part> parts, int64_t cols, bool quantized) {
     return Matrix(parts, cols, quantized, 0, nullptr);
   }
+  // The matrix of a product with turns. UNIMPLEMENTED if it has few bits.
+  absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> MatrixInTurns(const Part& part,
+                                                                       const ProductSpec& product);
   // Whether the matrices that follow, of experts, are packed in the host's memory. REQUIRES: the
   // backend has a host_packer().
   void PackOnHost(bool on_host) {

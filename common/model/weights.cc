@@ -63,7 +63,11 @@ class LayerLoader {
                                         int expert = 0) const {
     std::vector<WeightLoader::Part> parts;
     for (const MatrixSpec& part : product.parts) {
-      parts.push_back({absl::StrCat(names_.InLayer(layer_, part.name, expert), kind), part.rows});
+      if (names_.Has(part)) {
+        parts.push_back({absl::StrCat(names_.InLayer(layer_, part.name, expert), kind), part.rows});
+      } else {
+        parts.back().rows += part.rows;
+      }
     }
     return parts;
   }
@@ -72,7 +76,8 @@ class LayerLoader {
     ProductWeights weights;
     BATON_ASSIGN_OR_RETURN(
         weights.matrix,
-        product.rounds
+        !product.turns.empty() ? loader_.MatrixInTurns(Parts(product, ".weight").front(), product)
+        : product.rounds
             ? loader_.Matrix(Parts(product, ".weight"), product.cols, product.quantized, range)
             : loader_.UnroundedMatrix(Parts(product, ".weight"), product.cols, product.quantized));
     if (product.bias) {

@@ -3,6 +3,7 @@
 // share.
 #include <cmath>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/algorithm/container.h"
@@ -130,11 +131,16 @@ absl::StatusOr<ModelConfig> DescribeGraniteHybrid(const JsonFields& config) {
   BATON_RETURN_IF_ERROR(ExpectText(config, "normalization_function", "rmsnorm"));
   BATON_RETURN_IF_ERROR(SetHybridRope(config, &model));
   BATON_RETURN_IF_ERROR(SetScales(config, &model));
+  BATON_ASSIGN_OR_RETURN(const int experts, config.IntOr("num_local_experts", 0, kMaxExperts, 8));
+  const MlpNames mlp = experts > 0 ? MlpNames{{"shared_mlp.input_linear", "ffn_gate_shexp"},
+                                              {nullptr, "ffn_up_shexp"},
+                                              {"shared_mlp.output_linear", "ffn_down_shexp"}}
+                                   : MlpNames{{"shared_mlp.input_linear", "ffn_gate"},
+                                              {nullptr, "ffn_up"},
+                                              {"shared_mlp.output_linear", "ffn_down"}};
   for (LayerSpec& layer : model.layers) {
     layer.attention().output.bias = layer.attention().qkv.bias;
-    MlpSpec& mlp = layer.mlp();
-    mlp.gate_up.parts = {{{"shared_mlp.input_linear", nullptr}, mlp.gate_up.rows()}};
-    mlp.down.parts[0].name = {"shared_mlp.output_linear", nullptr};
+    SetMlp(layer.mlp().ffn_dim, mlp, &layer.mlp());
   }
   BATON_ASSIGN_OR_RETURN(
       const std::vector<bool> recurrent,
@@ -148,7 +154,6 @@ absl::StatusOr<ModelConfig> DescribeGraniteHybrid(const JsonFields& config) {
   } else {
     for (const absl::string_view key : kMambaKeys) config.Ignore(key);
   }
-  BATON_ASSIGN_OR_RETURN(const int experts, config.IntOr("num_local_experts", 0, kMaxExperts, 8));
   if (experts == 0) {
     for (const char* key : {"intermediate_size", "num_experts_per_tok"}) config.Ignore(key);
     return model;
@@ -184,6 +189,49 @@ absl::Status AddGraniteGguf(GgufConfig& config) {
   return config.CopyReal("logit_scale", "logits_scaling");
 }
 
+// llama.cpp writes hybrids without a recurrent layer as such files, with keys that mean nothing.
+absl::Status AddDenseGraniteGguf(GgufConfig& config) {
+  for (const char* key : {"ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.inner_size",
+                          "ssm.time_step_rank"}) {
+    BATON_RETURN_IF_ERROR(config.Integer(key).status());
+  }
+  constexpr absl::string_view kShared = "expert_shared_feed_forward_length";
+  BATON_ASSIGN_OR_RETURN(const auto shared, config.Integer(kShared));
+  if (shared.value_or(0) != 0 && *shared != config.ffn_dim()) {
+    return config.Unsupported(kShared,
+                              absl::StrCat("found ", *shared, ", expected ", config.ffn_dim(),
+                                           ", as feed_forward_length says"));
+  }
+  return AddGraniteGguf(config);
+}
+
+absl::Status AddGraniteHybridGguf(GgufConfig& config) {
+  BATON_RETURN_IF_ERROR(AddGraniteGguf(config));
+  // What llama.cpp takes this key for.
+  BATON_ASSIGN_OR_RETURN(const bool rotates, config.BoolOr("rope.scaling.finetuned", true));
+  config.AddJson("position_embedding_type", rotates ? "\"rope\"" : "\"nope\"");
+  for (const auto& [key, field] : {std::pair("ssm.conv_kernel", "mamba_d_conv"),
+                                   {"ssm.state_size", "mamba_d_state"},
+                                   {"ssm.group_count", "mamba_n_groups"},
+                                   {"ssm.time_step_rank", "mamba_n_heads"}}) {
+    BATON_RETURN_IF_ERROR(config.CopyInteger(key, field));
+  }
+  BATON_ASSIGN_OR_RETURN(const auto width, config.Integer("ssm.inner_size"));
+  const int64_t d = config.hidden_dim();
+  if (!width) return config.Missing("ssm.inner_size", "an integer");
+  if (d < 1 || *width % d != 0) {
+    return config.Unsupported("ssm.inner_size",
+                              absl::StrCat("found ", *width, ", expected a multiple of ", d));
+  }
+  config.AddJson("mamba_expand", absl::StrCat(*width / d));
+  BATON_ASSIGN_OR_RETURN(const auto shared, config.Integer("expert_shared_feed_forward_length"));
+  config.AddJson("shared_intermediate_size",
+                 absl::StrCat(shared.value_or(0) != 0 ? *shared : config.ffn_dim()));
+  if (config.has_experts()) return config.CopyExperts("num_local_experts", "");
+  config.AddJson("num_local_experts", "0");
+  return config.Integer("expert_used_count").status();  // of none
+}
+
 }  // namespace
 
 const Architecture kGranite = {
@@ -192,13 +240,18 @@ const Architecture kGranite = {
     .describe = DescribeGranite,
     .gguf = "granite",
     .gguf_pairs_rows = true,
-    .add_gguf = AddGraniteGguf,
+    .add_gguf = AddDenseGraniteGguf,
 };
 
 const Architecture kGraniteHybrid = {
     .name = "GraniteMoeHybridForCausalLM",
     .model_type = "granitemoehybrid",
     .describe = DescribeGraniteHybrid,
+    .gguf = "granitehybrid",
+    .gguf_pairs_rows = true,
+    .gguf_experts = true,
+    .gguf_recurrent = "linear_attention",
+    .add_gguf = AddGraniteHybridGguf,
 };
 
 }  // namespace baton::model

@@ -170,7 +170,7 @@ absl::Status AddLfm2MoeGguf(GgufConfig& config) {
   BATON_RETURN_IF_ERROR(config.CopyBool("expert_weights_norm", "norm_topk_prob", true));
   BATON_ASSIGN_OR_RETURN(const bool sigmoid, config.RoutesBySigmoid());
   if (sigmoid) return absl::OkStatus();
-  return config.Missing("expert_gating_func", "2, a sigmoid");
+  return config.Unsupported("expert_gating_func", "found a softmax, expected a sigmoid");
 }
 
 }  // namespace

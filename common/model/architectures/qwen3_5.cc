@@ -1,8 +1,10 @@
 // Qwen3.5: the gated delta rule in three layers of four, attention with gates in the fourth; and
-// the same with experts.
+// the same with experts, which Qwen3-Next has, too.
 #include <cstdint>
 #include <vector>
 
+#include "absl/algorithm/container.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/model/architectures/list.h"
@@ -11,6 +13,8 @@
 
 namespace baton::model {
 namespace {
+
+constexpr absl::string_view kExpertFfnKey = "moe_intermediate_size";
 
 absl::StatusOr<RecurrentSpec> DeltaOf(const JsonFields& config, const ModelConfig& model) {
   RecurrentSpec delta;
@@ -95,27 +99,20 @@ absl::StatusOr<ModelConfig> DescribeQwen35(const JsonFields& config) {
   return Describe(config, {.head_dim = 256, .kv_heads = 4, .norm_eps = 1e-6});
 }
 
-absl::StatusOr<ModelConfig> DescribeQwen35Moe(const JsonFields& config) {
-  constexpr absl::string_view kFfnKey = "moe_intermediate_size";
-  BATON_ASSIGN_OR_RETURN(
-      ModelConfig model,
-      Describe(config, {.head_dim = 256, .kv_heads = 2, .norm_eps = 1e-6, .ffn_key = kFfnKey}));
-  // The class has neither these nor layers without experts.
-  config.Ignore("intermediate_size");
-  BATON_RETURN_IF_ERROR(config.IntOr("decoder_sparse_step", 1, 1, 1).status());
-  BATON_ASSIGN_OR_RETURN(const bool normalized, config.Bool("norm_topk_prob", true));
-  if (!normalized) return config.Unsupported("norm_topk_prob", "found false, expected true");
+// Experts, beside one that all tokens share, in the layers for which `has_experts`.
+absl::Status AddSharedExperts(const JsonFields& config, bool normalized,
+                              absl::FunctionRef<bool(int layer)> has_experts, ModelConfig* model) {
   BATON_ASSIGN_OR_RETURN(const int shared,
                          config.IntOr("shared_expert_intermediate_size", 1, kMaxFfn, 512));
-  BATON_RETURN_IF_ERROR(AddExperts(
-      config,
-      {.ffn_key = kFfnKey,
-       .router = {"mlp.gate", "ffn_gate_inp"},
-       .gate = {"mlp.experts.*.gate_proj", "ffn_gate_exps.*"},
-       .up = {"mlp.experts.*.up_proj", "ffn_up_exps.*"},
-       .down = {"mlp.experts.*.down_proj", "ffn_down_exps.*"}},
-      {.normalized = true}, [](int) { return true; }, &model));
-  for (LayerSpec& layer : model.layers) {
+  BATON_RETURN_IF_ERROR(AddExperts(config,
+                                   {.ffn_key = kExpertFfnKey,
+                                    .router = {"mlp.gate", "ffn_gate_inp"},
+                                    .gate = {"mlp.experts.*.gate_proj", "ffn_gate_exps.*"},
+                                    .up = {"mlp.experts.*.up_proj", "ffn_up_exps.*"},
+                                    .down = {"mlp.experts.*.down_proj", "ffn_down_exps.*"}},
+                                   {.normalized = normalized}, has_experts, model));
+  for (LayerSpec& layer : model->layers) {
+    if (!layer.has_experts()) continue;
     auto& experts = std::get<ExpertsSpec>(layer.sublayers[1].body);
     experts.shared = experts.expert;
     SetMlp(shared,
@@ -125,12 +122,52 @@ absl::StatusOr<ModelConfig> DescribeQwen35Moe(const JsonFields& config) {
            &experts.shared);
     // One row, which decides how much of all that they share counts, is not rounded.
     experts.shared_gate = {.parts = {{{"mlp.shared_expert_gate", "ffn_gate_inp_shexp"}, 1}},
-                           .cols = model.hidden_dim,
+                           .cols = model->hidden_dim,
                            .rounds = false};
     experts.expert.gate_up.fused = {"mlp.experts.gate_up_proj", nullptr};
     experts.expert.down.fused = {"mlp.experts.down_proj", nullptr};
     experts.expert.gate_up.fused_by_rows = experts.expert.down.fused_by_rows = true;
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ModelConfig> DescribeQwen35Moe(const JsonFields& config) {
+  BATON_ASSIGN_OR_RETURN(
+      ModelConfig model,
+      Describe(config,
+               {.head_dim = 256, .kv_heads = 2, .norm_eps = 1e-6, .ffn_key = kExpertFfnKey}));
+  // The class has neither these nor layers without experts.
+  config.Ignore("intermediate_size");
+  BATON_RETURN_IF_ERROR(config.IntOr("decoder_sparse_step", 1, 1, 1).status());
+  BATON_ASSIGN_OR_RETURN(const bool normalized, config.Bool("norm_topk_prob", true));
+  if (!normalized) return config.Unsupported("norm_topk_prob", "found false, expected true");
+  BATON_RETURN_IF_ERROR(AddSharedExperts(
+      config, normalized, [](int) { return true; }, &model));
+  return model;
+}
+
+absl::StatusOr<ModelConfig> DescribeQwen3Next(const JsonFields& config) {
+  BATON_ASSIGN_OR_RETURN(ModelConfig model,
+                         Describe(config, {.head_dim = 256, .kv_heads = 2, .norm_eps = 1e-6}));
+  for (LayerSpec& layer : model.layers) {
+    auto* delta = std::get_if<RecurrentSpec>(&layer.sublayers[0].body);
+    if (delta == nullptr) continue;
+    // For each head of keys: its query and key, its values and their gates; and b, then a.
+    const int64_t values = delta->heads / delta->key_heads;
+    delta->in.parts = {{{"linear_attn.in_proj_qkvz", nullptr}, delta->in.rows()}};
+    delta->in.turns = {delta->key_dim, delta->key_dim, values * delta->head_dim,
+                       values * delta->head_dim};
+    delta->steps.parts = {{{"linear_attn.in_proj_ba", nullptr}, delta->steps.rows()}};
+    delta->steps.turns = {values, values};
+  }
+  BATON_ASSIGN_OR_RETURN(const bool normalized, config.Bool("norm_topk_prob", true));
+  BATON_ASSIGN_OR_RETURN(const int step, config.IntOr("decoder_sparse_step", 1, kMaxLayers, 1));
+  BATON_ASSIGN_OR_RETURN(const std::vector<int> dense,
+                         config.Ints("mlp_only_layers", 0, kMaxLayers));
+  BATON_RETURN_IF_ERROR(AddSharedExperts(
+      config, normalized,
+      [&](int layer) { return (layer + 1) % step == 0 && !absl::c_linear_search(dense, layer); },
+      &model));
   return model;
 }
 
@@ -140,6 +177,11 @@ const Architecture kQwen35 = {
     .name = "Qwen3_5ForCausalLM",
     .model_type = "qwen3_5_text",
     .describe = DescribeQwen35,
+};
+const Architecture kQwen3Next = {
+    .name = "Qwen3NextForCausalLM",
+    .model_type = "qwen3_next",
+    .describe = DescribeQwen3Next,
 };
 const Architecture kQwen35Moe = {
     .name = "Qwen3_5MoeForCausalLM",

@@ -460,6 +460,25 @@ TEST(ArchitectureTest, QwenThreeFiveWithExpertsHasOneMoreWithAGate) {
   }
 }
 
+TEST(ArchitectureTest, QwenThreeNextHasTheDeltaRulesMatricesInTurn) {
+  const auto model = Parse("Qwen3NextForCausalLM", R"(, "num_experts": 16, "head_dim": 32,
+      "num_experts_per_tok": 4, "moe_intermediate_size": 32, "mlp_only_layers": [3],
+      "decoder_sparse_step": 2, "linear_num_key_heads": 2, "linear_num_value_heads": 6,
+      "linear_key_head_dim": 32, "linear_value_head_dim": 16, "use_sliding_window": false)");
+  ASSERT_TRUE(model.ok()) << model.status();
+  const RecurrentSpec& delta = *model->layers[0].recurrence();
+  EXPECT_THAT(delta.in.turns, ElementsAre(32, 32, 48, 48));
+  EXPECT_EQ(delta.in.rows(), 2 * (32 + 32 + 48 + 48));
+  EXPECT_THAT(delta.steps.turns, ElementsAre(3, 3));
+  std::vector<bool> experts;
+  for (const LayerSpec& layer : model->layers) experts.push_back(layer.has_experts());
+  EXPECT_THAT(experts, ElementsAre(false, true, false, false, false, true, false, true));
+  const auto& spec = std::get<ExpertsSpec>(model->layers[1].sublayers[1].body);
+  EXPECT_TRUE(spec.routing.normalized);
+  EXPECT_EQ(spec.shared.ffn_dim, 512);
+  EXPECT_EQ(model->layers[0].mlp().ffn_dim, 96);
+}
+
 TEST(ArchitectureTest, LfmTwoWithExpertsChoosesBySigmoidsWithABias) {
   const std::string types = R"(, "layer_types": ["conv", "conv", "full_attention", "conv", "conv",
       "conv", "full_attention", "conv"], "num_experts": 16, "num_experts_per_tok": 4,

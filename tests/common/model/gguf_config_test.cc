@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/json/json.h"
@@ -39,17 +40,18 @@ std::string Canonical(const std::string& text) {
   return json::CanonicalText(*json::Parse(text, "document"));
 }
 
-// An architecture's keys, without tensors.
-GgufBytes Keys(const std::string& architecture) {
+// An architecture's keys, without tensors. A list of KV heads is by layer.
+template <class KvHeads = uint32_t>
+GgufBytes Keys(const std::string& architecture, const KvHeads& kv_heads = 1, uint32_t layers = 1) {
   const auto key = [&](const char* name) { return architecture + "." + name; };
   GgufBytes bytes;
   bytes.Add("general.architecture", architecture)
       .Add(key("context_length"), 64u)
       .Add(key("embedding_length"), 8u)
-      .Add(key("block_count"), 1u)
+      .Add(key("block_count"), layers)
       .Add(key("feed_forward_length"), 12u)
       .Add(key("attention.head_count"), 2u)
-      .Add(key("attention.head_count_kv"), 1u)
+      .Add(key("attention.head_count_kv"), kv_heads)
       .Add(key("attention.layer_norm_rms_epsilon"), 0.5f)
       .AddTensor("token_embd.weight", {8, 1}, 0, std::string(32, 0));
   return bytes;
@@ -114,19 +116,7 @@ TEST(GgufConfigTest, HasExperts) {
 // The layers without KV heads are the recurrent ones.
 TEST(GgufConfigTest, HasAttentionWhereItHasKvHeads) {
   const auto lfm2 = [](const std::vector<int32_t>& kv_heads) {
-    GgufBytes bytes;
-    bytes.Add("general.architecture", "lfm2")
-        .Add("lfm2.context_length", 64u)
-        .Add("lfm2.embedding_length", 8u)
-        .Add("lfm2.block_count", 3u)
-        .Add("lfm2.feed_forward_length", 12u)
-        .Add("lfm2.attention.head_count", 2u)
-        .Add("lfm2.attention.head_count_kv", kv_heads)
-        .Add("lfm2.attention.layer_norm_rms_epsilon", 0.5f)
-        .Add("lfm2.shortconv.l_cache", 3u)
-        .Add("lfm2.vocab_size", 1u)
-        .AddTensor("token_embd.weight", {8, 1}, 0, std::string(32, 0));
-    return Config(bytes);
+    return Config(Keys("lfm2", kv_heads, 3).Add("lfm2.shortconv.l_cache", 3u));
   };
   EXPECT_THAT(
       lfm2({0, 1, 0}),
@@ -134,16 +124,47 @@ TEST(GgufConfigTest, HasAttentionWhereItHasKvHeads) {
             HasSubstr(R"("layer_types": ["conv", "full_attention", "conv"])"),
             HasSubstr(R"("num_key_value_heads": 1)"), HasSubstr(R"("conv_L_cache": 3)"),
             HasSubstr(R"("block_auto_adjust_ff_dim": false)"), HasSubstr(R"("norm_eps": 0.5)")));
-  EXPECT_THAT(lfm2({0, 1, 2}), HasSubstr("lfm2.attention.head_count_kv: found 2 beside 1"));
+  EXPECT_THAT(lfm2({0, 1, 2}),
+              HasSubstr("lfm2.attention.head_count_kv: found 2 of layer 2, expected 1"));
   EXPECT_THAT(lfm2({0, 1}), HasSubstr("lfm2.attention.head_count_kv: found 2 entries, expected 3"));
-  EXPECT_THAT(Config(Keys("llama").Add("llama.attention.head_count_kv", std::vector<int32_t>{1})),
-              HasSubstr("llama.attention.head_count_kv"));
+  EXPECT_THAT(Config(Keys("llama", std::vector<int32_t>{1, 1}, 2)),
+              AllOf(HasSubstr(R"("num_key_value_heads": 1)"), Not(HasSubstr("layer_types"))));
+  EXPECT_THAT(Config(Keys("llama", std::vector<int32_t>{1, 0}, 2)),
+              HasSubstr("llama.attention.head_count_kv: found 0 of layer 1, expected 1"));
+  // A Granite hybrid without a recurrent layer.
+  const auto dense = [](uint32_t shared) {
+    return Config(Keys("granite", std::vector<int32_t>{1, 1}, 2)
+                      .Add("granite.ssm.conv_kernel", 4u)
+                      .Add("granite.rope.scaling.finetuned", true)
+                      .Add("granite.expert_shared_feed_forward_length", shared));
+  };
+  EXPECT_THAT(dense(12), HasSubstr("GraniteForCausalLM"));
+  EXPECT_THAT(dense(16), HasSubstr("granite.expert_shared_feed_forward_length: found 16"));
   EXPECT_THAT(Config(Keys("lfm2moe")
                          .Add("lfm2moe.expert_count", 8u)
                          .Add("lfm2moe.expert_used_count", 2u)
                          .Add("lfm2moe.expert_feed_forward_length", 4u)
                          .Add("lfm2moe.expert_gating_func", 1u)),
-              HasSubstr("lfm2moe.expert_gating_func"));
+              HasSubstr("lfm2moe.expert_gating_func: found a softmax, expected a sigmoid"));
+  const auto granite = [](uint32_t width, bool rotates) {
+    return Config(Keys("granitehybrid", std::vector<int32_t>{0, 1}, 2)
+                      .Add("granitehybrid.ssm.conv_kernel", 4u)
+                      .Add("granitehybrid.ssm.state_size", 16u)
+                      .Add("granitehybrid.ssm.group_count", 1u)
+                      .Add("granitehybrid.ssm.time_step_rank", 2u)
+                      .Add("granitehybrid.ssm.inner_size", width)
+                      .Add("granitehybrid.rope.scaling.finetuned", rotates));
+  };
+  EXPECT_THAT(
+      granite(24, false),
+      AllOf(HasSubstr("GraniteMoeHybridForCausalLM"),
+            HasSubstr(R"("layer_types": ["linear_attention", "full_attention"])"),
+            HasSubstr(R"("position_embedding_type": "nope")"), HasSubstr(R"("mamba_expand": 3)"),
+            HasSubstr(R"("mamba_n_heads": 2)"), HasSubstr(R"("shared_intermediate_size": 12)"),
+            HasSubstr(R"("num_local_experts": 0)")));
+  EXPECT_THAT(granite(24, true), HasSubstr(R"("position_embedding_type": "rope")"));
+  EXPECT_THAT(granite(20, true),
+              HasSubstr("granitehybrid.ssm.inner_size: found 20, expected a multiple of 8"));
 }
 
 // DeepSeek-V2-Lite's keys, with other sizes.

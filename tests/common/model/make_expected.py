@@ -25,7 +25,7 @@ SHAPES = ("tiny-llama", "tiny-qwen2", "tiny-qwen2-sliding", "tiny-qwen2-yarn", "
           "tiny-gemma3", "tiny-gemma3-270m", "tiny-gemma3-mm", "tiny-smollm3", "tiny-phi3",
           "tiny-olmo2", "tiny-olmo3", "tiny-granite", "tiny-seedoss", "tiny-exaone4",
           "tiny-qwen3-moe", "tiny-mixtral", "tiny-olmoe", "tiny-gpt-oss", "tiny-deepseek-v2",
-          "tiny-glm4-moe-lite", "tiny-lfm2", "tiny-qwen3.5", "tiny-qwen3.5-moe",
+          "tiny-glm4-moe-lite", "tiny-lfm2", "tiny-qwen3.5", "tiny-qwen3.5-moe", "tiny-qwen3-next",
           "tiny-lfm2-moe", "tiny-granite-hybrid", "tiny-granite-hybrid-dense")
 # Quantised models: what Transformers computes of the float matrices that theirs stand for. As in CMakeLists.txt.
 QUANTIZED = {

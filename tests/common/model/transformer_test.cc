@@ -334,8 +334,8 @@ const auto kLatent = ::testing::Values("tiny-deepseek-v2", "tiny-glm4-moe-lite")
 
 // Computed on CPUs alone.
 const auto kRecurrent =
-    ::testing::Values("tiny-lfm2", "tiny-qwen3.5", "tiny-qwen3.5-moe", "tiny-lfm2-moe",
-                      "tiny-granite-hybrid", "tiny-granite-hybrid-dense");
+    ::testing::Values("tiny-lfm2", "tiny-qwen3.5", "tiny-qwen3.5-moe", "tiny-qwen3-next",
+                      "tiny-lfm2-moe", "tiny-granite-hybrid", "tiny-granite-hybrid-dense");
 
 std::vector<baton::testing::Device> DevicesOf(bool slow) {
   std::vector<baton::testing::Device> devices = baton::testing::Devices();
