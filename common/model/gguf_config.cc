@@ -130,10 +130,9 @@ absl::Status GgufConfig::CopyExpertGroups() {
   if (groups.value_or(0) != 0) config_.AddInteger("n_group", *groups);
   if (used.value_or(0) != 0) config_.AddInteger("topk_group", *used);
   if (groups.value_or(0) != 0 || experts_ <= kMostWithoutGroups) return absl::OkStatus();
-  return file_.Unsupported(
-      Key("expert_count"),
-      absl::StrCat("found ", experts_, " without ", Key("expert_group_count"),
-                   ", expected at most ", kMostWithoutGroups, ", or that key"));
+  return Unsupported("expert_count",
+                     absl::StrCat("found ", experts_, " without ", Key("expert_group_count"),
+                                  ", expected at most ", kMostWithoutGroups, ", or that key"));
 }
 
 absl::StatusOr<bool> GgufConfig::RoutesBySigmoid() const {
@@ -142,8 +141,8 @@ absl::StatusOr<bool> GgufConfig::RoutesBySigmoid() const {
   BATON_ASSIGN_OR_RETURN(const auto function, Integer(kKey));
   if (function == kSoftmax || function == kSigmoid) return function == kSigmoid;
   if (function.value_or(0) != 0) {
-    return file_.Unsupported(
-        Key(kKey), absl::StrCat("found ", *function, ", expected ", kSoftmax, " or ", kSigmoid));
+    return Unsupported(
+        kKey, absl::StrCat("found ", *function, ", expected ", kSoftmax, " or ", kSigmoid));
   }
   return absl::c_any_of(file_.tensors(), [](const gguf::Tensor& tensor) {
     return absl::EndsWith(tensor.name, ".exp_probs_b.bias");
@@ -203,9 +202,8 @@ absl::Status GgufConfig::CheckSupported() {
   BATON_ASSIGN_OR_RETURN(const auto experts, file_.Integer(Key("expert_count")));
   experts_ = experts.value_or(0);
   if (experts_ < 0 || (experts_ > 0 && !architecture_.gguf_experts)) {
-    return file_.Unsupported(Key("expert_count"), absl::StrCat("found ", *experts,
-                                                               ", expected a dense "
-                                                               "feed-forward"));
+    return Unsupported("expert_count",
+                       absl::StrCat("found ", *experts, ", expected a dense feed-forward"));
   }
   BATON_ASSIGN_OR_RETURN(const auto causal, file_.Bool(Key("attention.causal")));
   if (causal.value_or(true)) return absl::OkStatus();
@@ -237,16 +235,16 @@ absl::StatusOr<int64_t> GgufConfig::AddKvHeads() {
   }
   int64_t heads = 0;
   std::vector<std::string> types;
+  const char* const recurrent = architecture_.gguf_recurrent;
   for (uint64_t i = 0; i < list->size(); ++i) {
     const int64_t found = list->At(i);
     if (heads == 0) heads = found;
-    const bool recurrent = found == 0 && architecture_.gguf_recurrent != nullptr;
-    types.push_back(json::Quoted(recurrent ? architecture_.gguf_recurrent : kFullAttention));
-    if (recurrent || (found == heads && found != 0)) continue;
+    types.push_back(json::Quoted(found == 0 && recurrent ? recurrent : kFullAttention));
+    if (found == 0 ? recurrent != nullptr : found == heads) continue;
     return file_.Unsupported(key, absl::StrCat("found ", found, " of layer ", i, ", expected ",
                                                heads, ", as of others"));
   }
-  if (architecture_.gguf_recurrent != nullptr) {
+  if (recurrent != nullptr) {
     config_.AddJson("layer_types", absl::StrCat("[", absl::StrJoin(types, ", "), "]"));
   }
   return heads;
