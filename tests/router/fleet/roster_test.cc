@@ -298,7 +298,7 @@ TEST_F(RosterTest, ForeignWorkersAreRefusedWithBothValues) {
        [](auto* card) { card->set_kv_tier_max_segments(-1); }},
       {"BAD_WORKER_CARD", "1048577 segments", "expected at most 1048576",
        [](auto* card) { card->set_kv_tier_max_segments((1 << 20) + 1); }},
-      {"BAD_WORKER_CARD", "of 0 pages", "expected 1 to 4096",
+      {"BAD_WORKER_CARD", "of 0 pages", "expected 1 to 131072",
        [](auto* card) { card->mutable_block_shape()->set_full_pages(0); }},
       {"BAD_WORKER_CARD", "9 bytes of windows", "in 8, expected",
        [](auto* card) {
