@@ -11,6 +11,7 @@
 #include "common/backend/cpu/attention.h"
 #include "common/backend/cpu/cpu_batch.h"
 #include "common/backend/cpu/experts.h"
+#include "common/backend/cpu/isa.h"
 #include "common/backend/cpu/kv_write.h"
 #include "common/backend/cpu/mapped_memory.h"
 #include "common/backend/cpu/matmul.h"
