@@ -153,6 +153,36 @@ GEMMA3_270M = dict(
     attn_logit_softcapping=None, final_logit_softcapping=None, use_bidirectional_attention=False,
     eos_token_id=1, bos_token_id=2, pad_token_id=0)
 
+QWEN35 = dict(
+    architectures=["Qwen3_5ForCausalLM"], model_type="qwen3_5_text", hidden_size=96,
+    intermediate_size=144, num_hidden_layers=5, num_attention_heads=4, num_key_value_heads=2,
+    head_dim=32, layer_types=["linear_attention", "full_attention", "linear_attention",
+                              "linear_attention", "full_attention"],
+    linear_conv_kernel_dim=4, linear_num_key_heads=2, linear_num_value_heads=4,
+    linear_key_head_dim=32, linear_value_head_dim=16, vocab_size=360,
+    max_position_embeddings=512, rms_norm_eps=1e-6, rope_theta=10000000.0,
+    partial_rotary_factor=0.25, tie_word_embeddings=False, attention_bias=False,
+    eos_token_id=2)
+QWEN35_MOE = dict(
+    architectures=["Qwen3_5MoeForCausalLM"], model_type="qwen3_5_moe_text", hidden_size=96,
+    moe_intermediate_size=48, shared_expert_intermediate_size=72, num_experts=12,
+    num_experts_per_tok=4, num_hidden_layers=5, num_attention_heads=4, num_key_value_heads=2,
+    head_dim=32, full_attention_interval=3, linear_conv_kernel_dim=4, linear_num_key_heads=2,
+    linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=32, vocab_size=408,
+    max_position_embeddings=512, rms_norm_eps=1e-6, rope_theta=10000000.0,
+    partial_rotary_factor=0.25, tie_word_embeddings=False, attention_bias=False,
+    mlp_only_layers=[], output_router_logits=False, router_aux_loss_coef=0.001, eos_token_id=2)
+QWEN3_NEXT = dict(
+    architectures=["Qwen3NextForCausalLM"], model_type="qwen3_next", hidden_size=80,
+    intermediate_size=136, moe_intermediate_size=40, shared_expert_intermediate_size=56,
+    num_experts=10, num_experts_per_tok=3, norm_topk_prob=False, decoder_sparse_step=1,
+    mlp_only_layers=[2], num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+    head_dim=32, full_attention_interval=4, linear_conv_kernel_dim=4, linear_num_key_heads=2,
+    linear_num_value_heads=6, linear_key_head_dim=32, linear_value_head_dim=16, vocab_size=328,
+    max_position_embeddings=512, rms_norm_eps=1e-6, rope_theta=10000000.0,
+    partial_rotary_factor=0.25, rope_scaling=None, tie_word_embeddings=False,
+    attention_bias=False, output_router_logits=False, router_aux_loss_coef=0.001,
+    use_sliding_window=False, eos_token_id=2)
 LFM2 = dict(
     architectures=["Lfm2ForCausalLM"], model_type="lfm2", hidden_size=96,
     intermediate_size=180, block_auto_adjust_ff_dim=True, block_ffn_dim_multiplier=1.1,
@@ -412,38 +442,21 @@ SHAPES = {
                            intermediate_size=384, block_ffn_dim_multiplier=1.0,
                            num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"]),
     # Two value heads for each key head.
-    "tiny-qwen3.5": dict(
-        architectures=["Qwen3_5ForCausalLM"], model_type="qwen3_5_text", hidden_size=96,
-        intermediate_size=144, num_hidden_layers=5, num_attention_heads=4, num_key_value_heads=2,
-        head_dim=32, layer_types=["linear_attention", "full_attention", "linear_attention",
-                                  "linear_attention", "full_attention"],
-        linear_conv_kernel_dim=4, linear_num_key_heads=2, linear_num_value_heads=4,
-        linear_key_head_dim=32, linear_value_head_dim=16, vocab_size=360,
-        max_position_embeddings=512, rms_norm_eps=1e-6, rope_theta=10000000.0,
-        partial_rotary_factor=0.25, tie_word_embeddings=False, attention_bias=False,
-        eos_token_id=2),
+    "tiny-qwen3.5": QWEN35,
+    "tiny-qwen3.5-wide": dict(QWEN35, hidden_size=256, intermediate_size=256, num_hidden_layers=3,
+                              layer_types=["linear_attention", "full_attention", "linear_attention"],
+                              num_attention_heads=8, linear_key_head_dim=64, linear_value_head_dim=64),
     # Experts, and one more that each token uses as much as its gate says. As published, in tensors of all.
-    "tiny-qwen3.5-moe": dict(
-        architectures=["Qwen3_5MoeForCausalLM"], model_type="qwen3_5_moe_text", hidden_size=96,
-        moe_intermediate_size=48, shared_expert_intermediate_size=72, num_experts=12,
-        num_experts_per_tok=4, num_hidden_layers=5, num_attention_heads=4, num_key_value_heads=2,
-        head_dim=32, full_attention_interval=3, linear_conv_kernel_dim=4, linear_num_key_heads=2,
-        linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=32, vocab_size=408,
-        max_position_embeddings=512, rms_norm_eps=1e-6, rope_theta=10000000.0,
-        partial_rotary_factor=0.25, tie_word_embeddings=False, attention_bias=False,
-        mlp_only_layers=[], output_router_logits=False, router_aux_loss_coef=0.001, eos_token_id=2),
+    "tiny-qwen3.5-moe": QWEN35_MOE,
+    "tiny-qwen3.5-moe-wide": dict(QWEN35_MOE, hidden_size=256, moe_intermediate_size=64, num_hidden_layers=3,
+                                  shared_expert_intermediate_size=128, num_experts=4, num_experts_per_tok=2,
+                                  num_attention_heads=8, linear_key_head_dim=32, linear_value_head_dim=32),
     # The delta rule's matrices in one tensor, by heads of keys; a layer without experts.
-    "tiny-qwen3-next": dict(
-        architectures=["Qwen3NextForCausalLM"], model_type="qwen3_next", hidden_size=80,
-        intermediate_size=136, moe_intermediate_size=40, shared_expert_intermediate_size=56,
-        num_experts=10, num_experts_per_tok=3, norm_topk_prob=False, decoder_sparse_step=1,
-        mlp_only_layers=[2], num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
-        head_dim=32, full_attention_interval=4, linear_conv_kernel_dim=4, linear_num_key_heads=2,
-        linear_num_value_heads=6, linear_key_head_dim=32, linear_value_head_dim=16, vocab_size=328,
-        max_position_embeddings=512, rms_norm_eps=1e-6, rope_theta=10000000.0,
-        partial_rotary_factor=0.25, rope_scaling=None, tie_word_embeddings=False,
-        attention_bias=False, output_router_logits=False, router_aux_loss_coef=0.001,
-        use_sliding_window=False, eos_token_id=2),
+    "tiny-qwen3-next": QWEN3_NEXT,
+    "tiny-qwen3-next-wide": dict(QWEN3_NEXT, hidden_size=256, moe_intermediate_size=64, num_hidden_layers=4,
+                                 shared_expert_intermediate_size=128, num_experts=4, num_experts_per_tok=2,
+                                 norm_topk_prob=True, mlp_only_layers=[], linear_key_head_dim=32,
+                                 linear_num_value_heads=4, linear_value_head_dim=32),
     "tiny-lfm2-moe": LFM2_MOE,
     "tiny-lfm2-moe-wide": dict(LFM2_MOE, hidden_size=256, num_attention_heads=8, intermediate_size=256,
                                moe_intermediate_size=256, num_experts=4, num_experts_per_tok=2,

@@ -24,6 +24,7 @@ import typing
 import gguf
 import numpy as np
 
+import gguf_recurrent
 import make_checkpoint
 
 
@@ -57,6 +58,9 @@ ARCHITECTURES = {
     "GraniteMoeHybridForCausalLM": Architecture("granitehybrid", True, False, True),
     "Lfm2ForCausalLM": Architecture("lfm2"),
     "Lfm2MoeForCausalLM": Architecture("lfm2moe"),
+    "Qwen3_5ForCausalLM": Architecture("qwen35", False, True, True),
+    "Qwen3_5MoeForCausalLM": Architecture("qwen35moe", False, True, True),
+    "Qwen3NextForCausalLM": Architecture("qwen3next", False, True, True),
 }
 # What a published config.json leaves out.
 DEFAULTS = {"gemma3_text": {"max_position_embeddings": 131072, "rms_norm_eps": 1e-6,
@@ -149,7 +153,8 @@ def add_config(writer, architecture, text, ends):
     writer.add_context_length(text["max_position_embeddings"])
     writer.add_embedding_length(text["hidden_size"])
     writer.add_block_count(text["num_hidden_layers"])
-    writer.add_feed_forward_length(make_checkpoint.ffn_dim_of(text))
+    if "intermediate_size" in text:
+        writer.add_feed_forward_length(make_checkpoint.ffn_dim_of(text))
     writer.add_head_count(heads)
     if text.get("kv_lora_rank"):
         add_latents(writer, text)
@@ -159,6 +164,8 @@ def add_config(writer, architecture, text, ends):
         add_recurrence(writer, text)
     else:
         writer.add_head_count_kv(text["num_key_value_heads"])
+    if "linear_num_key_heads" in text:
+        add_delta(writer, architecture, text)
     if architecture.key_length:
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
@@ -187,6 +194,20 @@ def add_recurrence(writer, text):
     writer.add_ssm_time_step_rank(text["mamba_n_heads"])
     writer.add_rope_scaling_finetuned(False)  # by which llama.cpp knows that there is no rotation
     writer.add_expert_shared_feed_forward_length(text["shared_intermediate_size"])
+
+
+def add_delta(writer, architecture, text):
+    writer.add_ssm_conv_kernel(text["linear_conv_kernel_dim"])
+    writer.add_ssm_state_size(text["linear_key_head_dim"])
+    writer.add_ssm_group_count(text["linear_num_key_heads"])
+    writer.add_ssm_time_step_rank(text["linear_num_value_heads"])
+    writer.add_ssm_inner_size(text["linear_value_head_dim"] * text["linear_num_value_heads"])
+    if "layer_types" in text:
+        kinds = [kind == "linear_attention" for kind in text["layer_types"]]
+        writer.add_array(f"{architecture.name}.attention.recurrent_layers", kinds)
+    writer.add_full_attention_interval(text.get("full_attention_interval", 4))
+    if architecture.name != "qwen3next":
+        writer.add_rope_dimension_sections([11, 11, 10, 0])
 
 
 def add_latents(writer, text):
@@ -271,6 +292,8 @@ def add_experts(writer, text):
     writer.add_expert_used_count(text["num_experts_per_tok"])
     if "moe_intermediate_size" in text:
         writer.add_expert_feed_forward_length(text["moe_intermediate_size"])
+    if "shared_expert_intermediate_size" in text:
+        writer.add_expert_shared_feed_forward_length(text["shared_expert_intermediate_size"])
     if "n_routed_experts" in text:
         sigmoid = text["model_type"] == "glm4_moe_lite"
         writer.add_leading_dense_block_count(text["first_k_dense_replace"])
@@ -309,6 +332,8 @@ def check_expressible(text):
         "granitemoehybrid": {"position_embedding_type": "nope", "mamba_conv_bias": True, "mamba_proj_bias": False,
                              "attention_bias": False, "time_step_limit": None},
         "lfm2": {"conv_bias": False},
+        "qwen3_5_moe_text": {"norm_topk_prob": True},
+        "qwen3_next": {"norm_topk_prob": True, "mlp_only_layers": [], "decoder_sparse_step": 1},
         "lfm2_moe": {"conv_bias": False, "norm_topk_prob": True, "routed_scaling_factor": 1.0, "use_expert_bias": True},
         "gpt_oss": {"swiglu_limit": 7.0, "layer_types": make_checkpoint.kinds("LG"[layer % 2] for layer in layers)},
     }.get(kind, {})
@@ -400,43 +425,6 @@ def fused(tensors):
     return found
 
 
-def granite_names(name, has_experts):
-    """What the package gguf calls the parts of a matrix, or a vector, of a Granite hybrid."""
-    shared = ("block_sparse_moe.shared_experts.{}_proj", "shared_mlp.output_linear") if has_experts else (
-        "mlp.{}_proj", "mlp.down_proj")
-    for end, parts in (("block_sparse_moe.input_linear.weight", "block_sparse_moe.experts.{}"),
-                       ("shared_mlp.input_linear.weight", shared[0])):
-        if name.endswith(end):
-            return [name.removesuffix(end) + parts.format(part) + ".weight" for part in ("gate", "up")]
-    return [name.replace("shared_mlp.output_linear", shared[1]).replace("mamba.dt_bias", "mamba.dt_proj.bias")]
-
-
-def granite_parts(text, tensors):
-    """The same tensors as files have them."""
-    parts = {}
-    for name, values in tensors.items():
-        names = granite_names(name, text["num_local_experts"] > 0)
-        if name.endswith("mamba.A_log"):
-            values = -np.exp(values)[:, None]
-        elif name.endswith("mamba.D"):
-            values = values[:, None]
-        elif name.endswith("mamba.norm.weight"):
-            values = values.reshape(text["mamba_n_groups"], -1)
-        parts.update(zip(names, np.split(values, len(names), axis=-2) if len(names) > 1 else [values]))
-    return parts
-
-
-def granite_wholes(text, tensors, decoded):
-    """The opposite; vectors are as they were."""
-    decoded = dict(decoded)
-    wholes = []
-    for name, values in tensors.items():
-        parts = [decoded[part] for part in granite_names(name, text["num_local_experts"] > 0)]
-        wholes.append((name, np.concatenate(parts, axis=-2) if len(parts) > 1 else
-                       parts[0] if values.ndim == 2 or values.ndim == 3 and "conv1d" not in name else values))
-    return wholes
-
-
 def stacked_experts(tensors):
     """The same tensors, a layer's experts' matrices of one kind as one of three dimensions."""
     stacked = {}
@@ -485,10 +473,10 @@ def with_heads_together(tensors):
     return found
 
 
-def single_experts(name, values, is_fused):
+def single_experts(name, values, was_stacked):
     """The matrices that a tensor of stacked_experts stands for, under their own names."""
     layer, experts, module = name.partition(".experts.")
-    if not experts or is_fused:
+    if not experts or was_stacked:
         return [(name, values)]
     return [(f"{layer}.experts.{i}.{module}", each) for i, each in enumerate(values)]
 
@@ -500,9 +488,14 @@ def add_tensors(writer, architecture, text, tensors, kind_of):
     offset = make_checkpoint.FAMILIES[text["model_type"]].norm_offset
     decoded = []
     is_fused = make_checkpoint.FAMILIES[text["model_type"]].fused_experts
-    latent, hybrid = "kv_lora_rank" in text, "mamba_n_heads" in text
+    latent = "kv_lora_rank" in text
+    layouts = None  # of recurrent layers: one way, and the other
+    if "mamba_n_heads" in text:
+        layouts = gguf_recurrent.granite_parts, gguf_recurrent.granite_wholes
+    elif "linear_num_key_heads" in text:
+        layouts = gguf_recurrent.delta_parts, gguf_recurrent.delta_wholes
     stored = tensors
-    tensors = granite_parts(text, tensors) if hybrid else tensors
+    tensors = layouts[0](text, tensors) if layouts else tensors
     tensors = unfused(tensors) if is_fused else with_heads_apart(text, tensors) if latent else tensors
     for name, values in stacked_experts(tensors).items():
         if make_checkpoint.is_beyond_layers(text, name):
@@ -514,7 +507,8 @@ def add_tensors(writer, architecture, text, tensors, kind_of):
         own_name = name.removeprefix("language_model.")
         heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(
             own_name.split(".")[-2]) if architecture.interleaved else None
-        shift = np.float32(offset if own_name.endswith("norm.weight") else 0)
+        shifts = own_name.endswith("norm.weight") and not own_name.endswith("linear_attn.norm.weight")
+        shift = np.float32(offset if shifts else 0)
         if heads:
             values = interleaved(values, text[heads])
         taps = own_name.endswith(("conv.conv.weight", "conv1d.weight"))  # of [channels, 1, taps]
@@ -531,9 +525,9 @@ def add_tensors(writer, architecture, text, tensors, kind_of):
         floats = floats - shift if shift else floats
         floats = in_halves(floats, text[heads]) if heads else floats
         floats = floats[:, None] if taps else floats
-        decoded += single_experts(name, floats, is_fused or hybrid)
-    if hybrid:
-        return granite_wholes(text, stored, decoded)
+        decoded += single_experts(name, floats, name in tensors)
+    if layouts:
+        return layouts[1](text, stored, decoded)
     return fused(decoded) if is_fused else with_heads_together(decoded)
 
 
@@ -578,7 +572,8 @@ def main():
 
         def kind_of(name):
             module = name.split(".")[-2]
-            keep = args.float_embedding and ".layers." not in name or module in ("gate", "router", "layer", "conv", "conv1d", "norm")
+            keep = args.float_embedding and ".layers." not in name or module in (
+                "gate", "router", "layer", "conv", "conv1d", "norm", "shared_expert_gate")
             return "F32" if keep else types.get(module, args.type)
 
         decoded = add_tensors(writer, architecture, text, read_tensors(args.directory), kind_of)

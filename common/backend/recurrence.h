@@ -33,14 +33,15 @@ struct ShortConvArgs {
 inline constexpr int kMostConvTaps = 8;
 
 // The gated delta rule (arXiv 2412.06464). For each value head h, with the query and key of key
-// head h / (value_heads / key_heads), each divided by sqrt(its sum of squares + kDeltaNormEps), the
-// query also by sqrt(key_dim):
+// head h / (value_heads / key_heads) or, with keys_in_turn, h % key_heads, each divided by sqrt(its
+// sum of squares + kDeltaNormEps), the query also by sqrt(key_dim):
 //   g = e^(decay[h] * softplus(a + step_bias[h])), beta = 1 / (1 + e^-b)
 //   S = g S;  S = S + k (beta (v - kᵀ S));  out = qᵀ S
 // State, plane 1: S; a lane is a column of S, value_heads * value_dim lanes of key_dim floats.
 struct GatedDeltaArgs {
   int layer = 0;
   int key_heads = 0;
+  bool keys_in_turn = false;
   int value_heads = 0;
   int key_dim = 0;    // a multiple of 16, at most kMostStateDepth
   int value_dim = 0;  // a multiple of kStateLanes

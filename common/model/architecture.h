@@ -25,6 +25,8 @@ struct Architecture {
   bool gguf_pairs_rows = false;
   // Whether they may rotate a part of each head only.
   bool gguf_partial_rotary = false;
+  // Whether block_count may include layers for speculation, which are left out.
+  bool gguf_drafts = false;
   // Whether they may have experts, which add_gguf then reads.
   bool gguf_experts = false;
   // Whether their attention is latent (LatentSpec).

@@ -1,13 +1,10 @@
 #include "common/model/gguf_config.h"
 
-#include <cmath>
-#include <cstring>
 #include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/gguf/tokenizer_json.h"
@@ -20,8 +17,6 @@ namespace baton::model {
 namespace {
 
 constexpr absl::string_view kArchitectureKey = "general.architecture";
-constexpr absl::string_view kShortFactors = "rope_factors_short.weight";
-constexpr absl::string_view kLongFactors = "rope_factors_long.weight";
 
 // Keys of an architecture that nothing reads and that change nothing: what the tensors say, records
 // of the conversion, and what only some types of scaling read.
@@ -31,15 +26,6 @@ constexpr absl::string_view kHarmlessKeys[] = {
     "rope.scaling.original_context_length",
     "rope.scaling.finetuned",
 };
-
-std::string NumberList(const std::vector<double>& numbers) {
-  return absl::StrCat("[",
-                      absl::StrJoin(numbers, ", ",
-                                    [](std::string* out, double number) {
-                                      absl::StrAppendFormat(out, "%.17g", number);
-                                    }),
-                      "]");
-}
 
 }  // namespace
 
@@ -61,10 +47,13 @@ absl::StatusOr<std::string> GgufConfig::Write() {
   name_ = architecture_.name;
   BATON_RETURN_IF_ERROR(CheckSupported());
   BATON_ASSIGN_OR_RETURN(hidden_dim_, Required("embedding_length"));
-  BATON_ASSIGN_OR_RETURN(layers_, Required("block_count"));
   config_.AddInteger("hidden_size", hidden_dim_);
-  config_.AddInteger("num_hidden_layers", layers_);
-  BATON_ASSIGN_OR_RETURN(ffn_, Required("feed_forward_length"));
+  BATON_RETURN_IF_ERROR(AddLayers());
+  // A file whose layers all have experts may not say how large a dense feed-forward would be.
+  BATON_ASSIGN_OR_RETURN(const auto expert_ffn, Integer("expert_feed_forward_length"));
+  BATON_ASSIGN_OR_RETURN(const auto ffn, Integer("feed_forward_length"));
+  if (!ffn && !(has_experts() && expert_ffn)) return Missing("feed_forward_length", "an integer");
+  ffn_ = ffn ? *ffn : *expert_ffn;
   config_.AddInteger("intermediate_size", ffn_);
   BATON_RETURN_IF_ERROR(Copy("context_length", "max_position_embeddings"));
   BATON_RETURN_IF_ERROR(architecture_.gguf_latent ? AddLatentHeads() : AddHeads());
@@ -144,9 +133,7 @@ absl::StatusOr<bool> GgufConfig::RoutesBySigmoid() const {
     return Unsupported(
         kKey, absl::StrCat("found ", *function, ", expected ", kSoftmax, " or ", kSigmoid));
   }
-  return absl::c_any_of(file_.tensors(), [](const gguf::Tensor& tensor) {
-    return absl::EndsWith(tensor.name, ".exp_probs_b.bias");
-  });
+  return HasTensor(".exp_probs_b.bias");
 }
 
 absl::Status GgufConfig::Missing(absl::string_view key, absl::string_view expected) const {
@@ -185,6 +172,45 @@ absl::Status GgufConfig::CopyWindowPattern() {
   }
   config_.AddJson("layer_types", absl::StrCat("[", absl::StrJoin(types, ", "), "]"));
   return absl::OkStatus();
+}
+
+absl::Status GgufConfig::AddLayers() {
+  BATON_ASSIGN_OR_RETURN(blocks_, Required("block_count"));
+  layers_ = blocks_;
+  std::optional<int64_t> drafts;
+  if (architecture_.gguf_drafts) {
+    BATON_ASSIGN_OR_RETURN(drafts, Integer("nextn_predict_layers"));
+  }
+  if (drafts && (*drafts < 0 || (*drafts > 0 && *drafts >= blocks_))) {
+    return file_.Invalid(Key("nextn_predict_layers"),
+                         absl::StrCat("found ", *drafts, ", expected fewer than ", blocks_,
+                                      ", the layers of block_count"));
+  }
+  layers_ -= drafts.value_or(0);
+  config_.AddInteger("num_hidden_layers", layers_);
+  return absl::OkStatus();
+}
+
+absl::Status GgufConfig::CopyRecurrentLayers(absl::string_view recurrent) {
+  const std::string key = Key("attention.recurrent_layers");
+  if (!file_.Has(key)) return CopyInteger("full_attention_interval", "full_attention_interval");
+  BATON_RETURN_IF_ERROR(Integer("full_attention_interval").status());  // the list says more
+  BATON_ASSIGN_OR_RETURN(const auto list, file_.BoolList(key));
+  if (list->size() != static_cast<uint64_t>(blocks_)) {
+    return file_.Invalid(key, absl::StrCat("found ", list->size(), " entries, expected ", blocks_));
+  }
+  std::vector<std::string> types;
+  for (uint64_t i = 0; i < static_cast<uint64_t>(layers_); ++i) {
+    types.push_back(json::Quoted(list->At(i) != 0 ? recurrent : kFullAttention));
+  }
+  config_.AddJson("layer_types", absl::StrCat("[", absl::StrJoin(types, ", "), "]"));
+  return absl::OkStatus();
+}
+
+bool GgufConfig::HasTensor(absl::string_view end) const {
+  return absl::c_any_of(file_.tensors(), [end](const gguf::Tensor& tensor) {
+    return absl::EndsWith(tensor.name, end);
+  });
 }
 
 absl::Status GgufConfig::CopyExperts(absl::string_view count_field, absl::string_view ffn_field) {
@@ -348,113 +374,6 @@ absl::Status GgufConfig::AddReals() {
   // Where a file has none it is 10,000, whatever a class in Transformers assumes.
   BATON_ASSIGN_OR_RETURN(theta_, file_.Real(Key("rope.freq_base")));
   if (!theta_) theta_ = 10000;
-  return absl::OkStatus();
-}
-
-// A factor without a type is linear, as in llama.cpp. Llama 3's scaling is a tensor
-// (kRopeFactorsName).
-absl::Status GgufConfig::AddRopeScaling() {
-  BATON_ASSIGN_OR_RETURN(const auto type, file_.Text(Key("rope.scaling.type")));
-  if (type == "yarn") return AddYarn();
-  if (type && *type != "linear" && *type != "none" && *type != "longrope") {
-    return file_.Unsupported(
-        Key("rope.scaling.type"),
-        absl::StrCat("found ", json::Quoted(*type), ", expected linear, yarn, longrope or none"));
-  }
-  BATON_ASSIGN_OR_RETURN(auto factor, file_.Real(Key("rope.scaling.factor")));
-  BATON_ASSIGN_OR_RETURN(const auto old_factor, file_.Real(Key("rope.scale_linear")));
-  if (factor && old_factor && *factor != *old_factor) {
-    return file_.Invalid(Key("rope.scaling.factor"),
-                         absl::StrCat("found ", *factor, " beside ", Key("rope.scale_linear"), " ",
-                                      *old_factor, ", expected one of both"));
-  }
-  if (!factor) factor = old_factor;
-  if (type == "longrope" || HasLongRope()) return absl::OkStatus();  // AddLongRope reads it
-  BATON_ASSIGN_OR_RETURN(const auto magnitude, file_.Real(Key("rope.scaling.attn_factor")));
-  if (magnitude.value_or(1) != 1) {
-    return file_.Unsupported(Key("rope.scaling.attn_factor"),
-                             absl::StrCat("found ", *magnitude, ", expected 1 or none"));
-  }
-  if (factor.value_or(0) == 0 || (type && *type == "none")) return absl::OkStatus();
-  rope_.AddText("rope_type", "linear");
-  rope_.AddReal("factor", *factor);
-  return absl::OkStatus();
-}
-
-absl::Status GgufConfig::AddYarn() {
-  rope_.AddText("rope_type", "yarn");
-  for (const auto& [key, field] : {std::pair("rope.scaling.factor", "factor"),
-                                   {"rope.scaling.yarn_beta_fast", "beta_fast"},
-                                   {"rope.scaling.yarn_beta_slow", "beta_slow"}}) {
-    BATON_ASSIGN_OR_RETURN(const auto value, Real(key));
-    if (value) rope_.AddReal(field, *value);
-  }
-  BATON_ASSIGN_OR_RETURN(const auto original,
-                         file_.Integer(Key("rope.scaling.original_context_length")));
-  if (original) rope_.AddInteger("original_max_position_embeddings", *original);
-  BATON_ASSIGN_OR_RETURN(const auto magnitude, Real("rope.scaling.yarn_attn_factor"));
-  if (magnitude) rope_.AddReal("attention_factor", *magnitude);
-  return absl::OkStatus();
-}
-
-absl::Status GgufConfig::AddYarnMagnitude() {
-  BATON_ASSIGN_OR_RETURN(const auto multiplier, Real("rope.scaling.yarn_log_multiplier"));
-  if (multiplier.value_or(0) == 0) return absl::OkStatus();
-  rope_.AddReal("mscale", 1);
-  rope_.AddReal("mscale_all_dim", *multiplier);
-  return absl::OkStatus();
-}
-
-absl::Status GgufConfig::AddLongRope() {
-  reads_longrope_ = true;
-  BATON_ASSIGN_OR_RETURN(const auto type, file_.Text(Key("rope.scaling.type")));
-  if (!HasLongRope() && type != "longrope") return absl::OkStatus();
-  rope_.AddText("rope_type", "longrope");
-  for (const auto& [field, name] :
-       {std::pair("short_factor", kShortFactors), {"long_factor", kLongFactors}}) {
-    const gguf::Tensor* tensor = file_.FindTensor(name);
-    if (tensor == nullptr || tensor->type->name != "F32" || tensor->extents.size() != 1 ||
-        tensor->extents[0] > kLargestHeadDim / 2) {
-      return file_.Invalid(name, absl::StrCat("found ", tensor == nullptr ? "nothing" : "another",
-                                              ", expected an F32 tensor of at most ",
-                                              kLargestHeadDim / 2, " factors"));
-    }
-    BATON_ASSIGN_OR_RETURN(const absl::string_view bytes, file_.BytesOf(*tensor));
-    std::vector<double> factors(bytes.size() / sizeof(float));
-    for (size_t i = 0; i < factors.size(); ++i) {
-      float factor = 0;
-      std::memcpy(&factor, bytes.data() + i * sizeof(float), sizeof(float));
-      if (!(factor > 0 && std::isfinite(factor))) {
-        return file_.Invalid(name, "found a factor that is no positive number");
-      }
-      factors[i] = factor;
-    }
-    rope_.AddJson(field, NumberList(factors));
-  }
-  BATON_ASSIGN_OR_RETURN(const int64_t original, Required("rope.scaling.original_context_length"));
-  config_.AddInteger("original_max_position_embeddings", original);
-  BATON_ASSIGN_OR_RETURN(const auto magnitude, Real("rope.scaling.attn_factor"));
-  rope_.AddReal("attention_factor", magnitude.value_or(1));
-  return absl::OkStatus();
-}
-
-bool GgufConfig::HasLongRope() const {
-  return file_.FindTensor(kShortFactors) != nullptr || file_.FindTensor(kLongFactors) != nullptr;
-}
-
-absl::Status GgufConfig::FinishRope() {
-  BATON_ASSIGN_OR_RETURN(const auto type, file_.Text(Key("rope.scaling.type")));
-  if ((type == "longrope" || HasLongRope()) && !reads_longrope_) {
-    return file_.Unsupported(HasLongRope() ? std::string(kLongFactors) : Key("rope.scaling.type"),
-                             absl::StrCat("found longrope, expected none in ", architecture_.gguf));
-  }
-  if (rope_parameters_) {
-    rope_.AddReal("rope_theta", *theta_);
-    config_.AddJson("rope_parameters", rope_.Text());
-    return absl::OkStatus();
-  }
-  config_.AddReal("rope_theta", *theta_);
-  if (rope_.Text() != gguf::JsonObject().Text()) config_.AddJson("rope_scaling", rope_.Text());
   return absl::OkStatus();
 }
 

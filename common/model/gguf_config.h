@@ -69,6 +69,14 @@ class GgufConfig {
   // bias of the choice that goes with them.
   absl::StatusOr<bool> RoutesBySigmoid() const;
   bool has_experts() const { return experts_ > 0; }
+  // attention.recurrent_layers, of each layer whether it is recurrent, as layer_types where
+  // `recurrent` is the name of those that are; or, without it, full_attention_interval.
+  absl::Status CopyRecurrentLayers(absl::string_view recurrent);
+  // rope.dimension_sections: which of several positions of a token (of text they are all the same,
+  // but for the fourth) rotates which pairs. UNIMPLEMENTED if the fourth rotates any.
+  absl::Status CheckRopeSections() const;
+  // Whether the name of one ends so.
+  bool HasTensor(absl::string_view end) const;
 
   // Members of rope_scaling, which gets type, factor and original length from the file.
   void AddToRope(absl::string_view field, double value) { rope_.AddReal(field, value); }
@@ -86,6 +94,8 @@ class GgufConfig {
   absl::StatusOr<int64_t> Required(absl::string_view name) const;
   absl::Status Copy(absl::string_view name, absl::string_view field);
   absl::Status CheckSupported();
+  // block_count, less the layers for speculation at its end (nextn_predict_layers).
+  absl::Status AddLayers();
   absl::Status CheckNothingForeign() const;
   absl::Status AddHeads();
   // The KV heads of each layer that has attention. If the file lists them by layer, adds
@@ -104,7 +114,7 @@ class GgufConfig {
   const gguf::File& file_;
   const Architecture& architecture_;
   std::string name_;
-  int64_t layers_ = 0, hidden_dim_ = 0, ffn_ = 0, heads_ = 0, head_dim_ = 0, experts_ = 0;
+  int64_t blocks_ = 0, layers_ = 0, hidden_dim_ = 0, ffn_ = 0, heads_ = 0, head_dim_ = 0, experts_ = 0;
   std::optional<double> theta_;
   bool rope_parameters_ = false, reads_longrope_ = false;
   gguf::JsonObject config_, rope_;

@@ -122,6 +122,10 @@ absl::StatusOr<std::vector<std::unique_ptr<TensorFile>>> OpenGgufTensors(const s
     entry.weight_dtype = WeightDType(tensor.type->name);
     entry.blocks = FindBlockFormat(tensor.type->name);
     entry.shape.assign(tensor.extents.rbegin(), tensor.extents.rend());
+    // Files of some versions of the converter have this one as a vector.
+    if (entry.shape.size() == 1 && absl::EndsWith(tensor.name, ".ffn_gate_inp_shexp.weight")) {
+      entry.shape.insert(entry.shape.begin(), 1);
+    }
     entry.begin = tensor.begin;
     entry.end = tensor.end;
     BATON_ASSIGN_OR_RETURN(entry.interleaved_heads,

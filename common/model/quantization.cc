@@ -140,6 +140,11 @@ absl::Status FindQuantizedMatrices(const Checkpoint& checkpoint, ModelConfig* mo
           product.quantized = false;
           return;
         }
+        // Rows in turn: blocks of a GGUF file become floats, which can be put in order.
+        if (gguf && !product.turns.empty()) {
+          product.quantized = false;
+          return;
+        }
         if (mxfp4 && (!product.fused || product.fused_by_rows)) {
           status.Update(absl::UnimplementedError(absl::StrCat(
               checkpoint.path(), ": found quant_method \"mxfp4\" for ", model->architecture,

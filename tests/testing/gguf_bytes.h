@@ -53,6 +53,9 @@ class GgufBytes {
   GgufBytes& Add(const std::string& key, const std::vector<int32_t>& values) {
     return AddNumbers(key, 5, values);
   }
+  GgufBytes& Add(const std::string& key, const std::vector<bool>& values) {
+    return AddNumbers(key, 7, std::vector<uint8_t>(values.begin(), values.end()));
+  }
   GgufBytes& Add(const std::string& key, const std::vector<float>& values) {
     return AddNumbers(key, 6, values);
   }

@@ -156,7 +156,9 @@ void RecurrenceRunner::GatedDelta(const CpuBatch& batch, const KvPool& kv,
   const float *decay = FloatsOf(args.decay, heads), *step_bias = FloatsOf(args.step_bias, heads);
   ForRuns(batch, kv, plane, units, [&](const StateRun& run, int64_t row, int64_t first_unit) {
     const int64_t head = first_unit / units, at = first_unit * kStateLanes;
-    const int64_t key_column = head / (heads / args.key_heads) * args.key_dim;
+    const int64_t key_head =
+        args.keys_in_turn ? head % args.key_heads : head / (heads / args.key_heads);
+    const int64_t key_column = key_head * args.key_dim;
     kernels_.gated_delta({.run = run,
                           .key_dim = args.key_dim,
                           .keys = RowsFrom(args.qkv, row, keys + key_column),

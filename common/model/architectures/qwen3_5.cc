@@ -1,6 +1,7 @@
 // Qwen3.5: the gated delta rule in three layers of four, attention with gates in the fourth; and
 // the same with experts, which Qwen3-Next has, too.
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/algorithm/container.h"
@@ -15,6 +16,10 @@ namespace baton::model {
 namespace {
 
 constexpr absl::string_view kExpertFfnKey = "moe_intermediate_size";
+// Written for GGUF files alone: value heads take key heads in turn; the delta rule's matrices are
+// apart, as Qwen3.5's are.
+constexpr absl::string_view kKeysInTurn = "linear_key_heads_in_turn";
+constexpr absl::string_view kMatricesApart = "linear_matrices_apart";
 
 absl::StatusOr<RecurrentSpec> DeltaOf(const JsonFields& config, const ModelConfig& model) {
   RecurrentSpec delta;
@@ -32,6 +37,7 @@ absl::StatusOr<RecurrentSpec> DeltaOf(const JsonFields& config, const ModelConfi
                                                       backend::kStateLanes, kLargestHeadDim, 128));
   BATON_ASSIGN_OR_RETURN(delta.key_dim, ReadMultiple(config, "linear_key_head_dim", 16,
                                                      backend::kMostStateDepth, 128));
+  BATON_ASSIGN_OR_RETURN(delta.keys_in_turn, config.Bool(kKeysInTurn, false));
   const int64_t d = model.hidden_dim;
   delta.in = {.parts = {{{"linear_attn.in_proj_qkv", "attn_qkv"}, delta.conv_width()},
                         {{"linear_attn.in_proj_z", "attn_gate"}, delta.width()}},
@@ -149,15 +155,18 @@ absl::StatusOr<ModelConfig> DescribeQwen35Moe(const JsonFields& config) {
 absl::StatusOr<ModelConfig> DescribeQwen3Next(const JsonFields& config) {
   BATON_ASSIGN_OR_RETURN(ModelConfig model,
                          Describe(config, {.head_dim = 256, .kv_heads = 2, .norm_eps = 1e-6}));
+  BATON_ASSIGN_OR_RETURN(const bool apart, config.Bool(kMatricesApart, false));
   for (LayerSpec& layer : model.layers) {
     auto* delta = std::get_if<RecurrentSpec>(&layer.sublayers[0].body);
     if (delta == nullptr) continue;
     // For each head of keys: its query and key, its values and their gates; and b, then a.
     const int64_t values = delta->heads / delta->key_heads;
-    delta->in.parts = {{{"linear_attn.in_proj_qkvz", nullptr}, delta->in.rows()}};
-    delta->in.turns = {delta->key_dim, delta->key_dim, values * delta->head_dim,
-                       values * delta->head_dim};
-    delta->steps.parts = {{{"linear_attn.in_proj_ba", nullptr}, delta->steps.rows()}};
+    if (!apart) {
+      delta->in.parts = {{{"linear_attn.in_proj_qkvz", "ssm_in"}, delta->in.rows()}};
+      delta->in.turns = {delta->key_dim, delta->key_dim, values * delta->head_dim,
+                         values * delta->head_dim};
+    }
+    delta->steps.parts = {{{"linear_attn.in_proj_ba", "ssm_ba"}, delta->steps.rows()}};
     delta->steps.turns = {values, values};
   }
   BATON_ASSIGN_OR_RETURN(const bool normalized, config.Bool("norm_topk_prob", true));
@@ -171,22 +180,82 @@ absl::StatusOr<ModelConfig> DescribeQwen3Next(const JsonFields& config) {
   return model;
 }
 
+// What all say of the delta rule.
+absl::Status AddDeltaGguf(GgufConfig& config) {
+  for (const auto& [key, field] : {std::pair("ssm.conv_kernel", "linear_conv_kernel_dim"),
+                                   {"ssm.group_count", "linear_num_key_heads"},
+                                   {"ssm.time_step_rank", "linear_num_value_heads"},
+                                   {"ssm.state_size", "linear_key_head_dim"}}) {
+    BATON_RETURN_IF_ERROR(config.CopyInteger(key, field));
+  }
+  BATON_ASSIGN_OR_RETURN(const auto width, config.Integer("ssm.inner_size"));
+  BATON_ASSIGN_OR_RETURN(const auto heads, config.Integer("ssm.time_step_rank"));
+  if (!width) return config.Missing("ssm.inner_size", "an integer");
+  if (heads.value_or(0) < 1 || *width % *heads != 0) {
+    return config.Unsupported("ssm.inner_size",
+                              absl::StrCat("found ", *width, ", expected a multiple of ",
+                                           heads.value_or(0), ", the heads of ssm.time_step_rank"));
+  }
+  config.AddJson("linear_value_head_dim", absl::StrCat(*width / *heads));
+  return config.CopyRecurrentLayers(kLinearAttention);
+}
+
+absl::Status AddExpertsGguf(GgufConfig& config) {
+  BATON_RETURN_IF_ERROR(config.CopyExperts("num_experts", kExpertFfnKey));
+  BATON_RETURN_IF_ERROR(
+      config.CopyInteger("expert_shared_feed_forward_length", "shared_expert_intermediate_size"));
+  BATON_ASSIGN_OR_RETURN(const bool sigmoid, config.RoutesBySigmoid());
+  if (!sigmoid) return absl::OkStatus();
+  return config.Unsupported("expert_gating_func", "found a sigmoid, expected a softmax");
+}
+
+absl::Status AddQwen35Gguf(GgufConfig& config) {
+  config.AddJson(kKeysInTurn, "true");
+  BATON_RETURN_IF_ERROR(config.CheckRopeSections());
+  return AddDeltaGguf(config);
+}
+
+absl::Status AddQwen35MoeGguf(GgufConfig& config) {
+  BATON_RETURN_IF_ERROR(AddQwen35Gguf(config));
+  return AddExpertsGguf(config);
+}
+
+absl::Status AddQwen3NextGguf(GgufConfig& config) {
+  config.AddJson(kMatricesApart, config.HasTensor(".ssm_in.weight") ? "false" : "true");
+  BATON_RETURN_IF_ERROR(AddDeltaGguf(config));
+  return AddExpertsGguf(config);
+}
+
 }  // namespace
 
 const Architecture kQwen35 = {
     .name = "Qwen3_5ForCausalLM",
     .model_type = "qwen3_5_text",
     .describe = DescribeQwen35,
+    .gguf = "qwen35",
+    .gguf_partial_rotary = true,
+    .gguf_drafts = true,
+    .add_gguf = AddQwen35Gguf,
 };
 const Architecture kQwen3Next = {
     .name = "Qwen3NextForCausalLM",
     .model_type = "qwen3_next",
     .describe = DescribeQwen3Next,
+    .gguf = "qwen3next",
+    .gguf_partial_rotary = true,
+    .gguf_drafts = true,
+    .gguf_experts = true,
+    .add_gguf = AddQwen3NextGguf,
 };
 const Architecture kQwen35Moe = {
     .name = "Qwen3_5MoeForCausalLM",
     .model_type = "qwen3_5_moe_text",
     .describe = DescribeQwen35Moe,
+    .gguf = "qwen35moe",
+    .gguf_partial_rotary = true,
+    .gguf_drafts = true,
+    .gguf_experts = true,
+    .add_gguf = AddQwen35MoeGguf,
 };
 
 }  // namespace baton::model

@@ -17,6 +17,7 @@ namespace baton::gguf {
 namespace {
 
 using ::baton::testing::GgufBytes;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -94,6 +95,10 @@ TEST_F(GgufTokenizerJsonTest, KnowsThePipelinesOfFamilies) {
   EXPECT_THAT(of("gpt-4o"), HasSubstr(R"(+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n)"));
   EXPECT_THAT(of("seed-coder"), HasSubstr(R"(| ?[^\\s\\p{L}\\p{N}\\r\\n]+|)"));
   EXPECT_EQ(of("glm4"), of("dbrx"));
+  // Qwen3.5: marks belong to words.
+  EXPECT_THAT(of("qwen35"),
+              AllOf(HasSubstr(R"([\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+)"),
+                    HasSubstr(R"("normalizer": {"type": "NFC"})")));
 }
 
 TEST_F(GgufTokenizerJsonTest, AddsBosAndEosAsAsked) {

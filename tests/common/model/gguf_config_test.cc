@@ -167,6 +167,67 @@ TEST(GgufConfigTest, HasAttentionWhereItHasKvHeads) {
               HasSubstr("granitehybrid.ssm.inner_size: found 20, expected a multiple of 8"));
 }
 
+// Qwen3.5's keys, with other sizes; of heads of 8 elements, two rotate.
+GgufBytes DeltaKeys(const std::string& architecture, uint32_t layers) {
+  const auto key = [&](const char* name) { return architecture + "." + name; };
+  return Keys(architecture, 1u, layers)
+      .Add(key("attention.key_length"), 8u)
+      .Add(key("rope.dimension_count"), 2u)
+      .Add(key("ssm.conv_kernel"), 4u)
+      .Add(key("ssm.state_size"), 16u)
+      .Add(key("ssm.group_count"), 2u)
+      .Add(key("ssm.time_step_rank"), 4u);
+}
+
+TEST(GgufConfigTest, HasTheDeltaRuleInMostLayers) {
+  const auto qwen = [] { return DeltaKeys("qwen35", 4).Add("qwen35.ssm.inner_size", 64u); };
+  EXPECT_THAT(
+      Config(qwen()
+                 .Add("qwen35.full_attention_interval", 2u)
+                 .Add("qwen35.rope.dimension_sections", std::vector<int32_t>{11, 11, 10, 0})),
+      AllOf(HasSubstr("Qwen3_5ForCausalLM"), HasSubstr(R"("full_attention_interval": 2)"),
+            HasSubstr(R"("linear_num_key_heads": 2)"), HasSubstr(R"("linear_num_value_heads": 4)"),
+            HasSubstr(R"("linear_key_head_dim": 16)"), HasSubstr(R"("linear_value_head_dim": 16)"),
+            HasSubstr(R"("linear_key_heads_in_turn": true)"), Not(HasSubstr("layer_types"))));
+  // The last layers are for speculation.
+  const auto drafts = [&](uint32_t count, const std::vector<bool>& recurrent) {
+    return Config(qwen()
+                      .Add("qwen35.nextn_predict_layers", count)
+                      .Add("qwen35.full_attention_interval", 4u)
+                      .Add("qwen35.attention.recurrent_layers", recurrent));
+  };
+  EXPECT_THAT(drafts(1, {true, false, true, false}),
+              AllOf(HasSubstr(R"("num_hidden_layers": 3)"), Not(HasSubstr("interval")),
+                    HasSubstr(R"("layer_types": ["linear_attention", "full_attention", )"
+                              R"("linear_attention"])")));
+  EXPECT_THAT(drafts(1, {true, false, true}),
+              HasSubstr("qwen35.attention.recurrent_layers: found 3 entries, expected 4"));
+  EXPECT_THAT(drafts(4, {true, false, true, false}),
+              HasSubstr("qwen35.nextn_predict_layers: found 4, expected fewer than 4"));
+  EXPECT_THAT(
+      Config(qwen().Add("qwen35.rope.dimension_sections", std::vector<int32_t>{0, 11, 10, 8})),
+      HasSubstr("qwen35.rope.dimension_sections: found none of the first three sections for pair "
+                "0 of 1, expected one"));
+  EXPECT_THAT(Config(DeltaKeys("qwen35", 4)), HasSubstr("qwen35.ssm.inner_size: found nothing"));
+  EXPECT_THAT(Config(DeltaKeys("qwen35", 4).Add("qwen35.ssm.inner_size", 66u)),
+              HasSubstr("qwen35.ssm.inner_size: found 66, expected a multiple of 4"));
+  // With experts; the matrices of Qwen3-Next are apart, or as in safetensors files.
+  const auto next = [](const char* matrix) {
+    return Config(DeltaKeys("qwen3next", 4)
+                      .Add("qwen3next.ssm.inner_size", 64u)
+                      .Add("qwen3next.expert_count", 8u)
+                      .Add("qwen3next.expert_used_count", 2u)
+                      .Add("qwen3next.expert_feed_forward_length", 4u)
+                      .Add("qwen3next.expert_shared_feed_forward_length", 20u)
+                      .AddTensor(matrix, {8, 1}, 0, std::string(32, 0)));
+  };
+  EXPECT_THAT(next("blk.0.attn_qkv.weight"),
+              AllOf(HasSubstr("Qwen3NextForCausalLM"), HasSubstr(R"("num_experts": 8)"),
+                    HasSubstr(R"("shared_expert_intermediate_size": 20)"),
+                    HasSubstr(R"("linear_matrices_apart": true)")));
+  EXPECT_THAT(next("blk.0.ssm_in.weight"), HasSubstr(R"("linear_matrices_apart": false)"));
+}
+
 // DeepSeek-V2-Lite's keys, with other sizes.
 GgufBytes LatentKeys(uint32_t experts) {
   return Keys("deepseek2")

@@ -20,8 +20,8 @@ struct GgufCase {
   const char* file;
   const char* directory;
   // What may differ: on a device of 16 bits the embedding, which a directory in float32 keeps; and
-  // Llama 3's frequencies, which the file has as float32 factors, or Mamba's decays, of which the
-  // directory has the logarithms.
+  // Llama 3's frequencies, which the file has as float32 factors, or Mamba's and the delta rule's
+  // decays, of which the directory has the logarithms.
   bool rounds_embedding = false;
   bool rounds_floats = false;
 };
@@ -58,7 +58,8 @@ TEST_P(GgufModelTest, LogitsAreThoseOfTheDirectory) {
 }
 
 std::string GgufTestName(std::string name) {
-  std::replace(name.begin(), name.end(), '-', '_');
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c == '-' || c == '.'; }, '_');
   return name;
 }
 
@@ -128,19 +129,25 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     Recurrent, GgufModelTest,
-    ::testing::Combine(::testing::Values(GgufCase{"tiny-lfm2-f32", "tiny-lfm2-wide"},
-                                         GgufCase{"tiny-lfm2-q8_0", "tiny-lfm2-q8_0-float", true},
-                                         GgufCase{"tiny-lfm2-q4_k", "tiny-lfm2-q4_k-float"},
-                                         GgufCase{"tiny-lfm2-moe-f32", "tiny-lfm2-moe-wide"},
-                                         GgufCase{"tiny-lfm2-moe-q4_0", "tiny-lfm2-moe-q4_0-float",
-                                                  true},
-                                         GgufCase{"tiny-granite-hybrid-f32",
-                                                  "tiny-granite-hybrid-wide", false, true},
-                                         GgufCase{"tiny-granite-hybrid-q8_0",
-                                                  "tiny-granite-hybrid-q8_0-float", true, true},
-                                         GgufCase{"tiny-granite-hybrid-dense-same",
-                                                  "tiny-granite-hybrid-wide-dense", false, true}),
-                       ::testing::ValuesIn(baton::testing::RecurrentDevices())),
+    ::testing::Combine(
+        ::testing::Values(
+            GgufCase{"tiny-lfm2-f32", "tiny-lfm2-wide"},
+            GgufCase{"tiny-lfm2-q8_0", "tiny-lfm2-q8_0-float", true},
+            GgufCase{"tiny-lfm2-q4_k", "tiny-lfm2-q4_k-float"},
+            GgufCase{"tiny-lfm2-moe-f32", "tiny-lfm2-moe-wide"},
+            GgufCase{"tiny-lfm2-moe-q4_0", "tiny-lfm2-moe-q4_0-float", true},
+            GgufCase{"tiny-granite-hybrid-f32", "tiny-granite-hybrid-wide", false, true},
+            GgufCase{"tiny-granite-hybrid-q8_0", "tiny-granite-hybrid-q8_0-float", true, true},
+            GgufCase{"tiny-granite-hybrid-dense-same", "tiny-granite-hybrid-wide-dense", false,
+                     true},
+            GgufCase{"tiny-qwen3.5-f32", "tiny-qwen3.5-wide", false, true},
+            GgufCase{"tiny-qwen3.5-q8_0", "tiny-qwen3.5-q8_0-float", true, true},
+            GgufCase{"tiny-qwen3.5-q4_k", "tiny-qwen3.5-q4_k-float", true, true},
+            GgufCase{"tiny-qwen3.5-moe-f32", "tiny-qwen3.5-moe-wide", false, true},
+            GgufCase{"tiny-qwen3.5-moe-q4_0", "tiny-qwen3.5-moe-q4_0-float", true, true},
+            GgufCase{"tiny-qwen3-next-f32", "tiny-qwen3-next-wide", false, true},
+            GgufCase{"tiny-qwen3-next-q8_0", "tiny-qwen3-next-q8_0-float", true, true}),
+        ::testing::ValuesIn(baton::testing::RecurrentDevices())),
     [](const auto& info) {
       return GgufTestName(std::get<0>(info.param).file) + "_" + std::get<1>(info.param).name;
     });
