@@ -7,8 +7,8 @@
 //
 // The transfer is real (GrpcKvSender to PrefillCall). Prefill is a timer: steps of up to 2,048
 // tokens whose layers take equal times, each sent when its time is over, as the prefill worker's
-// loop does; or, for comparison, all layers after the last one. The KV has the shape of
-// Qwen2.5-0.5B.
+// loop does; or, for comparison, all layers after the last one. The state of recurrent layers is
+// sent once, each piece of it when the last step has computed the layers that it belongs to.
 #include <grpcpp/grpcpp.h>
 
 #include <CLI/CLI.hpp>
@@ -51,9 +51,34 @@ struct Job {
   bool ordered = true;   // by a LinkSchedule
 };
 
-const KvShape* the_shape = &kKvShapes[1];  // of both processes
-kv::KvLayout Layout() { return LayoutOf(*the_shape); }
+kv::KvLayout the_layout = LayoutOf(kKvShapes[1]);  // of both processes
+const kv::KvLayout& Layout() { return the_layout; }
+int ModelLayers() {
+  return Layout().attention_layers() * (Layout().recurrent() ? kLayersPerAttention : 1);
+}
 int Blocks(int tokens) { return tokens / Layout().block_tokens; }
+// Those of the state behind `tokens` tokens.
+int64_t StateBytes() { return Layout().state_pieces() * Layout().ChunkBytes(); }
+int64_t KvBytes(int tokens) {
+  return Layout().attention_layers() * Layout().ChunkBytes() * Blocks(tokens);
+}
+int PageCount(int tokens) {
+  const kv::KvPages pages = Layout().Pages();
+  return Blocks(tokens) * pages.full_tables + pages.window_tables;
+}
+// [table][block]: a page for each block and, behind them, those of the state, which only the last
+// block has.
+std::vector<int32_t> PagesOf(int tokens) {
+  const kv::KvPages pages = Layout().Pages();
+  const auto blocks = static_cast<size_t>(Blocks(tokens));
+  std::vector<int32_t> found(blocks * static_cast<size_t>(pages.tables()), -1);
+  const size_t full = blocks * static_cast<size_t>(pages.full_tables);
+  std::iota(found.begin(), found.begin() + static_cast<int64_t>(full), 0);
+  for (int table = 0; table < pages.window_tables; ++table) {
+    found[full + static_cast<size_t>(table + 1) * blocks - 1] = static_cast<int32_t>(full) + table;
+  }
+  return found;
+}
 // The same for both processes: they share the machine's clock.
 double NowMs() {
   return std::chrono::duration<double, std::milli>(
@@ -64,8 +89,8 @@ double NowMs() {
 class Sender final : public internal::v1::PrefillService::WithRawCallbackMethod_Prefill<
                          internal::v1::PrefillService::Service> {
  public:
-  // All blocks are one: what they hold is not looked at.
-  Sender() : memory_(MakePool(Layout().BlockBytes())) {}
+  // All pages are one: what they hold is not looked at.
+  Sender() : memory_(MakePool(Layout().PageBytes())) {}
   ~Sender() override {
     absl::MutexLock lock(&mutex_);
     for (std::thread& thread : threads_) thread.join();
@@ -93,9 +118,8 @@ class Sender final : public internal::v1::PrefillService::WithRawCallbackMethod_
 
  private:
   static void Compute(const Job& job, transfer::GrpcKvSender& sender) {
-    const int layers = Layout().layers;
-    const auto pin = std::make_shared<const transfer::PinnedBlocks>(
-        std::vector<kv::BlockId>(static_cast<size_t>(Blocks(job.tokens)), 0), [] {});
+    const int layers = ModelLayers();
+    const auto pin = std::make_shared<const transfer::PinnedBlocks>(PagesOf(job.tokens), [] {});
     sender.SendAccepted(Blocks(job.tokens), 0);
     const double begin_ms = NowMs();
     const absl::Time begin = absl::Now();
@@ -106,18 +130,38 @@ class Sender final : public internal::v1::PrefillService::WithRawCallbackMethod_
           const double tokens = first + static_cast<double>(count) * (layer + 1) / layers;
           absl::SleepFor(begin + absl::Seconds(tokens / job.tokens_per_s) - absl::Now());
         }
-        if (!job.after) sender.SendLayer(layer, Blocks(first), Blocks(count), pin, nullptr);
+        if (job.after) continue;
+        SendLayer(layer, Blocks(first), Blocks(count), first + count == job.tokens, pin, sender);
       }
     }
     const double end_ms = NowMs();
     if (job.after) {
       for (int layer = 0; layer < layers; ++layer) {
-        sender.SendLayer(layer, 0, Blocks(job.tokens), pin, nullptr);
+        SendLayer(layer, 0, Blocks(job.tokens), true, pin, sender);
       }
     }
     sender.SendFirstToken(1, {});
     sender.SendCommit(end_ms, end_ms - begin_ms);
     sender.Finish(absl::OkStatus());
+  }
+
+  // What a layer of the model has written: KV or, in the last step, pieces of the state.
+  static void SendLayer(int layer, int first_block, int blocks, bool last,
+                        const std::shared_ptr<const transfer::PinnedBlocks>& pin,
+                        transfer::GrpcKvSender& sender) {
+    const int group = Layout().recurrent() ? kLayersPerAttention : 1;
+    if (layer % group == group - 1) {
+      sender.SendLayer(layer / group, first_block, blocks, pin, nullptr);
+      return;
+    }
+    if (!last) return;
+    static const std::vector<int>& behind = *new std::vector<int>(Layout().Pages().pieces_behind);
+    const int recurrent = layer - layer / group;
+    for (int piece = recurrent == 0 ? 0 : behind[static_cast<size_t>(recurrent) - 1];
+         piece < behind[static_cast<size_t>(recurrent)]; ++piece) {
+      sender.SendLayer(Layout().attention_layers() + piece, first_block + blocks - 1, 1, pin,
+                       nullptr);
+    }
   }
 
   std::vector<std::byte> memory_;
@@ -129,9 +173,11 @@ class Sender final : public internal::v1::PrefillService::WithRawCallbackMethod_
 
 class Receiver {
  public:
-  explicit Receiver(const std::string& address) : channel_(MakeChannel(address, kTransferChannel)) {
-    memory_ = MakePool(Layout().BlockBytes() * Blocks(kMostTokens));
-  }
+  // For prompts of so many tokens at most.
+  Receiver(const std::string& address, int tokens)
+      : channel_(MakeChannel(address, kTransferChannel)),
+        pages_(PageCount(tokens)),
+        memory_(MakePool(Layout().PageBytes() * pages_)) {}
 
   struct Transfer {
     double begin_ms = 0, end_ms = 0, prefill_end_ms = 0, prefill_ms = 0;
@@ -147,9 +193,8 @@ class Receiver {
     }
     transfer::TransferPlan plan;
     plan.layout = Layout();
-    plan.pool = PoolAt(memory_.data(), plan.layout, Blocks(kMostTokens));
-    plan.blocks.resize(static_cast<size_t>(Blocks(job.tokens)));
-    std::iota(plan.blocks.begin(), plan.blocks.end(), 0);
+    plan.pool = PoolAt(memory_.data(), plan.layout, pages_);
+    plan.blocks = PagesOf(job.tokens);
     plan.token_count = 2;
     plan.link = meter_->Begin({"sender", 1});
     transfer::PrefillEvents events;
@@ -186,6 +231,7 @@ class Receiver {
   const std::shared_ptr<grpc::Channel> channel_;
   std::shared_ptr<transfer::LinkMeter> meter_ =
       std::make_shared<transfer::LinkMeter>(Clock::Real());
+  const int pages_;
   std::vector<std::byte> memory_;
 };
 
@@ -221,14 +267,17 @@ void ReportExposed(Receiver& receiver, const Options& options) {
       for (int i = 0; i < options.rounds; ++i) {
         after.push_back(receiver.Run({tokens, rate, true})->exposed_ms());
       }
-      const kv::KvLayout layout = Layout();
-      const double bytes_per_ms = options.gbit * 1e9 / 8 / 1000;
-      const double transfer_ms =
-          static_cast<double>(layout.BlockBytes()) * Blocks(tokens) / bytes_per_ms;
+      const auto in_ms = [&](int64_t bytes) {
+        return static_cast<double>(bytes) / (options.gbit * 1e9 / 8 / 1000);
+      };
+      const double transfer_ms = in_ms(KvBytes(tokens) + StateBytes());
       const int last_step = (tokens - 1) % kStepTokens + 1;
-      const double layer_ms =
-          static_cast<double>(layout.ChunkBytes()) * Blocks(last_step) / bytes_per_ms;
-      const double bound = layer_ms + std::max(0.0, transfer_ms - Median(prefill));
+      const double layer_ms = in_ms(Layout().ChunkBytes() * Blocks(last_step));
+      // What crosses during the last step: its own KV and the state.
+      const double last_ms = in_ms(KvBytes(last_step) + StateBytes());
+      const double last_step_ms = Median(prefill) * last_step / tokens;
+      const double bound =
+          layer_ms + std::max({0.0, transfer_ms - Median(prefill), last_ms - last_step_ms});
       std::printf(
           "| %g Gbit/s | %d | %.0f ms | %.1f ms | %.1f ms | %.1f ms | %.2f | %.1f ms | %s |\n",
           options.gbit, tokens, Median(prefill), transfer_ms, bound, Median(exposed),
@@ -274,7 +323,9 @@ void ReportFairness(Receiver& receiver, const Options& options) {
 void Main(const Options& options) {
   KeepFreedMemory();
   if (options.listen.empty()) {
-    Receiver receiver(options.address);
+    const int most = *std::max_element(options.tokens.begin(), options.tokens.end());
+    Receiver receiver(options.address,
+                      std::max(options.fairness ? kMostTokens : kStepTokens, most));
     receiver.Run({kStepTokens, 0});  // connects
     if (options.fairness) ReportFairness(receiver, options);
     ReportExposed(receiver, options);
@@ -304,12 +355,20 @@ int main(int argc, char** argv) {
   app.add_option("--rounds", options.rounds);
   app.add_flag("--fairness,!--no-fairness", options.fairness, "A short prompt beside a long one");
   std::string layout = "0.5b";
-  app.add_option("--layout", layout, "Shape of the KV: demo, 0.5b, 1.5b, 7b; of both processes")
-      ->check(CLI::IsMember({"demo", "0.5b", "1.5b", "7b"}));
+  namespace benchmarks = baton::benchmarks;
+  std::vector<std::string> layouts = {benchmarks::kRecurrentShape.name,
+                                      benchmarks::kRecurrentShapeInFull.name};
+  for (const benchmarks::KvShape& shape : benchmarks::kKvShapes) layouts.emplace_back(shape.name);
+  app.add_option("--layout", layout, "Shape of the KV, of both processes")
+      ->check(CLI::IsMember(layouts));
   CLI11_PARSE(app, argc, argv);
-  for (const baton::benchmarks::KvShape& shape : baton::benchmarks::kKvShapes) {
-    if (layout == shape.name) baton::benchmarks::the_shape = &shape;
+  for (const benchmarks::KvShape& shape : benchmarks::kKvShapes) {
+    if (layout == shape.name) benchmarks::the_layout = LayoutOf(shape);
   }
-  baton::benchmarks::Main(options);
+  if (layout == layouts[0]) benchmarks::the_layout = benchmarks::RecurrentLayout();
+  if (layout == layouts[1]) {
+    benchmarks::the_layout = LayoutOf(benchmarks::kRecurrentShapeInFull);
+  }
+  benchmarks::Main(options);
   return 0;
 }

@@ -19,12 +19,25 @@ inline constexpr KvShape kKvShapes[] = {{"demo", 4, 2, 64},    // models/demo
                                         {"0.5b", 24, 2, 64},   // Qwen2.5-0.5B
                                         {"1.5b", 28, 2, 128},  // Qwen2.5-1.5B
                                         {"7b", 28, 4, 128}};   // Qwen2.5-7B
+// Qwen3.5-9B, where every fourth layer attends and the others have the gated delta rule; and the
+// same with attention in all of its layers.
+inline constexpr KvShape kRecurrentShape = {"9b-recurrent", 8, 4, 256};
+inline constexpr KvShape kRecurrentShapeInFull = {"9b-full", 32, 4, 256};
+inline constexpr int kLayersPerAttention = 4;
 
 inline kv::KvLayout LayoutOf(const KvShape& shape) {
   kv::KvLayout layout;
   layout.layers = shape.layers;
   layout.kv_heads = shape.kv_heads;
   layout.head_dim = shape.head_dim;
+  return layout;
+}
+
+inline kv::KvLayout RecurrentLayout() {
+  kv::KvLayout layout = LayoutOf(kRecurrentShape);
+  const std::vector<kv::StateShape> state = {{.lanes = 8192, .depth = 3},
+                                             {.lanes = 32 * 128, .depth = 128}};
+  layout.AddStates({static_cast<size_t>(layout.layers * (kLayersPerAttention - 1)), state});
   return layout;
 }
 
@@ -35,6 +48,12 @@ inline backend::KvPool PoolAt(std::byte* base, const kv::KvLayout& layout, int b
   pool.block_stride_bytes = layout.BlockBytes();
   pool.layer_stride_bytes = layout.ChunkBytes();
   pool.block_count = blocks;
+  if (!layout.recurrent()) return pool;
+  const kv::KvPages pages = layout.Pages();
+  pool.block_stride_bytes = layout.PageBytes();
+  pool.tables = pages.tables();
+  pool.state_tables = pages.window_tables;
+  for (const auto [table, slot] : pages.places) pool.places.push_back({table, slot});
   return pool;
 }
 
