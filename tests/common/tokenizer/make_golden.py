@@ -30,6 +30,8 @@ LLAMA3_PATTERN = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 QWEN2_PATTERN = LLAMA3_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
+# Marks belong to words.
+QWEN35_PATTERN = QWEN2_PATTERN.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]+", r"[^\s\p{L}\p{M}\p{N}]+")
 TEKKEN_PATTERN = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
@@ -411,12 +413,12 @@ def llama3(r):
     return tokenizer
 
 
-def qwen2(r):
+def qwen(r, pattern):
     tokenizer = Tokenizer(models.BPE(continuing_subword_prefix="", end_of_word_suffix=""))
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(QWEN2_PATTERN), behavior="isolated", invert=False),
+            pre_tokenizers.Split(Regex(pattern), behavior="isolated", invert=False),
             pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False),
         ]
     )
@@ -437,6 +439,14 @@ def qwen2(r):
         ]
     )
     return tokenizer
+
+
+def qwen2(r):
+    return qwen(r, QWEN2_PATTERN)
+
+
+def qwen35(r):
+    return qwen(r, QWEN35_PATTERN)
 
 
 def gpt2(r):
@@ -678,7 +688,7 @@ def words(r):
     return tokenizer
 
 
-FAMILIES = [llama3, qwen2, gpt2, tekken, smollm, phi4_mini, seed_oss, deepseek_v2, llama2, mistral, crossing,
+FAMILIES = [llama3, qwen2, qwen35, gpt2, tekken, smollm, phi4_mini, seed_oss, deepseek_v2, llama2, mistral, crossing,
             split_kinds, words]
 
 # --- Output -------------------------------------------------------------------------------------

@@ -162,11 +162,11 @@ TEST_P(GoldenTest, EqualsHuggingFace) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, GoldenTest,
-                         ::testing::Values("llama3", "qwen2", "gpt2", "tekken", "smollm",
-                                           "phi4_mini", "seed_oss", "llama2", "mistral", "crossing",
-                                           "split_kinds", "words", "llama3.gguf", "qwen2.gguf",
-                                           "gpt2.gguf", "tekken.gguf", "smollm.gguf",
-                                           "phi4_mini.gguf", "seed_oss.gguf"),
+                         ::testing::Values("llama3", "qwen2", "qwen35", "qwen35.gguf", "gpt2",
+                                           "tekken", "smollm", "phi4_mini", "seed_oss", "llama2",
+                                           "mistral", "crossing", "split_kinds", "words",
+                                           "llama3.gguf", "qwen2.gguf", "gpt2.gguf", "tekken.gguf",
+                                           "smollm.gguf", "phi4_mini.gguf", "seed_oss.gguf"),
                          [](const auto& info) {
                            return absl::StrReplaceAll(info.param, {{".", "_"}});
                          });
