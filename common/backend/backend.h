@@ -119,9 +119,16 @@ enum class GatedActivation : uint8_t {
   kGeluTanh,  // gelu(x) = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3)
   // gpt-oss: g / (1 + e^-1.702g) * (u + 1), with g the least of gate and 7 and u between -7 and 7.
   kClampedSwiglu,
+  // Nemotron-H: the larger of 0 and up, squared. There is no gate.
+  kSquaredRelu,
 };
 
-// out = activation(gate) * up * scale.
+// Columns of a product that become one of the result: gate and up, or up alone.
+constexpr int GatedParts(GatedActivation activation) {
+  return activation == GatedActivation::kSquaredRelu ? 1 : 2;
+}
+
+// out = activation(gate) * up * scale or, without a gate, activation(up) * scale.
 struct GatedArgs {
   GatedActivation activation = GatedActivation::kSilu;
   float scale = 1;  // a power of two, which keeps the result in the activation type's range
@@ -129,12 +136,12 @@ struct GatedArgs {
 
 // The matrices of one of a layer's experts.
 struct ExpertMatrices {
-  const PackedMatrix* gate_up = nullptr;  // [2f, d], gate first
+  const PackedMatrix* gate_up = nullptr;  // [parts f, d], gate first: GatedParts
   const PackedMatrix* down = nullptr;     // [d, f]
 };
 
 struct ExpertBiases {
-  const Buffer* gate_up = nullptr;  // f32 [experts, 2f], or none
+  const Buffer* gate_up = nullptr;  // f32 [experts, parts f], or none
   const Buffer* down = nullptr;     // f32 [experts, d], or none
 };
 
@@ -166,10 +173,10 @@ struct ExpertsArgs {
   ExpertRouting routing;
   const ExpertGroup* group = nullptr;  // of GroupExperts
   GatedArgs gating;
-  // Scratch, undefined afterwards. Input and result rows: ExpertScratch::For.
+  // Scratch, undefined afterwards. Input, gate_up and result rows: ExpertScratch::For.
   Tensor logits;        // f32 [rows, experts]
   Tensor inputs;        // [input rows, d], activation_dtype(); or none
-  Tensor gate_up_rows;  // f32 [input rows, 2f]; or none
+  Tensor gate_up_rows;  // f32 [gate_up rows, parts f]; or none
   Tensor gated;         // [result rows, f], activation_dtype()
   Tensor results;       // f32 [result rows, d]
   Tensor out;           // f32 [rows, d]
@@ -411,12 +418,12 @@ class Backend : public MatrixPacker {
   virtual void GateOutput(const OutputGateArgs& args) {
     BATON_CHECK(false) << "no recurrent layers";
   }
-  // out (activation dtype) [rows, f] of gate_up f32 [rows, 2f], gate first.
+  // out (activation dtype) [rows, f] of gate_up f32 [rows, parts f], gate first: GatedParts.
   virtual void Gate(const Tensor& gate_up, const GatedArgs& args, const Tensor& out) = 0;
-  // Whether MatMulGated uses its scratch, which else may be empty.
+  // Whether MatMulGated uses its scratch where there is a gate; else it may be empty.
   virtual bool needs_gate_up() const { return true; }
   // Gate of MatMul(x, gate_up), fused where the device can; with deterministic products it has the
-  // bits of the two calls. scratch: f32 [rows, 2f], undefined afterwards.
+  // bits of the two calls. scratch: f32 [rows, parts f], undefined afterwards.
   virtual void MatMulGated(const Tensor& x, const PackedMatrix& gate_up, const GatedArgs& args,
                            const Tensor& scratch, const Tensor& out) {
     MatMul(x, gate_up, nullptr, scratch);

@@ -23,14 +23,18 @@ struct ExpertRouting {
 inline constexpr int64_t kExpertRowsAtOnce = 2048;
 inline constexpr int64_t kFewExpertRows = 16;
 struct ExpertScratch {
-  int64_t inputs = 0;   // of inputs and gate_up_rows
+  int64_t inputs = 0;
+  int64_t gate_up = 0;  // of gate_up_rows
   int64_t results = 0;  // of gated and results
 
-  static ExpertScratch For(int64_t rows, int per_token, bool at_once) {
-    if (at_once) return {0, (rows < kExpertRowsAtOnce ? rows : kExpertRowsAtOnce) * per_token};
+  static ExpertScratch For(int64_t rows, int per_token, bool at_once, bool has_gate = true) {
+    if (at_once) {
+      const int64_t results = (rows < kExpertRowsAtOnce ? rows : kExpertRowsAtOnce) * per_token;
+      return {0, has_gate ? 0 : results, results};
+    }
     const int64_t of_few = (rows < kFewExpertRows ? rows : kFewExpertRows) * per_token;
     const int64_t each = rows > of_few ? rows : of_few;
-    return {each, each};
+    return {each, each, each};
   }
 };
 

@@ -168,9 +168,9 @@ Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_r
   const auto widen = [](Workspaces::Shape& shape, int64_t rows, int64_t cols) {
     if (rows * cols > shape.rows * shape.cols) shape = {rows, cols, shape.dtype};
   };
-  const auto add_mlp = [&](int64_t ffn) {
-    widen(gate_up, needs.gate_up ? max_rows : 0, 2 * ffn);
-    widen(gated, max_rows, ffn);
+  const auto add_mlp = [&](const MlpSpec& mlp) {
+    widen(gate_up, needs.gate_up || !mlp.has_gate() ? max_rows : 0, mlp.gate_up.rows());
+    widen(gated, max_rows, mlp.ffn_dim);
   };
   for (const LayerSpec& layer : config.layers) {
     for (const SublayerSpec& sublayer : layer.sublayers) {
@@ -191,16 +191,17 @@ Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_r
         steps = std::max(steps, recurrent->steps.rows());
         recurred = std::max(recurred, recurrent->width());
       } else if (const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body)) {
-        add_mlp(experts->shared.ffn_dim);
+        add_mlp(experts->shared);
         experts_count = std::max<int64_t>(experts_count, experts->count);
-        const auto scratch = backend::ExpertScratch::For(max_rows, experts->routing.per_token,
-                                                         needs.experts_at_once);
+        const auto scratch =
+            backend::ExpertScratch::For(max_rows, experts->routing.per_token, needs.experts_at_once,
+                                        experts->expert.has_gate());
         experts_rows.inputs = std::max(experts_rows.inputs, scratch.inputs);
         experts_rows.results = std::max(experts_rows.results, scratch.results);
-        widen(gate_up, scratch.inputs, 2 * int64_t{experts->expert.ffn_dim});
+        widen(gate_up, scratch.gate_up, experts->expert.gate_up.rows());
         widen(gated, scratch.results, experts->expert.ffn_dim);
       } else {
-        add_mlp(std::get<MlpSpec>(sublayer.body).ffn_dim);
+        add_mlp(std::get<MlpSpec>(sublayer.body));
       }
     }
   }

@@ -81,7 +81,7 @@ constexpr int64_t LogitStride(int64_t vocab_size) { return (vocab_size + 7) / 8 
 
 // What a backend says of the scratch of its operations.
 struct ScratchNeeds {
-  bool gate_up = true;           // Backend::needs_gate_up
+  bool gate_up = true;           // Backend::needs_gate_up; without a gate it is needed in any case
   bool experts_at_once = false;  // Backend::experts_at_once
 };
 
@@ -108,7 +108,7 @@ struct Workspaces {
   Shape q_up;       // f32 [rows, Hq (plain + rotated)], or no rows: LatentSpec
   Shape delta;      // f32 [rows, d]
   // The MLP that needs the most decides, experts (backend::ExpertScratch) included.
-  Shape gate_up;  // f32 [rows, 2 f], or no rows
+  Shape gate_up;  // f32 [rows, 2 f], without a gate [rows, f]; or no rows
   Shape gated;    // activation [rows, f]
   // No rows without experts.
   Shape expert_logits;   // f32 [rows, experts]

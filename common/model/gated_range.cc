@@ -73,12 +73,13 @@ void GatedRange::Add(const backend::QuantizedHostMatrix& part, backend::ThreadPo
                  [&](int64_t row, float* values) { backend::DequantizeRow(part, row, values); });
 }
 
-float GatedRange::Scale() const {
-  BATON_CHECK_EQ(squared_lengths_.size() % 2, 0);
-  const size_t rows = squared_lengths_.size() / 2;
+float GatedRange::Scale(bool has_gate) const {
+  BATON_CHECK(!has_gate || squared_lengths_.size() % 2 == 0);
+  const size_t rows = squared_lengths_.size() / (has_gate ? 2 : 1);
+  const size_t up = squared_lengths_.size() - rows;
   double largest = 0;
   for (size_t row = 0; row < rows; ++row) {
-    largest = std::max(largest, squared_lengths_[row] * squared_lengths_[rows + row]);
+    largest = std::max(largest, squared_lengths_[row] * squared_lengths_[up + row]);
   }
   const double bound = length_ * length_ * std::sqrt(largest);
   int shift = 0;

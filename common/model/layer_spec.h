@@ -170,15 +170,19 @@ struct RecurrentSpec {
   }
 };
 
-// down(activation(gate(x)) * up(x))
+// down(activation(gate(x)) * up(x)) or, with an activation that has no gate,
+// down(activation(up(x)))
 struct MlpSpec {
   int ffn_dim = 0;
   backend::GatedActivation activation = backend::GatedActivation::kSilu;
-  ProductSpec gate_up = {};  // gate, then up
+  ProductSpec gate_up = {};  // gate, then up; or up alone
   ProductSpec down = {};
+
+  int parts() const { return backend::GatedParts(activation); }
+  bool has_gate() const { return parts() == 2; }
 };
 
-// Of `count` gated MLPs, a router chooses those for each token that compute it (arXiv 1701.06538):
+// Of `count` MLPs, a router chooses those for each token that compute it (arXiv 1701.06538):
 //   shared(x) + the sum over the chosen e of weight_e(x) * expert_e(x); see backend::ExpertRouting
 struct ExpertsSpec {
   int count = 0;

@@ -241,7 +241,7 @@ void DecoderTransformer::Combine(int layer, const RecurrentSpec& spec,
 void DecoderTransformer::FeedForward(const MlpSpec& spec, const MlpWeights& weights, float scale,
                                      const Tensor& normed, const Rows& rows,
                                      const ProductWeights* result_gate) {
-  const Tensor gate_up = gate_up_.View(rows.count, 2 * int64_t{spec.ffn_dim});
+  const Tensor gate_up = gate_up_.View(rows.count, spec.gate_up.rows());
   const Tensor gated = gated_.View(rows.count, spec.ffn_dim);
   backend_.MatMulGated(normed, *weights.gate_up.matrix,
                        {.activation = spec.activation, .scale = scale}, gate_up, gated);
@@ -262,8 +262,8 @@ void DecoderTransformer::MixExperts(const ExpertsSpec& spec, const ExpertsWeight
     FeedForward(spec.shared, weights.shared, weights.scale, normed, rows,
                 weights.shared_gate.matrix != nullptr ? &weights.shared_gate : nullptr);
   }
-  const auto scratch =
-      backend::ExpertScratch::For(rows.count, spec.routing.per_token, backend_.experts_at_once());
+  const auto scratch = backend::ExpertScratch::For(
+      rows.count, spec.routing.per_token, backend_.experts_at_once(), spec.expert.has_gate());
   backend_.Experts({.x = normed,
                     .router = weights.router.get(),
                     .router_bias = weights.router_bias.get(),
@@ -273,7 +273,7 @@ void DecoderTransformer::MixExperts(const ExpertsSpec& spec, const ExpertsWeight
                     .gating = {.activation = spec.expert.activation, .scale = weights.scale},
                     .logits = expert_logits_.View(rows.count, spec.count),
                     .inputs = expert_inputs_.View(scratch.inputs, d),
-                    .gate_up_rows = gate_up_.View(scratch.inputs, 2 * ffn),
+                    .gate_up_rows = gate_up_.View(scratch.gate_up, spec.expert.gate_up.rows()),
                     .gated = gated_.View(scratch.results, ffn),
                     .results = expert_results_.View(scratch.results, d),
                     .out = delta_.View(rows.count, d),

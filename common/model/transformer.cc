@@ -17,6 +17,20 @@ namespace baton::model {
 
 using backend::Tensor;
 
+namespace {
+
+// The last layer that leaves KV or a state; those behind it may have MLPs alone.
+size_t LastMixer(const std::vector<LayerSpec>& layers) {
+  for (size_t layer = layers.size(); layer-- > 0;) {
+    if (layers[layer].attention_or_null() != nullptr || layers[layer].recurrence() != nullptr) {
+      return layer;
+    }
+  }
+  return layers.size();
+}
+
+}  // namespace
+
 absl::Status DecoderTransformer::Load(const Checkpoint& checkpoint) {
   BATON_ASSIGN_OR_RETURN(weights_, LoadWeights(checkpoint, config_, options_.progress, backend_,
                                                options_.experts_on_host));
@@ -42,7 +56,7 @@ void DecoderTransformer::TuneProducts() {
   };
   const Tensor normed = normed_.View(rows, d), delta = delta_.View(rows, d);
   const auto add_mlp = [&](const MlpSpec& mlp, const MlpWeights& of) {
-    add(normed, of.gate_up, gate_up_.View(rows, 2 * int64_t{mlp.ffn_dim}));
+    add(normed, of.gate_up, gate_up_.View(rows, mlp.gate_up.rows()));
     add(gated_.View(rows, mlp.ffn_dim), of.down, delta);
   };
   for (size_t layer = 0; layer < config_.layers.size(); ++layer) {
@@ -185,12 +199,12 @@ void DecoderTransformer::Enqueue(const backend::RaggedBatch& batch, const backen
   } else {
     backend_.EmbedPacked(*rows.batch, *weights_.lm_head, config_.embedding_scale, rows.residual);
   }
-  const int layer_count = static_cast<int>(config_.layers.size());
+  const size_t last_mixer = LastMixer(config_.layers);
   int kv_layer = 0, state_layer = 0;
   Pending pending;
-  for (int layer = 0; layer < layer_count; ++layer) {
-    const LayerSpec& spec = config_.layers[static_cast<size_t>(layer)];
-    const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
+  for (size_t layer = 0; layer < config_.layers.size(); ++layer) {
+    const LayerSpec& spec = config_.layers[layer];
+    const LayerWeights& weights = weights_.layers[layer];
     for (size_t i = 0; i < spec.sublayers.size(); ++i) {
       const SublayerSpec& sublayer = spec.sublayers[i];
       const SublayerWeights& of = weights.sublayers[i];
@@ -205,8 +219,8 @@ void DecoderTransformer::Enqueue(const backend::RaggedBatch& batch, const backen
         MixExperts(*experts, std::get<ExpertsWeights>(of.body), normed, rows);
         continue;
       }
-      // Behind the last layer's KV or state, only the logit rows are used.
-      const bool last = layer + 1 == layer_count;
+      // Behind the last KV or state, only the logit rows are used.
+      const bool last = layer == last_mixer;
       if (const auto* recurrent = std::get_if<RecurrentSpec>(&sublayer.body)) {
         Recur(state_layer, *recurrent, std::get<RecurrentWeights>(of.body), normed, rows, pool);
         if (observer != nullptr) observer->OnStateWritten(state_layer, backend_.RecordEvent());

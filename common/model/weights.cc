@@ -207,7 +207,7 @@ class LayerLoader {
     MlpWeights weights;
     std::optional<GatedRange> range = RangeOf(spec, norm_before);
     BATON_ASSIGN_OR_RETURN(weights.gate_up, Product(spec.gate_up, range ? &*range : nullptr));
-    if (range) weights.scale = range->Scale();
+    if (range) weights.scale = range->Scale(spec.has_gate());
     BATON_ASSIGN_OR_RETURN(weights.down, Product(spec.down));
     return weights;
   }
@@ -291,7 +291,7 @@ class LayerLoader {
       std::optional<GatedRange> range = RangeOf(spec.expert, norm_before);
       BATON_ASSIGN_OR_RETURN(weights.matrices.emplace_back(),
                              ExpertMatrix(gate_up, expert, spec.count, range ? &*range : nullptr));
-      if (range) weights.scale = std::min(weights.scale, range->Scale());
+      if (range) weights.scale = std::min(weights.scale, range->Scale(spec.expert.has_gate()));
       BATON_ASSIGN_OR_RETURN(weights.matrices.emplace_back(),
                              ExpertMatrix(down, expert, spec.count));
       matrices.push_back({.gate_up = weights.matrices[weights.matrices.size() - 2].get(),

@@ -381,11 +381,12 @@ void CpuBackend::Attention(const DeviceBatch& batch, const KvPool& pool,
 
 void CpuBackend::Gate(const Tensor& gate_up, const GatedArgs& args, const Tensor& out) {
   CheckF32(gate_up);
-  CheckShape(out, gate_up.rows, gate_up.cols / 2);
+  const int parts = GatedParts(args.activation);
+  CheckShape(gate_up, out.rows, parts * out.cols);
   ForRows(pool_, out.rows, out.cols, [&](int64_t row) {
     const float* gate = At<float>(gate_up, row);
-    kernels_.gate(gate, gate + out.cols, static_cast<Activation>(args.activation), args.scale,
-                  out.cols, ElementOf(out.dtype), RowOf(out, row));
+    kernels_.gate(gate, gate + (parts - 1) * out.cols, static_cast<Activation>(args.activation),
+                  args.scale, out.cols, ElementOf(out.dtype), RowOf(out, row));
   });
 }
 

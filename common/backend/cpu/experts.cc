@@ -118,10 +118,13 @@ void ExpertsRunner::RunTurns(const ExpertsArgs& args, int64_t places) {
     matmul_.Run(products_);
   };
   multiply(x, gate_up, &ExpertMatrices::gate_up, biases.gate_up);
+  const int parts = GatedParts(args.gating.activation);
+  BATON_CHECK_EQ(gate_up.cols, parts * gated.cols);
   ForRows(pool_, places, gated.cols, [&](int64_t place) {
     const float* gate = At<float>(gate_up, place);
-    kernels_.gate(gate, gate + gated.cols, static_cast<Activation>(args.gating.activation),
-                  args.gating.scale, gated.cols, ElementOf(gated.dtype), RowOf(gated, place));
+    kernels_.gate(gate, gate + (parts - 1) * gated.cols,
+                  static_cast<Activation>(args.gating.activation), args.gating.scale, gated.cols,
+                  ElementOf(gated.dtype), RowOf(gated, place));
   });
   multiply(gated, results, &ExpertMatrices::down, biases.down);
   ForRows(pool_, args.x.rows, results.cols * per_token, [&](int64_t row) {

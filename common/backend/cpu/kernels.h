@@ -150,7 +150,7 @@ struct NormRow {
 };
 
 // The values are those of GatedActivation.
-enum class Activation : uint8_t { kSilu, kGeluTanh, kClampedSwiglu };
+enum class Activation : uint8_t { kSilu, kGeluTanh, kClampedSwiglu, kSquaredRelu };
 
 // Some of a sequence's tokens, one after another, and some units of its state (recurrence.h), which
 // are [depth][kUnitLanes]. Each is read at `from` and left at `to`, which may be the same memory.
@@ -242,7 +242,7 @@ struct Kernels {
   void (*norm)(const NormRow& row) = nullptr;
   // Pairs (i, i + half) turned by cos[i], sin[i]; the rest as it is. In place.
   void (*rope)(float* head, const float* cosine, const float* sine, int half) = nullptr;
-  // y = activation(gate) * up * scale
+  // y = activation(gate) * up * scale; kSquaredRelu does not read gate
   void (*gate)(const float* gate, const float* up, Activation activation, float scale, int64_t n,
                Element element, void* y) = nullptr;
   // In place: x * scale, or cap * tanh(x * scale / cap) if cap is not 0.

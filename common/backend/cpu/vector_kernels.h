@@ -123,6 +123,12 @@ BATON_INLINE F32x16 ClampedSwiglu(F32x16 gate, F32x16 up) {
   return Mul(Div(g, Add(one, Exp(Mul(g, Set1(-1.702f))))), Add(u, one));
 }
 
+// A NaN stays one.
+BATON_INLINE F32x16 SquaredRelu(F32x16 x) {
+  const F32x16 positive = IfLess(x, Zero(), Zero(), x);
+  return Mul(positive, positive);
+}
+
 // gated(gate, up) of all.
 template <class Gated>
 BATON_INLINE void GateRow(const float* gate, const float* up, float scale, int64_t n,
@@ -151,6 +157,8 @@ void Gate(const float* gate, const float* up, Activation activation, float scale
     case Activation::kClampedSwiglu:
       return GateRow(gate, up, scale, n, element, y,
                      [](F32x16 g, F32x16 u) { return ClampedSwiglu(g, u); });
+    case Activation::kSquaredRelu:
+      return GateRow(up, up, scale, n, element, y, [](F32x16, F32x16 u) { return SquaredRelu(u); });
   }
 }
 

@@ -402,7 +402,7 @@ void CudaBackend::Attention(const DeviceBatch& batch, const KvPool& pool,
 void CudaBackend::MatMulGated(const Tensor& x, const PackedMatrix& gate_up, const GatedArgs& args,
                               const Tensor& scratch, const Tensor& out) {
   CheckRows(x, x.rows, gate_up.in_features());
-  CheckRows(out, x.rows, gate_up.out_features() / 2);
+  CheckRows(out, x.rows, gate_up.out_features() / GatedParts(args.activation));
   const bool fused = MultiplyGated(x, gate_up, args, out, activation_dtype_, products_ != nullptr,
                                    quantized_, stream_);
   if (!fused) Backend::MatMulGated(x, gate_up, args, scratch, out);

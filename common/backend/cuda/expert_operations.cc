@@ -88,12 +88,25 @@ void EnqueuePart(const ExpertsArgs& args, const Tensor& x, const Tensor& logits,
   gated.operands.x_rows = workspace.rows;
   down.operands.x = args.gated.data;
   down.operands.x_stride = args.gated.row_stride;
+  // Without a gate the product is stored by pair, and so is what is made of it.
+  const bool has_gate = GatedParts(args.gating.activation) == 2;
+  if (!has_gate) down.operands.x_rows = workspace.pairs;
   for (ExpertOperands* operands : {&gated.operands, &down.operands}) {
     operands->tiles = workspace.tiles;
     operands->tile_count = tile_count;
     operands->tile_rows = tile_rows;
   }
-  LaunchExpertMatMulGated(gated, dtype, stream);
+  if (has_gate) {
+    LaunchExpertMatMulGated(gated, dtype, stream);
+  } else {
+    LaunchExpertMatMul({.operands = gated.operands,
+                        .out = F32(args.gate_up_rows),
+                        .out_stride = args.gate_up_rows.row_stride,
+                        .out_rows = workspace.pairs},
+                       dtype, stream);
+    EnqueueGate(RowsOf(args.gate_up_rows, 0, pairs), args.gating, RowsOf(args.gated, 0, pairs),
+                stream);
+  }
   LaunchExpertMatMul(down, dtype, stream);
   LaunchSumExperts({.results = F32(args.results),
                     .result_stride = args.results.row_stride,
@@ -118,13 +131,14 @@ void EnqueueExperts(const ExpertsArgs& args, const int32_t* positions,
   BATON_CHECK(workspace.counts != nullptr) << "StepLimits' experts";
   BATON_CHECK(args.x.dtype == dtype && args.gated.dtype == dtype);
   BATON_CHECK_EQ(first.gate_up->in_features(), d);
-  BATON_CHECK_EQ(first.gate_up->out_features(), 2 * ffn);
+  BATON_CHECK_EQ(first.gate_up->out_features(), GatedParts(args.gating.activation) * ffn);
   BATON_CHECK_EQ(first.down->out_features(), d);
   BATON_CHECK_EQ(args.router->in_features(), d);
   BATON_CHECK_EQ(args.router->out_features(), experts);
   CheckRows(args.x, rows, d);
   CheckRows(args.out, rows, d);
   CheckRows(args.gated, scratch.results, ffn);
+  if (GatedParts(args.gating.activation) == 1) CheckRows(args.gate_up_rows, scratch.results, ffn);
   CheckRows(args.results, scratch.results, d);
   BATON_CHECK(args.logits.rows == rows && args.logits.cols == experts);
   const bool on_host = static_cast<const CudaExpertGroup&>(*args.group).on_host();

@@ -50,7 +50,7 @@ void EnqueueNorm(const NormArgs& args, Stream stream) {
 }
 
 void EnqueueGate(const Tensor& gate_up, const GatedArgs& args, const Tensor& out, Stream stream) {
-  CheckRows(gate_up, out.rows, 2 * out.cols);
+  CheckRows(gate_up, out.rows, GatedParts(args.activation) * out.cols);
   CheckRows(out, out.rows, out.cols);
   LaunchGate({.gate_up = F32(gate_up),
               .gate_up_stride = gate_up.row_stride,

@@ -1,3 +1,5 @@
+#include <iterator>
+
 #include "common/backend/cuda/kernels/elements.cuh"
 #include "common/backend/cuda/kernels/elementwise.h"
 #include "common/backend/cuda/kernels/soft_cap.cuh"
@@ -43,6 +45,12 @@ GatherKernel(GatherLaunch launch) {
   StoreUnit(x, launch.out + row * launch.out_stride + column);
 }
 
+// A NaN stays one.
+BATON_DEVICE float SquaredRelu(float up, const Gating& gating) {
+  const float positive = up < 0 ? 0.0f : up;
+  return Mul(Mul(positive, positive), gating.scale);
+}
+
 template <class OutRow, int kKind>
 BATON_KERNEL(kPassThreads)
 GateKernel(GateLaunch launch) {
@@ -54,8 +62,12 @@ GateKernel(GateLaunch launch) {
   float gate[kUnitElements], up[kUnitElements];
   const float* from = launch.gate_up + row * launch.gate_up_stride + column;
   LoadUnit(from, gate);
-  LoadUnit(from + launch.cols, up);
-  BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) { gate[i] = Gated(gate[i], up[i], gating); }
+  if (gating.kind == GateKind::kSquaredRelu) {
+    BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) gate[i] = SquaredRelu(gate[i], gating);
+  } else {
+    LoadUnit(from + launch.cols, up);
+    BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) gate[i] = Gated(gate[i], up[i], gating);
+  }
   OutRow::Store(
       gate, static_cast<typename OutRow::Stored*>(launch.out) + row * launch.out_stride + column);
 }
@@ -110,7 +122,8 @@ void LaunchGate(const GateLaunch& launch, DType out_dtype, int rows, Stream stre
   WithRowType(out_dtype, [&](auto out_row) {
     using OutRow = decltype(out_row);
     constexpr void (*kKernels[])(GateLaunch) = {&GateKernel<OutRow, 0>, &GateKernel<OutRow, 1>,
-                                                &GateKernel<OutRow, 2>};
+                                                &GateKernel<OutRow, 2>, &GateKernel<OutRow, 3>};
+    static_assert(std::size(kKernels) == kGateKinds);
     const auto kernel = kKernels[static_cast<int>(launch.gating.kind)];
     Launch(kernel, PassGrid(rows, launch.cols), kPassThreads, 0, stream, launch);
   });

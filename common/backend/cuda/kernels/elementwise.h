@@ -1,9 +1,9 @@
 // Kernels that pass over rows once, eight elements a thread: bound by memory, with nothing to share
 // between threads. A block takes kPassThreads units of one row.
 //
-// Bytes a row of n: Embed n of the table's elements read, 4 n written; Gate 8 n read, n of out's
-// written; GatherRows 4 n read and written; AddBias 4 n read and written, the bias from the cache;
-// ScaleLogits 4 n read and written.
+// Bytes a row of n: Embed n of the table's elements read, 4 n written; Gate 8 n read (without a
+// gate 4 n), n of out's written; GatherRows 4 n read and written; AddBias 4 n read and written, the
+// bias from the cache; ScaleLogits 4 n read and written.
 //
 // Pointers are multiples of 16 bytes; strides (in elements) and widths, but that of logits, are of
 // 8.
@@ -38,9 +38,9 @@ struct GatherLaunch {
 };
 void LaunchGather(const GatherLaunch& launch, DType table_dtype, int rows, Stream stream);
 
-// out = activation(gate) * up * scale.
+// out = activation(gate) * up * scale, or activation(up) * scale.
 struct GateLaunch {
-  const float* gate_up;  // [rows, 2 * cols], gate first
+  const float* gate_up;  // [rows, 2 * cols], gate first; kSquaredRelu: [rows, cols], up alone
   int64_t gate_up_stride;
   void* out;  // [rows, cols]
   int64_t out_stride;

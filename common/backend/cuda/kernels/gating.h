@@ -4,10 +4,12 @@
 
 namespace baton::backend::cuda {
 
-// activation(gate) * up * scale, for silu(x) = x / (1 + e^-x), gelu(x) = x / (1 + e^-2u) with
-// u = sqrt(2 / pi) (x + 0.044715 x^3): Hendrycks and Gimpel, arXiv 1606.08415; or gpt-oss's form of
-// SwiGLU, as backend.h says. Its GatedArgs for kernels, which do not include it.
-enum class GateKind : int { kSilu, kGeluTanh, kClampedSwiglu };
+// activation(gate) * up * scale or, without a gate, activation(up) * scale, for silu(x) = x / (1 +
+// e^-x), gelu(x) = x / (1 + e^-2u) with u = sqrt(2 / pi) (x + 0.044715 x^3): Hendrycks and Gimpel,
+// arXiv 1606.08415; or gpt-oss's form of SwiGLU, as backend.h says, or the squared ReLU. Its
+// GatedArgs for kernels, which do not include it.
+enum class GateKind : int { kSilu, kGeluTanh, kClampedSwiglu, kSquaredRelu };
+inline constexpr int kGateKinds = 4;
 struct Gating {
   GateKind kind = GateKind::kSilu;
   float scale = 1;

@@ -18,7 +18,10 @@ bool MultiplyGated(const Tensor& x, const PackedMatrix& gate_up, const GatedArgs
   const auto* quantized = dynamic_cast<const CudaQuantizedMatrix*>(&gate_up);
   // A library's products gate nothing, and are better from some number of rows on.
   const int64_t most_rows = quantized != nullptr ? kQuantizedRows : kRowTile;
-  if ((has_products && x.rows > most_rows) || out.dtype != dtype) return false;
+  if ((has_products && x.rows > most_rows) || out.dtype != dtype ||
+      GatedParts(args.activation) == 1) {
+    return false;
+  }
   if (x.rows == 0) return true;
   BATON_CHECK(x.dtype == dtype);
   BATON_CHECK_EQ(2 * out.cols, gate_up.out_features());

@@ -12,7 +12,8 @@ Gating GatingOf(const GatedArgs& args);
 
 // out [rows, f] = Gate of x [rows, k] times gate_up [2 f, k], a CudaMatrix or a
 // CudaQuantizedMatrix; f is a multiple of 8. False, enqueuing nothing, if out is not `dtype`, the
-// activation type, or a library multiplies so many rows (has_products).
+// activation type, a library multiplies so many rows (has_products), or there is no gate: what one
+// pass over the product costs is little beside its matrix of f rows, and no kernel is fused.
 bool MultiplyGated(const Tensor& x, const PackedMatrix& gate_up, const GatedArgs& args,
                    const Tensor& out, DType dtype, bool has_products,
                    const QuantizedWorkspaces& workspaces, Stream stream);

@@ -26,13 +26,16 @@ TEST_P(CpuExpertsTest, ARowHasTheBitsThatItHasAlone) {
       matrices.push_back(backend->Pack({{values.data(), DType::kF32, rows, cols}}).value());
       return matrices.back().get();
     };
+    const GatedArgs gating = {.activation = random.Int(0, 1) == 1 ? GatedActivation::kSilu
+                                                                  : GatedActivation::kSquaredRelu};
+    const int64_t columns = GatedParts(gating.activation) * f;
     std::vector<ExpertMatrices> each;
     for (int i = 0; i < experts; ++i) {
-      const PackedMatrix* const gate_up = pack(2 * f, d);
+      const PackedMatrix* const gate_up = pack(columns, d);
       each.push_back({gate_up, pack(d, f)});
     }
     const auto gate_up_bias =
-                   BufferOf(*backend, random.Floats(static_cast<size_t>(experts * 2 * f))),
+                   BufferOf(*backend, random.Floats(static_cast<size_t>(experts * columns))),
                down_bias = BufferOf(*backend, random.Floats(static_cast<size_t>(experts * d)));
     const bool biased = random.Int(0, 1) == 1;
     const auto group =
@@ -56,7 +59,7 @@ TEST_P(CpuExpertsTest, ARowHasTheBitsThatItHasAlone) {
       const auto run = [&](int64_t first, int64_t rows) {
         const auto scratch = ExpertScratch::For(rows, per_token, false);
         const Owned logits(DType::kF32, rows, experts), inputs(dtype, scratch.inputs, d),
-            gate_up(DType::kF32, scratch.inputs, 2 * f), gated(dtype, scratch.results, f),
+            gate_up(DType::kF32, scratch.gate_up, columns), gated(dtype, scratch.results, f),
             results(DType::kF32, scratch.results, d);
         std::vector<float> begin = shared.Values();
         begin.erase(begin.begin(), begin.begin() + first * d);
@@ -68,7 +71,7 @@ TEST_P(CpuExpertsTest, ARowHasTheBitsThatItHasAlone) {
                           .choice_bias = sigmoid ? choice_bias.get() : nullptr,
                           .routing = routing,
                           .group = group.get(),
-                          .gating = {},
+                          .gating = gating,
                           .logits = logits,
                           .inputs = inputs,
                           .gate_up_rows = gate_up,

@@ -158,6 +158,30 @@ TEST_P(VectorOpsTest, Gate) {
   }
 }
 
+TEST_P(VectorOpsTest, SquaredReluHasNoGate) {
+  Random random(1);
+  const int rows = 30, f = 1003;
+  const float inf = std::numeric_limits<float>::infinity();
+  std::vector<float> x = random.Floats(rows * f, 5);
+  x[0] = -200, x[1] = 200, x[2] = 0, x[3] = -0.0f, x[4] = -1e30f, x[5] = inf, x[6] = -inf;
+  x[7] = std::nanf("");
+  Owned in(DType::kF32, rows, f, x);
+  for (const float scale : {1.0f, 0.125f}) {
+    for (DType to : {DType::kF32, dtype_}) {
+      Owned out(to, rows, f);
+      backend_->Gate(in, {.activation = GatedActivation::kSquaredRelu, .scale = scale}, out);
+      const std::vector<float> got = out.Values();
+      EXPECT_TRUE(std::isnan(got[7])) << "the check of logits finds it";
+      EXPECT_EQ(got[5], inf);
+      for (int i = 0; i < rows * f; ++i) {
+        if (i == 5 || i == 7) continue;
+        const double positive = std::max(0.0, double{x[i]}), want = positive * positive * scale;
+        ASSERT_NEAR(got[i], want, Tolerance(to) * want) << x[i];
+      }
+    }
+  }
+}
+
 TEST_P(VectorOpsTest, ScaleLogits) {
   Random random(1);
   const int rows = 5, cols = 77;

@@ -446,18 +446,19 @@ TEST_P(BackendTest, GateOfAProductIsThatOfTheTwo) {
   for (int round = 0; round < Rounds(9); ++round) {
     const int64_t k = 8 * Int(1, 40), cols = 8 * Int(1, 30), rows = Int(1, round % 3 ? 40 : 140);
     const std::vector<float> gate = Floats(cols * k), up = Floats(cols * k);
-    const auto matrix = backend_
-                            ->Pack({HostMatrix{gate.data(), DType::kF32, cols, k},
-                                    {up.data(), DType::kF32, cols, k}})
-                            .value();
+    const GatedArgs args = {
+        Of({GatedActivation::kSilu, GatedActivation::kGeluTanh, GatedActivation::kSquaredRelu}),
+        Of({1.0f, 0.5f})};
+    const bool has_gate = GatedParts(args.activation) == 2;
+    std::vector<HostMatrix> parts = {{up.data(), DType::kF32, cols, k}};
+    if (has_gate) parts.insert(parts.begin(), {gate.data(), DType::kF32, cols, k});
+    const auto matrix = backend_->Pack(parts).value();
     const DeviceTensor x = With(activation(), rows, k, Floats(rows * k));
-    const DeviceTensor gate_up = Empty(DType::kF32, rows, 2 * cols);
+    const DeviceTensor gate_up = Empty(DType::kF32, rows, matrix->out_features());
     const DeviceTensor two = Empty(activation(), rows, cols), one = Empty(activation(), rows, cols);
     backend_->MatMul(x, *matrix, nullptr, gate_up);
-    const GatedArgs args = {Coin() ? GatedActivation::kSilu : GatedActivation::kGeluTanh,
-                            Of({1.0f, 0.5f})};
     backend_->Gate(gate_up, args, two);
-    const Tensor scratch = backend_->needs_gate_up() ? Tensor(gate_up) : Tensor();
+    const Tensor scratch = backend_->needs_gate_up() || !has_gate ? Tensor(gate_up) : Tensor();
     backend_->MatMulGated(x, *matrix, args, scratch, one);
     ASSERT_EQ(one.Get(), two.Get())
         << "round " << round << ": " << rows << " x " << k << " by " << cols;

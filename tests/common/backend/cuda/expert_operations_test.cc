@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "common/backend/cpu/convert.h"
 #include "tests/common/backend/cuda/expert_layer_test.h"
 
 namespace baton::backend::cuda {
@@ -32,12 +33,30 @@ class CudaExpertOperationsTest : public ExpertLayerTest {
     for (uint16_t& value : x_) value = static_cast<uint16_t>(0x3000 | (random_() & 0x8fff));
   }
 
+  // Experts without a gate, in place of the others, whose matrices it returns: up and down of each.
+  std::vector<std::vector<float>> UseExpertsWithoutGates() {
+    std::vector<std::vector<float>> values;
+    experts_.clear();
+    for (int i = 0; i < kExpertCount; ++i) {
+      values.push_back(Random(kInner * kWidth));
+      values.push_back(Random(kWidth * kInner));
+      matrices_.push_back(Pack(*backend_, values[values.size() - 2], kInner));
+      matrices_.push_back(Pack(*backend_, values.back(), kWidth));
+      experts_.push_back({matrices_[matrices_.size() - 2].get(), matrices_.back().get()});
+    }
+    gating_.activation = GatedActivation::kSquaredRelu;
+    group_ = backend_->GroupExperts(experts_, {}).value();
+    return values;
+  }
+
   // The results of some rows of x_, added to `shared` where it is not empty.
   std::vector<float> Run(int first, int rows, const ExpertRouting& routing,
                          const Buffer* choice_bias, const std::vector<float>& shared) {
-    const auto scratch = ExpertScratch::For(rows, kPerToken, true);
+    const bool has_gate = GatedParts(gating_.activation) == 2;
+    const auto scratch = ExpertScratch::For(rows, kPerToken, true, has_gate);
     const DeviceTensor x = Empty(rows, kWidth, DType::kF16),
                        logits = Empty(rows, kExpertCount, DType::kF32),
+                       up = Empty(scratch.gate_up, kInner, DType::kF32),
                        gated = Empty(scratch.results, kInner, DType::kF16),
                        results = Empty(scratch.results, kWidth, DType::kF32),
                        out = Empty(rows, kWidth, DType::kF32);
@@ -53,10 +72,10 @@ class CudaExpertOperationsTest : public ExpertLayerTest {
                        .choice_bias = choice_bias,
                        .routing = routing,
                        .group = group_.get(),
-                       .gating = {},
+                       .gating = gating_,
                        .logits = logits.tensor,
                        .inputs = {},
-                       .gate_up_rows = {},
+                       .gate_up_rows = has_gate ? Tensor() : up.tensor,
                        .gated = gated.tensor,
                        .results = results.tensor,
                        .out = out.tensor,
@@ -70,8 +89,53 @@ class CudaExpertOperationsTest : public ExpertLayerTest {
   std::vector<ExpertMatrices> experts_, host_experts_;
   std::unique_ptr<ExpertGroup> group_;
   std::unique_ptr<PackedMatrix> router_;
+  GatedArgs gating_;
   std::vector<uint16_t> x_;
 };
+
+// What comes of the products of a part's rows is by pair, in any order of the experts.
+TEST_F(CudaExpertOperationsTest, ExpertsWithoutAGateSquareWhatIsPositive) {
+  const std::vector<std::vector<float>> matrices = UseExpertsWithoutGates();
+  gating_.scale = 0.5f;
+  // A bias of the choice that leaves experts 0 and 2, with equal weights of sigmoids near 1.
+  const std::vector<float> bias = {10, 0, 10};
+  const auto choice = backend_->Allocate(bias.size() * sizeof(float)).value();
+  backend_->CopyToDevice(choice->data(), bias.data(), bias.size() * sizeof(float));
+  const std::vector<float> router(static_cast<size_t>(kExpertCount) * kWidth);
+  router_ = backend_->PackRouter({router.data(), DType::kF32, kExpertCount, kWidth}).value();
+  const ExpertRouting routing = {
+      .per_token = kPerToken, .normalized = true, .sigmoid = true, .scale = 2};
+  const std::vector<float> all = Run(0, kStepRows, routing, choice.get(), {});
+  for (const int row : {0, 1, static_cast<int>(kExpertRowsAtOnce), kStepRows - 1}) {
+    const std::vector<float> alone = Run(row, 1, routing, choice.get(), {});
+    EXPECT_EQ(
+        std::memcmp(alone.data(), &all[static_cast<size_t>(row) * kWidth], kWidth * sizeof(float)),
+        0)
+        << "row " << row;
+    std::vector<float> x(kWidth);
+    ConvertElements(&x_[static_cast<size_t>(row) * kWidth], DType::kF16, kWidth, DType::kF32,
+                    x.data());
+    std::vector<double> expected(kWidth), bounds(kWidth);
+    for (const size_t expert : {size_t{0}, size_t{2}}) {
+      for (size_t i = 0; i < kInner; ++i) {
+        double up = 0;
+        for (size_t k = 0; k < kWidth; ++k) {
+          up += double{matrices[expert * 2][i * kWidth + k]} * double{x[k]};
+        }
+        const double positive = std::max(0.0, up);
+        for (size_t column = 0; column < kWidth; ++column) {
+          const double part = double{matrices[expert * 2 + 1][column * kInner + i]} * positive *
+                              positive * double{gating_.scale};
+          expected[column] += part;
+          bounds[column] += std::fabs(part);
+        }
+      }
+    }
+    for (size_t column = 0; column < kWidth; ++column) {
+      EXPECT_NEAR(alone[column], expected[column], 8e-3 * bounds[column] + 1e-5) << column;
+    }
+  }
+}
 
 // More rows than are computed at once: the parts share no result, and each has its rows of what is
 // added to.

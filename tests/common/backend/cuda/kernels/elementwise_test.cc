@@ -63,16 +63,17 @@ TEST_F(CudaElementwiseTest, GateEqualsTheReference) {
   for (int round = 0; round < 90; ++round) {
     ChangeMachine();
     const DType dtype = AnyDType();
-    const Gating gating = {.kind = static_cast<GateKind>(Int(0, 2)),
+    const Gating gating = {.kind = static_cast<GateKind>(Int(0, kGateKinds - 1)),
                            .scale = std::ldexp(1.0f, Int(-4, 2))};
     const int cols = Width(), rows = Int(1, 7);
-    const int64_t in_stride = Stride(2 * cols), out_stride = Stride(cols);
+    const bool has_gate = gating.kind != GateKind::kSquaredRelu;
+    const int64_t in_stride = Stride(has_gate ? 2 * cols : cols), out_stride = Stride(cols);
     SCOPED_TRACE(::testing::Message() << "round " << round << ": " << rows << " x " << cols << ", "
                                       << Name(dtype) << ", gate " << static_cast<int>(gating.kind));
     DeviceArray<float> gate_up(static_cast<size_t>(rows * in_stride));
     DeviceArray<std::byte> out(static_cast<size_t>(rows * out_stride) * SizeOf(dtype));
     for (int row = 0; row < rows; ++row) {
-      for (int col = 0; col < 2 * cols; ++col) {
+      for (int col = 0; col < (has_gate ? 2 : 1) * cols; ++col) {
         gate_up[static_cast<size_t>(row * in_stride + col)] = Normal(Int(0, 9) == 0 ? 40 : 3);
       }
     }
@@ -93,6 +94,14 @@ TEST_F(CudaElementwiseTest, GateEqualsTheReference) {
           continue;
         }
         double gate = gate_up[static_cast<size_t>(row * in_stride + col)];
+        if (!has_gate) {
+          const double positive = std::max(0.0, gate);
+          const double expected = positive * positive * static_cast<double>(gating.scale);
+          ASSERT_NEAR(static_cast<double>(found), expected,
+                      (Precision(dtype) + 1e-6) * expected + 3e-8)
+              << gate;
+          continue;
+        }
         double up = gate_up[static_cast<size_t>(row * in_stride + col + cols)];
         double exponent = -gate;  // of e
         if (gating.kind == GateKind::kGeluTanh) {
@@ -189,6 +198,28 @@ TEST_F(CudaElementwiseTest, ClampedGateOfExtremes) {
   EXPECT_FLOAT_EQ(out[5], most * -6);
   EXPECT_TRUE(std::isnan(out[6]));
   EXPECT_EQ(out[7], 0);
+}
+
+TEST_F(CudaElementwiseTest, SquaredReluOfExtremes) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const DeviceArray<float> up(
+      std::vector<float>{infinity, -infinity, std::nanf(""), -1e30f, 1e30f, -0.0f, 3, 1e-30f});
+  DeviceArray<float> out(8);
+  LaunchGate({.gate_up = up.data(),
+              .gate_up_stride = 8,
+              .out = out.data(),
+              .out_stride = 8,
+              .cols = 8,
+              .gating = {.kind = GateKind::kSquaredRelu, .scale = 0.5f}},
+             DType::kF32, 1, nullptr);
+  EXPECT_EQ(out[0], infinity);
+  EXPECT_EQ(out[1], 0);
+  EXPECT_TRUE(std::isnan(out[2]));
+  EXPECT_EQ(out[3], 0);
+  EXPECT_EQ(out[4], infinity);
+  EXPECT_EQ(out[5], 0);
+  EXPECT_EQ(out[6], 4.5f);
+  EXPECT_EQ(out[7], 0) << "below float32";
 }
 
 // Rows whose last columns are fewer than a thread's, as a vocabulary's may be.
