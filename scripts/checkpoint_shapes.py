@@ -37,6 +37,7 @@ class Family(typing.NamedTuple):
     router: str = "gate"
     scaled_embedding: bool = False  # by sqrt(hidden_size), when a token enters
     tied: bool = False  # LM head and embedding
+    mtp: bool = False  # layers for speculation beside the others, of which no reader wants anything
     experts: tuple[str, str, str] | None = None  # modules of an expert: gate, up, down
     dense_layers: typing.Callable = lambda config: config.get("mlp_only_layers", ())  # without experts
     mlp: str = "mlp."  # before the modules of MLP, router and experts
@@ -95,6 +96,10 @@ FAMILIES = {
     "granitemoehybrid": Family(mlp="block_sparse_moe.", shared="shared_mlp.",
                                experts=("gate", "up", "down"), router="router.layer",
                                stacked_experts=("input_linear.weight", "output_linear.weight")),
+    # A layer is one sublayer; MLPs and experts have no gate.
+    "nemotron_h": Family(mtp=True, experts=("up_proj", "down_proj"), choice_bias="gate.e_score_correction_bias",
+                         stacked_experts=("experts.up_proj", "experts.down_proj"), mlp="mixer.",
+                         head_dim=128),
     "gemma2": Family(GEMMA_NORMS, norm_offset=1, scaled_embedding=True, tied=True, head_dim=256),
     "gemma3_text": Family(GEMMA_NORMS, norm_offset=1, qk_norms="head", qk_gain=1,
                           scaled_embedding=True, tied=True, head_dim=256,
@@ -219,6 +224,21 @@ GRANITE_HYBRID_WIDE = dict(
     GRANITE_HYBRID, hidden_size=256, num_attention_heads=8, intermediate_size=256,
     shared_intermediate_size=256, num_local_experts=4, num_experts_per_tok=2, mamba_n_heads=8,
     mamba_d_head=64, num_hidden_layers=3, layer_types=["mamba", "attention", "mamba"])
+
+# layers_block_type by the letters of hybrid_override_pattern.
+NEMOTRON_LAYERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
+NEMOTRON_H = dict(
+    architectures=["NemotronHForCausalLM"], model_type="nemotron_h", hidden_size=80,
+    intermediate_size=152, hybrid_override_pattern="M-M*-M-", num_hidden_layers=7,
+    num_attention_heads=4, num_key_value_heads=2, head_dim=24, mamba_num_heads=6,
+    mamba_head_dim=16, n_groups=2, ssm_state_size=48, conv_kernel=4, expand=2, chunk_size=128,
+    mamba_hidden_act="silu", mamba_proj_bias=False, mlp_hidden_act="relu2", mlp_bias=False,
+    use_bias=False, use_conv_bias=True, use_mamba_kernels=True, vocab_size=408,
+    max_position_embeddings=512, layer_norm_epsilon=1e-5, rms_norm_eps=1e-5, hidden_dropout=0.0,
+    time_step_floor=1e-4, time_step_limit=[0.0, float("inf")], time_step_max=0.1,
+    time_step_min=0.02, time_step_rank=256, tie_word_embeddings=False, attention_bias=False,
+    residual_in_fp32=False, rescale_prenorm_residual=True, num_logits_to_keep=1,
+    sliding_window=None, eos_token_id=2, bos_token_id=1, pad_token_id=0)
 
 # What differs between the shapes, in config.json's words. In the tiny ones every dimension differs
 # from every other, so that a mixed-up pair is a shape error, and 130 tokens cross every boundary:
@@ -464,6 +484,17 @@ SHAPES = {
                                layer_types=["conv", "conv", "full_attention"]),
     # Mamba 2 with three heads in each of two groups; steps have limits; attention has no rotation.
     "tiny-granite-hybrid": dict(GRANITE_HYBRID, time_step_limit=[0.02, 0.5]),
+    # The last layer is an MLP, or experts, alone.
+    "tiny-nemotron-h": NEMOTRON_H,
+    "tiny-nemotron-h-moe": dict(
+        NEMOTRON_H, hidden_size=96, intermediate_size=144, hybrid_override_pattern="ME*EM-E",
+        num_attention_heads=6, num_key_value_heads=2, head_dim=16, mamba_num_heads=6,
+        mamba_head_dim=32, n_groups=3, ssm_state_size=16, conv_kernel=3, use_bias=True,
+        use_conv_bias=False, vocab_size=376, time_step_min=0.001, n_routed_experts=8,
+        n_shared_experts=1, moe_intermediate_size=40, moe_shared_expert_intermediate_size=56,
+        num_experts_per_tok=3, norm_topk_prob=True, routed_scaling_factor=1.3, n_group=1,
+        topk_group=1, moe_latent_size=None, num_nextn_predict_layers=1, rope_theta=10000,
+        partial_rotary_factor=1.0),
     # As a GGUF file has it: without limits, with rows of whole blocks.
     "tiny-granite-hybrid-wide": GRANITE_HYBRID_WIDE,
     "tiny-granite-hybrid-wide-dense": dict(GRANITE_HYBRID_WIDE, num_local_experts=0),

@@ -19,11 +19,12 @@ import os
 import shutil
 import struct
 import sys
+import typing
 
 import numpy as np
 
 import quantized_checkpoint
-from checkpoint_shapes import COMMON, FAMILIES, SHAPES, VISION_TENSORS, kinds
+from checkpoint_shapes import COMMON, FAMILIES, NEMOTRON_LAYERS, SHAPES, VISION_TENSORS, kinds
 
 DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 DEFAULT_DTYPE = {"qwen2.5-0.5b": "bfloat16"}
@@ -88,17 +89,23 @@ def head_dim_of(text):
 def tensors_of(config):
     """(name, shape, mean, standard deviation) of every tensor, in the order of the layers."""
     text = text_of(config)
-    prefix = "" if text is config else "language_model."
     family = FAMILIES[text["model_type"]]
+    prefix = "model." if text is config else "language_model.model."
     d, v = text["hidden_size"], text["vocab_size"]
 
     def norm(name, size, gain, deviation=0.1):
         return name + ".weight", [size], gain - family.norm_offset, deviation
 
     embedding, last_gain, head = text_gains(text)
-    yield prefix + "model.embed_tokens.weight", [v, d], 0, embedding
+    if family.mtp:
+        yield norm("mtp.norm", d, 1)
+        yield "mtp.fc.weight", [d, 2 * d], 0, 1 / d ** 0.5
+    if text["model_type"] == "nemotron_h":
+        yield from nemotron_tensors(text, norm)
+        return
+    yield prefix + "embed_tokens.weight", [v, d], 0, embedding
     for i in range(text["num_hidden_layers"]):
-        layer = f"{prefix}model.layers.{i}."
+        layer = f"{prefix}layers.{i}."
         norms = family.norms._asdict()
         norms = {place: name and (layer + name, d) for place, name in norms.items()}
         if norms["before_attention"]:
@@ -114,13 +121,49 @@ def tensors_of(config):
         if norms["after_mlp"]:
             yield norm(*norms["after_mlp"], 1)
     for i in range(text.get("num_nextn_predict_layers", 0)):  # of which no reader wants anything
-        layer = f"{prefix}model.layers.{text['num_hidden_layers'] + i}."
+        layer = f"{prefix}layers.{text['num_hidden_layers'] + i}."
         yield norm(layer + "enorm", d, 1)
         yield layer + "eh_proj.weight", [d, 2 * d], 0, 1 / d ** 0.5
-    yield norm(prefix + "model." + family.final_norm, d, last_gain, 0.1 * last_gain)
+    yield norm(prefix + family.final_norm, d, last_gain, 0.1 * last_gain)
     if not tied_of(config):
-        yield prefix + "lm_head.weight", [v, d], 0, head
+        yield ("language_model." if prefix == "language_model.model." else "") + "lm_head.weight", [v, d], 0, head
     yield from vision_tensors(config)
+
+
+def nemotron_tensors(text, norm):
+    """Of a model whose layers are one sublayer each, as the published checkpoints call them."""
+    family, d = FAMILIES["nemotron_h"], text["hidden_size"]
+    embedding, last_gain, head = text_gains(text)
+    yield "backbone.embeddings.weight", [text["vocab_size"], d], 0, embedding
+    types = text.get("layers_block_type") or map(NEMOTRON_LAYERS.get, text["hybrid_override_pattern"])
+    for i, kind in enumerate(types):
+        layer = f"backbone.layers.{i}."
+        mixer = layer + family.mlp
+        yield norm(layer + "norm", d, 1)
+        if kind == "linear_attention":
+            yield from mamba_tensors(text, mixer)
+        elif kind == "full_attention":
+            yield from attention_tensors(text, family, mixer, norm)
+        elif kind == "mlp":
+            yield from squared_mlp_tensors(mixer, text["intermediate_size"], d, "")
+        else:
+            count = text["n_routed_experts"]
+            yield mixer + "gate.weight", [count, d], 0, 8 / d ** 0.5
+            yield mixer + family.choice_bias, [count], 0, 0.3
+            yield from squared_mlp_tensors(mixer + "experts.", text["moe_intermediate_size"], d, count)
+            yield from squared_mlp_tensors(mixer + "shared_experts.",
+                                           text["moe_shared_expert_intermediate_size"], d, "")
+    yield norm("backbone.norm_f", d, last_gain, 0.1 * last_gain)
+    yield "lm_head.weight", [text["vocab_size"], d], 0, head
+
+
+def squared_mlp_tensors(mlp, f, d, count):
+    """An MLP without a gate; of `count` experts, if it is a number."""
+    stacked, suffix = ([count], "") if count else ([], ".weight")
+    # Sigmoids are alike: all experts have little weight.
+    gain = 0.25 if count else 0.6
+    yield f"{mlp}up_proj{suffix}", [*stacked, f, d], 0, 1 / d ** 0.5
+    yield f"{mlp}down_proj{suffix}", [*stacked, d, f], 0, gain / f ** 0.5
 
 
 def text_gains(text):
@@ -201,13 +244,32 @@ def delta_tensors(text, delta):
     yield delta + "out_proj.weight", [d, value], 0, 0.7 / value ** 0.5
 
 
+class MambaSizes(typing.NamedTuple):
+    heads: int
+    width: int
+    states: int  # of all groups
+    taps: int
+    conv_bias: bool
+    biased: bool  # the products
+
+
+def mamba_sizes_of(text):
+    if text["model_type"] == "nemotron_h":
+        heads = text["mamba_num_heads"]
+        return MambaSizes(heads, heads * text["mamba_head_dim"], text["n_groups"] * text["ssm_state_size"],
+                          text["conv_kernel"], text["use_conv_bias"], text["use_bias"])
+    return MambaSizes(text["mamba_n_heads"], text["mamba_expand"] * text["hidden_size"],
+                      text["mamba_n_groups"] * text["mamba_d_state"], text["mamba_d_conv"],
+                      text["mamba_conv_bias"], text["mamba_proj_bias"])
+
+
 def mamba_tensors(text, mamba):
-    d, taps, heads = text["hidden_size"], text["mamba_d_conv"], text["mamba_n_heads"]
-    width = text["mamba_expand"] * d
-    channels = width + 2 * text["mamba_n_groups"] * text["mamba_d_state"]
+    d = text["hidden_size"]
+    heads, width, states, taps, conv_bias, biased = mamba_sizes_of(text)
+    channels = width + 2 * states
     rows = width + channels + heads
     yield mamba + "conv1d.weight", [channels, 1, taps], 0, 1.5 / taps ** 0.5
-    if text["mamba_conv_bias"]:
+    if conv_bias:
         yield mamba + "conv1d.bias", [channels], 0, 0.3
     yield mamba + "in_proj.weight", [rows, d], 0, 1.2 / d ** 0.5
     # The state keeps some tens of tokens, more or less of them by head.
@@ -216,7 +278,7 @@ def mamba_tensors(text, mamba):
     yield mamba + "D", [heads], 1, 0.3
     yield mamba + "norm.weight", [width], 1, 0.2
     yield mamba + "out_proj.weight", [d, width], 0, 0.7 / width ** 0.5
-    if text["mamba_proj_bias"]:
+    if biased:
         yield mamba + "in_proj.bias", [rows], 0, 0.2
         yield mamba + "out_proj.bias", [d], 0, 0.2
 
@@ -357,7 +419,7 @@ def float_tensor(name, shape, mean, deviation, dtype, seed):
 def single_experts(family, name, shape, deviation, dtype, seed):
     """The matrices of each expert of a stacked tensor, as Transformers saves them."""
     values = all_uniform(seed)(name, int(np.prod(shape))).reshape(shape) * np.float32(deviation)
-    parts = family.experts[:2] if name.endswith(family.stacked_experts[0]) else family.experts[2:]
+    parts = family.experts[:-1] if name.endswith(family.stacked_experts[0]) else family.experts[-1:]
     mlp = name[:name.rindex(family.mlp) + len(family.mlp)]
     for expert, matrix in enumerate(values):
         for part, rows in zip(parts, np.split(matrix, len(parts))):
@@ -477,7 +539,8 @@ def config_of(shape, dtype_name, rope_style, vocab_size, layer_count, ffn_dim):
     text = text_of(config)
     if text is config:
         text.update((key, value) for key, value in COMMON.items()
-                    if key not in text and not (key == "hidden_act" and "hidden_activation" in text))
+                    if key not in text and not (key == "hidden_act" and
+                                                {"hidden_activation", "mlp_hidden_act"} & set(text)))
     if ffn_dim:
         text["intermediate_size"] = ffn_dim
     if vocab_size:
@@ -498,6 +561,10 @@ def config_of(shape, dtype_name, rope_style, vocab_size, layer_count, ffn_dim):
 def use_new_names(text):
     """As Transformers 5 writes what concerns the rotation, and the kinds of layers."""
     if "rope_parameters" in text:
+        return
+    if text["model_type"] == "nemotron_h":
+        text["layers_block_type"] = [NEMOTRON_LAYERS[letter] for letter in text.pop("hybrid_override_pattern")]
+        del text["num_hidden_layers"]
         return
     family = FAMILIES[text["model_type"]]
     scaling = text.pop("rope_scaling", None) or {}
@@ -580,6 +647,8 @@ def main():
         shutil.copyfile(args.tokenizer, os.path.join(args.directory, "tokenizer.json"))
     tensors = list(stored_tensors(config, DTYPES[dtype_name], args.seed, quantization,
                                   args.dequantize, args.gated_gain, args.experts_apart))
+    if "layers_block_type" in config:  # as newer versions of Transformers call them in memory
+        tensors = [(name.replace("backbone.", "model."), *others) for name, *others in tensors]
     write_weights(args.directory, tensors, args.shards)
     return 0
 

@@ -20,7 +20,7 @@ constexpr const Architecture* kArchitectures[] = {
     &kLlama,    &kQwen2,     &kQwen3,     &kMistral, &kMinistral3,    &kGemma2,      &kGemma3,
     &kSmolLm3,  &kPhi3,      &kOlmo2,     &kOlmo3,   &kGranite,       &kSeedOss,     &kExaone4,
     &kQwen3Moe, &kMixtral,   &kOlmoe,     &kGptOss,  &kDeepseekV2,    &kGlm4MoeLite, &kLfm2,
-    &kQwen35,   &kQwen35Moe, &kQwen3Next, &kLfm2Moe, &kGraniteHybrid,
+    &kQwen35,   &kQwen35Moe, &kQwen3Next, &kLfm2Moe, &kGraniteHybrid, &kNemotronH,
 };
 
 // Models for texts and images whose text part computes a text alone as it would without them.

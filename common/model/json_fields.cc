@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
@@ -233,6 +234,25 @@ absl::StatusOr<std::vector<int>> JsonFields::Ints(absl::string_view key, int low
     numbers.push_back(number);
   }
   return numbers;
+}
+
+std::string SpellInfinities(absl::string_view text) {
+  constexpr absl::string_view kInfinity = "Infinity";
+  std::string spelled;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (!quoted && absl::StartsWith(text.substr(i), kInfinity)) {
+      const bool minus = !spelled.empty() && spelled.back() == '-';
+      if (minus) spelled.pop_back();
+      absl::StrAppend(&spelled, "{\"__float__\": \"", minus ? "-" : "", kInfinity, "\"}");
+      i += kInfinity.size() - 1;
+      continue;
+    }
+    spelled.push_back(text[i]);
+    if (text[i] == '"') quoted = !quoted;
+    if (quoted && text[i] == '\\' && i + 1 < text.size()) spelled.push_back(text[++i]);
+  }
+  return spelled;
 }
 
 }  // namespace baton::model

@@ -85,6 +85,10 @@ class JsonFields {
   std::shared_ptr<absl::flat_hash_set<std::string>> asked_for_;
 };
 
+// JSON with Infinity as a number, which Python writes, in Transformers 5's words for it, which
+// JsonFields reads: {"__float__": "Infinity"}.
+std::string SpellInfinities(absl::string_view text);
+
 }  // namespace baton::model
 
 #endif  // BATON_COMMON_MODEL_JSON_FIELDS_H_

@@ -79,8 +79,7 @@ absl::Status CheckBiases(const JsonFields& config, const Checkpoint& checkpoint,
                           ? "mlp_bias"
                           : nullptr;
     if (key != nullptr && absl::EndsWith(name, ".mlp.router.bias")) {
-      const auto& body = model.layers[static_cast<size_t>(layer)].sublayers[1].body;
-      const auto* experts = std::get_if<ExpertsSpec>(&body);
+      const auto* experts = model.layers[static_cast<size_t>(layer)].BodyOrNull<ExpertsSpec>();
       if (experts != nullptr && experts->router.bias) continue;
     }
     const AttentionSpec* attention = model.layers[static_cast<size_t>(layer)].attention_or_null();
@@ -184,7 +183,7 @@ absl::StatusOr<json::Value> ReadConfigJson(const std::string& model_dir) {
   const std::string path = ConfigName(model_dir);
   if (!gguf::IsGguf(model_dir)) {
     BATON_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigBytes));
-    return json::Parse(text, path);
+    return json::Parse(SpellInfinities(text), path);
   }
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<gguf::File> file, gguf::File::Open(model_dir));
   BATON_ASSIGN_OR_RETURN(const std::string text, GgufConfigJson(*file));

@@ -48,6 +48,10 @@ struct ModelConfig {
   std::vector<double> long_inverse_frequencies;
   int original_positions = 0;
   std::vector<LayerSpec> layers;
+  // Names in safetensors files: the embedding's module, and a prefix that all tensors but the LM
+  // head's may have in place of "model.", or none.
+  const char* embedding_module = "embed_tokens";
+  const char* other_prefix = nullptr;
   // The model is the text part of one for texts and images: tensors have other names, see
   // model_tensors.h.
   bool nested = false;

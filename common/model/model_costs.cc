@@ -107,7 +107,10 @@ double TokenFlops(const LayerCosts& layer) {
 }
 
 void AddRecurrence(const RecurrentSpec& spec, LayerCosts* layer) {
-  layer->vector_elements += spec.taps * spec.conv_width();
+  layer->vector_elements += (spec.taps + (spec.conv_bias ? 1 : 0)) * spec.conv_width();
+  for (const TensorName& name : {spec.decay, spec.step_bias, spec.skip}) {
+    if (name) layer->vector_elements += spec.heads;
+  }
   layer->state_elements = (spec.taps - 1) * spec.conv_width();
   layer->state_flops = 2 * spec.taps * spec.conv_width();
   if (spec.kind == RecurrentSpec::Kind::kShortConv) return;
@@ -158,6 +161,8 @@ ModelCosts CostsOf(const ModelConfig& config, int experts_on_host) {
         layer.experts = experts->count;
         layer.experts_per_token = experts->routing.per_token;
         layer.ffn_elements += experts->router.rows() * experts->router.cols;
+        if (experts->router.bias) layer.vector_elements += experts->count;
+        if (experts->choice_bias) layer.vector_elements += experts->count;
       }
       ForEachNorm(sublayer, [&](const NormSpec& norm) { layer.vector_elements += norm.size; });
       ForEachProduct(sublayer, [&](const ProductSpec& product, int count) {
@@ -168,6 +173,7 @@ ModelCosts CostsOf(const ModelConfig& config, int experts_on_host) {
         if (product.bias) layer.vector_elements += product.rows() * count;
       });
       if (attention == nullptr) continue;
+      if (attention->sinks) layer.vector_elements += attention->query_heads;
       layer.kv_elements = 2 * attention->kv_width();
       layer.pair_flops = 4 * attention->q_width();
       layer.window = attention->window;

@@ -21,14 +21,18 @@ TensorNames::TensorNames(const ModelConfig& config, const Checkpoint& checkpoint
     // The published checkpoints have the first prefix; newer versions of Transformers save the
     // second.
     prefix_ = "language_model.model.";
-    if (checkpoint.Find(absl::StrCat(prefix_, "embed_tokens.weight")) == nullptr) {
+    if (checkpoint.Find(absl::StrCat(prefix_, config.embedding_module, ".weight")) == nullptr) {
       prefix_ = "model.language_model.";
     } else {
       lm_head_ = "language_model.lm_head";
     }
   }
+  if (config.other_prefix != nullptr &&
+      checkpoint.Find(absl::StrCat(config.other_prefix, config.embedding_module, ".weight"))) {
+    prefix_ = config.other_prefix;
+  }
   layers_ = absl::StrCat(prefix_, "layers.");
-  embedding_ = absl::StrCat(prefix_, "embed_tokens");
+  embedding_ = absl::StrCat(prefix_, config.embedding_module);
 }
 
 std::string TensorNames::InLayer(int layer, TensorName name, int expert) const {

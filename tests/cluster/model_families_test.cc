@@ -87,7 +87,8 @@ INSTANTIATE_TEST_SUITE_P(
                                          "tiny-ministral3", "tiny-granite", "tiny-qwen3-moe",
                                          "tiny-olmoe", "tiny-gpt-oss-mxfp4", "tiny-deepseek-v2",
                                          "tiny-glm4-moe-lite", "tiny-lfm2", "tiny-qwen3.5",
-                                         "tiny-qwen3.5-moe", "tiny-granite-hybrid"),
+                                         "tiny-qwen3.5-moe", "tiny-granite-hybrid",
+                                         "tiny-nemotron-h", "tiny-nemotron-h-moe"),
                        ::testing::Values("grpc", "shm")),
     [](const auto& info) {
       std::string name = std::get<0>(info.param);

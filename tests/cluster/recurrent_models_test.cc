@@ -15,7 +15,8 @@
 namespace baton {
 namespace {
 
-constexpr const char* kRecurrentModels[] = {"tiny-lfm2", "tiny-qwen3.5", "tiny-granite-hybrid"};
+constexpr const char* kRecurrentModels[] = {"tiny-lfm2", "tiny-qwen3.5", "tiny-granite-hybrid",
+                                            "tiny-nemotron-h-moe"};
 
 // Of the smallest of their vocabularies.
 std::vector<int32_t> TokensOfAll(std::mt19937& random, int count) {

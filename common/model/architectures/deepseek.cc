@@ -16,12 +16,6 @@
 namespace baton::model {
 namespace {
 
-absl::Status ExpectOne(const JsonFields& config, absl::string_view key) {
-  BATON_ASSIGN_OR_RETURN(const int found, config.IntOr(key, 0, kMaxExperts, 1));
-  if (found == 1) return absl::OkStatus();
-  return config.Unsupported(key, absl::StrCat("found ", found, ", expected 1"));
-}
-
 // Reads what both have. The layers for which `has_experts` have experts.
 absl::StatusOr<ModelConfig> Describe(const JsonFields& config, const ClassDefaults& class_defaults,
                                      backend::ExpertRouting routing,

@@ -93,8 +93,6 @@ absl::Status ReadMambaHeads(const JsonFields& config, int hidden_dim, RecurrentS
 
 absl::StatusOr<RecurrentSpec> MambaOf(const JsonFields& config, const ModelConfig& model) {
   RecurrentSpec mamba;
-  mamba.kind = RecurrentSpec::Kind::kStateSpace;
-  const int64_t d = model.hidden_dim;
   BATON_RETURN_IF_ERROR(ReadMambaHeads(config, model.hidden_dim, &mamba));
   BATON_ASSIGN_OR_RETURN(mamba.taps, config.IntOr("mamba_d_conv", 2, backend::kMostConvTaps, 4));
   BATON_ASSIGN_OR_RETURN(mamba.conv_bias, config.Bool("mamba_conv_bias", true));
@@ -106,19 +104,14 @@ absl::StatusOr<RecurrentSpec> MambaOf(const JsonFields& config, const ModelConfi
   }
   mamba.least_step = static_cast<float>(limit[0]);
   mamba.most_step = static_cast<float>(limit[1]);
-  mamba.conv = {"mamba.conv1d", "ssm_conv1d"};
-  mamba.in = {
-      .parts = {{{"mamba.in_proj", "ssm_in"}, mamba.width() + mamba.conv_width() + mamba.heads}},
-      .cols = d,
-      .bias = biased};
-  mamba.decay = {"mamba.A_log", "ssm_a"};
-  mamba.step_bias = {"mamba.dt_bias", "ssm_dt.bias"};
-  mamba.skip = {"mamba.D", "ssm_d"};
-  mamba.norm = {{"mamba.norm", "ssm_norm"}, mamba.width()};
-  mamba.norm_group = mamba.width() / mamba.key_heads;
-  mamba.norm_eps = model.norm_eps;
-  mamba.output = {
-      .parts = {{{"mamba.out_proj", "ssm_out"}, d}}, .cols = mamba.width(), .bias = biased};
+  SetStateSpace({.conv = "mamba.conv1d",
+                 .in = "mamba.in_proj",
+                 .decay = "mamba.A_log",
+                 .step_bias = "mamba.dt_bias",
+                 .skip = "mamba.D",
+                 .norm = "mamba.norm",
+                 .output = "mamba.out_proj"},
+                biased, model, &mamba);
   return mamba;
 }
 

@@ -15,6 +15,13 @@ absl::StatusOr<backend::GatedActivation> ReadActivation(const JsonFields& config
                                                         const ClassDefaults& defaults) {
   BATON_ASSIGN_OR_RETURN(const auto found, config.OptionalString(defaults.activation_key));
   const absl::string_view name = found ? absl::string_view(*found) : defaults.activation;
+  // MLPs of one class either have a gate or have none.
+  if (defaults.activation == kSquaredRelu) {
+    if (name == kSquaredRelu) return backend::GatedActivation::kSquaredRelu;
+    return config.Unsupported(
+        defaults.activation_key,
+        absl::StrCat("found ", json::Quoted(name), ", expected ", json::Quoted(kSquaredRelu)));
+  }
   if (name == "silu" || name == "swish") return backend::GatedActivation::kSilu;
   if (name == "gelu_pytorch_tanh") return backend::GatedActivation::kGeluTanh;
   return config.Unsupported(
@@ -75,7 +82,8 @@ absl::StatusOr<MlpSpec> ReadMlp(const JsonFields& config, int hidden_dim,
                                 const ClassDefaults& defaults) {
   MlpSpec mlp;
   BATON_ASSIGN_OR_RETURN(mlp.activation, ReadActivation(config, defaults));
-  BATON_ASSIGN_OR_RETURN(const int ffn, config.Int(defaults.ffn_key, 1, kMaxFfn));
+  BATON_ASSIGN_OR_RETURN(const int ffn,
+                         Required(config, defaults.ffn_key, kMaxFfn, defaults.ffn_dim));
   mlp.gate_up.cols = hidden_dim;
   mlp.down.parts = {{{}, hidden_dim}};
   SetMlp(ffn,
@@ -95,7 +103,8 @@ absl::StatusOr<ModelConfig> ReadDense(const JsonFields& config, const ClassDefau
                                                        kMaxPositions, defaults.max_positions));
   BATON_ASSIGN_OR_RETURN(model.tied_embeddings,
                          config.Bool("tie_word_embeddings", defaults.tied_embeddings));
-  BATON_ASSIGN_OR_RETURN(const int layer_count, config.Int("num_hidden_layers", 1, kMaxLayers));
+  BATON_ASSIGN_OR_RETURN(const int layer_count,
+                         Required(config, "num_hidden_layers", kMaxLayers, defaults.layers));
   const NormSpec norm_before = {{"input_layernorm", "attn_norm"}, model.hidden_dim};
   const NormSpec mlp_norm = {{"post_attention_layernorm", "ffn_norm"}, model.hidden_dim};
   BATON_ASSIGN_OR_RETURN(AttentionSpec attention,
@@ -204,6 +213,29 @@ absl::StatusOr<int> ReadMultiple(const JsonFields& config, absl::string_view key
   return config.Unsupported(key, absl::StrCat("found ", found, ", expected a multiple of ", step));
 }
 
+void SetStateSpace(const StateSpaceNames& names, bool biased, const ModelConfig& model,
+                   RecurrentSpec* mamba) {
+  const int64_t d = model.hidden_dim, width = mamba->width();
+  mamba->kind = RecurrentSpec::Kind::kStateSpace;
+  mamba->conv = {names.conv, "ssm_conv1d"};
+  mamba->in = {.parts = {{{names.in, "ssm_in"}, width + mamba->conv_width() + mamba->heads}},
+               .cols = d,
+               .bias = biased};
+  mamba->decay = {names.decay, "ssm_a"};
+  mamba->step_bias = {names.step_bias, "ssm_dt.bias"};
+  mamba->skip = {names.skip, "ssm_d"};
+  mamba->norm = {{names.norm, "ssm_norm"}, width};
+  mamba->norm_group = width / mamba->key_heads;
+  mamba->norm_eps = model.norm_eps;
+  mamba->output = {.parts = {{{names.output, "ssm_out"}, d}}, .cols = width, .bias = biased};
+}
+
+absl::Status ExpectOne(const JsonFields& config, absl::string_view key) {
+  BATON_ASSIGN_OR_RETURN(const int found, config.IntOr(key, 0, kMaxExperts, 1));
+  if (found == 1) return absl::OkStatus();
+  return config.Unsupported(key, absl::StrCat("found ", found, ", expected 1"));
+}
+
 absl::Status ExpectText(const JsonFields& config, absl::string_view key,
                         absl::string_view expected) {
   BATON_ASSIGN_OR_RETURN(const auto found, config.OptionalString(key));
@@ -214,7 +246,8 @@ absl::Status ExpectText(const JsonFields& config, absl::string_view key,
 
 void SetMlp(int ffn_dim, const MlpNames& names, MlpSpec* mlp) {
   mlp->ffn_dim = ffn_dim;
-  mlp->gate_up.parts = {{names.gate, ffn_dim}, {names.up, ffn_dim}};
+  mlp->gate_up.parts = {{names.up, ffn_dim}};
+  if (mlp->has_gate()) mlp->gate_up.parts.insert(mlp->gate_up.parts.begin(), {names.gate, ffn_dim});
   mlp->down.parts[0].name = names.down;
   mlp->down.cols = ffn_dim;
 }

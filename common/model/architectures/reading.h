@@ -27,14 +27,19 @@ struct ClassDefaults {
   std::optional<int> vocab_size = {};     // likewise
   std::optional<int> query_heads = {};    // likewise
   std::optional<double> norm_eps = {};    // likewise
-  // The key of the activation, and its values that mean SiLU or GELU's approximation by tanh.
+  std::optional<int> layers = {};         // likewise
+  std::optional<int> ffn_dim = {};        // likewise
+  // The key of the activation, and what it is where the config has none. Values: those that mean
+  // SiLU, GELU's approximation by tanh, or the squared ReLU, with which an MLP has no gate.
   absl::string_view activation_key = "hidden_act";
   absl::string_view activation = "silu";
   absl::string_view ffn_key = "intermediate_size";
 };
 
+inline constexpr absl::string_view kSquaredRelu = "relu2";
+
 // The fields that all architectures have, with layers like Llama's, all alike: a norm before each
-// sublayer, full attention, and a gated MLP. `ropes` stays empty: see SetRope.
+// sublayer, full attention, and an MLP. `ropes` stays empty: see SetRope.
 absl::StatusOr<ModelConfig> ReadDense(const JsonFields& config, const ClassDefaults& defaults);
 
 // One rotation for all layers.
@@ -65,11 +70,21 @@ inline constexpr absl::string_view kLinearAttention = "linear_attention";
 // A multiple of `step`, which the operations of recurrent layers expect: UNIMPLEMENTED otherwise.
 absl::StatusOr<int> ReadMultiple(const JsonFields& config, absl::string_view key, int step,
                                  int highest, int if_absent);
+// Makes Mamba 2 of the sizes in `mamba`: its products, which have biases if `biased`, and tensors,
+// under these names in safetensors files.
+struct StateSpaceNames {
+  const char *conv, *in, *decay, *step_bias, *skip, *norm, *output;
+};
+void SetStateSpace(const StateSpaceNames& names, bool biased, const ModelConfig& model,
+                   RecurrentSpec* mamba);
+// UNIMPLEMENTED unless the key is absent or 1.
+absl::Status ExpectOne(const JsonFields& config, absl::string_view key);
 // UNIMPLEMENTED unless the key is absent or has the expected text.
 absl::Status ExpectText(const JsonFields& config, absl::string_view key,
                         absl::string_view expected);
 
-// Gives the MLP another size, and its matrices these names.
+// Gives the MLP another size, and its matrices these names. An MLP without a gate ignores the
+// gate's.
 struct MlpNames {
   TensorName gate, up, down;
 };

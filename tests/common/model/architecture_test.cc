@@ -603,5 +603,141 @@ TEST(ArchitectureTest, AKeyOfAnotherArchitectureIsRefused) {
   }
 }
 
+TEST(ArchitectureTest, NemotronHasOneSublayerInALayer) {
+  // As it is published.
+  const std::string published = R"(, "head_dim": 16, "attention_head_dim": 16, "chunk_size": 128,
+      "conv_kernel": 4, "expand": 2, "hybrid_override_pattern": "M-M*-MM-", "mamba_head_dim": 32,
+      "mamba_hidden_act": "silu", "mamba_num_heads": 8, "mamba_proj_bias": false,
+      "layer_norm_epsilon": 1e-5, "mlp_bias": false, "mlp_hidden_act": "relu2", "n_groups": 4,
+      "num_logits_to_keep": 1, "rescale_prenorm_residual": true, "residual_in_fp32": false,
+      "sliding_window": null, "ssm_state_size": 64, "time_step_floor": 0.0001,
+      "time_step_limit": [0.0, {"__float__": "Infinity"}], "time_step_max": 0.1,
+      "time_step_min": 0.001, "time_step_rank": 256, "use_bias": false, "use_conv_bias": true,
+      "use_mamba_kernels": true, "tie_word_embeddings": false, "attention_bias": false)";
+  const auto model = Parse("NemotronHForCausalLM", published);
+  ASSERT_TRUE(model.ok()) << model.status();
+  std::string pattern;
+  for (const LayerSpec& layer : model->layers) {
+    ASSERT_THAT(layer.sublayers, SizeIs(1));
+    EXPECT_STREQ(layer.sublayers[0].norm_before.name.hugging_face, "norm");
+    EXPECT_FALSE(layer.sublayers[0].norm_after);
+    pattern += layer.recurrence() != nullptr            ? "M"
+               : layer.attention_or_null() != nullptr   ? "*"
+               : layer.BodyOrNull<MlpSpec>() != nullptr ? "-"
+                                                        : "?";
+  }
+  EXPECT_EQ(pattern, "M-M*-MM-");
+  EXPECT_FLOAT_EQ(model->norm_eps, 1e-5F) << "and not rms_norm_eps";
+  EXPECT_TRUE(model->ropes.empty());
+  const AttentionSpec& attention = model->layers[3].attention();
+  EXPECT_EQ(attention.rope, kNoRope);
+  EXPECT_STREQ(attention.qkv.parts[2].name.hugging_face, "mixer.v_proj");
+  const MlpSpec& mlp = model->layers[1].mlp();
+  EXPECT_EQ(mlp.activation, backend::GatedActivation::kSquaredRelu);
+  ASSERT_THAT(mlp.gate_up.parts, SizeIs(1));
+  EXPECT_EQ(mlp.gate_up.rows(), 96);
+  EXPECT_EQ(mlp.down.cols, 96);
+  const RecurrentSpec& mamba = *model->layers[0].recurrence();
+  EXPECT_EQ(mamba.width(), 256) << "whatever expand says";
+  EXPECT_EQ(mamba.in.rows(), 2 * 256 + 2 * 4 * 64 + 8);
+  EXPECT_EQ(mamba.norm_group, 64);
+  EXPECT_FLOAT_EQ(mamba.least_step, 0.001F);
+  EXPECT_EQ(mamba.most_step, INFINITY);
+  EXPECT_TRUE(mamba.conv_bias && !mamba.in.bias && !mamba.output.bias);
+
+  // As Transformers 5 writes it, which leaves the number of layers to the list; older names mean
+  // the same.
+  const auto listed = ParseText(R"({"architectures": ["NemotronHForCausalLM"], "hidden_size": 64,
+      "layers_block_type": ["mamba", "linear_attention", "full_attention", "attention", "mlp"],
+      "use_bias": true, "use_conv_bias": false, "moe_intermediate_size": 7688,
+      "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 1, "mtp_layers_block_type":
+      ["full_attention", "moe"], "num_nextn_predict_layers": 0, "mamba_ssm_cache_dtype": "float32",
+      "moe_shared_expert_overlap": true})");
+  ASSERT_TRUE(listed.ok()) << listed.status();
+  EXPECT_THAT(RecurrentLayersOf(*listed), ElementsAre(true, true, false, false, false));
+  EXPECT_EQ(listed->layers[4].mlp().ffn_dim, 21504) << "as its class assumes";
+  EXPECT_EQ(listed->layers[3].attention().query_heads, 32);
+  EXPECT_EQ(listed->layers[3].attention().kv_heads, 8);
+  EXPECT_TRUE(listed->layers[0].recurrence()->in.bias);
+  EXPECT_FALSE(listed->layers[0].recurrence()->conv_bias);
+
+  for (const auto& [more, refusal] :
+       {std::pair(R"(, "hybrid_override_pattern": "M-M*-MMX")",
+                  "hybrid_override_pattern[7]: found \"X\", expected M, *, - or E"),
+        {"", "hybrid_override_pattern: found 0 layers, expected 1 to"},
+        {R"(, "hybrid_override_pattern": "M-M*")", "num_hidden_layers: found 8, expected 4"},
+        {R"(, "layers_block_type": ["mlp", "conv"])",
+         "layers_block_type[1]: found \"conv\", expected linear_attention"},
+        {R"(, "hybrid_override_pattern": "M-", "layers_block_type": ["mlp", "mlp"])",
+         "hybrid_override_pattern: found \"M-\", expected --, as layers_block_type says"},
+        {R"(, "layer_types": ["mlp"], "hybrid_override_pattern": "M-M*-MM-")",
+         "layer_types: found a list, expected none"}}) {
+    EXPECT_THAT(Refusal("NemotronHForCausalLM", more), HasSubstr(refusal));
+  }
+  for (const auto& [more, refusal] :
+       {std::pair(R"(, "mlp_hidden_act": "silu")",
+                  "mlp_hidden_act: found \"silu\", expected \"relu2\""),
+        {R"(, "mamba_hidden_act": "gelu")", "mamba_hidden_act: found \"gelu\", expected silu"},
+        {R"(, "mamba_num_heads": 12)",
+         "mamba_num_heads: found 12, expected a multiple of 8, n_groups"},
+        {R"(, "mamba_head_dim": 24)", "mamba_head_dim: found 24, expected a multiple of 16"},
+        {R"(, "ssm_state_size": 100)", "ssm_state_size: found 100, expected a multiple of 16"},
+        {R"(, "ssm_state_size": 1024)", "ssm_state_size: found 1024"},
+        {R"(, "conv_kernel": 1)", "conv_kernel: found 1"},
+        {R"(, "n_groups": 0)", "n_groups: found 0"},
+        {R"(, "time_step_min": -1)", "time_step_min: found -1"},
+        {R"(, "time_step_limit": [0.0, 0.1])",
+         "time_step_limit: found 0 to 0.1, expected 0 to Infinity"},
+        {R"(, "attention_bias": true)", "attention_bias: found true, expected false"},
+        {R"(, "attention_head_dim": 64)",
+         "attention_head_dim: found 64, expected 128, as head_dim"},
+        {R"(, "mlp_bias": true)", "mlp_bias: found true, expected none"},
+        {R"(, "residual_in_fp32": true)", "residual_in_fp32: found true, expected none"},
+        {R"(, "sliding_window": 64)", "sliding_window: found 64, expected none"}}) {
+    EXPECT_THAT(Refusal("NemotronHForCausalLM",
+                        absl::StrCat(R"(, "hybrid_override_pattern": "M-M*-MM-")", more)),
+                HasSubstr(refusal));
+  }
+}
+
+TEST(ArchitectureTest, NemotronsExpertsHaveNoGate) {
+  const std::string experts = R"(, "hybrid_override_pattern": "MEME*EM-", "n_routed_experts": 16,
+      "num_experts_per_tok": 6, "moe_intermediate_size": 32, "n_shared_experts": 1,
+      "moe_shared_expert_intermediate_size": 48, "routed_scaling_factor": 2.5, "n_group": 1,
+      "topk_group": 1, "norm_topk_prob": true, "moe_latent_size": null, "norm_eps": 1e-5,
+      "rope_theta": 10000, "partial_rotary_factor": 1.0)";
+  const auto model = Parse("NemotronHForCausalLM", experts);
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto& spec = std::get<ExpertsSpec>(model->layers[3].sublayers[0].body);
+  EXPECT_EQ(spec.count, 16);
+  EXPECT_TRUE(spec.routing.sigmoid && spec.routing.normalized);
+  EXPECT_EQ(spec.routing.per_token, 6);
+  EXPECT_EQ(spec.routing.scale, 2.5F);
+  EXPECT_STREQ(spec.choice_bias.hugging_face, "mixer.gate.e_score_correction_bias");
+  EXPECT_FALSE(spec.expert.has_gate() || spec.shared.has_gate());
+  EXPECT_EQ(spec.expert.gate_up.rows(), 32);
+  EXPECT_EQ(spec.shared.gate_up.rows(), 48);
+  EXPECT_STREQ(spec.expert.gate_up.fused.hugging_face, "mixer.experts.up_proj");
+  EXPECT_FALSE(spec.shared.gate_up.fused);
+  EXPECT_EQ(model->layers[7].mlp().ffn_dim, 96);
+
+  for (const auto& [more, refusal] :
+       {std::pair(R"(, "moe_latent_size": 16)", "moe_latent_size: found 16, expected null"),
+        {R"(, "n_group": 2)", "n_group: found 2, expected 1"},
+        {R"(, "topk_group": 2)", "topk_group: found 2, expected 1"},
+        {R"(, "n_shared_experts": 2)", "n_shared_experts: found 2, expected 1"},
+        {R"(, "moe_shared_expert_intermediate_size": 0)",
+         "moe_shared_expert_intermediate_size: found 0"},
+        {"", "num_experts_per_tok: found 17"}}) {
+    const std::string per_token = more[0] == 0 ? "17" : "6";
+    EXPECT_THAT(
+        Refusal("NemotronHForCausalLM", absl::StrCat(R"(, "hybrid_override_pattern": "MEME*EM-",
+                            "n_routed_experts": 16, "moe_intermediate_size": 32,
+                            "num_experts_per_tok": )",
+                                                     per_token, more)),
+        HasSubstr(refusal));
+  }
+}
+
 }  // namespace
 }  // namespace baton::model

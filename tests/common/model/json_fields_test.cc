@@ -42,6 +42,21 @@ TEST(JsonFieldsTest, NamesFileFieldFoundAndExpected) {
               HasSubstr("dir/c.json: o.k: found -1"));
 }
 
+// As Python writes it, and Transformers before version 5.
+TEST(JsonFieldsTest, SpellsInfinitiesOutsideOfTexts) {
+  const std::string text = SpellInfinities(
+      R"({"limit": [0.0, Infinity], "Infinity": "\"Infinity", "low": -Infinity, "x": "\\"})");
+  EXPECT_EQ(text, R"({"limit": [0.0, {"__float__": "Infinity"}], "Infinity": "\"Infinity", )"
+                  R"("low": {"__float__": "-Infinity"}, "x": "\\"})");
+  const json::Value document = json::Parse(text, "f").value();
+  const JsonFields fields = JsonFields::Make(document, "f").value();
+  EXPECT_EQ(fields.Reals("limit", 0, HUGE_VAL).value(), (std::vector<double>{0, HUGE_VAL}));
+  EXPECT_FALSE(fields.Real("low", -HUGE_VAL, HUGE_VAL).ok());
+  for (const char* other : {"", "\"", "\"\\", "Infinit", "NaN", "-"}) {
+    EXPECT_EQ(SpellInfinities(other), other);
+  }
+}
+
 // As Transformers 5 writes it.
 TEST(JsonFieldsTest, ReadsInfinityWhereItIsAllowed) {
   const json::Value document = json::Parse(R"({"limit": [0.5, {"__float__": "Infinity"}],

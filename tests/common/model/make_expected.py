@@ -26,7 +26,8 @@ SHAPES = ("tiny-llama", "tiny-qwen2", "tiny-qwen2-sliding", "tiny-qwen2-yarn", "
           "tiny-olmo2", "tiny-olmo3", "tiny-granite", "tiny-seedoss", "tiny-exaone4",
           "tiny-qwen3-moe", "tiny-mixtral", "tiny-olmoe", "tiny-gpt-oss", "tiny-deepseek-v2",
           "tiny-glm4-moe-lite", "tiny-lfm2", "tiny-qwen3.5", "tiny-qwen3.5-moe", "tiny-qwen3-next",
-          "tiny-lfm2-moe", "tiny-granite-hybrid", "tiny-granite-hybrid-dense")
+          "tiny-lfm2-moe", "tiny-granite-hybrid", "tiny-granite-hybrid-dense", "tiny-nemotron-h",
+          "tiny-nemotron-h-moe")
 # Quantised models: what Transformers computes of the float matrices that theirs stand for. As in CMakeLists.txt.
 QUANTIZED = {
     "tiny-qwen2-gptq4": ("tiny-qwen2", "--quantize gptq --group-size 32"),

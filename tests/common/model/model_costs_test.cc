@@ -2,8 +2,11 @@
 
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/model/architecture.h"
+#include "common/model/checkpoint.h"
+#include "common/model/model_tensors.h"
 #include "gtest/gtest.h"
 #include "tests/testing/dense_config.h"
 
@@ -105,8 +108,8 @@ TEST(ModelCostsTest, SpecsAndFilesAgreeAndAreWhatTheDeviceHolds) {
 }
 
 // The floors table of the reference: context 2,048, 16-bit KV; a T4 at 320 GB/s and 24 TFLOPS, an
-// H200 at 4.3 TB/s and 790 TFLOPS. Its figures are rounded to what is given as the tolerance; 4 bits
-// are with 32 bits a group of 128.
+// H200 at 4.3 TB/s and 790 TFLOPS. Its figures are rounded to what is given as the tolerance; 4
+// bits are with 32 bits a group of 128.
 TEST(ModelCostsTest, FloorsTable) {
   struct Row {
     const char* name;
@@ -249,6 +252,58 @@ TEST(ModelCostsTest, LatentAttentionAsServed) {
     EXPECT_EQ(a.kv_elements, b.kv_elements);
     EXPECT_EQ(a.pair_flops, b.pair_flops);
   }
+}
+
+TEST(ModelCostsTest, ParametersAreTheElementsOfTheFile) {
+  for (const char* shape :
+       {"tiny-llama", "tiny-qwen2", "tiny-gemma2", "tiny-phi3", "tiny-qwen3-moe", "tiny-gpt-oss",
+        "tiny-deepseek-v2", "tiny-glm4-moe-lite", "tiny-lfm2", "tiny-lfm2-moe", "tiny-qwen3.5",
+        "tiny-qwen3.5-moe", "tiny-qwen3-next", "tiny-granite-hybrid", "tiny-granite-hybrid-dense",
+        "tiny-nemotron-h", "tiny-nemotron-h-moe"}) {
+    const std::string dir = absl::StrCat(BATON_CHECKPOINT_DIR "/", shape);
+    const auto config = LoadModelConfig(dir);
+    const auto checkpoint = Checkpoint::Open(dir);
+    ASSERT_TRUE(config.ok() && checkpoint.ok()) << config.status() << checkpoint.status();
+    const TensorNames names(*config, *checkpoint);
+    int64_t elements = 0;
+    for (const auto& [name, stored] : checkpoint->tensors()) {
+      if (absl::StartsWith(name, "mtp.")) continue;  // layers for speculation
+      if (names.LayerOf(name) >= static_cast<int>(config->layers.size())) continue;
+      int64_t count = 1;
+      for (const uint64_t extent : stored.entry->shape) count *= static_cast<int64_t>(extent);
+      elements += count;
+    }
+    EXPECT_EQ(CostsOf(*config).parameters(), elements) << shape;
+  }
+}
+
+// What a step reads of Nemotron's layers: matrices of one sublayer each, and no gate.
+TEST(ModelCostsTest, LayersOfOneSublayer) {
+  const auto model = WithConfig(
+      R"({"architectures": ["NemotronHForCausalLM"], "hidden_size": 64, "vocab_size": 320,
+          "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2,
+          "head_dim": 32, "hybrid_override_pattern": "M-*E", "mamba_num_heads": 4,
+          "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 32, "n_routed_experts": 8,
+          "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+          "moe_shared_expert_intermediate_size": 40})",
+      [](const JsonFields& fields) { return ParseConfig(fields); });
+  ASSERT_TRUE(model.ok()) << model.status();
+  const ModelCosts costs = CostsOf(*model);
+  ASSERT_EQ(costs.layers.size(), 4u);
+  const LayerCosts &mamba = costs.layers[0], &mlp = costs.layers[1], &attention = costs.layers[2],
+                   &experts = costs.layers[3];
+  EXPECT_EQ(mamba.attention_elements, 64 * (2 * 64 + 2 * 2 * 32 + 4) + 64 * 64);
+  EXPECT_EQ(mamba.ffn_elements + mamba.expert_elements + mamba.kv_elements, 0);
+  EXPECT_EQ(mamba.state_elements, 3 * (64 + 2 * 2 * 32) + 64 * 32);
+  EXPECT_EQ(mlp.ffn_elements, 2 * 64 * 96);
+  EXPECT_EQ(mlp.attention_elements + mlp.kv_elements + mlp.pair_flops, 0);
+  EXPECT_EQ(mlp.vector_elements, 64);
+  EXPECT_EQ(attention.attention_elements, 64 * 32 * (4 + 2 + 2) + 64 * 4 * 32);
+  EXPECT_EQ(attention.ffn_elements, 0);
+  EXPECT_EQ(experts.expert_elements, 2 * 64 * 24);
+  EXPECT_EQ(experts.ffn_elements, 2 * 64 * 40 + 8 * 64);
+  EXPECT_EQ(experts.experts_per_token, 2);
+  EXPECT_EQ(costs.attention, "GQA");
 }
 
 TEST(ModelCostsTest, WindowsBoundWhatIsSeen) {

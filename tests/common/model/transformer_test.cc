@@ -213,7 +213,11 @@ TEST_P(TransformerTest, ObserverSeesEachLayerOnceInOrder) {
     LayersSeen seen;
     model.Forward({.tokens = tokens, .sequences = {&rows, 1}, .logit_rows = logit_rows}, &seen);
     std::vector<int> layers(AttentionLayers(model.config().layers).size());
-    std::vector<int> states(model.config().layers.size() - layers.size());
+    const auto& all = model.config().layers;
+    std::vector<int> states(
+        static_cast<size_t>(std::count_if(all.begin(), all.end(), [](const LayerSpec& layer) {
+          return layer.recurrence() != nullptr;
+        })));
     std::iota(layers.begin(), layers.end(), 0);
     std::iota(states.begin(), states.end(), 0);
     EXPECT_EQ(seen.layers, layers);
@@ -333,9 +337,9 @@ const auto kExperts =
 const auto kLatent = ::testing::Values("tiny-deepseek-v2", "tiny-glm4-moe-lite");
 
 // Computed on CPUs alone.
-const auto kRecurrent =
-    ::testing::Values("tiny-lfm2", "tiny-qwen3.5", "tiny-qwen3.5-moe", "tiny-qwen3-next",
-                      "tiny-lfm2-moe", "tiny-granite-hybrid", "tiny-granite-hybrid-dense");
+const auto kRecurrent = ::testing::Values(
+    "tiny-lfm2", "tiny-qwen3.5", "tiny-qwen3.5-moe", "tiny-qwen3-next", "tiny-lfm2-moe",
+    "tiny-granite-hybrid", "tiny-granite-hybrid-dense", "tiny-nemotron-h", "tiny-nemotron-h-moe");
 
 std::vector<baton::testing::Device> DevicesOf(bool slow) {
   std::vector<baton::testing::Device> devices = baton::testing::Devices();
