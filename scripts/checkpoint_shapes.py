@@ -37,6 +37,8 @@ class Family(typing.NamedTuple):
     router: str = "gate"
     scaled_embedding: bool = False  # by sqrt(hidden_size), when a token enters
     tied: bool = False  # LM head and embedding
+    # Before all tensors but the LM head's, where it is the text part of a model for texts and images.
+    nested: str = "language_model.model."
     mtp: bool = False  # layers for speculation beside the others, of which no reader wants anything
     experts: tuple[str, str, str] | None = None  # modules of an expert: gate, up, down
     dense_layers: typing.Callable = lambda config: config.get("mlp_only_layers", ())  # without experts
@@ -87,11 +89,13 @@ FAMILIES = {
                        mlp_names=("w1", "w3", "w2"), experts=("w1", "w3", "w2"),
                        choice_bias="expert_bias",
                        dense_layers=lambda config: range(config["num_dense_layers"])),
-    "qwen3_5_text": Family(norm_offset=1, qk_norms="head", gated=True, head_dim=256),
-    "qwen3_5_moe_text": Family(norm_offset=1, qk_norms="head", gated=True, head_dim=256,
-                               experts=("gate_proj", "up_proj", "down_proj"), shared="mlp.shared_expert.",
+    "qwen3_5_text": Family(nested="model.language_model.", norm_offset=1, qk_norms="head", gated=True,
+                           head_dim=256, mtp=True),
+    "qwen3_5_moe_text": Family(nested="model.language_model.", norm_offset=1, qk_norms="head", gated=True,
+                               head_dim=256, mtp=True, experts=("gate_proj", "up_proj", "down_proj"),
+                               shared="mlp.shared_expert.",
                                stacked_experts=("experts.gate_up_proj", "experts.down_proj")),
-    "qwen3_next": Family(norm_offset=1, qk_norms="head", gated=True, head_dim=256,
+    "qwen3_next": Family(mtp=True, norm_offset=1, qk_norms="head", gated=True, head_dim=256,
                          experts=("gate_proj", "up_proj", "down_proj"), shared="mlp.shared_expert."),
     "granitemoehybrid": Family(mlp="block_sparse_moe.", shared="shared_mlp.",
                                experts=("gate", "up", "down"), router="router.layer",
@@ -224,6 +228,20 @@ GRANITE_HYBRID_WIDE = dict(
     GRANITE_HYBRID, hidden_size=256, num_attention_heads=8, intermediate_size=256,
     shared_intermediate_size=256, num_local_experts=4, num_experts_per_tok=2, mamba_n_heads=8,
     mamba_d_head=64, num_hidden_layers=3, layer_types=["mamba", "attention", "mamba"])
+
+QWEN35_TEXT = dict(
+    hidden_size=80, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
+    full_attention_interval=2, layer_types=["linear_attention", "full_attention"] * 2,
+    linear_conv_kernel_dim=4, linear_num_key_heads=2, linear_num_value_heads=6,
+    linear_key_head_dim=16, linear_value_head_dim=16, max_position_embeddings=512,
+    rms_norm_eps=1e-6, attn_output_gate=True, attention_bias=False, hidden_act="silu",
+    mamba_ssm_dtype="float32", mtp_use_dedicated_embeddings=False, eos_token_id=2,
+    rope_parameters={"mrope_interleaved": True, "mrope_section": [2, 1, 1],
+                     "partial_rotary_factor": 0.25, "rope_theta": 10000000, "rope_type": "default"})
+QWEN35_VISION = dict(
+    model_type="qwen3_5_vision", depth=1, hidden_size=24, intermediate_size=32, num_heads=2,
+    in_channels=3, patch_size=4, spatial_merge_size=2, temporal_patch_size=2, out_hidden_size=80,
+    num_position_embeddings=16, hidden_act="gelu_pytorch_tanh", deepstack_visual_indexes=[])
 
 # layers_block_type by the letters of hybrid_override_pattern.
 NEMOTRON_LAYERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
@@ -471,6 +489,23 @@ SHAPES = {
     "tiny-qwen3.5-moe-wide": dict(QWEN35_MOE, hidden_size=256, moe_intermediate_size=64, num_hidden_layers=3,
                                   shared_expert_intermediate_size=128, num_experts=4, num_experts_per_tok=2,
                                   num_attention_heads=8, linear_key_head_dim=32, linear_value_head_dim=32),
+    # As published: the text part of a model for texts and images, whose rotation has three sections.
+    "tiny-qwen3.5-mm": dict(
+        architectures=["Qwen3_5ForConditionalGeneration"], model_type="qwen3_5", image_token_id=250,
+        video_token_id=251, vision_start_token_id=252, vision_end_token_id=253,
+        tie_word_embeddings=True, text_config=dict(
+            QWEN35_TEXT, model_type="qwen3_5_text", intermediate_size=136, mtp_num_hidden_layers=1,
+            tie_word_embeddings=True, vocab_size=328),
+        vision_config=QWEN35_VISION),
+    "tiny-qwen3.5-moe-mm": dict(
+        architectures=["Qwen3_5MoeForConditionalGeneration"], model_type="qwen3_5_moe",
+        image_token_id=250, video_token_id=251, vision_start_token_id=252, vision_end_token_id=253,
+        tie_word_embeddings=False, text_config=dict(
+            QWEN35_TEXT, model_type="qwen3_5_moe_text", moe_intermediate_size=40,
+            shared_expert_intermediate_size=56, num_experts=8, num_experts_per_tok=3,
+            router_aux_loss_coef=0.001, mtp_num_hidden_layers=1, tie_word_embeddings=False,
+            vocab_size=392),
+        vision_config=dict(QWEN35_VISION, model_type="qwen3_5_moe_vision")),
     # The delta rule's matrices in one tensor, by heads of keys; a layer without experts.
     "tiny-qwen3-next": QWEN3_NEXT,
     "tiny-qwen3-next-wide": dict(QWEN3_NEXT, hidden_size=256, moe_intermediate_size=64, num_hidden_layers=4,
@@ -531,8 +566,23 @@ COMMON = dict(hidden_act="silu", attention_dropout=0.0, initializer_range=0.02, 
 
 # Shapes of what models that also see hold beside the language model. A letter is a size: w, f: the
 # tower's hidden and intermediate size, p: of a patch, n: patches of an image, d: the language model's
-# hidden size, m: w of 2 x 2 patches.
+# hidden size, m: w of 2 x 2 patches, q: 3 w.
+QWEN35_VISION_TENSORS = {
+    "model.visual.patch_embed.proj.weight": "w32pp",
+    "model.visual.patch_embed.proj.bias": "w",
+    "model.visual.pos_embed.weight": "nw",
+    **{f"model.visual.{module}.{kind}": shape
+       for module, weight, bias in (
+           ("blocks.0.norm1", "w", "w"), ("blocks.0.norm2", "w", "w"),
+           ("blocks.0.attn.qkv", "qw", "q"), ("blocks.0.attn.proj", "ww", "w"),
+           ("blocks.0.mlp.linear_fc1", "fw", "f"), ("blocks.0.mlp.linear_fc2", "wf", "w"),
+           ("merger.norm", "w", "w"), ("merger.linear_fc1", "mm", "m"),
+           ("merger.linear_fc2", "dm", "d"))
+       for kind, shape in (("weight", weight), ("bias", bias))},
+}
 VISION_TENSORS = {
+    "qwen3_5_vision": QWEN35_VISION_TENSORS,
+    "qwen3_5_moe_vision": QWEN35_VISION_TENSORS,
     "siglip_vision_model": {
         "vision_tower.vision_model.embeddings.patch_embedding.weight": "w3pp",
         "vision_tower.vision_model.embeddings.patch_embedding.bias": "w",

@@ -90,7 +90,7 @@ def tensors_of(config):
     """(name, shape, mean, standard deviation) of every tensor, in the order of the layers."""
     text = text_of(config)
     family = FAMILIES[text["model_type"]]
-    prefix = "model." if text is config else "language_model.model."
+    prefix = "model." if text is config else family.nested
     d, v = text["hidden_size"], text["vocab_size"]
 
     def norm(name, size, gain, deviation=0.1):
@@ -397,7 +397,8 @@ def vision_tensors(config):
         return
     w, p = vision["hidden_size"], vision["patch_size"]
     sizes = {"3": 3, "w": w, "f": vision["intermediate_size"], "p": p, "m": 4 * w,
-             "n": (vision["image_size"] // p) ** 2, "d": text_of(config)["hidden_size"]}
+             "n": vision.get("num_position_embeddings") or (vision["image_size"] // p) ** 2,
+             "2": 2, "q": 3 * w, "d": text_of(config)["hidden_size"]}
     for name, shape in VISION_TENSORS[vision["model_type"]].items():
         yield name, [sizes[letter] for letter in shape], 0, 0.1
 

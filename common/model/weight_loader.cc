@@ -30,6 +30,16 @@ using backend::HostMatrix;
 using backend::PackedMatrix;
 using backend::QuantizedHostMatrix;
 
+// Tensors that nothing reads; `first` by name, as no message depends on an order in memory.
+struct LeftOut {
+  int count = 0;
+  std::string first;
+
+  void Add(const std::string& name) {
+    if (count++ == 0 || name < first) first = name;
+  }
+};
+
 absl::Status WrongDType(const StoredTensor& stored, absl::string_view expected) {
   return absl::UnimplementedError(absl::StrCat(stored.file->path(), ": ", stored.entry->name,
                                                ": found dtype ", stored.entry->dtype, ", expected ",
@@ -416,10 +426,9 @@ absl::Status WeightLoader::Embedding(const std::string& name, int64_t rows, int6
 }
 
 absl::Status WeightLoader::CheckLeftOver(const ModelConfig& config) const {
-  // Some checkpoints append more layers, for speculation.
   const TensorNames names(config, checkpoint_);
-  std::string first_unknown;
-  int unknown_count = 0;
+  const int layers = static_cast<int>(config.layers.size());
+  LeftOut unknown, for_speculation;
   for (const auto& [name, stored] : checkpoint_.tensors()) {
     if (taken_.contains(name)) continue;
     if (absl::EndsWith(name, "rotary_emb.inv_freq")) continue;  // follows from the config
@@ -429,18 +438,24 @@ absl::Status WeightLoader::CheckLeftOver(const ModelConfig& config) const {
     if (config.tied_embeddings && name == absl::StrCat(names.own_lm_head(), ".weight")) continue;
     if (IsZeroBias(checkpoint_, name)) continue;
     const int layer = names.LayerOf(name);
-    if (layer >= 0 && layer < static_cast<int>(config.layers.size()) &&
+    if (layer >= 0 && layer < layers &&
         (absl::EndsWith(name, ".bias") || absl::EndsWith(name, "norm.weight"))) {
       return absl::UnimplementedError(
           absl::StrCat(stored.file->path(), ": found ", json::Quoted(name),
                        ", expected no such tensor in ", config.architecture));
     }
-    if (unknown_count++ == 0 || name < first_unknown) first_unknown = name;
+    // Multi-token prediction, as "mtp." or in layers behind the last one.
+    (layer >= layers || absl::StartsWith(name, "mtp.") ? for_speculation : unknown).Add(name);
   }
-  if (unknown_count > 0) {
-    BATON_LOG(Warning) << checkpoint_.path() << ": left out " << unknown_count << " tensors that "
+  if (for_speculation.count > 0) {
+    BATON_LOG(Info) << checkpoint_.path() << ": left out " << for_speculation.count
+                    << " tensors of layers for speculation (multi-token prediction), e.g. "
+                    << json::Quoted(for_speculation.first) << ": no answer depends on them";
+  }
+  if (unknown.count > 0) {
+    BATON_LOG(Warning) << checkpoint_.path() << ": left out " << unknown.count << " tensors that "
                        << config.architecture << " does not have, e.g. "
-                       << json::Quoted(first_unknown);
+                       << json::Quoted(unknown.first);
   }
   return absl::OkStatus();
 }

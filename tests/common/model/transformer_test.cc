@@ -339,7 +339,8 @@ const auto kLatent = ::testing::Values("tiny-deepseek-v2", "tiny-glm4-moe-lite")
 // Computed on CPUs alone.
 const auto kRecurrent = ::testing::Values(
     "tiny-lfm2", "tiny-qwen3.5", "tiny-qwen3.5-moe", "tiny-qwen3-next", "tiny-lfm2-moe",
-    "tiny-granite-hybrid", "tiny-granite-hybrid-dense", "tiny-nemotron-h", "tiny-nemotron-h-moe");
+    "tiny-granite-hybrid", "tiny-granite-hybrid-dense", "tiny-nemotron-h", "tiny-nemotron-h-moe",
+    "tiny-qwen3.5-mm", "tiny-qwen3.5-moe-mm");
 
 std::vector<baton::testing::Device> DevicesOf(bool slow) {
   std::vector<baton::testing::Device> devices = baton::testing::Devices();

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/backend/cpu/cpu_backend.h"
 #include "common/model/transformer.h"
@@ -150,6 +151,30 @@ TEST(WeightsTest, LeavesOutWhatChangesNothing) {
   // Tied, it would be a copy of the embedding.
   EXPECT_THAT(std::string(LoadWithExtra("lm_head.weight").message()),
               HasSubstr("lm_head.weight: found shape [0], expected the embedding's [384, 96]"));
+}
+
+TEST(WeightsTest, SaysWhichLayersForSpeculationAreLeftOut) {
+  for (const auto& [shape, first] : {std::pair("tiny-qwen3.5", "mtp.fc.weight"),
+                                     {"tiny-qwen3.5-moe", "mtp.fc.weight"},
+                                     {"tiny-qwen3-next", "mtp.fc.weight"},
+                                     {"tiny-nemotron-h", "mtp.fc.weight"},
+                                     {"tiny-nemotron-h-moe", "mtp.fc.weight"},
+                                     {"tiny-qwen3.5-mm", "mtp.fc.weight"},
+                                     {"tiny-qwen3.5-moe-mm", "mtp.fc.weight"},
+                                     {"tiny-glm4-moe-lite", "model.layers.4.eh_proj.weight"}}) {
+    ::testing::internal::CaptureStderr();
+    const absl::Status status = LoadChanged([](json&) {}, [](std::string&) {}, CpuBackend(), shape);
+    const std::string log = ::testing::internal::GetCapturedStderr();
+    EXPECT_TRUE(status.ok()) << shape << ": " << status;
+    EXPECT_THAT(log, HasSubstr(absl::StrCat("left out 2 tensors of layers for speculation "
+                                            "(multi-token prediction), e.g. \"",
+                                            first, "\"")))
+        << shape;
+    // The tensors for images have a line of their own.
+    const bool images = absl::EndsWith(shape, "-mm");
+    EXPECT_EQ(absl::StrContains(log, "does not have, e.g. \"model.visual."), images) << log;
+    EXPECT_EQ(absl::StrContains(log, "does not have"), images) << log;
+  }
 }
 
 // A device that multiplies float16, as far as loading goes.
