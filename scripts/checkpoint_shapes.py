@@ -258,6 +258,8 @@ NEMOTRON_H = dict(
     residual_in_fp32=False, rescale_prenorm_residual=True, num_logits_to_keep=1,
     sliding_window=None, eos_token_id=2, bos_token_id=1, pad_token_id=0)
 
+NEMOTRON_H_WIDE = dict(NEMOTRON_H, hidden_size=96, intermediate_size=160, head_dim=32, time_step_min=0.001)
+
 # What differs between the shapes, in config.json's words. In the tiny ones every dimension differs
 # from every other, so that a mixed-up pair is a shape error, and 130 tokens cross every boundary:
 # blocks of 16, the sliding window, and the original context of the rope scaling.
@@ -530,6 +532,13 @@ SHAPES = {
         num_experts_per_tok=3, norm_topk_prob=True, routed_scaling_factor=1.3, n_group=1,
         topk_group=1, moe_latent_size=None, num_nextn_predict_layers=1, rope_theta=10000,
         partial_rotary_factor=1.0),
+    # As GGUF files have them: one least step, rows of whole blocks, and no MLPs beside experts.
+    "tiny-nemotron-h-wide": NEMOTRON_H_WIDE,
+    "tiny-nemotron-h-moe-wide": dict(
+        NEMOTRON_H_WIDE, hybrid_override_pattern="ME*EME", num_hidden_layers=6, n_routed_experts=8,
+        n_shared_experts=1, moe_intermediate_size=64, moe_shared_expert_intermediate_size=128,
+        num_experts_per_tok=3, norm_topk_prob=True, routed_scaling_factor=1.3, n_group=1,
+        topk_group=1),
     # As a GGUF file has it: without limits, with rows of whole blocks.
     "tiny-granite-hybrid-wide": GRANITE_HYBRID_WIDE,
     "tiny-granite-hybrid-wide-dense": dict(GRANITE_HYBRID_WIDE, num_local_experts=0),

@@ -56,6 +56,7 @@ ARCHITECTURES = {
     "SeedOssForCausalLM": Architecture("seed_oss", False, True),
     "Exaone4ForCausalLM": Architecture("exaone4", False, True),
     "GraniteMoeHybridForCausalLM": Architecture("granitehybrid", True, False, True),
+    "NemotronHForCausalLM": Architecture("nemotron_h", False, True),
     "Lfm2ForCausalLM": Architecture("lfm2"),
     "Lfm2MoeForCausalLM": Architecture("lfm2moe"),
     "Qwen3_5ForCausalLM": Architecture("qwen35", False, True, True),
@@ -153,7 +154,12 @@ def add_config(writer, architecture, text, ends):
     writer.add_context_length(text["max_position_embeddings"])
     writer.add_embedding_length(text["hidden_size"])
     writer.add_block_count(text["num_hidden_layers"])
-    if "intermediate_size" in text:
+    pattern = text.get("hybrid_override_pattern")
+    if pattern:
+        experts = "n_routed_experts" in text
+        size = text["moe_intermediate_size" if experts else "intermediate_size"]
+        writer.add_feed_forward_length([size * (letter in "-E") for letter in pattern])
+    elif "intermediate_size" in text:
         writer.add_feed_forward_length(make_checkpoint.ffn_dim_of(text))
     writer.add_head_count(heads)
     if text.get("kv_lora_rank"):
@@ -161,6 +167,9 @@ def add_config(writer, architecture, text, ends):
     elif "conv_L_cache" in text or "mamba_n_heads" in text:
         writer.add_head_count_kv([text["num_key_value_heads"] * kind.endswith("attention")
                                   for kind in text["layer_types"]])
+        add_recurrence(writer, text)
+    elif pattern:
+        writer.add_head_count_kv([text["num_key_value_heads"] * (letter == "*") for letter in pattern])
         add_recurrence(writer, text)
     else:
         writer.add_head_count_kv(text["num_key_value_heads"])
@@ -172,7 +181,7 @@ def add_config(writer, architecture, text, ends):
     if architecture.dimension_count:
         writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1)))
     writer.add_layer_norm_rms_eps(text["norm_eps" if "norm_eps" in text else "rms_norm_eps"])
-    if architecture.name != "gemma2":
+    if architecture.name != "gemma2" and not pattern:
         writer.add_rope_freq_base(rope["rope_theta"])
     add_rope_scaling(writer, text, rope, head_dim)
     add_windows(writer, text)
@@ -186,6 +195,14 @@ def add_config(writer, architecture, text, ends):
 def add_recurrence(writer, text):
     if "conv_L_cache" in text:
         writer.add_shortconv_l_cache(text["conv_L_cache"])
+        return
+    if "hybrid_override_pattern" in text:
+        writer.add_ssm_conv_kernel(text["conv_kernel"])
+        writer.add_ssm_state_size(text["ssm_state_size"])
+        writer.add_ssm_group_count(text["n_groups"])
+        writer.add_ssm_inner_size(text["mamba_num_heads"] * text["mamba_head_dim"])
+        writer.add_ssm_time_step_rank(text["mamba_num_heads"])
+        writer.add_rope_scaling_finetuned(False)
         return
     writer.add_ssm_conv_kernel(text["mamba_d_conv"])
     writer.add_ssm_state_size(text["mamba_d_state"])
@@ -227,7 +244,7 @@ def rope_of(text):
     """The rotation in the layers without a window, in Transformers 5's words."""
     text = copy.deepcopy(text)
     make_checkpoint.use_new_names(text)
-    rope = text["rope_parameters"]
+    rope = text.get("rope_parameters", {"rope_type": "default"})  # none: no rotation
     return rope.get("full_attention", rope)
 
 
@@ -296,11 +313,14 @@ def add_experts(writer, text):
         writer.add_expert_shared_feed_forward_length(text["shared_expert_intermediate_size"])
     if "n_routed_experts" in text:
         sigmoid = text["model_type"] == "glm4_moe_lite"
-        writer.add_leading_dense_block_count(text["first_k_dense_replace"])
         writer.add_expert_shared_count(text["n_shared_experts"])
         writer.add_expert_weights_scale(text["routed_scaling_factor"])
         writer.add_expert_weights_norm(text["norm_topk_prob"])
         writer.add_expert_group_count(text.get("n_group", 1))
+        if text["model_type"] == "nemotron_h":
+            writer.add_expert_shared_feed_forward_length(text["moe_shared_expert_intermediate_size"])
+            return
+        writer.add_leading_dense_block_count(text["first_k_dense_replace"])
         writer.add_expert_group_used_count(text.get("topk_group", 1))
         writer.add_expert_gating_func(
             gguf.ExpertGatingFuncType.SIGMOID if sigmoid else gguf.ExpertGatingFuncType.SOFTMAX)
@@ -331,6 +351,7 @@ def check_expressible(text):
         "olmoe": {"norm_topk_prob": False},
         "granitemoehybrid": {"position_embedding_type": "nope", "mamba_conv_bias": True, "mamba_proj_bias": False,
                              "attention_bias": False, "time_step_limit": None},
+        "nemotron_h": {"use_bias": False, "use_conv_bias": True, "time_step_min": 0.001},
         "lfm2": {"conv_bias": False},
         "qwen3_5_moe_text": {"norm_topk_prob": True},
         "qwen3_next": {"norm_topk_prob": True, "mlp_only_layers": [], "decoder_sparse_step": 1},
@@ -425,6 +446,33 @@ def fused(tensors):
     return found
 
 
+def add_nemotron_tensors(writer, architecture, text, tensors, kind_of):
+    """As add_tensors."""
+    names = gguf.get_tensor_name_map(MODEL_ARCHITECTURES[architecture.name], text["num_hidden_layers"])
+    decoded = []
+    for name, values in tensors.items():
+        if name.startswith("mtp."):
+            decoded.append((name, values))
+            continue
+        stored, known = values, name.replace("e_score_correction_bias", "e_score_correction.bias")
+        if name.endswith(".A_log"):
+            stored = -np.exp(values)[:, None]
+        elif name.endswith(".D"):
+            stored = values[:, None]
+        elif name.endswith("mixer.norm.weight"):
+            stored = values.reshape(text["n_groups"], -1)
+        elif name.endswith("conv1d.weight"):
+            stored = values.squeeze(1)
+        elif ".experts." in name:  # the package has them under such a name
+            known = name.replace("backbone.", "model.").replace(".mixer.", ".mlp.") + ".weight"
+        known = known.replace("dt_bias", "dt_proj.bias")
+        vector = stored.ndim < 2 or name.endswith((".A_log", ".D", "norm.weight", "conv1d.weight"))
+        quant, data, floats = encode(known, stored, "F32" if vector else kind_of(known))
+        writer.add_tensor(names.get_name(known, try_suffixes=(".weight", ".bias")), data, raw_dtype=quant)
+        decoded.append((name, values if vector else floats))
+    return decoded
+
+
 def stacked_experts(tensors):
     """The same tensors, a layer's experts' matrices of one kind as one of three dimensions."""
     stacked = {}
@@ -483,6 +531,8 @@ def single_experts(name, values, was_stacked):
 
 def add_tensors(writer, architecture, text, tensors, kind_of):
     """Writes the language model's; returns what they stand for, under the checkpoint's names."""
+    if text["model_type"] == "nemotron_h":
+        return add_nemotron_tensors(writer, architecture, text, tensors, kind_of)
     names = gguf.get_tensor_name_map(MODEL_ARCHITECTURES[architecture.name],
                                      text["num_hidden_layers"])
     offset = make_checkpoint.FAMILIES[text["model_type"]].norm_offset
@@ -559,6 +609,8 @@ def main():
     types = dict(pair.split("=") for pair in args.type_of)
     config = read_json(args.directory, "config.json")
     architecture = ARCHITECTURES[config["architectures"][0] if config else "LlamaForCausalLM"]
+    if "n_routed_experts" in config and architecture.name == "nemotron_h":
+        architecture = architecture._replace(name="nemotron_h_moe")
     os.makedirs(os.path.dirname(os.path.abspath(args.file)), exist_ok=True)
     writer = gguf.GGUFWriter(args.file, architecture.name, split_max_tensors=args.split)
     decoded = []

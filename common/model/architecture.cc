@@ -129,7 +129,9 @@ absl::Span<const Architecture* const> Architectures() { return kArchitectures; }
 
 const Architecture* FindGgufArchitecture(absl::string_view name) {
   for (const Architecture* architecture : kArchitectures) {
-    if (architecture->gguf != nullptr && architecture->gguf == name) return architecture;
+    for (const char* gguf : {architecture->gguf, architecture->gguf_with_experts}) {
+      if (gguf != nullptr && gguf == name) return architecture;
+    }
   }
   return nullptr;
 }

@@ -21,6 +21,7 @@ struct Architecture {
   absl::StatusOr<ModelConfig> (*describe)(const JsonFields& config);
   // general.architecture in GGUF files; null: there are none, or another architecture's are meant.
   const char* gguf = nullptr;
+  const char* gguf_with_experts = nullptr;  // that of files with experts, if it is another one
   // Whether GGUF files have the rows of q and k so that pairs that RoPE rotates are neighbours.
   bool gguf_pairs_rows = false;
   // Whether they may rotate a part of each head only.
@@ -33,6 +34,9 @@ struct Architecture {
   bool gguf_latent = false;
   // How layer_types call the layers to which they give no KV heads; null: all have some.
   const char* gguf_recurrent = nullptr;
+  // Whether a layer is one sublayer: its attention or its MLP may have the size 0, and add_gguf
+  // says what it is.
+  bool gguf_sublayers = false;
   // Adds to config.json what GGUF files of this architecture say, and what they leave to the
   // reader, beyond that which all have; null: nothing.
   absl::Status (*add_gguf)(GgufConfig& config) = nullptr;

@@ -33,10 +33,12 @@ absl::StatusOr<std::string> GgufConfigJson(const gguf::File& file) {
   BATON_ASSIGN_OR_RETURN(const auto name, file.Text(kArchitectureKey));
   if (!name) return file.Missing(kArchitectureKey, "an architecture");
   const Architecture* architecture = FindGgufArchitecture(*name);
-  if (architecture != nullptr) return GgufConfig(file, *architecture).Write();
+  if (architecture != nullptr) return GgufConfig(file, *architecture, *name).Write();
   std::vector<absl::string_view> known;
   for (const Architecture* each : Architectures()) {
-    if (each->gguf != nullptr) known.push_back(each->gguf);
+    for (const char* gguf : {each->gguf, each->gguf_with_experts}) {
+      if (gguf != nullptr) known.push_back(gguf);
+    }
   }
   return file.Unsupported(kArchitectureKey,
                           absl::StrCat("found ", json::Quoted(*name), ", expected one of ",
@@ -49,12 +51,7 @@ absl::StatusOr<std::string> GgufConfig::Write() {
   BATON_ASSIGN_OR_RETURN(hidden_dim_, Required("embedding_length"));
   config_.AddInteger("hidden_size", hidden_dim_);
   BATON_RETURN_IF_ERROR(AddLayers());
-  // A file whose layers all have experts may not say how large a dense feed-forward would be.
-  BATON_ASSIGN_OR_RETURN(const auto expert_ffn, Integer("expert_feed_forward_length"));
-  BATON_ASSIGN_OR_RETURN(const auto ffn, Integer("feed_forward_length"));
-  if (!ffn && !(has_experts() && expert_ffn)) return Missing("feed_forward_length", "an integer");
-  ffn_ = ffn ? *ffn : *expert_ffn;
-  config_.AddInteger("intermediate_size", ffn_);
+  BATON_RETURN_IF_ERROR(AddFeedForward());
   BATON_RETURN_IF_ERROR(Copy("context_length", "max_position_embeddings"));
   BATON_RETURN_IF_ERROR(architecture_.gguf_latent ? AddLatentHeads() : AddHeads());
   BATON_RETURN_IF_ERROR(AddReals());
@@ -70,7 +67,7 @@ absl::StatusOr<std::string> GgufConfig::Write() {
 }
 
 std::string GgufConfig::Key(absl::string_view name) const {
-  return *read_.insert(absl::StrCat(architecture_.gguf, ".", name)).first;
+  return *read_.insert(absl::StrCat(gguf_, ".", name)).first;
 }
 
 absl::StatusOr<int64_t> GgufConfig::Required(absl::string_view name) const {
@@ -91,6 +88,49 @@ absl::StatusOr<std::optional<double>> GgufConfig::Real(absl::string_view key) co
 
 absl::StatusOr<std::optional<int64_t>> GgufConfig::Integer(absl::string_view key) const {
   return file_.Integer(Key(key));
+}
+
+absl::StatusOr<std::vector<int64_t>> GgufConfig::ByLayer(absl::string_view key) const {
+  if (layers_ < 1 || layers_ > kMaxLayers) {
+    return file_.Invalid(Key("block_count"),
+                         absl::StrCat("found ", layers_, ", expected 1 to ", kMaxLayers));
+  }
+  const auto layers = static_cast<uint64_t>(layers_);
+  std::vector<int64_t> values;
+  if (!file_.IsList(Key(key))) {
+    BATON_ASSIGN_OR_RETURN(const int64_t value, Required(key));
+    values.assign(layers, value);
+    return values;
+  }
+  BATON_ASSIGN_OR_RETURN(const auto list, file_.IntegerList(Key(key)));
+  if (list->size() != layers) {
+    return file_.Invalid(Key(key),
+                         absl::StrCat("found ", list->size(), " entries, expected ", layers_));
+  }
+  for (uint64_t i = 0; i < layers; ++i) values.push_back(list->At(i));
+  return values;
+}
+
+absl::Status GgufConfig::AddFeedForward() {
+  constexpr absl::string_view kKey = "feed_forward_length";
+  if (!architecture_.gguf_sublayers) {
+    // A file whose layers all have experts may not say how large a dense feed-forward would be.
+    BATON_ASSIGN_OR_RETURN(const auto of_experts, Integer("expert_feed_forward_length"));
+    BATON_ASSIGN_OR_RETURN(const auto size, Integer(kKey));
+    if (!size && !(has_experts() && of_experts)) return Missing(kKey, "an integer");
+    ffn_ = size ? *size : *of_experts;
+    config_.AddInteger("intermediate_size", ffn_);
+    return absl::OkStatus();
+  }
+  BATON_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, ByLayer(kKey));
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (ffn_ == 0) ffn_ = sizes[i];
+    if (sizes[i] == 0 || sizes[i] == ffn_) continue;
+    return Unsupported(kKey, absl::StrCat("found ", sizes[i], " of layer ", i, ", expected ", ffn_,
+                                          ", as of others"));
+  }
+  if (ffn_ != 0) config_.AddInteger("intermediate_size", ffn_);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<bool> GgufConfig::BoolOr(absl::string_view key, bool if_absent) const {
@@ -250,23 +290,22 @@ absl::Status GgufConfig::CheckNothingForeign() const {
 }
 
 absl::StatusOr<int64_t> GgufConfig::AddKvHeads() {
-  const std::string key = Key("attention.head_count_kv");
+  constexpr absl::string_view kKey = "attention.head_count_kv";
+  const std::string key = Key(kKey);
   if (!file_.IsList(key)) {
     BATON_ASSIGN_OR_RETURN(const auto heads, file_.Integer(key));
     return heads.value_or(heads_);
   }
-  BATON_ASSIGN_OR_RETURN(const auto list, file_.IntegerList(key));
-  if (list->size() != static_cast<uint64_t>(layers_)) {
-    return file_.Invalid(key, absl::StrCat("found ", list->size(), " entries, expected ", layers_));
-  }
+  BATON_ASSIGN_OR_RETURN(const std::vector<int64_t> list, ByLayer(kKey));
   int64_t heads = 0;
   std::vector<std::string> types;
   const char* const recurrent = architecture_.gguf_recurrent;
-  for (uint64_t i = 0; i < list->size(); ++i) {
-    const int64_t found = list->At(i);
+  for (size_t i = 0; i < list.size(); ++i) {
+    const int64_t found = list[i];
     if (heads == 0) heads = found;
     types.push_back(json::Quoted(found == 0 && recurrent ? recurrent : kFullAttention));
-    if (found == 0 ? recurrent != nullptr : found == heads) continue;
+    const bool may_lack = recurrent != nullptr || architecture_.gguf_sublayers;
+    if (found == 0 ? may_lack : found == heads) continue;
     return file_.Unsupported(key, absl::StrCat("found ", found, " of layer ", i, ", expected ",
                                                heads, ", as of others"));
   }

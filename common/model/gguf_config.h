@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
@@ -27,9 +29,9 @@ absl::StatusOr<std::string> GgufConfigJson(const gguf::File& file);
 // stays unread is an error.
 class GgufConfig {
  public:
-  // `architecture` outlives it.
-  GgufConfig(const gguf::File& file, const Architecture& architecture)
-      : file_(file), architecture_(architecture) {}
+  // `architecture` outlives it. gguf: how the file names it.
+  GgufConfig(const gguf::File& file, const Architecture& architecture, std::string gguf)
+      : file_(file), architecture_(architecture), gguf_(std::move(gguf)) {}
 
   absl::StatusOr<std::string> Write();
 
@@ -42,6 +44,8 @@ class GgufConfig {
   absl::StatusOr<std::optional<double>> Real(absl::string_view key) const;
   absl::StatusOr<std::optional<int64_t>> Integer(absl::string_view key) const;
   absl::StatusOr<bool> BoolOr(absl::string_view key, bool if_absent) const;
+  // Of each layer: the entries of a list, or the one number that the file has for all.
+  absl::StatusOr<std::vector<int64_t>> ByLayer(absl::string_view key) const;
   absl::Status Missing(absl::string_view key, absl::string_view expected) const;
   absl::Status Unsupported(absl::string_view key, absl::string_view message) const;
 
@@ -97,6 +101,7 @@ class GgufConfig {
   // block_count, less the layers for speculation at its end (nextn_predict_layers).
   absl::Status AddLayers();
   absl::Status CheckNothingForeign() const;
+  absl::Status AddFeedForward();
   absl::Status AddHeads();
   // The KV heads of each layer that has attention. If the file lists them by layer, adds
   // layer_types (Architecture::gguf_recurrent).
@@ -113,6 +118,7 @@ class GgufConfig {
 
   const gguf::File& file_;
   const Architecture& architecture_;
+  const std::string gguf_;
   std::string name_;
   int64_t blocks_ = 0, layers_ = 0, hidden_dim_ = 0, ffn_ = 0, heads_ = 0, head_dim_ = 0, experts_ = 0;
   std::optional<double> theta_;

@@ -243,12 +243,74 @@ absl::StatusOr<ModelConfig> DescribeNemotronH(const JsonFields& config) {
   return model;
 }
 
+// A layer with KV heads has attention, one with a feed-forward an MLP or, in files with experts,
+// experts; Mamba has neither.
+absl::Status AddNemotronGguf(GgufConfig& config) {
+  constexpr absl::string_view kKvHeads = "attention.head_count_kv";
+  BATON_ASSIGN_OR_RETURN(const std::vector<int64_t> kv_heads, config.ByLayer(kKvHeads));
+  BATON_ASSIGN_OR_RETURN(const std::vector<int64_t> ffn, config.ByLayer("feed_forward_length"));
+  std::string pattern;
+  for (size_t i = 0; i < kv_heads.size(); ++i) {
+    if (kv_heads[i] != 0 && ffn[i] != 0) {
+      return config.Unsupported(
+          kKvHeads, absl::StrCat("found ", kv_heads[i], " of layer ", i,
+                                 " beside a feed-forward of ", ffn[i], ", expected one of both"));
+    }
+    pattern.push_back(kv_heads[i] != 0       ? '*'
+                      : ffn[i] == 0          ? 'M'
+                      : config.has_experts() ? 'E'
+                                             : '-');
+  }
+  config.AddJson(kPatternKey, json::Quoted(pattern));
+  BATON_RETURN_IF_ERROR(config.CopyReal("attention.layer_norm_rms_epsilon", "layer_norm_epsilon"));
+  BATON_RETURN_IF_ERROR(config.Real("attention.layer_norm_epsilon").status());  // of no norm here
+  for (const auto& [key, field] : {std::pair("ssm.conv_kernel", "conv_kernel"),
+                                   {"ssm.state_size", "ssm_state_size"},
+                                   {"ssm.group_count", "n_groups"},
+                                   {"ssm.time_step_rank", "mamba_num_heads"}}) {
+    BATON_RETURN_IF_ERROR(config.CopyInteger(key, field));
+  }
+  BATON_ASSIGN_OR_RETURN(const auto width, config.Integer("ssm.inner_size"));
+  BATON_ASSIGN_OR_RETURN(const auto heads, config.Integer("ssm.time_step_rank"));
+  if (!width || !heads) {
+    return config.Missing(width ? "ssm.time_step_rank" : "ssm.inner_size", "an integer");
+  }
+  if (*heads < 1 || *width % *heads != 0) {
+    return config.Unsupported("ssm.inner_size",
+                              absl::StrCat("found ", *width, ", expected a multiple of ", *heads,
+                                           ", ssm.time_step_rank"));
+  }
+  config.AddJson("mamba_head_dim", absl::StrCat(*width / *heads));
+  if (!config.has_experts()) return absl::OkStatus();
+  BATON_RETURN_IF_ERROR(config.CopyExperts("n_routed_experts", "moe_intermediate_size"));
+  for (const auto& [key, field] :
+       {std::pair("expert_group_count", "n_group"),
+        {"expert_group_used_count", "topk_group"},
+        {"expert_shared_count", "n_shared_experts"},
+        {"expert_shared_feed_forward_length", "moe_shared_expert_intermediate_size"},
+        {"moe_latent_size", "moe_latent_size"}}) {
+    BATON_ASSIGN_OR_RETURN(const auto found, config.Integer(key));
+    if (found.value_or(0) != 0) config.AddJson(field, absl::StrCat(*found));
+  }
+  BATON_RETURN_IF_ERROR(config.CopyReal("expert_weights_scale", "routed_scaling_factor"));
+  BATON_RETURN_IF_ERROR(config.CopyBool("expert_weights_norm", "norm_topk_prob", false));
+  BATON_ASSIGN_OR_RETURN(const bool sigmoid, config.RoutesBySigmoid());
+  if (sigmoid) return absl::OkStatus();
+  return config.Unsupported("expert_gating_func", "found a softmax, expected a sigmoid");
+}
+
 }  // namespace
 
 const Architecture kNemotronH = {
     .name = "NemotronHForCausalLM",
     .model_type = "nemotron_h",
     .describe = DescribeNemotronH,
+    .gguf = "nemotron_h",
+    .gguf_with_experts = "nemotron_h_moe",
+    .gguf_partial_rotary = true,
+    .gguf_experts = true,
+    .gguf_sublayers = true,
+    .add_gguf = AddNemotronGguf,
 };
 
 }  // namespace baton::model

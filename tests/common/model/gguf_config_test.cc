@@ -228,6 +228,76 @@ TEST(GgufConfigTest, HasTheDeltaRuleInMostLayers) {
   EXPECT_THAT(next("blk.0.ssm_in.weight"), HasSubstr(R"("linear_matrices_apart": false)"));
 }
 
+// Which sublayer a layer of Nemotron-H is, its sizes say.
+TEST(GgufConfigTest, SaysWhatLayersOfOneSublayerAre) {
+  const auto keys = [](const std::string& architecture, const std::vector<int32_t>& kv_heads,
+                       const std::vector<int32_t>& ffn, uint32_t width = 32) {
+    const auto key = [&](const char* name) { return architecture + "." + name; };
+    GgufBytes bytes;
+    bytes.Add("general.architecture", architecture)
+        .Add(key("context_length"), 64u)
+        .Add(key("embedding_length"), 8u)
+        .Add(key("block_count"), 3u)
+        .Add(key("feed_forward_length"), ffn)
+        .Add(key("attention.head_count"), 2u)
+        .Add(key("attention.head_count_kv"), kv_heads)
+        .Add(key("attention.key_length"), 16u)
+        .Add(key("attention.layer_norm_rms_epsilon"), 0.5f)
+        .Add(key("attention.layer_norm_epsilon"), 0.5f)
+        .Add(key("rope.dimension_count"), 4u)
+        .Add(key("rope.scaling.finetuned"), false)
+        .Add(key("ssm.conv_kernel"), 4u)
+        .Add(key("ssm.state_size"), 16u)
+        .Add(key("ssm.group_count"), 1u)
+        .Add(key("ssm.time_step_rank"), 2u)
+        .Add(key("ssm.inner_size"), width)
+        .AddTensor("token_embd.weight", {8, 1}, 0, std::string(32, 0));
+    return bytes;
+  };
+  EXPECT_THAT(
+      Config(keys("nemotron_h", {0, 1, 0}, {0, 0, 12})),
+      AllOf(HasSubstr("NemotronHForCausalLM"), HasSubstr(R"("hybrid_override_pattern": "M*-")"),
+            HasSubstr(R"("intermediate_size": 12)"), HasSubstr(R"("head_dim": 16)"),
+            HasSubstr(R"("num_key_value_heads": 1)"), HasSubstr(R"("n_groups": 1)"),
+            HasSubstr(R"("mamba_num_heads": 2)"), HasSubstr(R"("mamba_head_dim": 16)"),
+            HasSubstr(R"("layer_norm_epsilon": 0.5)"), Not(HasSubstr("layer_types"))));
+  const auto moe = [&](uint32_t groups, uint32_t latent, uint32_t gating) {
+    return Config(keys("nemotron_h_moe", {0, 1, 0}, {0, 0, 12})
+                      .Add("nemotron_h_moe.expert_count", 128u)
+                      .Add("nemotron_h_moe.expert_used_count", 6u)
+                      .Add("nemotron_h_moe.expert_feed_forward_length", 12u)
+                      .Add("nemotron_h_moe.expert_shared_feed_forward_length", 24u)
+                      .Add("nemotron_h_moe.expert_shared_count", 1u)
+                      .Add("nemotron_h_moe.expert_weights_norm", true)
+                      .Add("nemotron_h_moe.expert_weights_scale", 2.5f)
+                      .Add("nemotron_h_moe.expert_group_count", groups)
+                      .Add("nemotron_h_moe.moe_latent_size", latent)
+                      .Add("nemotron_h_moe.expert_gating_func", gating));
+  };
+  EXPECT_THAT(moe(1, 0, 2),
+              AllOf(HasSubstr(R"("hybrid_override_pattern": "M*E")"),
+                    HasSubstr(R"("n_routed_experts": 128)"), HasSubstr(R"("n_group": 1)"),
+                    HasSubstr(R"("num_experts_per_tok": 6)"),
+                    HasSubstr(R"("moe_shared_expert_intermediate_size": 24)"),
+                    HasSubstr(R"("routed_scaling_factor": 2.5)"),
+                    HasSubstr(R"("norm_topk_prob": true)"), Not(HasSubstr("moe_latent_size"))));
+  EXPECT_THAT(moe(1, 8, 2), HasSubstr(R"("moe_latent_size": 8)")) << "which its reader refuses";
+  EXPECT_THAT(moe(1, 0, 1),
+              HasSubstr("nemotron_h_moe.expert_gating_func: found a softmax, expected a sigmoid"));
+
+  EXPECT_THAT(Config(keys("nemotron_h", {0, 1, 0}, {0, 12, 12})),
+              HasSubstr("nemotron_h.attention.head_count_kv: found 1 of layer 1 beside a "
+                        "feed-forward of 12, expected one of both"));
+  EXPECT_THAT(Config(keys("nemotron_h", {0, 1, 0}, {16, 0, 12})),
+              HasSubstr("nemotron_h.feed_forward_length: found 12 of layer 2, expected 16"));
+  EXPECT_THAT(Config(keys("nemotron_h", {0, 1, 0}, {0, 12})),
+              HasSubstr("nemotron_h.feed_forward_length: found 2 entries, expected 3"));
+  EXPECT_THAT(Config(keys("nemotron_h", {0, 1, 2}, {0, 0, 0})),
+              HasSubstr("nemotron_h.attention.head_count_kv: found 2 of layer 2, expected 1"));
+  EXPECT_THAT(Config(keys("nemotron_h", {0, 1, 0}, {0, 0, 12}, 33)),
+              HasSubstr("nemotron_h.ssm.inner_size: found 33, expected a multiple of 2"));
+}
+
 // DeepSeek-V2-Lite's keys, with other sizes.
 GgufBytes LatentKeys(uint32_t experts) {
   return Keys("deepseek2")

@@ -146,7 +146,11 @@ INSTANTIATE_TEST_SUITE_P(
             GgufCase{"tiny-qwen3.5-moe-f32", "tiny-qwen3.5-moe-wide", false, true},
             GgufCase{"tiny-qwen3.5-moe-q4_0", "tiny-qwen3.5-moe-q4_0-float", true, true},
             GgufCase{"tiny-qwen3-next-f32", "tiny-qwen3-next-wide", false, true},
-            GgufCase{"tiny-qwen3-next-q8_0", "tiny-qwen3-next-q8_0-float", true, true}),
+            GgufCase{"tiny-qwen3-next-q8_0", "tiny-qwen3-next-q8_0-float", true, true},
+            GgufCase{"tiny-nemotron-h-f32", "tiny-nemotron-h-wide", false, true},
+            GgufCase{"tiny-nemotron-h-q8_0", "tiny-nemotron-h-q8_0-float", true, true},
+            GgufCase{"tiny-nemotron-h-moe-f32", "tiny-nemotron-h-moe-wide", false, true},
+            GgufCase{"tiny-nemotron-h-moe-q4_0", "tiny-nemotron-h-moe-q4_0-float", true, true}),
         ::testing::ValuesIn(baton::testing::RecurrentDevices())),
     [](const auto& info) {
       return GgufTestName(std::get<0>(info.param).file) + "_" + std::get<1>(info.param).name;
