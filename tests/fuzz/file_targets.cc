@@ -145,8 +145,10 @@ void FuzzConfig(absl::string_view data) {
   if (!config.ok()) return;
   BATON_CHECK(config->vocab_size > 0 && config->hidden_dim > 0 && !config->layers.empty());
   for (const model::LayerSpec& layer : config->layers) {
-    const model::AttentionSpec& attention = layer.attention();
-    BATON_CHECK(attention.kv_heads > 0 && attention.query_heads % attention.kv_heads == 0);
+    BATON_CHECK(!layer.sublayers.empty());
+    const model::AttentionSpec* attention = layer.attention_or_null();
+    if (attention == nullptr) continue;
+    BATON_CHECK(attention->kv_heads > 0 && attention->query_heads % attention->kv_heads == 0);
   }
 }
 
@@ -222,6 +224,13 @@ std::vector<FuzzTarget> FileTargets() {
     "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "hidden_act": "silu", "torch_dtype": "float32",
     "tie_word_embeddings": true, "eos_token_id": [1, 2],
     "rope_scaling": {"rope_type": "linear", "factor": 2.0}})";
+  // Layers of one sublayer, and a number that JSON has no word for.
+  const std::string nemotron = R"({"architectures": ["NemotronHForCausalLM"], "hidden_size": 64,
+    "hybrid_override_pattern": "M-*E", "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 16, "intermediate_size": 96, "vocab_size": 300, "mamba_num_heads": 4,
+    "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 32, "n_routed_experts": 4,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 24, "eos_token_id": 1,
+    "moe_shared_expert_intermediate_size": 40, "time_step_limit": [0.0, Infinity]})";
   return {
       {"json", FuzzJson, {R"({"a": [1, -2.5e3, "x\u00e9", null, true], "b": {}})"}},
       {"safetensors", FuzzSafetensors, {testing::SafetensorsBytes(tensors, "12345678")}},
@@ -249,7 +258,9 @@ std::vector<FuzzTarget> FileTargets() {
       {"tokenizer",
        FuzzTokenizer,
        {absl::StrCat(testing::TinyTokenizerJson({"word"}), "\xff", "some words <|end|>")}},
-      {"config", FuzzConfig, {absl::StrCat(config, "\xff", R"({"do_sample": true, "top_k": 5})")}},
+      {"config",
+       FuzzConfig,
+       {absl::StrCat(config, "\xff", R"({"do_sample": true, "top_k": 5})"), nemotron}},
       {"chat_template",
        FuzzChatTemplate,
        {"{{ bos_token }}{% for m in messages %}{{ m['role'] | upper }}: {{ m.content + 'x' * n }}"
