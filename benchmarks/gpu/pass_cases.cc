@@ -112,6 +112,7 @@ void TimeRopeWrite(KernelBench& bench, const ModelShape& model, int rows) {
                                     .query_heads = model.query_heads,
                                     .kv_heads = model.kv_heads,
                                     .head_dim = model.head_dim,
+                                    .q_stride = model.head_dim,
                                     .positions = ids,
                                     .sequence_of_row = ids + rows,
                                     .sequences = sequence,

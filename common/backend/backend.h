@@ -250,6 +250,9 @@ struct StepLimits {
   int block_tokens = 0;
   KvFormat kv_format = KvFormat::kPlain;
   int kv_tables = 1;  // of a sequence: KvPool::tables
+  // Of recurrent layers: KvPool::state_tables, and the spots of all planes together.
+  int state_tables = 0;
+  int64_t state_spots = 0;
   int layers = 0;
   int hidden_dim = 0;
   int64_t vocab_size = 0;  // columns of the logits

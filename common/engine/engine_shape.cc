@@ -159,7 +159,14 @@ absl::StatusOr<EngineShape> ShapeOf(const model::ModelConfig& config, const Engi
   limits.block_tokens = layout.block_tokens;
   BATON_ASSIGN_OR_RETURN(limits.kv_format, FormatOf(layout.dtype, activation));
   limits.layers = layout.layers;
-  limits.kv_tables = layout.Pages().tables();
+  const kv::KvPages pages = layout.Pages();
+  limits.kv_tables = pages.tables();
+  limits.state_tables = layout.recurrent() ? pages.window_tables : 0;
+  for (const std::vector<kv::KvPages::Plane>& layer_planes : pages.states) {
+    for (const kv::KvPages::Plane& plane : layer_planes) {
+      limits.state_spots += static_cast<int64_t>(plane.spots.size());
+    }
+  }
   limits.hidden_dim = config.hidden_dim;
   limits.vocab_size = config.vocab_size;
   model::SetMatrixLimits(config, &limits);

@@ -21,6 +21,7 @@
 #include "common/backend/cuda/matrices/quantized_matrix.h"
 #include "common/backend/cuda/nccl/nccl_links.h"
 #include "common/backend/cuda/plan/workspace_sizes.h"
+#include "common/backend/cuda/recurrence_operations.h"
 #include "common/backend/cuda/row_operations.h"
 #include "common/backend/cuda/runtime/arena.h"
 #include "common/backend/cuda/runtime/arena_buffer.h"
@@ -29,6 +30,7 @@
 #include "common/backend/cuda/runtime/kv_copier.h"
 #include "common/backend/cuda/sampling/device_sampler.h"
 #include "common/backend/cuda/steps/batch_upload.h"
+#include "common/backend/cuda/steps/state_spots.h"
 #include "common/backend/cuda/steps/step_recorder.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
@@ -149,6 +151,22 @@ class CudaBackend final : public Backend {
     EnqueueHeadProducts(args, activation_dtype_, stream_);
   }
   void Attention(const DeviceBatch& batch, const KvPool& pool, const AttentionArgs& args) override;
+  void ShortConv(const DeviceBatch& batch, const KvPool& pool, const ShortConvArgs& args) override {
+    CheckStates(Cuda(batch), pool);
+    EnqueueShortConv(Cuda(batch), pool, *state_spots_, args, stream_);
+  }
+  void GatedDelta(const DeviceBatch& batch, const KvPool& pool,
+                  const GatedDeltaArgs& args) override {
+    CheckStates(Cuda(batch), pool);
+    EnqueueGatedDelta(Cuda(batch), pool, *state_spots_, args, stream_);
+  }
+  void StateSpace(const DeviceBatch& batch, const KvPool& pool,
+                  const StateSpaceArgs& args) override {
+    CheckStates(Cuda(batch), pool);
+    EnqueueStateSpace(Cuda(batch), pool, *state_spots_, args, stream_);
+  }
+  void GatedNorm(const GatedNormArgs& args) override { EnqueueGatedNorm(args, stream_); }
+  void GateOutput(const OutputGateArgs& args) override { EnqueueGateOutput(args, stream_); }
   void Gate(const Tensor& gate_up, const GatedArgs& args, const Tensor& out) override {
     EnqueueGate(gate_up, args, out, stream_);
   }
@@ -185,6 +203,10 @@ class CudaBackend final : public Backend {
     state_.bounds.Narrow(bounds);
   }
   void CheckPool(const CudaBatch& batch, const KvPool& pool, int layer);
+  void CheckStates(const CudaBatch& batch, const KvPool& pool) {
+    Ask(batch, {.blocks = pool.block_count});
+    BATON_CHECK_EQ(pool.state_tables, limits_.state_tables);
+  }
   // Part of the arena that lives as long as the backend.
   absl::StatusOr<void*> Keep(size_t size_bytes);
 
@@ -205,6 +227,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<BatchUpload> upload_;
   StepState state_;
   std::unique_ptr<DeviceSampler> sampler_;
+  std::optional<StateSpots> state_spots_;
   std::unique_ptr<Buffer> copier_staging_;
   float* partials_ = nullptr;
   unsigned* counters_ = nullptr;
@@ -257,6 +280,8 @@ absl::Status CudaBackend::Prepare(const StepLimits& limits) {
   BATON_ASSIGN_OR_RETURN(quantized_.reordered, Keep(sizes.quantized.reordered));
   BATON_ASSIGN_OR_RETURN(void* const experts, Keep(sizes.experts));
   experts_ = ExpertWorkspace::In(experts, limits);
+  BATON_ASSIGN_OR_RETURN(void* const spots, Keep(sizes.state_spots));
+  state_spots_.emplace(static_cast<SpotEntry*>(spots), limits.state_spots, *staging_);
   partials_ = static_cast<float*>(partials);
   counters_ = static_cast<unsigned*>(counters);
   totals_ = static_cast<float*>(totals);
@@ -340,6 +365,7 @@ void CudaBackend::CheckPool(const CudaBatch& batch, const KvPool& pool, int laye
   BATON_CHECK(pool.dtype == activation_dtype_);
   BATON_CHECK(pool.format == limits_.kv_format);
   BATON_CHECK_EQ(pool.tables, limits_.kv_tables);
+  BATON_CHECK_EQ(pool.state_tables, limits_.state_tables);
   BATON_CHECK_LT(pool.block_stride_bytes, int64_t{1} << 32);
   BATON_CHECK(layer >= 0 && layer < limits_.layers);
 }

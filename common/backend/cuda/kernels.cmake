@@ -14,9 +14,12 @@ set(BATON_CUDA_KERNELS
   kernels/matmul.cu
   kernels/matmul_tile.cu
   kernels/norm.cu
+  kernels/output_gates.cu
   kernels/quantized.cu
+  kernels/recurrence.cu
   kernels/rope_write.cu
   kernels/sampling.cu
+  kernels/short_conv.cu
 )
 # Host code that both share.
 set(BATON_CUDA_HOST_SOURCES
@@ -33,6 +36,7 @@ set(BATON_CUDA_HOST_SOURCES
   products/choices_file.cc
   products/measured_products.cc
   products/product_choices.cc
+  recurrence_operations.cc
   row_operations.cc
   runtime/arena.cc
   runtime/host_staging.cc
@@ -41,6 +45,7 @@ set(BATON_CUDA_HOST_SOURCES
   sampling/device_sampler.cc
   sampling/sampling_upload.cc
   steps/batch_upload.cc
+  steps/state_spots.cc
   steps/step_recorder.cc
 )
 # Host code of the real one alone: it calls the CUDA runtime and cuBLASLt.

@@ -13,9 +13,10 @@ namespace baton::backend::cuda {
 void EnqueueRopeWrite(const CudaBatch& batch, const KvPool& pool, const RopeWriteArgs& args,
                       Stream stream) {
   const KvPlace place = pool.PlaceOf(args.layer);
-  const int64_t d = pool.head_dim;
+  const int64_t d = pool.head_dim, q_stride = args.q_stride > 0 ? args.q_stride : d;
   BATON_CHECK_EQ(pool.latent_dim, 0);
-  CheckRows(args.qkv, batch.rows, (args.query_heads + 2 * pool.kv_heads) * d);
+  BATON_CHECK(q_stride >= d && q_stride % 8 == 0) << q_stride;
+  CheckRows(args.qkv, batch.rows, args.query_heads * q_stride + 2 * pool.kv_heads * d);
   CheckRows(args.q_out, batch.rows, args.query_heads * d);
   const CudaRopeTable unrotated;
   const auto& rope =
@@ -41,6 +42,7 @@ void EnqueueRopeWrite(const CudaBatch& batch, const KvPool& pool, const RopeWrit
                    .query_heads = args.query_heads,
                    .kv_heads = pool.kv_heads,
                    .head_dim = pool.head_dim,
+                   .q_stride = static_cast<int>(q_stride),
                    .positions = batch.d_positions,
                    .sequence_of_row = batch.d_sequence_of_row,
                    .sequences = batch.SequencesOf(place.table),

@@ -53,7 +53,10 @@ RopeWriteKernel(RopeWriteLaunch launch) {
 
   float x[kUnitElements] = {};
   if (valid) {
-    LoadQuads(launch.qkv + row * launch.qkv_stride + int64_t{head} * launch.head_dim, dims, x);
+    // Queries may have gates between them.
+    const int column = head * launch.head_dim +
+                       Least(head, launch.query_heads) * (launch.q_stride - launch.head_dim);
+    LoadQuads(launch.qkv + row * launch.qkv_stride + column, dims, x);
   }
   if (launch.q_norm != nullptr || launch.k_norm != nullptr) {  // of all lanes alike
     const float* weight = is_q ? launch.q_norm : is_v ? nullptr : launch.k_norm;

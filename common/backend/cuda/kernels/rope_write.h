@@ -42,7 +42,7 @@ BATON_INDEX_MAP int HeadLanes(int head_dim) {
 
 // Pointers are multiples of 16 bytes, strides (in elements) of 8.
 struct RopeWriteLaunch {
-  const float* qkv;  // [rows, (query_heads + 2 * kv_heads) * head_dim]
+  const float* qkv;  // [rows, query_heads * q_stride + 2 * kv_heads * head_dim]
   int64_t qkv_stride;
   float* q_out;  // [rows, query_heads * head_dim]
   int64_t q_out_stride;
@@ -59,6 +59,7 @@ struct RopeWriteLaunch {
   int query_heads;
   int kv_heads;
   int head_dim;                    // a multiple of 8, at most 256
+  int q_stride;                    // columns from one head's query to the next one's
   const int32_t* positions;        // [rows], in their sequences; below 0: padding, skipped
   const int32_t* sequence_of_row;  // [rows]
   const SequenceEntry* sequences;  // only first_block is read

@@ -37,10 +37,19 @@ size_t Rounded(size_t bytes) {
 size_t BatchUpload::SlotBytes(const StepLimits& limits, const AttentionRoom& room) {
   const auto rows = static_cast<size_t>(limits.max_rows);
   const auto sequences = static_cast<size_t>(limits.max_sequences);
-  const auto tables = static_cast<size_t>(limits.kv_tables);
+  const auto tables = static_cast<size_t>(limits.kv_tables - limits.state_tables);
   const auto blocks_a_sequence =
       static_cast<size_t>((limits.max_positions + limits.block_tokens - 1) / limits.block_tokens);
-  return 5 * PartBytes(rows * sizeof(int32_t)) +
+  // A state is left behind whole blocks and a sequence's last row.
+  const size_t stores = rows / static_cast<size_t>(limits.block_tokens) + 2 * sequences;
+  const auto state_tables = static_cast<size_t>(limits.state_tables);
+  const size_t states =
+      limits.state_tables == 0
+          ? 0
+          : PartBytes(sequences * sizeof(StateEntry)) +
+                PartBytes((sequences * state_tables + stores * (1 + state_tables)) *
+                          sizeof(int32_t));
+  return states + 5 * PartBytes(rows * sizeof(int32_t)) +
          PartBytes(tables * sequences * blocks_a_sequence * sizeof(int32_t)) +
          PartBytes(tables * sequences * sizeof(SequenceEntry)) +
          PartBytes(static_cast<size_t>(room.items) * sizeof(AttentionItem)) + 8 * kPartAlignment;

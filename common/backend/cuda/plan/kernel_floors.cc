@@ -177,6 +177,27 @@ MovedBytes RopeWriteFloor(int64_t rows, int query_heads, int kv_heads, int head_
       .written = rows * (q * kFloat + 2 * kv_heads * KvHeadRowBytes(format, head_dim))};
 }
 
+MovedBytes ShortConvFloor(int64_t sequences, int64_t rows, int64_t channels, int64_t taps,
+                          int64_t out_element_bytes) {
+  const int64_t states = sequences * channels * (taps - 1) * kFloat;
+  return {.read = states + (rows + taps) * channels * kFloat,
+          .written = states + rows * channels * out_element_bytes};
+}
+
+MovedBytes HeadsFloor(int64_t sequences, int64_t rows, int64_t lanes, int64_t depth,
+                      int64_t row_floats) {
+  const int64_t states = sequences * lanes * depth * kFloat;
+  return {.read = states + rows * row_floats * kFloat, .written = states + rows * lanes * kFloat};
+}
+
+MovedBytes GatedNormFloor(int64_t rows, int64_t cols, int64_t weight_size) {
+  return {.read = (2 * rows * cols + weight_size) * kFloat, .written = rows * cols * kElement};
+}
+
+MovedBytes OutputGateFloor(int64_t rows, int64_t cols) {
+  return {.read = rows * cols * (kFloat + kElement), .written = rows * cols * kElement};
+}
+
 MovedBytes GatherFloor(int64_t rows, int64_t cols, int64_t table_rows,
                        int64_t table_element_bytes) {
   return {.read = table_rows * cols * table_element_bytes, .written = rows * cols * kFloat};

@@ -79,6 +79,15 @@ MovedBytes LatentWriteFloor(int64_t rows, int64_t positions, int plain,
                             const LatentFloorShape& shape);
 MovedBytes HeadMatMulFloor(int64_t rows, int64_t heads, int64_t n, int64_t k);
 
+// Recurrent layers (recurrence.h): states are read and written once a sequence. row_floats: of a
+// row's operands. out_element_bytes: 2 or 4.
+MovedBytes ShortConvFloor(int64_t sequences, int64_t rows, int64_t channels, int64_t taps,
+                          int64_t out_element_bytes);
+MovedBytes HeadsFloor(int64_t sequences, int64_t rows, int64_t lanes, int64_t depth,
+                      int64_t row_floats);
+MovedBytes GatedNormFloor(int64_t rows, int64_t cols, int64_t weight_size);
+MovedBytes OutputGateFloor(int64_t rows, int64_t cols);
+
 // out_element_bytes: of out, 2 or 4. weights: of the row and of the delta, 0 to 2.
 MovedBytes NormFloor(int64_t rows, int64_t cols, bool has_delta, int64_t out_element_bytes,
                      int weights = 1);

@@ -8,6 +8,7 @@
 #include "common/backend/cuda/kernels/experts.h"
 #include "common/backend/cuda/kernels/index_maps.h"
 #include "common/backend/cuda/kernels/latent.h"
+#include "common/backend/cuda/kernels/recurrence.h"
 #include "common/backend/cuda/matrices/expert_group.h"
 #include "common/backend/cuda/runtime/arena.h"
 #include "common/backend/cuda/runtime/kv_copier.h"
@@ -93,6 +94,7 @@ WorkspaceSizes WorkspaceSizes::For(const StepLimits& limits, DType activation,
   sizes.products = products_bytes;
   sizes.quantized = QuantizedWorkspaces::For(limits);
   sizes.experts = ExpertWorkspace::DeviceBytes(limits);
+  sizes.state_spots = static_cast<size_t>(limits.state_spots) * sizeof(SpotEntry);
   sizes.copied_blocks = kCopiedBlocksAtOnce * sizeof(BlockPair);
   const int64_t chunk_bytes = (latent ? 1 : 2) * heads * limits.block_tokens *
                               (KvRowBytes(limits.kv_format, activation, limits.head_dim) +
@@ -103,8 +105,9 @@ WorkspaceSizes WorkspaceSizes::For(const StepLimits& limits, DType activation,
 
 size_t WorkspaceSizes::total() const {
   size_t sum = 0;
-  for (const size_t part : {upload, partials, counters, totals, sampler, products, copied_blocks,
-                            copier, quantized.dequantized, quantized.reordered, experts}) {
+  for (const size_t part :
+       {upload, partials, counters, totals, sampler, products, copied_blocks, copier,
+        quantized.dequantized, quantized.reordered, experts, state_spots}) {
     sum += (part + Arena::kAlignment - 1) / Arena::kAlignment * Arena::kAlignment;
   }
   return sum;

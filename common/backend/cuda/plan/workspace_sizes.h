@@ -24,6 +24,7 @@ struct WorkspaceSizes {
   size_t upload, partials, counters, totals, sampler, products, copied_blocks, copier;
   QuantizedWorkspaces::Sizes quantized;
   size_t experts;
+  size_t state_spots;
 
   // Each rounded up to the arena's alignment.
   size_t total() const;

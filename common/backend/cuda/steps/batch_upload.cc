@@ -115,7 +115,7 @@ void BatchUpload::FillRows(const RaggedBatch& batch, CudaBatch& to, int32_t* pos
 absl::Span<const int32_t> BatchUpload::PagesOf(const SequenceRows& sequence, int table) const {
   const int end = sequence.context + sequence.row_count;
   const auto count = static_cast<size_t>((end + limits_.block_tokens - 1) / limits_.block_tokens);
-  const size_t stride = sequence.blocks.size() / static_cast<size_t>(limits_.kv_tables);
+  const size_t stride = sequence.blocks.size() / static_cast<size_t>(block_tables());
   BATON_CHECK_GE(stride, count) << "blocks for " << end << " tokens";
   return sequence.blocks.subspan(static_cast<size_t>(table) * stride, count);
 }
@@ -123,7 +123,7 @@ absl::Span<const int32_t> BatchUpload::PagesOf(const SequenceRows& sequence, int
 size_t BatchUpload::TableSize(const RaggedBatch& batch) const {
   size_t size = 0;
   for (const SequenceRows& sequence : batch.sequences) size += PagesOf(sequence, 0).size();
-  return size * static_cast<size_t>(limits_.kv_tables);
+  return size * static_cast<size_t>(block_tables());
 }
 
 void BatchUpload::FillTable(const RaggedBatch& batch, int first_block, CudaBatch& to,
@@ -131,7 +131,7 @@ void BatchUpload::FillTable(const RaggedBatch& batch, int first_block, CudaBatch
   to.least_block = std::numeric_limits<int32_t>::max();
   to.greatest_block = -1;
   const size_t count = batch.sequences.size();
-  for (int of = 0; of < limits_.kv_tables; ++of) {
+  for (int of = 0; of < block_tables(); ++of) {
     SequenceEntry* const in_table = entries + of * to.sequence_stride;
     if (of > 0) std::copy(entries, entries + count, in_table);
     for (size_t i = 0; i < count; ++i) {
@@ -143,6 +143,49 @@ void BatchUpload::FillTable(const RaggedBatch& batch, int first_block, CudaBatch
         ++first_block;
       }
     }
+  }
+}
+
+// A batch of rows of which no state is computed has none.
+size_t BatchUpload::StateTableSize(const RaggedBatch& batch) const {
+  size_t size = 0;
+  for (const SequenceRows& sequence : batch.sequences) {
+    if (limits_.state_tables == 0 || sequence.state_stores.empty()) return 0;
+    size += sequence.state.size() + sequence.state_stores.size();
+    for (const StateStore& store : sequence.state_stores) size += store.pages.size();
+  }
+  return size;
+}
+
+void BatchUpload::FillStates(const RaggedBatch& batch, int first_page, CudaBatch& to,
+                             StateEntry* entries, int32_t* table) const {
+  int32_t* const begin = table;
+  const auto place = [&] { return first_page + static_cast<int32_t>(table - begin); };
+  const auto add_pages = [&](absl::Span<const int32_t> pages) {
+    BATON_CHECK_EQ(pages.size(), static_cast<size_t>(limits_.state_tables));
+    for (const int32_t page : pages) {
+      to.least_block = std::min(to.least_block, page);
+      to.greatest_block = std::max(to.greatest_block, page);
+      *table++ = page;
+    }
+  };
+  for (const SequenceRows& sequence : batch.sequences) {
+    StateEntry& entry = *entries++;
+    entry = {sequence.first_row, sequence.row_count, -1, 0,
+             static_cast<int32_t>(sequence.state_stores.size())};
+    if (!sequence.state.empty()) {
+      entry.state = place();
+      add_pages(sequence.state);
+    }
+    entry.stores = place();
+    int tokens = sequence.context;
+    for (const StateStore& store : sequence.state_stores) {
+      BATON_CHECK_GT(store.tokens, tokens);
+      tokens = store.tokens;
+      *table++ = tokens - sequence.context;
+      add_pages(store.pages);
+    }
+    BATON_CHECK_EQ(tokens, sequence.context + sequence.row_count);
   }
 }
 
@@ -167,6 +210,7 @@ std::unique_ptr<CudaBatch> BatchUpload::Upload(const RaggedBatch& batch) {
   const size_t rows = batch.tokens.size();
   BATON_CHECK(rows > 0 && rows <= static_cast<size_t>(limits_.max_rows)) << rows << " rows";
   to.rows = static_cast<int>(rows);
+  to.sequences = static_cast<int>(batch.sequences.size());
   to.logit_count = static_cast<int>(batch.logit_rows.size());
   for (const int32_t row : batch.logit_rows) {
     BATON_CHECK(row >= 0 && row < to.rows) << "logit row " << row;
@@ -178,11 +222,17 @@ std::unique_ptr<CudaBatch> BatchUpload::Upload(const RaggedBatch& batch) {
   packer.Copy(batch.logit_rows, &to.d_logit_rows);
   int32_t* positions = packer.Take(rows, &to.d_positions);
   int32_t* sequence_of_row = packer.Take(rows, &to.d_sequence_of_row);
-  const auto tables = static_cast<size_t>(limits_.kv_tables);
+  const auto tables = static_cast<size_t>(block_tables());
   to.sequence_stride = static_cast<int>(batch.sequences.size());
   SequenceEntry* entries = packer.Take(batch.sequences.size() * tables, &to.d_sequences);
   FillRows(batch, to, positions, sequence_of_row, entries);
-  FillTable(batch, 0, to, entries, packer.Take(TableSize(batch), &to.d_tables));
+  const size_t blocks = TableSize(batch), states = StateTableSize(batch);
+  int32_t* const table = packer.Take(blocks + states, &to.d_tables);
+  FillTable(batch, 0, to, entries, table);
+  if (states > 0) {
+    StateEntry* const of_states = packer.Take(batch.sequences.size(), &to.d_states);
+    FillStates(batch, static_cast<int>(blocks), to, of_states, table + blocks);
+  }
   const AttentionPlan plan = PlanAttention(absl::MakeConstSpan(entries, batch.sequences.size()),
                                            limits_.query_heads / limits_.kv_heads, room_);
   packer.Copy(absl::MakeConstSpan(plan.split_items), &to.d_split_items);
@@ -204,7 +254,7 @@ std::unique_ptr<CudaBatch> BatchUpload::UploadPadded(const RaggedBatch& batch, i
   if (half.copied != nullptr) half.copied->Wait();
   auto result = absl::WrapUnique(new CudaBatch(*this, -1));
   CudaBatch& to = *result;
-  to.rows = to.logit_count = rows;
+  to.rows = to.logit_count = to.sequences = rows;
 
   Packer packer(half.pinned, half.device, PaddedBytes(limits_, room_));
   // The offsets of the parts before the items depend on `rows` alone.
@@ -220,7 +270,13 @@ std::unique_ptr<CudaBatch> BatchUpload::UploadPadded(const RaggedBatch& batch, i
   int32_t* sequence_of_row = copy({}, &to.d_sequence_of_row, 0);
   to.sequence_stride = rows;
   SequenceEntry* entries =
-      packer.Take(padded * static_cast<size_t>(limits_.kv_tables), &to.d_sequences);
+      packer.Take(padded * static_cast<size_t>(block_tables()), &to.d_sequences);
+  const size_t states = StateTableSize(batch);
+  StateEntry* of_states = nullptr;
+  if (states > 0) {
+    of_states = packer.Take(padded, &to.d_states);
+    std::fill(of_states + used, of_states + padded, StateEntry{});
+  }
   FillRows(batch, to, positions, sequence_of_row, entries);
   const AttentionPlan plan = PlanAttention(absl::MakeConstSpan(entries, used),
                                            limits_.query_heads / limits_.kv_heads, room_);
@@ -230,8 +286,13 @@ std::unique_ptr<CudaBatch> BatchUpload::UploadPadded(const RaggedBatch& batch, i
   // Tables begin where the items end: entries count from the slot's start.
   to.d_tables = reinterpret_cast<const int32_t*>(half.device);
   const int32_t* d_table = nullptr;
-  int32_t* table = packer.Take(TableSize(batch), &d_table);
-  FillTable(batch, static_cast<int>(d_table - to.d_tables), to, entries, table);
+  const size_t blocks = TableSize(batch);
+  int32_t* table = packer.Take(blocks + states, &d_table);
+  const auto first_block = static_cast<int>(d_table - to.d_tables);
+  FillTable(batch, first_block, to, entries, table);
+  if (states > 0) {
+    FillStates(batch, first_block + static_cast<int>(blocks), to, of_states, table + blocks);
+  }
   if (!batch.draws.empty() &&
       draws_.Pack(batch.draws, DrawCapacity(limits_)) == batch.draws.size()) {
     packer.Copy(draws_.bytes(), &to.d_draws);

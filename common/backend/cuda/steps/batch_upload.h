@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/backend/backend.h"
+#include "common/backend/cuda/kernels/recurrence.h"
 #include "common/backend/cuda/runtime/runtime.h"
 #include "common/backend/cuda/sampling/sampling_upload.h"
 #include "common/backend/cuda/steps/attention_plan.h"
@@ -29,7 +30,8 @@ class CudaBatch final : public DeviceBatch {
   CudaBatch(const CudaBatch&) = delete;
   CudaBatch& operator=(const CudaBatch&) = delete;
 
-  int rows = 0;  // of the tensors: the batch's, then padding
+  int rows = 0;       // of the tensors: the batch's, then padding
+  int sequences = 0;  // the batch's, then padding
   int logit_count = 0;
   int split_items = 0;
   int split_blocks = 0;  // to launch for them, for each KV head
@@ -48,6 +50,8 @@ class CudaBatch final : public DeviceBatch {
   const int32_t* d_tables = nullptr;
   const SequenceEntry* d_sequences = nullptr;  // [kv_tables][sequence_stride]
   int sequence_stride = 0;
+  // [sequences], null unless all of them say where their states are.
+  const StateEntry* d_states = nullptr;
   const AttentionItem* d_split_items = nullptr;
   const AttentionItem* d_tile_items = nullptr;
   const std::byte* d_draws = nullptr;  // padded: BatchUpload::draws(), or null
@@ -103,12 +107,17 @@ class BatchUpload {
   // fills one while the other is copied.
   static constexpr int kPaddedHalves = 2;
 
+  int block_tables() const { return limits_.kv_tables - limits_.state_tables; }
   void FillRows(const RaggedBatch& batch, CudaBatch& to, int32_t* positions,
                 int32_t* sequence_of_row, SequenceEntry* entries) const;
   absl::Span<const int32_t> PagesOf(const SequenceRows& sequence, int table) const;
   size_t TableSize(const RaggedBatch& batch) const;
   void FillTable(const RaggedBatch& batch, int first_block, CudaBatch& to, SequenceEntry* entries,
                  int32_t* table) const;
+  // The numbers of the states' pages: how many, and where they begin.
+  size_t StateTableSize(const RaggedBatch& batch) const;
+  void FillStates(const RaggedBatch& batch, int first_page, CudaBatch& to, StateEntry* entries,
+                  int32_t* table) const;
   void Send(Slot& slot, size_t size_bytes);
 
   BatchUpload(const StepLimits& limits, const AttentionRoom& room, Runtime& runtime, Stream stream);

@@ -238,7 +238,7 @@ class CountedLaunches : public ::testing::Test {
     launch.block_tokens_log2 = 4;
     launch.query_heads = query_heads;
     launch.kv_heads = kv_heads;
-    launch.head_dim = d;
+    launch.head_dim = launch.q_stride = d;
     launch.positions = d_positions.As<int32_t>();
     launch.sequence_of_row = sequence_of_row.As<int32_t>();
     launch.sequences = sequences.As<SequenceEntry>();

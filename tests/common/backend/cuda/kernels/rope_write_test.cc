@@ -38,7 +38,10 @@ struct RopeShape {
   bool norms_q, norms_k, scales_q;
   DType dtype;
   KvFormat format = KvFormat::kPlain;
-  int width() const { return (query_heads + 2 * kv_heads) * head_dim; }
+  int gap = 0;  // columns between the queries of two heads
+  int width() const { return ColumnOf(query_heads + 2 * kv_heads); }
+  // The first column of a head of q, k or v.
+  int ColumnOf(int head) const { return head * head_dim + std::min(head, query_heads) * gap; }
 };
 
 struct Row {
@@ -53,6 +56,7 @@ class CudaRopeWriteTest : public KernelTest {
     shape_.kv_heads = Int(1, 3);
     shape_.query_heads = shape_.kv_heads * Int(1, 8);
     shape_.head_dim = 8 * Int(1, 32);
+    shape_.gap = Coin() ? 0 : 8 * Int(1, 8);
     shape_.half = Coin() ? shape_.head_dim / 2 : 4 * Int(0, shape_.head_dim / 8);
     shape_.block_tokens_log2 = Int(4, 5);
     shape_.positions = Int(1, 200);
@@ -101,6 +105,10 @@ class CudaRopeWriteTest : public KernelTest {
       rows.push_back({places.back().first, Int(0, 7) == 0 ? -1 : places.back().second, {}});
       places.pop_back();
       for (int i = 0; i < shape_.width(); ++i) rows.back().qkv.push_back(Normal(2));
+      for (int head = 0; head < shape_.query_heads; ++head) {
+        std::fill_n(rows.back().qkv.begin() + shape_.ColumnOf(head) + shape_.head_dim, shape_.gap,
+                    std::nanf(""));
+      }
     }
     return rows;
   }
@@ -149,6 +157,7 @@ class CudaRopeWriteTest : public KernelTest {
     launch.query_heads = shape_.query_heads;
     launch.kv_heads = shape_.kv_heads;
     launch.head_dim = shape_.head_dim;
+    launch.q_stride = shape_.head_dim + shape_.gap;
     launch.positions = positions.data();
     launch.sequence_of_row = sequence_of_row.data();
     launch.sequences = sequences_.data();
@@ -184,7 +193,8 @@ class CudaRopeWriteTest : public KernelTest {
 
   std::vector<double> Turned(const Row& row, int head, const std::vector<float>* norm) const {
     const int d = shape_.head_dim;
-    std::vector<double> x(row.qkv.begin() + head * d, row.qkv.begin() + (head + 1) * d);
+    const auto first = row.qkv.begin() + shape_.ColumnOf(head);
+    std::vector<double> x(first, first + d);
     if (norm != nullptr) {
       double squares = 0;
       for (double value : x) squares += value * value;
@@ -253,7 +263,7 @@ TEST_F(CudaRopeWriteTest, EqualsTheReferenceAndWritesNothingElse) {
           ASSERT_NEAR(static_cast<double>(ToF32(&k_bits, shape_.dtype)), expected,
                       Precision(shape_.dtype) * std::fabs(expected) + 2e-5)
               << "row " << r << ", k head " << head << ", dim " << i;
-          const int v_dim = (shape_.query_heads + shape_.kv_heads + head) * d + i;
+          const int v_dim = shape_.ColumnOf(shape_.query_heads + shape_.kv_heads + head) + i;
           const uint16_t v = Round16(row.qkv[static_cast<size_t>(v_dim)], shape_.dtype);
           ASSERT_EQ(v_bits, v) << "row " << r << ", v head " << head << ", dim " << i;
           k_bits = v_bits = 0xffff;
@@ -311,7 +321,7 @@ TEST_F(CudaRopeWriteTest, CodesAreThoseOfTheCpu) {
         uint8_t* by = of_head + block_tokens * row_bytes + slot * 4;
         std::vector<uint8_t> expected(static_cast<size_t>(row_bytes));
         uint16_t expected_by[2];
-        const float* x = &row.qkv[static_cast<size_t>((shape_.query_heads + head) * d)];
+        const float* x = &row.qkv[static_cast<size_t>(shape_.ColumnOf(shape_.query_heads + head))];
         quantize(x, codes, d, expected.data(), expected_by);
         ASSERT_EQ(std::memcmp(by, expected_by, 4), 0) << "head " << head;
         if ((expected_by[0] & 0x7fff) < 0x7c00) {  // else codes mean nothing
@@ -377,7 +387,7 @@ TEST_F(CudaRopeWriteTest, WhatIsFiniteStaysFinite) {
       const size_t slot = SlotOf(row, head / shape_.kv_heads, head % shape_.kv_heads);
       for (int i = 0; i < shape_.head_dim; ++i) {
         const float given =
-            row.qkv[static_cast<size_t>((shape_.query_heads + head) * shape_.head_dim + i)];
+            row.qkv[static_cast<size_t>(shape_.ColumnOf(shape_.query_heads + head) + i)];
         const float held = ToF32(&found.pool[slot + static_cast<size_t>(i)], dtype);
         if (std::isnan(given)) {
           ASSERT_TRUE(std::isnan(held));

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "tests/common/backend/cuda/counted_latent.h"
+#include "tests/common/backend/cuda/counted_recurrence.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -23,7 +23,7 @@ constexpr double kGoal = 1.05;
 // Of kernels that keep something for themselves: more would be rows of it that are none.
 constexpr double kGoalWithKept = 1.01;
 
-class CudaKernelFloorsTest : public CountedLatent {
+class CudaKernelFloorsTest : public CountedRecurrence {
  protected:
   static Counted WithReason(Counted counted, std::string reason) {
     counted.reason = std::move(reason);
@@ -150,6 +150,15 @@ TEST_F(CudaKernelFloorsTest, EveryKernelMovesLittleMoreThanItsFloor) {
   all.push_back(HeadMatMul(1, 16, 512, 128));
   all.push_back(HeadMatMul(16, 16, 128, 512));
   all.push_back(HeadMatMul(64, 4, 512, 128));
+  // A few of Qwen3.5's heads.
+  all.push_back(ShortConv(4, 1, 1024));
+  all.push_back(ShortConv(1, 64, 1024));
+  all.push_back(Heads(2, 1, 4, 128, /*delta=*/true));
+  all.push_back(Heads(1, 64, 4, 128, /*delta=*/true));
+  all.push_back(Heads(2, 1, 4, 128, /*delta=*/false));
+  all.push_back(Heads(1, 64, 4, 128, /*delta=*/false));
+  all.push_back(GatedNorm(4, 2048, 128));
+  all.push_back(OutputGate(4, 2048));
   for (const auto& [rows, chosen, bits] : {std::tuple(1, 4, 16),
                                            {1, 4, 4},
                                            {8, 16, 16},
@@ -253,6 +262,18 @@ TEST(CudaKernelFloorsArithmeticTest, ExpertsThatAreChosenAreReadOnce) {
             8 * 2048 * (768 / 2 + 6 * 4) + 8 * 768 * 2);
   EXPECT_EQ(RouterFloor(2, 128, 2048).total(), 2 * 2048 * 2 + 128 * 2048 * 4 + 2 * 128 * 4);
   EXPECT_EQ(SumExpertsFloor(2, 8, 2048).total(), 2 * 8 * 2048 * 4 + 2 * 8 * 4 + 2 * 2048 * 4);
+}
+
+TEST(CudaKernelFloorsArithmeticTest, StatesCrossOnceASequence) {
+  // 3 states of 2 lanes by 5, and 7 rows of 11 floats.
+  const MovedBytes heads = HeadsFloor(3, 7, 2, 5, 11);
+  EXPECT_EQ(heads.read, 4 * (30 + 77));
+  EXPECT_EQ(heads.written, 4 * (30 + 14));
+  const MovedBytes conv = ShortConvFloor(3, 7, 10, 4, 2);
+  EXPECT_EQ(conv.read, 4 * (90 + 70 + 40));
+  EXPECT_EQ(conv.written, 4 * 90 + 2 * 70);
+  EXPECT_EQ(GatedNormFloor(2, 8, 4).total(), 4 * (32 + 4) + 2 * 16);
+  EXPECT_EQ(OutputGateFloor(2, 8).total(), 16 * 8);
 }
 
 TEST(CudaKernelFloorsArithmeticTest, Passes) {
