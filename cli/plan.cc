@@ -80,9 +80,6 @@ std::string MemorySection(const ServingPlan& plan) {
                           "sequence has its own and the one behind its last whole block\n",
                           static_cast<int>(memory.layout.states.size()), memory.shape.window_pages,
                           memory.page_bytes);
-    absl::StrAppend(&text,
-                    "GPUs do not compute recurrent layers yet: a worker on one refuses this "
-                    "model, and the plan is of one that would\n");
   } else if (memory.shape.windowed()) {
     absl::StrAppendFormat(&text,
                           "a block has %d pages of %d bytes for layers that see all tokens, and "

@@ -402,10 +402,8 @@ class Backend : public MatrixPacker {
   // Causal attention of each row over its sequence's blocks, those of this step included.
   virtual void Attention(const DeviceBatch& batch, const KvPool& pool,
                          const AttentionArgs& args) = 0;
-  // Whether the four operations of recurrent layers and GateOutput are supported; recurrence.h has
-  // what they compute. A row's bits do not depend on the other sequences, nor on how its sequence
-  // was cut into steps.
-  virtual bool has_recurrence() const { return false; }
+  // The operations of recurrent layers, and GateOutput; recurrence.h has what they compute. A row's
+  // bits do not depend on the other sequences, nor on how its sequence was cut into steps.
   virtual void ShortConv(const DeviceBatch& batch, const KvPool& pool, const ShortConvArgs& args) {
     BATON_CHECK(false) << "no recurrent layers";
   }

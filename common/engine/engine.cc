@@ -23,22 +23,6 @@
 namespace baton::engine {
 namespace {
 
-absl::Status CheckDevice(const model::ModelConfig& config, const backend::Backend& backend) {
-  if (backend.has_recurrence()) return absl::OkStatus();
-  for (size_t i = 0; i < config.layers.size(); ++i) {
-    const model::AttentionSpec* attention = config.layers[i].attention_or_null();
-    const bool gated = attention != nullptr && attention->gated;
-    if (!gated && config.layers[i].recurrence() == nullptr) continue;
-    return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
-                     absl::StrCat(config.architecture, ": layer ", i, " is ",
-                                  gated ? "attention with gates" : "recurrent",
-                                  ", expected a device that computes it, as --device cpu does; "
-                                  "this one is ",
-                                  backend.Description()));
-  }
-  return absl::OkStatus();
-}
-
 class ModelEngine final : public Engine {
  public:
   absl::Status Initialize(const EngineOptions& options);
@@ -134,7 +118,6 @@ absl::Status ModelEngine::Initialize(const EngineOptions& options) {
   max_num_batched_tokens_ = options.max_num_batched_tokens;
   max_num_seqs_ = options.max_num_seqs;
   BATON_RETURN_IF_ERROR(MakeBackend(options));
-  BATON_RETURN_IF_ERROR(CheckDevice(config_, *backend_));
   BATON_ASSIGN_OR_RETURN(shape_, ShapeOf(config_, options, backend_->activation_dtype()));
   if (const std::string numerics = backend_->Numerics();
       !numerics.empty() && !options.mix_numerics) {

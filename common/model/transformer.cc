@@ -1,6 +1,7 @@
 #include "common/model/transformer.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 #include <variant>
 
@@ -287,7 +288,11 @@ void DecoderTransformer::WarmUp(const backend::KvPool& pool) {
   for (const backend::StepRecorder::Kind& kind : recorder_->Kinds()) {
     const auto rows = static_cast<size_t>(kind.rows);
     // All rows read one block, repeated to the context's length; each writes to a separate one.
-    if (kind.rows >= pool.block_count) continue;
+    // They leave their states at one place, too, which all of them read.
+    if (kind.rows + pool.state_tables >= pool.block_count) continue;
+    std::vector<int32_t> state(static_cast<size_t>(pool.state_tables));
+    std::iota(state.begin(), state.end(), kind.rows + 1);
+    const backend::StateStore store = {kind.context + 1, state};
     const std::vector<int32_t> tokens(rows);
     std::vector<int32_t> logit_rows(rows);
     std::vector<backend::SequenceRows> sequences(rows);
@@ -296,11 +301,14 @@ void DecoderTransformer::WarmUp(const backend::KvPool& pool) {
       const auto index = static_cast<size_t>(row);
       logit_rows[index] = row;
       const auto count = static_cast<size_t>(kind.context / pool.block_tokens + 1);
-      blocks[index].resize(count * static_cast<size_t>(pool.tables));
+      blocks[index].resize(count * static_cast<size_t>(pool.block_tables()));
       for (size_t end = count - 1; end < blocks[index].size(); end += count) {
         blocks[index][end] = row + 1;
       }
       sequences[index] = {row, 1, kind.context, blocks[index]};
+      if (state.empty()) continue;
+      if (kind.context > 0) sequences[index].state = state;
+      sequences[index].state_stores = absl::MakeConstSpan(&store, 1);
     }
     backend::RaggedBatch batch;
     batch.tokens = tokens;

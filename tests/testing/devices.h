@@ -34,15 +34,6 @@ inline std::vector<Device> FastDevices() {
   std::erase_if(devices, [](const Device& device) { return device.slow; });
   return devices;
 }
-// Those that compute recurrent layers.
-inline std::vector<Device> RecurrentDevices() {
-  std::vector<Device> devices = Devices();
-  std::erase_if(devices, [](const Device& device) {
-    const auto backend = device.make();
-    return !backend.ok() || !(*backend)->has_recurrence();
-  });
-  return devices;
-}
 // Those whose products are cuBLASLt's: near, but not the same bits in every batch. None without a
 // GPU.
 std::vector<Device> LibraryDevices();

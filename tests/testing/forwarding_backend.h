@@ -117,7 +117,6 @@ class ForwardingBackend : public backend::Backend {
   }
   bool experts_at_once() const override { return inner_->experts_at_once(); }
   void Experts(const backend::ExpertsArgs& args) override { inner_->Experts(args); }
-  bool has_recurrence() const override { return inner_->has_recurrence(); }
   void ShortConv(const backend::DeviceBatch& batch, const backend::KvPool& pool,
                  const backend::ShortConvArgs& args) override {
     inner_->ShortConv(batch, pool, args);

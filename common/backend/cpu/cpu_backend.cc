@@ -153,7 +153,6 @@ class CpuBackend final : public Backend {
       absl::Span<const HostMatrix> heads) override;
   void MatMulHeads(const HeadProductArgs& args) override;
   void Attention(const DeviceBatch& batch, const KvPool& pool, const AttentionArgs& args) override;
-  bool has_recurrence() const override { return true; }
   void ShortConv(const DeviceBatch& batch, const KvPool& pool, const ShortConvArgs& args) override {
     recurrence_.ShortConv(Cpu(batch), pool, args);
   }

@@ -83,6 +83,17 @@ class ModelRunner {
     limits.fetched_expert_bytes = WeightMemory(config_, backend_->activation_dtype(),
                                                backend::DType::kF32, {}, experts_on_host)
                                       .fetched_expert_bytes;
+    engine::EngineOptions options;
+    options.block_tokens = kBlockTokens;
+    const auto shape = engine::ShapeOf(config_, options, backend_->activation_dtype());
+    EXPECT_TRUE(shape.ok()) << shape.status();
+    if (!shape.ok()) return;
+    if (shape->layout.recurrent()) {
+      limits.kv_tables = shape->limits.kv_tables;
+      limits.state_tables = shape->limits.state_tables;
+      limits.state_spots = shape->limits.state_spots;
+      engine::SetPlaces(shape->layout, &pool_);
+    }
     const absl::Status prepared = backend_->Prepare(limits);
     EXPECT_TRUE(prepared.ok()) << prepared;
     if (!prepared.ok()) return;
@@ -174,11 +185,6 @@ class ModelRunner {
     pool_.head_dim = layer.head_dim;
     pool_.latent_dim = layer.latent.rank;
     pool_.block_tokens = kBlockTokens;
-    engine::EngineOptions options;
-    options.block_tokens = kBlockTokens;
-    const auto shape = engine::ShapeOf(config_, options, backend_->activation_dtype());
-    EXPECT_TRUE(shape.ok()) << shape.status();
-    if (shape.ok() && shape->layout.recurrent()) engine::SetPlaces(shape->layout, &pool_);
     pool_.block_count = kBlockCount * (1 + pool_.state_tables);
     pool_.dtype = backend_->activation_dtype();
     pool_.layer_stride_bytes = pool_.chunk_heads() * pool_.head_bytes();

@@ -151,7 +151,7 @@ INSTANTIATE_TEST_SUITE_P(
             GgufCase{"tiny-nemotron-h-q8_0", "tiny-nemotron-h-q8_0-float", true, true},
             GgufCase{"tiny-nemotron-h-moe-f32", "tiny-nemotron-h-moe-wide", false, true},
             GgufCase{"tiny-nemotron-h-moe-q4_0", "tiny-nemotron-h-moe-q4_0-float", true, true}),
-        ::testing::ValuesIn(baton::testing::RecurrentDevices())),
+        ::testing::ValuesIn(baton::testing::Devices())),
     [](const auto& info) {
       return GgufTestName(std::get<0>(info.param).file) + "_" + std::get<1>(info.param).name;
     });

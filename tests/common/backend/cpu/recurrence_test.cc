@@ -454,7 +454,6 @@ void ExpectNear(const std::vector<float>& got, const std::vector<double>& want, 
 
 // Sequences of different lengths, in two steps of all of them.
 TEST_P(RecurrenceTest, IsWhatTheFormulaSays) {
-  EXPECT_TRUE(backend_->has_recurrence());
   for (uint32_t seed = 0; seed < Seeds(GetParam(), 36); ++seed) {
     Random random(seed + 1);
     const auto operation = MakeOperation(seed, *backend_, random);
