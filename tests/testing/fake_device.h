@@ -165,6 +165,45 @@ class FakeDeviceBackend final : public ForwardingBackend {
     real.out = Real(args.out);
     ForwardingBackend::Attention(batch, Real(pool), real);
   }
+  void ShortConv(const backend::DeviceBatch& batch, const backend::KvPool& pool,
+                 const backend::ShortConvArgs& args) override {
+    backend::ShortConvArgs real = args;
+    for (backend::Tensor* tensor : {&real.x, &real.before, &real.after, &real.out}) {
+      *tensor = Real(*tensor);
+    }
+    real.weight = Real(args.weight);
+    real.bias = Real(args.bias);
+    ForwardingBackend::ShortConv(batch, Real(pool), real);
+  }
+  void GatedDelta(const backend::DeviceBatch& batch, const backend::KvPool& pool,
+                  const backend::GatedDeltaArgs& args) override {
+    backend::GatedDeltaArgs real = args;
+    for (backend::Tensor* tensor : {&real.qkv, &real.gates, &real.out}) *tensor = Real(*tensor);
+    real.decay = Real(args.decay);
+    real.step_bias = Real(args.step_bias);
+    ForwardingBackend::GatedDelta(batch, Real(pool), real);
+  }
+  void StateSpace(const backend::DeviceBatch& batch, const backend::KvPool& pool,
+                  const backend::StateSpaceArgs& args) override {
+    backend::StateSpaceArgs real = args;
+    for (backend::Tensor* tensor : {&real.xbc, &real.dt, &real.out}) *tensor = Real(*tensor);
+    real.decay = Real(args.decay);
+    real.step_bias = Real(args.step_bias);
+    real.skip = Real(args.skip);
+    ForwardingBackend::StateSpace(batch, Real(pool), real);
+  }
+  void GatedNorm(const backend::GatedNormArgs& args) override {
+    backend::GatedNormArgs real = args;
+    for (backend::Tensor* tensor : {&real.x, &real.gate, &real.out}) *tensor = Real(*tensor);
+    real.weight = Real(args.weight);
+    ForwardingBackend::GatedNorm(real);
+  }
+  void GateOutput(const backend::OutputGateArgs& args) override {
+    backend::OutputGateArgs real = args;
+    real.x = Real(args.x);
+    real.gate = Real(args.gate);
+    ForwardingBackend::GateOutput(real);
+  }
   void Gate(const backend::Tensor& gate_up, const backend::GatedArgs& args,
             const backend::Tensor& out) override {
     ForwardingBackend::Gate(Real(gate_up), args, Real(out));
