@@ -47,13 +47,6 @@ struct AttentionShape {
   }
 };
 
-template <class T>
-T* Send(BenchDevice& device, const std::vector<T>& values) {
-  T* const memory = device.Take<T>(static_cast<int64_t>(values.size()));
-  if (memory != nullptr) device.Copy(memory, values.data(), values.size() * sizeof(T));
-  return memory;
-}
-
 // One step's attention of one layer; the layers of the pool take turns.
 void TimeOne(KernelBench& bench, const ModelShape& model, const AttentionShape& shape) {
   BenchDevice& device = bench.device;
@@ -129,9 +122,9 @@ void TimeOne(KernelBench& bench, const ModelShape& model, const AttentionShape& 
   launch.window = shape.window;
   launch.score_cap = model.score_cap;
   if (model.sinks) launch.sinks = device.Take<float>(shape.query_heads);
-  launch.sequences = Send(device, sequences);
-  launch.tables = Send(device, tables);
-  launch.items = Send(device, items);
+  launch.sequences = device.Send(sequences);
+  launch.tables = device.Send(tables);
+  launch.items = device.Send(items);
   const int64_t counters =
       int64_t{plan.row_tiles} * shape.kv_heads * (shape.latent() ? 1 : CounterCount(dim));
   const int64_t partial_floats =

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "benchmarks/gpu/open_device.h"
@@ -46,6 +47,13 @@ class BenchDevice {
   template <class T>
   T* Take(int64_t count) {
     return reinterpret_cast<T*>(Take(static_cast<size_t>(count) * sizeof(T)));
+  }
+  // The same with these values.
+  template <class T>
+  T* Send(const std::vector<T>& values) {
+    T* const memory = Take<T>(static_cast<int64_t>(values.size()));
+    if (memory != nullptr) Copy(memory, values.data(), values.size() * sizeof(T));
+    return memory;
   }
   void Reset() { taken_ = 0; }
   // Pinned memory of the host with any numbers, the same each time. Null if there is not so much.

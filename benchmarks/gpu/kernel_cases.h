@@ -39,7 +39,8 @@ void TimeQuantizedProducts(KernelBench& bench);
 void TimeGatedProducts(KernelBench& bench);
 // Routing, products and sums of a layer of experts.
 void TimeExperts(KernelBench& bench);
-void TimePasses(KernelBench& bench);  // norm, rotation, gate, gather, caps
+void TimeRecurrences(KernelBench& bench);  // the delta rule, Mamba 2, convolutions
+void TimePasses(KernelBench& bench);       // norm, rotation, gate, gather, caps
 void TimeSampling(KernelBench& bench);
 void TimeBlockCopies(KernelBench& bench);  // within the device: whole blocks, a transfer's chunks
 

@@ -41,7 +41,7 @@ struct Group {
 constexpr Group kGroups[] = {
     {"attention", TimeAttention}, {"products", TimeProducts},  {"quantized", TimeQuantizedProducts},
     {"gated", TimeGatedProducts}, {"experts", TimeExperts},    {"passes", TimePasses},
-    {"sampling", TimeSampling},   {"blocks", TimeBlockCopies},
+    {"sampling", TimeSampling},   {"blocks", TimeBlockCopies}, {"recurrence", TimeRecurrences},
 };
 
 struct Options {

@@ -107,6 +107,9 @@ Grid Grid::Full(size_t free_bytes) {
   grid.models = Qwen25();
   for (ModelShape& model : Experts()) grid.models.push_back(std::move(model));
   grid.kernel_models = OtherArchitectures();
+  grid.recurrences = {{"qwen3.5-9b", true, 32, 16, 128, 128},
+                      {"granite-4-h-small", false, 128, 1, 128, 64}};
+  grid.recurrence_steps = {{1, 1}, {32, 1}, {1, 2048}, {8, 256}};
   grid.kernel_batches = {1, 32};
   grid.kernel_context = 2048;
   grid.batches = {1, 8, 32, 64};
@@ -146,6 +149,8 @@ Grid Grid::Tiny() {
   latent.latent_dim = 32;
   latent.plain = latent.value_dim = 16;
   grid.kernel_models = {other, latent};
+  grid.recurrences = {{"tiny-delta", true, 4, 2, 32, 16}, {"tiny-mamba", false, 4, 1, 16, 32}};
+  grid.recurrence_steps = {{2, 1}, {1, 20}};
   grid.kernel_batches = {1, 2};
   grid.kernel_context = 40;
   grid.batches = {1, 2};

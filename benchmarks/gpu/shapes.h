@@ -56,8 +56,27 @@ struct MatrixShape {
 std::vector<MatrixShape> LayerMatrices(const ModelShape& shape);
 MatrixShape LmHead(const ModelShape& shape);
 
+// A recurrent layer: the gated delta rule, or Mamba 2, behind its convolution.
+struct RecurrenceShape {
+  std::string name;
+  bool delta = false;
+  int heads = 0;
+  int keys = 0;   // heads of keys, or groups
+  int depth = 0;  // of a head's state, by its lanes
+  int lanes = 0;
+  int taps = 4;
+
+  int64_t channels() const { return int64_t{heads} * lanes + int64_t{2} * keys * depth; }
+};
+struct RecurrenceStep {
+  int sequences = 0;
+  int tokens = 0;  // of each
+};
+
 // The shapes and durations of a run.
 struct Grid {
+  std::vector<RecurrenceShape> recurrences;
+  std::vector<RecurrenceStep> recurrence_steps;
   std::vector<ModelShape> models;
   // Other architectures, whose forms of the kernels are timed at a few shapes; no checkpoints.
   std::vector<ModelShape> kernel_models;

@@ -416,7 +416,8 @@ def test_program(program):
                            "post_norm", "rope_write", "silu_mul", "gather", "scale_logits", "sampling",
                            "copy_blocks", "gather_kv", "experts_route", "experts_gate", "experts_down",
                            "experts_sum", "experts_fetch", "latent_split", "latent_tile",
-                           "head_products_before", "head_products_after"}, kernels
+                           "head_products_before", "head_products_after", "gated_delta", "state_space",
+                           "short_conv"}, kernels
         per_kernel = {k: sum(r["what"] == k and r["part"] == "kernels" for r in rows) for k in kernels}
         assert per_kernel["attention_split"] == 8 and per_kernel["matmul_rows"] == 16, per_kernel
         assert per_kernel["attention_split_variant"] == 4 and per_kernel["attention_tile_variant"] == 2, per_kernel
@@ -467,7 +468,8 @@ def test_program(program):
                       "silu_mul": 15, "gather": 15, "scale_logits": 2, "sampling": 12, "copy_blocks": 5,
                       "gather_kv": 5, "experts_route": 12, "experts_gate": 12, "experts_down": 12,
                       "experts_sum": 12, "experts_fetch": 12, "latent_split": 4, "latent_tile": 2,
-                      "head_products_before": 6, "head_products_after": 6}, counts
+                      "head_products_before": 6, "head_products_after": 6, "gated_delta": 4,
+                      "state_space": 4, "short_conv": 8}, counts
     named = {f"{r['what']} {r['case']}" for r in found}
     missing = [name for name in gpu_bench.TRAFFIC
                if name not in named and not name.startswith("cublas ")]
