@@ -233,16 +233,20 @@ void ModelEngine::WarmUp(EngineOptions::WarmUp what) {
   // Long enough for the kernels of many rows.
   constexpr int kPromptTokens = 128;
   const int blocks = std::min((kPromptTokens + layout_.block_tokens - 1) / layout_.block_tokens,
-                              pool_.block_count / pool_.tables);
+                              (pool_.block_count - pool_.state_tables) / pool_.block_tables());
   const std::vector<int32_t> tokens(static_cast<size_t>(std::min(
       {kPromptTokens, blocks * layout_.block_tokens, max_model_len_, max_num_batched_tokens_})));
-  std::vector<int32_t> ids(static_cast<size_t>(blocks * pool_.tables));
+  const auto of_blocks = static_cast<size_t>(blocks * pool_.block_tables());
+  std::vector<int32_t> ids(of_blocks + static_cast<size_t>(pool_.state_tables));
   std::iota(ids.begin(), ids.end(), 0);
+  const auto pages = absl::MakeConstSpan(ids);
+  const backend::StateStore state = {static_cast<int>(tokens.size()), pages.subspan(of_blocks)};
   model::SamplingParams sampling;
   sampling.top_p = 0.9f;
   BatchEntry entry;
   entry.tokens = tokens;
-  entry.blocks = ids;
+  entry.blocks = pages.first(of_blocks);
+  if (layout_.recurrent()) entry.state_stores = absl::MakeConstSpan(&state, 1);
   entry.sample = true;
   entry.sampling = &sampling;
   entry.history.tokens = tokens;

@@ -196,6 +196,28 @@ TEST_P(OneAnswerTest, BatchedChunkedAndCachedAreTheSameBits) {
                                                : std::vector<int>{1, 2, 7, 16, 33, kSequences});
 }
 
+// Steps that are warmed up, which leave states in pages that are taken later, and then repeated
+// where the device records them.
+TEST_P(OneAnswerTest, ARecurrentModelAnswersTheSameWarmedUp) {
+  SCOPED_TRACE(seed_);
+  for (const char* model : {"tiny-qwen3.5", "tiny-granite-hybrid-dense"}) {
+    EngineOptions options = OptionsOn(GetParam());
+    options.model_dir = std::string(BATON_CHECKPOINT_DIR "/") + model;
+    options.max_model_len = 300;
+    baton::testing::Oracle cold(options);
+    options.warm_up = EngineOptions::WarmUp::kPromptAndDecode;
+    baton::testing::Oracle warm(options);
+    for (int i = 0; i < 3; ++i) {
+      std::vector<int32_t> prompt(static_cast<size_t>(Int(1, 60)));
+      for (int32_t& token : prompt) token = Int(0, 299);
+      model::SamplingParams sampling = {.temperature = i == 0 ? 0.0f : 1.5f};
+      sampling.seed = random_();
+      EXPECT_EQ(warm.Generate(prompt, sampling, 12), cold.Generate(prompt, sampling, 12))
+          << model << ", " << prompt.size() << " tokens";
+    }
+  }
+}
+
 TEST_P(OneAnswerTest, RoundedKvGivesTheSameBitsInEveryBatch) {
   for (const kv::KvDtype dtype : RoundedTypes()) {
     SCOPED_TRACE(kv::KvDtypeName(dtype));
