@@ -93,6 +93,7 @@ void TimeHeads(KernelBench& bench, const RecurrenceShape& shape, const Recurrenc
   launch.out_stride = lanes;
   launch.heads = shape.heads;
   launch.heads_of_key = shape.heads / shape.keys;
+  launch.key_heads = shape.keys;
   launch.lanes = shape.lanes;
   launch.norm_eps = 1e-6f;
   launch.query_factor = 1 / std::sqrt(static_cast<float>(shape.depth));

@@ -151,6 +151,17 @@ INSTANTIATE_TEST_SUITE_P(
             GgufCase{"tiny-nemotron-h-q8_0", "tiny-nemotron-h-q8_0-float", true, true},
             GgufCase{"tiny-nemotron-h-moe-f32", "tiny-nemotron-h-moe-wide", false, true},
             GgufCase{"tiny-nemotron-h-moe-q4_0", "tiny-nemotron-h-moe-q4_0-float", true, true}),
+        ::testing::ValuesIn(baton::testing::FastDevices())),
+    [](const auto& info) {
+      return GgufTestName(std::get<0>(info.param).file) + "_" + std::get<1>(info.param).name;
+    });
+
+// Decays, and key heads in turn, on all devices.
+INSTANTIATE_TEST_SUITE_P(
+    RecurrentOnGpus, GgufModelTest,
+    ::testing::Combine(
+        ::testing::Values(GgufCase{"tiny-qwen3.5-q8_0", "tiny-qwen3.5-q8_0-float", true, true},
+                          GgufCase{"tiny-nemotron-h-f32", "tiny-nemotron-h-wide", false, true}),
         ::testing::ValuesIn(baton::testing::Devices())),
     [](const auto& info) {
       return GgufTestName(std::get<0>(info.param).file) + "_" + std::get<1>(info.param).name;

@@ -85,7 +85,9 @@ struct HeadsLaunch {
   float* out;              // [rows, heads * lanes]
   int64_t out_stride;
   int heads;
-  int heads_of_key;  // that share a key, or a group
+  // Head h has key, or group, h / heads_of_key % key_heads: heads_of_key heads share one, or with 1
+  // they take them in turn.
+  int heads_of_key, key_heads;
   int lanes;         // of a head, a multiple of kUnitLanes
   float norm_eps;    // of the delta rule
   float query_factor;

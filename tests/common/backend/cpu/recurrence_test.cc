@@ -239,13 +239,14 @@ class Delta final : public Operation {
         heads_(key_heads_ * random.Of({1, 2, 4})),
         key_dim_(small ? 16 : random.Of({16, 32, 64, 64, 128, 512})),
         value_dim_(small ? 16 : random.Of({16, 32, 48, 64, 128})),
+        keys_in_turn_(random.Int(0, 2) == 0),
         weights_(backend, random, heads_) {
     qkv_at_ = AddColumns(random, 2 * key_heads_ * key_dim_ + heads_ * value_dim_);
     gates_at_ = AddColumns(random, 2 * heads_);
   }
   std::string Text() const override {
     return absl::StrCat("delta rule of ", key_heads_, " key heads of ", key_dim_, ", ", heads_,
-                        " value heads of ", value_dim_);
+                        " value heads of ", value_dim_, keys_in_turn_ ? ", in turn" : "");
   }
   std::vector<PlaneShape> Planes() const override {
     return {{32, 3}, {heads_ * value_dim_, key_dim_}};
@@ -269,6 +270,7 @@ class Delta final : public Operation {
     backend.GatedDelta(batch, kv,
                        {.layer = kLayer,
                         .key_heads = key_heads_,
+                        .keys_in_turn = keys_in_turn_,
                         .value_heads = heads_,
                         .key_dim = key_dim_,
                         .value_dim = value_dim_,
@@ -282,7 +284,7 @@ class Delta final : public Operation {
     std::vector<double> out;
     const float *b = in + gates_at_, *a = b + heads_;
     for (int h = 0; h < heads_; ++h) {
-      const int key_head = h / (heads_ / key_heads_);
+      const int key_head = keys_in_turn_ ? h % key_heads_ : h / (heads_ / key_heads_);
       std::vector<double> q = Normed(in + qkv_at_ + key_head * key_dim_);
       const std::vector<double> k = Normed(in + qkv_at_ + (key_heads_ + key_head) * key_dim_);
       for (double& value : q) value /= std::sqrt(key_dim_);
@@ -311,6 +313,7 @@ class Delta final : public Operation {
   }
 
   const int key_heads_, heads_, key_dim_, value_dim_;
+  const bool keys_in_turn_;
   const HeadWeights weights_;
   int64_t qkv_at_ = 0, gates_at_ = 0;
 };

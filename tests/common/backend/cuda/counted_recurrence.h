@@ -93,6 +93,7 @@ class CountedRecurrence : public CountedLatent {
     launch.out_stride = lanes;
     launch.heads = heads;
     launch.heads_of_key = 2;
+    launch.key_heads = heads / 2;
     launch.lanes = depth;
     launch.norm_eps = 1e-6f;
     launch.query_factor = launch.most_step = 1;

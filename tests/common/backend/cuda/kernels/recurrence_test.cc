@@ -145,6 +145,7 @@ class CudaRecurrenceTest : public KernelTest {
     const auto* skip = KeepNormal(s.heads);
     const float least = Of({0.0f, 0.01f});
     const float most = Of({1.5f, std::numeric_limits<float>::infinity()});
+    const int heads_of_key = Int(0, 2) == 0 ? 1 : s.heads / s.keys;  // 1: in turn
     const int gates_at = Int(0, 3), gates = (delta ? 2 : 1) * s.heads;
     const int64_t first = gates_at + gates + Int(0, 3);
     // Queries, keys and values, or x, B and C.
@@ -172,7 +173,8 @@ class CudaRecurrenceTest : public KernelTest {
       launch.out = static_cast<float*>(rows.out);
       launch.out_stride = rows.out_stride;
       launch.heads = s.heads;
-      launch.heads_of_key = s.heads / s.keys;
+      launch.heads_of_key = heads_of_key;
+      launch.key_heads = s.keys;
       launch.lanes = s.lanes;
       launch.norm_eps = kDeltaNormEps;
       launch.query_factor = 1 / std::sqrt(static_cast<float>(s.depth));
@@ -183,7 +185,7 @@ class CudaRecurrenceTest : public KernelTest {
     operation.next = [=](const float* in, std::vector<double>& state) {
       std::vector<double> out;
       for (int h = 0; h < s.heads; ++h) {
-        const int64_t key = int64_t{h / (s.heads / s.keys)} * s.depth;
+        const int64_t key = int64_t{h / heads_of_key % s.keys} * s.depth;
         const auto row = [&](int64_t at) {
           std::vector<double> x(in + at + key, in + at + key + s.depth);
           double squares = double{kDeltaNormEps};
@@ -581,7 +583,7 @@ TEST_F(CudaRecurrenceTest, StepsAreExactAndWithinBounds) {
     launch.step_bias = launch.skip = zero->data();
     launch.out = out.data();
     launch.out_stride = launch.lanes = 16;
-    launch.heads = launch.heads_of_key = 1;
+    launch.heads = launch.heads_of_key = launch.key_heads = 1;
     launch.query_factor = 1;
     launch.least_step = least;
     launch.most_step = most;
