@@ -60,15 +60,18 @@ void DecodeScheduler::SetSnapshots(Sequence& sequence) const {
   const size_t matchable = (sequence.tokens.size() - 1) / options_.block_tokens;
   const auto reusable =
       absl::MakeConstSpan(sequence.tokens).first(matchable * options_.block_tokens);
-  for (const int blocks :
-       {static_cast<int>(matchable), cache_->ReachedBlocks(sequence.call->root, reusable)}) {
+  const int end = static_cast<int>(matchable);
+  const int retained =
+      std::min(end, sequence.call->retention.SnapshotBlock(*cache_, options_.block_tokens));
+  for (const int blocks : {end, retained, cache_->ReachedBlocks(sequence.call->root, reusable)}) {
     kv::AddSnapshot(blocks, sequence.snapshots);
   }
 }
 
 void DecodeScheduler::PlaceStates(const Chunk& chunk) {
   kv::PlaceStates(pool_, cache_, chunk.begin, chunk.end, options_.block_tokens,
-                  chunk.sequence->snapshots, chunk.sequence->blocks);
+                  chunk.sequence->snapshots, chunk.sequence->call->retention.retention.priority,
+                  chunk.sequence->blocks);
 }
 
 // Perhaps a block more than the next token sees stays: the prefix that ends with the last whole

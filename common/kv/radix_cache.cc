@@ -36,7 +36,8 @@ RadixCache::RadixCache(BlockPool& pool, int block_tokens, const RetentionLimits&
           pool.shape().recurrent
               ? std::max(2, static_cast<int>(limits.max_snapshot_share * pool.counts().total /
                                              pool.shape().window_pages))
-              : 0) {
+              : 0),
+      superseded_first_(limits.superseded_first) {
   BATON_CHECK_GT(block_tokens, 0);
   BATON_CHECK(limits.max_share >= 0 && limits.max_share <= 1);
   positions_.resize(pool.block_count());
@@ -58,11 +59,13 @@ RadixCache::~RadixCache() {
 
 Match RadixCache::MatchPrefix(PrefixKey root, absl::Span<const int32_t> tokens, int max_tokens) {
   BATON_CHECK_GE(max_tokens, 0);
-  const Reach reach = WalkUsable(root, tokens.subspan(0, max_tokens));
+  const Reach all = Walk(root, tokens.subspan(0, max_tokens));
+  const Reach reach = Usable(all, root, tokens);
   Match match;
   if (reach.blocks == 0) return match;
 
   Node* end = ReachedNode(reach);
+  if (all.blocks == reach.blocks && !end->children.empty()) end->parted = true;
   Touch(end);
   match.blocks = SharePath(end, pool_.shape().FirstWindowBlock(reach.blocks));
   match.tokens = match.blocks.size() * block_tokens_;
@@ -114,8 +117,9 @@ void RadixCache::Insert(PrefixKey root, absl::Span<const int32_t> tokens,
 
   // A leaf just touched in full may grow in place: all blocks of its edge keep one last use.
   const absl::Span<const int32_t> rest = tokens.subspan(size_t{1} * reach.blocks * block_tokens_);
-  // A retained one may not: what follows it is not retained.
-  const bool grows = node->parent != nullptr && node->children.empty() && node->priority == 0;
+  // A retained one may not: what follows it is not retained. Nor where paths parted.
+  const bool grows = node->parent != nullptr && node->children.empty() && node->priority == 0 &&
+                     !(node->parted && pool_.shape().recurrent);
   if (!grows) node = AddChild(node, rest.subspan(0, block_tokens_));
   Extend(node, rest, blocks.Share(reach.blocks, full_blocks, BlockUse::kCached));
   BoundSnapshots();
@@ -134,7 +138,7 @@ int RadixCache::Evict(int page_count) {
     const Order tail = free_tails_.empty() ? kNone : free_tails_.begin()->first.first;
     // Blocks behind the last snapshot of a path serve no prompt.
     const bool serves_none = pool_.shape().recurrent && leaf != kNone &&
-                             leaf <= std::min(inside, tail) &&
+                             (leaf <= tail || tail.first < 0) &&
                              !EndsInSnapshot(*evictable_leaves_.begin()->second);
     if (serves_none) {
       evicted += TrimLeaf(evictable_leaves_.begin()->second, wanted);
@@ -200,8 +204,8 @@ RadixCache::Reach RadixCache::Walk(PrefixKey root, absl::Span<const int32_t> tok
   return reach;
 }
 
-RadixCache::Reach RadixCache::WalkUsable(PrefixKey root, absl::Span<const int32_t> tokens) const {
-  const Reach reach = Walk(root, tokens);
+RadixCache::Reach RadixCache::Usable(const Reach& reach, PrefixKey root,
+                                     absl::Span<const int32_t> tokens) const {
   const int usable = UsableBlocks(reach);
   if (usable == reach.blocks) return reach;
   return Walk(root, tokens.subspan(0, size_t{1} * usable * block_tokens_));
@@ -281,6 +285,7 @@ RadixCache::Node* RadixCache::AddChild(Node* parent, absl::Span<const int32_t> f
   Node* result = child.get();
   parent->children.emplace(std::vector<int32_t>(first_block.begin(), first_block.end()),
                            std::move(child));
+  if (parent->children.size() > 1) parent->parted = true;
   SettleOrder(parent);  // a retained leaf is one no more
   return result;
 }
@@ -333,6 +338,7 @@ int RadixCache::TrimLeaf(Node* leaf, int pages) {
     RemoveLeaf(leaf);
   } else {
     leaf->tokens.resize(size_t{1} * left * block_tokens_);
+    leaf->parted = false;  // which was where it ended
   }
 
   const int freed = pool_.counts().free - free_before;

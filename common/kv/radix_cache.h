@@ -24,9 +24,12 @@
 //
 // States (block_pool.h). Where a model has recurrent layers, window pages are snapshots of a state,
 // which few blocks have: a prefix is usable where it ends with one. All of the above holds, with
-// one more rule: snapshots take at most a share of the pool, and beyond it the oldest ones go, by
-// the order in which Evict frees window pages. Of one last use, Evict begins with the blocks behind
-// the last snapshot of a path.
+// two more rules. Snapshots take at most a share of the pool: beyond it those go that are not
+// retained, by the order in which Evict frees window pages; retained ones go for retained ones
+// only, and what is in use later. And a snapshot that another one further down has *superseded*
+// goes before all others: between the two no path parted and no use ended, so what returns goes on
+// from the later one. Evict begins with the blocks behind the last snapshot of a path. Where blocks
+// are retained, it is up to a snapshot.
 //
 // Ownership, for a prompt of blocks [0, n) that is matched, computed and inserted:
 //   [0, matched)        the tree's blocks; the Match's lease shares them
@@ -81,6 +84,8 @@ struct RetentionLimits {
   double max_share = 0.25;             // of the pool's blocks
   const Clock& clock = Clock::Real();  // must outlive the cache
   double max_snapshot_share = 0.5;     // of the pool's pages, but room for two snapshots
+  // Superseded snapshots go first; else they go as others do.
+  bool superseded_first = true;
 };
 
 class RadixCache {
@@ -106,6 +111,9 @@ class RadixCache {
   int ReachedBlocks(PrefixKey root, absl::Span<const int32_t> tokens) const;
   // Whether `tokens`, whole blocks, are cached with the window pages of their last `blocks` blocks.
   bool HasWindows(PrefixKey root, absl::Span<const int32_t> tokens, int blocks) const;
+  // The lengths, in blocks, of the snapshots on the cached path of `tokens`, descending. REQUIRES:
+  // the pool has states. O(tokens).
+  std::vector<int> Snapshots(PrefixKey root, absl::Span<const int32_t> tokens) const;
   // The blocks of the cached prefix `tokens`, whole blocks, usable or not, and the window pages
   // that the tree has of those from `window_begin` on. Locks and uses them as MatchPrefix does.
   // REQUIRES: all of it is cached.
@@ -124,6 +132,7 @@ class RadixCache {
   void Retain(PrefixKey root, absl::Span<const int32_t> tokens, const Retention& retention);
   // Drops what has expired first.
   int retained_block_count();
+  int retained_limit() const { return retained_limit_; }
 
   // Frees at least min(page_count, evictable_page_count()) pages and returns how many: always those
   // of least retention priority, and of these the least recently used, among the unlocked last
@@ -131,12 +140,14 @@ class RadixCache {
   // O(log leaves) per leaf, O(1) per block. REQUIRES: page_count >= 0.
   int Evict(int page_count);
 
-  // The same of snapshots alone, the oldest ones, and perhaps fewer pages. REQUIRES: the pool has
-  // states.
-  int EvictSnapshots(int page_count);
-  // The same for a new snapshot: while those that are cached take less than their share, of anything.
-  int EvictForSnapshot(int page_count) {
-    return window_count_ < snapshot_limit_ ? Evict(page_count) : EvictSnapshots(page_count);
+  // The same of snapshots alone, of at most that retention priority, and perhaps fewer pages.
+  // REQUIRES: the pool has states.
+  int EvictSnapshots(int page_count, int most_priority = kNoLimit);
+  // The same for a new snapshot, of a path that is to be retained with that priority: while those
+  // that are cached take less than their share, of anything.
+  int EvictForSnapshot(int page_count, int priority = 0) {
+    return window_count_ < snapshot_limit_ ? Evict(page_count)
+                                           : EvictSnapshots(page_count, priority);
   }
   int snapshot_count() const { return window_count_; }
 
@@ -171,8 +182,8 @@ class RadixCache {
   };
 
   Reach Walk(PrefixKey root, absl::Span<const int32_t> tokens) const;
-  // The same, as far as it is usable.
-  Reach WalkUsable(PrefixKey root, absl::Span<const int32_t> tokens) const;
+  // The reach of the tokens, as far as it is usable.
+  Reach Usable(const Reach& reach, PrefixKey root, absl::Span<const int32_t> tokens) const;
   BlockLease SharePath(Node* end, int window_begin);
   std::unique_ptr<Node> NewNode(Node* parent);
   Node* ReachedNode(const Reach& reach);
@@ -201,9 +212,11 @@ class RadixCache {
   void OnWindowShared(BlockId block, bool shared);
   void CountWindows(Node* node);
   void SettleWindows(Node* node);
+  void SettleWindowOrder(Node* node);
   void CheckWindows(const Node& node) const;
   void BoundSnapshots();
   bool EndsInSnapshot(const Node& node) const;
+  bool IsSuperseded(const Node& node) const;
   void Tell(bool added, const Node& node, int index);
 
   // radix_retention.cc
@@ -230,6 +243,7 @@ class RadixCache {
   // The nodes of one path can have one last use: then their numbers decide, not their addresses, so
   // that equal histories evict the same pages.
   using WindowOrder = std::pair<Order, uint64_t>;
+  std::pair<WindowOrder, WindowOrder> WindowOrdersOf(const Node& node) const;  // insides, tails
   std::map<WindowOrder, Node*> free_insides_, free_tails_;
   const Clock& clock_;
   const int retained_limit_;  // blocks
@@ -245,6 +259,7 @@ class RadixCache {
   int evictable_window_count_ = 0;  // blocks with window pages that only the tree refers to
   int window_count_ = 0;            // blocks with window pages
   const int snapshot_limit_;
+  const bool superseded_first_;
   std::function<void(CacheChange)> listener_;
 };
 

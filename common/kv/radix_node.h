@@ -48,7 +48,10 @@ struct RadixCache::Node {
   uint64_t last_use = 0;
   int locked_end = 0;        // one past the edge's last locked block
   int covered_children = 0;  // children with a lock in their edge or below
-  int windows = 0;           // blocks of the edge with window pages
+  // Has had two children at a time, or a use that left the path here, or ended.
+  bool parted = false;
+  int windows = 0;       // blocks of the edge with window pages
+  int last_window = -1;  // the last one of them; -1: there is none
   // Those of them that only the tree refers to: before TailBegin(), and from there on.
   int free_insides = 0;
   int free_tails = 0;

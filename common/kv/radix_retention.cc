@@ -19,32 +19,47 @@ void RadixCache::Retain(PrefixKey root, absl::Span<const int32_t> tokens,
   BATON_CHECK_GE(retention.priority, 0);
   BATON_CHECK_GT(retention.ttl, absl::ZeroDuration());
   tokens = tokens.subspan(0, size_t{1} * retained_limit_ * block_tokens_);
-  if (retention.priority == 0 || Walk(root, tokens).blocks == 0) return;
+  if (retention.priority == 0) return;
   ExpireRetention();
+  std::vector<int> snapshots;
+  if (pool_.shape().recurrent) {
+    // What follows the last one is of no use to a prompt.
+    snapshots = Snapshots(root, tokens);
+    if (snapshots.empty()) return;
+    tokens = tokens.subspan(0, size_t{1} * snapshots.front() * block_tokens_);
+  }
+  if (Walk(root, tokens).blocks == 0) return;
   Node* end = ReachedNode(Walk(root, tokens));
   Touch(end);
   std::vector<Node*> path;
   for (Node* node = end; node->parent != nullptr; node = node->parent) path.push_back(node);
   std::reverse(path.begin(), path.end());
 
-  int missing = 0;
+  int missing = 0, retained = 0;
   for (Node* node : path) {
     if (node->priority == 0) {
       missing += node->blocks.size();
     } else {
+      retained += node->blocks.size();
       SetRetention(node, std::max(node->priority, retention.priority),
                    std::max(node->ttl, retention.ttl));
     }
   }
   int room =
       std::min(missing, MakeRetainedRoom(missing, retention.priority, path.back()->last_use));
+  if (pool_.shape().recurrent) {
+    const auto last = std::find_if(snapshots.begin(), snapshots.end(),
+                                   [&](int length) { return length <= retained + room; });
+    room = last == snapshots.end() ? 0 : std::max(0, *last - retained);
+  }
   for (Node* node : path) {
     if (node->priority > 0) continue;
-    if (room == 0) return;
+    if (room == 0) break;
     if (room < node->blocks.size()) node = SplitEdge(node, room);
     room -= node->blocks.size();
     SetRetention(node, retention.priority, retention.ttl);
   }
+  BoundSnapshots();
 }
 
 int RadixCache::retained_block_count() {
@@ -59,7 +74,8 @@ int RadixCache::MakeRetainedRoom(int wanted, int priority, uint64_t own_use) {
     const auto [least_priority, last_use, least] = *retained_ends_.begin();
     if (least_priority > priority || last_use == own_use) break;
     const int excess = wanted - (retained_limit_ - retained_block_count_);
-    const int kept = std::max(0, least->blocks.size() - excess);
+    int kept = std::max(0, least->blocks.size() - excess);
+    while (pool_.shape().recurrent && kept > 0 && !least->blocks.has_window(kept - 1)) --kept;
     if (kept > 0) SplitEdge(least, kept);  // `least` is then the part behind
     ClearRetention(least);
   }

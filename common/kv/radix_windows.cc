@@ -55,6 +55,21 @@ bool RadixCache::HasWindows(PrefixKey root, absl::Span<const int32_t> tokens, in
          (reach.blocks == 0 || HasWindows(reach.node, reach.edge_blocks, blocks));
 }
 
+std::vector<int> RadixCache::Snapshots(PrefixKey root, absl::Span<const int32_t> tokens) const {
+  BATON_CHECK(pool_.shape().recurrent);
+  const Reach reach = Walk(root, tokens);
+  std::vector<int> lengths;
+  int length = reach.blocks, index = reach.edge_blocks;
+  for (const Node* node = reach.node; node != nullptr && node->parent != nullptr;) {
+    for (; index > 0; --index, --length) {
+      if (node->blocks.has_window(index - 1)) lengths.push_back(length);
+    }
+    node = node->parent;
+    index = node->blocks.size();
+  }
+  return lengths;
+}
+
 // Along the reached path, a block of the caller's takes the place of the tree's where only the
 // caller's has window pages.
 void RadixCache::TakeWindows(const Reach& reach, const BlockLease& blocks) {
@@ -84,8 +99,9 @@ void RadixCache::TakeWindows(const Reach& reach, const BlockLease& blocks) {
   }
 }
 
-// Window pages from this block of the edge on are needed at its end.
+// Window pages from this block of the edge on are needed at its end; of snapshots, the last one is.
 int RadixCache::TailBegin(const Node& node) const {
+  if (pool_.shape().recurrent) return node.windows > 0 ? node.last_window : node.blocks.size();
   return std::max(0, node.blocks.size() - pool_.shape().window_blocks);
 }
 
@@ -129,8 +145,11 @@ void RadixCache::CountWindows(Node* node) {
   evictable_window_count_ -= node->free_insides + node->free_tails;
   window_count_ -= node->windows;
   node->windows = node->free_insides = node->free_tails = 0;
+  node->last_window = node->blocks.LastWindow();
   for (int i = 0; i < node->blocks.size(); ++i) {
     node->windows += node->blocks.has_window(i) ? 1 : 0;
+  }
+  for (int i = 0; i < node->blocks.size(); ++i) {
     if (!HasFreeWindow(*node, i)) continue;
     ++(i < TailBegin(*node) ? node->free_insides : node->free_tails);
   }
@@ -138,22 +157,60 @@ void RadixCache::CountWindows(Node* node) {
   window_count_ += node->windows;
 }
 
-// Brings the node's places in free_insides_ and free_tails_ in line with its counts.
+// Whether the last snapshot of the node's edge is superseded. Those before it are. One that is
+// retained less supersedes none.
+bool RadixCache::IsSuperseded(const Node& node) const {
+  const Node* next = &node;
+  while (next->children.size() == 1 && !next->parted) {
+    next = next->children.begin()->second.get();
+    if (next->windows > 0) return next->priority >= node.priority;
+  }
+  return false;
+}
+
+std::pair<RadixCache::WindowOrder, RadixCache::WindowOrder> RadixCache::WindowOrdersOf(
+    const Node& node) const {
+  static constexpr int kSuperseded = -1;
+  const bool first = pool_.shape().recurrent && superseded_first_;
+  const auto order = [&node](bool superseded) {
+    return WindowOrder{{superseded ? kSuperseded : node.priority, node.last_use}, node.number};
+  };
+  return {order(first), order(first && IsSuperseded(node))};
+}
+
+// Brings the node's places in free_insides_ and free_tails_ in line with its counts, and those of
+// the nodes before it whose last snapshots its own may supersede.
 void RadixCache::SettleWindows(Node* node) {
-  const auto settle = [node](int count, std::optional<WindowOrder>& reported,
+  SettleWindowOrder(node);
+  if (!pool_.shape().recurrent || !superseded_first_) return;
+  for (Node* before = node->parent; before != nullptr && before->parent != nullptr;
+       before = before->parent) {
+    SettleWindowOrder(before);
+    if (before->windows > 0 || before->parted) return;
+  }
+}
+
+void RadixCache::SettleWindowOrder(Node* node) {
+  const auto settle = [node](int count, const WindowOrder& wanted,
+                             std::optional<WindowOrder>& reported,
                              std::map<WindowOrder, Node*>& all) {
     std::optional<WindowOrder> order;
-    if (count > 0) order = {{node->priority, node->last_use}, node->number};
+    if (count > 0) order = wanted;
     if (order == reported) return;
     if (reported) all.erase(*reported);
     if (order) all.emplace(*order, node);
     reported = order;
   };
-  settle(node->free_insides, node->reported_inside, free_insides_);
-  settle(node->free_tails, node->reported_tail, free_tails_);
+  if (node->free_insides + node->free_tails == 0 && !node->reported_inside &&
+      !node->reported_tail) {
+    return;
+  }
+  const auto [inside, tail] = WindowOrdersOf(*node);
+  settle(node->free_insides, inside, node->reported_inside, free_insides_);
+  settle(node->free_tails, tail, node->reported_tail, free_tails_);
 }
 
-int RadixCache::EvictSnapshots(int page_count) {
+int RadixCache::EvictSnapshots(int page_count, int most_priority) {
   BATON_CHECK(pool_.shape().recurrent);
   ExpireRetention();
   int evicted = 0;
@@ -161,7 +218,8 @@ int RadixCache::EvictSnapshots(int page_count) {
     const bool tail = free_insides_.empty() ||
                       (!free_tails_.empty() &&
                        free_tails_.begin()->first.first < free_insides_.begin()->first.first);
-    Node* const node = (tail ? free_tails_ : free_insides_).begin()->second;
+    const auto& [order, node] = *(tail ? free_tails_ : free_insides_).begin();
+    if (order.first.first > most_priority) break;
     evicted += DropFreeWindows(node, tail, page_count - evicted);
   }
   return evicted;
@@ -173,7 +231,12 @@ bool RadixCache::EndsInSnapshot(const Node& node) const {
 
 void RadixCache::BoundSnapshots() {
   if (!pool_.shape().recurrent || window_count_ <= snapshot_limit_) return;
-  EvictSnapshots((window_count_ - snapshot_limit_) * pool_.shape().window_pages);
+  const int pages = pool_.shape().window_pages;
+  EvictSnapshots((window_count_ - snapshot_limit_) * pages, /*most_priority=*/0);
+  if (window_count_ <= snapshot_limit_) return;
+  int retained = 0;
+  for (const auto& [expiry, node] : expiries_) retained += node->windows;
+  if (retained > snapshot_limit_) EvictSnapshots((retained - snapshot_limit_) * pages);
 }
 
 // Tells the listener of a snapshot, if the block has one.
@@ -192,16 +255,20 @@ void RadixCache::CheckWindows(const Node& node) const {
   BATON_CHECK_EQ(windows, node.windows);
   BATON_CHECK_EQ(insides, node.free_insides);
   BATON_CHECK_EQ(tails, node.free_tails);
-  const auto check = [&node](int count, const std::optional<WindowOrder>& reported,
+  BATON_CHECK_EQ(node.last_window, node.blocks.LastWindow());
+  BATON_CHECK(node.parted || node.children.size() < 2);
+  const auto check = [&node](int count, const WindowOrder& expected,
+                             const std::optional<WindowOrder>& reported,
                              const std::map<WindowOrder, Node*>& all) {
     BATON_CHECK_EQ(reported.has_value(), count > 0);
     if (count == 0) return;
-    BATON_CHECK(*reported == WindowOrder({node.priority, node.last_use}, node.number));
+    BATON_CHECK(*reported == expected);
     const auto found = all.find(*reported);
     BATON_CHECK(found != all.end() && found->second == &node);
   };
-  check(insides, node.reported_inside, free_insides_);
-  check(tails, node.reported_tail, free_tails_);
+  const auto [inside, tail] = WindowOrdersOf(node);
+  check(insides, inside, node.reported_inside, free_insides_);
+  check(tails, tail, node.reported_tail, free_tails_);
 }
 
 }  // namespace baton::kv

@@ -40,7 +40,7 @@ bool TakeSpare(BlockPool& pool, RadixCache* cache, int computed_tokens, int bloc
 }
 
 void PlaceStates(BlockPool& pool, RadixCache* cache, int begin, int end, int block_tokens,
-                 absl::Span<const int> snapshots, BlockLease& blocks) {
+                 absl::Span<const int> snapshots, int priority, BlockLease& blocks) {
   const int last = (end - 1) / block_tokens;
   if (!blocks.has_window(last)) {
     const int spare = blocks.LastWindow();
@@ -50,7 +50,8 @@ void PlaceStates(BlockPool& pool, RadixCache* cache, int begin, int end, int blo
   for (const int block : snapshots) {
     if (block < begin / block_tokens || block >= last || blocks.has_window(block)) continue;
     const int lacking = pool.shape().window_pages - pool.counts().free;
-    if (lacking > 0 && (cache == nullptr || cache->EvictForSnapshot(lacking) < lacking)) continue;
+    if (lacking > 0 && (cache == nullptr || cache->EvictForSnapshot(lacking, priority) < lacking))
+      continue;
     blocks.AddWindows(block, block + 1);
   }
 }

@@ -32,9 +32,10 @@ bool TakeSpare(BlockPool& pool, RadixCache* cache, int computed_tokens, int bloc
 
 // Prepares a chunk of the tokens [begin, end): its last block gets the spare and, as far as there
 // is room, those of `snapshots` that end within the chunk get pages, too; what was not used for
-// longest makes room. REQUIRES: HasSpare, of `begin` tokens.
+// longest makes room, and no snapshot that is retained with more than `priority`, the prompt's.
+// REQUIRES: HasSpare, of `begin` tokens.
 void PlaceStates(BlockPool& pool, RadixCache* cache, int begin, int end, int block_tokens,
-                 absl::Span<const int> snapshots, BlockLease& blocks);
+                 absl::Span<const int> snapshots, int priority, BlockLease& blocks);
 
 }  // namespace baton::kv
 

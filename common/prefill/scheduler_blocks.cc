@@ -50,7 +50,9 @@ void PrefillScheduler::SetSnapshots(PrefillJob& job, int matched_blocks) const {
   const int matchable = std::min(job.size() - 1, job.cacheable_tokens()) / options_.block_tokens;
   const auto reusable =
       absl::MakeConstSpan(job.tokens).first(static_cast<size_t>(matchable * options_.block_tokens));
-  for (const int blocks : {matchable, cache_->ReachedBlocks(job.root, reusable)}) {
+  const int retained =
+      std::min(matchable, job.retention.SnapshotBlock(*cache_, options_.block_tokens));
+  for (const int blocks : {matchable, retained, cache_->ReachedBlocks(job.root, reusable)}) {
     if (blocks > matched_blocks) kv::AddSnapshot(blocks, job.snapshots);
   }
 }
@@ -58,7 +60,7 @@ void PrefillScheduler::SetSnapshots(PrefillJob& job, int matched_blocks) const {
 void PrefillScheduler::PlaceStates(const Chunk& chunk) {
   if (!pool_.shape().recurrent) return;
   kv::PlaceStates(pool_, cache_, chunk.begin, chunk.end, options_.block_tokens,
-                  chunk.job->snapshots, chunk.job->blocks);
+                  chunk.job->snapshots, chunk.job->retention.retention.priority, chunk.job->blocks);
 }
 
 void PrefillScheduler::InsertIntoCache(const PrefillJob& job) {

@@ -121,6 +121,42 @@ TEST_P(RecurrentModelsTest, PreemptedStatesComeBackFromHostMemory) {
   ExpectIdle();
 }
 
+// There is room for two snapshots, and other prompts leave many.
+TEST_P(RecurrentModelsTest, ARetainedPrefixKeepsItsSnapshot) {
+  worker::WorkerOptions options = OptionsOfModel();
+  options.max_snapshot_share = 0;
+  options.num_blocks = 512;
+  StartPair(options, options);
+  std::mt19937 random(testing::TestSeed());
+  const std::vector<int32_t> rubric = TokensOfAll(random, 100);
+  const auto ask = [&](int priority) {
+    std::vector<int32_t> prompt = rubric;
+    const std::vector<int32_t> own = TokensOfAll(random, 40);
+    prompt.insert(prompt.end(), own.begin(), own.end());
+    DecodeRequest request = Request(prompt, Greedy(), 3);
+    if (priority > 0) {
+      request.mutable_retention()->set_until_token(96);
+      request.mutable_retention()->set_priority(priority);
+      request.mutable_retention()->set_ttl_ms(3'600'000);
+    }
+    const DecodeResult result = Decode(channel_, request);
+    EXPECT_TRUE(result.status.ok()) << result.status;
+    EXPECT_EQ(result.tokens, oracle_.Generate(prompt, Greedy(), 3));
+    return result.usage.cached_prompt_tokens();
+  };
+  const auto flood = [&] {
+    for (int i = 0; i < 12; ++i) {
+      EXPECT_TRUE(Decode(channel_, Request(TokensOfAll(random, 90), Greedy(), 2)).status.ok());
+    }
+  };
+  EXPECT_EQ(ask(50), 0);
+  for (int round = 0; round < 3; ++round) {
+    flood();
+    EXPECT_EQ(ask(0), 96) << "round " << round;
+  }
+  ExpectIdle();
+}
+
 // The next turn finds the state behind the last whole block of the answer.
 TEST_P(RecurrentModelsTest, TurnsOfAConversationGoOnFromTheLastAnswer) {
   StartPair(OptionsOfModel(), OptionsOfModel(), decode_worker::DecodeOptions());
