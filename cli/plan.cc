@@ -108,7 +108,7 @@ struct TierPlan {
   double crossover = 0;  // bytes a second above which loading beats computing at the floor
 };
 
-// The tokens in front of a segment, which its value has too, are not counted.
+// The tokens in front of a segment, which its value has too, are not counted, nor are states.
 std::vector<TierPlan> TiersOf(const ServingPlan& plan,
                               const std::vector<kv_store::TierSpec>& tiers) {
   std::vector<TierPlan> rows;

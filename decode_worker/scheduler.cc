@@ -64,7 +64,7 @@ void DecodeScheduler::SetSnapshots(Sequence& sequence) const {
   const int retained =
       std::min(end, sequence.call->retention.SnapshotBlock(*cache_, options_.block_tokens));
   for (const int blocks : {end, retained, cache_->ReachedBlocks(sequence.call->root, reusable)}) {
-    kv::AddSnapshot(blocks, sequence.snapshots);
+    kv::AddSnapshot(blocks, options_.tier_segment_blocks, sequence.snapshots);
   }
 }
 
@@ -181,7 +181,7 @@ void DecodeScheduler::LeaveForWaiting(const Sequence& waiting, size_t first_chun
   for (size_t i = first_chunk; i < plan.chunks.size(); ++i) {
     Sequence& other = *plan.chunks[i].sequence;
     kv::AddSnapshot(SharedTokens(other, waiting, options_.block_tokens) / options_.block_tokens,
-                    other.snapshots);
+                    options_.tier_segment_blocks, other.snapshots);
   }
 }
 

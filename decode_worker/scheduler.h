@@ -53,6 +53,9 @@ namespace baton::decode_worker {
 
 struct SchedulerOptions {
   int block_tokens = 16;
+  // Of a segment in the worker's KV tiers, where prompts of recurrent models leave snapshots too;
+  // 0: it has none.
+  int tier_segment_blocks = 0;
   int max_num_seqs = 64;              // receiving and running ones together
   int max_num_batched_tokens = 2048;  // tokens of one step
   // Bounds on waiting requests. These and the tenant's are doubled for a continuation, whose worker

@@ -73,8 +73,10 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
     loop.jobs.kv_fetch.awake = &awake();
     loop.jobs.kv_fetch.start = prefill::FetchOver(*peers_);
   }
-  BATON_RETURN_IF_ERROR(prefill::OpenTiers(decode.tiers, options, engine().kv_layout(), awake(),
-                                           &loop.jobs.kv_tiers));
+  BATON_RETURN_IF_ERROR(prefill::OpenTiers(decode.tiers, options, awake(), &loop.jobs.kv_tiers));
+  loop.superseded_first = loop.jobs.kv_tiers.stores.empty();
+  loop.scheduler.tier_segment_blocks = loop.jobs.scheduler.tier_segment_blocks =
+      loop.jobs.kv_tiers.segment_blocks(loop.scheduler.block_tokens);
   loop.jobs.kv_tiers.max_listed = card().kv_tier_max_segments();
   if (decode.kv_write_back) {
     loop.kv_offers.start = [this](const std::string& address,

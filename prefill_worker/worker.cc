@@ -48,8 +48,10 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options,
     loop.kv_fetch.awake = &awake();
     loop.kv_fetch.start = prefill::FetchOver(*peers_);
   }
-  BATON_RETURN_IF_ERROR(
-      prefill::OpenTiers(flags.tiers, options, engine().kv_layout(), awake(), &loop.kv_tiers));
+  BATON_RETURN_IF_ERROR(prefill::OpenTiers(flags.tiers, options, awake(), &loop.kv_tiers));
+  // Tiers get a state with its second use, perhaps after it has been superseded.
+  loop.superseded_first = loop.kv_tiers.stores.empty();
+  loop.scheduler.tier_segment_blocks = loop.kv_tiers.segment_blocks(loop.scheduler.block_tokens);
   loop.kv_tiers.max_listed = card().kv_tier_max_segments();
   loop_ = std::make_unique<prefill::PrefillLoop>(
       loop, engine(), journal(), Clock::Real(), *metrics_,

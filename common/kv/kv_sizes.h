@@ -23,6 +23,18 @@ struct KvSizes {
     const int64_t pages = shape.LeastPages(blocks);
     return static_cast<int>(std::min<int64_t>(pages, std::numeric_limits<int>::max()));
   }
+  // The pages that so many whole blocks from KV tiers take: of layers with a window, tiers have
+  // all; of recurrent ones, a state behind the last block.
+  double LoadedPages(double blocks) const {
+    return shape.recurrent ? blocks * shape.full_pages + shape.window_pages
+                           : blocks * shape.pages();
+  }
+  // Blocks whose KV, without states, would be as many bytes as a state; 0: there are none.
+  double StateBlocks() const {
+    return shape.recurrent && block_bytes > window_bytes
+               ? window_bytes / (block_bytes - window_bytes)
+               : 0;
+  }
   // Blocks that would be as many bytes as those which such a worker gets of blocks [first, end).
   double MovedBlocks(int first, int end) const {
     const int blocks = std::max(0, end - first);

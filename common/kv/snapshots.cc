@@ -15,11 +15,12 @@ int StateBlock(int tokens, int block_tokens) {
 
 }  // namespace
 
-void AddSnapshot(int blocks, std::vector<int>& snapshots) {
-  if (blocks == 0 || std::find(snapshots.begin(), snapshots.end(), blocks - 1) != snapshots.end()) {
-    return;
+void AddSnapshot(int blocks, int segment_blocks, std::vector<int>& snapshots) {
+  const int in_segments = segment_blocks > 0 ? blocks / segment_blocks * segment_blocks : 0;
+  for (const int end : {blocks, in_segments}) {
+    const bool added = std::find(snapshots.begin(), snapshots.end(), end - 1) != snapshots.end();
+    if (end > 0 && !added) snapshots.push_back(end - 1);
   }
-  snapshots.push_back(blocks - 1);
 }
 
 bool HasSpare(int computed_tokens, int block_tokens, const BlockLease& blocks) {

@@ -20,8 +20,9 @@ namespace baton::kv {
 // These REQUIRE a pool with states (BlockShape::recurrent). `cache` may be null.
 
 // Adds a snapshot behind so many blocks to those that a prompt is to leave, unless it is among
-// them.
-void AddSnapshot(int blocks, std::vector<int>& snapshots);
+// them; and, where KV tiers keep states behind segments of so many blocks (0: there are none), the
+// last such place before it.
+void AddSnapshot(int blocks, int segment_blocks, std::vector<int>& snapshots);
 
 // Whether a sequence that has computed so many tokens has a spare, or needs none, because its state
 // is in its last block.

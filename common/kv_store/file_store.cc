@@ -136,6 +136,12 @@ absl::StatusOr<int> FileStore::CountLeading(absl::Span<const SegmentKey> keys, a
   return index_.CountLeading(keys);
 }
 
+absl::StatusOr<int> FileStore::CountToLast(absl::Span<const SegmentKey> keys, absl::Time) {
+  if (!pause_.Check().ok()) return 0;
+  absl::MutexLock lock(&mutex_);
+  return index_.CountToLast(keys);
+}
+
 absl::StatusOr<SegmentBytes> FileStore::Get(const SegmentKey& key, size_t max_bytes,
                                             absl::Time deadline) {
   BATON_RETURN_IF_ERROR(pause_.Check());

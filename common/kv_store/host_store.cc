@@ -22,6 +22,11 @@ absl::StatusOr<int> HostStore::CountLeading(absl::Span<const SegmentKey> keys, a
   return index_.CountLeading(keys);
 }
 
+absl::StatusOr<int> HostStore::CountToLast(absl::Span<const SegmentKey> keys, absl::Time) {
+  absl::MutexLock lock(&mutex_);
+  return index_.CountToLast(keys);
+}
+
 absl::StatusOr<SegmentBytes> HostStore::Get(const SegmentKey& key, size_t max_bytes, absl::Time) {
   const std::string name = key.ToString();
   absl::MutexLock lock(&mutex_);

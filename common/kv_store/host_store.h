@@ -22,6 +22,7 @@ class HostStore final : public SegmentStore {
   StoreUsage usage() const override;
   void Listen(KeyListener listener) override;
   absl::StatusOr<int> CountLeading(absl::Span<const SegmentKey> keys, absl::Time deadline) override;
+  absl::StatusOr<int> CountToLast(absl::Span<const SegmentKey> keys, absl::Time deadline) override;
   absl::StatusOr<SegmentBytes> Get(const SegmentKey& key, size_t max_bytes,
                                    absl::Time deadline) override;
   absl::Status Put(const SegmentKey& key, const SegmentBytes& value, absl::Time deadline) override;

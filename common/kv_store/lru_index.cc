@@ -46,4 +46,10 @@ int LruIndex::CountLeading(absl::Span<const SegmentKey> keys) {
   return static_cast<int>(count);
 }
 
+int LruIndex::CountToLast(absl::Span<const SegmentKey> keys) {
+  size_t count = keys.size();
+  while (count > 0 && !Touch(keys[count - 1].ToString())) --count;
+  return static_cast<int>(count);
+}
+
 }  // namespace baton::kv_store

@@ -29,6 +29,8 @@ class LruIndex {
   void Listen(KeyListener listener);
   // How many of the keys, from the first on, are there. Touches them, the first one last.
   int CountLeading(absl::Span<const SegmentKey> keys);
+  // How many of the keys there are up to the last one that is there, which it touches.
+  int CountToLast(absl::Span<const SegmentKey> keys);
 
   int64_t bytes() const { return bytes_; }
   int64_t size() const { return static_cast<int64_t>(places_.size()); }

@@ -208,30 +208,49 @@ absl::Status RedisStore::Judge(absl::Status status, const Question& asked) {
   return status;
 }
 
+absl::StatusOr<std::vector<bool>> RedisStore::Exist(absl::Span<const SegmentKey> keys,
+                                                    absl::Time deadline) {
+  const Question asked = Ask(deadline);
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<Connection> connection, Take(deadline));
+  // The first one last: so the server's LRU evicts the others before it.
+  for (size_t i = keys.size(); i > 0; --i) connection->Append({"EXISTS", NameOf(keys[i - 1])});
+  std::vector<bool> there(keys.size());
+  for (size_t i = keys.size(); i > 0; --i) {
+    absl::StatusOr<Reply> reply = connection->Receive(kSmallReply, deadline);
+    if (!reply.ok()) return Judge(reply.status(), asked);
+    if ((*reply)->type != REDIS_REPLY_INTEGER)
+      return Judge(Unexpected(**reply, "an integer"), asked);
+    there[i - 1] = (*reply)->integer == 1;
+  }
+  Return(std::move(connection));
+  pause_.Succeeded();
+  return there;
+}
+
 absl::StatusOr<int> RedisStore::CountLeading(absl::Span<const SegmentKey> keys,
                                              absl::Time deadline) {
-  const Question asked = Ask(deadline);
   int count = 0;
   for (size_t first = 0; first < keys.size(); first += kKeysAtOnce) {
-    BATON_ASSIGN_OR_RETURN(std::unique_ptr<Connection> connection, Take(deadline));
-    const size_t end = std::min(keys.size(), first + kKeysAtOnce);
-    // The first one last: so the server's LRU evicts the others before it.
-    for (size_t i = end; i > first; --i) connection->Append({"EXISTS", NameOf(keys[i - 1])});
-    std::vector<bool> there(end - first);
-    for (size_t i = end - first; i > 0; --i) {
-      absl::StatusOr<Reply> reply = connection->Receive(kSmallReply, deadline);
-      if (!reply.ok()) return Judge(reply.status(), asked);
-      if ((*reply)->type != REDIS_REPLY_INTEGER)
-        return Judge(Unexpected(**reply, "an integer"), asked);
-      there[i - 1] = (*reply)->integer == 1;
-    }
-    Return(std::move(connection));
-    pause_.Succeeded();
+    BATON_ASSIGN_OR_RETURN(const std::vector<bool> there,
+                           Exist(keys.subspan(first, kKeysAtOnce), deadline));
     const auto missing = std::find(there.begin(), there.end(), false);
     count += static_cast<int>(missing - there.begin());
     if (missing != there.end()) break;
   }
   return count;
+}
+
+absl::StatusOr<int> RedisStore::CountToLast(absl::Span<const SegmentKey> keys,
+                                            absl::Time deadline) {
+  for (size_t end = keys.size(); end > 0; end -= std::min(end, kKeysAtOnce)) {
+    const size_t first = end - std::min(end, kKeysAtOnce);
+    BATON_ASSIGN_OR_RETURN(const std::vector<bool> there,
+                           Exist(keys.subspan(first, end - first), deadline));
+    const auto last = std::find(there.rbegin(), there.rend(), true);
+    if (last != there.rend())
+      return static_cast<int>(first) + static_cast<int>(there.rend() - last);
+  }
+  return 0;
 }
 
 absl::StatusOr<SegmentBytes> RedisStore::Get(const SegmentKey& key, size_t max_bytes,

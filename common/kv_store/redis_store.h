@@ -35,6 +35,7 @@ class RedisStore final : public SegmentStore {
   bool knows_its_keys() const override { return false; }
   StoreUsage usage() const override { return {}; }  // only the server knows
   absl::StatusOr<int> CountLeading(absl::Span<const SegmentKey> keys, absl::Time deadline) override;
+  absl::StatusOr<int> CountToLast(absl::Span<const SegmentKey> keys, absl::Time deadline) override;
   absl::StatusOr<SegmentBytes> Get(const SegmentKey& key, size_t max_bytes,
                                    absl::Time deadline) override;
   absl::Status Put(const SegmentKey& key, const SegmentBytes& value, absl::Time deadline) override;
@@ -51,6 +52,8 @@ class RedisStore final : public SegmentStore {
     absl::Duration at;     // when it began, by clock_
   };
 
+  // Which of the keys the server has, in one round trip.
+  absl::StatusOr<std::vector<bool>> Exist(absl::Span<const SegmentKey> keys, absl::Time deadline);
   // An idle one, or a new one.
   absl::StatusOr<std::unique_ptr<Connection>> Take(absl::Time deadline);
   // Back to the idle ones, unless the call has failed it.

@@ -3,6 +3,10 @@
 // A segment is the KV of some consecutive whole blocks of a prompt, all layers. Its value also has
 // the whole prompt up to its end, so that a reader compares tokens, as the prefix cache does: equal
 // keys never decide that KV may be used (segment_value.h).
+//
+// Where a model has recurrent layers, a segment has the KV of the others, and the state behind its
+// last token is a value of its own, under a key of its own: few segments have one. A prompt's
+// segments are of use up to the last one with a state.
 #ifndef BATON_COMMON_KV_STORE_SEGMENT_STORE_H_
 #define BATON_COMMON_KV_STORE_SEGMENT_STORE_H_
 
@@ -29,6 +33,10 @@ struct SegmentKey {
   int tokens = 0;            // of a segment
   kv::PrefixKey prefix = 0;  // of the segment's last block; its root names the namespace
 
+  // Of the state behind the segment.
+  SegmentKey State() const {
+    return {model_fingerprint, layout_fingerprint, tokens, kv::SnapshotKey(prefix)};
+  }
   // Serves as a file name and a Redis key: lower-case letters, digits and '-', at most 64.
   std::string ToString() const;
   bool operator==(const SegmentKey& other) const = default;
@@ -68,6 +76,10 @@ class SegmentStore {
   // recently used, so that the segments of a prompt are evicted from its end.
   virtual absl::StatusOr<int> CountLeading(absl::Span<const SegmentKey> keys,
                                            absl::Time deadline) = 0;
+  // How many of `keys` there are up to the last one that the store has; 0: it has none of them.
+  // Marks that one as used.
+  virtual absl::StatusOr<int> CountToLast(absl::Span<const SegmentKey> keys,
+                                          absl::Time deadline) = 0;
   // NOT_FOUND. REQUIRES: max_bytes > 0. A value larger than that is DATA_LOSS, and is not read.
   virtual absl::StatusOr<SegmentBytes> Get(const SegmentKey& key, size_t max_bytes,
                                            absl::Time deadline) = 0;

@@ -13,7 +13,7 @@
 namespace baton::kv_store {
 namespace {
 
-constexpr char kMagic[] = "BATONKV1";
+constexpr char kMagic[] = "BATONKV1", kStateMagic[] = "BATONST1";
 constexpr size_t kMagicBytes = 8;
 constexpr size_t kChecksumAt = kMagicBytes + 8 + 8 + 8 + 4 + 4 + 8;
 constexpr size_t kHeaderBytes = kChecksumAt + 8;
@@ -31,7 +31,12 @@ int64_t KvBytes(const Segment& segment, const kv::KvLayout& layout) {
   BATON_CHECK_GT(segment.segment_tokens, 0);
   BATON_CHECK_EQ(segment.segment_tokens % layout.block_tokens, 0);
   BATON_CHECK_LE(segment.segment_tokens, static_cast<int64_t>(segment.tokens.size()));
-  return segment.segment_tokens / layout.block_tokens * layout.BlockBytes();
+  if (segment.state) {
+    BATON_CHECK_GT(layout.state_pieces(), 0);
+    return layout.state_pieces() * layout.ChunkBytes();
+  }
+  return segment.segment_tokens / layout.block_tokens * layout.attention_layers() *
+         layout.ChunkBytes();
 }
 
 // The checksum of all bytes but its own.
@@ -41,7 +46,7 @@ uint64_t Checksum(absl::Span<const std::byte> value) {
 }
 
 void PutHeader(const Segment& segment, int64_t kv_bytes, std::byte* at) {
-  std::memcpy(at, kMagic, kMagicBytes);
+  std::memcpy(at, segment.state ? kStateMagic : kMagic, kMagicBytes);
   at = Put(segment.model_fingerprint, at + kMagicBytes);
   at = Put(segment.layout_fingerprint, at);
   at = Put(uint64_t{segment.root}, at);

@@ -44,6 +44,7 @@ SegmentRange KvTiers::RangeOf(kv::PrefixKey root, absl::Span<const int32_t> toke
   range.root = root;
   range.segment_tokens = options_.segment_tokens;
   range.first_token = first * options_.segment_tokens;
+  range.state = pool_.shape().recurrent;
   const auto whole = tokens.first(static_cast<size_t>(end * options_.segment_tokens));
   range.tokens.assign(whole.begin(), whole.end());
   const uint64_t layout = engine_.kv_layout().Fingerprint();
@@ -83,6 +84,12 @@ void KvTiers::Consider(Prompt& prompt, const worker::StepCost& cost, int max_tok
   const uint64_t id = ++last_;
   Entry entry;
   entry.range = RangeOf(prompt.root, prompt.tokens, prompt.keys, first, segments);
+  if (entry.range.state) {
+    // The cache may have KV without a state, where its snapshots had to go.
+    const int reached = cache_->ReachedBlocks(prompt.root, entry.range.tokens);
+    entry.range.kv_begin =
+        reached * engine_.kv_layout().block_tokens / options_.segment_tokens - first;
+  }
   PrefillWork work;
   work.Add(segments * options_.segment_tokens - cached, cached);
   if (cost.known()) {
@@ -93,7 +100,7 @@ void KvTiers::Consider(Prompt& prompt, const worker::StepCost& cost, int max_tok
   entry.or_else = std::move(or_else);
   entry.prompts.push_back(&prompt);
   prompt.fetching = true;
-  const Located at_once = io_->LocatedAtOnce(entry.range.keys);
+  const Located at_once = io_->LocatedAtOnce(entry.range);
   if (!io_->asks() || at_once.segments == entry.range.size()) {
     Begin(id, entries_.emplace(id, std::move(entry)).first->second, at_once);
     return;
@@ -127,50 +134,76 @@ void KvTiers::Begin(uint64_t id, Entry& entry, const Located& located) {
   const int found = located.segments;
   if (found == 0 || entry.prompts.empty())
     return Release(id, TierLookup::kAbsent, /*or_else=*/true);
-  const int block_tokens = engine_.kv_layout().block_tokens;
   SegmentRange& range = entry.range;
   const int all = range.size();
   range.keys.resize(static_cast<size_t>(found));
   range.tokens.resize(static_cast<size_t>(range.first_token + found * range.segment_tokens));
+  range.kv_begin = std::min(range.kv_begin, found);
   const absl::Duration computing = entry.computing * found / all;
   if (computing > absl::ZeroDuration() && located.expected >= kv::kMostLoadShare * computing) {
     return Release(id, TierLookup::kSlower, /*or_else=*/true);
   }
-  const int missing = found * range.segment_tokens / block_tokens;
-  const int first_block = range.first_token / block_tokens;
-  // Segments have the KV of all layers, so windows are of no account.
-  const int64_t reserved = int64_t{missing} * pool_.shape().pages() + loading_pages();
-  std::optional<kv::BlockLease> blocks;
-  if (reserved <= options_.max_reserved_share * pool_.counts().total) {
-    // The prefix cache may have changed since the look-up began.
-    if (cache_->Peek(range.root, range.tokens) >= range.first_token) {
-      blocks = ReserveBlocks(pool_, *cache_, range.root, range.tokens, first_block, first_block,
-                             block_tokens);
-    }
-  }
-  if (!blocks) return Release(id, TierLookup::kNoRoom, /*or_else=*/true);
-  entry.blocks = *std::move(blocks);
+  if (!Reserve(entry)) return Release(id, TierLookup::kNoRoom, /*or_else=*/true);
   const absl::Duration each = computing == absl::ZeroDuration() ? kUnmeasured : computing / found;
   absl::Duration within = kUnmeasured;
   if (computing > absl::ZeroDuration()) {
     // What usually takes longer than may be lost gets its time.
     const absl::Duration asked = clock_.SinceStart() - entry.began_at;
-    within =
-        std::max(kMostLost * entry.computing - asked, std::min(2 * located.expected / found, each));
+    const absl::Duration usual = range.state ? std::min(2 * located.expected, computing)
+                                             : std::min(2 * located.expected / found, each);
+    within = std::max(kMostLost * entry.computing - asked, usual);
   }
   entry.give_up_at = clock_.SinceStart() + within + found * each + kGrace;
+  const int last = entry.blocks.size() - 1;
   entry.load = std::make_shared<TierLoad>(
-      range, entry.blocks.Tables(first_block, entry.blocks.size()), within, each);
+      range, entry.blocks.Tables(FirstLoaded(range), last + 1),
+      range.state ? entry.blocks.PagesOf(last) : std::vector<int32_t>(), within, each);
   const bool begun = io_->Load(entry.load, [this, id, mailbox = mailbox_](int loaded) {
     mailbox->Post([this, id, loaded] { OnLoaded(id, loaded); });
   });
   if (!begun) Release(id, TierLookup::kNoRoom, /*or_else=*/true);
 }
 
+int KvTiers::FirstLoaded(const SegmentRange& range) const {
+  return (range.first_token + range.kv_begin * range.segment_tokens) /
+         engine_.kv_layout().block_tokens;
+}
+
+bool KvTiers::Reserve(Entry& entry) {
+  const SegmentRange& range = entry.range;
+  const int block_tokens = engine_.kv_layout().block_tokens;
+  const int end = static_cast<int>(range.tokens.size()) / block_tokens;
+  const int first = FirstLoaded(range);
+  const kv::BlockShape& shape = pool_.shape();
+  // Of layers with a window, segments have the KV of all tokens.
+  const int64_t pages = range.state ? shape.PagesOf(end - first, 0) + shape.window_pages
+                                    : int64_t{end - first} * shape.pages();
+  if (pages + loading_pages() > options_.max_reserved_share * pool_.counts().total) return false;
+  // The prefix cache may have changed since the look-up began.
+  const int cached = range.state ? cache_->ReachedBlocks(range.root, range.tokens)
+                                 : cache_->Peek(range.root, range.tokens) / block_tokens;
+  if (cached < first) return false;
+  std::optional<kv::BlockLease> blocks = ReserveBlocks(
+      pool_, *cache_, range.root, range.tokens, first, range.state ? end : first, block_tokens);
+  if (!blocks) return false;
+  if (range.state) {
+    // A block of the cache may have got the state meanwhile, or another load may be bringing it.
+    if (pool_.WindowRefCount(blocks->ids().back()) > 0) return false;
+    const int lacking = shape.window_pages - pool_.counts().free;
+    if (lacking > 0 && cache_->EvictForSnapshot(lacking) < lacking) return false;
+    if (blocks->AddWindows(end - 1, end) < end) return false;
+  }
+  entry.blocks = *std::move(blocks);
+  return true;
+}
+
 int64_t KvTiers::loading_pages() const {
   int64_t pages = 0;
   for (const auto& [id, entry] : entries_) {
-    if (entry.load != nullptr) pages += static_cast<int64_t>(entry.load->pages.size());
+    if (entry.load == nullptr) continue;
+    const std::vector<int32_t>& of_blocks = entry.load->pages;
+    pages += std::count_if(of_blocks.begin(), of_blocks.end(), [](int32_t p) { return p >= 0; });
+    if (of_blocks.empty()) pages += pool_.shape().window_pages;  // a state alone
   }
   return pages;
 }
@@ -188,9 +221,10 @@ void KvTiers::OnLoaded(uint64_t id, int loaded) {
     entry.blocks.SplitAt(tokens / engine_.kv_layout().block_tokens).Release();
     cache_->Insert(range.root, absl::MakeConstSpan(range.tokens).first(static_cast<size_t>(tokens)),
                    entry.blocks);
-    for (int i = 0; i < loaded; ++i) {
+    for (int i = range.kv_begin; i < loaded; ++i) {
       UseOf(range.keys[static_cast<size_t>(i)].prefix).stored = true;
     }
+    if (range.state) UseOf(range.keys.back().State().prefix).stored = true;
   }
   Release(id,
           loaded == range.size() ? TierLookup::kLoaded
@@ -262,47 +296,67 @@ void KvTiers::Used(const Prompt& prompt) {
                         prompt.tokens.begin() + int64_t{segments} * options_.segment_tokens);
   stored->keys = prompt.keys;
   const SegmentRange range = RangeOf(prompt.root, stored->tokens, prompt.keys, 0, segments);
+  std::vector<int> states;  // of these segments, the last one first
+  if (range.state) {
+    const int blocks = options_.segment_tokens / engine_.kv_layout().block_tokens;
+    for (const int length : cache_->Snapshots(prompt.root, stored->tokens)) {
+      if (length % blocks == 0) states.push_back(length / blocks - 1);
+    }
+  }
   // The last first: a segment is forgotten before those that it builds on.
+  for (const int segment : states) {
+    ++UseOf(range.keys[static_cast<size_t>(segment)].State().prefix).count;
+  }
   for (int segment = segments - 1; segment >= 0; --segment) {
     ++UseOf(range.keys[static_cast<size_t>(segment)].prefix).count;
   }
   for (int segment = 0; segment < segments; ++segment) {
-    const kv_store::SegmentKey& key = range.keys[static_cast<size_t>(segment)];
-    Use& use = UseOf(key.prefix);
-    if (use.count < options_.least_uses) break;
-    if (use.pending || (use.stored && !io_->LackedAtOnce(key))) continue;
-    if (static_cast<int>(pending_.size()) >= options_.max_pending) {
-      metrics_.Dropped();
-      break;
-    }
-    use.pending = true;
-    pending_.push_back({stored, segment});
+    if (!WriteIfDue(range.keys[static_cast<size_t>(segment)], {stored, segment})) break;
+  }
+  for (const int segment : states) {
+    WriteIfDue(range.keys[static_cast<size_t>(segment)].State(), {stored, segment, true});
   }
   WritePending();
 }
 
-void KvTiers::WritePending() {
-  while (!pending_.empty() && Write(*pending_.front().prompt, pending_.front().segment)) {
-    pending_.pop_front();
+bool KvTiers::WriteIfDue(const kv_store::SegmentKey& key, PendingWrite pending) {
+  Use& use = UseOf(key.prefix);
+  if (use.count < options_.least_uses) return false;
+  if (use.pending || (use.stored && !io_->LackedAtOnce(key))) return true;
+  if (static_cast<int>(pending_.size()) >= options_.max_pending) {
+    metrics_.Dropped();
+    return false;
   }
+  use.pending = true;
+  pending_.push_back(std::move(pending));
+  return true;
 }
 
-bool KvTiers::Write(const Stored& prompt, int segment) {
-  const int block_tokens = engine_.kv_layout().block_tokens;
-  const int blocks = options_.segment_tokens / block_tokens;
-  if (!writes_.empty() && pinned_pages_ + blocks * pool_.shape().pages() >
+void KvTiers::WritePending() {
+  while (!pending_.empty() && Write(pending_.front())) pending_.pop_front();
+}
+
+bool KvTiers::Write(const PendingWrite& pending) {
+  const auto& [prompt, segment, state] = pending;
+  const int blocks = options_.segment_tokens / engine_.kv_layout().block_tokens;
+  const kv::BlockShape& shape = pool_.shape();
+  const int end = (segment + 1) * blocks, first = state ? end - 1 : end - blocks;
+  // Where there are states, the others are of no account to a segment.
+  const int windows = state ? 1 : shape.recurrent ? 0 : blocks;
+  if (!writes_.empty() && pinned_pages_ + shape.PagesOf(end - first, windows) >
                               options_.max_pinned_share * pool_.counts().total) {
     return false;
   }
-  SegmentRange range = RangeOf(prompt.root, prompt.tokens, prompt.keys, segment, segment + 1);
-  const kv::PrefixKey key = range.keys.front().prefix;
-  if (!cache_->HasWindows(prompt.root, range.tokens, blocks)) {  // evicted meanwhile
+  SegmentRange range = RangeOf(prompt->root, prompt->tokens, prompt->keys, segment, segment + 1);
+  range.state = state;
+  const kv::PrefixKey key = state ? range.keys.front().State().prefix : range.keys.front().prefix;
+  if (!cache_->HasWindows(prompt->root, range.tokens, windows)) {  // evicted meanwhile
     metrics_.Dropped();
     NotStored(key);
     return true;
   }
-  kv::BlockLease prefix = cache_->Lock(prompt.root, range.tokens, segment * blocks);
-  kv::BlockLease lease = prefix.SplitAt(segment * blocks);
+  kv::BlockLease prefix = cache_->Lock(prompt->root, range.tokens, end - windows);
+  kv::BlockLease lease = prefix.SplitAt(first);
   lease.SetUse(kv::BlockUse::kHeld);
   const uint64_t id = ++last_;
   const bool begun = io_->Write(

@@ -13,6 +13,11 @@
 // write-through-selective): what is seen once is not written. A use counts for all segments before
 // it, so that a stored segment's predecessors are stored too.
 //
+// States. A recurrent model's segments are of use up to one with a state (segment_store.h), which
+// is stored as a segment is where the prefix cache has a snapshot at the segment's end. A load
+// brings what the cache lacks of the KV before the last state, and that state; it brings all of it
+// or nothing, so the bound on what may be lost is on the whole load.
+//
 // Routers learn which segments the host and file tiers have, and how long a load takes
 // (tier_listing.h), and price loads by that.
 //
@@ -58,6 +63,11 @@ struct KvTiersOptions {
   int max_pending = 4096;  // segments that wait to be written
   int64_t max_listed = 0;  // segments that are reported to routers; 0: none
   TierIo::Options io;
+
+  // 0: there are no tiers.
+  int segment_blocks(int block_tokens) const {
+    return stores.empty() ? 0 : segment_tokens / block_tokens;
+  }
 };
 
 class KvTiers {
@@ -135,6 +145,7 @@ class KvTiers {
   struct PendingWrite {
     std::shared_ptr<const Stored> prompt;
     int segment = 0;
+    bool state = false;  // the state behind the segment instead of its KV
   };
 
   int64_t loading_pages() const;
@@ -143,13 +154,21 @@ class KvTiers {
                        absl::Span<const kv::PrefixKey> keys, int first, int end) const;
   void OnLookedUp(uint64_t id, const Located& found);
   void Begin(uint64_t id, Entry& entry, const Located& found);
+  // Reserves the blocks of the entry's range; false: there is no room, or the prefix cache is not
+  // what it was when the look-up began.
+  bool Reserve(Entry& entry);
+  // The first block that a load of the range writes KV to.
+  int FirstLoaded(const SegmentRange& range) const;
   void OnLoaded(uint64_t id, int loaded);
   // The prompts go on, with or_else if nothing has come.
   void Release(uint64_t id, TierLookup result, bool or_else);
   // Begins the writes that there is room for.
   void WritePending();
   // False: too many are being written.
-  bool Write(const Stored& prompt, int segment);
+  bool Write(const PendingWrite& pending);
+  // Has it written, if it was used often enough and no store that is known to have it. False: it
+  // was not used often enough.
+  bool WriteIfDue(const kv_store::SegmentKey& key, PendingWrite pending);
   void NotStored(kv::PrefixKey key);
   Use& UseOf(kv::PrefixKey key);
 

@@ -254,7 +254,9 @@ class PrefillScheduler::Planner {
         if (!leader->running()) return;
         const int shared = std::min(scheduler_.pending_.SharedBlocks(job, *leader),
                                     scheduler_.MatchableBlocks(job));
-        if (scheduler_.pool_.shape().recurrent) kv::AddSnapshot(shared, leader->snapshots);
+        if (scheduler_.pool_.shape().recurrent) {
+          kv::AddSnapshot(shared, scheduler_.options_.tier_segment_blocks, leader->snapshots);
+        }
         Serve(*leader, shared * block_tokens);
         return;
       }

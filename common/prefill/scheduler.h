@@ -84,6 +84,9 @@ namespace baton::prefill {
 
 struct SchedulerOptions {
   int block_tokens = 16;
+  // Of a segment in the worker's KV tiers, where prompts of recurrent models leave snapshots too;
+  // 0: it has none.
+  int tier_segment_blocks = 0;
   int max_num_batched_tokens = 2048;
   int max_num_seqs = 64;
   int max_queued_requests = 256;

@@ -53,7 +53,8 @@ void PrefillScheduler::SetSnapshots(PrefillJob& job, int matched_blocks) const {
   const int retained =
       std::min(matchable, job.retention.SnapshotBlock(*cache_, options_.block_tokens));
   for (const int blocks : {matchable, retained, cache_->ReachedBlocks(job.root, reusable)}) {
-    if (blocks > matched_blocks) kv::AddSnapshot(blocks, job.snapshots);
+    if (blocks > matched_blocks)
+      kv::AddSnapshot(blocks, options_.tier_segment_blocks, job.snapshots);
   }
 }
 

@@ -91,8 +91,10 @@ void TierIo::Work(BoundedQueue<Task>& queue) {
   while (std::optional<Task> task = queue.Pop()) (*task)();
 }
 
-Located TierIo::Locate(absl::Span<const SegmentKey> keys, bool ask, absl::Time deadline) {
-  Located found;
+Located TierIo::Locate(const SegmentRange& range, bool ask, absl::Time deadline) {
+  const auto keys = absl::MakeConstSpan(range.keys);
+  Located found = {.segments = range.kv_begin, .expected = absl::ZeroDuration()};
+  std::vector<absl::Duration> times(static_cast<size_t>(range.kv_begin));
   for (bool more = true; more;) {
     more = false;
     for (size_t s = 0; s < stores_.size(); ++s) {
@@ -104,16 +106,46 @@ Located TierIo::Locate(absl::Span<const SegmentKey> keys, bool ask, absl::Time d
         metrics_.Failed(store.kind(), "look_up", count.status());
         continue;
       }
+      const absl::Duration each = load_times_[s].Get(clock_.SinceStart());
       found.segments += *count;
-      found.expected += *count * load_times_[s].Get(clock_.SinceStart());
+      found.expected += *count * each;
+      times.resize(static_cast<size_t>(found.segments), each);
       more = more || *count > 0;
     }
   }
-  return found;
+  return range.state ? EndAtState(range, found.segments, times, ask, deadline) : found;
 }
 
-Located TierIo::LocatedAtOnce(absl::Span<const SegmentKey> keys) {
-  return Locate(keys, /*ask=*/false, absl::InfiniteFuture());
+Located TierIo::EndAtState(const SegmentRange& range, int found,
+                           absl::Span<const absl::Duration> times, bool ask, absl::Time deadline) {
+  std::vector<SegmentKey> states;
+  for (int i = 0; i < found; ++i) states.push_back(range.keys[static_cast<size_t>(i)].State());
+  Located located;
+  absl::Duration of_state;
+  for (size_t s = 0; s < stores_.size(); ++s) {
+    SegmentStore& store = *stores_[s];
+    if (states.empty() || (!ask && !store.knows_its_keys())) continue;
+    const absl::StatusOr<int> count = store.CountToLast(states, deadline);
+    if (!count.ok()) {
+      metrics_.Failed(store.kind(), "look_up", count.status());
+    } else if (*count > located.segments) {
+      located.segments = *count;
+      of_state = load_times_[s].Get(clock_.SinceStart());
+    }
+  }
+  if (located.segments == 0) return located;
+  located.expected = of_state * StateSegments(layout_, range.segment_tokens);
+  for (int i = 0; i < located.segments; ++i) located.expected += times[static_cast<size_t>(i)];
+  return located;
+}
+
+double TierIo::StateSegments(const kv::KvLayout& layout, int segment_tokens) {
+  return static_cast<double>(layout.state_pieces()) /
+         (segment_tokens / layout.block_tokens * layout.attention_layers());
+}
+
+Located TierIo::LocatedAtOnce(const SegmentRange& range) {
+  return Locate(range, /*ask=*/false, absl::InfiniteFuture());
 }
 
 bool TierIo::LackedAtOnce(const SegmentKey& key) {
@@ -126,7 +158,7 @@ bool TierIo::LackedAtOnce(const SegmentKey& key) {
 bool TierIo::LookUp(SegmentRange range, absl::Duration within, std::function<void(Located)> done) {
   return loads_.TryPush([this, range = std::move(range), within, done = std::move(done)] {
     const absl::Duration begin = clock_.SinceStart();
-    const Located found = Locate(range.keys, /*ask=*/true, clock_.Now() + within);
+    const Located found = Locate(range, /*ask=*/true, clock_.Now() + within);
     const absl::Duration now = clock_.SinceStart();
     look_up_time_.Add(now - begin, now);
     done(found);
@@ -135,56 +167,68 @@ bool TierIo::LookUp(SegmentRange range, absl::Duration within, std::function<voi
 
 bool TierIo::Load(std::shared_ptr<TierLoad> load, std::function<void(int)> done) {
   return loads_.TryPush([this, load = std::move(load), done = std::move(done)] {
-    std::optional<size_t> late;
+    std::optional<Late> late;
     const int loaded = RunLoad(*load, &late);
     const bool probes = late && !stopping_ && !probing_.exchange(true);
     done(loaded);
     if (!probes) return;
-    Probe(*load, loaded, *late);
+    Probe(*load, *late);
     probing_ = false;
   });
 }
 
-void TierIo::Probe(const TierLoad& load, int index, size_t s) {
-  const kv_store::Segment segment = SegmentOf(load.range, index);
+void TierIo::Probe(const TierLoad& load, const Late& late) {
+  const kv_store::Segment segment = ValueOf(load.range, late.index);
+  const absl::Duration most = segment.state ? load.each * load.range.size() : load.each;
   const absl::Duration begin = clock_.SinceStart();
   const absl::Status status =
-      stores_[s]
-          ->Get(load.range.keys[static_cast<size_t>(index)],
-                kv_store::EncodedBytes(segment, layout_), clock_.Now() + load.each)
+      stores_[late.store]
+          ->Get(KeyOf(load.range, late.index), kv_store::EncodedBytes(segment, layout_),
+                clock_.Now() + most)
           .status();
   const absl::Duration took = clock_.SinceStart() - begin;
   if (status.ok()) {
-    Took(s, took);
+    Took(late.store, segment, took);
   } else if (absl::IsDeadlineExceeded(status)) {
-    Took(s, 2 * load.each);  // how long is not known: computing is faster
+    Took(late.store, segment, 2 * most);  // how long is not known: computing is faster
   }
 }
 
-void TierIo::Took(size_t s, absl::Duration time) {
+void TierIo::Took(size_t s, const kv_store::Segment& segment, absl::Duration time) {
+  if (segment.state) time /= StateSegments(layout_, segment.segment_tokens);
   const absl::Duration now = clock_.SinceStart();
   load_times_[s].Add(time, now);
   if (stores_[s]->knows_its_keys()) local_load_time_.Add(time, now);
 }
 
-kv_store::Segment TierIo::SegmentOf(const SegmentRange& range, int index) const {
-  const int end = range.first_token + (index + 1) * range.segment_tokens;
-  return {range.keys.front().model_fingerprint, range.keys.front().layout_fingerprint, range.root,
-          absl::MakeConstSpan(range.tokens).first(static_cast<size_t>(end)), range.segment_tokens};
+kv_store::Segment TierIo::ValueOf(const SegmentRange& range, int index) const {
+  const bool state = index == range.size();
+  const int end = range.first_token + (state ? index : index + 1) * range.segment_tokens;
+  return {range.keys.front().model_fingerprint,
+          range.keys.front().layout_fingerprint,
+          range.root,
+          absl::MakeConstSpan(range.tokens).first(static_cast<size_t>(end)),
+          range.segment_tokens,
+          state};
 }
 
-int TierIo::RunLoad(TierLoad& load, std::optional<size_t>* late) {
+SegmentKey TierIo::KeyOf(const SegmentRange& range, int index) {
+  return index == range.size() ? range.keys.back().State() : range.keys[static_cast<size_t>(index)];
+}
+
+int TierIo::RunLoad(TierLoad& load, std::optional<Late>* late) {
+  const SegmentRange& range = load.range;
   const absl::Time begin = clock_.Now();
-  for (int i = 0; i < load.range.size(); ++i) {
-    if (stopping_ || !LoadSegment(load, i, begin + load.within + i * load.each, late)) return i;
+  for (int i = range.kv_begin; i < range.size() + (range.state ? 1 : 0); ++i) {
+    const absl::Duration within = load.within + (range.state ? 0 : i) * load.each;
+    if (stopping_ || !LoadValue(load, i, begin + within, late)) return range.state ? 0 : i;
   }
-  return load.range.size();
+  return range.size();
 }
 
-bool TierIo::LoadSegment(TierLoad& load, int index, absl::Time deadline,
-                         std::optional<size_t>* late) {
-  const kv_store::Segment segment = SegmentOf(load.range, index);
-  const SegmentKey& key = load.range.keys[static_cast<size_t>(index)];
+bool TierIo::LoadValue(TierLoad& load, int index, absl::Time deadline, std::optional<Late>* late) {
+  const kv_store::Segment segment = ValueOf(load.range, index);
+  const SegmentKey key = KeyOf(load.range, index);
   const size_t bytes = kv_store::EncodedBytes(segment, layout_);
   for (size_t s = 0; s < stores_.size(); ++s) {
     SegmentStore& store = *stores_[s];
@@ -201,13 +245,13 @@ bool TierIo::LoadSegment(TierLoad& load, int index, absl::Time deadline,
                            << key.ToString() << " is dropped: " << kv.status();
         store.Remove(key, deadline);
       }
-      if (absl::IsDeadlineExceeded(kv.status())) *late = s;
+      if (absl::IsDeadlineExceeded(kv.status())) *late = Late{s, index};
       continue;
     }
     if (!Copy(load, index, *kv)) return false;
     const absl::Duration took = clock_.SinceStart() - begin;
     metrics_.Loaded(store.kind(), bytes, took);
-    Took(s, took);
+    Took(s, segment, took);
     // Faster stores that need no I/O of a network get it, too.
     for (size_t faster = 0; faster < s; ++faster) {
       if (stores_[faster]->Put(key, *value, deadline).ok()) {
@@ -219,29 +263,36 @@ bool TierIo::LoadSegment(TierLoad& load, int index, absl::Time deadline,
   return false;
 }
 
-bool TierIo::Copy(TierLoad& load, int index, absl::Span<const std::byte> kv) {
-  const int blocks = load.range.segment_tokens / layout_.block_tokens;
-  const auto chunk = static_cast<size_t>(layout_.ChunkBytes());
-  const auto count = static_cast<size_t>(blocks);
-  BATON_CHECK_EQ(kv.size(), chunk * count * static_cast<size_t>(layout_.layers));
-  if (!load.BeginCopy()) return false;
-  const size_t stride = load.pages.size() / static_cast<size_t>(pool_.tables);
-  const std::byte* from = kv.data();
-  for (int layer = 0; layer < layout_.layers; ++layer, from += chunk * count) {
+void TierIo::ForEachLayer(
+    const kv_store::Segment& segment, absl::Span<const int32_t> pages, int begin, int blocks,
+    absl::FunctionRef<void(int slot, absl::Span<const int32_t> of_layer)> visit) const {
+  const size_t stride = pages.size() / static_cast<size_t>(pool_.tables);
+  const int attention = layout_.attention_layers();
+  const int end = segment.state ? layout_.layers : attention;
+  for (int layer = segment.state ? attention : 0; layer < end; ++layer) {
     const auto [table, slot] = pool_.PlaceOf(layer);
-    const auto pages =
-        absl::MakeConstSpan(load.pages)
-            .subspan(static_cast<size_t>(table) * stride + static_cast<size_t>(index) * count,
-                     count);
-    if (pool_.copier != nullptr) {
-      pool_.copier->Write(slot, pages, from);
-      continue;
-    }
-    for (size_t i = 0; i < count; ++i) {
-      std::memcpy(pool_.Chunk(pages[i], slot), from + i * chunk, chunk);
-    }
+    visit(slot, pages.subspan(static_cast<size_t>(table) * stride + static_cast<size_t>(begin),
+                              static_cast<size_t>(blocks)));
   }
+}
+
+bool TierIo::Copy(TierLoad& load, int index, absl::Span<const std::byte> kv) {
+  const kv_store::Segment segment = ValueOf(load.range, index);
+  const int blocks = segment.state ? 1 : segment.segment_tokens / layout_.block_tokens;
+  const auto chunk = static_cast<size_t>(layout_.ChunkBytes());
+  const int first = segment.state ? 0 : (index - load.range.kv_begin) * blocks;
+  if (!load.BeginCopy()) return false;
+  const std::byte* from = kv.data();
+  const auto write = [&](int slot, absl::Span<const int32_t> of_layer) {
+    if (pool_.copier != nullptr) pool_.copier->Write(slot, of_layer, from);
+    for (const int32_t page : of_layer) {
+      if (pool_.copier == nullptr) std::memcpy(pool_.Chunk(page, slot), from, chunk);
+      from += chunk;
+    }
+  };
+  ForEachLayer(segment, segment.state ? load.state_pages : load.pages, first, blocks, write);
   load.EndCopy();
+  BATON_CHECK_EQ(from - kv.data(), static_cast<std::ptrdiff_t>(kv.size()));
   return true;
 }
 
@@ -255,25 +306,22 @@ bool TierIo::Write(SegmentRange segment, std::vector<int32_t> pages, std::functi
 
 bool TierIo::RunWrite(const SegmentRange& segment, const std::vector<int32_t>& pages,
                       const std::function<void()>& copied) {
-  const SegmentKey& key = segment.keys.front();
+  const int index = segment.state ? 1 : 0;
+  const SegmentKey key = KeyOf(segment, index);
+  const kv_store::Segment written = ValueOf(segment, index);
   const auto chunk = static_cast<size_t>(layout_.ChunkBytes());
-  const SegmentBytes value =
-      kv_store::Encode(SegmentOf(segment, 0), layout_, [&](absl::Span<std::byte> kv) {
-        std::byte* to = kv.data();
-        const size_t count = pages.size() / static_cast<size_t>(pool_.tables);
-        for (int layer = 0; layer < layout_.layers; ++layer, to += chunk * count) {
-          const auto [table, slot] = pool_.PlaceOf(layer);
-          const auto of_layer =
-              absl::MakeConstSpan(pages).subspan(static_cast<size_t>(table) * count, count);
-          if (pool_.copier != nullptr) {
-            pool_.copier->Read(slot, of_layer, /*written=*/nullptr, to);
-            continue;
-          }
-          for (size_t i = 0; i < count; ++i) {
-            std::memcpy(to + i * chunk, pool_.Chunk(of_layer[i], slot), chunk);
-          }
-        }
-      });
+  const SegmentBytes value = kv_store::Encode(written, layout_, [&](absl::Span<std::byte> kv) {
+    std::byte* to = kv.data();
+    const auto blocks = static_cast<int>(pages.size()) / pool_.tables;
+    const auto read = [&](int slot, absl::Span<const int32_t> of_layer) {
+      if (pool_.copier != nullptr) pool_.copier->Read(slot, of_layer, /*written=*/nullptr, to);
+      for (const int32_t page : of_layer) {
+        if (pool_.copier == nullptr) std::memcpy(to, pool_.Chunk(page, slot), chunk);
+        to += chunk;
+      }
+    };
+    ForEachLayer(written, pages, 0, blocks, read);
+  });
   copied();
   bool everywhere = true;
   for (const auto& store : stores_) {

@@ -45,13 +45,8 @@ absl::Status ListTiers(const TierOptions& options, worker::WorkerOptions* worker
 }
 
 absl::Status OpenTiers(const TierOptions& options, const worker::WorkerOptions& worker,
-                       const kv::KvLayout& layout, const Clock& awake, KvTiersOptions* tiers) {
+                       const Clock& awake, KvTiersOptions* tiers) {
   if (options.tiers.empty()) return absl::OkStatus();
-  if (layout.recurrent()) {
-    return MakeError(absl::StatusCode::kUnimplemented, "BAD_OPTION",
-                     "--kv-tier: given for a model with recurrent layers, whose states no tier "
-                     "holds, expected none");
-  }
   if (!worker.enable_prefix_caching) {
     return InvalidField("BAD_OPTION", "--kv-tier",
                         "given with --no-enable-prefix-caching, expected the prefix cache, where "

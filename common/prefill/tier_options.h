@@ -28,9 +28,9 @@ void AddTierFlags(CLI::App& app, TierOptions& options);
 // flag.
 absl::Status ListTiers(const TierOptions& options, worker::WorkerOptions* worker);
 // Opens the stores; without flags there are none. INVALID_ARGUMENT, naming the flag, or as
-// kv_store::OpenTiers; UNIMPLEMENTED for a layout with states. REQUIRES: ListTiers is OK.
+// kv_store::OpenTiers. REQUIRES: ListTiers is OK.
 absl::Status OpenTiers(const TierOptions& options, const worker::WorkerOptions& worker,
-                       const kv::KvLayout& layout, const Clock& awake, KvTiersOptions* tiers);
+                       const Clock& awake, KvTiersOptions* tiers);
 
 }  // namespace baton::prefill
 

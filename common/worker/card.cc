@@ -63,9 +63,11 @@ internal::v1::WorkerCard MakeCard(baton::v1::WorkerRole role, const WorkerOption
     card.add_capabilities(v1::WORKER_CAPABILITY_ANSWER);
   }
   if (options.listed_tier_segment > 0) {
-    const int64_t segment_bytes =
-        options.listed_tier_segment / layout.block_tokens * layout.BlockBytes();
-    const int64_t segments = options.listed_tier_bytes / std::max<int64_t>(segment_bytes, 1);
+    // A state is a value of its own.
+    int chunks = options.listed_tier_segment / layout.block_tokens * layout.attention_layers();
+    if (layout.recurrent()) chunks = std::min(chunks, layout.state_pieces());
+    const int64_t segments =
+        options.listed_tier_bytes / std::max<int64_t>(chunks * layout.ChunkBytes(), 1);
     card.set_kv_tier_max_segments(static_cast<int>(std::min(segments, kv::kMostTierKeys)));
     card.set_kv_tier_segment_tokens(segments > 0 ? options.listed_tier_segment : 0);
   }

@@ -15,7 +15,8 @@ std::unique_ptr<kv::RadixCache> MakeCache(const WorkerLoopOptions& options,
   if (!options.enable_prefix_caching) return nullptr;
   return std::make_unique<kv::RadixCache>(
       pool, engine.kv_layout().block_tokens,
-      kv::RetentionLimits{options.max_retained_share, clock, options.max_snapshot_share});
+      kv::RetentionLimits{options.max_retained_share, clock, options.max_snapshot_share,
+                          options.superseded_first});
 }
 
 }  // namespace

@@ -28,6 +28,7 @@ struct WorkerLoopOptions {
   bool enable_prefix_caching = true;
   double max_retained_share = 0.25;  // of the pool's blocks
   double max_snapshot_share = 0.5;   // of its pages: RetentionLimits
+  bool superseded_first = true;      // likewise
   KvHolderOptions kv_holder;
   // False: the loop works only in Turn() and Stop(), as in the simulation.
   bool own_thread = true;

@@ -312,8 +312,8 @@ void PrefixIndex::Match(const KeyChain& chain, std::vector<int>* depths,
   }
 }
 
-void PrefixIndex::LimitToSnapshots(absl::Span<const kv::PrefixKey> chain,
-                                   std::vector<int>* depths) const {
+void PrefixIndex::LimitTo(size_t most, absl::FunctionRef<kv::PrefixKey(size_t)> key_of,
+                          std::vector<int>* depths) const {
   // Looked up together, so that their cache misses overlap.
   constexpr int kTogether = 32;
   std::vector<int> limited(depths->size(), 0);
@@ -322,14 +322,14 @@ void PrefixIndex::LimitToSnapshots(absl::Span<const kv::PrefixKey> chain,
     deepest = std::max(deepest, depth);
     unknown += depth > 0 ? 1 : 0;
   }
-  deepest = std::min(deepest, static_cast<int>(chain.size()));
+  deepest = std::min(deepest, static_cast<int>(most));
   BriefReaderLock lock(&mutex_);
   const int* owners = owners_.data();
   for (int end = deepest; end > 0 && unknown > 0; end -= kTogether) {
     const int begin = std::max(0, end - kTogether);
     kv::PrefixKey keys[kTogether];
     for (int i = begin; i < end; ++i) {
-      keys[i - begin] = kv::SnapshotKey(chain[static_cast<size_t>(i)]);
+      keys[i - begin] = key_of(static_cast<size_t>(i));
       table_.Prefetch(keys[i - begin]);
     }
     for (int i = end - 1; i >= begin; --i) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "common/kv/prefix_key.h"
@@ -85,7 +86,13 @@ class PrefixIndex {
              std::vector<int>* found = nullptr) const;
   // Lowers (*depths)[worker] to the depth of the last of its blocks before that with a snapshot
   // (kv::SnapshotKey), where a model's state can be gone on from; 0: there is none. O(depth).
-  void LimitToSnapshots(absl::Span<const kv::PrefixKey> chain, std::vector<int>* depths) const;
+  void LimitToSnapshots(absl::Span<const kv::PrefixKey> chain, std::vector<int>* depths) const {
+    LimitTo(
+        chain.size(), [&chain](size_t i) { return kv::SnapshotKey(chain[i]); }, depths);
+  }
+  // The same for any keys: `key_of(i)` names what must be there for a depth of i + 1.
+  void LimitTo(size_t most, absl::FunctionRef<kv::PrefixKey(size_t)> key_of,
+               std::vector<int>* depths) const;
   // Match for one worker.
   int MatchDepth(int worker, absl::Span<const kv::PrefixKey> chain) const;
 

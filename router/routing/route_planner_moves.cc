@@ -67,6 +67,15 @@ RoutePlanner::InTiers RoutePlanner::MatchTiers(const RouteRequest& request) cons
     keys.push_back(kv::TierKey(request.keys[end - 1], held.segment_tokens));
   }
   index_.Match(keys, &held.segments);
+  if (recurrent_.load(std::memory_order_relaxed)) {
+    index_.LimitTo(
+        keys.size(),
+        [&](size_t segment) {
+          const size_t end = (segment + 1) * static_cast<size_t>(blocks);
+          return kv::TierKey(kv::SnapshotKey(request.keys[end - 1]), held.segment_tokens);
+        },
+        &held.segments);
+  }
   return held;
 }
 
@@ -88,12 +97,10 @@ void RoutePlanner::PriceLoads(const RouteQuery& query, const InTiers& held,
     const int cached = c.matched_blocks * query.block_tokens;
     const int loads = segments - cached / segment;
     const double blocks = static_cast<double>(loads) * segment / query.block_tokens;
-    if (loads <= 0 ||
-        blocks * workers_[c.worker].kv.shape.pages() > kv::kMostFetchedShare * c.total_blocks) {
-      continue;
-    }
+    const kv::KvSizes& kv = workers_[c.worker].kv;
+    if (loads <= 0 || kv.LoadedPages(blocks) > kv::kMostFetchedShare * c.total_blocks) continue;
     const int there = segments * segment;
-    const double load_s = loads * each_s;
+    const double load_s = (loads + kv.StateBlocks() * query.block_tokens / segment) * each_s;
     if (load_s >= kv::kMostLoadShare * cost->Prefill(there - cached, cached)) continue;
     candidates->SetMove(i, load_s, c.service_s - cost->Prefill(query.prompt_tokens - there, there),
                         (there - cached) / query.block_tokens);

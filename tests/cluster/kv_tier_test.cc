@@ -1,5 +1,5 @@
 // KV tiers under real workers: the oracle's tokens, whatever becomes of the tiers, and hits that
-// survive restarts.
+// survive restarts. Of a recurrent model (BATON_TEST_CHECKPOINT), states too.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -12,6 +12,7 @@
 
 #include "tests/cluster/worker_pair.h"
 #include "tests/common/kv_store/redis_server.h"
+#include "tests/testing/child_process.h"
 #include "tests/testing/metrics_scrape.h"
 #include "tests/testing/seed.h"
 
@@ -28,17 +29,24 @@ class KvTierTest : public WorkerPairTest {
     decode_.reset();
     prefill_.reset();
     worker::WorkerOptions options = Options();
+    options.max_snapshot_share = snapshot_share_;
     options.kv_cache_dtype = dtype;
     // Where activations are bfloat16, it would be what auto is.
     if (dtype == "bfloat16") options.dtype = "float32";
     options.model_dir = model_dir;
+    StartPrefill(tiers, options);
+    StartDecode(options);
+  }
+  void StartPrefill(const std::string& tiers, const worker::WorkerOptions& options) {
     prefill_worker::PrefillOptions prefill_only;
     prefill_only.tiers.tiers = tiers;
-    prefill_only.tiers.segment = 32;
+    prefill_only.tiers.segment = kSegment;
     prefill_only.tiers.least_uses = 1;
     auto prefill = prefill_worker::PrefillWorker::Start(options, prefill_only);
     ASSERT_TRUE(prefill.ok()) << prefill.status();
     prefill_ = *std::move(prefill);
+  }
+  void StartDecode(const worker::WorkerOptions& options) {
     auto decode = decode_worker::DecodeWorker::Start(options, NothingLocal());
     ASSERT_TRUE(decode.ok()) << decode.status();
     decode_ = *std::move(decode);
@@ -48,9 +56,15 @@ class KvTierTest : public WorkerPairTest {
 
   // The answer must be the oracle's. Returns the prompt tokens that the prefill worker had.
   int Ask(const std::vector<int32_t>& prompt, testing::Oracle& oracle = TheOracle()) {
+    return AskAt(*prefill_, prompt, oracle);
+  }
+  template <class PrefillWorker>
+  int AskAt(const PrefillWorker& prefill, const std::vector<int32_t>& prompt,
+            testing::Oracle& oracle = TheOracle()) {
     // The decode worker's own cache would hide what the prefill worker has.
     Flush(*decode_);
-    const DecodeResult result = Decode(channel_, Request(prompt, Greedy(), 6));
+    const DecodeResult result =
+        Decode(channel_, MakeDecodeRequest(prefill, *decode_, prompt, Greedy(), 6));
     EXPECT_TRUE(result.status.ok()) << result.status;
     EXPECT_EQ(result.tokens, oracle.Generate(prompt, Greedy(), 6));
     return result.usage.cached_prompt_tokens();
@@ -64,7 +78,14 @@ class KvTierTest : public WorkerPairTest {
     internal::v1::FlushCacheResponse response;
     ASSERT_TRUE(stub->FlushCache(&context, request, &response).ok());
   }
-  // Until so many segments have been stored by this worker, in all tiers together.
+  bool recurrent() const { return decode_->card().block_shape().recurrent(); }
+  // What a tier has of a prompt that was computed in one piece: its segments and, with recurrent
+  // layers, the states behind those that end with a chunk of 64 tokens or are the last.
+  int Values(int tokens) const {
+    const int segments = tokens / kSegment;
+    return segments + (recurrent() ? (segments + 1) / 2 : 0);
+  }
+  // Until so many values have been stored by this worker, in all tiers together.
   void AwaitStored(int segments) {
     const absl::Time end = absl::Now() + absl::Seconds(60);
     while (Metric("baton_kv_tier_segments_total", "operation=\"store\"") < segments) {
@@ -84,6 +105,8 @@ class KvTierTest : public WorkerPairTest {
     return files;
   }
 
+  static constexpr int kSegment = 32;
+  double snapshot_share_ = 0.5;
   kv_store::TemporaryDirectory directory_;
   const uint32_t seed_ = testing::TestSeed();
   std::mt19937 random_{seed_};
@@ -94,15 +117,16 @@ TEST_F(KvTierTest, FilesOutliveTheWorker) {
   const std::vector<int32_t> prompt = Prompt(150);
   Start("host:64MB," + FileTier());
   EXPECT_EQ(Ask(prompt), 0);
-  AwaitStored(8);  // four segments, in both tiers
+  AwaitStored(2 * Values(150));  // four segments, in both tiers
   Flush(*prefill_);
   EXPECT_EQ(Ask(prompt), 128);
-  EXPECT_EQ(Metric("baton_kv_tier_segments_total", "operation=\"load\""), 4);
+  EXPECT_EQ(Metric("baton_kv_tier_segments_total", "operation=\"load\""),
+            4 + (recurrent() ? 1 : 0));
   Start("host:64MB," + FileTier());
   EXPECT_EQ(Ask(prompt), 128);
   std::vector<int32_t> other = prompt;
   other[70] ^= 1;
-  EXPECT_EQ(Ask(other), 64);  // in the pool by now
+  EXPECT_EQ(Ask(other), 64);  // in the pool by now, a state in the tiers alone
   ExpectIdle();
 }
 
@@ -117,11 +141,11 @@ TEST_F(KvTierTest, EachFormatHasItsOwnSegments) {
     testing::Oracle oracle(options);
     Start(FileTier(), dtype);
     EXPECT_EQ(Ask(prompt, oracle), 0);
-    AwaitStored(3);
+    AwaitStored(Values(100));
     Flush(*prefill_);
     EXPECT_EQ(Ask(prompt, oracle), 96);
   }
-  EXPECT_EQ(Files().size(), 5u * 3);
+  EXPECT_EQ(Files().size(), 5u * static_cast<size_t>(Values(100)));
 }
 
 TEST_F(KvTierTest, SpoiledFilesAreComputedAgain) {
@@ -129,9 +153,9 @@ TEST_F(KvTierTest, SpoiledFilesAreComputedAgain) {
   const std::vector<int32_t> prompt = Prompt(150);
   Start(FileTier());
   Ask(prompt);
-  AwaitStored(4);
+  AwaitStored(Values(150));
   std::vector<fs::path> files = Files();
-  ASSERT_EQ(files.size(), 4u);
+  ASSERT_EQ(files.size(), static_cast<size_t>(Values(150)));
   const auto ask_anew = [&] {
     Flush(*prefill_);
     Ask(prompt);
@@ -166,6 +190,77 @@ TEST_F(KvTierTest, SpoiledFilesAreComputedAgain) {
   }
 }
 
+// More conversations than there are snapshots in the pool.
+TEST_F(KvTierTest, SnapshotsThatThePoolHadToDropComeFromTheTier) {
+  SCOPED_TRACE(seed_);
+  snapshot_share_ = 0;  // two
+  Start("host:64MB");
+  std::vector<std::vector<int32_t>> conversations;
+  for (int i = 0; i < 5; ++i) conversations.push_back(Prompt(70));
+  for (int turn = 0; turn < 3; ++turn) {
+    for (std::vector<int32_t>& conversation : conversations) {
+      const int cached = Ask(conversation);
+      ExpectIdle();
+      if (turn > 0) {
+        EXPECT_GE(cached, (static_cast<int>(conversation.size()) - 40) / kSegment * kSegment);
+      }
+      const std::vector<int32_t> next = Prompt(40);
+      conversation.insert(conversation.end(), next.begin(), next.end());
+    }
+  }
+  EXPECT_EQ(Metric("baton_kv_tier_lookups_total", "result=\"loaded\"") > 0, recurrent());
+}
+
+TEST_F(KvTierTest, ThePrefillWorkerOfAnotherProcess) {
+  testing::ParentEnd parent;
+  if (!parent) GTEST_SKIP() << "a part of another test";
+  StartPrefill(parent.argument(), Options());
+  parent.SendText(prefill_->address());
+  parent.SendText(prefill_->card().SerializeAsString());
+  std::string nothing;
+  parent.ReceiveText(&nothing);  // until it is killed
+}
+
+class KilledWorker {
+ public:
+  explicit KilledWorker(const std::string& tiers)
+      : process_("KvTierTest.ThePrefillWorkerOfAnotherProcess", tiers) {
+    std::string card;
+    started_ = process_.ReceiveText(&address_) && process_.ReceiveText(&card) &&
+               card_.ParseFromString(card);
+  }
+  bool started() const { return started_; }
+  const std::string& address() const { return address_; }
+  const internal::v1::WorkerCard& card() const { return card_; }
+  void Kill() {
+    process_.Kill(SIGKILL);
+    process_.Wait();
+  }
+
+ private:
+  testing::ChildProcess process_;
+  std::string address_;
+  internal::v1::WorkerCard card_;
+  bool started_ = false;
+};
+
+// At any moment, also while it writes.
+TEST_F(KvTierTest, FilesOutliveAWorkerThatIsKilled) {
+  SCOPED_TRACE(seed_);
+  StartDecode(Options());
+  const std::vector<int32_t> first = Prompt(150);
+  for (int round = 0; round < 4; ++round) {
+    KilledWorker prefill(FileTier());
+    ASSERT_TRUE(prefill.started());
+    EXPECT_EQ(AskAt(prefill, first), round == 0 ? 0 : 128);
+    const absl::Time end = absl::Now() + absl::Seconds(60);
+    while (Files().size() < static_cast<size_t>(Values(150))) ASSERT_LT(absl::Now(), end);
+    for (int i = 0; i < 3; ++i) AskAt(prefill, Prompt(40 + static_cast<int>(random_() % 150)));
+    absl::SleepFor(absl::Microseconds(random_() % 3000));
+    prefill.Kill();
+  }
+}
+
 TEST_F(KvTierTest, RedisWarmsAWorkerThatNeverComputedThePrefix) {
   SCOPED_TRACE(seed_);
   signal(SIGPIPE, SIG_IGN);  // as the worker's main
@@ -174,7 +269,7 @@ TEST_F(KvTierTest, RedisWarmsAWorkerThatNeverComputedThePrefix) {
   const std::vector<int32_t> prompt = Prompt(150);
   Start(tier);
   EXPECT_EQ(Ask(prompt), 0);
-  AwaitStored(4);
+  AwaitStored(Values(150));
   auto first = std::move(prefill_);
   Start(tier);  // another worker, while the first one lives
   EXPECT_EQ(Ask(prompt), 128);

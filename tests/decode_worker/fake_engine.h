@@ -1,5 +1,6 @@
-// An engine that computes nothing but is strict: the KV of a token is the token itself, and every
-// step checks that what it reads of a sequence's context is there.
+// An engine that computes nothing but is strict: the KV of a token is the token itself, a state a
+// hash of the tokens before it, and every step checks that what it reads of a sequence's context is
+// there.
 #ifndef BATON_TESTS_DECODE_WORKER_FAKE_ENGINE_H_
 #define BATON_TESTS_DECODE_WORKER_FAKE_ENGINE_H_
 
@@ -10,6 +11,7 @@
 
 #include "common/base/check.h"
 #include "common/engine/engine.h"
+#include "common/engine/engine_shape.h"
 #include "tests/testing/launched_steps.h"
 
 namespace baton::testing {
@@ -19,17 +21,23 @@ class FakeEngine final : public engine::Engine {
   static constexpr int kBlockTokens = 16;
   static constexpr int kVocabulary = 1000;
 
-  explicit FakeEngine(int blocks, int max_num_seqs = 8, int max_num_batched_tokens = 4096) {
+  // `pages`: of its pool, where a block is one page; with a recurrent layer a state is another.
+  explicit FakeEngine(int pages, int max_num_seqs = 8, int max_num_batched_tokens = 4096,
+                      bool recurrent = false) {
     config_.vocab_size = config_.token_count = kVocabulary;
     config_.fingerprint = 7;
     layout_.layers = layout_.kv_heads = layout_.head_dim = 1;
     layout_.block_tokens = kBlockTokens;
     layout_.dtype = kv::KvDtype::kF32;
-    memory_.resize(static_cast<size_t>(blocks * layout_.BlockBytes()));
+    if (recurrent) {
+      layout_.AddStates({{{.lanes = 16, .depth = 1}}});
+      engine::SetPlaces(layout_, &pool_);
+    }
+    memory_.resize(static_cast<size_t>(pages * layout_.PageBytes()));
     pool_.base = memory_.data();
-    pool_.block_stride_bytes = layout_.BlockBytes();
+    pool_.block_stride_bytes = layout_.PageBytes();
     pool_.layer_stride_bytes = layout_.ChunkBytes();
-    pool_.block_count = blocks;
+    pool_.block_count = pages;
     pool_.kv_heads = pool_.head_dim = 1;
     pool_.block_tokens = kBlockTokens;
     max_model_len_ = 100'000;
@@ -53,6 +61,14 @@ class FakeEngine final : public engine::Engine {
     const size_t prompt = tokens.size();
     for (int i = 0; i < count; ++i) tokens.push_back(Next(tokens, choice));
     return {tokens.begin() + static_cast<std::ptrdiff_t>(prompt), tokens.end()};
+  }
+  // The state behind the tokens.
+  static uint64_t State(absl::Span<const int32_t> tokens) {
+    uint64_t state = 0;
+    for (const int32_t token : tokens) {
+      state = (state ^ static_cast<uint32_t>(token)) * 0x9e3779b97f4a7c15u + 1;
+    }
+    return state;
   }
   // As a transfer does.
   void WriteKv(absl::Span<const kv::BlockId> blocks, int position, int32_t token) {
@@ -106,6 +122,7 @@ class FakeEngine final : public engine::Engine {
         std::memcpy(&found, At(entry.blocks, i), sizeof(found));
         BATON_CHECK_EQ(found, entry.history.tokens[static_cast<size_t>(i)]) << "KV at " << i;
       }
+      ComputeStates(entry);
       for (size_t i = 0; i < entry.tokens.size(); ++i) {
         WriteKv(entry.blocks, entry.context + static_cast<int>(i), entry.tokens[i]);
       }
@@ -114,7 +131,24 @@ class FakeEngine final : public engine::Engine {
     on_step(batch);
     return results;
   }
-  size_t block_bytes() const { return static_cast<size_t>(layout_.BlockBytes()); }
+  void ComputeStates(const engine::BatchEntry& entry) {
+    if (!layout_.recurrent()) return;
+    std::vector<int32_t> tokens(entry.history.tokens.begin(),
+                                entry.history.tokens.begin() + entry.context);
+    BATON_CHECK_EQ(entry.context > 0, !entry.state.empty());
+    if (entry.context > 0) {
+      uint64_t found;
+      std::memcpy(&found, Block(entry.state[0]), sizeof(found));
+      BATON_CHECK_EQ(found, State(tokens)) << "state behind " << entry.context;
+    }
+    tokens.insert(tokens.end(), entry.tokens.begin(), entry.tokens.end());
+    for (const backend::StateStore& store : entry.state_stores) {
+      const uint64_t state =
+          State(absl::MakeConstSpan(tokens).first(static_cast<size_t>(store.tokens)));
+      std::memcpy(Block(store.pages[0]), &state, sizeof(state));
+    }
+  }
+  size_t block_bytes() const { return static_cast<size_t>(layout_.PageBytes()); }
   std::byte* Block(kv::BlockId block) { return pool_.base + block * pool_.block_stride_bytes; }
   std::byte* At(absl::Span<const kv::BlockId> blocks, int position) {
     return Block(blocks[static_cast<size_t>(position / kBlockTokens)]) +

@@ -224,7 +224,7 @@ TEST_F(SnapshotsTest, WhatIsUsedAgainWhereItIsIsNotSuperseded) {
   EXPECT_THAT(cache_->Snapshots(kSnapshotsRoot, CountedBlocks(4)), ElementsAre(4, 2));
 }
 
-TEST_F(SnapshotsTest, WithoutThatRuleTheOrderIsThatOfUse) {
+TEST_F(SnapshotsTest, WithTiersTheOrderIsThatOfUse) {
   cache_.reset();
   cache_ = std::make_unique<RadixCache>(
       pool_, kStateTokens, RetentionLimits{.max_snapshot_share = 0.5, .superseded_first = false});

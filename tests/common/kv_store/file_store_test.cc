@@ -174,6 +174,11 @@ TEST_F(FileStoreTest, NothingBeginsAfterTheDeadline) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(store->Put(KeyOf(2), ValueOf(10, 1), clock_.Now())));
 }
 
+TEST_F(FileStoreTest, CountsToTheLastOneThatIsThere) {
+  auto store = Open(2000);
+  ExpectCountsToLast(*store);
+}
+
 TEST_F(FileStoreTest, ReportsEveryChange) {
   auto store = Open(2000);
   ExpectHeard(*store, testing::TestSeed());

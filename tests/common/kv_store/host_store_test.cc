@@ -42,6 +42,20 @@ TEST(HostStoreTest, IsBoundedAndEvictsAPromptFromItsEnd) {
   EXPECT_EQ(Count(store, prompt), 3);
 }
 
+TEST(HostStoreTest, CountsToTheLastOneThatIsThere) {
+  HostStore store(1000);
+  ExpectCountsToLast(store);
+  // Which is marked as used, and no other one.
+  HostStore small(30);
+  for (uint64_t i = 0; i < 3; ++i)
+    ASSERT_TRUE(small.Put(KeyOf(i), ValueOf(10, 0), kNoDeadline).ok());
+  EXPECT_EQ(CountToLast(small, {KeyOf(1), KeyOf(0), KeyOf(7)}), 2);
+  for (uint64_t i = 4; i < 6; ++i)
+    ASSERT_TRUE(small.Put(KeyOf(i), ValueOf(10, 0), kNoDeadline).ok());
+  EXPECT_EQ(Count(small, {KeyOf(0)}), 1);
+  EXPECT_EQ(Count(small, {KeyOf(1)}), 0);
+}
+
 TEST(HostStoreTest, ReportsEveryChange) {
   HostStore store(2000);
   ExpectHeard(store, testing::TestSeed());

@@ -52,6 +52,12 @@ TEST_F(RedisStoreTest, KeepsCountsAndRemoves) {
   EXPECT_EQ(*other.CountLeading({KeyOf(2)}, Soon()), 1);
 }
 
+TEST_F(RedisStoreTest, CountsToTheLastOneThatIsThere) {
+  RedisServer server;
+  RedisStore store({"127.0.0.1", server.port(), ""}, Clock::Real());
+  ExpectCountsToLast(store);
+}
+
 TEST_F(RedisStoreTest, APasswordIsSent) {
   RedisServer server({"--requirepass", "secret"});
   RedisStore without({"127.0.0.1", server.port(), ""}, Clock::Real());

@@ -93,6 +93,36 @@ TEST_F(SegmentValueTest, GoldenChecksum) {
   EXPECT_EQ(checksum, 0x8e2470668152f368u);
 }
 
+// A state is a value of its own, which no segment's KV can be taken for.
+TEST_F(SegmentValueTest, OfARecurrentModel) {
+  kv::KvLayout layout = kLayout;
+  layout.AddStates({{{.lanes = 32, .depth = 4}, {.lanes = 16, .depth = 3}}});
+  ASSERT_EQ(layout.attention_layers(), 2);
+  ASSERT_GE(layout.state_pieces(), 1);
+  Segment kv = segment_, state = segment_;
+  kv.layout_fingerprint = state.layout_fingerprint = layout.Fingerprint();
+  state.state = true;
+  const auto fill = [](absl::Span<std::byte> bytes) { std::memset(bytes.data(), 3, bytes.size()); };
+  const SegmentBytes of_kv = Encode(kv, layout, fill), of_state = Encode(state, layout, fill);
+  EXPECT_EQ(Decode(*of_kv, kv, layout)->size(), static_cast<size_t>(2 * 2 * layout.ChunkBytes()));
+  EXPECT_EQ(Decode(*of_state, state, layout)->size(),
+            static_cast<size_t>(layout.state_pieces() * layout.ChunkBytes()));
+  EXPECT_EQ(of_state->size(), EncodedBytes(state, layout));
+  EXPECT_EQ(Decode(*of_kv, state, layout).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(Decode(*of_state, kv, layout).status().code(), absl::StatusCode::kDataLoss);
+  for (int i = 0; i < 1000; ++i) {
+    std::vector<std::byte> bytes = *of_state;
+    bytes[random_() % bytes.size()] ^= static_cast<std::byte>(1 << random_() % 8);
+    ASSERT_EQ(Decode(bytes, state, layout).status().code(), absl::StatusCode::kDataLoss) << i;
+  }
+}
+
+TEST(SegmentKeyTest, AStateHasAKeyOfItsOwn) {
+  const SegmentKey key = {0x1a, 0x2b, 256, 0x3c};
+  EXPECT_EQ(key.State(), (SegmentKey{0x1a, 0x2b, 256, kv::SnapshotKey(0x3c)}));
+  EXPECT_EQ(ParseSegmentKey(key.State().ToString()), key.State());
+}
+
 TEST(SegmentKeyTest, NameHasAllFields) {
   EXPECT_EQ((SegmentKey{0x1a, 0x2b, 256, 0x3c}.ToString()),
             "000000000000001a-000000000000002b-00000100-000000000000003c");

@@ -33,6 +33,26 @@ inline int Count(SegmentStore& store, const std::vector<SegmentKey>& keys) {
   return *count;
 }
 
+inline int CountToLast(SegmentStore& store, const std::vector<SegmentKey>& keys) {
+  const absl::StatusOr<int> count = store.CountToLast(keys, absl::Now() + absl::Seconds(30));
+  BATON_CHECK(count.ok()) << count.status();
+  return *count;
+}
+
+// Of 700 keys, more than a store asks for at once.
+inline void ExpectCountsToLast(SegmentStore& store) {
+  std::vector<SegmentKey> keys;
+  for (uint64_t i = 0; i < 700; ++i) keys.push_back(KeyOf(i));
+  EXPECT_EQ(CountToLast(store, {}), 0);
+  EXPECT_EQ(CountToLast(store, keys), 0);
+  for (const uint64_t there : {0, 5, 300, 444, 699}) {
+    ASSERT_TRUE(store.Put(KeyOf(there), ValueOf(10, 1), absl::Now() + absl::Seconds(30)).ok());
+    EXPECT_EQ(CountToLast(store, keys), static_cast<int>(there) + 1);
+  }
+  EXPECT_EQ(CountToLast(store, {keys.begin(), keys.begin() + 444}), 301);
+  EXPECT_EQ(CountToLast(store, {keys.begin() + 6, keys.begin() + 300}), 0);
+}
+
 // What a store says that it has.
 class Heard {
  public:

@@ -7,9 +7,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <random>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -23,6 +26,7 @@
 #include "tests/decode_worker/fake_engine.h"
 #include "tests/router/fake_clock.h"
 #include "tests/testing/registry_values.h"
+#include "tests/testing/seed.h"
 
 namespace baton::prefill {
 namespace {
@@ -44,6 +48,10 @@ class OddStore final : public kv_store::SegmentStore {
     if (count_takes != nullptr) BATON_RETURN_IF_ERROR(count_takes(when));
     return store_.CountLeading(keys, when);
   }
+  absl::StatusOr<int> CountToLast(absl::Span<const SegmentKey> keys, absl::Time when) override {
+    if (!count_error.ok()) return count_error;
+    return store_.CountToLast(keys, when);
+  }
   absl::StatusOr<SegmentBytes> Get(const SegmentKey& key, size_t max_bytes,
                                    absl::Time when) override {
     ++gets;
@@ -51,13 +59,18 @@ class OddStore final : public kv_store::SegmentStore {
     if (get_takes != nullptr) BATON_RETURN_IF_ERROR(get_takes(when));
     if (gets > fail_from) return absl::UnavailableError("gone");
     absl::StatusOr<SegmentBytes> value = store_.Get(key, max_bytes, when);
-    if (!value.ok() || !damage) return value;
+    if (!value.ok() || !damage || (of_states && !states.contains(key.prefix))) return value;
     auto damaged = std::make_shared<std::vector<std::byte>>(**value);
     damaged->at(damaged->size() / 2) ^= std::byte{4};
     return damaged;
   }
   absl::Status Put(const SegmentKey& key, const SegmentBytes& value, absl::Time when) override {
-    return put_error.ok() ? store_.Put(key, value, when) : put_error;
+    if (!put_error.ok()) return put_error;
+    if (std::memcmp(value->data(), "BATONST1", 8) == 0) {
+      states.emplace(key.prefix, key);
+      ++state_puts;
+    }
+    return store_.Put(key, value, when);
   }
   void Listen(kv_store::KeyListener listener) override {
     if (knows_) store_.Listen(std::move(listener));
@@ -69,11 +82,12 @@ class OddStore final : public kv_store::SegmentStore {
 
   // Set while no call is under way.
   absl::Status count_error, put_error;
-  bool damage = false;
+  bool damage = false, of_states = false;
   int fail_from = 1 << 30;  // calls of Get
   absl::Notification* hang = nullptr;
   std::function<absl::Status(absl::Time deadline)> get_takes, count_takes;
-  std::atomic<int> gets = 0, removed = 0;
+  std::atomic<int> gets = 0, removed = 0, state_puts = 0;
+  std::map<kv::PrefixKey, SegmentKey> states;  // that it was given
 
  private:
   const bool knows_;
@@ -104,7 +118,8 @@ class KvTiersTest : public ::testing::Test {
       Settle();
       loop_->Stop();
     }
-    engine_ = std::make_unique<testing::FakeEngine>(blocks);
+    engine_ = std::make_unique<testing::FakeEngine>(blocks, /*max_num_seqs=*/8,
+                                                    /*max_num_batched_tokens=*/4096, recurrent_);
     engine_->on_step = [this](const engine::Batch& batch) {
       // A probe goes on beside the step: the only clock must not advance for both.
       while (loop_->jobs().tiers_probing()) std::this_thread::yield();
@@ -117,6 +132,9 @@ class KvTiersTest : public ::testing::Test {
     options.kv_tiers.least_uses = least_uses;
     options.kv_tiers.max_pinned_share = 1;
     options.kv_tiers.max_listed = 100;
+    options.max_snapshot_share = snapshot_share_;
+    options.superseded_first = false;  // as workers with tiers
+    options.scheduler.tier_segment_blocks = options.kv_tiers.segment_blocks(16);
     journal_ = std::make_unique<worker::CacheJournal>();
     metrics_ = std::make_unique<PrefillMetrics>(
         *(registry_ = std::make_unique<prometheus::Registry>()), "m");
@@ -175,6 +193,8 @@ class KvTiersTest : public ::testing::Test {
     return testing::MetricValue(*registry_, "baton_kv_tier_" + name, label);
   }
 
+  bool recurrent_ = false;
+  double snapshot_share_ = 0.5;
   testing::FakeClock clock_;
   std::unique_ptr<worker::CacheJournal> journal_;
   std::unique_ptr<prometheus::Registry> registry_;
@@ -433,6 +453,205 @@ TEST_F(KvTiersTest, TheWorkerEndsWhileALoadIsUnderWay) {
   Settle();
   loop_->Stop();
   EXPECT_TRUE(asked->finish.has_value());
+}
+
+// Of a recurrent model: a block takes a page, and a state another.
+class KvTierStatesTest : public KvTiersTest {
+ protected:
+  KvTierStatesTest() { recurrent_ = true; }
+  // Pushes the snapshots of other prompts out.
+  void FillSnapshots() {
+    for (int start = 300; start < 500; start += 40) Ask(Rising(20, start));
+  }
+  std::vector<int32_t> prompt_ = Rising(100, 5);
+};
+
+TEST_F(KvTierStatesTest, StatesOutliveThePoolAndTheWorker) {
+  Make();
+  EXPECT_EQ(Ask(prompt_)->cached, 0);
+  Flush();
+  EXPECT_EQ(store_->usage().segments, 3 + 1);
+  EXPECT_EQ(store_->state_puts, 1);
+  EXPECT_EQ(Ask(prompt_)->cached, 96);
+  Restart();
+  EXPECT_EQ(Ask(prompt_)->cached, 96);
+  // The end of a segment is no end of the prompt, but it leaves a snapshot there.
+  std::vector<int32_t> longer = prompt_;
+  for (const int32_t token : Rising(79, 400)) longer.push_back(token);
+  EXPECT_EQ(Ask(longer)->cached, 96);
+  Flush();
+  EXPECT_EQ(Ask(longer)->cached, 160);
+  EXPECT_EQ(store_->state_puts, 2);
+  // A prompt that leaves the path leaves a state at the last end of a segment before that.
+  std::vector<int32_t> sibling(longer.begin(), longer.begin() + 130);
+  for (const int32_t token : Rising(40, 700)) sibling.push_back(token);
+  EXPECT_EQ(Ask(sibling)->cached, 96);
+  Flush();
+  sibling[140] += 1;
+  EXPECT_EQ(Ask(sibling)->cached, 128);
+}
+
+TEST_F(KvTierStatesTest, OnlyWhatIsUsedTwiceIsStored) {
+  Make(/*blocks=*/64, /*least_uses=*/2);
+  Ask(prompt_);
+  Settle();
+  EXPECT_EQ(store_->usage().segments, 0);
+  Ask(prompt_);
+  Settle();
+  EXPECT_EQ(store_->usage().segments, 3 + 1);
+  Ask(prompt_);
+  Flush();
+  EXPECT_EQ(store_->usage().segments, 3 + 1);
+  EXPECT_EQ(Ask(prompt_)->cached, 96);
+}
+
+TEST_F(KvTierStatesTest, WithoutAStateKvIsOfNoUse) {
+  Make();
+  Ask(prompt_);
+  Flush();
+  for (const auto& [prefix, key] : store_->states) store_->Remove(key, absl::InfiniteFuture());
+  EXPECT_EQ(Ask(prompt_)->cached, 0);
+  EXPECT_EQ(Metric("lookups_total", "absent"), 2);
+  EXPECT_EQ(store_->gets, 0) << "no KV was read";
+  Flush();
+  EXPECT_EQ(Ask(prompt_)->cached, 96) << "it was stored anew";
+}
+
+TEST_F(KvTierStatesTest, OfKvInThePoolOnlyTheStateIsLoaded) {
+  snapshot_share_ = 0;  // two
+  Make();
+  Ask(prompt_);
+  Settle();
+  FillSnapshots();
+  Settle();
+  ASSERT_EQ(Ask(prompt_)->cached, 96);
+  EXPECT_EQ(Metric("segments_total", "load"), 1);
+  EXPECT_EQ(Metric("lookups_total", "loaded"), 1);
+  // The pool has it again.
+  ASSERT_EQ(Ask(prompt_)->cached, 96);
+  EXPECT_EQ(Metric("segments_total", "load"), 1);
+}
+
+TEST_F(KvTierStatesTest, SnapshotsThatThePoolHadToDropAreFoundInTheTier) {
+  snapshot_share_ = 0;
+  Make(/*blocks=*/400);
+  std::vector<std::vector<int32_t>> conversations;
+  for (int i = 0; i < 8; ++i) conversations.push_back(Rising(70, 100 * i));
+  for (int turn = 0; turn < 4; ++turn) {
+    for (std::vector<int32_t>& conversation : conversations) {
+      const int before = static_cast<int>(conversation.size()) - 40;
+      const int cached = Ask(conversation)->cached;
+      Settle();
+      if (turn > 0) {
+        EXPECT_GE(cached, before / 32 * 32) << "turn " << turn;
+      }
+      for (const int32_t token : Rising(40, conversation.back() + 3)) conversation.push_back(token);
+    }
+  }
+}
+
+TEST_F(KvTierStatesTest, DamageIsComputedAndDropped) {
+  Make();
+  Ask(prompt_);
+  Flush();
+  store_->damage = store_->of_states = true;
+  EXPECT_EQ(Ask(prompt_)->cached, 0) << "KV alone is of no use";
+  EXPECT_EQ(store_->removed, 1);
+  EXPECT_EQ(Metric("failures_total", "damaged"), 1);
+  EXPECT_EQ(Metric("lookups_total", "failed"), 1);
+  store_->damage = false;
+  Flush();
+  EXPECT_EQ(Ask(prompt_)->cached, 96);
+  EXPECT_EQ(store_->state_puts, 2);
+}
+
+TEST_F(KvTierStatesTest, WhatComesWithoutAStateIsGivenBack) {
+  Make();
+  Ask(prompt_);
+  Flush();
+  store_->fail_from = store_->gets + 2;
+  EXPECT_EQ(Ask(prompt_)->cached, 0);
+  EXPECT_EQ(Metric("lookups_total", "failed"), 1);
+  store_->fail_from = 1 << 30;
+  Flush();
+  EXPECT_EQ(Ask(prompt_)->cached, 96);
+}
+
+TEST_F(KvTierStatesTest, RoutersLearnOfStates) {
+  Make();
+  Ask(prompt_);
+  Flush();
+  const std::vector<kv::PrefixKey> keys = kv::PrefixKeys(0, prompt_, 16);
+  std::vector<kv::PrefixKey> expected = {kv::TierKey(kv::SnapshotKey(keys[5]), kSegment)};
+  for (const size_t end : {1, 3, 5}) expected.push_back(kv::TierKey(keys[end], kSegment));
+  std::sort(expected.begin(), expected.end());
+  std::vector<kv::PrefixKey> listed = journal_->TakeSnapshot().keys;
+  std::sort(listed.begin(), listed.end());
+  EXPECT_EQ(listed, expected);
+}
+
+// The second time, and the third, it is known how long values take.
+TEST_F(KvTierStatesTest, ATierOfAnySteadySpeedCostsATwentiethAtMost) {
+  const std::vector<int32_t> prompt = Rising(132, 5);
+  const absl::Duration cold = absl::Milliseconds(132), segment = absl::Milliseconds(kSegment);
+  for (const double slow : {0.01, 0.1, 0.3, 0.9, 1.1, 10.0}) {
+    SCOPED_TRACE(slow);
+    Make();
+    for (int tokens = 8; tokens <= 128; tokens += 8) Ask(Rising(tokens, 300 + tokens));
+    Ask(prompt);
+    Flush();
+    store_->get_takes = Takes(slow * segment);
+    for (int round = 0; round < 4; ++round) {
+      const absl::Duration begin = clock_.SinceStart() - probed_;
+      const int cached = Ask(prompt)->cached;
+      const absl::Duration took = clock_.SinceStart() - probed_ - begin;
+      EXPECT_LE(took, 1.05 * cold + absl::Milliseconds(1)) << "round " << round;
+      if (slow <= 0.01 || (slow <= 0.1 && round > 0)) {
+        EXPECT_EQ(cached, 128) << "round " << round;
+      }
+      Flush();
+    }
+  }
+}
+
+// Prompts that part anywhere, a pool and a store that are too small, values that are damaged, and
+// restarts: the engine finds the KV and the state of each prompt's own tokens.
+TEST_F(KvTierStatesTest, WhateverIsLostNothingWrongIsUsed) {
+  const uint32_t seed = testing::TestSeed();
+  SCOPED_TRACE(seed);
+  std::mt19937 random(seed);
+  for (const bool knows : {true, false}) {
+    snapshot_share_ = random() % 2 == 0 ? 0.2 : 0.5;
+    const int pages = 48 + static_cast<int>(random() % 60);
+    Make(pages, 1 + static_cast<int>(random() % 2), 1000 + random() % 20000, knows);
+    std::vector<std::vector<int32_t>> prompts = {Rising(120, 7)};
+    int cached = 0;
+    for (int i = 0; i < 120; ++i) {
+      const std::vector<int32_t>& from = prompts[random() % prompts.size()];
+      std::vector<int32_t> prompt(from.begin(),
+                                  from.begin() + static_cast<int>(random() % from.size()));
+      const int own = 1 + static_cast<int>(random() % 60);
+      for (const int32_t token : Rising(own, static_cast<int>(random() % 900))) {
+        prompt.push_back(token);
+      }
+      if (prompt.size() > 200) prompt.resize(200);
+      store_->damage = random() % 8 == 0;
+      std::vector<std::shared_ptr<FakeTransfer>> asked = {Submit(prompt)};
+      if (random() % 3 == 0) asked.push_back(Submit(prompts[random() % prompts.size()]));
+      for (const auto& one : asked) {
+        Await(*one);
+        ASSERT_TRUE(one->finish->ok()) << *one->finish;
+        cached += one->cached;
+      }
+      prompts.push_back(std::move(prompt));
+      if (prompts.size() > 12) prompts.erase(prompts.begin());
+      if (random() % 6 == 0) Flush();
+      if (random() % 20 == 0) Restart(pages);
+    }
+    EXPECT_GT(cached, 0);
+    EXPECT_GT(store_->state_puts, 0);
+    Settle();
+  }
 }
 
 }  // namespace

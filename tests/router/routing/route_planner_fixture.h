@@ -48,6 +48,15 @@ class RoutePlannerTest : public ::testing::Test {
     }
     event.mutable_card()->set_kv_tier_segment_tokens(tier_segment_);
     event.mutable_card()->set_kv_tier_max_segments(tier_segment_ > 0 ? 100 : 0);
+    if (state_bytes_ > 0) {
+      internal::v1::BlockShape& shape = *event.mutable_card()->mutable_block_shape();
+      shape.set_full_pages(1);
+      shape.set_window_pages(state_bytes_ / kBlockBytes);
+      shape.set_window_blocks(1);
+      shape.set_recurrent(true);
+      shape.set_window_bytes(state_bytes_);
+      event.mutable_card()->set_kv_block_bytes(kBlockBytes + state_bytes_);
+    }
     Tell(worker, event);
     event.Clear();
     event.mutable_snapshot()->set_last(true);
@@ -100,6 +109,7 @@ class RoutePlannerTest : public ::testing::Test {
 
   const int tier_segment_;  // tokens; 0: workers have no KV tiers
   int64_t tier_load_us_ = 0;
+  int64_t state_bytes_ = 0;  // of a recurrent model's state, whole blocks'
   int pool_blocks_ = 1000;
   // On cards, from the next start of the worker on.
   std::array<std::string, 5> devices_;

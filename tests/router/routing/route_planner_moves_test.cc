@@ -245,6 +245,34 @@ TEST_F(TierLoadTest, NotMoreThanAShareOfThePool) {
   EXPECT_EQ(Of(*planner_.Choose(request), kFleetPrefill1).tier_tokens, 0);
 }
 
+// A state takes as long as two segments.
+TEST_F(TierLoadTest, OfARecurrentModelAWorkerLoadsAsFarAsItHasAState) {
+  state_bytes_ = 4 * kBlockBytes;
+  for (int worker = kFleetPrefill0; worker <= kDecode1; ++worker) {
+    roster_.OnStreamLost(worker, absl::UnavailableError("restarted"));
+    Start(worker);
+  }
+  const auto state_behind = [](int segment) {
+    return kv::TierKey(kv::SnapshotKey(kPromptKeys[static_cast<size_t>(2 * segment - 1)]), 32);
+  };
+  KeepInTiers(kFleetPrefill1, 3);
+  MeasureLoads(absl::Milliseconds(2));
+  EXPECT_EQ(Of(MustChoose(), kFleetPrefill1).tier_tokens, 0) << "KV alone";
+  Cache(kFleetPrefill1, {state_behind(2)});
+  Route route = MustChoose();
+  EXPECT_EQ(route.computes.worker, kFleetPrefill1);
+  EXPECT_EQ(Of(route, kFleetPrefill1).tier_tokens, 64);
+  EXPECT_NEAR(absl::ToDoubleMilliseconds(route.predicted_ttft), (2 + 2) * 2 + 10 + 36, 0.01);
+  Cache(kFleetPrefill1, {state_behind(3)});
+  route = MustChoose();
+  EXPECT_EQ(Of(route, kFleetPrefill1).tier_tokens, 96);
+  EXPECT_NEAR(absl::ToDoubleMilliseconds(route.predicted_ttft), (3 + 2) * 2 + 10 + 4, 0.01);
+  // A state of a prefix that is not there.
+  KeepInTiers(kPrefill2, 1);
+  Cache(kPrefill2, {state_behind(3)});
+  EXPECT_EQ(Of(MustChoose(), kPrefill2).tier_tokens, 0);
+}
+
 class TierOrFetchTest : public TierLoadTest {
  protected:
   TierOrFetchTest() : TierLoadTest(KvFetchTest::Options()) {}
