@@ -88,8 +88,8 @@ struct HeadsLaunch {
   // Head h has key, or group, h / heads_of_key % key_heads: heads_of_key heads share one, or with 1
   // they take them in turn.
   int heads_of_key, key_heads;
-  int lanes;         // of a head, a multiple of kUnitLanes
-  float norm_eps;    // of the delta rule
+  int lanes;       // of a head, a multiple of kUnitLanes
+  float norm_eps;  // of the delta rule
   float query_factor;
   float least_step, most_step;  // of Mamba 2
   // The launch functions set these.
