@@ -133,7 +133,7 @@ INSTANTIATE_TEST_SUITE_P(
         ::testing::Values(
             GgufCase{"tiny-lfm2-f32", "tiny-lfm2-wide"},
             GgufCase{"tiny-lfm2-q8_0", "tiny-lfm2-q8_0-float", true},
-            GgufCase{"tiny-lfm2-q4_k", "tiny-lfm2-q4_k-float"},
+            GgufCase{"tiny-lfm2-q4_k", "tiny-lfm2-q4_k-float", true},
             GgufCase{"tiny-lfm2-moe-f32", "tiny-lfm2-moe-wide"},
             GgufCase{"tiny-lfm2-moe-q4_0", "tiny-lfm2-moe-q4_0-float", true},
             GgufCase{"tiny-granite-hybrid-f32", "tiny-granite-hybrid-wide", false, true},
