@@ -217,6 +217,7 @@ class RadixCache {
   void BoundSnapshots();
   bool EndsInSnapshot(const Node& node) const;
   bool IsSuperseded(const Node& node) const;
+  int SupersededOf(const Node& node) const;
   void Tell(bool added, const Node& node, int index);
 
   // radix_retention.cc
@@ -258,6 +259,7 @@ class RadixCache {
   int evictable_block_count_ = 0;
   int evictable_window_count_ = 0;  // blocks with window pages that only the tree refers to
   int window_count_ = 0;            // blocks with window pages
+  int superseded_count_ = 0;        // snapshots, in use or not
   const int snapshot_limit_;
   const bool superseded_first_;
   std::function<void(CacheChange)> listener_;

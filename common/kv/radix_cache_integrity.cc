@@ -10,7 +10,7 @@ void RadixCache::CheckIntegrity() const {
   int retained = 0;
   size_t retained_nodes = 0;
   size_t ordered_leaves = 0;
-  int windows = 0, all_windows = 0;
+  int windows = 0, all_windows = 0, superseded = 0;
   size_t insides = 0, tails = 0;
   std::vector<const Node*> pending;
   for (const auto& [key, root] : roots_) {
@@ -27,6 +27,7 @@ void RadixCache::CheckIntegrity() const {
     CheckWindows(node);
     windows += node.free_insides + node.free_tails;
     all_windows += node.windows;
+    superseded += node.reported_superseded;
     insides += node.free_insides > 0 ? 1 : 0;
     tails += node.free_tails > 0 ? 1 : 0;
     retained += node.priority > 0 ? node.blocks.size() : 0;
@@ -48,6 +49,7 @@ void RadixCache::CheckIntegrity() const {
   BATON_CHECK_EQ(ordered_leaves, evictable_leaves_.size());
   BATON_CHECK_EQ(windows, evictable_window_count_);
   BATON_CHECK_EQ(all_windows, window_count_);
+  BATON_CHECK_EQ(superseded, superseded_count_);
   BATON_CHECK_EQ(insides, free_insides_.size());
   BATON_CHECK_EQ(tails, free_tails_.size());
   BATON_CHECK_EQ(retained, retained_block_count_);

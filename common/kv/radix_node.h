@@ -63,6 +63,7 @@ struct RadixCache::Node {
   std::optional<Order> reported_order;            // the key in evictable_leaves_, if there
   std::optional<absl::Duration> reported_expiry;  // in expiries_, if there
   std::optional<Order> reported_end;              // in retained_ends_, if there
+  int reported_superseded = 0;                    // in superseded_count_
   std::optional<WindowOrder> reported_inside;     // in free_insides_, if there
   std::optional<WindowOrder> reported_tail;       // in free_tails_, if there
 

@@ -168,6 +168,12 @@ bool RadixCache::IsSuperseded(const Node& node) const {
   return false;
 }
 
+// How many snapshots of the node's edge are.
+int RadixCache::SupersededOf(const Node& node) const {
+  if (!pool_.shape().recurrent || !superseded_first_ || node.windows == 0) return 0;
+  return node.windows - (IsSuperseded(node) ? 0 : 1);
+}
+
 std::pair<RadixCache::WindowOrder, RadixCache::WindowOrder> RadixCache::WindowOrdersOf(
     const Node& node) const {
   static constexpr int kSuperseded = -1;
@@ -201,10 +207,9 @@ void RadixCache::SettleWindowOrder(Node* node) {
     if (order) all.emplace(*order, node);
     reported = order;
   };
-  if (node->free_insides + node->free_tails == 0 && !node->reported_inside &&
-      !node->reported_tail) {
-    return;
-  }
+  const int superseded = SupersededOf(*node);
+  superseded_count_ += superseded - node->reported_superseded;
+  node->reported_superseded = superseded;
   const auto [inside, tail] = WindowOrdersOf(*node);
   settle(node->free_insides, inside, node->reported_inside, free_insides_);
   settle(node->free_tails, tail, node->reported_tail, free_tails_);
@@ -232,8 +237,11 @@ bool RadixCache::EndsInSnapshot(const Node& node) const {
 void RadixCache::BoundSnapshots() {
   if (!pool_.shape().recurrent || window_count_ <= snapshot_limit_) return;
   const int pages = pool_.shape().window_pages;
-  EvictSnapshots((window_count_ - snapshot_limit_) * pages, /*most_priority=*/0);
-  if (window_count_ <= snapshot_limit_) return;
+  // Superseded ones that are in use will go when they are not: others must not go for them.
+  EvictSnapshots((window_count_ - snapshot_limit_) * pages, /*most_priority=*/-1);
+  const int excess = window_count_ - superseded_count_ - snapshot_limit_;
+  if (excess <= 0) return;
+  EvictSnapshots(excess * pages, /*most_priority=*/0);
   int retained = 0;
   for (const auto& [expiry, node] : expiries_) retained += node->windows;
   if (retained > snapshot_limit_) EvictSnapshots((retained - snapshot_limit_) * pages);
@@ -257,6 +265,7 @@ void RadixCache::CheckWindows(const Node& node) const {
   BATON_CHECK_EQ(tails, node.free_tails);
   BATON_CHECK_EQ(node.last_window, node.blocks.LastWindow());
   BATON_CHECK(node.parted || node.children.size() < 2);
+  BATON_CHECK_EQ(node.reported_superseded, SupersededOf(node));
   const auto check = [&node](int count, const WindowOrder& expected,
                              const std::optional<WindowOrder>& reported,
                              const std::map<WindowOrder, Node*>& all) {
