@@ -310,7 +310,9 @@ def attention_tensors(text, family, attention, norm):
 
 
 def is_beyond_layers(text, name):
-    """Whether it is a tensor of a layer behind the last one, for speculation."""
+    """Whether it is a tensor of layers for speculation: behind the last one, or apart."""
+    if name.startswith("mtp."):
+        return True
     layer = name.partition("model.layers.")[2].partition(".")[0]
     return layer.isdigit() and int(layer) >= text["num_hidden_layers"]
 
