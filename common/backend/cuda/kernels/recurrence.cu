@@ -82,7 +82,9 @@ template <bool kDelta>
 BATON_DEVICE void Stage(const HeadsLaunch& launch, const Staged& staged, int head, int first_lane,
                         int64_t row, int count) {
   const int depth = launch.state.depth, warps = BlockThreads() / kWarpLanes;
-  const int64_t key_column = int64_t{head / launch.heads_of_key % launch.key_heads} * depth;
+  int key = head / launch.heads_of_key;
+  if constexpr (kDelta) key %= launch.key_heads;
+  const int64_t key_column = int64_t{key} * depth;
   const bool is_query = Lane() >= kUnitLanes;
   for (int t = Warp(); t < count; t += warps) {
     const float* from =

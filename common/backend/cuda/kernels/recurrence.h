@@ -85,8 +85,8 @@ struct HeadsLaunch {
   float* out;              // [rows, heads * lanes]
   int64_t out_stride;
   int heads;
-  // Head h has key, or group, h / heads_of_key % key_heads: heads_of_key heads share one, or with 1
-  // they take them in turn.
+  // Head h has group h / heads_of_key, or of the delta rule key h / heads_of_key % key_heads:
+  // heads_of_key heads share one, or with 1 they take them in turn.
   int heads_of_key, key_heads;
   int lanes;       // of a head, a multiple of kUnitLanes
   float norm_eps;  // of the delta rule
