@@ -145,7 +145,7 @@ class CudaRecurrenceTest : public KernelTest {
     const auto* skip = KeepNormal(s.heads);
     const float least = Of({0.0f, 0.01f});
     const float most = Of({1.5f, std::numeric_limits<float>::infinity()});
-    const int heads_of_key = Int(0, 2) == 0 ? 1 : s.heads / s.keys;  // 1: in turn
+    const int heads_of_key = delta && Int(0, 2) == 0 ? 1 : s.heads / s.keys;  // 1: in turn
     const int gates_at = Int(0, 3), gates = (delta ? 2 : 1) * s.heads;
     const int64_t first = gates_at + gates + Int(0, 3);
     // Queries, keys and values, or x, B and C.
