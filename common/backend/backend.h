@@ -250,7 +250,7 @@ struct StepLimits {
   int block_tokens = 0;
   KvFormat kv_format = KvFormat::kPlain;
   int kv_tables = 1;  // of a sequence: KvPool::tables
-  // Of recurrent layers: KvPool::state_tables, and the spots of all planes together.
+  // What recurrent layers need: KvPool::state_tables, and the sum of the spots of all planes.
   int state_tables = 0;
   int64_t state_spots = 0;
   int layers = 0;

@@ -4,9 +4,9 @@
 // the whole prompt up to its end, so that a reader compares tokens, as the prefix cache does: equal
 // keys never decide that KV may be used (segment_value.h).
 //
-// Where a model has recurrent layers, a segment has the KV of the others, and the state behind its
-// last token is a value of its own, under a key of its own: few segments have one. A prompt's
-// segments are of use up to the last one with a state.
+// Where a model has recurrent layers, a segment has the KV of the attention layers alone. Stores
+// keep the state behind a segment's last token apart, under another key (SegmentKey::State), and
+// few segments have one. A prompt's segments are of use up to the last one with a state.
 #ifndef BATON_COMMON_KV_STORE_SEGMENT_STORE_H_
 #define BATON_COMMON_KV_STORE_SEGMENT_STORE_H_
 
@@ -33,7 +33,7 @@ struct SegmentKey {
   int tokens = 0;            // of a segment
   kv::PrefixKey prefix = 0;  // of the segment's last block; its root names the namespace
 
-  // Of the state behind the segment.
+  // The key of the state behind the segment.
   SegmentKey State() const {
     return {model_fingerprint, layout_fingerprint, tokens, kv::SnapshotKey(prefix)};
   }

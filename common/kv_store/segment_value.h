@@ -5,7 +5,7 @@
 //   tokens of the segment, u64 KV bytes, u64 checksum, i32 tokens[], KV [layer][block][chunk], or
 //   the state [piece]
 //
-// A value has the KV of layers that have any; a state is a value of its own.
+// A segment's value has the KV of the attention layers; a state is stored apart from it.
 // The checksum is the XXH3-64 of all that follows it, seeded with that of all before it.
 #ifndef BATON_COMMON_KV_STORE_SEGMENT_VALUE_H_
 #define BATON_COMMON_KV_STORE_SEGMENT_VALUE_H_

@@ -44,7 +44,7 @@ class GgufConfig {
   absl::StatusOr<std::optional<double>> Real(absl::string_view key) const;
   absl::StatusOr<std::optional<int64_t>> Integer(absl::string_view key) const;
   absl::StatusOr<bool> BoolOr(absl::string_view key, bool if_absent) const;
-  // Of each layer: the entries of a list, or the one number that the file has for all.
+  // The value for each layer: the file has a list of them, or one number for all layers.
   absl::StatusOr<std::vector<int64_t>> ByLayer(absl::string_view key) const;
   absl::Status Missing(absl::string_view key, absl::string_view expected) const;
   absl::Status Unsupported(absl::string_view key, absl::string_view message) const;
@@ -120,7 +120,8 @@ class GgufConfig {
   const Architecture& architecture_;
   const std::string gguf_;
   std::string name_;
-  int64_t blocks_ = 0, layers_ = 0, hidden_dim_ = 0, ffn_ = 0, heads_ = 0, head_dim_ = 0, experts_ = 0;
+  int64_t blocks_ = 0, layers_ = 0, hidden_dim_ = 0, ffn_ = 0, heads_ = 0, head_dim_ = 0,
+          experts_ = 0;
   std::optional<double> theta_;
   bool rope_parameters_ = false, reads_longrope_ = false;
   gguf::JsonObject config_, rope_;

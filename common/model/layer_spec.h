@@ -136,7 +136,8 @@ struct RecurrentSpec {
   int head_dim = 0;
   int key_heads = 0;
   int key_dim = 0;
-  // Of kGatedDelta: value heads take key heads in turn, as in GGUF files, not one after the other.
+  // In kGatedDelta, value head h uses key head h % key_heads, as GGUF files order them, not
+  // h / (heads / key_heads).
   bool keys_in_turn = false;
   ProductSpec in = {};
   ProductSpec steps = {};  // of kGatedDelta: b, then a, [2 * heads, d]

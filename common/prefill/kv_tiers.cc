@@ -175,7 +175,7 @@ bool KvTiers::Reserve(Entry& entry) {
   const int end = static_cast<int>(range.tokens.size()) / block_tokens;
   const int first = FirstLoaded(range);
   const kv::BlockShape& shape = pool_.shape();
-  // Of layers with a window, segments have the KV of all tokens.
+  // Segments have the KV of all their tokens, also for layers with a window.
   const int64_t pages = range.state ? shape.PagesOf(end - first, 0) + shape.window_pages
                                     : int64_t{end - first} * shape.pages();
   if (pages + loading_pages() > options_.max_reserved_share * pool_.counts().total) return false;

@@ -166,8 +166,8 @@ class KvTiers {
   void WritePending();
   // False: too many are being written.
   bool Write(const PendingWrite& pending);
-  // Has it written, if it was used often enough and no store that is known to have it. False: it
-  // was not used often enough.
+  // Queues the write of a value that was used often enough and that some store may lack. False: it
+  // was not used often enough, or the queue is full.
   bool WriteIfDue(const kv_store::SegmentKey& key, PendingWrite pending);
   void NotStored(kv::PrefixKey key);
   Use& UseOf(kv::PrefixKey key);

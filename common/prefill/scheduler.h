@@ -84,8 +84,8 @@ namespace baton::prefill {
 
 struct SchedulerOptions {
   int block_tokens = 16;
-  // Of a segment in the worker's KV tiers, where prompts of recurrent models leave snapshots too;
-  // 0: it has none.
+  // How many blocks a segment of the worker's KV tiers has: prompts of recurrent models leave
+  // snapshots at the ends of segments, too. 0: the worker has no tiers.
   int tier_segment_blocks = 0;
   int max_num_batched_tokens = 2048;
   int max_num_seqs = 64;

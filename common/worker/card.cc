@@ -63,7 +63,7 @@ internal::v1::WorkerCard MakeCard(baton::v1::WorkerRole role, const WorkerOption
     card.add_capabilities(v1::WORKER_CAPABILITY_ANSWER);
   }
   if (options.listed_tier_segment > 0) {
-    // A state is a value of its own.
+    // Stores keep a state apart from the segment's KV, and it may be the smaller value of the two.
     int chunks = options.listed_tier_segment / layout.block_tokens * layout.attention_layers();
     if (layout.recurrent()) chunks = std::min(chunks, layout.state_pieces());
     const int64_t segments =

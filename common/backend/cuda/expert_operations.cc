@@ -88,7 +88,7 @@ void EnqueuePart(const ExpertsArgs& args, const Tensor& x, const Tensor& logits,
   gated.operands.x_rows = workspace.rows;
   down.operands.x = args.gated.data;
   down.operands.x_stride = args.gated.row_stride;
-  // Without a gate the product is stored by pair, and so is what is made of it.
+  // Without a gate, the product is stored by pair, and the activation leaves it in that order.
   const bool has_gate = GatedParts(args.gating.activation) == 2;
   if (!has_gate) down.operands.x_rows = workspace.pairs;
   for (ExpertOperands* operands : {&gated.operands, &down.operands}) {

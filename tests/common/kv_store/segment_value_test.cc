@@ -93,7 +93,7 @@ TEST_F(SegmentValueTest, GoldenChecksum) {
   EXPECT_EQ(checksum, 0x8e2470668152f368u);
 }
 
-// A state is a value of its own, which no segment's KV can be taken for.
+// A state is stored apart, and a segment's KV cannot be taken for one.
 TEST_F(SegmentValueTest, OfARecurrentModel) {
   kv::KvLayout layout = kLayout;
   layout.AddStates({{{.lanes = 32, .depth = 4}, {.lanes = 16, .depth = 3}}});
