@@ -110,6 +110,9 @@ FAMILIES = {
                           thetas={"full_attention": 1e6, "sliding_attention": 1e4},
                           local_layers=lambda config, layer:
                           (layer + 1) % config.get("sliding_window_pattern", 6) != 0),
+    # Scores are not scaled.
+    "gemma4_text": Family(GEMMA_NORMS, qk_norms="head", qk_gain=0.3, scaled_embedding=True, tied=True,
+                          head_dim=256, nested="model.language_model."),
 }
 
 
@@ -152,6 +155,19 @@ DEEPSEEK_V2 = dict(
     attention_bias=False, tie_word_embeddings=False, aux_loss_alpha=0.001, seq_aux=True,
     eos_token_id=2, bos_token_id=1)
 
+GEMMA4 = dict(
+    architectures=["Gemma4ForCausalLM"], model_type="gemma4_text", hidden_size=72,
+    intermediate_size=96, num_hidden_layers=8, num_attention_heads=4, num_key_value_heads=2,
+    head_dim=32, global_head_dim=64, vocab_size=320, vocab_size_per_layer_input=320,
+    hidden_size_per_layer_input=24, max_position_embeddings=512, rms_norm_eps=1e-6,
+    rope_parameters={
+        "full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 1000000.0,
+                           "rope_type": "proportional"},
+        "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"}},
+    hidden_activation="gelu_pytorch_tanh", sliding_window=24, layer_types=kinds("LLGLGLLG"),
+    num_kv_shared_layers=3, use_double_wide_mlp=True, attention_k_eq_v=False,
+    enable_moe_block=False, num_experts=None, attention_bias=False, final_logit_softcapping=12.0,
+    use_bidirectional_attention=None, eos_token_id=[1, 6], bos_token_id=2, pad_token_id=0)
 GEMMA3_270M = dict(
     architectures=["Gemma3ForCausalLM"], model_type="gemma3_text", hidden_size=64,
     intermediate_size=200, num_hidden_layers=7, num_attention_heads=4, num_key_value_heads=1,
@@ -327,6 +343,23 @@ SHAPES = {
         vision_config=dict(
             hidden_size=24, image_size=56, intermediate_size=32, model_type="siglip_vision_model",
             num_attention_heads=2, num_hidden_layers=1, patch_size=14, vision_use_head=False)),
+    # As Gemma 4 E2B: the last layers, with MLPs twice as wide, share the KV of earlier ones; each layer
+    # has its own embedding.
+    "tiny-gemma4": GEMMA4,
+    # As Gemma 4 31B: keys and values are one product in layers without a window.
+    "tiny-gemma4-mm": dict(
+        architectures=["Gemma4ForConditionalGeneration"], model_type="gemma4", audio_config=None,
+        boi_token_id=255999, eoi_token_id=258882, image_token_id=258880, video_token_id=258884,
+        audio_token_id=258881, eos_token_id=[1, 6], initializer_range=0.02, tie_word_embeddings=True,
+        text_config=dict(
+            GEMMA4, architectures=None, num_hidden_layers=5, num_attention_heads=8,
+            num_key_value_heads=4, num_global_key_value_heads=1, attention_k_eq_v=True,
+            num_kv_shared_layers=0, hidden_size_per_layer_input=0, use_double_wide_mlp=False,
+            use_bidirectional_attention="vision", layer_types=kinds("LLGLG")),
+        vision_config=dict(
+            model_type="gemma4_vision", hidden_size=24, intermediate_size=32, num_hidden_layers=1,
+            num_attention_heads=2, num_key_value_heads=2, head_dim=12, patch_size=4,
+            position_embedding_size=8)),
     "tiny-gemma2": dict(
         architectures=["Gemma2ForCausalLM"], model_type="gemma2", hidden_size=88,
         intermediate_size=168, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
@@ -592,6 +625,18 @@ QWEN35_VISION_TENSORS = {
 VISION_TENSORS = {
     "qwen3_5_vision": QWEN35_VISION_TENSORS,
     "qwen3_5_moe_vision": QWEN35_VISION_TENSORS,
+    "gemma4_vision": {
+        "model.vision_tower.patch_embedder.position_embedding_table": "2nw",
+        "model.vision_tower.patch_embedder.input_proj.weight": "wc",
+        **{f"model.vision_tower.encoder.layers.0.{module}.weight": shape
+           for module, shape in (
+               *((f"self_attn.{proj}_proj.linear", "ww") for proj in "qkvo"),
+               ("self_attn.q_norm", "h"), ("self_attn.k_norm", "h"), ("mlp.gate_proj.linear", "fw"),
+               ("mlp.up_proj.linear", "fw"), ("mlp.down_proj.linear", "wf"), ("input_layernorm", "w"),
+               ("post_attention_layernorm", "w"), ("pre_feedforward_layernorm", "w"),
+               ("post_feedforward_layernorm", "w"))},
+        "model.embed_vision.embedding_projection.weight": "dw",
+    },
     "siglip_vision_model": {
         "vision_tower.vision_model.embeddings.patch_embedding.weight": "w3pp",
         "vision_tower.vision_model.embeddings.patch_embedding.bias": "w",

@@ -86,6 +86,28 @@ def head_dim_of(text):
             or text["hidden_size"] // text["num_attention_heads"])
 
 
+def shares_kv(text, layer):
+    """Whether nothing is read of the layer's k and v, which are there."""
+    return layer >= text["num_hidden_layers"] - text.get("num_kv_shared_layers", 0)
+
+
+def heads_of(text, layer):
+    """The head_dim and num_key_value_heads of a layer."""
+    heads, kv_heads = head_dim_of(text), text["num_key_value_heads"]
+    if "global_head_dim" not in text or kinds_of(text)[layer] != "full_attention":
+        return heads, kv_heads
+    return text["global_head_dim"], text["attention_k_eq_v"] and text.get("num_global_key_value_heads") or kv_heads
+
+
+def layer_input_tensors(text, layer, norm):
+    d, width = text["hidden_size"], text["hidden_size_per_layer_input"]
+    yield layer + "layer_scalar", [1], 0.9, 0.1
+    if width:
+        yield layer + "per_layer_input_gate.weight", [width, d], 0, 1 / d ** 0.5
+        yield layer + "per_layer_projection.weight", [d, width], 0, 1 / width ** 0.5
+        yield norm(layer + "post_per_layer_input_norm", d, 0.5)
+
+
 def tensors_of(config):
     """(name, shape, mean, standard deviation) of every tensor, in the order of the layers."""
     text = text_of(config)
@@ -104,6 +126,13 @@ def tensors_of(config):
         yield from nemotron_tensors(text, norm)
         return
     yield prefix + "embed_tokens.weight", [v, d], 0, embedding
+    if text.get("hidden_size_per_layer_input"):
+        width = text["hidden_size_per_layer_input"]
+        columns = text["num_hidden_layers"] * width
+        rows = text["vocab_size_per_layer_input"]
+        yield prefix + "embed_tokens_per_layer.weight", [rows, columns], 0, 1 / width ** 0.5
+        yield prefix + "per_layer_model_projection.weight", [columns, d], 0, 2
+        yield norm(prefix + "per_layer_projection_norm", width, 1)
     for i in range(text["num_hidden_layers"]):
         layer = f"{prefix}layers.{i}."
         norms = family.norms._asdict()
@@ -120,6 +149,8 @@ def tensors_of(config):
         yield from mlp_tensors(text, family, layer + family.mlp, i)
         if norms["after_mlp"]:
             yield norm(*norms["after_mlp"], 1)
+        if text["model_type"] == "gemma4_text":
+            yield from layer_input_tensors(text, layer, norm)
     for i in range(text.get("num_nextn_predict_layers", 0)):  # of which no reader wants anything
         layer = f"{prefix}layers.{text['num_hidden_layers'] + i}."
         yield norm(layer + "enorm", d, 1)
@@ -143,7 +174,7 @@ def nemotron_tensors(text, norm):
         if kind == "linear_attention":
             yield from mamba_tensors(text, mixer)
         elif kind == "full_attention":
-            yield from attention_tensors(text, family, mixer, norm)
+            yield from attention_tensors(text, family, mixer, i, norm)
         elif kind == "mlp":
             yield from squared_mlp_tensors(mixer, text["intermediate_size"], d, "")
         else:
@@ -206,7 +237,7 @@ def mixer_tensors(text, family, layer, index, norm):
     elif kind == "mamba":
         yield from mamba_tensors(text, layer + "mamba.")
     else:
-        yield from attention_tensors(text, family, layer + "self_attn.", norm)
+        yield from attention_tensors(text, family, layer + "self_attn.", index, norm)
 
 
 def kinds_of(text):
@@ -283,16 +314,18 @@ def mamba_tensors(text, mamba):
         yield mamba + "out_proj.bias", [d], 0, 0.2
 
 
-def attention_tensors(text, family, attention, norm):
+def attention_tensors(text, family, attention, index, norm):
     if text.get("kv_lora_rank"):
         yield from latent_tensors(text, attention, norm)
         return
-    d, h = text["hidden_size"], head_dim_of(text)
-    heads, kv_heads = text["num_attention_heads"], text["num_key_value_heads"]
+    d, heads = text["hidden_size"], text["num_attention_heads"]
+    h, kv_heads = heads_of(text, index)
     biased = "qkvo" if text["model_type"] == "granitemoehybrid" and text["attention_bias"] else family.biased
     projections = (("q", heads * h * (2 if family.gated else 1), 1.5), ("k", kv_heads * h, 1.5), ("v", kv_heads * h, 1))
     if family.fused:
         projections = (("qkv", (heads + 2 * kv_heads) * h, 1.5),)
+    if text.get("attention_k_eq_v") and kinds_of(text)[index] == "full_attention":
+        projections = projections[:2]
     for proj, rows, gain in projections:
         yield f"{attention}{proj}_proj.weight", [rows, d], 0, gain / d ** 0.5
         if proj in biased:
@@ -385,6 +418,8 @@ def mlp_tensors(text, family, mlp, layer):
         return
     gate, up, down = family.mlp_names
     f = ffn_dim_of(text)
+    if text.get("use_double_wide_mlp") and shares_kv(text, layer):
+        f *= 2
     if family.fused:
         yield mlp + "gate_up_proj.weight", [2 * f, d], 0, 1 / d ** 0.5
     else:
@@ -399,8 +434,10 @@ def vision_tensors(config):
         return
     w, p = vision["hidden_size"], vision["patch_size"]
     sizes = {"3": 3, "w": w, "f": vision["intermediate_size"], "p": p, "m": 4 * w,
-             "n": vision.get("num_position_embeddings") or (vision["image_size"] // p) ** 2,
-             "2": 2, "q": 3 * w, "d": text_of(config)["hidden_size"]}
+             "n": (vision.get("num_position_embeddings") or vision.get("position_embedding_size")
+                   or (vision["image_size"] // p) ** 2),
+             "2": 2, "q": 3 * w, "c": 3 * p * p, "h": w // vision.get("num_attention_heads", 1),
+             "d": text_of(config)["hidden_size"]}
     for name, shape in VISION_TENSORS[vision["model_type"]].items():
         yield name, [sizes[letter] for letter in shape], 0, 0.1
 

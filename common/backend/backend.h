@@ -197,6 +197,11 @@ struct RopeWriteArgs {
   float norm_eps = 0;
   const RopeTable* rope = nullptr;  // null: no rotation
   Tensor q_out;                     // f32 [rows, query_heads * head_dim]: normed and rotated
+  // With mixed_layers() only. v is what qkv has for k, as it is, and qkv has no columns for v; v is
+  // normed per head, without a weight; qkv has q alone, and nothing is written.
+  bool v_is_k = false;
+  bool norm_v = false;
+  bool q_only = false;
 };
 
 // Latent attention (DeepSeek-V2, arXiv 2405.04434), with the matrix that expands latents to keys
@@ -419,6 +424,14 @@ class Backend : public MatrixPacker {
   virtual void GateOutput(const OutputGateArgs& args) {
     BATON_CHECK(false) << "no recurrent layers";
   }
+  // Whether layers may differ in their heads (KvPool::heads), RopeWriteKv takes all of its
+  // arguments, and GateBy is supported.
+  virtual bool mixed_layers() const { return false; }
+  // out (activation dtype) [rows, f] = activation(gate) * by, both f32 [rows, f].
+  virtual void GateBy(const Tensor& gate, const Tensor& by, GatedActivation activation,
+                      const Tensor& out) {
+    BATON_CHECK(false) << "no inputs of layers";
+  }
   // out (activation dtype) [rows, f] of gate_up f32 [rows, parts f], gate first: GatedParts.
   virtual void Gate(const Tensor& gate_up, const GatedArgs& args, const Tensor& out) = 0;
   // Whether MatMulGated uses its scratch where there is a gate; else it may be empty.
@@ -442,7 +455,8 @@ class Backend : public MatrixPacker {
   // A row's bits do not depend on the other rows; experts that none chooses are not read, except
   // from the host's memory in steps of more than kExpertRowsAtOnce rows.
   virtual void Experts(const ExpertsArgs& args) = 0;
-  // In place, logits f32: x becomes x * scale or, if cap is not 0, cap * tanh(x * scale / cap).
+  // In place, f32, logits or other rows: x becomes x * scale or, if cap is not 0, cap * tanh(x *
+  // scale / cap).
   virtual void ScaleLogits(const Tensor& logits, float scale, float cap) = 0;
   // out f32 [logit_rows, d] = the batch's logit rows of x f32 [rows, d].
   virtual void GatherLogitRows(const DeviceBatch& batch, const Tensor& x, const Tensor& out) = 0;

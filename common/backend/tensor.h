@@ -128,6 +128,13 @@ struct KvPlace {
   int slot = 0;
 };
 
+// What a layer stores of a token: K and V of so many heads.
+struct KvHeads {
+  int kv_heads = 0;
+  int head_dim = 0;
+  bool operator==(const KvHeads& other) const = default;
+};
+
 // A recurrent layer's state (recurrence.h) is planes of lanes, each of which is computed without
 // the others. kStateLanes neighbouring lanes are a unit, float32 [depth][kStateLanes]; the units of
 // a sequence's state lie in pages, state_tables of them, a few units (spot_units) at each spot.
@@ -168,12 +175,25 @@ struct KvPool {
   int tables = 1;              // of each sequence
   // By layer. Empty: there is one table, and a layer's slot is its number.
   std::vector<KvPlace> places = {};
+  // Where layers differ, by slot of a block, as places: a layer's heads at the first of the slots
+  // that its chunk takes, by which operations know the layer; none at the others. Empty: all layers
+  // have kv_heads of head_dim, as have those with which operations are called on one pool:
+  // WithHeads.
+  std::vector<KvHeads> heads = {};
   // States lie in pages of the pool, too: these are the last of the tables, and SequenceRows has
   // them apart.
   int state_tables = 0;
   std::vector<LayerState> states = {};  // of the recurrent layers
 
   int block_tables() const { return tables - state_tables; }  // of SequenceRows::blocks
+  // The pool as operations of layers with such heads take it.
+  KvPool WithHeads(KvHeads of) const {
+    KvPool pool = *this;
+    pool.heads.clear();
+    pool.kv_heads = of.kv_heads;
+    pool.head_dim = of.head_dim;
+    return pool;
+  }
   KvPlace PlaceOf(int layer) const {
     return places.empty() ? KvPlace{0, layer} : places[static_cast<size_t>(layer)];
   }

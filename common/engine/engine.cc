@@ -23,6 +23,16 @@
 namespace baton::engine {
 namespace {
 
+absl::Status CheckDevice(const model::ModelConfig& config, const backend::Backend& backend) {
+  const std::string special = SpecialLayers(config);
+  if (backend.mixed_layers() || special.empty()) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
+                   absl::StrCat(config.architecture, " has ", special,
+                                ", expected a device that computes them, as --device cpu does; "
+                                "this one is ",
+                                backend.Description()));
+}
+
 class ModelEngine final : public Engine {
  public:
   absl::Status Initialize(const EngineOptions& options);
@@ -118,6 +128,7 @@ absl::Status ModelEngine::Initialize(const EngineOptions& options) {
   max_num_batched_tokens_ = options.max_num_batched_tokens;
   max_num_seqs_ = options.max_num_seqs;
   BATON_RETURN_IF_ERROR(MakeBackend(options));
+  BATON_RETURN_IF_ERROR(CheckDevice(config_, *backend_));
   BATON_ASSIGN_OR_RETURN(shape_, ShapeOf(config_, options, backend_->activation_dtype()));
   if (const std::string numerics = backend_->Numerics();
       !numerics.empty() && !options.mix_numerics) {
@@ -217,10 +228,11 @@ absl::Status ModelEngine::MakePool(const EngineOptions& options) {
   pool_.dtype =
       layout_.dtype == kv::KvDtype::kBF16 ? backend::DType::kBF16 : backend_->activation_dtype();
   pool_.format = shape_.limits.kv_format;
-  BATON_CHECK_EQ(pool_.chunk_heads() * pool_.head_bytes(), pool_.layer_stride_bytes);
   pool_.shared_file = pool_memory_->shared_file();
-  if (layout_.windowed()) {
-    SetPlaces(layout_, &pool_);
+  if (layout_.windowed()) SetPlaces(layout_, &pool_);
+  SetHeads(layout_, &pool_);
+  if (pool_.heads.empty()) {
+    BATON_CHECK_EQ(pool_.chunk_heads() * pool_.head_bytes(), pool_.layer_stride_bytes);
   }
   copier_ = backend_->MakeKvCopier(pool_);
   pool_.copier = copier_.get();

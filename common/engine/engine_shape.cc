@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <limits>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
@@ -49,23 +51,27 @@ absl::StatusOr<backend::KvFormat> FormatOf(kv::KvDtype dtype, backend::DType act
                    "int8, fp8 or int4 with activations of ", backend::Name(activation)));
 }
 
-// Blocks of one size for all layers: the KV pool cannot hold layers of different shapes.
-absl::Status CheckUniformLayers(const model::ModelConfig& config) {
-  const std::vector<const model::AttentionSpec*> layers = model::AttentionLayers(config.layers);
+// Of each layer with KV; empty where all are alike.
+std::vector<kv::KvHeads> HeadsOf(const model::ModelConfig& config) {
+  std::vector<kv::KvHeads> heads;
+  for (const model::AttentionSpec* layer : model::KvLayers(config.layers)) {
+    heads.push_back({layer->kv_heads, layer->head_dim});
+  }
+  const auto differs = [&](const kv::KvHeads& other) { return other != heads.front(); };
+  if (std::none_of(heads.begin(), heads.end(), differs)) heads.clear();
+  return heads;
+}
+
+absl::Status CheckLayers(const model::ModelConfig& config) {
+  const std::vector<const model::AttentionSpec*> layers = model::KvLayers(config.layers);
   if (layers.empty()) {
     return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
                      "no layer has attention: expected one, whose KV fills the pool's pages");
   }
-  const model::AttentionSpec& first = *layers.front();
-  for (size_t i = 1; i < layers.size(); ++i) {
-    const model::AttentionSpec& layer = *layers[i];
-    BATON_CHECK_EQ(layer.latent.rank, first.latent.rank);
-    if (layer.kv_heads != first.kv_heads || layer.head_dim != first.head_dim) {
-      return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
-                       absl::StrCat("attention layer ", i, " has ", layer.kv_heads, " KV heads of ",
-                                    layer.head_dim, ", the first one has ", first.kv_heads, " of ",
-                                    first.head_dim, ": expected the same in all layers"));
-    }
+  const bool differ = !HeadsOf(config).empty();
+  for (const model::AttentionSpec* layer : layers) {
+    BATON_CHECK_EQ(layer->latent.rank, layers.front()->latent.rank);
+    BATON_CHECK(!differ || !layer->latent) << "latents beside other KV";
   }
   return absl::OkStatus();
 }
@@ -85,7 +91,7 @@ std::vector<std::vector<kv::StateShape>> StatesOf(const model::ModelConfig& conf
 // model whose layers all have windows keeps the KV of all tokens.
 std::vector<int> WindowsOf(const model::ModelConfig& config) {
   std::vector<int> windows;
-  for (const model::AttentionSpec* layer : model::AttentionLayers(config.layers)) {
+  for (const model::AttentionSpec* layer : model::KvLayers(config.layers)) {
     const int window = layer->window;
     windows.push_back(window < config.max_positions ? window : 0);
   }
@@ -97,10 +103,11 @@ std::vector<int> WindowsOf(const model::ModelConfig& config) {
 }  // namespace
 
 absl::Status CheckModel(const model::ModelConfig& config, const EngineOptions& options) {
-  BATON_RETURN_IF_ERROR(CheckUniformLayers(config));
-  if (!StatesOf(config).empty() && !WindowsOf(config).empty()) {
+  BATON_RETURN_IF_ERROR(CheckLayers(config));
+  if (!StatesOf(config).empty() && !(WindowsOf(config).empty() && HeadsOf(config).empty())) {
     return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
-                     "found recurrent layers beside layers with a window, expected one of them");
+                     "found recurrent layers beside layers with a window or with other heads than "
+                     "the first one, expected one of them");
   }
   if (options.max_model_len > config.max_positions) {
     return InvalidField("MAX_MODEL_LEN_TOO_LONG", "--max-model-len",
@@ -108,6 +115,25 @@ absl::Status CheckModel(const model::ModelConfig& config, const EngineOptions& o
                                      " was made for at most ", config.max_positions, " tokens"));
   }
   return absl::OkStatus();
+}
+
+std::string SpecialLayers(const model::ModelConfig& config) {
+  std::vector<absl::string_view> found;
+  const auto some_attention = [&](auto is) {
+    return absl::c_any_of(config.layers, [&](const model::LayerSpec& layer) {
+      const model::AttentionSpec* attention = layer.attention_or_null();
+      return attention != nullptr && is(*attention);
+    });
+  };
+  if (!HeadsOf(config).empty()) found.push_back("layers that differ in their KV heads");
+  if (some_attention([](const auto& attention) { return !attention.owns_kv(); })) {
+    found.push_back("layers that share KV");
+  }
+  if (some_attention([](const auto& attention) { return attention.norm_v || attention.v_is_k; })) {
+    found.push_back("values that are normed or keys");
+  }
+  if (config.inputs) found.push_back("embeddings of single layers");
+  return absl::StrJoin(found, ", ");
 }
 
 absl::StatusOr<std::optional<int>> ParseExpertsOnHost(absl::string_view text) {
@@ -124,7 +150,7 @@ absl::StatusOr<std::optional<int>> ParseExpertsOnHost(absl::string_view text) {
 
 absl::StatusOr<EngineShape> ShapeOf(const model::ModelConfig& config, const EngineOptions& options,
                                     backend::DType activation) {
-  const std::vector<const model::AttentionSpec*> attention = model::AttentionLayers(config.layers);
+  const std::vector<const model::AttentionSpec*> attention = model::KvLayers(config.layers);
   const model::AttentionSpec& layer = *attention.front();
   EngineShape shape;
   kv::KvLayout& layout = shape.layout;
@@ -141,6 +167,10 @@ absl::StatusOr<EngineShape> ShapeOf(const model::ModelConfig& config, const Engi
   layout.format_version = 1;
   layout.windows = WindowsOf(config);
   BATON_RETURN_IF_ERROR(layout.Validate());
+  if (auto heads = HeadsOf(config); !heads.empty()) {
+    layout.SetHeads(std::move(heads));
+    BATON_RETURN_IF_ERROR(layout.Validate());
+  }
   if (auto states = StatesOf(config); !states.empty()) {
     layout.AddStates(std::move(states));
     BATON_RETURN_IF_ERROR(layout.Validate());
@@ -150,11 +180,14 @@ absl::StatusOr<EngineShape> ShapeOf(const model::ModelConfig& config, const Engi
   limits.max_sequences = options.max_num_seqs;
   limits.max_logit_rows = options.max_num_seqs;
   limits.max_positions = options.max_model_len > 0 ? options.max_model_len : config.max_positions;
-  for (const model::AttentionSpec* each : attention) {
-    limits.query_heads = std::max(limits.query_heads, each->query_heads);
-  }
   limits.kv_heads = layer.kv_heads;
-  limits.head_dim = layer.head_dim;
+  for (const model::LayerSpec& each : config.layers) {
+    const model::AttentionSpec* of = each.attention_or_null();
+    if (of == nullptr) continue;
+    limits.query_heads = std::max(limits.query_heads, of->query_heads);
+    limits.kv_heads = std::min(limits.kv_heads, of->kv_heads);
+    limits.head_dim = std::max(limits.head_dim, of->head_dim);
+  }
   limits.latent_dim = layer.latent.rank;
   limits.block_tokens = layout.block_tokens;
   BATON_ASSIGN_OR_RETURN(limits.kv_format, FormatOf(layout.dtype, activation));
@@ -171,6 +204,16 @@ absl::StatusOr<EngineShape> ShapeOf(const model::ModelConfig& config, const Engi
   limits.vocab_size = config.vocab_size;
   model::SetMatrixLimits(config, &limits);
   return shape;
+}
+
+void SetHeads(const kv::KvLayout& layout, backend::KvPool* pool) {
+  if (layout.layer_heads.empty()) return;
+  pool->heads.assign(static_cast<size_t>(layout.layers), {});
+  for (size_t i = 0; i < layout.layer_heads.size(); ++i) {
+    const auto& [kv_heads, head_dim] = layout.layer_heads[i];
+    pool->heads[static_cast<size_t>(layout.ChunksOf(static_cast<int>(i)).first)] = {kv_heads,
+                                                                                    head_dim};
+  }
 }
 
 void SetPlaces(const kv::KvLayout& layout, backend::KvPool* pool) {

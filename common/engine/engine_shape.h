@@ -4,6 +4,7 @@
 #define BATON_COMMON_ENGINE_ENGINE_SHAPE_H_
 
 #include <optional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -16,9 +17,13 @@
 
 namespace baton::engine {
 
-// UNIMPLEMENTED (UNSUPPORTED_MODEL) for layers of different KV shapes; INVALID_ARGUMENT
+// UNIMPLEMENTED (UNSUPPORTED_MODEL) for layers whose KV no pool holds; INVALID_ARGUMENT
 // (MAX_MODEL_LEN_TOO_LONG) for a max_model_len beyond the model's context length.
 absl::Status CheckModel(const model::ModelConfig& config, const EngineOptions& options);
+
+// What the model's layers have that only CPUs compute yet (Backend::mixed_layers), as "layers
+// that share KV"; empty: nothing.
+std::string SpecialLayers(const model::ModelConfig& config);
 
 // --experts-on-host as EngineOptions has it: a number of layers, auto or all. INVALID_ARGUMENT
 // (BAD_OPTION).
@@ -32,6 +37,8 @@ struct EngineShape {
 absl::StatusOr<EngineShape> ShapeOf(const model::ModelConfig& config, const EngineOptions& options,
                                     backend::DType activation);
 
+// Sets the heads of a pool's layers, where they differ.
+void SetHeads(const kv::KvLayout& layout, backend::KvPool* pool);
 // Sets where a pool of this layout has its layers' KV and states. REQUIRES: layout.windowed().
 void SetPlaces(const kv::KvLayout& layout, backend::KvPool* pool);
 

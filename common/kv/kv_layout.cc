@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
 #include "common/kv/byte_order.h"
+#include "common/kv/page_packer.h"
 #include "xxhash.h"
 
 namespace baton::kv {
@@ -60,20 +63,42 @@ int WindowBlocks(const KvLayout& layout) {
   return (widest + layout.block_tokens - 1) / layout.block_tokens;
 }
 
-// The most layers a page: the more, the fewer tables; the padding of both kinds together is at most
-// this share of the layers.
-constexpr double kMostPadding = 0.05;
+// Layers of fewer bytes than a chunk leave its end unused.
+constexpr int64_t kChunkStep = 64;
+constexpr int64_t kMostChunksOfLayer = 64;
 
-int LayersPerPage(int full, int windowed, bool recurrent) {
-  if (windowed == 0 || recurrent) return full;
-  const auto padded = [](int layers, int a_page) {
-    return (layers + a_page - 1) / a_page * a_page;
-  };
-  for (int a_page = std::min(full, windowed); a_page > 1; --a_page) {
-    const int padding = padded(full, a_page) + padded(windowed, a_page) - full - windowed;
-    if (padding <= kMostPadding * (full + windowed)) return a_page;
+// K or V of one head of one layer of a block.
+int64_t HeadBytesOf(const KvLayout& layout, int head_dim) {
+  const DtypeFacts* facts = Find(layout.dtype);
+  BATON_CHECK(facts != nullptr) << static_cast<int>(layout.dtype);
+  const int64_t row = int64_t{head_dim} * facts->bits / 8;
+  return layout.block_tokens * (row + (facts->quantized ? kScaleAndZeroBytes : 0));
+}
+
+int64_t BytesOf(const KvLayout& layout, KvHeads heads) {
+  return 2 * heads.kv_heads * HeadBytesOf(layout, heads.head_dim);
+}
+
+// Of layers that differ: how many chunks each has, about as many times the smallest layer's bytes
+// as its own are, and what a chunk then takes.
+struct ChunkSizes {
+  std::vector<int> counts;
+  int64_t bytes = 0;
+};
+ChunkSizes ChunkSizesOf(const KvLayout& layout) {
+  int64_t smallest = std::numeric_limits<int64_t>::max();
+  for (const KvHeads& heads : layout.layer_heads) {
+    smallest = std::min(smallest, BytesOf(layout, heads));
   }
-  return 1;
+  ChunkSizes sizes;
+  for (const KvHeads& heads : layout.layer_heads) {
+    const int64_t bytes = BytesOf(layout, heads);
+    const int64_t count = std::min((bytes + smallest / 2) / smallest, kMostChunksOfLayer);
+    sizes.counts.push_back(static_cast<int>(count));
+    sizes.bytes = std::max(sizes.bytes, (bytes + count - 1) / count);
+  }
+  sizes.bytes = (sizes.bytes + kChunkStep - 1) / kChunkStep * kChunkStep;
+  return sizes;
 }
 
 // The activations' type, if the layout's elements are of fewer bits; else null.
@@ -126,6 +151,18 @@ int PiecesOf(const std::vector<std::vector<StateShape>>& states, int64_t chunk_b
     for (const StateShape& shape : layer) packer.Pack(shape);
   }
   return static_cast<int>((packer.end_bytes() + chunk_bytes - 1) / chunk_bytes);
+}
+
+// E.g. "4 kv heads of 256" or "chunks of 24 layers, with kv heads of 256 to 512".
+std::string HeadsText(const KvLayout& layout) {
+  if (layout.layer_heads.empty()) {
+    return absl::StrCat(layout.kv_heads, " kv heads of ", layout.head_dim);
+  }
+  const auto [least, most] = std::minmax_element(
+      layout.layer_heads.begin(), layout.layer_heads.end(),
+      [](const KvHeads& a, const KvHeads& b) { return a.head_dim < b.head_dim; });
+  return absl::StrCat("chunks of ", layout.layer_heads.size(), " layers, with kv heads of ",
+                      least->head_dim, " to ", most->head_dim);
 }
 
 // E.g. ", 29 layers with windows of up to 1024".
@@ -188,6 +225,36 @@ absl::Status CheckStates(const KvLayout& layout) {
       absl::StrCat("have ", layout.state_pieces(), " pieces of a state, expected ", pieces));
 }
 
+// Of a layout whose other fields are valid.
+absl::Status CheckHeads(const KvLayout& layout) {
+  if (layout.layer_heads.empty()) return absl::OkStatus();
+  const auto invalid = [](absl::string_view field, const std::string& text) {
+    return InvalidField("KV_LAYOUT_INVALID", absl::StrCat("kv_layout.", field), text);
+  };
+  if (layout.latent_dim > 0 || layout.recurrent()) {
+    return invalid("layer_heads", "are given with latents or recurrent layers, expected none");
+  }
+  for (const KvHeads& heads : layout.layer_heads) {
+    BATON_RETURN_IF_ERROR(CheckRange("layer_heads.kv_heads", heads.kv_heads, 1, kMaxKvHeads));
+    BATON_RETURN_IF_ERROR(CheckRange("layer_heads.head_dim", heads.head_dim, 1, kMaxHeadDim));
+    if (heads.head_dim * Find(layout.dtype)->bits % 8 != 0) {
+      return invalid("layer_heads.head_dim",
+                     absl::StrCat("is ", heads.head_dim, ", expected whole bytes"));
+    }
+  }
+  int chunks = 0;
+  for (const int count : ChunkSizesOf(layout).counts) {
+    for (int i = 1; i < count && chunks + count <= layout.layers; ++i) {
+      if (layout.window(chunks + i) == layout.window(chunks)) continue;
+      return invalid("windows", absl::StrCat("differ in one layer, at chunk ", chunks + i));
+    }
+    chunks += count;
+  }
+  if (chunks == layout.layers) return absl::OkStatus();
+  return invalid("layers", absl::StrCat("are ", layout.layers, ", expected ", chunks,
+                                        " chunks of layers that differ in their heads"));
+}
+
 }  // namespace
 
 absl::Status KvLayout::Validate() const {
@@ -231,44 +298,56 @@ absl::Status KvLayout::Validate() const {
                           "are of all layers, expected a layer without one");
     }
   }
+  BATON_RETURN_IF_ERROR(CheckHeads(*this));
   BATON_RETURN_IF_ERROR(CheckStates(*this));
   return CheckRange("format_version", format_version, kKvFormatVersion, kKvFormatVersion);
 }
 
-int64_t KvLayout::HeadBytes() const {
-  const DtypeFacts* facts = Find(dtype);
-  BATON_CHECK(facts != nullptr) << static_cast<int>(dtype);
-  const int64_t row = int64_t{head_dim} * facts->bits / 8;
-  return block_tokens * (row + (facts->quantized ? kScaleAndZeroBytes : 0));
-}
+int64_t KvLayout::HeadBytes() const { return HeadBytesOf(*this, head_dim); }
 
-int64_t KvLayout::ChunkBytes() const { return (latent_dim > 0 ? 1 : 2) * kv_heads * HeadBytes(); }
+int64_t KvLayout::ChunkBytes() const {
+  if (!layer_heads.empty()) return ChunkSizesOf(*this).bytes;
+  return (latent_dim > 0 ? 1 : 2) * kv_heads * HeadBytes();
+}
 
 int64_t KvLayout::BlockBytes() const { return layers * ChunkBytes(); }
 
+KvLayout::Chunks KvLayout::ChunksOf(int layer) const {
+  if (layer_heads.empty()) return {layer, layer + 1};
+  const std::vector<int> counts = ChunkSizesOf(*this).counts;
+  const int first = std::accumulate(counts.begin(), counts.begin() + layer, 0);
+  return {first, first + counts[static_cast<size_t>(layer)]};
+}
+
 KvPages KvLayout::Pages() const {
-  const int full =
-      windowed() ? static_cast<int>(std::count(windows.begin(), windows.end(), 0)) : layers;
-  KvPages pages;
-  pages.layers_per_page = LayersPerPage(full, layers - full, recurrent());
-  const auto tables = [&pages](int of) {
-    return (of + pages.layers_per_page - 1) / pages.layers_per_page;
-  };
-  pages.full_tables = tables(full);
-  pages.window_tables = tables(layers - full);
-  int full_layers = 0, window_layers = 0;
-  for (int layer = 0; layer < layers; ++layer) {
-    const bool is_full = window(layer) == 0;
-    const int index = is_full ? full_layers++ : window_layers++;
-    pages.places.push_back({(is_full ? 0 : pages.full_tables) + index / pages.layers_per_page,
-                            index % pages.layers_per_page});
+  const std::vector<int> counts = layer_heads.empty()
+                                      ? std::vector<int>(static_cast<size_t>(layers), 1)
+                                      : ChunkSizesOf(*this).counts;
+  std::vector<int> full, windowed;
+  int chunk = 0;
+  for (const int count : counts) {
+    (window(chunk) == 0 ? full : windowed).push_back(count);
+    chunk += count;
   }
-  const int64_t chunk = ChunkBytes();
-  StatePacker packer(pages.layers_per_page * chunk);
+  KvPages pages;
+  pages.layers_per_page = LayersPerPage(full, windowed, recurrent());
+  PagePacker of_full(pages.layers_per_page), of_windowed(pages.layers_per_page);
+  for (const int count : counts) {
+    const bool sees_all = window(static_cast<int>(pages.places.size())) == 0;
+    const KvPages::Place first = (sees_all ? of_full : of_windowed).Add(count);
+    for (int i = 0; i < count; ++i) pages.places.push_back({first.table, first.slot + i});
+  }
+  pages.full_tables = of_full.pages();
+  pages.window_tables = of_windowed.pages();
+  for (int i = 0; i < layers; ++i) {
+    if (window(i) != 0) pages.places[static_cast<size_t>(i)].table += pages.full_tables;
+  }
+  const int64_t chunk_bytes = ChunkBytes();
+  StatePacker packer(pages.layers_per_page * chunk_bytes);
   for (const std::vector<StateShape>& layer : states) {
     std::vector<KvPages::Plane>& planes = pages.states.emplace_back();
     for (const StateShape& shape : layer) planes.push_back(packer.Pack(shape));
-    pages.pieces_behind.push_back(static_cast<int>(packer.end_bytes() / chunk));
+    pages.pieces_behind.push_back(static_cast<int>(packer.end_bytes() / chunk_bytes));
   }
   if (recurrent()) pages.pieces_behind.back() = state_pieces();
   return pages;
@@ -277,6 +356,22 @@ KvPages KvLayout::Pages() const {
 BlockShape KvLayout::Shape() const {
   const KvPages pages = Pages();
   return {pages.full_tables, pages.window_tables, WindowBlocks(*this), recurrent()};
+}
+
+void KvLayout::SetHeads(std::vector<KvHeads> of_layers) {
+  BATON_CHECK(layer_heads.empty() && !recurrent());
+  BATON_CHECK_EQ(of_layers.size(), static_cast<size_t>(layers));
+  layer_heads = std::move(of_layers);
+  kv_heads = layer_heads.front().kv_heads;
+  head_dim = layer_heads.front().head_dim;
+  const std::vector<int> counts = ChunkSizesOf(*this).counts;
+  layers = std::accumulate(counts.begin(), counts.end(), 0);
+  if (!windowed()) return;
+  std::vector<int> of_chunks;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    of_chunks.insert(of_chunks.end(), static_cast<size_t>(counts[i]), windows[i]);
+  }
+  windows = std::move(of_chunks);
 }
 
 void KvLayout::AddStates(std::vector<std::vector<StateShape>> of_layers) {
@@ -347,6 +442,10 @@ uint64_t KvLayout::Fingerprint() const {
   if (dequantized) AppendLittleEndian(uint32_t{1}, &bytes);
   bytes.insert(bytes.end(), numerics.begin(), numerics.end());
   for (const int window : windows) AppendLittleEndian(static_cast<uint32_t>(window), &bytes);
+  for (const KvHeads& heads : layer_heads) {
+    AppendLittleEndian(static_cast<uint32_t>(heads.kv_heads), &bytes);
+    AppendLittleEndian(static_cast<uint32_t>(heads.head_dim), &bytes);
+  }
   for (const std::vector<StateShape>& layer : states) {
     for (const auto& [lanes, depth] : layer) {
       AppendLittleEndian(static_cast<uint32_t>(lanes), &bytes);
@@ -370,7 +469,7 @@ std::string KvLayout::DtypeText() const {
 }
 
 std::string KvLayout::ToString() const {
-  return absl::StrCat(layers, " layers, ", kv_heads, " kv heads of ", head_dim,
+  return absl::StrCat(layers, layer_heads.empty() ? " layers, " : " ", HeadsText(*this),
                       latent_dim > 0 ? absl::StrCat(" with latents of ", latent_dim) : "", ", ",
                       block_tokens, "-token blocks, ", DtypeText(), WindowsText(*this), ", format ",
                       format_version, numerics.empty() ? "" : ", by ", numerics);

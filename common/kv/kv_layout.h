@@ -65,12 +65,20 @@ struct StateShape {
   bool operator==(const StateShape& other) const = default;
 };
 
-// A block holds block_tokens tokens of all layers, a chunk of each. A chunk is [K,V][kv head] of
-// heads or, with latent attention, [kv head] alone. A head is [block_tokens][head_dim] of dtype; of
-// a quantised dtype it is followed by [block_tokens] of (scale, zero) in float16 (backend::KvFormat
-// has the arithmetic).
+// What a layer stores of a token: K and V of so many heads.
+struct KvHeads {
+  int kv_heads = 0;
+  int head_dim = 0;
+  bool operator==(const KvHeads& other) const = default;
+};
+
+// A block holds block_tokens tokens of all layers, a chunk of each (or several: layer_heads). A
+// chunk is [K,V][kv head] of heads or, with latent attention, [kv head] alone. A head is
+// [block_tokens][head_dim] of dtype; of a quantised dtype it is followed by [block_tokens] of
+// (scale, zero) in float16 (backend::KvFormat has the arithmetic).
 struct KvLayout {
-  int layers = 0;  // with KV, and then the pieces of a state
+  // Chunks of a block: those of the layers with KV, and then the pieces of a state.
+  int layers = 0;
   int kv_heads = 0;
   int head_dim = 0;
   int block_tokens = 16;
@@ -94,9 +102,16 @@ struct KvLayout {
   // Not 0: latent attention (arXiv 2405.04434), where V of a token is the first so many elements of
   // its K, and is not stored apart.
   int latent_dim = 0;
+  // By layer with KV, where they differ; set by SetHeads. A layer then is one or several
+  // neighbouring chunks of one page, which its heads fill but for a rest; kv_heads and head_dim are
+  // the first layer's. Empty: a layer is one chunk.
+  std::vector<KvHeads> layer_heads = {};
   // By recurrent layer; set by AddStates.
   std::vector<std::vector<StateShape>> states = {};
 
+  // Gives each layer its own heads. Of the layers that there were, `layers` and `windows` become
+  // those of chunks.
+  void SetHeads(std::vector<KvHeads> of_layers);
   // Adds the states of recurrent layers to a layout of attention layers without windows.
   void AddStates(std::vector<std::vector<StateShape>> of_layers);
 
@@ -105,8 +120,8 @@ struct KvLayout {
   absl::Status Validate() const;
 
   // These REQUIRE that Validate() is OK.
-  int64_t HeadBytes() const;   // K or V of one head of one (block, layer)
-  int64_t ChunkBytes() const;  // one (block, layer)
+  int64_t HeadBytes() const;   // K or V of one head of one (block, layer), unless layers differ
+  int64_t ChunkBytes() const;  // one (block, layer), or of layers that differ its part
   int64_t BlockBytes() const;  // one block, all layers
   bool windowed() const { return !windows.empty(); }
   int window(int layer) const { return windows.empty() ? 0 : windows[layer]; }
@@ -114,6 +129,12 @@ struct KvLayout {
   // The pieces of a state are the last of the layers.
   int state_pieces() const;
   int attention_layers() const { return layers - state_pieces(); }
+  // The chunks of a layer with KV: [first, end).
+  struct Chunks {
+    int first = 0;
+    int end = 0;
+  };
+  Chunks ChunksOf(int layer) const;
   KvPages Pages() const;
   // What a BlockPool of such blocks is made with.
   BlockShape Shape() const;
@@ -132,8 +153,8 @@ struct KvLayout {
   // XXH3-64 over the fields as little-endian int32, in the order above, but `latent_dim`, only if
   // it is not 0, behind `format_version`; `computed` only if it has more bits than dtype,
   // `weight_bits` and `dequantized` (with which both are there) only if they are not 0, then the
-  // bytes of `numerics`, `windows`, last the lanes and depths of `states`: the same on every
-  // machine.
+  // bytes of `numerics`, `windows`, `layer_heads`, last the lanes and depths of `states`: the same
+  // on every machine.
   uint64_t Fingerprint() const;
   // E.g. "bfloat16", "bfloat16 of float32", "int8 of bfloat16",
   // "bfloat16 with weights of 4 bits", "bfloat16 with dequantised weights".

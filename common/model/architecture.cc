@@ -20,19 +20,22 @@ constexpr const Architecture* kArchitectures[] = {
     &kLlama,    &kQwen2,     &kQwen3,     &kMistral, &kMinistral3,    &kGemma2,      &kGemma3,
     &kSmolLm3,  &kPhi3,      &kOlmo2,     &kOlmo3,   &kGranite,       &kSeedOss,     &kExaone4,
     &kQwen3Moe, &kMixtral,   &kOlmoe,     &kGptOss,  &kDeepseekV2,    &kGlm4MoeLite, &kLfm2,
-    &kQwen35,   &kQwen35Moe, &kQwen3Next, &kLfm2Moe, &kGraniteHybrid, &kNemotronH,
+    &kQwen35,   &kQwen35Moe, &kQwen3Next, &kLfm2Moe, &kGraniteHybrid, &kNemotronH,   &kGemma4,
 };
 
-// Models for texts and images whose text part computes a text alone as it would without them.
+// Models for texts and images, or sound, whose text part computes a text alone as it would without
+// them.
 constexpr absl::string_view kTextAndImages[] = {
     "Gemma3ForConditionalGeneration",     "Mistral3ForConditionalGeneration",
     "LlavaForConditionalGeneration",      "Qwen3_5ForConditionalGeneration",
-    "Qwen3_5MoeForConditionalGeneration",
+    "Qwen3_5MoeForConditionalGeneration", "Gemma4ForConditionalGeneration",
 };
 
-// These keys of their configs describe the parts for images, which Baton does not load.
+// These keys of their configs describe the parts for images and sound, which Baton does not load.
 constexpr absl::string_view kImageKeys[] = {
     "vision_config",
+    "audio_config",
+    "vision_soft_tokens_per_image",
     "image_token_index",
     "image_token_id",
     "video_token_id",

@@ -37,6 +37,7 @@ class DecoderTransformer final : public Transformer {
     int64_t count;
     backend::Tensor residual;  // f32 [count, d]
     backend::Tensor q;         // f32 [count, Hq h]
+    backend::Tensor inputs;    // f32 [count, LayerInputsSpec::columns()]
   };
 
   absl::Status AllocateWorkspaces();
@@ -62,7 +63,10 @@ class DecoderTransformer final : public Transformer {
   // The heads' values in the activations' type, from attended latents [rows, heads * rank].
   backend::Tensor ExpandValues(const AttentionSpec& spec, const LatentWeights& weights,
                                const backend::Tensor& attended);
-  // q, k and v of all rows; k and v go to the pool.
+  // The layers' own embeddings of all rows, whose residual is the model's embedding.
+  void EmbedInputs(const Rows& rows);
+  // `layer`: the first chunk of the KV. q, k and v of all rows; k and v go to the pool, unless they
+  // are another layer's.
   void WriteKv(int layer, const AttentionSpec& spec, const AttentionWeights& weights,
                const backend::Tensor& normed, const Rows& rows, const backend::KvPool& pool);
   // These leave their result in delta_.
@@ -80,6 +84,8 @@ class DecoderTransformer final : public Transformer {
   void FeedForward(const MlpSpec& spec, const MlpWeights& weights, float scale,
                    const backend::Tensor& normed, const Rows& rows,
                    const ProductWeights* result_gate = nullptr);
+  void UseInput(const LayerInputSpec& spec, const LayerInputWeights& weights,
+                const backend::Tensor& normed, const Rows& rows);
   void MixExperts(const ExpertsSpec& spec, const ExpertsWeights& weights,
                   const backend::Tensor& normed, const Rows& rows);
   // out = x times a product's matrix, and its bias.
@@ -93,8 +99,8 @@ class DecoderTransformer final : public Transformer {
                bool many, LayerObserver* observer);
   // Adds what is pending to the residual, and nothing else.
   void Add(const Rows& rows, const Pending& pending);
-  // The rows whose logits are wanted, as a batch of single tokens, with residual and, unless it is
-  // empty, q gathered.
+  // The rows whose logits are wanted, as a batch of single tokens, with residual and, unless they
+  // are empty, q and inputs gathered.
   Rows KeepLogitRows(const backend::RaggedBatch& batch, const Rows& all);
   backend::Tensor LogitsView(int64_t count);
   // lm_head of `count` rows of normed_.
@@ -108,9 +114,9 @@ class DecoderTransformer final : public Transformer {
 
   // Their shapes are those of Workspaces.
   Workspace residual_, normed_, qkv_, q_, q_up_, attended_, delta_, gate_up_, gated_;
-  Workspace convolved_, steps_, recurred_;
+  Workspace convolved_, steps_, recurred_, inputs_;
   Workspace expert_logits_, expert_inputs_, expert_results_;
-  Workspace logit_residual_, logit_q_, logits_;
+  Workspace logit_residual_, logit_q_, logit_inputs_, logits_;
 
   // The last step's logit rows, if it has more than logits_ holds: normed_ has them all.
   std::vector<int32_t> many_logit_rows_;

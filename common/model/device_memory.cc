@@ -56,6 +56,11 @@ WeightSizes WeightMemory(const ModelConfig& config, DType activation, DType stor
   };
   WeightSizes sizes;
   sizes.embedding.Add(MatrixBytes(config.vocab_size, d, {}, stored_embedding));
+  if (const LayerInputsSpec& inputs = config.inputs) {
+    sizes.embedding.Add(MatrixBytes(inputs.vocab_size, inputs.columns(), {}, stored_embedding));
+    sizes.feed_forward.Add(MatrixBytes(inputs.columns(), d, {}, activation));
+    sizes.vectors.Add(inputs.width * kFloat);
+  }
   for (size_t i = 0; i < config.layers.size(); ++i) {
     const bool on_host = HasExpertsOnHost(config, i, experts_on_host);
     for (const SublayerSpec& sublayer : config.layers[i].sublayers) {
@@ -163,6 +168,9 @@ Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_r
                         DType activation, const ScratchNeeds& needs) {
   int64_t q = 0, qkv = 0, attended = 0, q_up = 0, experts_count = 0;
   int64_t convolved = 0, steps = 0, recurred = 0;
+  const int64_t inputs = config.inputs.columns();
+  // What the layers' own embeddings are made of lies there, too.
+  qkv = inputs;
   backend::ExpertScratch experts_rows;
   Workspaces::Shape gate_up = {0, 0, DType::kF32}, gated = {0, 0, activation};
   const auto widen = [](Workspaces::Shape& shape, int64_t rows, int64_t cols) {
@@ -190,6 +198,8 @@ Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_r
         convolved = std::max(convolved, recurrent->conv_width());
         steps = std::max(steps, recurrent->steps.rows());
         recurred = std::max(recurred, recurrent->width());
+      } else if (const auto* input = std::get_if<LayerInputSpec>(&sublayer.body)) {
+        attended = std::max<int64_t>(attended, input->width);
       } else if (const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body)) {
         add_mlp(experts->shared);
         experts_count = std::max<int64_t>(experts_count, experts->count);
@@ -216,6 +226,7 @@ Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_r
           .convolved = {convolved > 0 ? rows : 0, convolved, DType::kF32},
           .steps = {steps > 0 ? rows : 0, steps, DType::kF32},
           .recurred = {recurred > 0 ? rows : 0, recurred, DType::kF32},
+          .inputs = {inputs > 0 ? rows : 0, inputs, DType::kF32},
           .q_up = {q_up > 0 ? rows : 0, q_up, DType::kF32},
           .delta = {rows, d, DType::kF32},
           .gate_up = gate_up,
@@ -225,15 +236,18 @@ Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_r
           .expert_results = {experts_rows.results, d, DType::kF32},
           .logit_residual = {logit_rows, d, DType::kF32},
           .logit_q = {logit_rows, q, DType::kF32},
+          .logit_inputs = {inputs > 0 ? logit_rows : 0, inputs, DType::kF32},
           .logits = {logit_rows, LogitStride(config.vocab_size), DType::kF32}};
 }
 
 MemorySize WorkspaceMemory(const Workspaces& w) {
   MemorySize size;
   for (const Workspaces::Shape& shape :
-       {w.residual, w.normed, w.qkv, w.q, w.attended, w.convolved, w.steps, w.recurred, w.q_up,
-        w.delta, w.gate_up, w.gated, w.expert_logits, w.expert_inputs, w.expert_results,
-        w.logit_residual, w.logit_q, w.logits}) {
+       {w.residual,       w.normed,        w.qkv,           w.q,
+        w.attended,       w.convolved,     w.steps,         w.recurred,
+        w.inputs,         w.q_up,          w.delta,         w.gate_up,
+        w.gated,          w.expert_logits, w.expert_inputs, w.expert_results,
+        w.logit_residual, w.logit_q,       w.logit_inputs,  w.logits}) {
     if (shape.rows > 0) size.Add(shape.size_bytes());
   }
   return size;

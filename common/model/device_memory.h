@@ -105,6 +105,7 @@ struct Workspaces {
   Shape convolved;  // f32 [rows, RecurrentSpec::conv_width()]
   Shape steps;      // f32 [rows, 2 heads]
   Shape recurred;   // f32 [rows, heads h]
+  Shape inputs;     // f32 [rows, LayerInputsSpec::columns()]
   Shape q_up;       // f32 [rows, Hq (plain + rotated)], or no rows: LatentSpec
   Shape delta;      // f32 [rows, d]
   // The MLP that needs the most decides, experts (backend::ExpertScratch) included.
@@ -116,6 +117,7 @@ struct Workspaces {
   Shape expert_results;  // f32 [result rows, d]
   Shape logit_residual;  // f32 [logit rows, d]
   Shape logit_q;         // f32 [logit rows, Hq h]
+  Shape logit_inputs;    // f32 [logit rows, LayerInputsSpec::columns()]
   Shape logits;          // f32 [logit rows, LogitStride(v)]
 };
 // Returns the shapes for the widest layers, with at most as many logit rows as rows.

@@ -61,6 +61,7 @@ struct ProductSpec {
 };
 
 inline constexpr int kNoRope = -1;
+inline constexpr int kOwnKv = -1;
 
 // Latent attention (DeepSeek-V2, arXiv 2405.04434): a token's KV is a latent, from which the
 // checkpoint's matrix makes a key and a value for each head, and a rotated part that all heads'
@@ -104,9 +105,15 @@ struct AttentionSpec {
   bool gated = false;
   ProductSpec output = {};
   TensorName sinks = {};  // a tensor of [query_heads], or none: backend::AttentionArgs
+  // The index of the layer whose K and V these queries attend to, with as many heads, an earlier
+  // one with KV of its own; or kOwnKv. Of such a layer `qkv` is q alone, and nothing is stored.
+  int kv_from = kOwnKv;
+  bool v_is_k = false;  // v is what `qkv` gives for k, before its norm and rotation
+  bool norm_v = false;  // of each head, without a weight
   // Then kv_heads is 1 and head_dim is rank + rotated.
   LatentSpec latent = {};
 
+  bool owns_kv() const { return kv_from == kOwnKv; }
   int64_t q_width() const { return int64_t{query_heads} * head_dim; }
   // Columns of a head's query in `qkv`.
   int64_t q_stride() const { return int64_t{gated ? 2 : 1} * head_dim; }
@@ -196,11 +203,21 @@ struct ExpertsSpec {
   ProductSpec shared_gate = {};
 };
 
+// What a layer makes of its own embedding of a token (Gemma 3n and 4):
+//   projection(activation(gate(x)) * input), input: the layer's columns of ModelConfig::inputs
+struct LayerInputSpec {
+  int width = 0;
+  int64_t first_column = 0;
+  backend::GatedActivation activation = backend::GatedActivation::kSilu;
+  ProductSpec gate = {};        // [width, d]
+  ProductSpec projection = {};  // [d, width]
+};
+
 struct SublayerSpec {
   NormSpec norm_before = {};
   NormSpec norm_after = {};
   float residual_scale = 1;  // before norm_after
-  std::variant<AttentionSpec, MlpSpec, ExpertsSpec, RecurrentSpec> body;
+  std::variant<AttentionSpec, MlpSpec, ExpertsSpec, RecurrentSpec, LayerInputSpec> body;
 };
 
 // The layer's one sublayer of that kind. REQUIRES: it has one.
@@ -215,6 +232,9 @@ auto& SublayerOf(Layer& layer) {
 
 struct LayerSpec {
   std::vector<SublayerSpec> sublayers;
+  // A tensor of one element, without a suffix in safetensors files, by which the residual stream is
+  // multiplied behind the layer; or none.
+  TensorName scale = {};
 
   // REQUIRES: it has one such sublayer.
   SublayerSpec& attention_sublayer() { return SublayerOf<AttentionSpec>(*this); }
@@ -242,13 +262,25 @@ struct LayerSpec {
   }
 };
 
-// The attention of the layers that have it.
-inline std::vector<const AttentionSpec*> AttentionLayers(const std::vector<LayerSpec>& layers) {
+// The attention of the layers that have KV of their own.
+inline std::vector<const AttentionSpec*> KvLayers(const std::vector<LayerSpec>& layers) {
   std::vector<const AttentionSpec*> found;
   for (const LayerSpec& layer : layers) {
-    if (const AttentionSpec* attention = layer.attention_or_null()) found.push_back(attention);
+    const AttentionSpec* attention = layer.attention_or_null();
+    if (attention != nullptr && attention->owns_kv()) found.push_back(attention);
   }
   return found;
+}
+
+// The last layer that writes KV or a state: behind it, only rows whose logits are wanted are
+// computed. The number of layers if none writes.
+inline size_t LastWritingLayer(const std::vector<LayerSpec>& layers) {
+  for (size_t layer = layers.size(); layer-- > 0;) {
+    const AttentionSpec* attention = layers[layer].attention_or_null();
+    if (attention != nullptr && attention->owns_kv()) return layer;
+    if (layers[layer].recurrence() != nullptr) return layer;
+  }
+  return layers.size();
 }
 
 // visit(product, count) for the products of a sublayer, in the order in which they are computed,
@@ -266,6 +298,11 @@ void ForEachProduct(Sublayer& sublayer, const Visit& visit) {
     visit(recurrent->in, 1);
     if (recurrent->steps.cols > 0) visit(recurrent->steps, 1);
     visit(recurrent->output, 1);
+    return;
+  }
+  if (auto* input = std::get_if<LayerInputSpec>(&sublayer.body)) {
+    visit(input->gate, 1);
+    visit(input->projection, 1);
     return;
   }
   auto* experts = std::get_if<ExpertsSpec>(&sublayer.body);

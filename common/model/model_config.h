@@ -29,6 +29,24 @@ struct WeightQuantization {
   bool fp4 = false;        // values are those of MXFP4: backend::QuantizedHostMatrix
 };
 
+// Embeddings of tokens for single layers beside that of the model, `width` columns for each:
+//   scale * (norm(projection_scale * projection(x)) + embedding_scale * embedding[token])
+// x is the model's embedding, as it enters the first layer; each layer's columns are normed apart.
+struct LayerInputsSpec {
+  int width = 0;  // 0: layers have none
+  int layers = 0;
+  int64_t vocab_size = 0;
+  TensorName embedding = {};  // [vocab_size, columns()]
+  float embedding_scale = 1;
+  ProductSpec projection = {};  // [columns(), d]
+  float projection_scale = 1;
+  NormSpec norm = {};  // [width]
+  float scale = 1;
+
+  int64_t columns() const { return int64_t{layers} * width; }
+  explicit operator bool() const { return width > 0; }
+};
+
 struct ModelConfig {
   std::string architecture;  // e.g. "Qwen2ForCausalLM"
   int hidden_dim = 0;
@@ -48,6 +66,7 @@ struct ModelConfig {
   std::vector<double> long_inverse_frequencies;
   int original_positions = 0;
   std::vector<LayerSpec> layers;
+  LayerInputsSpec inputs = {};
   // Names in safetensors files: the embedding's module, and a prefix that all tensors but the LM
   // head's may have in place of "model.", or none.
   const char* embedding_module = "embed_tokens";

@@ -130,14 +130,15 @@ double VisiblePairs(double positions, double window) {
 }  // namespace
 
 int64_t ModelCosts::parameters() const {
-  int64_t sum = hidden_dim * vocab_size * (tied_embeddings ? 1 : 2) + hidden_dim;
+  int64_t sum = hidden_dim * vocab_size * (tied_embeddings ? 1 : 2) + hidden_dim +
+                input_table_elements + input_elements;
   for (const LayerCosts& layer : layers) sum += layer.matrix_elements() + layer.vector_elements;
   return sum;
 }
 
 int64_t ModelCosts::kv_elements() const {
   int64_t sum = 0;
-  for (const LayerCosts& layer : layers) sum += layer.kv_elements;
+  for (const LayerCosts& layer : layers) sum += layer.kv_of_another ? 0 : layer.kv_elements;
   return sum;
 }
 
@@ -149,9 +150,14 @@ ModelCosts CostsOf(const ModelConfig& config, int experts_on_host) {
   costs.max_positions = config.max_positions;
   costs.tied_embeddings = config.tied_embeddings;
   costs.weight_dtype = config.weight_dtype;
+  costs.input_table_elements = config.inputs.vocab_size * config.inputs.columns();
+  costs.input_elements = config.inputs.columns() * config.hidden_dim;
+  const size_t last_writing = LastWritingLayer(config.layers);
   for (size_t i = 0; i < config.layers.size(); ++i) {
     LayerCosts layer;
+    layer.last_token_only = i > last_writing;
     layer.experts_on_host = HasExpertsOnHost(config, i, experts_on_host);
+    if (config.layers[i].scale) ++layer.vector_elements;
     for (const SublayerSpec& sublayer : config.layers[i].sublayers) {
       const auto* attention = std::get_if<AttentionSpec>(&sublayer.body);
       const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body);
@@ -175,6 +181,7 @@ ModelCosts CostsOf(const ModelConfig& config, int experts_on_host) {
       if (attention == nullptr) continue;
       if (attention->sinks) layer.vector_elements += attention->query_heads;
       layer.kv_elements = 2 * attention->kv_width();
+      layer.kv_of_another = !attention->owns_kv();
       layer.pair_flops = 4 * attention->q_width();
       layer.window = attention->window;
       if (const LatentSpec& latent = attention->latent) {
@@ -251,7 +258,8 @@ StepBytes DecodeStepBytes(const ModelCosts& costs, const WeightFormat& format, D
   const double element = BytesPerElement(format, activation);
   const auto plain = static_cast<double>(SizeOf(activation));
   StepBytes bytes;
-  bytes.weights = static_cast<double>(costs.vocab_size * costs.hidden_dim) * plain;
+  bytes.weights =
+      static_cast<double>(costs.vocab_size * costs.hidden_dim + costs.input_elements) * plain;
   for (const LayerCosts& layer : costs.layers) {
     const auto always = static_cast<double>(layer.attention_elements + layer.ffn_elements);
     const double picked =
@@ -267,7 +275,8 @@ StepBytes DecodeStepBytes(const ModelCosts& costs, const WeightFormat& format, D
 }
 
 double DecodeStepFlops(const ModelCosts& costs, int batch, int64_t context) {
-  double token = 2.0 * static_cast<double>(costs.vocab_size * costs.hidden_dim);
+  double token =
+      2.0 * static_cast<double>(costs.vocab_size * costs.hidden_dim + costs.input_elements);
   for (const LayerCosts& layer : costs.layers) {
     const int64_t seen = layer.window > 0 ? std::min<int64_t>(context, layer.window) : context;
     token += TokenFlops(layer) + static_cast<double>(layer.pair_flops * seen);
@@ -276,12 +285,13 @@ double DecodeStepFlops(const ModelCosts& costs, int batch, int64_t context) {
 }
 
 double PrefillFlops(const ModelCosts& costs, int64_t tokens, int64_t cached) {
-  double flops = 2.0 * static_cast<double>(costs.vocab_size * costs.hidden_dim);
+  const auto all = static_cast<double>(tokens), computed = static_cast<double>(tokens - cached);
+  double flops = 2.0 * static_cast<double>(costs.vocab_size * costs.hidden_dim) +
+                 2.0 * static_cast<double>(costs.input_elements) * computed;
   for (const LayerCosts& layer : costs.layers) {
-    const double pairs = VisiblePairs(static_cast<double>(tokens), layer.window) -
-                         VisiblePairs(static_cast<double>(cached), layer.window);
-    flops += TokenFlops(layer) * static_cast<double>(tokens - cached) +
-             static_cast<double>(layer.pair_flops) * pairs;
+    const double rows = layer.last_token_only ? 1 : computed;
+    const double pairs = VisiblePairs(all, layer.window) - VisiblePairs(all - rows, layer.window);
+    flops += TokenFlops(layer) * rows + static_cast<double>(layer.pair_flops) * pairs;
   }
   return flops;
 }

@@ -26,7 +26,9 @@ struct LayerCosts {
   int experts_per_token = 0;
   bool experts_on_host = false;  // a GPU copies those that a step needs from the host's memory
   int64_t vector_elements = 0;   // norms and biases, float32
-  int64_t kv_elements = 0;       // per cached token; MLA: the latent and the rotated key
+  int64_t kv_elements = 0;       // read per cached token; MLA: the latent and the rotated key
+  bool kv_of_another = false;    // it stores none of them
+  bool last_token_only = false;  // of a prompt: behind the last layer that writes KV or a state
   int64_t pair_flops = 0;        // per query token and token that it sees, all heads
   int window = 0;                // 0: full attention
   // Of recurrent layers: the state of a sequence, float32, and operations of a token with it.
@@ -49,8 +51,12 @@ struct ModelCosts {
   backend::DType weight_dtype = backend::DType::kF32;  // kF32 where unknown
   std::vector<LayerCosts> layers;
 
-  int64_t parameters() const;  // a tied embedding counted once
-  int64_t kv_elements() const;
+  // Of LayerInputsSpec: the table, of which a token takes one row, and its projection.
+  int64_t input_table_elements = 0;
+  int64_t input_elements = 0;
+
+  int64_t parameters() const;   // a tied embedding counted once
+  int64_t kv_elements() const;  // stored
 };
 
 // experts_on_host: as LoadWeights'.
@@ -81,7 +87,8 @@ StepBytes DecodeStepBytes(const ModelCosts& costs, const WeightFormat& format,
 // Counts multiplications and additions separately.
 double DecodeStepFlops(const ModelCosts& costs, int batch, int64_t context);
 // Operations for a prompt of `tokens` tokens, the first `cached` of which are in the cache: matrix
-// multiplies, causal attention, and the LM head for the last token.
+// multiplies, causal attention, and, for the last token, the LM head and the layers behind the last
+// one that writes.
 double PrefillFlops(const ModelCosts& costs, int64_t tokens, int64_t cached = 0);
 
 // Bytes of a 16-bit or quantised matrix element, its share of scales and zero points included.

@@ -1,5 +1,7 @@
 #include "common/model/model_tensors.h"
 
+#include <algorithm>
+
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -49,6 +51,20 @@ std::string TensorNames::Outside(TensorName name) const {
 bool TensorNames::IsFused(int layer, const ProductSpec& product) const {
   if (gguf_ || !product.fused) return false;
   return !product.fused_by_rows || checkpoint_.Find(InLayer(layer, product.fused)) != nullptr;
+}
+
+bool TensorNames::IsOfSharedKv(const ModelConfig& config, int layer,
+                               absl::string_view tensor) const {
+  if (layer < 0 || layer >= static_cast<int>(config.layers.size())) return false;
+  const AttentionSpec* attention = config.layers[static_cast<size_t>(layer)].attention_or_null();
+  if (attention == nullptr || attention->owns_kv()) return false;
+  const AttentionSpec& source = config.layers[static_cast<size_t>(attention->kv_from)].attention();
+  const auto is = [&](TensorName name) {
+    return name && absl::StartsWith(tensor, absl::StrCat(InLayer(layer, name), "."));
+  };
+  return is(source.k_norm.name) ||
+         std::any_of(source.qkv.parts.begin() + 1, source.qkv.parts.end(),
+                     [&](const MatrixSpec& part) { return is(part.name); });
 }
 
 int TensorNames::LayerOf(absl::string_view tensor) const {

@@ -31,6 +31,9 @@ class TensorNames {
   bool Has(const MatrixSpec& part) const { return gguf_ || part.name; }
   // Whether the layer has the matrices of all experts in ProductSpec::fused.
   bool IsFused(int layer, const ProductSpec& product) const;
+  // Whether the tensor is of K or V in a layer that attends to those of another one: checkpoints
+  // may have them, and no reader wants them.
+  bool IsOfSharedKv(const ModelConfig& config, int layer, absl::string_view tensor) const;
 
  private:
   const Checkpoint& checkpoint_;

@@ -15,6 +15,7 @@ namespace {
 
 constexpr double kMaxTheta = 1e15;
 constexpr double kMaxFactor = 1e6;
+constexpr absl::string_view kProportional = "proportional";
 
 absl::StatusOr<std::optional<double>> RotatedShare(const JsonFields& fields,
                                                    const RopeRequest& request) {
@@ -76,7 +77,8 @@ absl::StatusOr<Parameters> FindParameters(const JsonFields& config, absl::string
 
 // The type of the scaling. Without a type it is "default", and the object must have nothing to
 // scale with.
-absl::StatusOr<std::string> TypeOf(const JsonFields& scaling, bool longrope) {
+absl::StatusOr<std::string> TypeOf(const JsonFields& scaling, const RopeRequest& request) {
+  const bool longrope = request.longrope;
   BATON_ASSIGN_OR_RETURN(const auto type, scaling.OptionalString("rope_type"));
   BATON_ASSIGN_OR_RETURN(const auto old_type, scaling.OptionalString("type"));
   const char* key = type ? "rope_type" : "type";
@@ -86,17 +88,31 @@ absl::StatusOr<std::string> TypeOf(const JsonFields& scaling, bool longrope) {
                            absl::StrCat("found ", json::Quoted(*type), " beside type ",
                                         json::Quoted(*old_type), ", expected one of both"));
   }
-  const char* expected = longrope ? "default or longrope" : "default, linear, llama3 or yarn";
+  const char* expected = longrope               ? "default or longrope"
+                         : request.proportional ? "default or proportional"
+                                                : "default, linear, llama3 or yarn";
   if (!type && !old_type && scaling.Has("factor")) {
     return scaling.Unsupported(
         "rope_type", absl::StrCat("found nothing beside factor ", scaling.Found("factor"),
                                   ", expected ", longrope ? "longrope" : "linear, llama3 or yarn"));
   }
-  if (found == "default") return found;
+  if (found == "default" || (request.proportional && found == kProportional)) return found;
   if (longrope && (found == "longrope" || found == "su" || found == "yarn")) return "longrope";
-  if (!longrope && (found == "linear" || found == "llama3" || found == "yarn")) return found;
+  if (!longrope && !request.proportional &&
+      (found == "linear" || found == "llama3" || found == "yarn"))
+    return found;
   return scaling.Unsupported(key,
                              absl::StrCat("found ", json::Quoted(found), ", expected ", expected));
+}
+
+// Of the pairs of a whole head, those that turn are the first ones.
+void TurnProportionally(const RopeRequest& request, double base, double factor,
+                        std::vector<double>* frequencies) {
+  const size_t turning = frequencies->size();
+  frequencies->assign(static_cast<size_t>(request.head_dim) / 2, 0);
+  for (size_t i = 0; i < turning; ++i) {
+    (*frequencies)[i] = std::pow(base, -2.0 * static_cast<double>(i) / request.head_dim) / factor;
+  }
 }
 
 absl::Status ScaleLinear(const JsonFields& scaling, std::vector<double>* frequencies) {
@@ -231,8 +247,18 @@ absl::Status ScaleLong(const JsonFields& config, const JsonFields& scaling,
 
 absl::Status Scale(const JsonFields& config, const JsonFields& scaling, double theta,
                    const RopeRequest& request, Rope* rope) {
-  BATON_ASSIGN_OR_RETURN(const std::string type, TypeOf(scaling, request.longrope));
+  BATON_ASSIGN_OR_RETURN(const std::string type, TypeOf(scaling, request));
   std::vector<double>* frequencies = &rope->spec.inverse_frequencies;
+  if (type == kProportional) {
+    BATON_ASSIGN_OR_RETURN(const double factor, scaling.RealOr("factor", 1e-6, kMaxFactor, 1));
+    TurnProportionally(request, theta, factor, frequencies);
+  } else if (request.proportional &&
+             frequencies->size() * 2 != static_cast<size_t>(request.head_dim)) {
+    return scaling.Unsupported(
+        "partial_rotary_factor",
+        absl::StrCat("found ", scaling.Found("partial_rotary_factor"), " with rope_type ", type,
+                     ", expected 1 or rope_type ", kProportional));
+  }
   if (type == "linear") BATON_RETURN_IF_ERROR(ScaleLinear(scaling, frequencies));
   if (type == "llama3") {
     BATON_RETURN_IF_ERROR(ScaleLlama3(config, scaling, request.max_positions, frequencies));
@@ -268,11 +294,13 @@ absl::StatusOr<Rope> ReadRope(const JsonFields& config, const RopeRequest& reque
     BATON_ASSIGN_OR_RETURN(theta, config.OptionalReal(key, 1, kMaxTheta));
   }
   const double base = theta.value_or(request.default_theta);
-  const int dims = static_cast<int>(request.head_dim * share.value_or(request.default_share));
+  const double default_share = request.proportional && scaling ? 1 : request.default_share;
+  int dims = static_cast<int>(request.head_dim * share.value_or(default_share));
+  if (request.proportional) dims -= dims % 2;
   if (dims < 2 || dims % 2 != 0) {
     return config.Invalid(
         "partial_rotary_factor",
-        absl::StrCat("found ", share.value_or(request.default_share), " of ", request.head_dim,
+        absl::StrCat("found ", share.value_or(default_share), " of ", request.head_dim,
                      " dimensions, expected an even number of them"));
   }
   Rope rope;
@@ -281,6 +309,7 @@ absl::StatusOr<Rope> ReadRope(const JsonFields& config, const RopeRequest& reque
   for (size_t i = 0; i < frequencies.size(); ++i) {
     frequencies[i] = std::pow(base, -2.0 * static_cast<double>(i) / dims);
   }
+  if (request.proportional && !scaling) TurnProportionally(request, base, 1, &frequencies);
   if (scaling && (request.scales || parameters.by_layer_type)) {
     BATON_RETURN_IF_ERROR(Scale(config, *scaling, base, request, &rope));
   }

@@ -31,6 +31,9 @@ struct RopeRequest {
   bool mrope = false;        // mrope_section is read, which changes nothing for texts
   bool longrope = false;     // type longrope and its old names, and no other
   bool query_scale = false;  // llama_4_scaling_beta of yarn: RopeSpec::query_beta
+  // Type proportional, which is what a config without parameters has: all of a head is pairs, of
+  // which the first partial_rotary_factor turn, by the frequencies of a head that turns as a whole.
+  bool proportional = false;
 };
 
 struct Rope {
@@ -44,9 +47,9 @@ struct Rope {
 };
 
 // Reads rope_scaling (old) or rope_parameters (new): "default", "linear", "llama3" or "yarn"
-// (arXiv 2309.00071), and longrope (arXiv 2402.13753) where it is asked for. UNIMPLEMENTED, naming
-// it, for another type, and for a key that the type does not read. INVALID_ARGUMENT for two
-// spellings that differ.
+// (arXiv 2309.00071), longrope (arXiv 2402.13753) and proportional where they are asked for.
+// UNIMPLEMENTED, naming it, for another type, and for a key that the type does not read.
+// INVALID_ARGUMENT for two spellings that differ.
 absl::StatusOr<Rope> ReadRope(const JsonFields& config, const RopeRequest& request);
 
 }  // namespace baton::model

@@ -62,6 +62,7 @@ void DecoderTransformer::WriteKv(int layer, const AttentionSpec& spec,
   const Tensor qkv = qkv_.View(rows.count, spec.qkv.rows());
   Project(normed, weights.qkv, qkv);
   const bool by_head = !spec.norms_all_heads();
+  BATON_CHECK(by_head || (spec.owns_kv() && !spec.v_is_k));
   if (!by_head) {
     // In place: q's columns, then k's behind them.
     Tensor part = qkv;
@@ -83,7 +84,10 @@ void DecoderTransformer::WriteKv(int layer, const AttentionSpec& spec,
        .k_norm = by_head ? weights.k_norm.get() : nullptr,
        .norm_eps = config_.norm_eps,
        .rope = spec.rope == kNoRope ? nullptr : ropes_[static_cast<size_t>(spec.rope)].get(),
-       .q_out = rows.q});
+       .q_out = rows.q,
+       .v_is_k = spec.v_is_k,
+       .norm_v = spec.norm_v,
+       .q_only = !spec.owns_kv()});
 }
 
 void DecoderTransformer::WriteLatentKv(int layer, const AttentionSpec& spec,
@@ -252,6 +256,39 @@ void DecoderTransformer::FeedForward(const MlpSpec& spec, const MlpWeights& weig
     backend_.GateOutput({.x = gated, .gate = gate});
   }
   Project(gated, weights.down, delta_.View(rows.count, config_.hidden_dim));
+}
+
+void DecoderTransformer::EmbedInputs(const Rows& rows) {
+  const LayerInputsSpec& spec = config_.inputs;
+  const LayerInputsWeights& weights = weights_.inputs;
+  backend_.Embed(*rows.batch, weights.embedding.table, spec.embedding_scale, rows.inputs);
+  // The residual in the activations' type.
+  const Tensor x = AddAndNorm(rows, {}, nullptr);
+  const Tensor projected = qkv_.View(rows.count, spec.columns());
+  Project(x, weights.projection, projected);
+  const auto by_layer = [&](Tensor tensor) {
+    tensor.rows *= spec.layers;
+    tensor.cols = tensor.row_stride = spec.width;
+    return tensor;
+  };
+  const Tensor inputs = by_layer(rows.inputs);
+  backend_.Norm({.residual = inputs,
+                 .delta = by_layer(projected),
+                 .delta_scale = spec.projection_scale,
+                 .delta_weight = weights.norm.get(),
+                 .eps = config_.norm_eps,
+                 .out = inputs});
+  backend_.ScaleLogits(rows.inputs, spec.scale, 0);
+}
+
+void DecoderTransformer::UseInput(const LayerInputSpec& spec, const LayerInputWeights& weights,
+                                  const Tensor& normed, const Rows& rows) {
+  const Tensor gate = qkv_.View(rows.count, spec.width);
+  Project(normed, weights.gate, gate);
+  const Tensor gated = attended_.View(rows.count, spec.width);
+  backend_.GateBy(gate, Columns(rows.inputs, spec.first_column, spec.width), spec.activation,
+                  gated);
+  Project(gated, weights.projection, delta_.View(rows.count, config_.hidden_dim));
 }
 
 void DecoderTransformer::MixExperts(const ExpertsSpec& spec, const ExpertsWeights& weights,

@@ -18,20 +18,6 @@ namespace baton::model {
 
 using backend::Tensor;
 
-namespace {
-
-// The last layer that leaves KV or a state; those behind it may have MLPs alone.
-size_t LastMixer(const std::vector<LayerSpec>& layers) {
-  for (size_t layer = layers.size(); layer-- > 0;) {
-    if (layers[layer].attention_or_null() != nullptr || layers[layer].recurrence() != nullptr) {
-      return layer;
-    }
-  }
-  return layers.size();
-}
-
-}  // namespace
-
 absl::Status DecoderTransformer::Load(const Checkpoint& checkpoint) {
   BATON_ASSIGN_OR_RETURN(weights_, LoadWeights(checkpoint, config_, options_.progress, backend_,
                                                options_.experts_on_host));
@@ -80,6 +66,10 @@ void DecoderTransformer::TuneProducts() {
           add(normed, of.steps, steps_.View(rows, recurrent->steps.rows()));
         }
         add(attended_.View(rows, recurrent->width()), of.output, delta);
+      } else if (const auto* input = std::get_if<LayerInputSpec>(&spec.body)) {
+        const auto& of = std::get<LayerInputWeights>(weights.body);
+        add(normed, of.gate, qkv_.View(rows, input->width));
+        add(attended_.View(rows, input->width), of.projection, delta);
       } else if (const auto* mlp = std::get_if<MlpSpec>(&spec.body)) {
         add_mlp(*mlp, std::get<MlpWeights>(weights.body));
       } else if (const auto& experts = std::get<ExpertsSpec>(spec.body);
@@ -91,6 +81,9 @@ void DecoderTransformer::TuneProducts() {
         add_mlp(experts.shared, of.shared);
       }
     }
+  }
+  if (config_.inputs) {
+    add(normed, weights_.inputs.projection, qkv_.View(rows, config_.inputs.columns()));
   }
   const int64_t logit_rows = std::min(options_.max_logit_rows, options_.max_batch_tokens);
   Tensor logits = logits_.View(logit_rows, LogitStride(config_.vocab_size));
@@ -113,6 +106,7 @@ absl::Status DecoderTransformer::AllocateWorkspaces() {
       {&convolved_, &shapes.convolved},
       {&steps_, &shapes.steps},
       {&recurred_, &shapes.recurred},
+      {&inputs_, &shapes.inputs},
       {&delta_, &shapes.delta},
       {&gate_up_, &shapes.gate_up},
       {&gated_, &shapes.gated},
@@ -121,6 +115,7 @@ absl::Status DecoderTransformer::AllocateWorkspaces() {
       {&expert_results_, &shapes.expert_results},
       {&logit_residual_, &shapes.logit_residual},
       {&logit_q_, &shapes.logit_q},
+      {&logit_inputs_, &shapes.logit_inputs},
       {&logits_, &shapes.logits},
   };
   for (const auto& [workspace, shape] : all) {
@@ -165,11 +160,18 @@ DecoderTransformer::Rows DecoderTransformer::KeepLogitRows(const backend::Ragged
   Rows kept = {.batch = logit_rows_.get(),
                .count = count,
                .residual = logit_residual_.View(count, all.residual.cols),
-               .q = {}};
-  backend_.GatherLogitRows(*all.batch, all.residual, kept.residual);
-  if (all.q.data == nullptr) return kept;
-  kept.q = logit_q_.View(count, all.q.cols);
-  backend_.GatherLogitRows(*all.batch, all.q, kept.q);
+               .q = {},
+               .inputs = {}};
+  const auto gather = [&](const Tensor& from, const Workspace& to) {
+    Tensor gathered;
+    if (from.data == nullptr) return gathered;
+    gathered = to.View(count, from.cols);
+    backend_.GatherLogitRows(*all.batch, from, gathered);
+    return gathered;
+  };
+  gather(all.residual, logit_residual_);
+  kept.q = gather(all.q, logit_q_);
+  kept.inputs = gather(all.inputs, logit_inputs_);
   return kept;
 }
 
@@ -190,17 +192,58 @@ int64_t DecoderTransformer::Upload(const backend::RaggedBatch& batch, bool may_r
   return static_cast<int64_t>(batch.tokens.size());
 }
 
+namespace {
+
+// A pool as the layers see it that differ in their heads.
+class KvPools {
+ public:
+  explicit KvPools(const backend::KvPool& pool) : pool_(pool) {
+    for (size_t chunk = 0; chunk < pool.heads.size(); ++chunk) {
+      const backend::KvHeads& heads = pool.heads[chunk];
+      if (heads.kv_heads == 0) continue;
+      chunks_.push_back(static_cast<int>(chunk));
+      const auto found = std::find(kinds_.begin(), kinds_.end(), heads);
+      kind_of_.push_back(static_cast<size_t>(found - kinds_.begin()));
+      if (found != kinds_.end()) continue;
+      kinds_.push_back(heads);
+      pools_.push_back(pool.WithHeads(heads));
+    }
+  }
+  const backend::KvPool& Of(int layer) const {
+    return kind_of_.empty() ? pool_ : pools_[kind_of_[static_cast<size_t>(layer)]];
+  }
+  // By which operations know the layer.
+  int ChunkOf(int layer) const {
+    return chunks_.empty() ? layer : chunks_[static_cast<size_t>(layer)];
+  }
+
+ private:
+  const backend::KvPool& pool_;
+  std::vector<int> chunks_;  // the first of each layer
+  std::vector<backend::KvHeads> kinds_;
+  std::vector<backend::KvPool> pools_;  // by kind
+  std::vector<size_t> kind_of_;         // by layer
+};
+
+}  // namespace
+
 void DecoderTransformer::Enqueue(const backend::RaggedBatch& batch, const backend::KvPool& pool,
                                  int64_t count, bool many, LayerObserver* observer) {
   const int64_t d = config_.hidden_dim;
-  Rows rows = {
-      .batch = all_rows_.get(), .count = count, .residual = residual_.View(count, d), .q = {}};
-  if (weights_.embedding_memory != nullptr) {
-    backend_.Embed(*rows.batch, weights_.embedding, config_.embedding_scale, rows.residual);
+  Rows rows = {.batch = all_rows_.get(),
+               .count = count,
+               .residual = residual_.View(count, d),
+               .q = {},
+               .inputs = inputs_.View(count, config_.inputs.columns())};
+  if (weights_.embedding.memory != nullptr) {
+    backend_.Embed(*rows.batch, weights_.embedding.table, config_.embedding_scale, rows.residual);
   } else {
     backend_.EmbedPacked(*rows.batch, *weights_.lm_head, config_.embedding_scale, rows.residual);
   }
-  const size_t last_mixer = LastMixer(config_.layers);
+  if (config_.inputs) EmbedInputs(rows);
+  const size_t last_writing = LastWritingLayer(config_.layers);
+  const KvPools pools(pool);
+  std::vector<int> kv_layers(config_.layers.size());  // where each layer's KV is
   int kv_layer = 0, state_layer = 0;
   Pending pending;
   for (size_t layer = 0; layer < config_.layers.size(); ++layer) {
@@ -220,8 +263,12 @@ void DecoderTransformer::Enqueue(const backend::RaggedBatch& batch, const backen
         MixExperts(*experts, std::get<ExpertsWeights>(of.body), normed, rows);
         continue;
       }
-      // Behind the last KV or state, only the logit rows are used.
-      const bool last = layer == last_mixer;
+      if (const auto* input = std::get_if<LayerInputSpec>(&sublayer.body)) {
+        UseInput(*input, std::get<LayerInputWeights>(of.body), normed, rows);
+        continue;
+      }
+      // Behind the last layer that writes, only the logit rows are used.
+      const bool last = layer == last_writing;
       if (const auto* recurrent = std::get_if<RecurrentSpec>(&sublayer.body)) {
         Recur(state_layer, *recurrent, std::get<RecurrentWeights>(of.body), normed, rows, pool);
         if (observer != nullptr) observer->OnStateWritten(state_layer, backend_.RecordEvent());
@@ -235,20 +282,29 @@ void DecoderTransformer::Enqueue(const backend::RaggedBatch& batch, const backen
       }
       const auto& attention = std::get<AttentionSpec>(sublayer.body);
       const auto& attention_weights = std::get<AttentionWeights>(of.body);
+      const int source =
+          attention.owns_kv() ? kv_layer++ : kv_layers[static_cast<size_t>(attention.kv_from)];
+      kv_layers[layer] = source;
+      const backend::KvPool& of_layer = pools.Of(source);
       rows.q = q_.View(rows.count, attention.q_width());
-      WriteKv(kv_layer, attention, attention_weights, normed, rows, pool);
-      if (observer != nullptr) observer->OnLayerWritten(kv_layer, backend_.RecordEvent());
+      const int chunk = pools.ChunkOf(source);
+      WriteKv(chunk, attention, attention_weights, normed, rows, of_layer);
+      if (observer != nullptr && attention.owns_kv()) {
+        observer->OnLayerWritten(source, backend_.RecordEvent());
+      }
       if (last && batch.logit_rows.empty()) return;
       // A gate is a column of the products of all rows.
       if (last && !many && !attention.gated) rows = KeepLogitRows(batch, rows);
-      Attend(kv_layer, attention, attention_weights, rows, pool);
-      ++kv_layer;
+      Attend(chunk, attention, attention_weights, rows, of_layer);
       rows.q = {};
       if (last && !many && attention.gated) {
         Add(rows, std::exchange(pending, {}));
         rows = KeepLogitRows(batch, rows);
       }
     }
+    if (!spec.scale) continue;
+    Add(rows, std::exchange(pending, {}));
+    backend_.ScaleLogits(rows.residual, weights.scale, 0);
   }
   AddAndNorm(rows, pending, weights_.final_norm.get());
   if (!many) LogitsOfNormed(0, rows.count);

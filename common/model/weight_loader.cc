@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/backend/quantized.h"
@@ -14,11 +13,8 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/base/usable_cores.h"
-#include "common/gguf/documents.h"
-#include "common/json/json.h"
 #include "common/model/gguf_blocks.h"
 #include "common/model/gguf_tensors.h"
-#include "common/model/model_tensors.h"
 
 namespace baton::model {
 namespace {
@@ -29,16 +25,6 @@ using backend::DType;
 using backend::HostMatrix;
 using backend::PackedMatrix;
 using backend::QuantizedHostMatrix;
-
-// Tensors that nothing reads; `first` by name, as no message depends on an order in memory.
-struct LeftOut {
-  int count = 0;
-  std::string first;
-
-  void Add(const std::string& name) {
-    if (count++ == 0 || name < first) first = name;
-  }
-};
 
 absl::Status WrongDType(const StoredTensor& stored, absl::string_view expected) {
   return absl::UnimplementedError(absl::StrCat(stored.file->path(), ": ", stored.entry->name,
@@ -386,9 +372,14 @@ absl::StatusOr<std::unique_ptr<Buffer>> WeightLoader::Vector(absl::Span<const Pa
 }
 
 absl::StatusOr<std::unique_ptr<Buffer>> WeightLoader::FiniteVector(const Part& part) {
-  BATON_ASSIGN_OR_RETURN(const std::vector<float> values, Floats({part}));
-  BATON_RETURN_IF_ERROR(CheckFinite(part, values));
+  BATON_ASSIGN_OR_RETURN(const std::vector<float> values, FiniteFloats(part));
   return ToDevice(values);
+}
+
+absl::StatusOr<std::vector<float>> WeightLoader::FiniteFloats(const Part& part) {
+  BATON_ASSIGN_OR_RETURN(std::vector<float> values, Floats({part}));
+  BATON_RETURN_IF_ERROR(CheckFinite(part, values));
+  return values;
 }
 
 absl::StatusOr<std::vector<float>> WeightLoader::Norm(const std::string& name,
@@ -408,8 +399,8 @@ absl::StatusOr<std::unique_ptr<Buffer>> WeightLoader::ToDevice(absl::Span<const 
 }
 
 // Loads it as the file has it, unless it is in blocks: no value is lost, and no memory.
-absl::Status WeightLoader::Embedding(const std::string& name, int64_t rows, int64_t cols,
-                                     Weights* weights, double* longest_row) {
+absl::StatusOr<EmbeddingWeights> WeightLoader::Embedding(const std::string& name, int64_t rows,
+                                                         int64_t cols, double* longest_row) {
   BATON_ASSIGN_OR_RETURN(const TakenMatrix taken,
                          Take(name, {static_cast<uint64_t>(rows), static_cast<uint64_t>(cols)},
                               backend_.activation_dtype()));
@@ -417,47 +408,13 @@ absl::Status WeightLoader::Embedding(const std::string& name, int64_t rows, int6
   const size_t size_bytes = static_cast<size_t>(rows * cols) * backend::SizeOf(matrix.dtype);
   auto memory = backend_.Allocate(size_bytes);
   if (!memory.ok()) return Annotate(memory.status(), name);
-  weights->embedding_memory = *std::move(memory);
-  weights->embedding = {weights->embedding_memory->data(), matrix.dtype, rows, cols, cols};
-  backend_.CopyToDevice(weights->embedding.data, matrix.data, size_bytes);
+  EmbeddingWeights weights;
+  weights.memory = *std::move(memory);
+  weights.table = {weights.memory->data(), matrix.dtype, rows, cols, cols};
+  backend_.CopyToDevice(weights.table.data, matrix.data, size_bytes);
   if (longest_row != nullptr) *longest_row = LongestRow(matrix, threads());
   Report(taken.file_bytes);
-  return absl::OkStatus();
-}
-
-absl::Status WeightLoader::CheckLeftOver(const ModelConfig& config) const {
-  const TensorNames names(config, checkpoint_);
-  const int layers = static_cast<int>(config.layers.size());
-  LeftOut unknown, for_speculation;
-  for (const auto& [name, stored] : checkpoint_.tensors()) {
-    if (taken_.contains(name)) continue;
-    if (absl::EndsWith(name, "rotary_emb.inv_freq")) continue;  // follows from the config
-    // Read with the config.
-    if (name == gguf::kRopeFactorsName) continue;
-    if (config.original_positions > 0 && absl::StartsWith(name, "rope_factors_")) continue;
-    if (config.tied_embeddings && name == absl::StrCat(names.own_lm_head(), ".weight")) continue;
-    if (IsZeroBias(checkpoint_, name)) continue;
-    const int layer = names.LayerOf(name);
-    if (layer >= 0 && layer < layers &&
-        (absl::EndsWith(name, ".bias") || absl::EndsWith(name, "norm.weight"))) {
-      return absl::UnimplementedError(
-          absl::StrCat(stored.file->path(), ": found ", json::Quoted(name),
-                       ", expected no such tensor in ", config.architecture));
-    }
-    // Multi-token prediction, as "mtp." or in layers behind the last one.
-    (layer >= layers || absl::StartsWith(name, "mtp.") ? for_speculation : unknown).Add(name);
-  }
-  if (for_speculation.count > 0) {
-    BATON_LOG(Info) << checkpoint_.path() << ": left out " << for_speculation.count
-                    << " tensors of layers for speculation (multi-token prediction), e.g. "
-                    << json::Quoted(for_speculation.first) << ": no answer depends on them";
-  }
-  if (unknown.count > 0) {
-    BATON_LOG(Warning) << checkpoint_.path() << ": left out " << unknown.count << " tensors that "
-                       << config.architecture << " does not have, e.g. "
-                       << json::Quoted(unknown.first);
-  }
-  return absl::OkStatus();
+  return weights;
 }
 
 void WeightLoader::LogLoss() const {

@@ -110,15 +110,16 @@ class WeightLoader {
   absl::StatusOr<std::unique_ptr<backend::Buffer>> Vector(absl::Span<const Part> parts);
   // INVALID_ARGUMENT for a value that is not finite.
   absl::StatusOr<std::unique_ptr<backend::Buffer>> FiniteVector(const Part& part);
+  absl::StatusOr<std::vector<float>> FiniteFloats(const Part& part);
   // The weight of a norm, as it is multiplied with.
   absl::StatusOr<std::vector<float>> Norm(const std::string& name, const NormSpec& norm);
   absl::StatusOr<std::unique_ptr<backend::Buffer>> ToDevice(absl::Span<const float> values);
   // longest_row: becomes the length of the longest, unless it is null.
-  absl::Status Embedding(const std::string& name, int64_t rows, int64_t cols, Weights* weights,
-                         double* longest_row);
+  absl::StatusOr<EmbeddingWeights> Embedding(const std::string& name, int64_t rows, int64_t cols,
+                                             double* longest_row);
 
-  // After the last tensor: what is left over, and what was lost.
-  absl::Status CheckLeftOver(const ModelConfig& config) const;
+  // After the last tensor: the names of all that were read, and what was lost.
+  const absl::flat_hash_set<std::string>& taken() const { return taken_; }
   void LogLoss() const;
 
  private:

@@ -13,6 +13,7 @@
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/model/device_memory.h"
+#include "common/model/left_over_tensors.h"
 #include "common/model/model_tensors.h"
 #include "common/model/weight_loader.h"
 
@@ -46,6 +47,8 @@ class LayerLoader {
         BATON_ASSIGN_OR_RETURN(loaded.body, Recurrent(*recurrent));
       } else if (const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body)) {
         BATON_ASSIGN_OR_RETURN(loaded.body, Experts(*experts, norm_before.host));
+      } else if (const auto* input = std::get_if<LayerInputSpec>(&sublayer.body)) {
+        BATON_ASSIGN_OR_RETURN(loaded.body, Input(*input));
       } else {
         BATON_ASSIGN_OR_RETURN(loaded.body,
                                Mlp(std::get<MlpSpec>(sublayer.body), norm_before.host));
@@ -54,6 +57,14 @@ class LayerLoader {
       residual_length_ += NormedLength(norm_after.host);
       loaded.norm_before = std::move(norm_before.device);
       loaded.norm_after = std::move(norm_after.device);
+    }
+    if (spec.scale) {
+      const std::string name = names_.InLayer(layer_, spec.scale);
+      BATON_ASSIGN_OR_RETURN(
+          const std::vector<float> scale,
+          loader_.FiniteFloats({names_.gguf() ? absl::StrCat(name, ".weight") : name, 1}));
+      weights.scale = scale.front();
+      residual_length_ *= std::fabs(weights.scale);
     }
     return weights;
   }
@@ -127,6 +138,13 @@ class LayerLoader {
                                        spec.query_heads};
       BATON_ASSIGN_OR_RETURN(weights.sinks, loader_.Vector({part}));
     }
+    return weights;
+  }
+
+  absl::StatusOr<LayerInputWeights> Input(const LayerInputSpec& spec) {
+    LayerInputWeights weights;
+    BATON_ASSIGN_OR_RETURN(weights.gate, Product(spec.gate));
+    BATON_ASSIGN_OR_RETURN(weights.projection, Product(spec.projection));
     return weights;
   }
 
@@ -337,6 +355,30 @@ std::optional<DType> EmbeddingDType(const Checkpoint& checkpoint, const ModelCon
   return embedding->entry->weight_dtype.value_or(DType::kF32);
 }
 
+namespace {
+
+absl::StatusOr<LayerInputsWeights> LoadInputs(const LayerInputsSpec& spec, const TensorNames& names,
+                                              WeightLoader& loader) {
+  LayerInputsWeights weights;
+  if (!spec) return weights;
+  const auto name_of = [&](TensorName name) {
+    return absl::StrCat(names.Outside(name), ".weight");
+  };
+  BATON_ASSIGN_OR_RETURN(weights.embedding,
+                         loader.Embedding(name_of(spec.embedding), spec.vocab_size, spec.columns(),
+                                          /*longest_row=*/nullptr));
+  BATON_ASSIGN_OR_RETURN(
+      weights.projection.matrix,
+      loader.UnroundedMatrix({{name_of(spec.projection.parts[0].name), spec.columns()}},
+                             spec.projection.cols, spec.projection.quantized));
+  BATON_ASSIGN_OR_RETURN(const std::vector<float> norm,
+                         loader.Norm(name_of(spec.norm.name), spec.norm));
+  BATON_ASSIGN_OR_RETURN(weights.norm, loader.ToDevice(norm));
+  return weights;
+}
+
+}  // namespace
+
 absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config,
                                     const std::function<void(double)>& progress,
                                     backend::Backend& backend, int experts_on_host) {
@@ -352,11 +394,12 @@ absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelCon
   Weights weights;
   double residual_length = std::numeric_limits<double>::infinity();
   if (!shared) {
-    BATON_RETURN_IF_ERROR(loader.Embedding(embedding_name, config.vocab_size, config.hidden_dim,
-                                           &weights,
-                                           loader.needs_range() ? &residual_length : nullptr));
+    BATON_ASSIGN_OR_RETURN(weights.embedding,
+                           loader.Embedding(embedding_name, config.vocab_size, config.hidden_dim,
+                                            loader.needs_range() ? &residual_length : nullptr));
     residual_length *= std::fabs(config.embedding_scale);
   }
+  BATON_ASSIGN_OR_RETURN(weights.inputs, LoadInputs(config.inputs, names, loader));
   for (size_t i = 0; i < config.layers.size(); ++i) {
     const bool on_host = HasExpertsOnHost(config, i, experts_on_host);
     LayerLoader layer(names, static_cast<int>(i), on_host, loader, &residual_length);
@@ -369,7 +412,7 @@ absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelCon
   BATON_ASSIGN_OR_RETURN(
       weights.lm_head, loader.LmHead({absl::StrCat(names.lm_head(), ".weight"), config.vocab_size},
                                      config.hidden_dim, config.lm_head_quantized));
-  BATON_RETURN_IF_ERROR(loader.CheckLeftOver(config));
+  BATON_RETURN_IF_ERROR(CheckLeftOver(checkpoint, config, loader.taken()));
   loader.LogLoss();
   if (progress) progress(1);
   return weights;

@@ -57,19 +57,36 @@ struct RecurrentWeights {
   std::unique_ptr<backend::Buffer> decay, step_bias, skip;  // [heads]; the decay is negative
   std::unique_ptr<backend::Buffer> norm;
 };
+struct LayerInputWeights {
+  ProductWeights gate, projection;
+};
 struct SublayerWeights {
   std::unique_ptr<backend::Buffer> norm_before, norm_after;  // [d]
   // As SublayerSpec::body.
-  std::variant<AttentionWeights, MlpWeights, ExpertsWeights, RecurrentWeights> body;
+  std::variant<AttentionWeights, MlpWeights, ExpertsWeights, RecurrentWeights, LayerInputWeights>
+      body;
 };
 struct LayerWeights {
   std::vector<SublayerWeights> sublayers;
+  float scale = 1;  // LayerSpec::scale
+};
+
+// An embedding as a table of rows.
+struct EmbeddingWeights {
+  std::unique_ptr<backend::Buffer> memory;
+  backend::Tensor table;
+};
+// Null without LayerInputsSpec.
+struct LayerInputsWeights {
+  EmbeddingWeights embedding;
+  ProductWeights projection;
+  std::unique_ptr<backend::Buffer> norm;
 };
 
 struct Weights {
-  // Null: the LM head is the embedding, too.
-  std::unique_ptr<backend::Buffer> embedding_memory;
-  backend::Tensor embedding;  // [vocabulary, d], of EmbeddingDType
+  // Null: the LM head is the embedding, too. [vocabulary, d], of EmbeddingDType.
+  EmbeddingWeights embedding;
+  LayerInputsWeights inputs;
   std::vector<LayerWeights> layers;
   std::unique_ptr<backend::Buffer> final_norm;     // [d]
   std::unique_ptr<backend::PackedMatrix> lm_head;  // [vocabulary, d]

@@ -31,16 +31,20 @@ absl::Span<const int32_t> Targets(const Chunk& chunk) {
 
 void PrefillJobs::LayerSender::OnLayerWritten(int layer,
                                               std::shared_ptr<const backend::Event> event) {
-  const int block_tokens = jobs_.loop_.engine.kv_layout().block_tokens;
+  const kv::KvLayout& layout = jobs_.loop_.engine.kv_layout();
+  const int block_tokens = layout.block_tokens;
+  const kv::KvLayout::Chunks parts = layout.ChunksOf(layer);
   for (const Chunk& chunk : jobs_.planned_) {
     if (!chunk.job->transfer) continue;
     const KvTransfer& transfer = *chunk.job->transfer;
-    const int needed = jobs_.loop_.engine.kv_layout().FirstNeededBlock(
-        layer, chunk.job->reusable_blocks(block_tokens), chunk.job->blocks.size());
+    const int needed = layout.FirstNeededBlock(
+        parts.first, chunk.job->reusable_blocks(block_tokens), chunk.job->blocks.size());
     const int begin = std::max({chunk.begin / block_tokens, transfer.first_block, needed});
     const int end = (chunk.end + block_tokens - 1) / block_tokens;
     if (begin >= end) continue;
-    transfer.sender->SendLayer(layer, begin, end - begin, transfer.pinned, event);
+    for (int part = parts.first; part < parts.end; ++part) {
+      transfer.sender->SendLayer(part, begin, end - begin, transfer.pinned, event);
+    }
   }
 }
 

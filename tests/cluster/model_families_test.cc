@@ -88,7 +88,8 @@ INSTANTIATE_TEST_SUITE_P(
                                          "tiny-olmoe", "tiny-gpt-oss-mxfp4", "tiny-deepseek-v2",
                                          "tiny-glm4-moe-lite", "tiny-lfm2", "tiny-qwen3.5",
                                          "tiny-qwen3.5-moe", "tiny-granite-hybrid",
-                                         "tiny-nemotron-h", "tiny-nemotron-h-moe"),
+                                         "tiny-nemotron-h", "tiny-nemotron-h-moe", "tiny-gemma4",
+                                         "tiny-gemma4-mm"),
                        ::testing::Values("grpc", "shm")),
     [](const auto& info) {
       std::string name = std::get<0>(info.param);

@@ -165,6 +165,9 @@ class CpuBackend final : public Backend {
     recurrence_.StateSpace(Cpu(batch), pool, args);
   }
   void GatedNorm(const GatedNormArgs& args) override { recurrence_.Norm(args); }
+  bool mixed_layers() const override { return true; }
+  void GateBy(const Tensor& gate, const Tensor& by, GatedActivation activation,
+              const Tensor& out) override;
   void GateOutput(const OutputGateArgs& args) override { recurrence_.Gate(args); }
   void Gate(const Tensor& gate_up, const GatedArgs& args, const Tensor& out) override;
   // PackedWeights keeps 16-bit values as they are and multiplies them in float32.
@@ -386,6 +389,18 @@ void CpuBackend::Gate(const Tensor& gate_up, const GatedArgs& args, const Tensor
     const float* gate = At<float>(gate_up, row);
     kernels_.gate(gate, gate + (parts - 1) * out.cols, static_cast<Activation>(args.activation),
                   args.scale, out.cols, ElementOf(out.dtype), RowOf(out, row));
+  });
+}
+
+void CpuBackend::GateBy(const Tensor& gate, const Tensor& by, GatedActivation activation,
+                        const Tensor& out) {
+  for (const Tensor* factor : {&gate, &by}) {
+    CheckF32(*factor);
+    CheckShape(*factor, out.rows, out.cols);
+  }
+  ForRows(pool_, out.rows, out.cols, [&](int64_t row) {
+    kernels_.gate(At<float>(gate, row), At<float>(by, row), static_cast<Activation>(activation), 1,
+                  out.cols, ElementOf(out.dtype), RowOf(out, row));
   });
 }
 

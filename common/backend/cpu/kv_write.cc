@@ -1,5 +1,6 @@
 #include "common/backend/cpu/kv_write.h"
 
+#include <array>
 #include <cstring>
 
 #include "common/backend/cpu/rows.h"
@@ -7,6 +8,13 @@
 
 namespace baton::backend {
 namespace {
+
+// The weight of a norm without one.
+constexpr auto kOnes = [] {
+  std::array<float, kMaxHeadDim> ones{};
+  ones.fill(1);
+  return ones;
+}();
 
 // A rotated part whose pairs are neighbours, with all first elements before all second ones.
 void SplitPairs(const float* from, int half, float* to) {
@@ -59,8 +67,9 @@ void KvWriter::Write(const CpuBatch& batch, const KvPool& kv, const RopeWriteArg
   BATON_CHECK_EQ(kv.latent_dim, 0);
   CheckF32(args.qkv);
   CheckF32(args.q_out);
+  const int64_t stored = args.q_only ? 0 : args.v_is_k ? 1 : 2;
   CheckShape(args.qkv, batch.rows(),
-             args.query_heads * (args.q_stride > 0 ? args.q_stride : d) + 2 * kv.kv_heads * d);
+             args.query_heads * (args.q_stride > 0 ? args.q_stride : d) + stored * kv.kv_heads * d);
   CheckShape(args.q_out, batch.rows(), args.query_heads * d);
   BATON_CHECK_LE(d, kMaxHeadDim);
   if (args.rope != nullptr) {
@@ -74,10 +83,13 @@ void KvWriter::WriteRow(const CpuBatch& batch, const KvPool& kv, const RopeWrite
   const auto* rope = static_cast<const CpuRopeTable*>(args.rope);
   const Slot slot = SlotOf(batch, kv, args.layer, row);
   const int64_t d = kv.head_dim;
+  const auto norm_head = [&](const float* from, const float* norm, float* to) {
+    kernels_.norm(
+        {.x = const_cast<float*>(from), .weight = norm, .eps = args.norm_eps, .n = d, .y = to});
+  };
   const auto turn = [&](const float* from, const float* norm, float* to) {
     if (norm != nullptr) {
-      kernels_.norm(
-          {.x = const_cast<float*>(from), .weight = norm, .eps = args.norm_eps, .n = d, .y = to});
+      norm_head(from, norm, to);
     } else {
       std::memcpy(to, from, static_cast<size_t>(d) * sizeof(float));
     }
@@ -93,13 +105,16 @@ void KvWriter::WriteRow(const CpuBatch& batch, const KvPool& kv, const RopeWrite
       kernels_.scale(to, rope->query_scale[static_cast<size_t>(slot.position)], 0, d);
     }
   }
+  if (args.q_only) return;
   alignas(64) float turned[kMaxHeadDim];
+  const float* v = args.v_is_k ? from : from + kv.kv_heads * d;
   for (int head = 0; head < kv.kv_heads; ++head, from += d) {
     turn(from, k_norm, turned);
     WriteHead(kv, slot, head, turned);
   }
-  for (int head = 0; head < kv.kv_heads; ++head, from += d) {
-    WriteHead(kv, slot, kv.kv_heads + head, from);
+  for (int head = 0; head < kv.kv_heads; ++head, v += d) {
+    if (args.norm_v) norm_head(v, kOnes.data(), turned);
+    WriteHead(kv, slot, kv.kv_heads + head, args.norm_v ? turned : v);
   }
 }
 

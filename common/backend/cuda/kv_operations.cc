@@ -13,6 +13,7 @@ namespace baton::backend::cuda {
 void EnqueueRopeWrite(const CudaBatch& batch, const KvPool& pool, const RopeWriteArgs& args,
                       Stream stream) {
   const KvPlace place = pool.PlaceOf(args.layer);
+  BATON_CHECK(!args.v_is_k && !args.norm_v && !args.q_only);
   const int64_t d = pool.head_dim, q_stride = args.q_stride > 0 ? args.q_stride : d;
   BATON_CHECK_EQ(pool.latent_dim, 0);
   BATON_CHECK(q_stride >= d && q_stride % 8 == 0) << q_stride;

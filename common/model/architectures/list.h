@@ -6,10 +6,10 @@
 
 namespace baton::model {
 
-extern const Architecture kDeepseekV2, kExaone4, kGemma2, kGemma3, kGlm4MoeLite, kGptOss, kGranite,
-    kGraniteHybrid, kLfm2, kLfm2Moe, kLlama, kMinistral3, kMistral, kMixtral, kOlmo2, kOlmo3,
-    kNemotronH, kOlmoe, kPhi3, kQwen2, kQwen3, kQwen35, kQwen35Moe, kQwen3Moe, kQwen3Next, kSeedOss,
-    kSmolLm3;
+extern const Architecture kDeepseekV2, kExaone4, kGemma2, kGemma3, kGemma4, kGlm4MoeLite, kGptOss,
+    kGranite, kGraniteHybrid, kLfm2, kLfm2Moe, kLlama, kMinistral3, kMistral, kMixtral, kOlmo2,
+    kOlmo3, kNemotronH, kOlmoe, kPhi3, kQwen2, kQwen3, kQwen35, kQwen35Moe, kQwen3Moe, kQwen3Next,
+    kSeedOss, kSmolLm3;
 
 }  // namespace baton::model
 

@@ -295,6 +295,94 @@ TEST(KvLayoutTest, RefusesWindowsThatDoNotFitTheLayers) {
   EXPECT_THAT(layout.Validate().message(), ::testing::HasSubstr("expected a layer without one"));
 }
 
+// Every `period`th layer, the last one too, sees all tokens and has other heads.
+KvLayout Mixed(int layers, int period, KvHeads windowed, KvHeads full, KvDtype dtype) {
+  KvLayout layout = Windowed(layers, period, 512);
+  layout.dtype = dtype;
+  std::vector<KvHeads> heads;
+  for (int layer = 0; layer < layers; ++layer) {
+    heads.push_back(layout.windows[static_cast<size_t>(layer)] == 0 ? full : windowed);
+  }
+  layout.SetHeads(heads);
+  return layout;
+}
+
+TEST(KvLayoutTest, LayersThatDifferHaveSeveralChunks) {
+  // Gemma 4 E2B, whose other 20 layers store nothing.
+  const KvLayout small = Mixed(15, 5, {1, 256}, {1, 512}, KvDtype::kBF16);
+  ASSERT_TRUE(small.Validate().ok()) << small.Validate();
+  EXPECT_EQ(small.layers, 12 + 2 * 3);
+  EXPECT_EQ(small.ChunkBytes(), 2 * 256 * 16 * 2);
+  EXPECT_EQ(small.Pages().layers_per_page, 6);
+  EXPECT_EQ(small.Shape().full_pages, 1);
+  EXPECT_EQ(small.Shape().window_pages, 2);
+  // Gemma 4 31B, where the layers with a window are the larger ones.
+  const KvLayout large = Mixed(60, 6, {16, 256}, {4, 512}, KvDtype::kBF16);
+  EXPECT_EQ(large.layers, 50 * 2 + 10);
+  EXPECT_EQ(large.ChunkBytes(), 2 * 4 * 512 * 16 * 2);
+  EXPECT_EQ(large.Pages().layers_per_page, 10);
+  EXPECT_EQ(large.Shape().window_pages, 10);
+}
+
+// For every type of KV: the chunks of a layer are neighbours in one page, in places of their own,
+// and its heads fit in them, with at most 2 % to spare.
+TEST(KvLayoutTest, ALayerLiesInItsChunks) {
+  for (const KvDtype dtype : kAllDtypes) {
+    for (const auto& [windowed, full] : {std::pair(KvHeads{1, 256}, KvHeads{1, 512}),
+                                         {{16, 256}, {4, 512}},
+                                         {{8, 256}, {2, 512}}}) {
+      const KvLayout layout = Mixed(30, 6, windowed, full, dtype);
+      ASSERT_TRUE(layout.Validate().ok()) << layout.Validate();
+      const KvPages pages = layout.Pages();
+      std::set<std::pair<int, int>> seen;
+      int end = 0;
+      for (int layer = 0; layer < 30; ++layer) {
+        const KvLayout::Chunks chunks = layout.ChunksOf(layer);
+        EXPECT_EQ(chunks.first, end);
+        end = chunks.end;
+        const KvPages::Place first = pages.places[static_cast<size_t>(chunks.first)];
+        EXPECT_EQ(first.table < pages.full_tables, (layer + 1) % 6 == 0);
+        for (int chunk = chunks.first; chunk < chunks.end; ++chunk) {
+          const KvPages::Place place = pages.places[static_cast<size_t>(chunk)];
+          EXPECT_EQ(place.table, first.table);
+          EXPECT_EQ(place.slot, first.slot + chunk - chunks.first);
+          EXPECT_LT(place.slot, pages.layers_per_page);
+          EXPECT_EQ(layout.window(chunk), (layer + 1) % 6 == 0 ? 0 : 512);
+          EXPECT_TRUE(seen.insert({place.table, place.slot}).second);
+        }
+        KvLayout alone = Qwen();
+        alone.dtype = dtype;
+        const KvHeads heads = (layer + 1) % 6 == 0 ? full : windowed;
+        alone.kv_heads = heads.kv_heads;
+        alone.head_dim = heads.head_dim;
+        const int64_t room = (chunks.end - chunks.first) * layout.ChunkBytes();
+        EXPECT_GE(room, alone.ChunkBytes());
+        EXPECT_LE(static_cast<double>(room), 1.02 * static_cast<double>(alone.ChunkBytes()));
+      }
+      EXPECT_EQ(end, layout.layers);
+    }
+  }
+}
+
+TEST(KvLayoutTest, RefusesHeadsThatDoNotFitTheChunks) {
+  const KvLayout layout = Mixed(10, 5, {1, 256}, {1, 512}, KvDtype::kBF16);
+  EXPECT_THAT(layout.ToString(), HasSubstr("12 chunks of 10 layers, with kv heads of 256 to 512"));
+  KvLayout other = layout;
+  other.layer_heads[3].kv_heads = 2;
+  EXPECT_NE(other.Fingerprint(), layout.Fingerprint());
+  EXPECT_EQ(ErrorField(other.Validate()), "kv_layout.windows") << "chunk 5 is layer 4's";
+  other.windows.clear();
+  EXPECT_EQ(ErrorField(other.Validate()), "kv_layout.layers");
+  other = layout;
+  other.layer_heads[0].head_dim = 4097;
+  EXPECT_EQ(ErrorField(other.Validate()), "kv_layout.layer_heads.head_dim");
+  other.layer_heads[0] = {0, 256};
+  EXPECT_EQ(ErrorField(other.Validate()), "kv_layout.layer_heads.kv_heads");
+  other = layout;
+  other.latent_dim = 128;
+  EXPECT_EQ(ErrorField(other.Validate()), "kv_layout.layer_heads");
+}
+
 // Qwen3.5-9B's shape: 8 layers of attention, 24 of the gated delta rule.
 KvLayout Recurrent(int recurrent_layers = 24) {
   KvLayout layout;

@@ -235,6 +235,161 @@ TEST(ArchitectureTest, TheTextPartOfAModelForImagesIsAModel) {
       HasSubstr("attn_thing: found 3, expected none"));
 }
 
+// Of 8 layers, "LLGLGLLG" by default.
+std::string Gemma4(const std::string& more, const std::string& pattern = "LLGLGLLG") {
+  std::string types;
+  for (const char letter : pattern) {
+    absl::StrAppend(&types, types.empty() ? "" : ", ",
+                    letter == 'L' ? R"("sliding_attention")" : R"("full_attention")");
+  }
+  return absl::StrCat(R"(, "head_dim": 16, "global_head_dim": 32, "sliding_window": 24,)",
+                      R"("vocab_size_per_layer_input": 320, "hidden_size_per_layer_input": 8,)",
+                      R"("layer_types": [)", types, "]", more);
+}
+
+TEST(ArchitectureTest, GemmaFourSharesKvOfTheLastLayerOfAKind) {
+  const auto model = Parse("Gemma4ForCausalLM", Gemma4(R"(, "num_kv_shared_layers": 3,
+      "use_double_wide_mlp": true, "final_logit_softcapping": 30.0)"));
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_THAT(Windows(*model), ElementsAre(24, 24, 0, 24, 0, 24, 24, 0));
+  std::vector<int> sources, dims, ffns;
+  for (const LayerSpec& layer : model->layers) {
+    const AttentionSpec& attention = layer.attention();
+    sources.push_back(attention.kv_from);
+    dims.push_back(attention.head_dim);
+    ffns.push_back(layer.mlp().ffn_dim);
+    EXPECT_EQ(attention.scale, 1);
+    EXPECT_EQ(attention.norm_v, attention.owns_kv());
+    EXPECT_EQ(attention.qkv.parts.size(), attention.owns_kv() ? 3 : 1);
+    EXPECT_EQ(static_cast<bool>(attention.k_norm), attention.owns_kv());
+    EXPECT_EQ(attention.output.cols, 4 * attention.head_dim);
+    EXPECT_TRUE(layer.scale);
+    ASSERT_THAT(layer.sublayers, SizeIs(3));
+  }
+  EXPECT_THAT(sources, ElementsAre(-1, -1, -1, -1, -1, 3, 3, 4));
+  EXPECT_THAT(dims, ElementsAre(16, 16, 32, 16, 32, 16, 16, 32));
+  EXPECT_THAT(ffns, ElementsAre(96, 96, 96, 96, 96, 192, 192, 192));
+  EXPECT_THAT(KvLayers(model->layers), SizeIs(5));
+  EXPECT_EQ(model->inputs.columns(), 64);
+  const auto& input = std::get<LayerInputSpec>(model->layers[5].sublayers[2].body);
+  EXPECT_EQ(input.first_column, 40);
+  EXPECT_FALSE(model->layers[0].sublayers[0].norm_after.less_one);
+}
+
+TEST(ArchitectureTest, GemmaFourTurnsAPartOfTheHeadInProportion) {
+  const auto model = Parse("Gemma4ForCausalLM", Gemma4(""));
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_THAT(Ropes(*model), ElementsAre(1, 1, 0, 1, 0, 1, 1, 0));
+  const std::vector<double>& full = model->ropes[0].inverse_frequencies;
+  ASSERT_THAT(full, SizeIs(16)) << "all pairs, of which a quarter turns";
+  EXPECT_DOUBLE_EQ(full[3], std::pow(1e6, -6.0 / 32));
+  for (size_t i = 4; i < 16; ++i) EXPECT_EQ(full[i], 0);
+  EXPECT_DOUBLE_EQ(model->ropes[1].inverse_frequencies[1], std::pow(1e4, -2.0 / 16));
+  const auto ropes = [](const std::string& full) {
+    return Parse(
+        "Gemma4ForCausalLM",
+        Gemma4(absl::StrCat(R"(, "rope_parameters": {"sliding_attention": {"rope_type":)",
+                            R"("default", "rope_theta": 100}, "full_attention": {)", full, "}}")));
+  };
+  const auto half = ropes(R"("rope_type": "proportional", "partial_rotary_factor": 0.5,
+      "rope_theta": 1000, "factor": 8)");
+  ASSERT_TRUE(half.ok()) << half.status();
+  EXPECT_DOUBLE_EQ(half->ropes[0].inverse_frequencies[7], std::pow(1000, -14.0 / 32) / 8);
+  EXPECT_EQ(half->ropes[0].inverse_frequencies[8], 0);
+  EXPECT_DOUBLE_EQ(half->ropes[1].inverse_frequencies[1], std::pow(100, -2.0 / 16));
+  // Without a share all of the head turns.
+  const auto whole = ropes(R"("rope_type": "proportional", "rope_theta": 1000)");
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_GT(whole->ropes[0].inverse_frequencies[15], 0);
+  for (const auto& [full, message] : {
+           std::pair(R"("rope_type": "default", "partial_rotary_factor": 0.5)",
+                     "partial_rotary_factor: found 0.5 with rope_type default, expected 1"),
+           {R"("rope_type": "yarn", "factor": 2)",
+            "found \"yarn\", expected default or proportional"},
+           {R"("rope_type": "proportional", "beta_fast": 2)", "beta_fast: found 2, expected none"},
+           {R"("rope_type": "proportional", "partial_rotary_factor": 0.01)",
+            "partial_rotary_factor"},
+           {R"("rope_type": "proportional", "factor": 0)", "factor"},
+       }) {
+    EXPECT_THAT(ropes(full).status().ToString(), HasSubstr(message));
+  }
+  // Other models have no such type.
+  EXPECT_THAT(Refusal("LlamaForCausalLM", R"(, "rope_scaling": {"rope_type": "proportional"})"),
+              HasSubstr("found \"proportional\", expected default, linear, llama3 or yarn"));
+}
+
+TEST(ArchitectureTest, GemmaFourHasHeadsByKindOfLayer) {
+  const std::string keys_are_values =
+      R"(, "attention_k_eq_v": true, "num_global_key_value_heads": 1)";
+  auto model = Parse("Gemma4ForCausalLM", Gemma4(keys_are_values));
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->layers[0].attention().kv_heads, 2);
+  EXPECT_FALSE(model->layers[0].attention().v_is_k);
+  EXPECT_EQ(model->layers[2].attention().kv_heads, 1);
+  EXPECT_TRUE(model->layers[2].attention().v_is_k);
+  EXPECT_EQ(model->layers[2].attention().qkv.rows(), (4 + 1) * 32);
+  // Without that, their number is the one of all layers.
+  model = Parse("Gemma4ForCausalLM", Gemma4(R"(, "num_global_key_value_heads": 1)"));
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->layers[2].attention().kv_heads, 2);
+  // As Transformers 5.24 saves it.
+  const auto saved = [](const std::string& layers) {
+    return Parse("Gemma4ForCausalLM",
+                 Gemma4(absl::StrCat(R"(, "per_layer_config": {)", layers, "}")));
+  };
+  model = saved(R"("2": {"head_dim": 48, "num_key_value_heads": 4}, "4": {"head_dim": 48,
+      "num_key_value_heads": 4}, "7": {"head_dim": 48, "num_key_value_heads": 4})");
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->layers[4].attention().head_dim, 48);
+  EXPECT_EQ(model->layers[4].attention().kv_heads, 4);
+  EXPECT_EQ(model->layers[3].attention().head_dim, 16);
+  EXPECT_THAT(saved(R"("2": {"head_dim": 48})").status().ToString(),
+              HasSubstr("per_layer_config: found other heads in layer 4 than"));
+  EXPECT_THAT(saved(R"("2": {"sliding_window": 48})").status().ToString(),
+              HasSubstr("sliding_window: found 48, expected head_dim"));
+  EXPECT_THAT(saved(R"("8": {"head_dim": 48})").status().ToString(),
+              HasSubstr("per_layer_config.8: found an object, expected the indices of layers"));
+}
+
+TEST(ArchitectureTest, GemmaFourRefusesWhatItWouldComputeWrongly) {
+  for (const auto& [more, message] : {
+           std::pair(R"(, "enable_moe_block": true)",
+                     "enable_moe_block: found true, expected false"),
+           {R"(, "use_bidirectional_attention": "all")", "found \"all\", expected \"vision\""},
+           {R"(, "num_kv_shared_layers": 8)", "num_kv_shared_layers"},
+           {R"(, "num_kv_shared_layers": -1)", "num_kv_shared_layers"},
+           {R"(, "num_kv_shared_layers": 7)",
+            "num_kv_shared_layers: found 7, expected a layer before them with full attention"},
+           {R"(, "num_global_key_value_heads": 0)", "num_global_key_value_heads"},
+           {R"(, "attention_k_eq_v": true, "num_global_key_value_heads": 3)",
+            "num_global_key_value_heads: found 3, expected a divisor of num_attention_heads (4)"},
+           {R"(, "global_head_dim": 33)", "global_head_dim: found 33, expected an even number"},
+           {R"(, "global_head_dim": 514)", "global_head_dim"},
+           {R"(, "vocab_size_per_layer_input": 300)",
+            "vocab_size_per_layer_input: found 300, expected at least vocab_size (320)"},
+           {R"(, "hidden_size_per_layer_input": -8)", "hidden_size_per_layer_input"},
+           {R"(, "rope_theta": 1000)", "rope_theta: found 1000, expected rope_parameters"},
+           {R"(, "sliding_window": 0)", "sliding_window"},
+           {R"(, "attn_thing": 1)", "attn_thing: found 1, expected none"},
+       }) {
+    // Of two members with one name the last one counts.
+    std::string base = Gemma4("");
+    const std::string key(absl::string_view(more).substr(2, std::string(more).find(':') - 2));
+    if (const size_t at = base.find(key); at != std::string::npos) {
+      base.erase(base.rfind(',', at), base.find(',', at) - base.rfind(',', at));
+    }
+    EXPECT_THAT(Refusal("Gemma4ForCausalLM", absl::StrCat(base, more)), HasSubstr(message)) << more;
+  }
+  EXPECT_THAT(Refusal("Gemma4ForCausalLM", Gemma4("", "LLGLGLLL")),
+              HasSubstr("layer_types[7]: found sliding_attention, expected full_attention"));
+  // The pattern without layer_types ends with a layer that sees all.
+  const auto model = Parse("Gemma4ForCausalLM", R"(, "vocab_size_per_layer_input": 320)");
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_THAT(Windows(*model), ElementsAre(512, 512, 512, 512, 512, 0, 512, 0));
+  EXPECT_EQ(model->layers[5].attention().head_dim, 512);
+  EXPECT_EQ(model->inputs.width, 256);
+}
+
 // What both have but sizes of experts, of whose names each has its own defaults.
 std::string Latents(const std::string& more) {
   return absl::StrCat(

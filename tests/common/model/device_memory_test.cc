@@ -128,7 +128,8 @@ TEST(DeviceMemoryTest, IsWhatLoadingTakes) {
                             "tiny-qwen3.5",         "tiny-qwen3.5-moe",
                             "tiny-lfm2-moe",        "tiny-qwen3-next",
                             "tiny-granite-hybrid",  "tiny-nemotron-h",
-                            "tiny-nemotron-h-moe"}) {
+                            "tiny-nemotron-h-moe",  "tiny-gemma4",
+                            "tiny-gemma4-mm"}) {
     for (const auto& [compute, load_bits, experts_on_host] :
          {std::tuple(Compute::kF32, 0, 0), {Compute::kBF16, 0, 1}, {Compute::kF32, 4, 2}}) {
       SCOPED_TRACE(std::string(shape) + (compute == Compute::kF32 ? " f32, " : " bf16, ") +

@@ -307,6 +307,49 @@ TEST(ModelCostsTest, LayersOfOneSublayer) {
   EXPECT_EQ(costs.attention, "GQA");
 }
 
+// Gemma 4 E2B: 15 of 35 layers store KV, which the others read again; each layer has an embedding.
+TEST(ModelCostsTest, SharedKvByHand) {
+  std::string types;
+  for (int i = 0; i < 35; ++i) {
+    absl::StrAppend(&types, i == 0 ? "" : ",",
+                    i % 5 == 4 ? R"("full_attention")" : R"("sliding_attention")");
+  }
+  const auto model = WithConfig(
+      absl::StrCat(
+          R"({"architectures": ["Gemma4ForCausalLM"], "hidden_size": 1536,)",
+          R"("intermediate_size": 6144, "num_hidden_layers": 35, "num_attention_heads": 8,)",
+          R"("num_key_value_heads": 1, "head_dim": 256, "global_head_dim": 512,)",
+          R"("num_kv_shared_layers": 20, "use_double_wide_mlp": true,)",
+          R"("hidden_size_per_layer_input": 256, "sliding_window": 512,)",
+          R"("final_logit_softcapping": 30.0, "layer_types": [)", types, "]}"),
+      [](const JsonFields& fields) { return ParseConfig(fields); });
+  ASSERT_TRUE(model.ok()) << model.status();
+  const ModelCosts costs = CostsOf(*model);
+  EXPECT_EQ(costs.attention, "MQA");
+  EXPECT_EQ(costs.kv_elements(), 12 * 2 * 256 + 3 * 2 * 512);
+  EXPECT_EQ(costs.layers[20].kv_elements, 2 * 256);
+  EXPECT_TRUE(costs.layers[20].kv_of_another);
+  EXPECT_EQ(costs.layers[34].attention_elements, 2 * 8 * 512 * 1536) << "q and o alone";
+  EXPECT_EQ(costs.layers[34].ffn_elements, 3 * 12288 * 1536 + 2 * 256 * 1536);
+  EXPECT_EQ(costs.input_table_elements, int64_t{262144} * 35 * 256);
+  // Of which a step reads all but the table of the layers' embeddings.
+  EXPECT_NEAR(static_cast<double>(costs.parameters()), 4.63e9, 0.02e9);
+  const StepBytes step = DecodeStepBytes(costs, {}, DType::kBF16, 2, 1, 1000);
+  EXPECT_NEAR(step.weights / 2, 2.28e9, 0.02e9);
+  EXPECT_EQ(step.kv, 2.0 * (28 * 2 * 256 * 512 + 7 * 2 * 512 * 1000));
+  // A prompt computes 15 layers, and the last token alone in the others.
+  EXPECT_EQ(PrefillFlops(costs, 1000, 999), DecodeStepFlops(costs, 1, 1000));
+  double token = 2.0 * static_cast<double>(costs.input_elements);
+  for (int layer = 0; layer < 15; ++layer) {
+    const LayerCosts& of = costs.layers[static_cast<size_t>(layer)];
+    const double seen = layer % 5 == 4 ? 1000 : 512;
+    token +=
+        2.0 * static_cast<double>(of.matrix_elements()) + seen * static_cast<double>(of.pair_flops);
+  }
+  // What token 1,000 takes more if it is not cached.
+  EXPECT_EQ(PrefillFlops(costs, 1001, 999) - PrefillFlops(costs, 1001, 1000), token);
+}
+
 TEST(ModelCostsTest, WindowsBoundWhatIsSeen) {
   ModelConfig config = Spec(2, 4, 1, 8, 32, 32, 100, true);
   config.layers[1].attention().window = 10;

@@ -66,7 +66,7 @@ class ModelRunner {
     max_positions = std::min(max_positions, config_.max_positions);
     PinPositions(max_positions, &config_);
     backend_ = *std::move(backend);
-    const AttentionSpec& layer = *AttentionLayers(config_.layers).front();
+    const AttentionSpec& layer = *KvLayers(config_.layers).front();
     backend::StepLimits limits{.max_rows = kMaxTokens,
                                .max_sequences = kMaxTokens,
                                .max_logit_rows = kMaxTokens,
@@ -107,7 +107,7 @@ class ModelRunner {
     EXPECT_TRUE(transformer.ok()) << transformer.status();
     if (!transformer.ok()) return;
     transformer_ = *std::move(transformer);
-    MakePool();
+    MakePool(shape->layout);
   }
 
   bool ok() const { return transformer_ != nullptr; }
@@ -179,8 +179,8 @@ class ModelRunner {
   }
 
  private:
-  void MakePool() {
-    const AttentionSpec& layer = *AttentionLayers(config_.layers).front();
+  void MakePool(const kv::KvLayout& layout) {
+    const AttentionSpec& layer = *KvLayers(config_.layers).front();
     pool_.kv_heads = layer.kv_heads;
     pool_.head_dim = layer.head_dim;
     pool_.latent_dim = layer.latent.rank;
@@ -189,7 +189,12 @@ class ModelRunner {
     pool_.dtype = backend_->activation_dtype();
     pool_.layer_stride_bytes = pool_.chunk_heads() * pool_.head_bytes();
     pool_.block_stride_bytes =
-        pool_.layer_stride_bytes * static_cast<int64_t>(AttentionLayers(config_.layers).size());
+        pool_.layer_stride_bytes * static_cast<int64_t>(KvLayers(config_.layers).size());
+    if (!layout.layer_heads.empty()) {
+      engine::SetHeads(layout, &pool_);
+      pool_.layer_stride_bytes = layout.ChunkBytes();
+      pool_.block_stride_bytes = layout.BlockBytes();
+    }
     auto memory =
         backend_->Allocate(static_cast<size_t>(pool_.block_stride_bytes * pool_.block_count));
     EXPECT_TRUE(memory.ok()) << memory.status();

@@ -214,10 +214,10 @@ TEST_P(TransformerTest, ObserverSeesEachLayerOnceInOrder) {
   for (const std::vector<int32_t>& logit_rows : {std::vector<int32_t>{}, std::vector<int32_t>{1}}) {
     LayersSeen seen;
     model.Forward({.tokens = tokens, .sequences = {&rows, 1}, .logit_rows = logit_rows}, &seen);
-    std::vector<int> layers(AttentionLayers(model.config().layers).size());
-    const auto& all = model.config().layers;
+    const std::vector<LayerSpec>& specs = model.config().layers;
+    std::vector<int> layers(KvLayers(specs).size());
     std::vector<int> states(
-        static_cast<size_t>(std::count_if(all.begin(), all.end(), [](const LayerSpec& layer) {
+        static_cast<size_t>(std::count_if(specs.begin(), specs.end(), [](const LayerSpec& layer) {
           return layer.recurrence() != nullptr;
         })));
     std::iota(layers.begin(), layers.end(), 0);
@@ -343,6 +343,9 @@ const auto kRecurrent = ::testing::Values(
     "tiny-granite-hybrid", "tiny-granite-hybrid-dense", "tiny-nemotron-h", "tiny-nemotron-h-moe",
     "tiny-qwen3.5-mm", "tiny-qwen3.5-moe-mm");
 
+// Likewise: layers that differ in their heads.
+const auto kMixedLayers = ::testing::Values("tiny-gemma4", "tiny-gemma4-mm");
+
 std::vector<baton::testing::Device> DevicesOf(bool slow) {
   std::vector<baton::testing::Device> devices = baton::testing::Devices();
   std::erase_if(devices, [&](const auto& device) { return device.slow != slow; });
@@ -388,6 +391,12 @@ INSTANTIATE_TEST_SUITE_P(Recurrent, RecurrentTest,
                            return NameOf(std::get<0>(info.param)) + "_" +
                                   std::get<1>(info.param).name;
                          });
+INSTANTIATE_TEST_SUITE_P(
+    MixedLayers, TransformerTest,
+    ::testing::Combine(kMixedLayers, ::testing::ValuesIn(baton::testing::MixedLayersDevices())),
+    [](const auto& info) {
+      return NameOf(std::get<0>(info.param)) + "_" + std::get<1>(info.param).name;
+    });
 INSTANTIATE_TEST_SUITE_P(Experts, TransformerTest,
                          ::testing::Combine(kExperts,
                                             ::testing::ValuesIn(baton::testing::Devices())),
@@ -441,6 +450,8 @@ INSTANTIATE_TEST_SUITE_P(Families, CpuBF16Test, kFamilies,
                          [](const auto& info) { return NameOf(info.param); });
 
 INSTANTIATE_TEST_SUITE_P(Experts, CpuBF16Test, kExperts,
+                         [](const auto& info) { return NameOf(info.param); });
+INSTANTIATE_TEST_SUITE_P(MixedLayers, CpuBF16Test, kMixedLayers,
                          [](const auto& info) { return NameOf(info.param); });
 INSTANTIATE_TEST_SUITE_P(Recurrent, CpuBF16Test, kRecurrent,
                          [](const auto& info) { return NameOf(info.param); });

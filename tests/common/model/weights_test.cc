@@ -84,7 +84,7 @@ TEST(WeightsTest, ATiedEmbeddingIsTheLmHead) {
     const auto backend = CpuBackend();
     const auto weights = LoadWeights(*checkpoint, *config, nullptr, *backend);
     ASSERT_TRUE(weights.ok()) << weights.status();
-    EXPECT_EQ(weights->embedding_memory != nullptr, load_bits > 0);
+    EXPECT_EQ(weights->embedding.memory != nullptr, load_bits > 0);
   }
 }
 

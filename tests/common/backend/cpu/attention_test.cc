@@ -170,7 +170,7 @@ class AttentionTest : public ::testing::TestWithParam<Variant> {
 
   Shape RandomShape(Random& random) {
     const int group = random.Of({1, 2, 3, 4, 5, 6, 7, 8});
-    const int head_dim = random.Of({32, 64, 80, 96, 128, 256, 48, 40});
+    const int head_dim = random.Of({32, 64, 80, 96, 128, 256, 512, 48, 40});
     return {random.Int(1, 3),
             group,
             head_dim,

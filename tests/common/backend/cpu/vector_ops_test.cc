@@ -233,6 +233,93 @@ TEST_P(VectorOpsTest, EmbedAndGather) {
   }
 }
 
+// The gate's other factor is a tensor of its own, of which rows are apart.
+TEST_P(VectorOpsTest, GateByIsGate) {
+  Random random(2);
+  const int rows = 7, f = 43, stride = 100;
+  const std::vector<float> gate = random.Floats(rows * f, 3), by = random.Floats(rows * stride);
+  std::vector<float> both;
+  for (int r = 0; r < rows; ++r) {
+    both.insert(both.end(), gate.begin() + r * f, gate.begin() + (r + 1) * f);
+    both.insert(both.end(), by.begin() + r * stride, by.begin() + r * stride + f);
+  }
+  Owned of_gate(DType::kF32, rows, f, gate), of_by(DType::kF32, rows, stride, by);
+  Owned of_both(DType::kF32, rows, 2 * f, both);
+  Owned out(dtype_, rows, f), want(dtype_, rows, f);
+  Tensor columns = of_by;
+  columns.cols = f;
+  for (const GatedActivation activation : {GatedActivation::kSilu, GatedActivation::kGeluTanh}) {
+    backend_->GateBy(of_gate, columns, activation, out);
+    backend_->Gate(of_both, {.activation = activation}, want);
+    ExpectSame(out.Values(), want.Values(), "gated");
+  }
+}
+
+// Values that are the keys' product, values that are normed, and queries alone.
+TEST_P(VectorOpsTest, RopeWriteKvOfMixedLayers) {
+  Random random(3);
+  const int q_heads = 4, kv_heads = 2, d = 48, tokens = 5;
+  KvPool pool;
+  pool.kv_heads = kv_heads;
+  pool.head_dim = d;
+  pool.block_tokens = 16;
+  pool.block_count = 1;
+  pool.dtype = DType::kF32;
+  pool.layer_stride_bytes = pool.block_stride_bytes = 2 * kv_heads * pool.head_bytes();
+  auto memory = std::move(backend_->Allocate(pool.block_stride_bytes)).value();
+  pool.base = static_cast<std::byte*>(memory->data());
+  auto rope = std::move(backend_->MakeRopeTable({.inverse_frequencies = {1, 0.3, 0}}, 64)).value();
+  const std::vector<float> weight = random.Floats(d), ones(d, 1.0f);
+  auto norm = BufferOf(*backend_, weight);
+  const std::vector<int32_t> ids(tokens), blocks = {0};
+  const SequenceRows rows = {0, tokens, 0, blocks};
+  auto batch = backend_->Upload({ids, absl::MakeSpan(&rows, 1), {}});
+  const std::vector<float> x = random.Floats(tokens * (q_heads + 2 * kv_heads) * d);
+  for (const bool v_is_k : {false, true}) {
+    const int width = (q_heads + (v_is_k ? 1 : 2) * kv_heads) * d;
+    Owned qkv(DType::kF32, tokens, width, {x.begin(), x.begin() + tokens * width});
+    Owned q_out(DType::kF32, tokens, q_heads * d), q_again(DType::kF32, tokens, q_heads * d);
+    RopeWriteArgs args;
+    args.query_heads = q_heads;
+    args.qkv = qkv;
+    args.q_norm = args.k_norm = norm.get();
+    args.norm_eps = 1e-6f;
+    args.rope = rope.get();
+    args.q_out = q_out;
+    args.v_is_k = v_is_k;
+    args.norm_v = true;
+    backend_->RopeWriteKv(*batch, pool, args);
+    for (int t = 0; t < tokens; ++t) {
+      for (int head = 0; head < kv_heads; ++head) {
+        const int column = (q_heads + (v_is_k ? 0 : kv_heads) + head) * d;
+        const std::vector<double> want = NormedRow(x.data() + t * width + column, ones, 1e-6);
+        const KvRow k = ReadKvRow(pool, pool.base, 0, head, t);
+        const KvRow v = ReadKvRow(pool, pool.base, 1, head, t);
+        for (int i = 0; i < d; ++i) ASSERT_NEAR(v.values[i], want[i], 1e-5);
+        if (!v_is_k) continue;
+        // Elements whose pair does not turn differ by the weight alone.
+        ASSERT_NEAR(k.values[2], want[2] * weight[2], 1e-5);
+      }
+    }
+    // Queries alone have the same bits, and leave the pool as it is.
+    std::vector<float> q_columns;
+    for (int t = 0; t < tokens; ++t) {
+      q_columns.insert(q_columns.end(), x.begin() + t * width, x.begin() + t * width + q_heads * d);
+    }
+    Owned q_in(DType::kF32, tokens, q_heads * d, q_columns);
+    std::memset(pool.base, 0x11, memory->size_bytes());
+    args.qkv = q_in;
+    args.q_out = q_again;
+    args.v_is_k = args.norm_v = false;
+    args.q_only = true;
+    backend_->RopeWriteKv(*batch, pool, args);
+    ExpectSame(q_again.Values(), q_out.Values(), "q");
+    for (size_t i = 0; i < memory->size_bytes(); ++i) {
+      ASSERT_EQ(pool.base[i], std::byte{0x11}) << "byte " << i;
+    }
+  }
+}
+
 TEST_P(VectorOpsTest, RopeWriteKv) {
   for (uint32_t seed = 1; seed <= 10; ++seed) {
     Random random(seed);

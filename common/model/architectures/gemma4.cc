@@ -1,0 +1,276 @@
+// Gemma 4's text models: norms before and after each sublayer, as they are multiplied with; layers
+// that see everything with larger heads than those with a window, values that are the keys'
+// product, and a rotation of some pairs; layers at the end that attend to the KV of earlier ones;
+// embeddings of single layers.
+#include <cmath>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/model/architectures/list.h"
+#include "common/model/architectures/reading.h"
+#include "common/model/config_limits.h"
+
+namespace baton::model {
+namespace {
+
+constexpr ClassDefaults kDefaults = {
+    .tied_embeddings = true,
+    .head_dim = 256,
+    .kv_heads = 4,
+    .max_positions = 131072,
+    .vocab_size = 262144,
+    .query_heads = 8,
+    .norm_eps = 1e-6,
+    .activation_key = "hidden_activation",
+    .activation = "gelu_pytorch_tanh",
+};
+constexpr int kDefaultWindow = 512;
+constexpr int kDefaultPattern = 6;
+constexpr int kDefaultGlobalHeadDim = 512;
+constexpr int kDefaultInputWidth = 256;
+
+struct Heads {
+  int head_dim = 0;
+  int kv_heads = 0;
+  bool operator==(const Heads& other) const = default;
+};
+
+// Whose tensors they read is the same for all layers of a kind.
+bool SeesAll(const LayerSpec& layer) { return layer.attention().window == 0; }
+
+absl::Status RefuseOthers(const JsonFields& fields, absl::string_view expected) {
+  const std::vector<std::string> unread = fields.Unread();
+  if (unread.empty()) return absl::OkStatus();
+  return fields.Unsupported(
+      json::Printable(unread[0]),
+      absl::StrCat("found ", fields.Found(unread[0]), ", expected ", expected));
+}
+
+// As newer versions of Transformers save them: an object for each layer that differs.
+absl::Status ReadSavedHeads(const JsonFields& by_layer, std::vector<Heads>* heads) {
+  for (size_t i = 0; i < heads->size(); ++i) {
+    BATON_ASSIGN_OR_RETURN(const auto layer, by_layer.OptionalObject(absl::StrCat(i)));
+    if (!layer) continue;
+    Heads& of = (*heads)[i];
+    BATON_ASSIGN_OR_RETURN(of.head_dim, layer->IntOr("head_dim", 2, kLargestHeadDim, of.head_dim));
+    BATON_ASSIGN_OR_RETURN(of.kv_heads,
+                           layer->IntOr("num_key_value_heads", 1, kMaxHeads, of.kv_heads));
+    BATON_RETURN_IF_ERROR(RefuseOthers(*layer, "head_dim and num_key_value_heads"));
+  }
+  return RefuseOthers(by_layer, "the indices of layers");
+}
+
+absl::StatusOr<std::vector<Heads>> ReadHeads(const JsonFields& config, bool v_is_k,
+                                             const ModelConfig& model) {
+  const AttentionSpec& first = model.layers[0].attention();
+  std::vector<Heads> heads(model.layers.size(), {first.head_dim, first.kv_heads});
+  BATON_ASSIGN_OR_RETURN(const auto saved, config.OptionalObject("per_layer_config"));
+  // Beside per_layer_config they count for nothing.
+  BATON_ASSIGN_OR_RETURN(const int head_dim, config.IntOr("global_head_dim", 2, kLargestHeadDim,
+                                                          kDefaultGlobalHeadDim));
+  BATON_ASSIGN_OR_RETURN(const auto kv_heads,
+                         config.OptionalInt("num_global_key_value_heads", 1, kMaxHeads));
+  if (saved) {
+    BATON_RETURN_IF_ERROR(ReadSavedHeads(*saved, &heads));
+    return heads;
+  }
+  for (size_t i = 0; i < heads.size(); ++i) {
+    if (!SeesAll(model.layers[i])) continue;
+    heads[i].head_dim = head_dim;
+    if (v_is_k && kv_heads) heads[i].kv_heads = *kv_heads;
+  }
+  return heads;
+}
+
+// Sets the heads of all layers, and what follows from them.
+absl::Status SetHeads(const JsonFields& config, ModelConfig* model) {
+  BATON_ASSIGN_OR_RETURN(const bool v_is_k, config.Bool("attention_k_eq_v", false));
+  BATON_ASSIGN_OR_RETURN(const std::vector<Heads> heads, ReadHeads(config, v_is_k, *model));
+  std::optional<Heads> of_kind[2];
+  for (size_t i = 0; i < heads.size(); ++i) {
+    AttentionSpec& attention = model->layers[i].attention();
+    std::optional<Heads>& same = of_kind[SeesAll(model->layers[i]) ? 1 : 0];
+    if (same.value_or(heads[i]) != heads[i]) {
+      return config.Unsupported(
+          "per_layer_config",
+          absl::StrCat("found other heads in layer ", i,
+                       " than in an earlier one of its kind, expected the same"));
+    }
+    same = heads[i];
+    if (heads[i].head_dim % 2 != 0) {
+      return config.Invalid("global_head_dim",
+                            absl::StrCat("found ", heads[i].head_dim, ", expected an even number"));
+    }
+    if (attention.query_heads % heads[i].kv_heads != 0) {
+      return config.Invalid(
+          "num_global_key_value_heads",
+          absl::StrCat("found ", heads[i].kv_heads, ", expected a divisor of num_attention_heads (",
+                       attention.query_heads, ")"));
+    }
+    attention.head_dim = heads[i].head_dim;
+    attention.kv_heads = heads[i].kv_heads;
+    attention.scale = 1;
+    attention.norm_v = true;
+    attention.qkv.parts[0].rows = attention.q_width();
+    attention.qkv.parts[1].rows = attention.qkv.parts[2].rows = attention.kv_width();
+    attention.output.cols = attention.q_width();
+    if (!v_is_k || !SeesAll(model->layers[i])) continue;
+    attention.v_is_k = true;
+    attention.qkv.parts.pop_back();
+  }
+  AddQkNorms(/*all_heads=*/false, model);
+  return absl::OkStatus();
+}
+
+// The last layers attend to the KV of the last one before them of their kind.
+absl::Status ShareKv(const JsonFields& config, ModelConfig* model) {
+  const int layers = static_cast<int>(model->layers.size());
+  BATON_ASSIGN_OR_RETURN(const int sharing, config.IntOr("num_kv_shared_layers", 0, layers - 1, 0));
+  BATON_ASSIGN_OR_RETURN(const bool wide, config.Bool("use_double_wide_mlp", false));
+  const int first = layers - sharing;
+  for (int i = first; i < layers; ++i) {
+    LayerSpec& layer = model->layers[static_cast<size_t>(i)];
+    int source = first - 1;
+    while (source >= 0 && SeesAll(model->layers[static_cast<size_t>(source)]) != SeesAll(layer)) {
+      --source;
+    }
+    if (source < 0) {
+      return config.Invalid("num_kv_shared_layers",
+                            absl::StrCat("found ", sharing, ", expected a layer before them with ",
+                                         SeesAll(layer) ? "full" : "sliding",
+                                         " attention, whose KV layer ", i, " shares"));
+    }
+    AttentionSpec& attention = layer.attention();
+    attention.kv_from = source;
+    attention.v_is_k = attention.norm_v = false;
+    attention.qkv.parts.resize(1);
+    attention.k_norm = {};
+    if (!wide) continue;
+    MlpSpec& mlp = layer.mlp();
+    if (mlp.ffn_dim > kMaxFfn / 2) {
+      return config.Invalid("intermediate_size",
+                            absl::StrCat("found ", mlp.ffn_dim, ", expected at most ", kMaxFfn / 2,
+                                         " with use_double_wide_mlp"));
+    }
+    SetMlp(2 * mlp.ffn_dim,
+           {mlp.gate_up.parts[0].name, mlp.gate_up.parts[1].name, mlp.down.parts[0].name}, &mlp);
+  }
+  return absl::OkStatus();
+}
+
+// Embeddings of single layers, and the sublayers that use them.
+absl::Status AddInputs(const JsonFields& config, ModelConfig* model) {
+  BATON_ASSIGN_OR_RETURN(const int width, config.IntOr("hidden_size_per_layer_input", 0, kMaxHidden,
+                                                       kDefaultInputWidth));
+  BATON_ASSIGN_OR_RETURN(const int vocab, config.IntOr("vocab_size_per_layer_input", 1, kMaxVocab,
+                                                       *kDefaults.vocab_size));
+  if (width == 0) return absl::OkStatus();
+  if (vocab < model->vocab_size) {
+    return config.Unsupported(
+        "vocab_size_per_layer_input",
+        absl::StrCat("found ", vocab, ", expected at least vocab_size (", model->vocab_size, ")"));
+  }
+  const int d = model->hidden_dim;
+  LayerInputsSpec& inputs = model->inputs;
+  inputs.width = width;
+  inputs.layers = static_cast<int>(model->layers.size());
+  inputs.vocab_size = vocab;
+  inputs.embedding = {"embed_tokens_per_layer", "per_layer_token_embd"};
+  inputs.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(width)));
+  inputs.projection.parts = {
+      {{"per_layer_model_projection", "per_layer_model_proj"}, inputs.columns()}};
+  inputs.projection.cols = d;
+  inputs.projection_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(d)));
+  inputs.norm = {{"per_layer_projection_norm", "per_layer_proj_norm"}, width};
+  inputs.scale = static_cast<float>(std::sqrt(0.5));
+  for (size_t i = 0; i < model->layers.size(); ++i) {
+    LayerInputSpec input;
+    input.width = width;
+    input.first_column = static_cast<int64_t>(i) * width;
+    input.activation = model->layers[i].mlp().activation;
+    input.gate.parts = {{{"per_layer_input_gate", "inp_gate"}, width}};
+    input.gate.cols = d;
+    input.projection.parts = {{{"per_layer_projection", "proj"}, d}};
+    input.projection.cols = width;
+    model->layers[i].sublayers.push_back(
+        {.norm_after = {{"post_per_layer_input_norm", "post_norm"}, d}, .body = input});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetRopes(const JsonFields& config, ModelConfig* model) {
+  for (const char* key : {"rope_scaling", "rope_theta", "partial_rotary_factor"}) {
+    if (config.Has(key)) {
+      return config.Unsupported(
+          key, absl::StrCat("found ", config.Found(key), ", expected rope_parameters"));
+    }
+  }
+  RopeRequest full = RopeRequestOf(*model), sliding = full;
+  for (const LayerSpec& layer : model->layers) {
+    (SeesAll(layer) ? full : sliding).head_dim = layer.attention().head_dim;
+  }
+  full.default_theta = 1e6;
+  full.default_share = 0.25;
+  full.partial = full.proportional = true;
+  sliding.default_theta = 1e4;
+  return SetRopesByWindow(config, full, sliding, model);
+}
+
+absl::Status RefuseExperts(const JsonFields& config) {
+  BATON_ASSIGN_OR_RETURN(const bool experts, config.Bool("enable_moe_block", false));
+  if (experts) return config.Unsupported("enable_moe_block", "found true, expected false");
+  for (const char* key : {"num_experts", "top_k_experts", "moe_intermediate_size"}) {
+    config.Ignore(key);  // for nothing without that
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ModelConfig> DescribeGemma4(const JsonFields& config) {
+  BATON_ASSIGN_OR_RETURN(ModelConfig model, ReadDense(config, kDefaults));
+  BATON_RETURN_IF_ERROR(RefuseExperts(config));
+  // "vision": tokens of images see each other; texts are computed as without it.
+  BATON_ASSIGN_OR_RETURN(const auto both_ways,
+                         config.OptionalString("use_bidirectional_attention"));
+  if (both_ways && *both_ways != "vision") {
+    return config.Unsupported(
+        "use_bidirectional_attention",
+        absl::StrCat("found ", json::Quoted(*both_ways), ", expected \"vision\" or nothing"));
+  }
+  BATON_ASSIGN_OR_RETURN(const double cap, config.RealOr("final_logit_softcapping", 0, 1e6, 0));
+  model.logit_cap = static_cast<float>(cap);
+  model.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(model.hidden_dim)));
+  AddPostNorms(&model);
+  for (LayerSpec& layer : model.layers) {
+    layer.mlp_sublayer().norm_before.name = {"pre_feedforward_layernorm", "ffn_norm"};
+    layer.scale = {"layer_scalar", "layer_output_scale"};
+  }
+  BATON_ASSIGN_OR_RETURN(const int window,
+                         config.IntOr("sliding_window", 1, kMaxPositions, kDefaultWindow));
+  const int last = static_cast<int>(model.layers.size()) - 1;
+  BATON_RETURN_IF_ERROR(SetWindows(
+      config, window,
+      [last](int layer) { return (layer + 1) % kDefaultPattern != 0 && layer != last; }, &model));
+  if (!SeesAll(model.layers.back())) {
+    return config.Unsupported(
+        absl::StrCat("layer_types[", last, "]"),
+        absl::StrCat("found ", kSlidingAttention, ", expected ", kFullAttention));
+  }
+  BATON_RETURN_IF_ERROR(SetHeads(config, &model));
+  BATON_RETURN_IF_ERROR(SetRopes(config, &model));
+  BATON_RETURN_IF_ERROR(ShareKv(config, &model));
+  BATON_RETURN_IF_ERROR(AddInputs(config, &model));
+  return model;
+}
+
+}  // namespace
+
+const Architecture kGemma4 = {
+    .name = "Gemma4ForCausalLM",
+    .model_type = "gemma4_text",
+    .describe = DescribeGemma4,
+};
+
+}  // namespace baton::model
