@@ -168,7 +168,8 @@ class Admission {
     answer_pace_.OnAnswer(tokens, max_tokens, took, whole);
   }
 
-  // Waits until the last ticket is gone.
+  // Waits until the last ticket is gone. Its call must have nothing left by then that uses what the
+  // waiter goes on to destroy.
   void AwaitEmpty();
   // AwaitEmpty would return at once.
   bool empty() const {

@@ -18,6 +18,9 @@
 namespace baton::router {
 
 // The places that a call holds, until Leave or its destructor. Move-only.
+//
+// A worker's stream may hold the call for longer than the client's, and RouterServer waits only for
+// the ticket's end: nothing of the call may use the router after that.
 struct Entrance {
   std::optional<Admission::Ticket> ticket;  // set by Enter
   TenantLimits::Place tenant_place;

@@ -124,6 +124,8 @@ class GenerateCall final : public DecodeListener,
   ResponseSink* End(absl::StatusCode code, v1::FinishReason reason)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // Declared first, so destroyed last: the router may be gone as soon as its ticket is.
+  Entrance entrance_ ABSL_GUARDED_BY(mutex_);
   RouterParts& parts_;
   const RetryContext retry_;
   const Caller caller_;
@@ -135,7 +137,6 @@ class GenerateCall final : public DecodeListener,
   std::string request_id_ ABSL_GUARDED_BY(mutex_);
   RequestTrace trace_ ABSL_GUARDED_BY(mutex_);
   absl::Time deadline_ ABSL_GUARDED_BY(mutex_);
-  Entrance entrance_ ABSL_GUARDED_BY(mutex_);
   std::vector<int32_t> shown_special_tokens_ ABSL_GUARDED_BY(mutex_);
   CallRegistry::Entry registered_ ABSL_GUARDED_BY(mutex_);  // while admitted and not answered
   // The process that is to compute the prompt; no worker: any.

@@ -156,6 +156,8 @@ class ScoreCall final : public ScoreListener,
   // Answers waiting items with an error that have been lost too often, as it has turned out.
   void DropUnclear() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // Declared first, so destroyed last: the router may be gone as soon as its ticket is.
+  Entrance entrance_ ABSL_GUARDED_BY(mutex_);
   RouterParts& parts_;
   const RetryContext retry_;
   const Caller caller_;
@@ -169,7 +171,6 @@ class ScoreCall final : public ScoreListener,
   ScoreTrace trace_ ABSL_GUARDED_BY(mutex_);
   absl::Time deadline_ ABSL_GUARDED_BY(mutex_);
   RequestClass class_ ABSL_GUARDED_BY(mutex_);
-  Entrance entrance_ ABSL_GUARDED_BY(mutex_);
   ItemShares::Share share_ ABSL_GUARDED_BY(mutex_);         // while admitted and not answered
   CallRegistry::Entry registered_ ABSL_GUARDED_BY(mutex_);  // while admitted and not answered
   ModelInfo model_ ABSL_GUARDED_BY(mutex_);

@@ -203,8 +203,7 @@ class CallHarness : public ::testing::Test {
 
   CallHarness() : tokenizer_(MakeTokenizer()) { options_.served_model_name = "tiny"; }
   ~CallHarness() override {
-    calls_.clear();
-    network_.Clear();
+    LetGo();
     admission_->AwaitEmpty();
   }
 
@@ -278,6 +277,11 @@ class CallHarness : public ::testing::Test {
     calls_.push_back(std::make_shared<router::GenerateCall>(*parts_, caller_));
     calls_.back()->Start(request, clock_.Now() + timeout, sinks_.back().get());
     return *sinks_.back();
+  }
+  // The calls' clients let go of them, then the workers' streams.
+  void LetGo() {
+    calls_.clear();
+    network_.Clear();
   }
   FakeNetwork::Stream& stream(size_t i) { return network_.stream(i); }
   router::GenerateCall& call() { return *calls_.back(); }

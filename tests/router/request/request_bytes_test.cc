@@ -2,8 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <memory>
 #include <optional>
 #include <utility>
+
+#include "tests/router/score/score_harness.h"
 
 namespace baton::router {
 namespace {
@@ -42,6 +46,44 @@ TEST(RequestBytesTest, ARequestThatIsAloneAlwaysFits) {
   EXPECT_TRUE(small.TryGrow(1));
   RequestBytes::Share none;
   EXPECT_TRUE(none.TryGrow(int64_t{1} << 40)) << "has no bound";
+}
+
+// A router that ends waits for the tickets of its calls, whose streams to workers may outlive it by
+// a moment, and then destroys what counts the bytes.
+class BytesOfCallsTest : public testing::ScoreCallTest {
+ protected:
+  BytesOfCallsTest() {
+    caller_.held = std::make_shared<RequestBytes::Share>(bytes_.Open());
+    EXPECT_TRUE(caller_.held->TryGrow(100));
+  }
+
+  std::atomic<bool> freed_before_the_ticket_{false};
+
+ private:
+  RequestBytes bytes_{1000, [this](int64_t bytes) {
+                        if (bytes == 0) freed_before_the_ticket_ = !admission_->empty();
+                      }};
+};
+
+TEST_F(BytesOfCallsTest, AGenerateCallFreesItsBytesBeforeItsTicket) {
+  testing::FakeSink& sink = CallHarness::Start(Request());
+  caller_.held.reset();
+  stream(0).Finish("x");
+  EXPECT_TRUE(sink.End().ok());
+  LetGo();
+  admission_->AwaitEmpty();
+  EXPECT_TRUE(freed_before_the_ticket_);
+}
+
+TEST_F(BytesOfCallsTest, AScoreCallFreesItsBytesBeforeItsTicket) {
+  Start(1);
+  caller_.held.reset();
+  batch(0).ScoreAll();
+  EXPECT_TRUE(sink().End().ok());
+  calls_.clear();
+  score_network_.Clear();
+  admission_->AwaitEmpty();
+  EXPECT_TRUE(freed_before_the_ticket_);
 }
 
 }  // namespace
