@@ -39,7 +39,7 @@ class HttpConnectionOwner {
   virtual bool draining() const = 0;
   // +1: a request that came before the drain is being answered; -1: no longer.
   virtual void AddBusy(int change) = 0;
-  // From the destructor of the connection.
+  // The last that the destructor of the connection does.
   virtual void Remove(HttpConnection* connection) = 0;
 };
 
@@ -51,7 +51,8 @@ class HttpConnection final : public HttpResponder,
   // `context`: of TLS; null for plaintext.
   HttpConnection(HttpConnectionOwner& server, boost::asio::ip::tcp::socket socket,
                  std::shared_ptr<HttpStream::Context> context)
-      : server_(server),
+      : place_{server, *this},
+        server_(server),
         stream_(std::move(socket), std::move(context)),
         timer_(stream_.get_executor()),
         write_timer_(stream_.get_executor()),
@@ -60,7 +61,6 @@ class HttpConnection final : public HttpResponder,
   }
   ~HttpConnection() override {
     if (metrics() != nullptr) metrics()->HttpConnectionsChanged(-1);
-    server_.Remove(this);
   }
 
   void Run() {
@@ -108,6 +108,11 @@ class HttpConnection final : public HttpResponder,
 
  private:
   enum class State { kReading, kAnswering, kLingering, kClosed };
+  struct Place {
+    ~Place() { server.Remove(&connection); }
+    HttpConnectionOwner& server;
+    HttpConnection& connection;
+  };
 
   // Later, never from within: callers may hold locks.
   template <class Function>
@@ -149,6 +154,9 @@ class HttpConnection final : public HttpResponder,
   void Close();
   void Expire(absl::Duration after);
 
+  // Declared first, so destroyed last: the server, whose event loop the others use, may be gone as
+  // soon as its last connection is. Another thread than the loop's may release a responder.
+  const Place place_;
   HttpConnectionOwner& server_;
   HttpStream stream_;
   boost::asio::steady_timer timer_;
