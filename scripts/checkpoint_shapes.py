@@ -360,6 +360,12 @@ SHAPES = {
             model_type="gemma4_vision", hidden_size=24, intermediate_size=32, num_hidden_layers=1,
             num_attention_heads=2, num_key_value_heads=2, head_dim=12, patch_size=4,
             position_embedding_size=8)),
+    # As Gemma 4 26B: experts beside each MLP.
+    "tiny-gemma4-moe": dict(
+        GEMMA4, hidden_size=64, intermediate_size=160, num_hidden_layers=5,
+        num_global_key_value_heads=1, attention_k_eq_v=True, num_kv_shared_layers=0,
+        hidden_size_per_layer_input=0, use_double_wide_mlp=False, layer_types=kinds("LLGLG"),
+        enable_moe_block=True, num_experts=10, top_k_experts=3, moe_intermediate_size=96),
     "tiny-gemma2": dict(
         architectures=["Gemma2ForCausalLM"], model_type="gemma2", hidden_size=88,
         intermediate_size=168, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,

@@ -108,6 +108,21 @@ def layer_input_tensors(text, layer, norm):
         yield norm(layer + "post_per_layer_input_norm", d, 0.5)
 
 
+def experts_beside_tensors(text, layer, norm):
+    """Experts beside the MLP, with norms of their own, and what is behind the MLP then."""
+    d, f, count = text["hidden_size"], text["moe_intermediate_size"], text["num_experts"]
+    # What is multiplied by proj has a length of about 1.
+    yield layer + "router.scale", [d], 1, 0.2
+    yield layer + "router.proj.weight", [count, d], 0, 4
+    yield layer + "router.per_expert_scale", [count], 1, 0.3
+    yield layer + "experts.gate_up_proj", [count, 2 * f, d], 0, 1 / d ** 0.5
+    yield layer + "experts.down_proj", [count, d, f], 0, 1 / f ** 0.5
+    yield norm(layer + "pre_feedforward_layernorm_2", d, 1)
+    yield norm(layer + "post_feedforward_layernorm_1", d, 0.7)
+    # Less than the MLP's part: a rounding may turn a choice.
+    yield norm(layer + "post_feedforward_layernorm_2", d, 0.2)
+
+
 def tensors_of(config):
     """(name, shape, mean, standard deviation) of every tensor, in the order of the layers."""
     text = text_of(config)
@@ -151,6 +166,8 @@ def tensors_of(config):
             yield norm(*norms["after_mlp"], 1)
         if text["model_type"] == "gemma4_text":
             yield from layer_input_tensors(text, layer, norm)
+            if text["enable_moe_block"]:
+                yield from experts_beside_tensors(text, layer, norm)
     for i in range(text.get("num_nextn_predict_layers", 0)):  # of which no reader wants anything
         layer = f"{prefix}layers.{text['num_hidden_layers'] + i}."
         yield norm(layer + "enorm", d, 1)

@@ -185,6 +185,9 @@ struct ExpertsArgs {
   // The batch of the rows. Its padding rows choose what its first row does, so that no expert is
   // read for them alone. Null: there is no padding.
   const DeviceBatch* batch = nullptr;
+  // f32 [rows, d]: what the router reads in place of x; or no data.
+  Tensor router_x = {};
+  const Buffer* expert_scales = nullptr;  // f32 [experts], factors of the weights at last, or none
 };
 
 struct RopeWriteArgs {

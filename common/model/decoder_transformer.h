@@ -88,6 +88,10 @@ class DecoderTransformer final : public Transformer {
                 const backend::Tensor& normed, const Rows& rows);
   void MixExperts(const ExpertsSpec& spec, const ExpertsWeights& weights,
                   const backend::Tensor& normed, const Rows& rows);
+  // The norms of ExpertsBesideSpec but the last one: of what the MLP gave, in place, and of the
+  // residual, into what the experts read and what their router reads.
+  void NormBeside(const ExpertsWeights& weights, const Rows& rows, const backend::Tensor& of_mlp,
+                  const backend::Tensor& normed, const backend::Tensor& router_x);
   // out = x times a product's matrix, and its bias.
   void Project(const backend::Tensor& x, const ProductWeights& product,
                const backend::Tensor& out) {

@@ -99,6 +99,10 @@ WeightSizes WeightMemory(const ModelConfig& config, DType activation, DType stor
         matrices.Add(experts->router.rows() * experts->router.cols * kFloat);
         if (experts->router.bias) sizes.vectors.Add(experts->router.rows() * kFloat);
         if (experts->choice_bias) sizes.vectors.Add(experts->router.rows() * kFloat);
+        if (experts->beside) {
+          sizes.vectors.Add(d * kFloat);  // router_scale
+          sizes.vectors.Add(experts->count * kFloat);
+        }
         for (int i = 0; i < 2; ++i) {
           matrices.Add(experts->count * backend::kExpertTableEntryBytes);
         }
@@ -166,6 +170,7 @@ MemorySize RopeMemory(const ModelConfig& config, int max_positions) {
 
 Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_rows,
                         DType activation, const ScratchNeeds& needs) {
+  const int64_t d = config.hidden_dim;
   int64_t q = 0, qkv = 0, attended = 0, q_up = 0, experts_count = 0;
   int64_t convolved = 0, steps = 0, recurred = 0;
   const int64_t inputs = config.inputs.columns();
@@ -202,6 +207,10 @@ Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_r
         attended = std::max<int64_t>(attended, input->width);
       } else if (const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body)) {
         add_mlp(experts->shared);
+        if (experts->beside) {  // what the router reads, and the experts' sum
+          qkv = std::max(qkv, d);
+          q = std::max(q, d);
+        }
         experts_count = std::max<int64_t>(experts_count, experts->count);
         const auto scratch =
             backend::ExpertScratch::For(max_rows, experts->routing.per_token, needs.experts_at_once,
@@ -217,7 +226,6 @@ Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_r
   }
   const int64_t rows = max_rows;
   const int64_t logit_rows = std::min(max_rows, max_logit_rows);
-  const int64_t d = config.hidden_dim;
   return {.residual = {rows, d, DType::kF32},
           .normed = {rows, d, activation},
           .qkv = {rows, qkv, DType::kF32},

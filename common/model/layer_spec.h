@@ -190,6 +190,22 @@ struct MlpSpec {
   bool has_gate() const { return parts() == 2; }
 };
 
+// Experts and the MLP of all tokens beside them (ExpertsSpec::shared), each with norms of its own
+// (Gemma 4), where SublayerSpec::norm_before is the MLP's:
+//   mlp_after(shared(norm_before(x))) + after(the experts' sum of before(x))
+struct ExpertsBesideSpec {
+  NormSpec mlp_after = {};
+  NormSpec before = {};
+  NormSpec after = {};
+  // The router reads x / rms(x) * router_scale * router_factor. A tensor of [d], without a suffix.
+  TensorName router_scale = {};
+  float router_factor = 1;
+  // Factors of the chosen ones' weights at last. A tensor of [count], without a suffix.
+  TensorName expert_scales = {};
+
+  explicit operator bool() const { return static_cast<bool>(before); }
+};
+
 // Of `count` MLPs, a router chooses those for each token that compute it (arXiv 1701.06538):
 //   shared(x) + the sum over the chosen e of weight_e(x) * expert_e(x); see backend::ExpertRouting
 struct ExpertsSpec {
@@ -201,6 +217,7 @@ struct ExpertsSpec {
   MlpSpec shared = {};          // of all tokens; ffn_dim 0: none
   // [1, d], or nothing: what `shared` gives is multiplied by 1 / (1 + e^-gate).
   ProductSpec shared_gate = {};
+  ExpertsBesideSpec beside = {};  // or nothing. REQUIRES: `shared` is there
 };
 
 // What a layer makes of its own embedding of a token (Gemma 3n and 4):
@@ -330,6 +347,13 @@ void ForEachNorm(const SublayerSpec& sublayer, const Visit& visit) {
   }
   if (const auto* recurrent = std::get_if<RecurrentSpec>(&sublayer.body)) {
     if (recurrent->norm) visit(recurrent->norm);
+    return;
+  }
+  if (const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body)) {
+    const ExpertsBesideSpec& beside = experts->beside;
+    for (const NormSpec* norm : {&beside.mlp_after, &beside.before, &beside.after}) {
+      if (*norm) visit(*norm);
+    }
     return;
   }
   const auto* attention = std::get_if<AttentionSpec>(&sublayer.body);

@@ -169,6 +169,7 @@ ModelCosts CostsOf(const ModelConfig& config, int experts_on_host) {
         layer.ffn_elements += experts->router.rows() * experts->router.cols;
         if (experts->router.bias) layer.vector_elements += experts->count;
         if (experts->choice_bias) layer.vector_elements += experts->count;
+        if (experts->beside) layer.vector_elements += config.hidden_dim + experts->count;
       }
       ForEachNorm(sublayer, [&](const NormSpec& norm) { layer.vector_elements += norm.size; });
       ForEachProduct(sublayer, [&](const ProductSpec& product, int count) {

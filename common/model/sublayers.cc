@@ -39,7 +39,7 @@ backend::NormArgs DecoderTransformer::ArgsOf(const Rows& rows, const Pending& pe
     if (const auto* mlp = std::get_if<MlpWeights>(&pending.weights->body)) {
       args.delta_scale /= mlp->scale;
     } else if (const auto* experts = std::get_if<ExpertsWeights>(&pending.weights->body)) {
-      args.delta_scale /= experts->scale;
+      args.delta_scale /= experts->result_scale();
     }
     args.delta_weight = pending.weights->norm_after.get();
   }
@@ -294,10 +294,19 @@ void DecoderTransformer::UseInput(const LayerInputSpec& spec, const LayerInputWe
 void DecoderTransformer::MixExperts(const ExpertsSpec& spec, const ExpertsWeights& weights,
                                     const Tensor& normed, const Rows& rows) {
   const int64_t d = config_.hidden_dim, ffn = spec.expert.ffn_dim;
-  const bool shares = spec.shared.ffn_dim > 0;
+  const bool shares = spec.shared.ffn_dim > 0, beside = static_cast<bool>(spec.beside);
   if (shares) {
-    FeedForward(spec.shared, weights.shared, weights.scale, normed, rows,
-                weights.shared_gate.matrix != nullptr ? &weights.shared_gate : nullptr);
+    FeedForward(spec.shared, weights.shared, beside ? weights.shared.scale : weights.scale, normed,
+                rows, weights.shared_gate.matrix != nullptr ? &weights.shared_gate : nullptr);
+  }
+  const Tensor delta = delta_.View(rows.count, d);
+  Tensor sum = delta, router_x;
+  if (beside) {
+    BATON_CHECK(shares);
+    // Nothing else is in these between attention and the next layer.
+    sum = q_.View(rows.count, d);
+    router_x = qkv_.View(rows.count, d);
+    NormBeside(weights, rows, delta, normed, router_x);
   }
   const auto scratch = backend::ExpertScratch::For(
       rows.count, spec.routing.per_token, backend_.experts_at_once(), spec.expert.has_gate());
@@ -313,9 +322,32 @@ void DecoderTransformer::MixExperts(const ExpertsSpec& spec, const ExpertsWeight
                     .gate_up_rows = gate_up_.View(scratch.gate_up, spec.expert.gate_up.rows()),
                     .gated = gated_.View(scratch.results, ffn),
                     .results = expert_results_.View(scratch.results, d),
-                    .out = delta_.View(rows.count, d),
-                    .accumulates = shares,
-                    .batch = rows.batch});
+                    .out = sum,
+                    .accumulates = shares && !beside,
+                    .batch = rows.batch,
+                    .router_x = router_x,
+                    .expert_scales = weights.beside.expert_scales.get()});
+  if (!beside) return;
+  backend_.Norm({.residual = delta,
+                 .delta = sum,
+                 .delta_scale = 1 / weights.scale,
+                 .delta_weight = weights.beside.after.get(),
+                 .eps = config_.norm_eps,
+                 .out = delta});
+}
+
+void DecoderTransformer::NormBeside(const ExpertsWeights& weights, const Rows& rows,
+                                    const Tensor& of_mlp, const Tensor& normed,
+                                    const Tensor& router_x) {
+  const auto norm = [&](const Tensor& x, const backend::Buffer& weight, float eps,
+                        const Tensor& out) {
+    backend_.Norm({.residual = x, .delta = {}, .weight = &weight, .eps = eps, .out = out});
+  };
+  const float eps = config_.norm_eps, scale = weights.shared.scale;
+  // In place. The root of the mean square is scaled, too, and its constant with it.
+  norm(of_mlp, *weights.beside.mlp_after, eps * scale * scale, of_mlp);
+  norm(rows.residual, *weights.beside.before, eps, normed);
+  norm(rows.residual, *weights.beside.router_scale, eps, router_x);
 }
 
 }  // namespace baton::model

@@ -282,9 +282,33 @@ class LayerLoader {
     return loader_.ToDevice(all);
   }
 
+  // before: becomes the weight of the norm before the experts.
+  absl::StatusOr<ExpertsBesideWeights> Beside(const ExpertsSpec& spec, std::vector<float>* before) {
+    const ExpertsBesideSpec& beside = spec.beside;
+    ExpertsBesideWeights weights;
+    NormWeight mlp_after, of_experts, after;
+    BATON_ASSIGN_OR_RETURN(mlp_after, Norm(beside.mlp_after));
+    BATON_ASSIGN_OR_RETURN(of_experts, Norm(beside.before));
+    BATON_ASSIGN_OR_RETURN(after, Norm(beside.after));
+    weights.mlp_after = std::move(mlp_after.device);
+    weights.before = std::move(of_experts.device);
+    weights.after = std::move(after.device);
+    *before = std::move(of_experts.host);
+    BATON_ASSIGN_OR_RETURN(
+        std::vector<float> scale,
+        loader_.FiniteFloats({names_.InLayer(layer_, beside.router_scale), spec.router.cols}));
+    for (float& value : scale) value *= beside.router_factor;
+    BATON_ASSIGN_OR_RETURN(weights.router_scale, loader_.ToDevice(scale));
+    BATON_ASSIGN_OR_RETURN(
+        weights.expert_scales,
+        loader_.FiniteVector({names_.InLayer(layer_, beside.expert_scales), spec.count}));
+    return weights;
+  }
+
   absl::StatusOr<ExpertsWeights> Experts(const ExpertsSpec& spec,
                                          const std::vector<float>& norm_before) {
     ExpertsWeights weights;
+    std::vector<float> before_experts = norm_before;
     const WeightLoader::Part router = Parts(spec.router, ".weight").front();
     BATON_ASSIGN_OR_RETURN(weights.router, loader_.Router(router, spec.router.cols));
     if (spec.router.bias) {
@@ -300,13 +324,16 @@ class LayerLoader {
     }
     if (spec.shared.ffn_dim > 0) {
       BATON_ASSIGN_OR_RETURN(weights.shared, Mlp(spec.shared, norm_before));
-      weights.scale = weights.shared.scale;
+      if (!spec.beside) weights.scale = weights.shared.scale;
+    }
+    if (spec.beside) {
+      BATON_ASSIGN_OR_RETURN(weights.beside, Beside(spec, &before_experts));
     }
     const ProductSpec &gate_up = spec.expert.gate_up, &down = spec.expert.down;
     std::vector<backend::ExpertMatrices> matrices;
     loader_.PackOnHost(experts_on_host_);
     for (int expert = 0; expert < spec.count; ++expert) {
-      std::optional<GatedRange> range = RangeOf(spec.expert, norm_before);
+      std::optional<GatedRange> range = RangeOf(spec.expert, before_experts);
       BATON_ASSIGN_OR_RETURN(weights.matrices.emplace_back(),
                              ExpertMatrix(gate_up, expert, spec.count, range ? &*range : nullptr));
       if (range) weights.scale = std::min(weights.scale, range->Scale(spec.expert.has_gate()));

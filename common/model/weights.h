@@ -39,15 +39,24 @@ struct MlpWeights {
   ProductWeights gate_up, down;
   float scale = 1;  // on what down multiplies; see gated_range.h
 };
+// Null unless the experts have norms of their own. router_scale has router_factor in it.
+struct ExpertsBesideWeights {
+  std::unique_ptr<backend::Buffer> mlp_after, before, after, router_scale;  // [d]
+  std::unique_ptr<backend::Buffer> expert_scales;                           // [experts]
+};
 struct ExpertsWeights {
   std::unique_ptr<backend::PackedMatrix> router;
   std::unique_ptr<backend::Buffer> router_bias, choice_bias;
   std::vector<std::unique_ptr<backend::PackedMatrix>> matrices;  // gate_up and down of each
   std::unique_ptr<backend::Buffer> gate_up_bias, down_bias;      // of all of them
   std::unique_ptr<backend::ExpertGroup> group;                   // of them
-  MlpWeights shared;                                             // its scale is not used
+  MlpWeights shared;  // its scale is used with `beside` alone
   ProductWeights shared_gate;
+  ExpertsBesideWeights beside;
   float scale = 1;  // on what down multiplies, of all of them
+
+  // What the layer's result has as a factor: norms of their own take the scales away.
+  float result_scale() const { return beside.after == nullptr ? scale : 1; }
 };
 // Those that the spec does not have are null.
 struct RecurrentWeights {

@@ -89,7 +89,7 @@ INSTANTIATE_TEST_SUITE_P(
                                          "tiny-glm4-moe-lite", "tiny-lfm2", "tiny-qwen3.5",
                                          "tiny-qwen3.5-moe", "tiny-granite-hybrid",
                                          "tiny-nemotron-h", "tiny-nemotron-h-moe", "tiny-gemma4",
-                                         "tiny-gemma4-mm"),
+                                         "tiny-gemma4-mm", "tiny-gemma4-moe"),
                        ::testing::Values("grpc", "shm")),
     [](const auto& info) {
       std::string name = std::get<0>(info.param);

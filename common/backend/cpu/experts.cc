@@ -64,11 +64,16 @@ void ExpertsRunner::Route(const ExpertsArgs& args) {
   const int64_t rows = args.x.rows, d = args.x.cols, experts = args.router->out_features();
   const int64_t per_token = args.routing.per_token;
   chosen_.resize(static_cast<size_t>(rows * per_token));
-  // No expert has a result yet: there is room for x in float32.
-  const Tensor exact = FirstRows(args.results, rows);
-  ForRows(pool_, rows, d, [&](int64_t row) {
-    kernels_.to_f32(RowOf(args.x, row), ElementOf(args.x.dtype), d, At<float>(exact, row));
-  });
+  Tensor exact = args.router_x;
+  if (exact.data == nullptr) {
+    // No expert has a result yet: there is room for x in float32.
+    exact = FirstRows(args.results, rows);
+    ForRows(pool_, rows, d, [&](int64_t row) {
+      kernels_.to_f32(RowOf(args.x, row), ElementOf(args.x.dtype), d, At<float>(exact, row));
+    });
+  }
+  CheckF32(exact);
+  CheckShape(exact, rows, d);
   matmul_.Run(exact, static_cast<const CpuMatrix&>(*args.router), FloatsOf(args.router_bias),
               args.logits);
   const absl::Span<const float> choice_bias(
@@ -77,6 +82,9 @@ void ExpertsRunner::Route(const ExpertsArgs& args) {
     ChooseExperts({At<float>(args.logits, row), static_cast<size_t>(experts)}, choice_bias,
                   args.routing, {chosen_.data() + row * per_token, static_cast<size_t>(per_token)});
   });
+  if (const float* const scales = FloatsOf(args.expert_scales, experts)) {
+    for (ChosenExpert& chosen : chosen_) chosen.weight *= scales[chosen.expert];
+  }
   counts_.assign(static_cast<size_t>(experts), 0);
   for (const ChosenExpert& chosen : chosen_) ++counts_[static_cast<size_t>(chosen.expert)];
 }

@@ -24,26 +24,26 @@ Tensor RowsOf(const Tensor& tensor, int64_t first, int64_t count) {
 enum class Fetched { kNone, kChosen, kAll };
 
 // At most kExpertRowsAtOnce rows.
-void EnqueuePart(const ExpertsArgs& args, const Tensor& x, const Tensor& logits, const Tensor& out,
-                 const int32_t* positions, Fetched fetched, const ExpertWorkspace& workspace,
-                 DType dtype, Stream stream) {
+void EnqueuePart(const ExpertsArgs& args, const Tensor& x, const Tensor& router_x,
+                 const Tensor& logits, const Tensor& out, const int32_t* positions, Fetched fetched,
+                 const ExpertWorkspace& workspace, DType dtype, Stream stream) {
   const auto& group = static_cast<const CudaExpertGroup&>(*args.group);
   const int rows = static_cast<int>(x.rows), per_token = args.routing.per_token;
   const int experts = static_cast<int>(args.group->experts().size());
   const int pairs = rows * per_token;
   const int tile_rows = ExpertTileRows(pairs, experts);
   const int tile_count = ExpertTileCount(pairs, experts, tile_rows);
-  LaunchRouter({.x = x.data,
-                .x_stride = x.row_stride,
+  LaunchRouter({.x = router_x.data,
+                .x_stride = router_x.row_stride,
                 .router = static_cast<const CudaRouter&>(*args.router).data(),
                 .bias = args.router_bias == nullptr ? nullptr : F32(*args.router_bias, experts),
                 .logits = F32(logits),
                 .logit_stride = logits.row_stride,
                 .counts = workspace.counts,
                 .rows = rows,
-                .cols = static_cast<int>(x.cols),
+                .cols = static_cast<int>(router_x.cols),
                 .experts = experts},
-               dtype, stream);
+               router_x.dtype, stream);
   LaunchChooseExperts(
       {.logits = F32(logits),
        .logit_stride = logits.row_stride,
@@ -57,6 +57,7 @@ void EnqueuePart(const ExpertsArgs& args, const Tensor& x, const Tensor& logits,
        .sigmoid = args.routing.sigmoid,
        .scale = args.routing.scale,
        .choice_bias = args.choice_bias == nullptr ? nullptr : F32(*args.choice_bias, experts),
+       .scales = args.expert_scales == nullptr ? nullptr : F32(*args.expert_scales, experts),
        .positions = positions},
       stream);
   LaunchPlacePairs({.chosen = workspace.chosen,
@@ -135,7 +136,10 @@ void EnqueueExperts(const ExpertsArgs& args, const int32_t* positions,
   BATON_CHECK_EQ(first.down->out_features(), d);
   BATON_CHECK_EQ(args.router->in_features(), d);
   BATON_CHECK_EQ(args.router->out_features(), experts);
+  const Tensor& router_x = args.router_x.data == nullptr ? args.x : args.router_x;
+  BATON_CHECK(args.router_x.data == nullptr || router_x.dtype == DType::kF32);
   CheckRows(args.x, rows, d);
+  CheckRows(router_x, rows, d);
   CheckRows(args.out, rows, d);
   CheckRows(args.gated, scratch.results, ffn);
   if (GatedParts(args.gating.activation) == 1) CheckRows(args.gate_up_rows, scratch.results, ffn);
@@ -149,9 +153,9 @@ void EnqueueExperts(const ExpertsArgs& args, const int32_t* positions,
     const Fetched fetched = !on_host || at > 0         ? Fetched::kNone
                             : rows > kExpertRowsAtOnce ? Fetched::kAll
                                                        : Fetched::kChosen;
-    EnqueuePart(args, RowsOf(args.x, at, count), RowsOf(args.logits, at, count),
-                RowsOf(args.out, at, count), positions == nullptr ? nullptr : positions + at,
-                fetched, workspace, dtype, stream);
+    EnqueuePart(args, RowsOf(args.x, at, count), RowsOf(router_x, at, count),
+                RowsOf(args.logits, at, count), RowsOf(args.out, at, count),
+                positions == nullptr ? nullptr : positions + at, fetched, workspace, dtype, stream);
   }
 }
 

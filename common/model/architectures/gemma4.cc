@@ -1,7 +1,7 @@
 // Gemma 4's text models: norms before and after each sublayer, as they are multiplied with; layers
 // that see everything with larger heads than those with a window, values that are the keys'
 // product, and a rotation of some pairs; layers at the end that attend to the KV of earlier ones;
-// embeddings of single layers.
+// embeddings of single layers; experts beside the MLPs.
 #include <cmath>
 #include <optional>
 #include <string>
@@ -219,18 +219,49 @@ absl::Status SetRopes(const JsonFields& config, ModelConfig* model) {
   return SetRopesByWindow(config, full, sliding, model);
 }
 
-absl::Status RefuseExperts(const JsonFields& config) {
-  BATON_ASSIGN_OR_RETURN(const bool experts, config.Bool("enable_moe_block", false));
-  if (experts) return config.Unsupported("enable_moe_block", "found true, expected false");
-  for (const char* key : {"num_experts", "top_k_experts", "moe_intermediate_size"}) {
-    config.Ignore(key);  // for nothing without that
+// Experts beside the MLP of every layer.
+absl::Status AddExpertsBeside(const JsonFields& config, ModelConfig* model) {
+  BATON_ASSIGN_OR_RETURN(const bool has_experts, config.Bool("enable_moe_block", false));
+  if (!has_experts) {
+    for (const char* key : {"num_experts", "top_k_experts", "moe_intermediate_size"}) {
+      config.Ignore(key);
+    }
+    return absl::OkStatus();
+  }
+  const int d = model->hidden_dim;
+  ExpertsSpec experts;
+  BATON_ASSIGN_OR_RETURN(experts.count, config.Int("num_experts", 1, kMaxExperts));
+  BATON_ASSIGN_OR_RETURN(experts.routing.per_token, config.Int("top_k_experts", 1, experts.count));
+  BATON_ASSIGN_OR_RETURN(const int ffn, config.Int("moe_intermediate_size", 1, kMaxFfn));
+  experts.routing.normalized = true;
+  experts.router.parts = {{{"router.proj", "ffn_gate_inp"}, experts.count}};
+  experts.router.cols = d;
+  ExpertsBesideSpec& beside = experts.beside;
+  beside.mlp_after = {{"post_feedforward_layernorm_1", "post_ffw_norm_1"}, d};
+  beside.before = {{"pre_feedforward_layernorm_2", "pre_ffw_norm_2"}, d};
+  beside.after = {{"post_feedforward_layernorm_2", "post_ffw_norm_2"}, d};
+  beside.router_scale = {"router.scale", "ffn_gate_inp.scale"};
+  beside.router_factor = static_cast<float>(1 / std::sqrt(static_cast<double>(d)));
+  beside.expert_scales = {"router.per_expert_scale", "ffn_down_exps.scale"};
+  for (LayerSpec& layer : model->layers) {
+    SublayerSpec& sublayer = layer.mlp_sublayer();
+    experts.shared = experts.expert = std::get<MlpSpec>(sublayer.body);
+    MlpSpec& expert = experts.expert;
+    SetMlp(ffn,
+           {{"experts.*.gate_proj", "ffn_gate_exps.*"},
+            {"experts.*.up_proj", "ffn_up_exps.*"},
+            {"experts.*.down_proj", "ffn_down_exps.*"}},
+           &expert);
+    expert.gate_up.fused = {"experts.gate_up_proj", nullptr};
+    expert.down.fused = {"experts.down_proj", nullptr};
+    expert.gate_up.fused_by_rows = expert.down.fused_by_rows = true;
+    sublayer.body = experts;
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<ModelConfig> DescribeGemma4(const JsonFields& config) {
   BATON_ASSIGN_OR_RETURN(ModelConfig model, ReadDense(config, kDefaults));
-  BATON_RETURN_IF_ERROR(RefuseExperts(config));
   // "vision": tokens of images see each other; texts are computed as without it.
   BATON_ASSIGN_OR_RETURN(const auto both_ways,
                          config.OptionalString("use_bidirectional_attention"));
@@ -262,6 +293,7 @@ absl::StatusOr<ModelConfig> DescribeGemma4(const JsonFields& config) {
   BATON_RETURN_IF_ERROR(SetRopes(config, &model));
   BATON_RETURN_IF_ERROR(ShareKv(config, &model));
   BATON_RETURN_IF_ERROR(AddInputs(config, &model));
+  BATON_RETURN_IF_ERROR(AddExpertsBeside(config, &model));
   return model;
 }
 

@@ -351,10 +351,39 @@ TEST(ArchitectureTest, GemmaFourHasHeadsByKindOfLayer) {
               HasSubstr("per_layer_config.8: found an object, expected the indices of layers"));
 }
 
+TEST(ArchitectureTest, GemmaFourHasExpertsBesideItsMlps) {
+  const auto model = Parse("Gemma4ForCausalLM", Gemma4(R"(, "enable_moe_block": true,
+      "num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 40, "num_kv_shared_layers": 3,
+      "use_double_wide_mlp": true)"));
+  ASSERT_TRUE(model.ok()) << model.status();
+  for (size_t i = 0; i < model->layers.size(); ++i) {
+    const SublayerSpec& sublayer = model->layers[i].sublayers[1];
+    const auto& experts = std::get<ExpertsSpec>(sublayer.body);
+    EXPECT_EQ(experts.count, 6);
+    EXPECT_EQ(experts.routing.per_token, 2);
+    EXPECT_TRUE(experts.routing.normalized);
+    EXPECT_FALSE(experts.routing.sigmoid);
+    EXPECT_EQ(experts.expert.ffn_dim, 40);
+    EXPECT_EQ(experts.expert.activation, backend::GatedActivation::kGeluTanh);
+    EXPECT_EQ(experts.shared.ffn_dim, i < 5 ? 96 : 192) << i;
+    ASSERT_TRUE(experts.beside);
+    EXPECT_FLOAT_EQ(experts.beside.router_factor, 1.0f / 8);
+    EXPECT_STREQ(sublayer.norm_before.name.hugging_face, "pre_feedforward_layernorm");
+    EXPECT_STREQ(sublayer.norm_after.name.hugging_face, "post_feedforward_layernorm");
+    EXPECT_EQ(model->layers[i].sublayers.size(), 3) << "its own embedding is last";
+  }
+}
+
 TEST(ArchitectureTest, GemmaFourRefusesWhatItWouldComputeWrongly) {
   for (const auto& [more, message] : {
-           std::pair(R"(, "enable_moe_block": true)",
-                     "enable_moe_block: found true, expected false"),
+           std::pair(R"(, "enable_moe_block": true)", "num_experts: found nothing"),
+           {R"(, "enable_moe_block": 1)", "enable_moe_block"},
+           {R"(, "enable_moe_block": true, "num_experts": 0)", "num_experts: found 0"},
+           {R"(, "enable_moe_block": true, "num_experts": 4)", "top_k_experts: found nothing"},
+           {R"(, "enable_moe_block": true, "num_experts": 4, "top_k_experts": 5)",
+            "top_k_experts: found 5"},
+           {R"(, "enable_moe_block": true, "num_experts": 4, "top_k_experts": 2)",
+            "moe_intermediate_size: found nothing"},
            {R"(, "use_bidirectional_attention": "all")", "found \"all\", expected \"vision\""},
            {R"(, "num_kv_shared_layers": 8)", "num_kv_shared_layers"},
            {R"(, "num_kv_shared_layers": -1)", "num_kv_shared_layers"},

@@ -129,7 +129,7 @@ TEST(DeviceMemoryTest, IsWhatLoadingTakes) {
                             "tiny-lfm2-moe",        "tiny-qwen3-next",
                             "tiny-granite-hybrid",  "tiny-nemotron-h",
                             "tiny-nemotron-h-moe",  "tiny-gemma4",
-                            "tiny-gemma4-mm"}) {
+                            "tiny-gemma4-mm",       "tiny-gemma4-moe"}) {
     for (const auto& [compute, load_bits, experts_on_host] :
          {std::tuple(Compute::kF32, 0, 0), {Compute::kBF16, 0, 1}, {Compute::kF32, 4, 2}}) {
       SCOPED_TRACE(std::string(shape) + (compute == Compute::kF32 ? " f32, " : " bf16, ") +

@@ -28,7 +28,7 @@ SHAPES = ("tiny-llama", "tiny-qwen2", "tiny-qwen2-sliding", "tiny-qwen2-yarn", "
           "tiny-glm4-moe-lite", "tiny-lfm2", "tiny-qwen3.5", "tiny-qwen3.5-moe", "tiny-qwen3-next",
           "tiny-lfm2-moe", "tiny-granite-hybrid", "tiny-granite-hybrid-dense", "tiny-nemotron-h",
           "tiny-nemotron-h-moe", "tiny-qwen3.5-mm", "tiny-qwen3.5-moe-mm",
-          "tiny-gemma4", "tiny-gemma4-mm")
+          "tiny-gemma4", "tiny-gemma4-mm", "tiny-gemma4-moe")
 # Quantised models: what Transformers computes of the float matrices that theirs stand for. As in CMakeLists.txt.
 QUANTIZED = {
     "tiny-qwen2-gptq4": ("tiny-qwen2", "--quantize gptq --group-size 32"),

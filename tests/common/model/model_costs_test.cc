@@ -350,6 +350,39 @@ TEST(ModelCostsTest, SharedKvByHand) {
   EXPECT_EQ(PrefillFlops(costs, 1001, 999) - PrefillFlops(costs, 1001, 1000), token);
 }
 
+// Gemma 4 26B: of 128 experts a token takes 8, and an MLP beside them.
+TEST(ModelCostsTest, ExpertsBesideMlpsByHand) {
+  std::string types;
+  for (int i = 0; i < 30; ++i) {
+    absl::StrAppend(&types, i == 0 ? "" : ",",
+                    i % 6 == 5 ? R"("full_attention")" : R"("sliding_attention")");
+  }
+  const auto model = WithConfig(
+      absl::StrCat(
+          R"({"architectures": ["Gemma4ForCausalLM"], "hidden_size": 2816,)",
+          R"("intermediate_size": 2112, "num_hidden_layers": 30, "num_attention_heads": 16,)",
+          R"("num_key_value_heads": 8, "num_global_key_value_heads": 2, "head_dim": 256,)",
+          R"("global_head_dim": 512, "attention_k_eq_v": true, "hidden_size_per_layer_input": 0,)",
+          R"("enable_moe_block": true, "num_experts": 128, "top_k_experts": 8,)",
+          R"("moe_intermediate_size": 704, "sliding_window": 1024, "layer_types": [)", types, "]}"),
+      [](const JsonFields& fields) { return ParseConfig(fields); });
+  ASSERT_TRUE(model.ok()) << model.status();
+  const ModelCosts costs = CostsOf(*model);
+  const LayerCosts &sliding = costs.layers[0], &full = costs.layers[5];
+  EXPECT_EQ(sliding.experts, 128);
+  EXPECT_EQ(sliding.experts_per_token, 8);
+  EXPECT_EQ(sliding.expert_elements, 3 * 704 * 2816);
+  EXPECT_EQ(sliding.ffn_elements, (3 * 2112 + 128) * 2816);
+  // Seven norms of a layer, two of heads, the router's scale, those of experts and the layer's.
+  EXPECT_EQ(sliding.vector_elements, 7 * 2816 + 2 * 256 + 2816 + 128 + 1);
+  EXPECT_EQ(full.attention_elements, (2 * 16 + 2) * 512 * 2816) << "keys are values";
+  EXPECT_EQ(costs.kv_elements(), 25 * 2 * 8 * 256 + 5 * 2 * 2 * 512);
+  EXPECT_NEAR(static_cast<double>(costs.parameters()), 25.2e9, 0.1e9);
+  // Of which a token reads this much.
+  const StepBytes step = DecodeStepBytes(costs, {}, DType::kBF16, 2, 1, 1000);
+  EXPECT_NEAR(step.weights / 2, 3.8e9, 0.1e9);
+}
+
 TEST(ModelCostsTest, WindowsBoundWhatIsSeen) {
   ModelConfig config = Spec(2, 4, 1, 8, 32, 32, 100, true);
   config.layers[1].attention().window = 10;

@@ -344,7 +344,7 @@ const auto kRecurrent = ::testing::Values(
     "tiny-qwen3.5-mm", "tiny-qwen3.5-moe-mm");
 
 // Likewise: layers that differ in their heads.
-const auto kMixedLayers = ::testing::Values("tiny-gemma4", "tiny-gemma4-mm");
+const auto kMixedLayers = ::testing::Values("tiny-gemma4", "tiny-gemma4-mm", "tiny-gemma4-moe");
 
 std::vector<baton::testing::Device> DevicesOf(bool slow) {
   std::vector<baton::testing::Device> devices = baton::testing::Devices();

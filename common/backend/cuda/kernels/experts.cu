@@ -8,6 +8,29 @@ namespace {
 // Warps of a block. One row makes few blocks, so its blocks are small.
 constexpr int RouterWarps(int rows) { return rows == 1 ? 2 : 8; }
 
+// A unit of a row, as it is loaded and as floats. Element: that of Row16, or float.
+template <class Element>
+struct RouterUnit {
+  using Stored = uint16_t;
+  Vec16 loaded;
+  BATON_DEVICE void Load(bool valid, const Stored* from) { loaded = Load16If(valid, from); }
+  BATON_DEVICE void Unpack(float (&to)[kUnitElements]) const { Row16<Element>::Unpack(loaded, to); }
+};
+template <>
+struct RouterUnit<float> {
+  using Stored = float;
+  Vec16 loaded[2];
+  BATON_DEVICE void Load(bool valid, const Stored* from) {
+    BATON_UNROLL for (int half = 0; half < 2; ++half) {
+      loaded[half] = Load16If(valid, from + half * 4);
+    }
+  }
+  BATON_DEVICE void Unpack(float (&to)[kUnitElements]) const {
+    Unpack4(loaded[0], to);
+    Unpack4(loaded[1], to + 4);
+  }
+};
+
 // A warp takes an expert and kRows rows.
 template <class Element, int kRows>
 BATON_KERNEL(RouterWarps(kRows) * kWarpLanes)
@@ -23,31 +46,29 @@ RouterKernel(RouterLaunch launch) {
   if (expert >= launch.experts) return;
   const int first_row = static_cast<int>(BlockIndex().y) * kRows;
   const float* const router = launch.router + int64_t{expert} * launch.cols;
-  const uint16_t* x[kRows];
+  const typename RouterUnit<Element>::Stored* x[kRows];
   BATON_UNROLL for (int i = 0; i < kRows; ++i) {
-    x[i] = static_cast<const uint16_t*>(launch.x) +
+    x[i] = static_cast<const typename RouterUnit<Element>::Stored*>(launch.x) +
            Least(first_row + i, launch.rows - 1) * launch.x_stride;
   }
   float sums[kRows] = {};
   // With one row, several loads are on their way at once. Zeros behind the end change no sum.
   constexpr int kAhead = kRows == 1 ? 4 : 1, kStep = kWarpLanes * kUnitElements;
   for (int first = Lane() * kUnitElements; first < launch.cols; first += kAhead * kStep) {
-    Vec16 weights[kAhead][2], values[kAhead][kRows];
+    RouterUnit<float> weights[kAhead];
+    RouterUnit<Element> values[kAhead][kRows];
     BATON_UNROLL for (int u = 0; u < kAhead; ++u) {
       const int unit = first + u * kStep;
       const bool valid = unit < launch.cols;
-      BATON_UNROLL for (int half = 0; half < 2; ++half) {
-        weights[u][half] = Load16If(valid, router + unit + half * 4);
-      }
-      BATON_UNROLL for (int i = 0; i < kRows; ++i) values[u][i] = Load16If(valid, x[i] + unit);
+      weights[u].Load(valid, router + unit);
+      BATON_UNROLL for (int i = 0; i < kRows; ++i) values[u][i].Load(valid, x[i] + unit);
     }
     BATON_UNROLL for (int u = 0; u < kAhead; ++u) {
       float of_weights[kUnitElements];
-      Unpack4(weights[u][0], of_weights);
-      Unpack4(weights[u][1], of_weights + 4);
+      weights[u].Unpack(of_weights);
       BATON_UNROLL for (int i = 0; i < kRows; ++i) {
         float of_row[kUnitElements];
-        Row16<Element>::Unpack(values[u][i], of_row);
+        values[u][i].Unpack(of_row);
         BATON_UNROLL for (int e = 0; e < kUnitElements; ++e) {
           sums[i] = Fma(of_row[e], of_weights[e], sums[i]);
         }
@@ -148,7 +169,8 @@ ChooseExpertsKernel(ChooseExpertsLaunch launch) {
   if (!chooses) return;
   const int pair = row * launch.per_token + place;
   StoreGlobal(launch.chosen + pair, mine.expert);
-  const float weight = Mul(Divide(own, total), launch.scale);
+  float weight = Mul(Divide(own, total), launch.scale);
+  if (launch.scales != nullptr) weight = Mul(weight, LoadGlobal(launch.scales + mine.expert));
   StoreGlobal(launch.weights + pair, finite == 0 ? BitsFloat(0x7fc00000u) : weight);
   AtomicAdd(launch.counts + mine.expert, 1u);
 }
@@ -285,10 +307,13 @@ void Dispatch(const RouterLaunch& launch, Stream stream) {
 
 void LaunchRouter(const RouterLaunch& launch, DType dtype, Stream stream) {
   if (launch.rows == 0) return;
-  if (dtype == DType::kF16) {
-    Dispatch<Half>(launch, stream);
-  } else {
-    Dispatch<BFloat16>(launch, stream);
+  switch (dtype) {
+    case DType::kF32:
+      return Dispatch<float>(launch, stream);
+    case DType::kF16:
+      return Dispatch<Half>(launch, stream);
+    case DType::kBF16:
+      return Dispatch<BFloat16>(launch, stream);
   }
 }
 

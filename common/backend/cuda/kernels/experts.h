@@ -28,7 +28,7 @@ struct alignas(16) ExpertTile {
 };
 
 struct RouterLaunch {
-  const void* x;  // [rows, cols], 16-bit
+  const void* x;  // [rows, cols]
   int64_t x_stride;
   const float* router;  // [experts, cols]
   const float* bias;    // [experts] or null
@@ -40,9 +40,8 @@ struct RouterLaunch {
   int experts;
 };
 
-// Logits in float32, each summed in one order for any number of rows. dtype: of x, kF16 or kBF16.
-// Reads the rows' 16-bit values for every 8 experts (one row for every 2), and the router for every
-// row or 8 rows.
+// Logits in float32, each summed in one order for any number of rows. dtype: of x. Reads the rows'
+// values for every 8 experts (one row for every 2), and the router for every row or 8 rows.
 void LaunchRouter(const RouterLaunch& launch, DType dtype, Stream stream);
 
 struct ChooseExpertsLaunch {
@@ -58,6 +57,7 @@ struct ChooseExpertsLaunch {
   bool sigmoid = false;
   float scale = 1;
   const float* choice_bias = nullptr;  // [experts], or null
+  const float* scales = nullptr;       // [experts], factors of the weights at last, or null
   // [rows] or null. A row whose position is below 0 is padding and chooses what the first row does,
   // so that no expert is read for it alone.
   const int32_t* positions = nullptr;

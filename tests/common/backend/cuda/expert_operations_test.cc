@@ -27,10 +27,14 @@ class CudaExpertOperationsTest : public ExpertLayerTest {
       }
     }
     group_ = backend_->GroupExperts(experts_, {}).value();
-    const std::vector<float> router = Random(kExpertCount * kWidth);
-    router_ = backend_->PackRouter({router.data(), DType::kF32, kExpertCount, kWidth}).value();
+    router_values_ = Random(kExpertCount * kWidth);
+    UseRouter(router_values_);
     x_.resize(static_cast<size_t>(kStepRows) * kWidth);
     for (uint16_t& value : x_) value = static_cast<uint16_t>(0x3000 | (random_() & 0x8fff));
+  }
+
+  void UseRouter(const std::vector<float>& values) {
+    router_ = backend_->PackRouter({values.data(), DType::kF32, kExpertCount, kWidth}).value();
   }
 
   // Experts without a gate, in place of the others, whose matrices it returns: up and down of each.
@@ -66,6 +70,14 @@ class CudaExpertOperationsTest : public ExpertLayerTest {
     if (!shared.empty()) {
       backend_->CopyToDevice(out.tensor.data, of_rows(shared), count * sizeof(float));
     }
+    const DeviceTensor router_x = Empty(rows, kWidth, DType::kF32);
+    if (!router_x_.empty()) {
+      backend_->CopyToDevice(router_x.tensor.data, of_rows(router_x_), count * sizeof(float));
+    }
+    const DeviceTensor scales = Empty(1, kExpertCount, DType::kF32);
+    if (!scales_.empty()) {
+      backend_->CopyToDevice(scales.tensor.data, scales_.data(), kExpertCount * sizeof(float));
+    }
     backend_->Experts({.x = x.tensor,
                        .router = router_.get(),
                        .router_bias = nullptr,
@@ -79,7 +91,9 @@ class CudaExpertOperationsTest : public ExpertLayerTest {
                        .gated = gated.tensor,
                        .results = results.tensor,
                        .out = out.tensor,
-                       .accumulates = !shared.empty()});
+                       .accumulates = !shared.empty(),
+                       .router_x = router_x_.empty() ? Tensor() : router_x.tensor,
+                       .expert_scales = scales_.empty() ? nullptr : scales.memory.get()});
     std::vector<float> host(count);
     backend_->CopyToHost(host.data(), out.tensor.data, count * sizeof(float));
     return host;
@@ -90,7 +104,10 @@ class CudaExpertOperationsTest : public ExpertLayerTest {
   std::unique_ptr<ExpertGroup> group_;
   std::unique_ptr<PackedMatrix> router_;
   GatedArgs gating_;
+  std::vector<float> router_values_;
   std::vector<uint16_t> x_;
+  // Of ExpertsArgs, unless they are empty.
+  std::vector<float> router_x_, scales_;
 };
 
 // What comes of the products of a part's rows is by pair, in any order of the experts.
@@ -101,8 +118,7 @@ TEST_F(CudaExpertOperationsTest, ExpertsWithoutAGateSquareWhatIsPositive) {
   const std::vector<float> bias = {10, 0, 10};
   const auto choice = backend_->Allocate(bias.size() * sizeof(float)).value();
   backend_->CopyToDevice(choice->data(), bias.data(), bias.size() * sizeof(float));
-  const std::vector<float> router(static_cast<size_t>(kExpertCount) * kWidth);
-  router_ = backend_->PackRouter({router.data(), DType::kF32, kExpertCount, kWidth}).value();
+  UseRouter(std::vector<float>(static_cast<size_t>(kExpertCount) * kWidth));
   const ExpertRouting routing = {
       .per_token = kPerToken, .normalized = true, .sigmoid = true, .scale = 2};
   const std::vector<float> all = Run(0, kStepRows, routing, choice.get(), {});
@@ -194,6 +210,43 @@ TEST_F(CudaExpertOperationsTest, TheSumIsAddedToWhatTheSharedExpertsLeft) {
     ASSERT_NEAR(sums[i], double{own[i]} + double{shared[i]},
                 1e-5 * (std::fabs(own[i]) + std::fabs(shared[i]) + 1))
         << i;
+  }
+}
+
+// In rows beyond the first part, too. Two signs that change at once change no bit.
+TEST_F(CudaExpertOperationsTest, TheRouterMayReadRowsOfItsOwn) {
+  const ExpertRouting routing = {.per_token = kPerToken, .normalized = true};
+  const std::vector<float> plain = Run(0, kStepRows, routing, nullptr, {});
+  router_x_.resize(x_.size());
+  ConvertElements(x_.data(), DType::kF16, static_cast<int64_t>(x_.size()), DType::kF32,
+                  router_x_.data());
+  EXPECT_EQ(Run(0, kStepRows, routing, nullptr, {}), plain);
+  for (float& value : router_x_) value = -value;
+  const std::vector<float> other = Run(0, kStepRows, routing, nullptr, {});
+  EXPECT_NE(other, plain);
+  router_x_.clear();
+  for (float& value : router_values_) value = -value;
+  UseRouter(router_values_);
+  EXPECT_EQ(Run(0, kStepRows, routing, nullptr, {}), other);
+}
+
+TEST_F(CudaExpertOperationsTest, ScalesAreFactorsOfTheExpertsWeights) {
+  const ExpertRouting routing = {.per_token = kPerToken, .normalized = true};
+  std::vector<std::vector<float>> each;
+  for (size_t expert = 0; expert < kExpertCount; ++expert) {
+    scales_.assign(kExpertCount, 0);
+    scales_[expert] = 1;
+    each.push_back(Run(0, kStepRows, routing, nullptr, {}));
+  }
+  scales_ = {3, 0.5f, -1};
+  const std::vector<float> scaled = Run(0, kStepRows, routing, nullptr, {});
+  scales_.clear();
+  const std::vector<float> plain = Run(0, kStepRows, routing, nullptr, {});
+  for (size_t i = 0; i < plain.size(); ++i) {
+    const double parts[] = {each[0][i], each[1][i], each[2][i]};
+    const double size = std::fabs(parts[0]) + std::fabs(parts[1]) + std::fabs(parts[2]);
+    ASSERT_NEAR(plain[i], parts[0] + parts[1] + parts[2], 1e-6 * size) << i;
+    ASSERT_NEAR(scaled[i], 3 * parts[0] + 0.5 * parts[1] - parts[2], 4e-6 * size) << i;
   }
 }
 

@@ -34,7 +34,7 @@ class CudaExpertsTest : public QuantizedKernelTest {
   };
   static Choices Choose(const DeviceArray<float>& logits, int rows, int64_t stride, int experts,
                         const ExpertRouting& routing, const float* choice_bias = nullptr,
-                        const int32_t* positions = nullptr) {
+                        const int32_t* positions = nullptr, const float* scales = nullptr) {
     const auto pairs = static_cast<size_t>(rows * routing.per_token);
     Choices choices = {
         DeviceArray<int32_t>(pairs), DeviceArray<float>(pairs),
@@ -51,6 +51,7 @@ class CudaExpertsTest : public QuantizedKernelTest {
                          .sigmoid = routing.sigmoid,
                          .scale = routing.scale,
                          .choice_bias = choice_bias,
+                         .scales = scales,
                          .positions = positions},
                         nullptr);
     EXPECT_TRUE(choices.chosen.MarginsIntact() && choices.weights.MarginsIntact() &&

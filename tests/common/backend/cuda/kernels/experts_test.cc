@@ -15,20 +15,29 @@ namespace {
 
 TEST_F(CudaExpertsTest, LogitsAreTheProductInFloat32ForAnyNumberOfRows) {
   SCOPED_TRACE(seed_);
-  for (int round = 0; round < Rounds(16, 6); ++round) {
+  for (int round = 0; round < Rounds(24, 8); ++round) {
     // Every kernel has its turn.
-    const DType dtype = round / 2 % 2 == 0 || !MultipliesBFloat16() ? DType::kF16 : DType::kBF16;
+    DType dtype = round / 2 % 2 == 0 || !MultipliesBFloat16() ? DType::kF16 : DType::kBF16;
     ChangeMachineOf(dtype);
+    if (round % 8 >= 6) dtype = DType::kF32;
     const int rows = round % 2 == 0 ? 1 : Int(2, 20), experts = Int(1, 40), cols = 8 * Int(1, 90);
     const int64_t stride = cols + 8 * Int(0, 2), logit_stride = experts + Int(0, 3);
-    const DeviceArray<uint16_t> x = Random16(static_cast<size_t>(rows * stride), dtype);
+    const auto size = static_cast<size_t>(rows * stride);
+    const bool wide = dtype == DType::kF32;
+    const DeviceArray<uint16_t> x16 = Random16(wide ? 1 : size, wide ? DType::kF16 : dtype);
+    DeviceArray<float> x32(wide ? size : 1);
+    for (size_t i = 0; i < x32.size(); ++i) x32[i] = Normal();
+    const auto x = [&](int64_t row) {
+      return wide ? static_cast<const void*>(x32.data() + row * stride)
+                  : static_cast<const void*>(x16.data() + row * stride);
+    };
     DeviceArray<float> router(static_cast<size_t>(experts * cols)), bias(40);
     for (size_t i = 0; i < router.size(); ++i) router[i] = Normal();
     for (size_t i = 0; i < bias.size(); ++i) bias[i] = Normal();
     DeviceArray<unsigned> counts(static_cast<size_t>(experts));
     const auto run = [&](int first, int count) {
       DeviceArray<float> logits(static_cast<size_t>(count * logit_stride));
-      LaunchRouter({.x = x.data() + first * stride,
+      LaunchRouter({.x = x(first),
                     .x_stride = stride,
                     .router = router.data(),
                     .bias = round % 3 == 0 ? nullptr : bias.data(),
@@ -54,7 +63,8 @@ TEST_F(CudaExpertsTest, LogitsAreTheProductInFloat32ForAnyNumberOfRows) {
         }
         double sum = round % 3 == 0 ? 0 : double{bias[static_cast<size_t>(i)]}, size = 1;
         for (int c = 0; c < cols; ++c) {
-          const double product = double{ToF32(&x[static_cast<size_t>(row * stride + c)], dtype)} *
+          const auto at = static_cast<size_t>(row * stride + c);
+          const double product = double{wide ? x32[at] : ToF32(&x16[at], dtype)} *
                                  double{router[static_cast<size_t>(i * cols + c)]};
           sum += product;
           size += std::fabs(product);
@@ -94,9 +104,12 @@ TEST_F(CudaExpertsTest, ChoicesAreThoseOfTheCpu) {
     std::vector<int32_t> positions(static_cast<size_t>(rows), -1);
     std::iota(positions.begin(), positions.begin() + real, 0);
     const DeviceArray<int32_t> d_positions(positions);
-    const auto [chosen, weights, counts] =
-        Choose(logits, rows, stride, experts, routing, nullptr,
-               real == rows && Coin() ? nullptr : d_positions.data());
+    const bool scaled = Coin();
+    DeviceArray<float> scales(static_cast<size_t>(experts));
+    for (size_t i = 0; i < scales.size(); ++i) scales[i] = scaled ? Normal() : 1;
+    const auto [chosen, weights, counts] = Choose(
+        logits, rows, stride, experts, routing, nullptr,
+        real == rows && Coin() ? nullptr : d_positions.data(), scaled ? scales.data() : nullptr);
     std::vector<unsigned> expected_counts(static_cast<size_t>(experts));
     std::vector<ChosenExpert> expected(static_cast<size_t>(per_token));
     for (int row = 0; row < rows; ++row) {
@@ -113,7 +126,9 @@ TEST_F(CudaExpertsTest, ChoicesAreThoseOfTheCpu) {
         } else {
           // The exponents are in float32, and the CPU's exponentials end at 2^-44.
           const float exponents = 1 + std::fabs(std::log(each.weight + 1e-30f));
-          ASSERT_NEAR(weights[pair], each.weight, 2e-6f * exponents * each.weight + 1e-12f);
+          const float scale = scales[static_cast<size_t>(each.expert)];
+          ASSERT_NEAR(weights[pair], each.weight * scale,
+                      (2e-6f * exponents * each.weight + 1e-12f) * std::fabs(scale));
         }
       }
     }
