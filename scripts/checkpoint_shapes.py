@@ -346,6 +346,9 @@ SHAPES = {
     # As Gemma 4 E2B: the last layers, with MLPs twice as wide, share the KV of earlier ones; each layer
     # has its own embedding.
     "tiny-gemma4": GEMMA4,
+    # The same with rows of whole blocks.
+    "tiny-gemma4-wide": dict(GEMMA4, hidden_size=256, intermediate_size=256, num_attention_heads=8,
+                             hidden_size_per_layer_input=32),
     # As Gemma 4 31B: keys and values are one product in layers without a window.
     "tiny-gemma4-mm": dict(
         architectures=["Gemma4ForConditionalGeneration"], model_type="gemma4", audio_config=None,

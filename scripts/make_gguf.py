@@ -49,6 +49,7 @@ ARCHITECTURES = {
     "Gemma2ForCausalLM": Architecture("gemma2", False, True),
     **dict.fromkeys(("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
                     Architecture("gemma3", False, True)),
+    **dict.fromkeys(("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"), Architecture("gemma4")),
     "SmolLM3ForCausalLM": Architecture("smollm3", True, False, True),
     "Phi3ForCausalLM": Architecture("phi3", False, False, True),
     **dict.fromkeys(("Olmo2ForCausalLM", "Olmo3ForCausalLM"), Architecture("olmo2")),
@@ -159,6 +160,10 @@ def add_config(writer, architecture, text, ends):
         experts = "n_routed_experts" in text
         size = text["moe_intermediate_size" if experts else "intermediate_size"]
         writer.add_feed_forward_length([size * (letter in "-E") for letter in pattern])
+    elif text.get("use_double_wide_mlp"):
+        writer.add_feed_forward_length(
+            [text["intermediate_size"] * (1 + make_checkpoint.shares_kv(text, layer))
+             for layer in range(text["num_hidden_layers"])])
     elif "intermediate_size" in text:
         writer.add_feed_forward_length(make_checkpoint.ffn_dim_of(text))
     writer.add_head_count(heads)
@@ -171,6 +176,8 @@ def add_config(writer, architecture, text, ends):
     elif pattern:
         writer.add_head_count_kv([text["num_key_value_heads"] * (letter == "*") for letter in pattern])
         add_recurrence(writer, text)
+    elif text["model_type"] == "gemma4_text":
+        add_mixed_layers(writer, text, rope)
     else:
         writer.add_head_count_kv(text["num_key_value_heads"])
     if "linear_num_key_heads" in text:
@@ -190,6 +197,26 @@ def add_config(writer, architecture, text, ends):
     ends = ends if isinstance(ends, list) else [ends]
     for end, add in zip(ends, (writer.add_eos_token_id, writer.add_eot_token_id)):
         add(end)
+
+
+def add_mixed_layers(writer, text, rope):
+    """What Gemma 4 says of layers that differ."""
+    layers = range(text["num_hidden_layers"])
+    writer.add_head_count_kv([make_checkpoint.heads_of(text, layer)[1] for layer in layers])
+    wide, narrow = text["global_head_dim"], text["head_dim"]
+    for add in (writer.add_key_length, writer.add_value_length, writer.add_rope_dimension_count):
+        add(wide)
+    for add in (writer.add_key_length_swa, writer.add_value_length_swa, writer.add_rope_dimension_count_swa):
+        add(narrow)
+    writer.add_rope_freq_base_swa(text["rope_parameters"]["sliding_attention"]["rope_theta"])
+    writer.add_sliding_window(text["sliding_window"])
+    writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in text["layer_types"]])
+    writer.add_shared_kv_layers(text["num_kv_shared_layers"])
+    writer.add_embedding_length_per_layer_input(text["hidden_size_per_layer_input"])
+    # Of the pairs of a whole head the first ones turn.
+    turning = int(wide * rope["partial_rotary_factor"] / 2)
+    factors = [1.0] * turning + [1e30] * (wide // 2 - turning)
+    writer.add_tensor("rope_freqs.weight", np.array(factors, np.float32))
 
 
 def add_recurrence(writer, text):
@@ -306,7 +333,7 @@ def add_experts(writer, text):
     if not count:
         return
     writer.add_expert_count(count)
-    writer.add_expert_used_count(text["num_experts_per_tok"])
+    writer.add_expert_used_count(text["top_k_experts" if "top_k_experts" in text else "num_experts_per_tok"])
     if "moe_intermediate_size" in text:
         writer.add_expert_feed_forward_length(text["moe_intermediate_size"])
     if "shared_expert_intermediate_size" in text:
@@ -529,6 +556,16 @@ def single_experts(name, values, was_stacked):
     return [(f"{layer}.experts.{i}.{module}", each) for i, each in enumerate(values)]
 
 
+def gemma4_name(name):
+    """Of a tensor of Gemma 4 that the package gguf does not know by this name; None for others."""
+    layer, _, own = name.removeprefix("model.layers.").partition(".")
+    known = {"layer_scalar": "layer_output_scale.weight", "router.scale": "ffn_gate_inp.scale",
+             "router.per_expert_scale": "ffn_down_exps.scale",
+             "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+             "experts.down_proj": "ffn_down_exps.weight"}.get(own)
+    return known and f"blk.{layer}.{known}"
+
+
 def add_tensors(writer, architecture, text, tensors, kind_of):
     """Writes the language model's; returns what they stand for, under the checkpoint's names."""
     if text["model_type"] == "nemotron_h":
@@ -551,10 +588,10 @@ def add_tensors(writer, architecture, text, tensors, kind_of):
         if make_checkpoint.is_beyond_layers(text, name):
             decoded.append((name, values))
             continue
-        if name.startswith(("vision_tower.", "multi_modal_projector.")):
+        if name.startswith(("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.embed_vision.")):
             decoded.append((name, values))
             continue
-        own_name = name.removeprefix("language_model.")
+        own_name = name.removeprefix("language_model.").replace("model.language_model.", "model.")
         heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(
             own_name.split(".")[-2]) if architecture.interleaved else None
         shifts = own_name.endswith("norm.weight") and not own_name.endswith("linear_attn.norm.weight")
@@ -570,8 +607,8 @@ def add_tensors(writer, architecture, text, tensors, kind_of):
             known += ".bias"
         if ".feed_forward.experts." in known:  # the package has LFM2's under such a name
             known = known.removeprefix("model.")
-        writer.add_tensor(names.get_name(known, try_suffixes=(".weight", ".bias")), data,
-                          raw_dtype=quant)
+        writer.add_tensor(gemma4_name(known) or names.get_name(known, try_suffixes=(".weight", ".bias")),
+                          data, raw_dtype=quant)
         floats = floats - shift if shift else floats
         floats = in_halves(floats, text[heads]) if heads else floats
         floats = floats[:, None] if taps else floats
@@ -625,7 +662,7 @@ def main():
         def kind_of(name):
             module = name.split(".")[-2]
             keep = args.float_embedding and ".layers." not in name or module in (
-                "gate", "router", "layer", "conv", "conv1d", "norm", "shared_expert_gate")
+                "gate", "router", "proj", "layer", "conv", "conv1d", "norm", "shared_expert_gate")
             return "F32" if keep else types.get(module, args.type)
 
         decoded = add_tensors(writer, architecture, text, read_tensors(args.directory), kind_of)

@@ -14,8 +14,6 @@
 namespace baton::gguf {
 namespace {
 
-constexpr absl::string_view kMerges = "tokenizer.ggml.merges";
-
 constexpr char kByteLevelDecoder[] =
     R"({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true})";
 
@@ -148,20 +146,6 @@ absl::StatusOr<const Pipeline*> FindPipeline(const File& file) {
                                              ", expected one of ", absl::StrJoin(known, ", ")));
 }
 
-absl::StatusOr<std::string> MergesJson(const File& file) {
-  BATON_ASSIGN_OR_RETURN(const Texts merges, RequiredTexts(file, kMerges));
-  std::string pairs;
-  BATON_RETURN_IF_ERROR(merges.ForEach([&](uint64_t i, absl::string_view text) -> absl::Status {
-    if (!IsUtf8(text)) {
-      return file.Invalid(Element(kMerges, i), "found other bytes than UTF-8, expected a text");
-    }
-    if (!pairs.empty()) pairs += ",";
-    AppendJsonString(text, &pairs);
-    return absl::OkStatus();
-  }));
-  return absl::StrCat("[", pairs, "]");
-}
-
 }  // namespace
 
 absl::StatusOr<TokenizerParts> ByteLevelParts(const File& file) {
@@ -178,7 +162,7 @@ absl::StatusOr<TokenizerParts> ByteLevelParts(const File& file) {
     }
     return absl::OkStatus();
   }));
-  BATON_ASSIGN_OR_RETURN(const std::string merges, MergesJson(file));
+  BATON_ASSIGN_OR_RETURN(const std::string merges, ListedMergesJson(file));
   JsonObject model;
   model.AddText("type", "BPE");
   model.AddBool("ignore_merges", pipeline->ignore_merges);

@@ -65,14 +65,15 @@ absl::Status CheckByteToken(const File& file, const Token& token) {
 
 class SentencePiece {
  public:
-  explicit SentencePiece(const File& file) : file_(file) {}
+  // lists_merges: the file has them, and nothing follows from scores.
+  SentencePiece(const File& file, bool lists_merges) : file_(file), lists_merges_(lists_merges) {}
 
   absl::Status Read() {
     BATON_RETURN_IF_ERROR(RefuseNormalizers());
     BATON_ASSIGN_OR_RETURN(const auto prefix, file_.Bool("tokenizer.ggml.add_space_prefix"));
-    space_prefix_ = prefix.value_or(true);
+    space_prefix_ = prefix.value_or(!lists_merges_);
     BATON_RETURN_IF_ERROR(ReadPieces());
-    RespellSpaces();
+    if (!lists_merges_) RespellSpaces();
     return absl::OkStatus();
   }
 
@@ -99,14 +100,14 @@ class SentencePiece {
   absl::Status ReadPieces() {
     BATON_ASSIGN_OR_RETURN(const Texts tokens, RequiredTexts(file_, kTokensKey));
     BATON_ASSIGN_OR_RETURN(const auto scores, file_.RealList(kScores));
-    if (!scores || scores->size() != tokens.size()) {
+    if (!lists_merges_ && (!scores || scores->size() != tokens.size())) {
       return file_.Invalid(
           kScores, absl::StrCat("found ", scores ? scores->size() : 0,
                                 " scores, expected one for each of ", tokens.size(), " tokens"));
     }
     return ForEachToken(file_, [&](const Token& token) -> absl::Status {
       if (IsPadding(token)) return absl::OkStatus();
-      Piece piece{token, std::string(token.text), scores->At(token.id),
+      Piece piece{token, std::string(token.text), lists_merges_ ? 0 : scores->At(token.id),
                   token.type == kNormalToken || token.type == kUnusedToken};
       if (!std::isfinite(piece.score)) {
         return file_.Invalid(Element(kScores, token.id), "found no finite number, expected one");
@@ -203,7 +204,8 @@ class SentencePiece {
       AppendJsonString(piece.text, &vocab);
       absl::StrAppend(&vocab, ":", piece.token.id);
     }
-    BATON_ASSIGN_OR_RETURN(const std::string merges, MergesJson());
+    BATON_ASSIGN_OR_RETURN(const std::string merges,
+                           lists_merges_ ? ListedMergesJson(file_) : MergesJson());
     BATON_ASSIGN_OR_RETURN(const auto unknown, UnknownToken());
     JsonObject model;
     model.AddText("type", "BPE");
@@ -281,6 +283,7 @@ class SentencePiece {
   }
 
   const File& file_;
+  const bool lists_merges_;
   std::vector<Piece> pieces_;
   bool space_prefix_ = true;
   bool has_bytes_ = false;
@@ -290,9 +293,17 @@ class SentencePiece {
 }  // namespace
 
 absl::StatusOr<TokenizerParts> SentencePieceParts(const File& file) {
-  SentencePiece reader(file);
+  SentencePiece reader(file, /*lists_merges=*/false);
   BATON_RETURN_IF_ERROR(reader.Read());
   return reader.Parts();
+}
+
+absl::StatusOr<TokenizerParts> Gemma4Parts(const File& file) {
+  SentencePiece reader(file, /*lists_merges=*/true);
+  BATON_RETURN_IF_ERROR(reader.Read());
+  BATON_ASSIGN_OR_RETURN(TokenizerParts parts, reader.Parts());
+  parts.forces_bos = true;
+  return parts;
 }
 
 }  // namespace baton::gguf

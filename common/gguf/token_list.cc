@@ -1,6 +1,7 @@
 #include "common/gguf/token_list.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/base/json_string.h"
 #include "common/base/status_macros.h"
 #include "common/base/utf8.h"
 #include "common/gguf/json_object.h"
@@ -28,7 +29,8 @@ absl::StatusOr<Texts> RequiredTexts(const File& file, absl::string_view key) {
 
 absl::Status ForEachToken(const File& file, absl::FunctionRef<absl::Status(const Token&)> visit) {
   BATON_ASSIGN_OR_RETURN(const auto model, file.Text(kTokenizerModelKey));
-  const int64_t last_type = model == kSentencePieceModel ? kByteToken : kUnusedToken;
+  const bool has_bytes = model == kSentencePieceModel || model == kGemma4Model;
+  const int64_t last_type = has_bytes ? kByteToken : kUnusedToken;
   BATON_ASSIGN_OR_RETURN(const Texts tokens, RequiredTexts(file, kTokensKey));
   BATON_ASSIGN_OR_RETURN(const auto types, file.IntegerList(kTokenTypesKey));
   if (!types || types->size() != tokens.size()) {
@@ -79,6 +81,20 @@ void AppendAddedToken(const Token& token, absl::string_view content, bool rstrip
   entry.AddBool("normalized", false);
   entry.AddBool("special", token.type != kUserDefinedToken);
   absl::StrAppend(entries, entries->empty() ? "" : ",", entry.Text());
+}
+
+absl::StatusOr<std::string> ListedMergesJson(const File& file) {
+  BATON_ASSIGN_OR_RETURN(const Texts merges, RequiredTexts(file, kMergesKey));
+  std::string pairs;
+  BATON_RETURN_IF_ERROR(merges.ForEach([&](uint64_t i, absl::string_view text) -> absl::Status {
+    if (!IsUtf8(text)) {
+      return file.Invalid(Element(kMergesKey, i), "found other bytes than UTF-8, expected a text");
+    }
+    if (!pairs.empty()) pairs += ",";
+    AppendJsonString(text, &pairs);
+    return absl::OkStatus();
+  }));
+  return absl::StrCat("[", pairs, "]");
 }
 
 }  // namespace baton::gguf

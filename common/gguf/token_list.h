@@ -20,9 +20,11 @@ inline constexpr char kTokenizerModelKey[] = "tokenizer.ggml.model";
 // Its values that Baton reads.
 inline constexpr absl::string_view kByteLevelModel = "gpt2";
 inline constexpr absl::string_view kSentencePieceModel = "llama";
+inline constexpr absl::string_view kGemma4Model = "gemma4";
 
 inline constexpr absl::string_view kTokensKey = "tokenizer.ggml.tokens";
 inline constexpr absl::string_view kTokenTypesKey = "tokenizer.ggml.token_type";
+inline constexpr absl::string_view kMergesKey = "tokenizer.ggml.merges";
 
 // The format's types of tokens, which are SentencePiece's.
 enum TokenType : int64_t {
@@ -54,6 +56,10 @@ absl::Status ForEachToken(const File& file, absl::FunctionRef<absl::Status(const
 // no token has that id: unused ones are none.
 absl::StatusOr<std::optional<std::pair<int64_t, std::string>>> TokenOf(const File& file,
                                                                        absl::string_view key);
+
+// The list of merges, as tokenizer.json has it. INVALID_ARGUMENT without it, and for a merge that
+// is no UTF-8.
+absl::StatusOr<std::string> ListedMergesJson(const File& file);
 
 // Appends an entry of tokenizer.json's added_tokens, with a comma before all but the first. All but
 // user-defined tokens are special. With `rstrip`, it takes the white space behind it.

@@ -22,23 +22,24 @@ constexpr absl::string_view kEos = "tokenizer.ggml.eos_token_id";
 
 absl::StatusOr<TokenizerParts> PartsOf(const File& file) {
   constexpr absl::string_view kExpected =
-      "\"gpt2\" (byte-level BPE) or \"llama\" (SentencePiece BPE)";
+      "\"gpt2\" (byte-level BPE), \"llama\" (SentencePiece BPE) or \"gemma4\"";
   BATON_ASSIGN_OR_RETURN(const auto model, file.Text(kTokenizerModelKey));
   if (!model) return file.Missing(kTokenizerModelKey, kExpected);
   if (*model == kByteLevelModel) return ByteLevelParts(file);
   if (*model == kSentencePieceModel) return SentencePieceParts(file);
+  if (*model == kGemma4Model) return Gemma4Parts(file);
   return file.Unsupported(kTokenizerModelKey,
                           absl::StrCat("found ", json::Quoted(*model), ", expected ", kExpected));
 }
 
 // A template with BOS before the text and EOS behind it, as far as the file asks for them.
-absl::Status AddPostProcessor(const File& file, bool add_bos, JsonObject* document) {
+absl::Status AddPostProcessor(const File& file, const TokenizerParts& parts, JsonObject* document) {
   std::vector<std::string> pieces = {R"({"Sequence": {"id": "A", "type_id": 0}})"};
   JsonObject tokens;
-  const auto add = [&](absl::string_view flag, absl::string_view key, bool by_default,
+  const auto add = [&](absl::string_view flag, absl::string_view key, bool by_default, bool forced,
                        size_t place) -> absl::Status {
     BATON_ASSIGN_OR_RETURN(const auto asked, file.Bool(flag));
-    if (!asked.value_or(by_default)) return absl::OkStatus();
+    if (!forced && !asked.value_or(by_default)) return absl::OkStatus();
     BATON_ASSIGN_OR_RETURN(const auto token, TokenOf(file, key));
     if (!token) return file.Missing(key, absl::StrCat("a token, which ", flag, " adds"));
     JsonObject id, piece;
@@ -49,8 +50,9 @@ absl::Status AddPostProcessor(const File& file, bool add_bos, JsonObject* docume
     tokens.AddJson(key, absl::StrCat("{\"ids\": [", token->first, "]}"));
     return absl::OkStatus();
   };
-  BATON_RETURN_IF_ERROR(add("tokenizer.ggml.add_bos_token", kBos, add_bos, 0));
-  BATON_RETURN_IF_ERROR(add("tokenizer.ggml.add_eos_token", kEos, false, pieces.size()));
+  BATON_RETURN_IF_ERROR(
+      add("tokenizer.ggml.add_bos_token", kBos, parts.add_bos, parts.forces_bos, 0));
+  BATON_RETURN_IF_ERROR(add("tokenizer.ggml.add_eos_token", kEos, false, false, pieces.size()));
   if (pieces.size() == 1) return absl::OkStatus();
   JsonObject processor;
   processor.AddText("type", "TemplateProcessing");
@@ -75,7 +77,7 @@ absl::StatusOr<std::string> TokenizerJson(const File& file) {
   document.AddText("version", "1.0");
   if (!parts.normalizer.empty()) document.AddJson("normalizer", parts.normalizer);
   if (!parts.pre_tokenizer.empty()) document.AddJson("pre_tokenizer", parts.pre_tokenizer);
-  BATON_RETURN_IF_ERROR(AddPostProcessor(file, parts.add_bos, &document));
+  BATON_RETURN_IF_ERROR(AddPostProcessor(file, parts, &document));
   document.AddJson("decoder", parts.decoder);
   document.AddJson("added_tokens", parts.added_tokens);
   document.AddJson("model", parts.model);
@@ -108,7 +110,7 @@ absl::StatusOr<std::vector<int64_t>> EndTokenIds(const File& file) {
   constexpr absl::string_view kEndTexts[] = {
       "<|eot_id|>",    "<|eom_id|>",  // Llama 3
       "<|im_end|>",                   // ChatML
-      "<end_of_turn>",                // Gemma
+      "<end_of_turn>", "<turn|>",     // Gemma
       "<|end|>",                      // Phi
       "[|endofturn|]",                // EXAONE
       "<seed:eos>",    "</s>",       "<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>",
@@ -120,11 +122,14 @@ absl::StatusOr<std::vector<int64_t>> EndTokenIds(const File& file) {
     if (id) ids.insert(*id);
   }
   BATON_ASSIGN_OR_RETURN(const auto model, file.Text(kTokenizerModelKey));
-  if (model == kByteLevelModel || model == kSentencePieceModel) {
+  if (model == kByteLevelModel || model == kSentencePieceModel || model == kGemma4Model) {
     BATON_RETURN_IF_ERROR(ForEachToken(file, [&](const Token& token) {
       const bool is_end = std::count(std::begin(kEndTexts), std::end(kEndTexts), token.text) > 0;
       // Gemma's "</s>" is user-defined: it is HTML there.
-      if (token.type == kControlToken && is_end) ids.insert(static_cast<int64_t>(token.id));
+      const bool ends_call = model == kGemma4Model && token.text == "<|tool_response>";
+      if ((token.type == kControlToken && is_end) || ends_call) {
+        ids.insert(static_cast<int64_t>(token.id));
+      }
       return absl::OkStatus();
     }));
   }

@@ -11,9 +11,9 @@
 
 namespace baton::gguf {
 
-// tokenizer.json: byte-level BPE (tokenizer.ggml.model "gpt2") or SentencePiece's BPE ("llama"), as
-// tokenizer_parts.h says. Control and user-defined tokens become added tokens. UNIMPLEMENTED for
-// another model.
+// tokenizer.json: byte-level BPE (tokenizer.ggml.model "gpt2") or SentencePiece's BPE ("llama" or,
+// with merges, "gemma4"), as tokenizer_parts.h says. Control and user-defined tokens become added
+// tokens. UNIMPLEMENTED for another model.
 absl::StatusOr<std::string> TokenizerJson(const File& file);
 
 // tokenizer_config.json: the special tokens' texts and the chat templates.

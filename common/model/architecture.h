@@ -37,6 +37,9 @@ struct Architecture {
   // Whether a layer is one sublayer: its attention or its MLP may have the size 0, and add_gguf
   // says what it is.
   bool gguf_sublayers = false;
+  // Whether layers may differ in their heads and in their feed-forward, and rope_freqs.weight is of
+  // some of them: add_gguf reads these.
+  bool gguf_mixed_layers = false;
   // Adds to config.json what GGUF files of this architecture say, and what they leave to the
   // reader, beyond that which all have; null: nothing.
   absl::Status (*add_gguf)(GgufConfig& config) = nullptr;

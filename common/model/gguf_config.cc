@@ -113,6 +113,12 @@ absl::StatusOr<std::vector<int64_t>> GgufConfig::ByLayer(absl::string_view key) 
 
 absl::Status GgufConfig::AddFeedForward() {
   constexpr absl::string_view kKey = "feed_forward_length";
+  if (architecture_.gguf_mixed_layers) {
+    BATON_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, ByLayer(kKey));
+    ffn_ = sizes.front();
+    config_.AddInteger("intermediate_size", ffn_);
+    return absl::OkStatus();
+  }
   if (!architecture_.gguf_sublayers) {
     // A file whose layers all have experts may not say how large a dense feed-forward would be.
     BATON_ASSIGN_OR_RETURN(const auto of_experts, Integer("expert_feed_forward_length"));
@@ -214,6 +220,19 @@ absl::Status GgufConfig::CopyWindowPattern() {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<bool>> GgufConfig::SlidingLayers() {
+  const std::string key = Key("attention.sliding_window_pattern");
+  if (!file_.IsList(key)) return file_.Missing(key, "a list of layers");
+  BATON_ASSIGN_OR_RETURN(const auto list, file_.BoolList(key));
+  if (list->size() != static_cast<uint64_t>(layers_)) {
+    return file_.Invalid(key, absl::StrCat("found ", list->size(), " entries, expected ", layers_));
+  }
+  BATON_RETURN_IF_ERROR(CopyWindowPattern());
+  std::vector<bool> slides;
+  for (uint64_t i = 0; i < list->size(); ++i) slides.push_back(list->At(i) != 0);
+  return slides;
+}
+
 absl::Status GgufConfig::AddLayers() {
   BATON_ASSIGN_OR_RETURN(blocks_, Required("block_count"));
   layers_ = blocks_;
@@ -253,9 +272,10 @@ bool GgufConfig::HasTensor(absl::string_view end) const {
   });
 }
 
-absl::Status GgufConfig::CopyExperts(absl::string_view count_field, absl::string_view ffn_field) {
+absl::Status GgufConfig::CopyExperts(absl::string_view count_field, absl::string_view ffn_field,
+                                     absl::string_view used_field) {
   config_.AddInteger(count_field, experts_);
-  BATON_RETURN_IF_ERROR(Copy("expert_used_count", "num_experts_per_tok"));
+  BATON_RETURN_IF_ERROR(Copy("expert_used_count", used_field));
   BATON_ASSIGN_OR_RETURN(const auto ffn, file_.Integer(Key("expert_feed_forward_length")));
   if (ffn && !ffn_field.empty()) config_.AddInteger(ffn_field, *ffn);
   if (!ffn || !ffn_field.empty() || *ffn == ffn_) return absl::OkStatus();
@@ -318,6 +338,10 @@ absl::StatusOr<int64_t> GgufConfig::AddKvHeads() {
 absl::Status GgufConfig::AddHeads() {
   BATON_ASSIGN_OR_RETURN(heads_, Required("attention.head_count"));
   BATON_RETURN_IF_ERROR(CheckHeads());
+  if (architecture_.gguf_mixed_layers) {
+    config_.AddInteger("num_attention_heads", heads_);
+    return absl::OkStatus();
+  }
   BATON_ASSIGN_OR_RETURN(const int64_t kv_heads, AddKvHeads());
   BATON_ASSIGN_OR_RETURN(const auto key_length, file_.Integer(Key("attention.key_length")));
   head_dim_ = key_length.value_or(hidden_dim_ / heads_);
@@ -425,7 +449,8 @@ absl::Status GgufConfig::AddTensors() {
     return file_.Invalid("token_embd.weight",
                          absl::StrCat("found ", embedding->extents[1], " rows, expected fewer"));
   }
-  config_.AddInteger("vocab_size", static_cast<int64_t>(embedding->extents[1]));
+  vocab_size_ = static_cast<int64_t>(embedding->extents[1]);
+  config_.AddInteger("vocab_size", vocab_size_);
   config_.AddBool("tie_word_embeddings", file_.FindTensor("output.weight") == nullptr);
   config_.AddBool("attention_bias", file_.FindTensor("blk.0.attn_q.bias") != nullptr);
   AddQuantization();

@@ -40,6 +40,7 @@ class GgufConfig {
   int64_t heads() const { return heads_; }
   int64_t head_dim() const { return head_dim_; }
   int64_t ffn_dim() const { return ffn_; }
+  int64_t vocab_size() const { return vocab_size_; }
 
   absl::StatusOr<std::optional<double>> Real(absl::string_view key) const;
   absl::StatusOr<std::optional<int64_t>> Integer(absl::string_view key) const;
@@ -64,11 +65,14 @@ class GgufConfig {
   // attention.sliding_window_pattern, if there is one: of each layer whether it slides, or the
   // number of layers of which the last does not.
   absl::Status CopyWindowPattern();
+  // The same list, which the file must have: of each layer whether it slides. Adds layer_types.
+  absl::StatusOr<std::vector<bool>> SlidingLayers();
 
   // expert_count and expert_feed_forward_length, if there is one, under these keys, and
   // expert_used_count. ffn_field empty: experts are as large as feed_forward_length says.
   // REQUIRES: Architecture::gguf_experts.
-  absl::Status CopyExperts(absl::string_view count_field, absl::string_view ffn_field);
+  absl::Status CopyExperts(absl::string_view count_field, absl::string_view ffn_field,
+                           absl::string_view used_field = "num_experts_per_tok");
   // Whether the scores of experts are sigmoids: by expert_gating_func or, in files without it, the
   // bias of the choice that goes with them.
   absl::StatusOr<bool> RoutesBySigmoid() const;
@@ -89,6 +93,9 @@ class GgufConfig {
   void UseRopeParameters() { rope_parameters_ = true; }
   // rope.scaling.yarn_log_multiplier, as mscale_all_dim.
   absl::Status AddYarnMagnitude();
+  // rope_parameters of layers that see everything, with heads of so many elements, and of those
+  // with a window. Of the former, the pairs turn that rope_freqs.weight leaves as they are.
+  absl::Status AddProportionalRopes(int64_t head_dim);
   // longrope, if the file has it; its factors are tensors. Refused where this is not called.
   absl::Status AddLongRope();
 
@@ -122,8 +129,9 @@ class GgufConfig {
   std::string name_;
   int64_t blocks_ = 0, layers_ = 0, hidden_dim_ = 0, ffn_ = 0, heads_ = 0, head_dim_ = 0,
           experts_ = 0;
+  int64_t vocab_size_ = 0;
   std::optional<double> theta_;
-  bool rope_parameters_ = false, reads_longrope_ = false;
+  bool rope_parameters_ = false, reads_longrope_ = false, has_ropes_ = false;
   gguf::JsonObject config_, rope_;
   mutable absl::flat_hash_set<std::string> read_;
 };

@@ -1,4 +1,5 @@
 // The part of GgufConfig that reads how positions are rotated.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <optional>
@@ -10,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
+#include "common/gguf/documents.h"
 #include "common/json/json.h"
 #include "common/model/architecture.h"
 #include "common/model/gguf_config.h"
@@ -119,6 +121,49 @@ absl::Status GgufConfig::AddLongRope() {
   return absl::OkStatus();
 }
 
+absl::Status GgufConfig::AddProportionalRopes(int64_t head_dim) {
+  constexpr float kStands = 1e30f;  // what converters write for a pair that does not turn
+  if (rope_.Text() != gguf::JsonObject().Text()) {
+    return Unsupported("rope.scaling.factor", "found a scaling, expected none");
+  }
+  const gguf::Tensor* tensor = file_.FindTensor(gguf::kRopeFactorsName);
+  const auto pairs = static_cast<uint64_t>(head_dim / 2);
+  if (tensor == nullptr || tensor->type->name != "F32" ||
+      tensor->extents != std::vector<uint64_t>{pairs}) {
+    return file_.Invalid(gguf::kRopeFactorsName,
+                         absl::StrCat("found ", tensor == nullptr ? "nothing" : "another",
+                                      ", expected an F32 tensor of ", pairs, " factors"));
+  }
+  BATON_ASSIGN_OR_RETURN(const absl::string_view bytes, file_.BytesOf(*tensor));
+  uint64_t turning = 0;
+  for (uint64_t i = 0; i < pairs; ++i) {
+    float factor = 0;
+    std::memcpy(&factor, bytes.data() + i * sizeof(float), sizeof(float));
+    if (factor == 1 && turning == i) {
+      ++turning;
+    } else if (factor != kStands) {
+      return file_.Unsupported(
+          gguf::kRopeFactorsName,
+          absl::StrFormat("found %g for pair %d, expected ones and behind them %g", factor, i,
+                          kStands));
+    }
+  }
+  gguf::JsonObject full, sliding, both;
+  full.AddText("rope_type", "proportional");
+  full.AddReal("rope_theta", *theta_);
+  // A little more, as the reader cuts off what is behind the point.
+  const double share = (2 * static_cast<double>(turning) + 0.25) / static_cast<double>(head_dim);
+  full.AddReal("partial_rotary_factor", std::min(share, 1.0));
+  BATON_ASSIGN_OR_RETURN(const auto theta, Real("rope.freq_base_swa"));
+  sliding.AddText("rope_type", "default");
+  sliding.AddReal("rope_theta", theta.value_or(10000));
+  both.AddJson("full_attention", full.Text());
+  both.AddJson("sliding_attention", sliding.Text());
+  config_.AddJson("rope_parameters", both.Text());
+  has_ropes_ = true;
+  return absl::OkStatus();
+}
+
 absl::Status GgufConfig::CheckRopeSections() const {
   const std::string key = Key("rope.dimension_sections");
   if (!file_.Has(key)) return absl::OkStatus();
@@ -147,6 +192,7 @@ absl::Status GgufConfig::FinishRope() {
     return file_.Unsupported(HasLongRope() ? std::string(kLongFactors) : Key("rope.scaling.type"),
                              absl::StrCat("found longrope, expected none in ", architecture_.gguf));
   }
+  if (has_ropes_) return absl::OkStatus();
   if (rope_parameters_) {
     rope_.AddReal("rope_theta", *theta_);
     config_.AddJson("rope_parameters", rope_.Text());

@@ -71,9 +71,13 @@ void CountOverflows(const std::vector<float>& values, DType target, RoundingLoss
   loss->inexact += row.overflows;
 }
 
+absl::Status FoundBoth(const gguf::File& file, absl::string_view name, absl::string_view other) {
+  return file.Invalid(name, absl::StrCat("found one beside ", other, ", expected one of both"));
+}
+
 // The matrices of all experts of a layer are one tensor, "blk.0.ffn_up_exps.weight" of [experts,
-// rows, columns]: they become "blk.0.ffn_up_exps.0.weight" and so on. So do those of the heads of
-// latent attention. Others stay as they are.
+// rows, columns]: they become "blk.0.ffn_up_exps.0.weight" and so on, those of ffn_gate_up_exps two
+// of each. So do those of the heads of latent attention. Others stay as they are.
 absl::Status AddEntries(const gguf::File& file, TensorEntry entry,
                         std::vector<TensorEntry>* entries) {
   constexpr absl::string_view kWeight = ".weight";
@@ -82,25 +86,38 @@ absl::Status AddEntries(const gguf::File& file, TensorEntry entry,
   });
   const uint64_t experts = entry.shape.size() == 3 ? entry.shape[0] : 0;
   const uint64_t bytes = entry.end - entry.begin;
+  absl::string_view layer = entry.name;
+  const bool halves = experts > 0 && absl::ConsumeSuffix(&layer, ".ffn_gate_up_exps.weight") &&
+                      entry.shape[1] % 2 == 0;
+  const uint64_t parts = halves ? 2 : 1;
   // An entry and its name take no more memory than the matrix that they stand for.
   if (experts < 1 || experts > kMaxExperts || bytes % experts != 0 ||
-      bytes / experts < 4 * sizeof(TensorEntry) || !of_many) {
+      bytes / experts < parts * 4 * sizeof(TensorEntry) || !of_many) {
     entries->push_back(std::move(entry));
     return absl::OkStatus();
   }
-  const std::string module(absl::StripSuffix(entry.name, kWeight));
-  entry.shape.erase(entry.shape.begin());
-  entry.interleaved_heads = 0;
-  const uint64_t begin = entry.begin, expert_bytes = bytes / experts;
-  for (uint64_t expert = 0; expert < experts; ++expert) {
-    entry.name = absl::StrCat(module, ".", expert, ".weight");
-    if (file.FindTensor(entry.name) != nullptr) {
-      return file.Invalid(
-          entry.name, absl::StrCat("found one beside ", module, kWeight, ", expected one of both"));
+  const std::string stacked = entry.name;
+  std::vector<std::string> modules = {std::string(absl::StripSuffix(stacked, kWeight))};
+  if (halves) {  // gate's rows, and up's behind them
+    modules = {absl::StrCat(layer, ".ffn_gate_exps"), absl::StrCat(layer, ".ffn_up_exps")};
+    for (const std::string& module : modules) {
+      const std::string name = absl::StrCat(module, kWeight);
+      if (file.FindTensor(name) != nullptr) return FoundBoth(file, name, stacked);
     }
-    entry.begin = begin + expert * expert_bytes;
-    entry.end = entry.begin + expert_bytes;
-    entries->push_back(entry);
+  }
+  entry.shape.erase(entry.shape.begin());
+  entry.shape[0] /= parts;
+  entry.interleaved_heads = 0;
+  const uint64_t part_bytes = bytes / experts / parts;
+  entry.end = entry.begin;
+  for (uint64_t expert = 0; expert < experts; ++expert) {
+    for (const std::string& module : modules) {
+      entry.name = absl::StrCat(module, ".", expert, kWeight);
+      if (file.FindTensor(entry.name) != nullptr) return FoundBoth(file, entry.name, stacked);
+      entry.begin = entry.end;
+      entry.end = entry.begin + part_bytes;
+      entries->push_back(entry);
+    }
   }
   return absl::OkStatus();
 }

@@ -140,7 +140,7 @@ absl::Status FindLmHead(const JsonFields& config, const Checkpoint& checkpoint,
 absl::Status ApplyRopeFactors(const Checkpoint& checkpoint, ModelConfig* model) {
   const StoredTensor* stored =
       checkpoint.is_gguf() ? checkpoint.Find(gguf::kRopeFactorsName) : nullptr;
-  if (stored == nullptr) return absl::OkStatus();
+  if (stored == nullptr || model->ropes_have_factors) return absl::OkStatus();
   if (model->ropes.size() != 1 || model->original_positions > 0) {
     return absl::UnimplementedError(absl::StrCat(checkpoint.path(), ": ", gguf::kRopeFactorsName,
                                                  ": found one, expected none in ",

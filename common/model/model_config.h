@@ -61,6 +61,7 @@ struct ModelConfig {
   float logit_scale = 1;
   float logit_cap = 0;                   // 0: none; see backend::Backend::ScaleLogits
   std::vector<backend::RopeSpec> ropes;  // rope scaling applied
+  bool ropes_have_factors = false;       // also those of a GGUF file, which are a tensor
   // Models whose rotation depends on the context length that they are served with (longrope): with
   // more than `original_positions` positions, `ropes` gets these frequencies. PinPositions does it.
   std::vector<double> long_inverse_frequencies;

@@ -82,6 +82,40 @@ void ReadLastRow(const model::TensorFile& file, const model::TensorEntry& entry)
   for (const uint8_t value : values) BATON_CHECK(value < 1 << matrix->bits);
 }
 
+// Layers that differ, experts in one tensor, and merges beside pieces.
+std::string Gemma4Gguf() {
+  testing::GgufBytes bytes;
+  bytes.Add("general.architecture", "gemma4").Add("gemma4.attention.sliding_window", 8u);
+  for (const auto& [key, value] : {std::pair("context_length", 64u),
+                                   {"embedding_length", 8u},
+                                   {"block_count", 2u},
+                                   {"attention.head_count", 2u},
+                                   {"attention.key_length", 4u},
+                                   {"attention.value_length", 4u},
+                                   {"attention.key_length_swa", 2u},
+                                   {"attention.value_length_swa", 2u},
+                                   {"attention.shared_kv_layers", 0u},
+                                   {"embedding_length_per_layer_input", 8u},
+                                   {"expert_count", 4u},
+                                   {"expert_used_count", 2u},
+                                   {"expert_feed_forward_length", 16u}}) {
+    bytes.Add(absl::StrCat("gemma4.", key), value);
+  }
+  return bytes.Add("gemma4.attention.head_count_kv", std::vector<int32_t>{2, 1})
+      .Add("gemma4.feed_forward_length", std::vector<int32_t>{12, 12})
+      .Add("gemma4.attention.sliding_window_pattern", std::vector<bool>{true, false})
+      .Add("gemma4.attention.layer_norm_rms_epsilon", 1e-6f)
+      .Add("tokenizer.ggml.model", "gemma4")
+      .Add("tokenizer.ggml.tokens", std::vector<std::string>{"<bos>", "<0x0A>", "a", "b", "ab"})
+      .Add("tokenizer.ggml.token_type", std::vector<int32_t>{3, 6, 1, 1, 1})
+      .Add("tokenizer.ggml.merges", std::vector<std::string>{"a b"})
+      .Add("tokenizer.ggml.bos_token_id", 0u)
+      .AddTensor("token_embd.weight", {8, 5}, 0, std::string(160, '\1'))
+      .AddTensor("rope_freqs.weight", {2}, 0, std::string("\0\0\x80\x3f\xca\xf2\x49\x71", 8))
+      .AddTensor("blk.0.ffn_gate_up_exps.weight", {8, 64, 4}, 0, std::string(8192, '\1'))
+      .Bytes();
+}
+
 // The container, its tensors, and what it has for each document, which the JSON reader must accept.
 void FuzzGguf(absl::string_view data) {
   const MemoryFile memory(data);
@@ -254,7 +288,7 @@ std::vector<FuzzTarget> FileTargets() {
             .Add("tokenizer.ggml.bos_token_id", 6u)
             .Add("tokenizer.ggml.add_space_prefix", true)
             .Bytes(),
-        testing::TinyGguf(/*Q4_K*/ 12, std::string(size_t{8} * 144, '\1')).Bytes()}},
+        testing::TinyGguf(/*Q4_K*/ 12, std::string(size_t{8} * 144, '\1')).Bytes(), Gemma4Gguf()}},
       {"tokenizer",
        FuzzTokenizer,
        {absl::StrCat(testing::TinyTokenizerJson({"word"}), "\xff", "some words <|end|>")}},

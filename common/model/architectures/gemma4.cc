@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/model/architectures/list.h"
 #include "common/model/architectures/reading.h"
@@ -291,10 +292,91 @@ absl::StatusOr<ModelConfig> DescribeGemma4(const JsonFields& config) {
   }
   BATON_RETURN_IF_ERROR(SetHeads(config, &model));
   BATON_RETURN_IF_ERROR(SetRopes(config, &model));
+  model.ropes_have_factors = true;
   BATON_RETURN_IF_ERROR(ShareKv(config, &model));
   BATON_RETURN_IF_ERROR(AddInputs(config, &model));
   BATON_RETURN_IF_ERROR(AddExpertsBeside(config, &model));
   return model;
+}
+
+// head_count_kv by layer, and heads of two sizes: layers with a window have those of the keys with
+// _swa. Where layers without one have no v, it is k; the last `sharing` layers need none.
+absl::Status AddGgufHeads(GgufConfig& config, const std::vector<bool>& slides, int64_t sharing) {
+  int64_t head_dims[2] = {};  // of layers that see everything, then of those with a window
+  const char* const keys[2][3] = {
+      {"attention.key_length", "attention.value_length", "rope.dimension_count"},
+      {"attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"}};
+  for (int kind = 0; kind < 2; ++kind) {
+    BATON_ASSIGN_OR_RETURN(const auto length, config.Integer(keys[kind][0]));
+    if (!length) return config.Missing(keys[kind][0], "an integer");
+    if (*length < 2 || *length > kLargestHeadDim) {
+      return config.Unsupported(
+          keys[kind][0], absl::StrCat("found ", *length, ", expected 2 to ", kLargestHeadDim));
+    }
+    head_dims[kind] = *length;
+    for (const char* key : {keys[kind][1], keys[kind][2]}) {
+      BATON_ASSIGN_OR_RETURN(const auto other, config.Integer(key));
+      if (other.value_or(*length) == *length) continue;
+      return config.Unsupported(
+          key, absl::StrCat("found ", *other, ", expected ", *length, ", as keys have"));
+    }
+  }
+  BATON_ASSIGN_OR_RETURN(const std::vector<int64_t> kv_heads,
+                         config.ByLayer("attention.head_count_kv"));
+  std::vector<std::string> layers;
+  bool v_is_k = false;
+  for (size_t i = 0; i < slides.size(); ++i) {
+    layers.push_back(absl::StrCat("\"", i, "\": {\"head_dim\": ", head_dims[slides[i] ? 1 : 0],
+                                  ", \"num_key_value_heads\": ", kv_heads[i], "}"));
+    const bool has_kv = static_cast<int64_t>(i) < config.layers() - sharing;
+    v_is_k |= has_kv && !slides[i] && !config.HasTensor(absl::StrCat("blk.", i, ".attn_v.weight"));
+  }
+  config.AddJson("head_dim", absl::StrCat(head_dims[1]));
+  config.AddJson("num_key_value_heads", absl::StrCat(kv_heads[0]));
+  config.AddJson("per_layer_config", absl::StrCat("{", absl::StrJoin(layers, ", "), "}"));
+  config.AddJson("attention_k_eq_v", v_is_k ? "true" : "false");
+  return config.AddProportionalRopes(head_dims[0]);
+}
+
+// Layers that share KV, whose MLPs may be twice as wide. Returns their number.
+absl::StatusOr<int64_t> AddGgufSharing(GgufConfig& config) {
+  BATON_ASSIGN_OR_RETURN(const auto found, config.Integer("attention.shared_kv_layers"));
+  const int64_t sharing = found.value_or(0), layers = config.layers();
+  if (sharing < 0 || sharing >= layers) {
+    return config.Unsupported("attention.shared_kv_layers",
+                              absl::StrCat("found ", sharing, ", expected 0 to ", layers - 1,
+                                           ", as there are ", layers, " layers"));
+  }
+  config.AddJson("num_kv_shared_layers", absl::StrCat(sharing));
+  BATON_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, config.ByLayer("feed_forward_length"));
+  const bool wide = sizes.back() != sizes.front();
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const bool doubles = wide && static_cast<int64_t>(i) >= layers - sharing;
+    if (doubles ? sizes[i] % 2 == 0 && sizes[i] / 2 == sizes.front() : sizes[i] == sizes.front()) {
+      continue;
+    }
+    return config.Unsupported(
+        "feed_forward_length",
+        absl::StrCat("found ", sizes[i], " of layer ", i, ", expected ", sizes.front(),
+                     ", or twice as many in all of the ", sharing, " last layers, which share KV"));
+  }
+  config.AddJson("use_double_wide_mlp", wide ? "true" : "false");
+  return sharing;
+}
+
+absl::Status AddGemma4Gguf(GgufConfig& config) {
+  BATON_ASSIGN_OR_RETURN(const std::vector<bool> slides, config.SlidingLayers());
+  BATON_ASSIGN_OR_RETURN(const bool has_window, config.CopyWindow());
+  if (!has_window) return config.Missing("attention.sliding_window", "an integer");
+  BATON_ASSIGN_OR_RETURN(const int64_t sharing, AddGgufSharing(config));
+  BATON_RETURN_IF_ERROR(AddGgufHeads(config, slides, sharing));
+  BATON_ASSIGN_OR_RETURN(const auto width, config.Integer("embedding_length_per_layer_input"));
+  config.AddJson("hidden_size_per_layer_input", absl::StrCat(width.value_or(0)));
+  config.AddJson("vocab_size_per_layer_input", absl::StrCat(config.vocab_size()));
+  BATON_RETURN_IF_ERROR(config.CopyReal("final_logit_softcapping", "final_logit_softcapping"));
+  if (!config.has_experts()) return absl::OkStatus();
+  config.AddJson("enable_moe_block", "true");
+  return config.CopyExperts("num_experts", "moe_intermediate_size", "top_k_experts");
 }
 
 }  // namespace
@@ -303,6 +385,10 @@ const Architecture kGemma4 = {
     .name = "Gemma4ForCausalLM",
     .model_type = "gemma4_text",
     .describe = DescribeGemma4,
+    .gguf = "gemma4",
+    .gguf_experts = true,
+    .gguf_mixed_layers = true,
+    .add_gguf = AddGemma4Gguf,
 };
 
 }  // namespace baton::model

@@ -20,6 +20,7 @@ using ::baton::testing::GgufBytes;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr int32_t kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6;
 
@@ -213,6 +214,47 @@ TEST_F(GgufTokenizerJsonTest, RefusesSentencePieceByName) {
 }
 
 // Merges grow with the square of a piece's length: the document must not.
+// SentencePiece's pieces and bytes, with merges as byte-level BPE has them.
+TEST_F(GgufTokenizerJsonTest, Gemma4HasPiecesAndMerges) {
+  const std::vector<std::string> texts = {"<bos>",
+                                          "a",
+                                          "\xe2\x96\x81",
+                                          "\xe2\x96\x81"
+                                          "a",
+                                          "<0x0A>",
+                                          "<|tool_call>"};
+  const auto gemma = [&](std::vector<int32_t> types, const std::vector<std::string>& merges) {
+    types[0] = kControl;
+    return GgufBytes()
+        .Add("tokenizer.ggml.model", "gemma4")
+        .Add("tokenizer.ggml.tokens", texts)
+        .Add("tokenizer.ggml.token_type", types)
+        .Add("tokenizer.ggml.bos_token_id", 0u)
+        .Add("tokenizer.ggml.merges", merges);
+  };
+  const std::vector<int32_t> types = {kControl, kNormal, kNormal, kNormal, kByte, kUserDefined};
+  const auto bytes = [&] { return gemma(types, {"\xe2\x96\x81 a"}); };
+  const std::string text = Tokenizer(bytes());
+  EXPECT_THAT(text, AllOf(HasSubstr("\"merges\": [\"\xe2\x96\x81 a\"]"),
+                          HasSubstr(R"("byte_fallback": true)"), HasSubstr(R"("fuse_unk": true)"),
+                          HasSubstr(R"("type": "Replace", "pattern": {"String": " "})")))
+      << text;
+  EXPECT_THAT(text, AllOf(HasSubstr(R"("content": "<|tool_call>")"), Not(HasSubstr("Prepend")),
+                          HasSubstr("TemplateProcessing")));
+  // Early files deny the first token by mistake.
+  EXPECT_EQ(Tokenizer(bytes().Add("tokenizer.ggml.add_bos_token", false)), text);
+  EXPECT_EQ(Tokenizer(bytes().Add("tokenizer.ggml.add_space_prefix", false)), text);
+  EXPECT_THAT(Tokenizer(gemma({0, 1, 1, 1, 7, 1}, {})),
+              HasSubstr("tokenizer.ggml.token_type[4]: found 7, expected 1 to 6"));
+  EXPECT_THAT(Tokenizer(gemma(types, {"a \xff"})),
+              HasSubstr("tokenizer.ggml.merges[0]: found other bytes than UTF-8"));
+  EXPECT_THAT(Tokenizer(GgufBytes()
+                            .Add("tokenizer.ggml.model", "gemma4")
+                            .Add("tokenizer.ggml.tokens", texts)
+                            .Add("tokenizer.ggml.token_type", types)),
+              HasSubstr("tokenizer.ggml.merges: found nothing"));
+}
+
 TEST_F(GgufTokenizerJsonTest, BoundsTheMergesOfLongPieces) {
   Pieces pieces;
   for (const char letter : {'a', 'b', 'c', 'd'}) {
@@ -226,8 +268,8 @@ TEST_F(GgufTokenizerJsonTest, BoundsTheMergesOfLongPieces) {
 
 TEST_F(GgufTokenizerJsonTest, RefusesByName) {
   EXPECT_THAT(Tokenizer(GgufBytes().Add("tokenizer.ggml.model", "t5")),
-              HasSubstr("tokenizer.ggml.model: found \"t5\", expected \"gpt2\" (byte-level BPE) or "
-                        "\"llama\" (SentencePiece BPE)"));
+              HasSubstr("tokenizer.ggml.model: found \"t5\", expected \"gpt2\" (byte-level BPE), "
+                        "\"llama\" (SentencePiece BPE) or \"gemma4\""));
   EXPECT_THAT(Tokenizer(Tokens("viking")),
               HasSubstr("tokenizer.ggml.pre: found \"viking\", expected one of llama-bpe, "));
   EXPECT_THAT(Tokenizer(GgufBytes().Add("tokenizer.ggml.model", "gpt2")),
@@ -275,6 +317,17 @@ TEST_F(GgufTokenizerJsonTest, AnswersEndWithAllTokensOfThatKind) {
     pieces.push_back({text, 0, kControl});
   }
   EXPECT_THAT(ends(SentencePieces(pieces)), ElementsAre(1, 2, 3, 4, 5, 6, 7));
+  // Gemma 4's converter has some special tokens as the user's.
+  const auto gemma = [&](const char* model) {
+    return ends(GgufBytes()
+                    .Add("tokenizer.ggml.model", model)
+                    .Add("tokenizer.ggml.tokens",
+                         std::vector<std::string>{"a", "<turn|>", "<|tool_response>", "</s>"})
+                    .Add("tokenizer.ggml.token_type",
+                         std::vector<int32_t>{kNormal, kControl, kUserDefined, kNormal}));
+  };
+  EXPECT_THAT(gemma("gemma4"), ElementsAre(1, 2));
+  EXPECT_THAT(gemma("llama"), ElementsAre(1));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "common/model/gguf_tensors.h"
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <string>
@@ -100,6 +101,47 @@ TEST_F(GgufTensorsTest, PutsLlamasRowsInTransformersOrder) {
       .AddTensor("blk.0.attn_q.weight", {1, 8}, kTypeF32, Floats(std::vector<float>(8)));
   ExpectError(Open(odd).status(), absl::StatusCode::kInvalidArgument,
               "attn_q.weight: found 8 rows of 3 heads");
+}
+
+TEST_F(GgufTensorsTest, ExpertsAreMatricesOfTheirOwn) {
+  constexpr size_t kCols = 16, kRows = 40, kExperts = 3;
+  std::vector<float> values(kExperts * kRows * kCols);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  const auto file_with = [&](const std::string& name) {
+    return GgufBytes()
+        .Add("general.architecture", "gemma4")
+        .AddTensor("blk.0." + name, {kCols, kRows, kExperts}, kTypeF32, Floats(values));
+  };
+  // Every value is its place in the stored tensor.
+  const auto expect = [&](const TensorFile& file, const std::string& name, size_t rows,
+                          size_t first) {
+    const auto entry = std::find_if(file.tensors().begin(), file.tensors().end(),
+                                    [&](const auto& each) { return each.name == name; });
+    ASSERT_NE(entry, file.tensors().end()) << name;
+    EXPECT_THAT(entry->shape, ElementsAre(rows, kCols));
+    std::vector<float> found(rows * kCols);
+    ASSERT_EQ(file.Bytes(*entry).size(), found.size() * sizeof(float));
+    std::memcpy(found.data(), file.Bytes(*entry).data(), found.size() * sizeof(float));
+    EXPECT_EQ(found.front(), static_cast<float>(first * kCols));
+    EXPECT_EQ(found.back(), static_cast<float>((first + rows) * kCols - 1));
+  };
+  const auto down = Open(file_with("ffn_down_exps.weight"));
+  const auto gate_up = Open(file_with("ffn_gate_up_exps.weight"));
+  ASSERT_TRUE(down.ok() && gate_up.ok());
+  EXPECT_EQ((*gate_up)->tensors().size(), 2 * kExperts);
+  for (size_t i = 0; i < kExperts; ++i) {
+    const std::string end = "_exps." + std::to_string(i) + ".weight";
+    expect(**down, "blk.0.ffn_down" + end, kRows, i * kRows);
+    expect(**gate_up, "blk.0.ffn_gate" + end, kRows / 2, i * kRows);
+    expect(**gate_up, "blk.0.ffn_up" + end, kRows / 2, i * kRows + kRows / 2);
+  }
+  const std::string half(values.size() / 2 * sizeof(float), 0);
+  for (const char* other : {"blk.0.ffn_up_exps.weight", "blk.0.ffn_gate_exps.1.weight"}) {
+    const auto both = Open(file_with("ffn_gate_up_exps.weight")
+                               .AddTensor(other, {kCols, kRows / 2, kExperts}, kTypeF32, half));
+    ExpectError(both.status(), absl::StatusCode::kInvalidArgument,
+                std::string(other) + ": found one beside blk.0.ffn_gate_up_exps.weight");
+  }
 }
 
 TEST_F(GgufTensorsTest, ConvertsBlocksToTheTypeOfTheDevice) {

@@ -156,6 +156,21 @@ INSTANTIATE_TEST_SUITE_P(
       return GgufTestName(std::get<0>(info.param).file) + "_" + std::get<1>(info.param).name;
     });
 
+INSTANTIATE_TEST_SUITE_P(
+    MixedLayers, GgufModelTest,
+    ::testing::Combine(
+        ::testing::Values(GgufCase{"tiny-gemma4-same", "tiny-gemma4"},
+                          GgufCase{"tiny-gemma4-mm-same", "tiny-gemma4-mm"},
+                          GgufCase{"tiny-gemma4-moe-same", "tiny-gemma4-moe"},
+                          GgufCase{"tiny-gemma4-q4_0", "tiny-gemma4-q4_0-float", true},
+                          GgufCase{"tiny-gemma4-q4_k", "tiny-gemma4-q4_k-float", true},
+                          GgufCase{"tiny-gemma4-moe-q8_0", "tiny-gemma4-moe-q8_0-float", true},
+                          GgufCase{"tiny-gemma4-moe-q4_0", "tiny-gemma4-moe-q4_0-float", true}),
+        ::testing::ValuesIn(baton::testing::FastDevices())),
+    [](const auto& info) {
+      return GgufTestName(std::get<0>(info.param).file) + "_" + std::get<1>(info.param).name;
+    });
+
 // Decays, and key heads in turn, on all devices.
 INSTANTIATE_TEST_SUITE_P(
     RecurrentOnGpus, GgufModelTest,
