@@ -88,12 +88,6 @@ std::string MemorySection(const ServingPlan& plan) {
                           memory.shape.full_pages, memory.page_bytes, memory.shape.window_blocks,
                           memory.shape.window_pages);
   }
-  if (!plan.special_layers.empty()) {
-    absl::StrAppendFormat(&text,
-                          "GPUs do not compute %s yet: a worker on one refuses this model, and the "
-                          "plan is of one that would\n",
-                          plan.special_layers);
-  }
   absl::StrAppendFormat(&text, "a sequence of %d tokens takes %s\n", plan.context,
                         absl::StripAsciiWhitespace(MiB(memory.sequence_bytes(plan.context))));
   for (const engine::KvDtypePlan& row : plan.kv_dtypes) {

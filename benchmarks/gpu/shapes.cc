@@ -35,7 +35,7 @@ std::vector<ModelShape> Experts() {
   return {eight_layers, whole};
 }
 
-// Heads of 256, GELU and post-norms; a cap of scores and of logits; sinks; latents.
+// Heads of 256 and 512, GELU and post-norms; a cap of scores and of logits; sinks; latents.
 std::vector<ModelShape> OtherArchitectures() {
   ModelShape gemma3_4b = {"gemma-3-4b", 2560, 34, 8, 4, 256, 10240, 262208, true};
   gemma3_4b.gelu = gemma3_4b.post_norms = true;
@@ -58,7 +58,9 @@ std::vector<ModelShape> OtherArchitectures() {
   glm_flash.latent_dim = 512;
   glm_flash.plain = 192;
   glm_flash.value_dim = 256;
-  return {gemma3_4b, gemma3_270m, gemma2_9b, gpt_oss_20b, deepseek_v2_lite, glm_flash};
+  // Attention of the layers without a window alone.
+  const ModelShape gemma4_e2b = {"gemma-4-e2b", 1536, 7, 8, 1, 512, 0, 262144, true};
+  return {gemma3_4b, gemma3_270m, gemma2_9b, gemma4_e2b, gpt_oss_20b, deepseek_v2_lite, glm_flash};
 }
 
 }  // namespace

@@ -102,7 +102,7 @@ struct Grid {
   int rounds = 1;
 
   // Those of Qwen2.5: 0.5B, 1.5B, 3B, 7B and 7B with weights of 4 bits; Qwen3-30B-A3B with weights
-  // of 4 bits, and 8 of its layers with 16; kernels of Gemma 3, Gemma 2, gpt-oss, DeepSeek-V2-Lite
+  // of 4 bits, and 8 of its layers with 16; kernels of Gemma 2, 3 and 4, gpt-oss, DeepSeek-V2-Lite
   // and GLM-4.7-Flash. free_bytes: of the device.
   static Grid Full(size_t free_bytes);
   // A tiny model for the CPU: every row, with meaningless figures.

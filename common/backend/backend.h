@@ -200,8 +200,8 @@ struct RopeWriteArgs {
   float norm_eps = 0;
   const RopeTable* rope = nullptr;  // null: no rotation
   Tensor q_out;                     // f32 [rows, query_heads * head_dim]: normed and rotated
-  // With mixed_layers() only. v is what qkv has for k, as it is, and qkv has no columns for v; v is
-  // normed per head, without a weight; qkv has q alone, and nothing is written.
+  // v is what qkv has for k, as it is, and qkv has no columns for v; v is normed per head, without
+  // a weight; qkv has q alone, and nothing is written.
   bool v_is_k = false;
   bool norm_v = false;
   bool q_only = false;
@@ -245,15 +245,24 @@ struct AttentionArgs {
   Tensor out;  // [rows, query_heads * value_dim()], activation_dtype()
 };
 
+// The heads of attention layers that are alike.
+struct AttentionHeads {
+  int query_heads = 0, kv_heads = 0, head_dim = 0;
+  int group() const { return query_heads / kv_heads; }  // query heads a KV head
+  bool operator==(const AttentionHeads& other) const = default;
+};
+
 // Upper bounds of a step and its batch.
 struct StepLimits {
   int max_rows = 0;
   int max_sequences = 0;
   int max_logit_rows = 0;  // of one logits tensor; a batch may have more logit rows
   int max_positions = 0;   // of a sequence
-  int query_heads = 0;     // of the widest layer
+  // Of the first layer with attention, and of those that differ from it: each kind once.
+  int query_heads = 0;
   int kv_heads = 0;
   int head_dim = 0;
+  std::vector<AttentionHeads> other_heads = {};
   int latent_dim = 0;  // KvPool's
   int block_tokens = 0;
   KvFormat kv_format = KvFormat::kPlain;
@@ -262,6 +271,7 @@ struct StepLimits {
   int state_tables = 0;
   int64_t state_spots = 0;
   int layers = 0;
+  int64_t chunk_bytes = 0;  // KvPool::layer_stride_bytes where layers differ in their heads
   int hidden_dim = 0;
   int64_t vocab_size = 0;  // columns of the logits
   // Columns of the widest quantised matrix, 0 if there is none; and whether one has an `order`.
@@ -273,6 +283,13 @@ struct StepLimits {
   // The most that the experts of one layer in the host's memory take on the device, where Experts
   // copies them: FetchedMatrixBytes of each matrix. 0: none is in the host's memory.
   int64_t fetched_expert_bytes = 0;
+
+  // All kinds, the first layer's first.
+  std::vector<AttentionHeads> heads() const {
+    std::vector<AttentionHeads> all = {{query_heads, kv_heads, head_dim}};
+    all.insert(all.end(), other_heads.begin(), other_heads.end());
+    return all;
+  }
 };
 
 // One token to draw: the checked fields of model::SamplingParams and model::SamplingHistory.
@@ -427,14 +444,9 @@ class Backend : public MatrixPacker {
   virtual void GateOutput(const OutputGateArgs& args) {
     BATON_CHECK(false) << "no recurrent layers";
   }
-  // Whether layers may differ in their heads (KvPool::heads), RopeWriteKv takes all of its
-  // arguments, and GateBy is supported.
-  virtual bool mixed_layers() const { return false; }
-  // out (activation dtype) [rows, f] = activation(gate) * by, both f32 [rows, f].
-  virtual void GateBy(const Tensor& gate, const Tensor& by, GatedActivation activation,
-                      const Tensor& out) {
-    BATON_CHECK(false) << "no inputs of layers";
-  }
+  // out (activation dtype) [rows, f] = activation(gate) * by, both f32 [rows, f]. REQUIRES: the
+  // activation has a gate.
+  virtual void GateBy(const Tensor& gate, const Tensor& by, GatedActivation, const Tensor& out) = 0;
   // out (activation dtype) [rows, f] of gate_up f32 [rows, parts f], gate first: GatedParts.
   virtual void Gate(const Tensor& gate_up, const GatedArgs& args, const Tensor& out) = 0;
   // Whether MatMulGated uses its scratch where there is a gate; else it may be empty.

@@ -23,16 +23,6 @@
 namespace baton::engine {
 namespace {
 
-absl::Status CheckDevice(const model::ModelConfig& config, const backend::Backend& backend) {
-  const std::string special = SpecialLayers(config);
-  if (backend.mixed_layers() || special.empty()) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
-                   absl::StrCat(config.architecture, " has ", special,
-                                ", expected a device that computes them, as --device cpu does; "
-                                "this one is ",
-                                backend.Description()));
-}
-
 class ModelEngine final : public Engine {
  public:
   absl::Status Initialize(const EngineOptions& options);
@@ -128,7 +118,6 @@ absl::Status ModelEngine::Initialize(const EngineOptions& options) {
   max_num_batched_tokens_ = options.max_num_batched_tokens;
   max_num_seqs_ = options.max_num_seqs;
   BATON_RETURN_IF_ERROR(MakeBackend(options));
-  BATON_RETURN_IF_ERROR(CheckDevice(config_, *backend_));
   BATON_ASSIGN_OR_RETURN(shape_, ShapeOf(config_, options, backend_->activation_dtype()));
   if (const std::string numerics = backend_->Numerics();
       !numerics.empty() && !options.mix_numerics) {

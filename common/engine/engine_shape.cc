@@ -6,7 +6,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
@@ -100,6 +99,20 @@ std::vector<int> WindowsOf(const model::ModelConfig& config) {
   return windows;
 }
 
+void SetHeadLimits(const model::ModelConfig& config, backend::StepLimits* limits) {
+  std::vector<backend::AttentionHeads> kinds;
+  for (const model::LayerSpec& layer : config.layers) {
+    const model::AttentionSpec* of = layer.attention_or_null();
+    if (of == nullptr) continue;
+    const backend::AttentionHeads heads = {of->query_heads, of->kv_heads, of->head_dim};
+    if (!absl::c_linear_search(kinds, heads)) kinds.push_back(heads);
+  }
+  limits->query_heads = kinds.front().query_heads;
+  limits->kv_heads = kinds.front().kv_heads;
+  limits->head_dim = kinds.front().head_dim;
+  limits->other_heads.assign(kinds.begin() + 1, kinds.end());
+}
+
 }  // namespace
 
 absl::Status CheckModel(const model::ModelConfig& config, const EngineOptions& options) {
@@ -115,25 +128,6 @@ absl::Status CheckModel(const model::ModelConfig& config, const EngineOptions& o
                                      " was made for at most ", config.max_positions, " tokens"));
   }
   return absl::OkStatus();
-}
-
-std::string SpecialLayers(const model::ModelConfig& config) {
-  std::vector<absl::string_view> found;
-  const auto some_attention = [&](auto is) {
-    return absl::c_any_of(config.layers, [&](const model::LayerSpec& layer) {
-      const model::AttentionSpec* attention = layer.attention_or_null();
-      return attention != nullptr && is(*attention);
-    });
-  };
-  if (!HeadsOf(config).empty()) found.push_back("layers that differ in their KV heads");
-  if (some_attention([](const auto& attention) { return !attention.owns_kv(); })) {
-    found.push_back("layers that share KV");
-  }
-  if (some_attention([](const auto& attention) { return attention.norm_v || attention.v_is_k; })) {
-    found.push_back("values that are normed or keys");
-  }
-  if (config.inputs) found.push_back("embeddings of single layers");
-  return absl::StrJoin(found, ", ");
 }
 
 absl::StatusOr<std::optional<int>> ParseExpertsOnHost(absl::string_view text) {
@@ -180,14 +174,8 @@ absl::StatusOr<EngineShape> ShapeOf(const model::ModelConfig& config, const Engi
   limits.max_sequences = options.max_num_seqs;
   limits.max_logit_rows = options.max_num_seqs;
   limits.max_positions = options.max_model_len > 0 ? options.max_model_len : config.max_positions;
-  limits.kv_heads = layer.kv_heads;
-  for (const model::LayerSpec& each : config.layers) {
-    const model::AttentionSpec* of = each.attention_or_null();
-    if (of == nullptr) continue;
-    limits.query_heads = std::max(limits.query_heads, of->query_heads);
-    limits.kv_heads = std::min(limits.kv_heads, of->kv_heads);
-    limits.head_dim = std::max(limits.head_dim, of->head_dim);
-  }
+  SetHeadLimits(config, &limits);
+  if (!layout.layer_heads.empty()) limits.chunk_bytes = layout.ChunkBytes();
   limits.latent_dim = layer.latent.rank;
   limits.block_tokens = layout.block_tokens;
   BATON_ASSIGN_OR_RETURN(limits.kv_format, FormatOf(layout.dtype, activation));

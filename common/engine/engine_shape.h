@@ -21,10 +21,6 @@ namespace baton::engine {
 // (MAX_MODEL_LEN_TOO_LONG) for a max_model_len beyond the model's context length.
 absl::Status CheckModel(const model::ModelConfig& config, const EngineOptions& options);
 
-// What the model's layers have that only CPUs compute yet (Backend::mixed_layers), as "layers
-// that share KV"; empty: nothing.
-std::string SpecialLayers(const model::ModelConfig& config);
-
 // --experts-on-host as EngineOptions has it: a number of layers, auto or all. INVALID_ARGUMENT
 // (BAD_OPTION).
 absl::StatusOr<std::optional<int>> ParseExpertsOnHost(absl::string_view text);

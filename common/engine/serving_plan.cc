@@ -76,10 +76,7 @@ absl::Status PlanServed(const ServingQuestion& question, const model::ModelConfi
   const EngineOptions& options = question.engine;
   BATON_RETURN_IF_ERROR(CheckModel(config, options));
   BATON_ASSIGN_OR_RETURN(const EngineShape shape, ShapeOf(config, options, plan->activation));
-  plan->special_layers = SpecialLayers(config);
-  if (plan->special_layers.empty()) {
-    BATON_RETURN_IF_ERROR(backend::cuda::CheckSupported(shape.limits));
-  }
+  BATON_RETURN_IF_ERROR(backend::cuda::CheckSupported(shape.limits));
   if (question.context > shape.limits.max_positions) {
     return InvalidField("MAX_MODEL_LEN_TOO_LONG", "--context",
                         absl::StrCat(question.context, " given, but sequences have at most ",

@@ -82,8 +82,6 @@ struct ServingPlan {
   // pool, and `memory` has no blocks. UNIMPLEMENTED: the engine does not serve the model; `memory`
   // counts weights and KV only, as if it did.
   absl::Status refusal;
-  // What only CPUs compute yet: SpecialLayers of the model. The plan is of a GPU that would.
-  std::string special_layers;
   MemoryPlan memory;                    // as far as `refusal` allows
   int64_t sequences = 0;                // of `context` tokens
   std::optional<kv::KvDtype> kv_dtype;  // of the plan, if the model is served

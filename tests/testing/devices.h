@@ -34,15 +34,6 @@ inline std::vector<Device> FastDevices() {
   std::erase_if(devices, [](const Device& device) { return device.slow; });
   return devices;
 }
-// Those with Backend::mixed_layers.
-inline std::vector<Device> MixedLayersDevices() {
-  std::vector<Device> devices = Devices();
-  std::erase_if(devices, [](const Device& device) {
-    const auto backend = device.make();
-    return !backend.ok() || !(*backend)->mixed_layers();
-  });
-  return devices;
-}
 // Those whose products are cuBLASLt's: near, but not the same bits in every batch. None without a
 // GPU.
 std::vector<Device> LibraryDevices();

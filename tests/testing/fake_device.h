@@ -208,6 +208,10 @@ class FakeDeviceBackend final : public ForwardingBackend {
             const backend::Tensor& out) override {
     ForwardingBackend::Gate(Real(gate_up), args, Real(out));
   }
+  void GateBy(const backend::Tensor& gate, const backend::Tensor& by,
+              backend::GatedActivation activation, const backend::Tensor& out) override {
+    ForwardingBackend::GateBy(Real(gate), Real(by), activation, Real(out));
+  }
   void MatMulGated(const backend::Tensor& x, const backend::PackedMatrix& gate_up,
                    const backend::GatedArgs& args, const backend::Tensor& scratch,
                    const backend::Tensor& out) override {

@@ -101,6 +101,10 @@ class ForwardingBackend : public backend::Backend {
             const backend::Tensor& out) override {
     inner_->Gate(gate_up, args, out);
   }
+  void GateBy(const backend::Tensor& gate, const backend::Tensor& by,
+              backend::GatedActivation activation, const backend::Tensor& out) override {
+    inner_->GateBy(gate, by, activation, out);
+  }
   bool needs_gate_up() const override { return inner_->needs_gate_up(); }
   void MatMulGated(const backend::Tensor& x, const backend::PackedMatrix& gate_up,
                    const backend::GatedArgs& args, const backend::Tensor& scratch,

@@ -93,14 +93,14 @@ class CpuBackend final : public Backend {
   DType activation_dtype() const override { return activation_dtype_; }
 
   absl::Status Prepare(const StepLimits& limits) override {
-    if (limits.kv_heads == 0 ||
-        limits.query_heads / limits.kv_heads <= AttentionRunner::kMostGroup) {
-      return absl::OkStatus();
+    for (const AttentionHeads& heads : limits.heads()) {
+      if (heads.kv_heads == 0 || heads.group() <= AttentionRunner::kMostGroup) continue;
+      return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
+                       absl::StrCat("--device cpu: num_attention_heads is ", heads.query_heads,
+                                    " with ", heads.kv_heads, " KV heads, expected at most ",
+                                    AttentionRunner::kMostGroup, " for each of them"));
     }
-    return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
-                     absl::StrCat("--device cpu: num_attention_heads is ", limits.query_heads,
-                                  " with ", limits.kv_heads, " KV heads, expected at most ",
-                                  AttentionRunner::kMostGroup, " for each of them"));
+    return absl::OkStatus();
   }
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) override;
   absl::StatusOr<std::unique_ptr<Buffer>> AllocateShared(size_t size_bytes) override;
@@ -165,7 +165,6 @@ class CpuBackend final : public Backend {
     recurrence_.StateSpace(Cpu(batch), pool, args);
   }
   void GatedNorm(const GatedNormArgs& args) override { recurrence_.Norm(args); }
-  bool mixed_layers() const override { return true; }
   void GateBy(const Tensor& gate, const Tensor& by, GatedActivation activation,
               const Tensor& out) override;
   void GateOutput(const OutputGateArgs& args) override { recurrence_.Gate(args); }

@@ -170,6 +170,10 @@ class CudaBackend final : public Backend {
   void Gate(const Tensor& gate_up, const GatedArgs& args, const Tensor& out) override {
     EnqueueGate(gate_up, args, out, stream_);
   }
+  void GateBy(const Tensor& gate, const Tensor& by, GatedActivation activation,
+              const Tensor& out) override {
+    EnqueueGateBy(gate, by, activation, out, stream_);
+  }
   bool needs_gate_up() const override { return products_ != nullptr; }
   void MatMulGated(const Tensor& x, const PackedMatrix& gate_up, const GatedArgs& args,
                    const Tensor& scratch, const Tensor& out) override;
@@ -263,7 +267,7 @@ absl::Status CudaBackend::Prepare(const StepLimits& limits) {
   const WorkspaceSizes sizes = SizesFor(limits);
   BATON_ASSIGN_OR_RETURN(void* const upload, Keep(sizes.upload));
   BATON_ASSIGN_OR_RETURN(upload_,
-                         BatchUpload::Make(limits, sizes.room, upload, *runtime_, stream_));
+                         BatchUpload::Make(limits, sizes.rooms, upload, *runtime_, stream_));
   BATON_ASSIGN_OR_RETURN(void* const partials, Keep(sizes.partials));
   BATON_ASSIGN_OR_RETURN(void* const counters, Keep(sizes.counters));
   BATON_ASSIGN_OR_RETURN(void* const totals, Keep(sizes.totals));
@@ -359,8 +363,7 @@ void CudaBackend::MatMul(const Tensor& x, const PackedMatrix& weight, const Buff
 void CudaBackend::CheckPool(const CudaBatch& batch, const KvPool& pool, int layer) {
   Ask(batch, {.blocks = pool.block_count});
   BATON_CHECK_EQ(batch.block_tokens, pool.block_tokens);
-  BATON_CHECK_EQ(pool.kv_heads, limits_.kv_heads);
-  BATON_CHECK_EQ(pool.head_dim, limits_.head_dim);
+  BATON_CHECK(pool.heads.empty()) << "KvPool::WithHeads";
   BATON_CHECK_EQ(pool.latent_dim, limits_.latent_dim);
   BATON_CHECK(pool.dtype == activation_dtype_);
   BATON_CHECK(pool.format == limits_.kv_format);
@@ -385,10 +388,9 @@ void CudaBackend::Attention(const DeviceBatch& batch, const KvPool& pool,
   const CudaBatch& cuda = Cuda(batch);
   CheckPool(cuda, pool, args.layer);
   const KvPlace place = pool.PlaceOf(args.layer);
-  BATON_CHECK_EQ(args.query_heads, limits_.query_heads);
-  const int64_t heads = args.query_heads;
-  CheckRows(args.q, cuda.rows, heads * pool.head_dim);
-  CheckRows(args.out, cuda.rows, heads * pool.value_dim());
+  const CudaBatch::Items& items = cuda.ItemsOf({args.query_heads, pool.kv_heads, pool.head_dim});
+  CheckRows(args.q, cuda.rows, int64_t{args.query_heads} * pool.head_dim);
+  CheckRows(args.out, cuda.rows, int64_t{args.query_heads} * pool.value_dim());
   BATON_CHECK(args.out.dtype == activation_dtype_);
   AttentionLaunch launch = {
       .q = F32(args.q),
@@ -408,8 +410,8 @@ void CudaBackend::Attention(const DeviceBatch& batch, const KvPool& pool,
       .sinks = args.sinks == nullptr ? nullptr : F32(*args.sinks, args.query_heads),
       .sequences = cuda.SequencesOf(place.table),
       .tables = cuda.d_tables,
-      .items = cuda.d_split_items,
-      .item_count = cuda.d_split_count,
+      .items = items.d_split_items,
+      .item_range = items.d_split_range,
       .partials = partials_,
       .counters = counters_,
       .totals = totals_,
@@ -419,10 +421,10 @@ void CudaBackend::Attention(const DeviceBatch& batch, const KvPool& pool,
   };
   const bool latent = pool.latent_dim > 0;
   BATON_CHECK(!latent || (args.window == 0 && !IsVariant(launch)));
-  (latent ? LaunchLatentSplit : LaunchAttentionSplit)(launch, pool.dtype, cuda.split_blocks,
+  (latent ? LaunchLatentSplit : LaunchAttentionSplit)(launch, pool.dtype, items.split_blocks,
                                                       stream_);
-  launch.items = cuda.d_tile_items;
-  (latent ? LaunchLatentTile : LaunchAttentionTile)(launch, pool.dtype, cuda.tile_items, stream_);
+  launch.items = items.d_tile_items;
+  (latent ? LaunchLatentTile : LaunchAttentionTile)(launch, pool.dtype, items.tile_items, stream_);
 }
 
 void CudaBackend::MatMulGated(const Tensor& x, const PackedMatrix& gate_up, const GatedArgs& args,

@@ -20,6 +20,7 @@ set(BATON_CUDA_KERNELS
   kernels/rope_write.cu
   kernels/sampling.cu
   kernels/short_conv.cu
+  kernels/wide_attention.cu
 )
 # Host code that both share.
 set(BATON_CUDA_HOST_SOURCES

@@ -13,11 +13,11 @@ namespace baton::backend::cuda {
 void EnqueueRopeWrite(const CudaBatch& batch, const KvPool& pool, const RopeWriteArgs& args,
                       Stream stream) {
   const KvPlace place = pool.PlaceOf(args.layer);
-  BATON_CHECK(!args.v_is_k && !args.norm_v && !args.q_only);
   const int64_t d = pool.head_dim, q_stride = args.q_stride > 0 ? args.q_stride : d;
   BATON_CHECK_EQ(pool.latent_dim, 0);
   BATON_CHECK(q_stride >= d && q_stride % 8 == 0) << q_stride;
-  CheckRows(args.qkv, batch.rows, args.query_heads * q_stride + 2 * pool.kv_heads * d);
+  const int64_t stored = args.q_only ? 0 : args.v_is_k ? 1 : 2;
+  CheckRows(args.qkv, batch.rows, args.query_heads * q_stride + stored * pool.kv_heads * d);
   CheckRows(args.q_out, batch.rows, args.query_heads * d);
   const CudaRopeTable unrotated;
   const auto& rope =
@@ -32,6 +32,9 @@ void EnqueueRopeWrite(const CudaBatch& batch, const KvPool& pool, const RopeWrit
                    .q_out_stride = args.q_out.row_stride,
                    .q_norm = args.q_norm == nullptr ? nullptr : F32(*args.q_norm, d),
                    .k_norm = args.k_norm == nullptr ? nullptr : F32(*args.k_norm, d),
+                   .norm_v = args.norm_v,
+                   .v_is_k = args.v_is_k,
+                   .q_only = args.q_only,
                    .norm_eps = args.norm_eps,
                    .cosine = table(rope.cosine),
                    .sine = table(rope.sine),

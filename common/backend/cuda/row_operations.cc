@@ -61,6 +61,23 @@ void EnqueueGate(const Tensor& gate_up, const GatedArgs& args, const Tensor& out
              out.dtype, static_cast<int>(out.rows), stream);
 }
 
+void EnqueueGateBy(const Tensor& gate, const Tensor& by, GatedActivation activation,
+                   const Tensor& out, Stream stream) {
+  BATON_CHECK_EQ(GatedParts(activation), 2);
+  CheckRows(gate, out.rows, out.cols);
+  CheckRows(by, out.rows, out.cols);
+  CheckRows(out, out.rows, out.cols);
+  LaunchGate({.gate_up = F32(gate),
+              .gate_up_stride = gate.row_stride,
+              .up = F32(by),
+              .up_stride = by.row_stride,
+              .out = out.data,
+              .out_stride = out.row_stride,
+              .cols = static_cast<int>(out.cols),
+              .gating = GatingOf({.activation = activation})},
+             out.dtype, static_cast<int>(out.rows), stream);
+}
+
 void EnqueueScaleLogits(const Tensor& logits, float scale, float cap, Stream stream) {
   BATON_CHECK(logits.row_stride >= logits.cols && logits.row_stride % 8 == 0);
   BATON_CHECK_EQ(reinterpret_cast<uintptr_t>(logits.data) % 16, uintptr_t{0});

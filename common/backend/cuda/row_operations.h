@@ -17,6 +17,8 @@ const float* F32(const Buffer& buffer, int64_t floats);
 
 void EnqueueNorm(const NormArgs& args, Stream stream);
 void EnqueueGate(const Tensor& gate_up, const GatedArgs& args, const Tensor& out, Stream stream);
+void EnqueueGateBy(const Tensor& gate, const Tensor& by, GatedActivation activation,
+                   const Tensor& out, Stream stream);
 void EnqueueScaleLogits(const Tensor& logits, float scale, float cap, Stream stream);
 
 }  // namespace baton::backend::cuda

@@ -404,6 +404,7 @@ TEST_F(EngineDeviceTest, TheLargestStepIsToldOnce) {
   EXPECT_EQ(limits.query_heads, config->layers[0].attention().query_heads);
   EXPECT_EQ(limits.kv_heads, config->layers[0].attention().kv_heads);
   EXPECT_EQ(limits.head_dim, config->layers[0].attention().head_dim);
+  EXPECT_TRUE(limits.other_heads.empty()) << "all layers are alike";
   EXPECT_EQ(limits.layers, static_cast<int>(config->layers.size()));
   EXPECT_EQ(limits.hidden_dim, config->hidden_dim);
   EXPECT_EQ(limits.vocab_size, config->vocab_size);

@@ -63,6 +63,7 @@ TEST(ServingPlanWorkerTest, PlansWhatAWorkerAtStartHas) {
                                                  {"tiny-qwen2-bf16", 0},
                                                  {"tiny-qwen3-moe", 0},
                                                  {"tiny-gpt-oss-mxfp4", 0},
+                                                 {"tiny-gemma4", 0},
                                                  {"tiny-qwen3-moe", 1},
                                                  {"tiny-gpt-oss-mxfp4", 9}}) {
       SCOPED_TRACE(absl::StrCat(shape, " in ", c.device_bytes, " bytes, experts of ",

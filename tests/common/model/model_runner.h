@@ -66,28 +66,30 @@ class ModelRunner {
     max_positions = std::min(max_positions, config_.max_positions);
     PinPositions(max_positions, &config_);
     backend_ = *std::move(backend);
-    const AttentionSpec& layer = *KvLayers(config_.layers).front();
+    engine::EngineOptions options;
+    options.block_tokens = kBlockTokens;
+    const auto shape = engine::ShapeOf(config_, options, backend_->activation_dtype());
+    EXPECT_TRUE(shape.ok()) << shape.status();
+    if (!shape.ok()) return;
+    const backend::StepLimits& heads = shape->limits;
     backend::StepLimits limits{.max_rows = kMaxTokens,
                                .max_sequences = kMaxTokens,
                                .max_logit_rows = kMaxTokens,
                                .max_positions = max_positions,
-                               .query_heads = layer.query_heads,
-                               .kv_heads = layer.kv_heads,
-                               .head_dim = layer.head_dim,
-                               .latent_dim = layer.latent.rank,
+                               .query_heads = heads.query_heads,
+                               .kv_heads = heads.kv_heads,
+                               .head_dim = heads.head_dim,
+                               .other_heads = heads.other_heads,
+                               .latent_dim = heads.latent_dim,
                                .block_tokens = kBlockTokens,
-                               .layers = static_cast<int>(config_.layers.size()),
+                               .layers = heads.layers,
+                               .chunk_bytes = heads.chunk_bytes,
                                .hidden_dim = config_.hidden_dim,
                                .vocab_size = config_.vocab_size};
     SetMatrixLimits(config_, &limits);
     limits.fetched_expert_bytes = WeightMemory(config_, backend_->activation_dtype(),
                                                backend::DType::kF32, {}, experts_on_host)
                                       .fetched_expert_bytes;
-    engine::EngineOptions options;
-    options.block_tokens = kBlockTokens;
-    const auto shape = engine::ShapeOf(config_, options, backend_->activation_dtype());
-    EXPECT_TRUE(shape.ok()) << shape.status();
-    if (!shape.ok()) return;
     if (shape->layout.recurrent()) {
       limits.kv_tables = shape->limits.kv_tables;
       limits.state_tables = shape->limits.state_tables;

@@ -88,8 +88,9 @@ void TransformerTest::ExpectGoldens(size_t longest_one_by_one) {
   RunnerByLength models(shape(), device().make);
   ASSERT_TRUE(models.ok());
   const nlohmann::json expected = ReadExpected(shape());
-  // Two of its longest prompt's tokens nearly tie between two experts.
-  const double tolerance = device().logit_tolerance * (shape() == "tiny-lfm2-moe" ? 2 : 1);
+  // Of these, tokens of a prompt nearly tie between two experts, and a rounding turns the choice.
+  const bool nearly_ties = shape() == "tiny-lfm2-moe" || shape() == "tiny-gemma4-moe";
+  const double tolerance = device().logit_tolerance * (nearly_ties ? 2 : 1);
   double worst = 0;
   ASSERT_EQ(expected["cases"].size(), 4);
   for (const auto& one : expected["cases"]) {
@@ -391,12 +392,13 @@ INSTANTIATE_TEST_SUITE_P(Recurrent, RecurrentTest,
                            return NameOf(std::get<0>(info.param)) + "_" +
                                   std::get<1>(info.param).name;
                          });
-INSTANTIATE_TEST_SUITE_P(
-    MixedLayers, TransformerTest,
-    ::testing::Combine(kMixedLayers, ::testing::ValuesIn(baton::testing::MixedLayersDevices())),
-    [](const auto& info) {
-      return NameOf(std::get<0>(info.param)) + "_" + std::get<1>(info.param).name;
-    });
+INSTANTIATE_TEST_SUITE_P(MixedLayers, TransformerTest,
+                         ::testing::Combine(kMixedLayers,
+                                            ::testing::ValuesIn(baton::testing::Devices())),
+                         [](const auto& info) {
+                           return NameOf(std::get<0>(info.param)) + "_" +
+                                  std::get<1>(info.param).name;
+                         });
 INSTANTIATE_TEST_SUITE_P(Experts, TransformerTest,
                          ::testing::Combine(kExperts,
                                             ::testing::ValuesIn(baton::testing::Devices())),

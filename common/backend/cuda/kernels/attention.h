@@ -26,6 +26,8 @@
 //
 // Codes of quantised KV become 16-bit elements, each rounded once, in the same place for both: the
 // split kernel has them in registers, the tile kernel puts elements into shared memory.
+//
+// Heads of more than 256 dims have kernels of their own, in the same two uses: wide_attention.h.
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_ATTENTION_H_
 #define BATON_COMMON_BACKEND_CUDA_KERNELS_ATTENTION_H_
 
@@ -63,7 +65,7 @@ struct AttentionLaunch {
   int block_tokens_log2;       // 4 or more
   int kv_heads;
   int group;           // query heads a KV head
-  int head_dim;        // a multiple of 8, at most 256
+  int head_dim;        // a multiple of 8, at most kWidestHead
   int latent_dim = 0;  // of latent attention alone: latent.h
   float scale;
   int window;                    // 0: all
@@ -72,11 +74,13 @@ struct AttentionLaunch {
   const SequenceEntry* sequences;
   const int32_t* tables;
   const AttentionItem* items;
-  const int* item_count;  // split: of items, in device memory; null: as many as there are blocks
-  float* partials;        // split: [partial, kv_head] of PartialFloats(dim)
-  unsigned* counters;     // split: [row tile, kv_head, CounterCount], 0 before and after
-  float* totals;          // tile: [item, kv_head] of TotalFloats(dim)
-  int tile_stages = 1;    // tile: as TileStages says, or fewer; of quantised KV 1
+  // split: the first of the items and their end, in device memory; null: as many as there are
+  // blocks.
+  const int* item_range;
+  float* partials;      // split: [partial, kv_head] of PartialFloats(dim)
+  unsigned* counters;   // split: [row tile, kv_head, CounterCount], 0 before and after
+  float* totals;        // tile: [item, kv_head] of TotalFloats(dim)
+  int tile_stages = 1;  // tile: as TileStages says, or fewer; of quantised KV 1
   KvFormat kv_format = KvFormat::kPlain;
   uint32_t group_inverse = 0;  // the launch functions set it
 };
@@ -110,12 +114,14 @@ constexpr size_t TileSharedBytes(int padded_dim, int stages) {
   return static_cast<size_t>(stages * kPieceTokens * (padded_dim + OutputDims(padded_dim)) * 2);
 }
 // The number of stages of the tile kernel, given a multiprocessor's shared memory: two if those of
-// two blocks fit. With heads of up to 64 dims one is enough, since three blocks are resident.
+// two blocks fit. With heads of up to 64 dims one is enough, since three blocks are resident; wide
+// heads are not staged.
 // kernel_capability: what the kernels are compiled for; below 8.0 they copy through registers.
 inline int TileStages(int head_dim, int kernel_capability, size_t shared_bytes) {
   constexpr size_t kOfTheSystem = 1024;  // a block
   const size_t block = TileSharedBytes(PaddedDim(head_dim), 2) + kOfTheSystem;
-  const bool deep = kernel_capability >= 80 && head_dim > 64 && 2 * block <= shared_bytes;
+  const bool deep =
+      kernel_capability >= 80 && head_dim > 64 && !IsWide(head_dim) && 2 * block <= shared_bytes;
   return deep ? 2 : 1;
 }
 
@@ -124,7 +130,7 @@ inline bool IsVariant(const AttentionLaunch& launch) {
 }
 
 // dtype: of out and of KV that is plain, kF16 or kBF16; quantised KV is multiplied as it. blocks:
-// for each KV head; with an item_count, a block computes several items.
+// for each KV head; with an item_range, a block computes several items.
 void LaunchAttentionSplit(const AttentionLaunch& launch, DType dtype, int blocks, Stream stream);
 void LaunchAttentionTile(const AttentionLaunch& launch, DType dtype, int items, Stream stream);
 

@@ -31,6 +31,18 @@ struct PackedRow {
   }
 };
 
+// body(index) for the items of a block of the split kernel.
+template <class Body>
+BATON_DEVICE void ForItems(const AttentionLaunch& launch, const Body& body) {
+  const bool all = launch.item_range == nullptr;
+  const int first = all ? 0 : LoadGlobal(launch.item_range);
+  const int end = all ? static_cast<int>(Grid().x) : LoadGlobal(launch.item_range + 1);
+  BATON_NO_UNROLL for (int index = first + static_cast<int>(BlockIndex().x); index < end;
+                       index += static_cast<int>(Grid().x)) {
+    body(index);
+  }
+}
+
 // Tokens [begin, end) are those that some of the packed rows see, [all_begin, all_end) those that
 // all see.
 struct VisibleTokens {
@@ -188,12 +200,13 @@ BATON_DEVICE void AddScores(const Vec16& a0, const Vec16& a1, const Vec16& k, fl
 
 // Caps the scores, which are in units of log 2, if there is a cap. any_high: whether a row from 8
 // on exists.
-BATON_DEVICE void CapScores(float score_cap, bool any_high, PieceScores& s) {
+template <int kEights>
+BATON_DEVICE void CapScores(float score_cap, bool any_high, float (&s)[kEights][4]) {
   if (score_cap == 0) return;
   const SoftCap soft_cap(1.0f, Mul(score_cap, kLog2E));
   BATON_UNROLL for (int half = 0; half < 2; ++half) {
     if (half == 1 && !any_high) continue;
-    BATON_UNROLL for (int j = 0; j < kPieceTokens / 8; ++j) {
+    BATON_UNROLL for (int j = 0; j < kEights; ++j) {
       BATON_UNROLL for (int i = half * 2; i < half * 2 + 2; ++i) s[j][i] = soft_cap.Of(s[j][i]);
     }
   }
@@ -201,11 +214,12 @@ BATON_DEVICE void CapScores(float score_cap, bool any_high, PieceScores& s) {
 
 // Minus infinity for tokens that the row does not see: their weight is 0. position: of the lane's
 // two rows.
+template <int kEights>
 BATON_DEVICE void HideUnseen(int first_token, int window, const int (&position)[2],
-                             PieceScores& s) {
+                             float (&s)[kEights][4]) {
   BATON_UNROLL for (int half = 0; half < 2; ++half) {
     const int first = window == 0 ? 0 : position[half] - window + 1;
-    BATON_UNROLL for (int j = 0; j < kPieceTokens / 8; ++j) {
+    BATON_UNROLL for (int j = 0; j < kEights; ++j) {
       BATON_UNROLL for (int i = 0; i < 2; ++i) {
         const int token = first_token + j * 8 + MemberOf(Lane()) * 2 + i;
         if (token > position[half] || token < first) s[j][half * 2 + i] = kMinusInfinity;

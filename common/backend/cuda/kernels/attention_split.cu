@@ -1,6 +1,7 @@
 #include "common/backend/cuda/kernels/attention.h"
 #include "common/backend/cuda/kernels/attention_core.cuh"
 #include "common/backend/cuda/kernels/pooled_piece.cuh"
+#include "common/backend/cuda/kernels/wide_attention.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -320,14 +321,11 @@ BATON_DEVICE void AttendSplit(const AttentionLaunch& launch, const AttentionItem
 
 template <class Element, int kDim, bool kExact, bool kVariant>
 BATON_DEVICE void AttendSplits(const AttentionLaunch& launch) {
-  const int items =
-      launch.item_count == nullptr ? static_cast<int>(Grid().x) : LoadGlobal(launch.item_count);
-  for (int index = static_cast<int>(BlockIndex().x); index < items;
-       index += static_cast<int>(Grid().x)) {
+  ForItems(launch, [&](int index) {
     AttendSplit<Element, kDim, kExact, kVariant>(launch, LoadGlobal(launch.items + index),
                                                  static_cast<int>(BlockIndex().y));
     SyncThreads();  // shared memory is the next item's
-  }
+  });
 }
 
 template <class Element, int kDim, bool kExact>
@@ -371,6 +369,7 @@ void Dispatch(const AttentionLaunch& launch, int blocks, Stream stream) {
 
 void LaunchAttentionSplit(const AttentionLaunch& launch, DType dtype, int blocks, Stream stream) {
   if (blocks == 0) return;
+  if (IsWide(launch.head_dim)) return LaunchWideSplit(launch, dtype, blocks, stream);
   WithKv(launch.kv_format, dtype,
          [&](auto kv) { Dispatch<decltype(kv)>(WithInverse(launch), blocks, stream); });
 }

@@ -1,5 +1,6 @@
 #include "common/backend/cuda/kernels/attention.h"
 #include "common/backend/cuda/kernels/attention_core.cuh"
+#include "common/backend/cuda/kernels/wide_attention.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -366,6 +367,7 @@ void Dispatch(const AttentionLaunch& launch, int items, Stream stream) {
 
 void LaunchAttentionTile(const AttentionLaunch& launch, DType dtype, int items, Stream stream) {
   if (items == 0) return;
+  if (IsWide(launch.head_dim)) return LaunchWideTile(launch, dtype, items, stream);
   WithKv(launch.kv_format, dtype,
          [&](auto kv) { Dispatch<decltype(kv)>(WithInverse(launch), items, stream); });
 }

@@ -65,7 +65,8 @@ GateKernel(GateLaunch launch) {
   if (gating.kind == GateKind::kSquaredRelu) {
     BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) gate[i] = SquaredRelu(gate[i], gating);
   } else {
-    LoadUnit(from + launch.cols, up);
+    const bool apart = launch.up != nullptr;
+    LoadUnit(apart ? launch.up + row * launch.up_stride + column : from + launch.cols, up);
     BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) gate[i] = Gated(gate[i], up[i], gating);
   }
   OutRow::Store(

@@ -42,6 +42,8 @@ void LaunchGather(const GatherLaunch& launch, DType table_dtype, int rows, Strea
 struct GateLaunch {
   const float* gate_up;  // [rows, 2 * cols], gate first; kSquaredRelu: [rows, cols], up alone
   int64_t gate_up_stride;
+  const float* up = nullptr;  // [rows, cols]; null: in gate_up, which else has no more than gate
+  int64_t up_stride = 0;
   void* out;  // [rows, cols]
   int64_t out_stride;
   int cols;

@@ -80,19 +80,21 @@ BATON_INDEX_MAP int SumsChunk(int row, int chunk) {
   return row * (kOutputSpan / 4) + (chunk ^ (chunk >> 3 & 1) ^ (row & 1) << 1);
 }
 
-// Attention, for head dims up to `dim` (64, 128 or 256; shorter ones are padded with zeros).
+// Attention, for head dims up to `dim` (64, 128, 256 or 512; shorter ones are padded with zeros).
 // A row's result is folded twice, in ascending order: pieces into splits, splits into the whole.
 inline constexpr int kPieceTokens = 64;  // whose weights share one maximum
 inline constexpr int kSplitTokens = 256;
 inline constexpr int kRowTile = 16;  // packed rows (query position, head of the group) a warp
 inline constexpr int kAttentionWarps = 4;
 BATON_INDEX_MAP int PaddedDim(int head_dim) {
-  return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256;
+  return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : head_dim <= 256 ? 256 : 512;
 }
+// Heads that have kernels of their own (wide_attention.h), and the widest of them.
+BATON_INDEX_MAP bool IsWide(int head_dim) { return head_dim > 256; }
+inline constexpr int kWidestHead = 512;
 // Dims of the result that one block computes, for registers hold 16 rows' queries and no more sums
-// beside them. Blocks of other dims compute the same scores: no model that is served has such
-// heads.
-BATON_INDEX_MAP int OutputDims(int dim) { return dim <= 128 ? dim : 64; }
+// beside them. Blocks of other dims compute the same scores; those of wide heads have all dims.
+BATON_INDEX_MAP int OutputDims(int dim) { return dim <= 128 || IsWide(dim) ? dim : 64; }
 
 }  // namespace baton::backend::cuda
 

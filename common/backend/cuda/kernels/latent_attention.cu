@@ -394,13 +394,10 @@ template <class Kv>
 BATON_KERNEL(kThreads)
 LatentSplitKernel(AttentionLaunch launch) {
   AwaitPrevious();
-  const int items =
-      launch.item_count == nullptr ? static_cast<int>(Grid().x) : LoadGlobal(launch.item_count);
-  for (int index = static_cast<int>(BlockIndex().x); index < items;
-       index += static_cast<int>(Grid().x)) {
+  ForItems(launch, [&](int index) {
     AttendSplit<Kv>(launch, LoadGlobal(launch.items + index));
     SyncThreads();  // shared memory is the next item's
-  }
+  });
 }
 
 // Folds the state into the total of the splits before, in memory, and leaves the total in both.

@@ -25,6 +25,20 @@ struct ChunkOf<Coded<Element, Codes>> {
   using Type = typename Codes::Chunk;
 };
 
+// PairValues of codes.
+template <class Kv>
+BATON_DEVICE void DecodeValues(const typename ChunkOf<Kv>::Type (&v)[4],
+                               const ScaleAndZero (&by)[4], ValueOperands& b) {
+  float values[4][kChunkElements];
+  BATON_UNROLL for (int i = 0; i < 4; ++i) {
+    Kv::Codes::Decode(v[i], by[i].scale(), by[i].zero(), values[i]);
+  }
+  BATON_UNROLL for (int i = 0; i < 8; ++i) {
+    b[i][0] = Kv::Pack(values[0][i], values[1][i]);
+    b[i][1] = Kv::Pack(values[2][i], values[3][i]);
+  }
+}
+
 // A lane's part of a piece, straight from the pool. The block table is read once for a run of 16
 // tokens; within the run addresses are constants apart. kExact: head_dim is kDim, as in most
 // models; otherwise chunks may be missing.
@@ -110,14 +124,7 @@ struct PooledPiece {
   }
   BATON_DEVICE void V(int r, int span, ValueOperands& b) const {
     if constexpr (kIsCoded<Kv>) {
-      float values[4][kChunkElements];
-      BATON_UNROLL for (int i = 0; i < 4; ++i) {
-        Kv::Codes::Decode(v[span][r][i], v_by[r][i].scale(), v_by[r][i].zero(), values[i]);
-      }
-      BATON_UNROLL for (int i = 0; i < 8; ++i) {
-        b[i][0] = Kv::Pack(values[0][i], values[1][i]);
-        b[i][1] = Kv::Pack(values[2][i], values[3][i]);
-      }
+      DecodeValues<Kv>(v[span][r], v_by[r], b);
     } else {
       PairValues({v[span][r][0].x, v[span][r][1].x, v[span][r][2].x, v[span][r][3].x}, b);
     }

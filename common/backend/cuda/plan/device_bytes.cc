@@ -34,7 +34,7 @@ size_t Rounded(size_t bytes) {
 
 }  // namespace
 
-size_t BatchUpload::SlotBytes(const StepLimits& limits, const AttentionRoom& room) {
+size_t BatchUpload::SlotBytes(const StepLimits& limits, absl::Span<const AttentionRoom> rooms) {
   const auto rows = static_cast<size_t>(limits.max_rows);
   const auto sequences = static_cast<size_t>(limits.max_sequences);
   const auto tables = static_cast<size_t>(limits.kv_tables - limits.state_tables);
@@ -49,17 +49,21 @@ size_t BatchUpload::SlotBytes(const StepLimits& limits, const AttentionRoom& roo
           : PartBytes(sequences * sizeof(StateEntry)) +
                 PartBytes((sequences * state_tables + stores * (1 + state_tables)) *
                           sizeof(int32_t));
-  return states + 5 * PartBytes(rows * sizeof(int32_t)) +
+  size_t items = 0;  // of both kernels
+  for (const AttentionRoom& room : rooms) {
+    items += PartBytes(static_cast<size_t>(room.items) * sizeof(AttentionItem)) + kPartAlignment;
+  }
+  return states + items + 5 * PartBytes(rows * sizeof(int32_t)) +
          PartBytes(tables * sequences * blocks_a_sequence * sizeof(int32_t)) +
-         PartBytes(tables * sequences * sizeof(SequenceEntry)) +
-         PartBytes(static_cast<size_t>(room.items) * sizeof(AttentionItem)) + 8 * kPartAlignment;
+         PartBytes(tables * sequences * sizeof(SequenceEntry)) + 8 * kPartAlignment;
 }
 
-// The same parts of at most a row a sequence, and a count.
-size_t BatchUpload::PaddedBytes(const StepLimits& limits, const AttentionRoom& room) {
+// The same parts of at most a row a sequence, and the ranges of items.
+size_t BatchUpload::PaddedBytes(const StepLimits& limits, absl::Span<const AttentionRoom> rooms) {
   StepLimits padded = limits;
   padded.max_rows = limits.max_sequences;
-  return SlotBytes(padded, room) + kPartAlignment + PartBytes(DrawCapacity(limits).bytes);
+  return SlotBytes(padded, rooms) + PartBytes(2 * rooms.size() * sizeof(int)) +
+         PartBytes(DrawCapacity(limits).bytes);
 }
 
 SamplingCapacity BatchUpload::DrawCapacity(const StepLimits& limits) {
@@ -70,8 +74,8 @@ SamplingCapacity BatchUpload::DrawCapacity(const StepLimits& limits) {
   return room;
 }
 
-size_t BatchUpload::DeviceBytes(const StepLimits& limits, const AttentionRoom& room) {
-  return kSlots * SlotBytes(limits, room) + PaddedBytes(limits, room);
+size_t BatchUpload::DeviceBytes(const StepLimits& limits, absl::Span<const AttentionRoom> rooms) {
+  return kSlots * SlotBytes(limits, rooms) + PaddedBytes(limits, rooms);
 }
 
 DeviceSampler::Layout DeviceSampler::LayoutFor(const StepLimits& limits) {

@@ -1,5 +1,6 @@
 #include "common/backend/cuda/plan/workspace_sizes.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,7 @@
 #include "common/backend/cuda/sampling/device_sampler.h"
 #include "common/backend/cuda/steps/batch_upload.h"
 #include "common/base/error.h"
+#include "common/base/status_macros.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -23,82 +25,103 @@ namespace {
 // which is slow for few rows, and keeps the step from being recorded. It is enough for 64 sequences
 // of 12,000 tokens with 4 KV heads of 128.
 constexpr int64_t kMaxPartialBytes = int64_t{96} << 20;
-constexpr int kMaxHeadDim = 256;
+
+absl::Status Unsupported(absl::string_view what, int64_t found, absl::string_view expected) {
+  return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
+                   absl::StrCat("--device cuda: ", what, " is ", found, ", expected ", expected));
+}
+
+absl::Status CheckHeads(const AttentionHeads& heads, const StepLimits& limits) {
+  const int dim = heads.head_dim;
+  const bool has_kernel = dim % 8 == 0 && (!IsWide(dim) || dim == kWidestHead);
+  if (limits.latent_dim == 0 && !has_kernel) {
+    return Unsupported("head_dim", dim,
+                       absl::StrCat("a multiple of 8 up to 256, or ", kWidestHead));
+  }
+  if (heads.query_heads % heads.kv_heads != 0) {
+    return Unsupported("num_attention_heads", heads.query_heads,
+                       absl::StrCat("a multiple of num_key_value_heads, ", heads.kv_heads));
+  }
+  // An index of a row's heads of the queries by those of a group stays in 32 bits.
+  const int64_t group = heads.group();
+  if (limits.max_rows * group * group > INT32_MAX) {
+    return Unsupported("num_attention_heads", heads.query_heads,
+                       absl::StrCat("fewer with ", heads.kv_heads, " KV heads in steps of ",
+                                    limits.max_rows, " tokens"));
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
 absl::Status CheckSupported(const StepLimits& limits) {
-  const auto unsupported = [](absl::string_view what, int64_t found, absl::string_view expected) {
-    return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
-                     absl::StrCat("--device cuda: ", what, " is ", found, ", expected ", expected));
-  };
   const int rotated = limits.head_dim - limits.latent_dim;
   if (limits.latent_dim > 0 && (limits.latent_dim % 8 != 0 || limits.latent_dim > kMostLatentDim)) {
-    return unsupported("kv_lora_rank", limits.latent_dim,
+    return Unsupported("kv_lora_rank", limits.latent_dim,
                        absl::StrCat("a multiple of 8 up to ", kMostLatentDim));
   }
   if (limits.latent_dim > 0 && (rotated % 8 != 0 || rotated > kMostRotatedDim)) {
-    return unsupported("qk_rope_head_dim", rotated,
+    return Unsupported("qk_rope_head_dim", rotated,
                        absl::StrCat("a multiple of 8 up to ", kMostRotatedDim));
   }
-  if (limits.latent_dim == 0 && (limits.head_dim % 8 != 0 || limits.head_dim > kMaxHeadDim)) {
-    return unsupported("head_dim", limits.head_dim, "a multiple of 8 up to 256");
+  for (const AttentionHeads& heads : limits.heads()) {
+    BATON_RETURN_IF_ERROR(CheckHeads(heads, limits));
   }
   if (limits.hidden_dim % 8 != 0) {
-    return unsupported("hidden_size", limits.hidden_dim, "a multiple of 8");
+    return Unsupported("hidden_size", limits.hidden_dim, "a multiple of 8");
   }
   if (limits.experts > kMostExperts) {
-    return unsupported("the number of experts", limits.experts,
+    return Unsupported("the number of experts", limits.experts,
                        absl::StrCat("at most ", kMostExperts));
   }
   if (limits.experts_per_token > kMostChoices) {
-    return unsupported("num_experts_per_tok", limits.experts_per_token,
+    return Unsupported("num_experts_per_tok", limits.experts_per_token,
                        absl::StrCat("at most ", kMostChoices));
-  }
-  if (limits.query_heads % limits.kv_heads != 0) {
-    return unsupported("num_attention_heads", limits.query_heads,
-                       absl::StrCat("a multiple of num_key_value_heads, ", limits.kv_heads));
-  }
-  // An index of a row's heads of the queries by those of a group stays in 32 bits.
-  const int64_t group = limits.query_heads / limits.kv_heads;
-  if (limits.max_rows * group * group > INT32_MAX) {
-    return unsupported("num_attention_heads", limits.query_heads,
-                       absl::StrCat("fewer with ", limits.kv_heads, " KV heads in steps of ",
-                                    limits.max_rows, " tokens"));
   }
   if (!std::has_single_bit(static_cast<unsigned>(limits.block_tokens)) ||
       limits.block_tokens < 16) {
-    return unsupported("--block-size", limits.block_tokens, "a power of two from 16 on");
+    return Unsupported("--block-size", limits.block_tokens, "a power of two from 16 on");
   }
   return absl::OkStatus();
 }
 
 WorkspaceSizes WorkspaceSizes::For(const StepLimits& limits, DType activation,
                                    size_t products_bytes) {
-  const int group = limits.query_heads / limits.kv_heads;
-  const int dim = PaddedDim(limits.head_dim);
-  const int64_t heads = limits.kv_heads;
   const bool latent = limits.latent_dim > 0;
-  const int64_t partial_floats = latent ? kLatentPartialFloats : PartialFloats(dim);
-  const int64_t total_floats = latent ? kLatentTotalFloats : TotalFloats(dim);
-  const int counters = latent ? 1 : CounterCount(dim);
-  const int64_t partial_bytes = heads * partial_floats * int64_t{sizeof(float)};
   WorkspaceSizes sizes = {};
-  sizes.room = RoomFor(limits.max_rows, limits.max_sequences, limits.max_positions, group,
-                       static_cast<int>(kMaxPartialBytes / partial_bytes));
-  sizes.upload = BatchUpload::DeviceBytes(limits, sizes.room);
-  sizes.partials = static_cast<size_t>(sizes.room.partials * partial_bytes);
-  sizes.counters = static_cast<size_t>(sizes.room.row_tiles * heads * counters) * sizeof(unsigned);
-  sizes.totals = static_cast<size_t>(sizes.room.tile_items * heads * total_floats) * sizeof(float);
+  // One layer after the other uses the workspaces, whatever its heads.
+  for (const AttentionHeads& heads : limits.heads()) {
+    const int dim = PaddedDim(heads.head_dim);
+    const int64_t partial_floats = latent ? kLatentPartialFloats : PartialFloats(dim);
+    const int64_t total_floats = latent ? kLatentTotalFloats : TotalFloats(dim);
+    const int counters = latent ? 1 : CounterCount(dim);
+    const int64_t partial_bytes = heads.kv_heads * partial_floats * int64_t{sizeof(float)};
+    const AttentionRoom room =
+        RoomFor(limits.max_rows, limits.max_sequences, limits.max_positions, heads.group(),
+                static_cast<int>(kMaxPartialBytes / partial_bytes));
+    sizes.rooms.push_back(room);
+    const auto grow = [](size_t& size, int64_t bytes) {
+      size = std::max(size, static_cast<size_t>(bytes));
+    };
+    grow(sizes.partials, room.partials * partial_bytes);
+    grow(sizes.counters, int64_t{room.row_tiles} * heads.kv_heads * counters *
+                             static_cast<int64_t>(sizeof(unsigned)));
+    grow(sizes.totals, int64_t{room.tile_items} * heads.kv_heads * total_floats *
+                           static_cast<int64_t>(sizeof(float)));
+  }
+  sizes.upload = BatchUpload::DeviceBytes(limits, sizes.rooms);
   sizes.sampler = DeviceSampler::DeviceBytes(limits);
   sizes.products = products_bytes;
   sizes.quantized = QuantizedWorkspaces::For(limits);
   sizes.experts = ExpertWorkspace::DeviceBytes(limits);
   sizes.state_spots = static_cast<size_t>(limits.state_spots) * sizeof(SpotEntry);
   sizes.copied_blocks = kCopiedBlocksAtOnce * sizeof(BlockPair);
-  const int64_t chunk_bytes = (latent ? 1 : 2) * heads * limits.block_tokens *
-                              (KvRowBytes(limits.kv_format, activation, limits.head_dim) +
-                               KvRowParameterBytes(limits.kv_format));
+  int64_t chunk_bytes = limits.chunk_bytes;
+  if (chunk_bytes == 0) {
+    chunk_bytes = int64_t{latent ? 1 : 2} * limits.kv_heads * limits.block_tokens *
+                  (KvRowBytes(limits.kv_format, activation, limits.head_dim) +
+                   KvRowParameterBytes(limits.kv_format));
+  }
   sizes.copier = CudaKvCopier::DeviceBytes(static_cast<size_t>(chunk_bytes));
   return sizes;
 }

@@ -3,6 +3,7 @@
 #define BATON_COMMON_BACKEND_CUDA_PLAN_WORKSPACE_SIZES_H_
 
 #include <cstddef>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "common/backend/backend.h"
@@ -20,7 +21,7 @@ inline constexpr int kCopiedBlocksAtOnce = 1024;
 struct WorkspaceSizes {
   static WorkspaceSizes For(const StepLimits& limits, DType activation, size_t products_bytes);
 
-  AttentionRoom room;
+  std::vector<AttentionRoom> rooms;  // of each of limits.heads()
   size_t upload, partials, counters, totals, sampler, products, copied_blocks, copier;
   QuantizedWorkspaces::Sizes quantized;
   size_t experts;

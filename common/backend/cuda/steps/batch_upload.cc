@@ -55,17 +55,31 @@ CudaBatch::~CudaBatch() {
   if (slot_ >= 0) upload_.slots_[static_cast<size_t>(slot_)].used = false;
 }
 
-BatchUpload::BatchUpload(const StepLimits& limits, const AttentionRoom& room, Runtime& runtime,
-                         Stream stream)
-    : limits_(limits), room_(room), runtime_(runtime), stream_(stream) {}
+const CudaBatch::Items& CudaBatch::ItemsOf(const AttentionHeads& heads) const {
+  const auto found = std::find_if(items.begin(), items.end(),
+                                  [&](const Items& kind) { return kind.heads == heads; });
+  BATON_CHECK(found != items.end())
+      << heads.query_heads << " heads of " << heads.head_dim << " with " << heads.kv_heads
+      << " KV heads are not of StepLimits";
+  return *found;
+}
 
-absl::StatusOr<std::unique_ptr<BatchUpload>> BatchUpload::Make(const StepLimits& limits,
-                                                               const AttentionRoom& room,
-                                                               void* device, Runtime& runtime,
-                                                               Stream stream) {
-  auto upload = absl::WrapUnique(new BatchUpload(limits, room, runtime, stream));
-  const size_t slot_bytes = SlotBytes(limits, room);
-  const size_t padded_bytes = PaddedBytes(limits, room);
+BatchUpload::BatchUpload(const StepLimits& limits, absl::Span<const AttentionRoom> rooms,
+                         Runtime& runtime, Stream stream)
+    : limits_(limits),
+      heads_(limits.heads()),
+      rooms_(rooms.begin(), rooms.end()),
+      runtime_(runtime),
+      stream_(stream) {
+  BATON_CHECK_EQ(heads_.size(), rooms_.size());
+}
+
+absl::StatusOr<std::unique_ptr<BatchUpload>> BatchUpload::Make(
+    const StepLimits& limits, absl::Span<const AttentionRoom> rooms, void* device, Runtime& runtime,
+    Stream stream) {
+  auto upload = absl::WrapUnique(new BatchUpload(limits, rooms, runtime, stream));
+  const size_t slot_bytes = SlotBytes(limits, rooms);
+  const size_t padded_bytes = PaddedBytes(limits, rooms);
   BATON_ASSIGN_OR_RETURN(void* const memory, runtime.AllocatePinned(kSlots * slot_bytes +
                                                                     kPaddedHalves * padded_bytes));
   std::byte* pinned = static_cast<std::byte*>(memory);
@@ -189,6 +203,14 @@ void BatchUpload::FillStates(const RaggedBatch& batch, int first_page, CudaBatch
   }
 }
 
+std::vector<AttentionPlan> BatchUpload::Plans(absl::Span<const SequenceEntry> entries) const {
+  std::vector<AttentionPlan> plans;
+  for (size_t kind = 0; kind < heads_.size(); ++kind) {
+    plans.push_back(PlanAttention(entries, heads_[kind].group(), rooms_[kind]));
+  }
+  return plans;
+}
+
 void BatchUpload::Send(Slot& slot, size_t size_bytes) {
   LaunchUpload({.pinned = slot.pinned,
                 .device = slot.device,
@@ -216,7 +238,7 @@ std::unique_ptr<CudaBatch> BatchUpload::Upload(const RaggedBatch& batch) {
     BATON_CHECK(row >= 0 && row < to.rows) << "logit row " << row;
   }
 
-  Packer packer(slot.pinned, slot.device, SlotBytes(limits_, room_));
+  Packer packer(slot.pinned, slot.device, SlotBytes(limits_, rooms_));
   packer.Copy(batch.tokens, &to.d_tokens);
   if (!batch.drawn.empty()) packer.Copy(batch.drawn, &to.d_drawn);
   packer.Copy(batch.logit_rows, &to.d_logit_rows);
@@ -233,12 +255,17 @@ std::unique_ptr<CudaBatch> BatchUpload::Upload(const RaggedBatch& batch) {
     StateEntry* const of_states = packer.Take(batch.sequences.size(), &to.d_states);
     FillStates(batch, static_cast<int>(blocks), to, of_states, table + blocks);
   }
-  const AttentionPlan plan = PlanAttention(absl::MakeConstSpan(entries, batch.sequences.size()),
-                                           limits_.query_heads / limits_.kv_heads, room_);
-  packer.Copy(absl::MakeConstSpan(plan.split_items), &to.d_split_items);
-  packer.Copy(absl::MakeConstSpan(plan.tile_items), &to.d_tile_items);
-  to.split_items = to.split_blocks = static_cast<int>(plan.split_items.size());
-  to.tile_items = static_cast<int>(plan.tile_items.size());
+  const std::vector<AttentionPlan> plans =
+      Plans(absl::MakeConstSpan(entries, batch.sequences.size()));
+  for (size_t kind = 0; kind < plans.size(); ++kind) {
+    const AttentionPlan& plan = plans[kind];
+    CudaBatch::Items& items = to.items.emplace_back();
+    items.heads = heads_[kind];
+    packer.Copy(absl::MakeConstSpan(plan.split_items), &items.d_split_items);
+    packer.Copy(absl::MakeConstSpan(plan.tile_items), &items.d_tile_items);
+    items.split_items = items.split_blocks = static_cast<int>(plan.split_items.size());
+    items.tile_items = static_cast<int>(plan.tile_items.size());
+  }
   Send(slot, packer.size());
   return result;
 }
@@ -256,9 +283,10 @@ std::unique_ptr<CudaBatch> BatchUpload::UploadPadded(const RaggedBatch& batch, i
   CudaBatch& to = *result;
   to.rows = to.logit_count = to.sequences = rows;
 
-  Packer packer(half.pinned, half.device, PaddedBytes(limits_, room_));
-  // The offsets of the parts before the items depend on `rows` alone.
-  int* split_count = packer.Take(1, &to.d_split_count);
+  Packer packer(half.pinned, half.device, PaddedBytes(limits_, rooms_));
+  // The offsets of the items and of the parts before them depend on `rows` alone.
+  const int* d_ranges = nullptr;
+  int* const ranges = packer.Take(2 * heads_.size(), &d_ranges);
   const auto copy = [&](absl::Span<const int32_t> values, auto** device, int32_t filler) {
     int32_t* const end = packer.Take(padded, device) + padded;
     std::fill(std::copy(values.begin(), values.end(), end - padded), end, filler);
@@ -278,11 +306,22 @@ std::unique_ptr<CudaBatch> BatchUpload::UploadPadded(const RaggedBatch& batch, i
     std::fill(of_states + used, of_states + padded, StateEntry{});
   }
   FillRows(batch, to, positions, sequence_of_row, entries);
-  const AttentionPlan plan = PlanAttention(absl::MakeConstSpan(entries, used),
-                                           limits_.query_heads / limits_.kv_heads, room_);
-  if (!plan.tile_items.empty()) return nullptr;
-  packer.Copy(absl::MakeConstSpan(plan.split_items), &to.d_split_items);
-  *split_count = to.split_items = to.split_blocks = static_cast<int>(plan.split_items.size());
+  std::vector<AttentionItem> all_items;
+  const std::vector<AttentionPlan> plans = Plans(absl::MakeConstSpan(entries, used));
+  for (size_t kind = 0; kind < plans.size(); ++kind) {
+    const AttentionPlan& plan = plans[kind];
+    if (!plan.tile_items.empty()) return nullptr;
+    CudaBatch::Items& items = to.items.emplace_back();
+    items.heads = heads_[kind];
+    items.split_items = items.split_blocks = static_cast<int>(plan.split_items.size());
+    items.d_split_range = d_ranges + 2 * kind;
+    ranges[2 * kind] = static_cast<int>(all_items.size());
+    all_items.insert(all_items.end(), plan.split_items.begin(), plan.split_items.end());
+    ranges[2 * kind + 1] = static_cast<int>(all_items.size());
+  }
+  const AttentionItem* d_items = nullptr;
+  packer.Copy(absl::MakeConstSpan(all_items), &d_items);
+  for (CudaBatch::Items& items : to.items) items.d_split_items = d_items;
   // Tables begin where the items end: entries count from the slot's start.
   to.d_tables = reinterpret_cast<const int32_t*>(half.device);
   const int32_t* d_table = nullptr;

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/backend/backend.h"
@@ -33,9 +34,18 @@ class CudaBatch final : public DeviceBatch {
   int rows = 0;       // of the tensors: the batch's, then padding
   int sequences = 0;  // the batch's, then padding
   int logit_count = 0;
-  int split_items = 0;
-  int split_blocks = 0;  // to launch for them, for each KV head
-  int tile_items = 0;
+  // Of each of StepLimits::heads(): the blocks of attention.
+  struct Items {
+    AttentionHeads heads;
+    int split_items = 0;
+    int split_blocks = 0;  // to launch for them, for each KV head
+    int tile_items = 0;
+    const AttentionItem* d_split_items = nullptr;
+    const AttentionItem* d_tile_items = nullptr;
+    // Padded: the first of its split items in d_split_items, which all kinds share, and their end.
+    const int* d_split_range = nullptr;
+  };
+  std::vector<Items> items;
   // The host checks these: the kernels check nothing.
   int32_t least_token = 0, greatest_token = 0;
   int32_t least_block = 0, greatest_block = 0;
@@ -52,11 +62,10 @@ class CudaBatch final : public DeviceBatch {
   int sequence_stride = 0;
   // [sequences], null unless all of them say where their states are.
   const StateEntry* d_states = nullptr;
-  const AttentionItem* d_split_items = nullptr;
-  const AttentionItem* d_tile_items = nullptr;
   const std::byte* d_draws = nullptr;  // padded: BatchUpload::draws(), or null
-  const int* d_split_count = nullptr;  // padded: split_items, on the device
 
+  // REQUIRES: one of StepLimits::heads().
+  const Items& ItemsOf(const AttentionHeads& heads) const;
   // The sequences with their first block in that table.
   const SequenceEntry* SequencesOf(int table) const {
     return d_sequences + table * sequence_stride;
@@ -72,13 +81,14 @@ class CudaBatch final : public DeviceBatch {
 // Thread: one. Outlives its batches.
 class BatchUpload {
  public:
-  // Device bytes that the slots take.
-  static size_t DeviceBytes(const StepLimits& limits, const AttentionRoom& room);
+  // Device bytes that the slots take. rooms: of each of limits.heads().
+  static size_t DeviceBytes(const StepLimits& limits, absl::Span<const AttentionRoom> rooms);
 
   // `device`: DeviceBytes of device memory.
   static absl::StatusOr<std::unique_ptr<BatchUpload>> Make(const StepLimits& limits,
-                                                           const AttentionRoom& room, void* device,
-                                                           Runtime& runtime, Stream stream);
+                                                           absl::Span<const AttentionRoom> rooms,
+                                                           void* device, Runtime& runtime,
+                                                           Stream stream);
 
   // REQUIRES: within the limits; fewer than kSlots batches live.
   std::unique_ptr<CudaBatch> Upload(const RaggedBatch& batch);
@@ -120,14 +130,19 @@ class BatchUpload {
                   int32_t* table) const;
   void Send(Slot& slot, size_t size_bytes);
 
-  BatchUpload(const StepLimits& limits, const AttentionRoom& room, Runtime& runtime, Stream stream);
-  static size_t SlotBytes(const StepLimits& limits, const AttentionRoom& room);
-  static size_t PaddedBytes(const StepLimits& limits, const AttentionRoom& room);
+  // The attention of the entries, for each kind of heads.
+  std::vector<AttentionPlan> Plans(absl::Span<const SequenceEntry> entries) const;
+
+  BatchUpload(const StepLimits& limits, absl::Span<const AttentionRoom> rooms, Runtime& runtime,
+              Stream stream);
+  static size_t SlotBytes(const StepLimits& limits, absl::Span<const AttentionRoom> rooms);
+  static size_t PaddedBytes(const StepLimits& limits, absl::Span<const AttentionRoom> rooms);
   // The capacity for draws uploaded with a batch: all rows without a history, and some with one.
   static SamplingCapacity DrawCapacity(const StepLimits& limits);
 
   const StepLimits limits_;
-  const AttentionRoom room_;
+  const std::vector<AttentionHeads> heads_;
+  const std::vector<AttentionRoom> rooms_;
   Runtime& runtime_;
   const Stream stream_;
   std::array<Slot, kSlots> slots_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
+#include <vector>
 
 #include "common/backend/cuda/kernels/index_maps.h"
 #include "common/base/check.h"
@@ -13,6 +15,9 @@ namespace {
 // Two blocks of the split kernel live on a multiprocessor at a time; more are launched, so that
 // those with the longer work find others to fill the gap.
 constexpr int kSplitBlocksAMultiprocessor = 8;
+
+// Of one row.
+int RowTiles(const AttentionHeads& heads) { return (heads.group() + kRowTile - 1) / kRowTile; }
 
 }  // namespace
 
@@ -52,6 +57,7 @@ CudaStepRecorder::CudaStepRecorder(const StepLimits& limits, BatchUpload& upload
                                    Runtime& runtime, Stream stream)
     : most_rows_(std::min({limits.max_rows, limits.max_sequences, limits.max_logit_rows})),
       limits_(limits),
+      heads_(limits.heads()),
       upload_(upload),
       state_(state),
       runtime_(runtime),
@@ -64,8 +70,11 @@ PaddedBatch CudaStepRecorder::Upload(const RaggedBatch& batch) {
   const int padded = PaddedRows(rows, most_rows_);
   std::unique_ptr<CudaBatch> uploaded = upload_.UploadPadded(batch, padded);
   if (uploaded == nullptr) return {};
-  uploaded->split_blocks =
-      SplitBlocks(uploaded->split_items, limits_.kv_heads, runtime_.properties().multiprocessors);
+  const int splits = uploaded->items.front().split_items / RowTiles(heads_.front());
+  const std::vector<int> blocks = BlocksOf(splits);
+  for (size_t kind = 0; kind < blocks.size(); ++kind) {
+    uploaded->items[kind].split_blocks = blocks[kind];
+  }
   if (uploaded->d_draws != nullptr) {
     state_.draws = batch.draws.data();
     state_.d_draws = uploaded->d_draws;
@@ -74,19 +83,27 @@ PaddedBatch CudaStepRecorder::Upload(const RaggedBatch& batch) {
   return {std::move(uploaded), padded};
 }
 
+// A function of the number of splits, rounded up to a power of two: so steps of one number of rows
+// differ in no more kinds than with the heads of any layer alone.
+std::vector<int> CudaStepRecorder::BlocksOf(int splits) const {
+  const auto rounded = static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::max(1, splits))));
+  std::vector<int> blocks;
+  for (const AttentionHeads& heads : heads_) {
+    blocks.push_back(SplitBlocks(rounded * RowTiles(heads), heads.kv_heads,
+                                 runtime_.properties().multiprocessors));
+  }
+  return blocks;
+}
+
 std::vector<StepRecorder::Kind> CudaStepRecorder::Kinds() const {
-  const int group = limits_.query_heads / limits_.kv_heads;
-  const int row_tiles = (group + kRowTile - 1) / kRowTile;
   std::vector<Kind> kinds;
   for (int rows = most_rows_; rows > 0; --rows) {
     if (PaddedRows(rows, most_rows_) != rows) continue;
-    int last = 0;
+    std::vector<int> last;
     for (int context = 0; context < limits_.max_positions; context += kSplitTokens) {
-      const int items = rows * row_tiles * (context / kSplitTokens + 1);
-      const int blocks =
-          SplitBlocks(items, limits_.kv_heads, runtime_.properties().multiprocessors);
+      std::vector<int> blocks = BlocksOf(rows * (context / kSplitTokens + 1));
       if (blocks != last) kinds.push_back({rows, context});
-      last = blocks;
+      last = std::move(blocks);
     }
   }
   return kinds;
@@ -94,8 +111,10 @@ std::vector<StepRecorder::Kind> CudaStepRecorder::Kinds() const {
 
 void CudaStepRecorder::Run(const DeviceBatch& batch, absl::FunctionRef<void()> enqueue) {
   const auto& cuda = static_cast<const CudaBatch&>(batch);
-  BATON_CHECK(cuda.d_split_count != nullptr) << "a batch without padding";
-  const auto [found, first] = recorded_.try_emplace({cuda.rows, cuda.split_blocks});
+  BATON_CHECK(cuda.items.front().d_split_range != nullptr) << "a batch without padding";
+  std::vector<int> kind = {cuda.rows};
+  for (const CudaBatch::Items& items : cuda.items) kind.push_back(items.split_blocks);
+  const auto [found, first] = recorded_.try_emplace(std::move(kind));
   Recorded& recorded = found->second;
   if (first) {
     state_.bounds = {};

@@ -1,5 +1,5 @@
 // Decode steps as CUDA graphs: one for each number of padded rows and of thread blocks of
-// attention's split kernel.
+// attention's split kernel, which layers with other heads launch others of.
 //
 // The first step of a kind is enqueued kernel by kernel (libraries and drivers load what they
 // need), the second is captured, later ones are one launch. The batch sizes are like those that
@@ -10,7 +10,6 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "common/backend/backend.h"
@@ -59,6 +58,8 @@ class CudaStepRecorder final : public StepRecorder {
   void Run(const DeviceBatch& batch, absl::FunctionRef<void()> enqueue) override;
 
  private:
+  // Split blocks of each kind of heads for so many splits of all rows.
+  std::vector<int> BlocksOf(int splits) const;
   // The device has no memory for another graph, or to launch one: logged once.
   void NoteFull();
 
@@ -69,12 +70,14 @@ class CudaStepRecorder final : public StepRecorder {
 
   const int most_rows_;
   const StepLimits limits_;
+  const std::vector<AttentionHeads> heads_;
   BatchUpload& upload_;
   StepState& state_;
   Runtime& runtime_;
   const Stream stream_;
   bool full_ = false;
-  std::map<std::pair<int, int>, Recorded> recorded_;  // by rows and split blocks
+  std::map<std::vector<int>, Recorded>
+      recorded_;  // by rows, and split blocks of each kind of heads
 };
 
 }  // namespace baton::backend::cuda

@@ -47,7 +47,7 @@ class BackendKvTest : public DeviceTest {
     Shape shape;
     shape.kv_heads = Int(1, 2);
     shape.group = Of({1, 2, 3, 4, 5, 6, 7, 7, 8});
-    shape.head_dim = Of({8, 64, 80, 96, 128, 256, 8 * Int(1, 32)});
+    shape.head_dim = Of({8, 64, 80, 96, 128, 256, 512, 8 * Int(1, 32)});
     shape.block_tokens = Of({16, 32});
     shape.window = Of({0, 0, 1, 20, 270});
     shape.half = 4 * Int(0, shape.head_dim / 8);

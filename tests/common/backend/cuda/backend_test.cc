@@ -68,7 +68,8 @@ TEST_P(BackendTest, MemoryThatIsNotThereIsAnError) {
 }
 
 TEST_P(BackendTest, PrepareTakesWhatItSaid) {
-  const StepLimits limits = Limits(64, 14, 2, 80, 32);
+  StepLimits limits = Limits(64, 14, 2, 80, 32);
+  if (Coin()) limits.other_heads = {{16, 1, 512}, {4, 4, 64}};
   const size_t said = backend_->WorkspaceBytes(limits);
   if (on_cpu()) {
     EXPECT_EQ(said, 0u);
@@ -98,6 +99,9 @@ TEST_P(BackendTest, PrepareRefusesWhatTheKernelsCannot) {
   if (on_cpu()) return;
   refused([](StepLimits& limits) { limits.head_dim = 12; });
   refused([](StepLimits& limits) { limits.head_dim = 264; });
+  refused([](StepLimits& limits) { limits.head_dim = 520; });
+  refused([](StepLimits& limits) { limits.other_heads = {{2, 1, 264}}; });
+  refused([](StepLimits& limits) { limits.other_heads = {{3, 2, 64}}; });
   refused([](StepLimits& limits) { limits.hidden_dim = 60; });
   refused([](StepLimits& limits) { limits.kv_heads = 3; });
   refused([](StepLimits& limits) { limits.block_tokens = 8; });

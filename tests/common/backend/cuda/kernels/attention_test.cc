@@ -166,11 +166,24 @@ class Sequences {
     launch.counters = counters.data();
     launch.totals = totals.data();
     const bool async = MultipliesBFloat16() && emulated::GetOptions().compute_capability >= 80;
-    const bool deep = async && dim > 64 && shape_.format == KvFormat::kPlain;
+    const bool deep = async && dim > 64 && !IsWide(dim) && shape_.format == KvFormat::kPlain;
     const int any = std::uniform_int_distribution<int>(1, 2)(random_);
     launch.tile_stages = !deep ? 1 : stages > 0 ? stages : any;
-    launch.items = plan.split_items.data();
-    LaunchAttentionSplit(launch, shape_.dtype, static_cast<int>(plan.split_items.size()), nullptr);
+    // As a recorded step: items of other heads come first, the range is in memory, and blocks take
+    // several items.
+    AttentionItem of_others = {};
+    of_others.sequence = -1'000'000;
+    std::vector<AttentionItem> items(static_cast<size_t>(random_() % 3), of_others);
+    const auto first = static_cast<int>(items.size());
+    items.insert(items.end(), plan.split_items.begin(), plan.split_items.end());
+    const int range[] = {first, static_cast<int>(items.size())};
+    const int split_blocks = range[1] - range[0];
+    const bool records = random_() % 2 == 0;
+    launch.items = records ? items.data() : plan.split_items.data();
+    launch.item_range = records ? range : nullptr;
+    LaunchAttentionSplit(launch, shape_.dtype, records ? (split_blocks + 1) / 2 : split_blocks,
+                         nullptr);
+    launch.item_range = nullptr;
     launch.items = plan.tile_items.data();
     LaunchAttentionTile(launch, shape_.dtype, static_cast<int>(plan.tile_items.size()), nullptr);
     for (unsigned counter : counters) EXPECT_EQ(counter, 0u) << "a counter did not reset itself";
@@ -451,6 +464,50 @@ TEST_F(CudaAttentionTest, HeadsOf256AreTheSameInBothKernelsAndEqualTheReference)
   }
 }
 
+// Every kernel of heads of 512 dims: both uses give the same bits, and those of rows that are
+// computed alone.
+TEST_F(CudaAttentionTest, WideHeadsAreTheSameInBothKernelsAndAloneAndEqualTheReference) {
+  SCOPED_TRACE(seed_);
+  constexpr int kGroups[] = {1, 2, 4, 8, 16, 20};
+  constexpr int kWindows[] = {0, 0, 31, 33, 255, 257, 300};
+  for (int round = 0; round < Rounds(64, 16); ++round) {
+    AttentionShape shape;
+    shape.head_dim = kWidestHead;
+    shape.format = static_cast<KvFormat>(round % 4);
+    shape.kv_heads = Int(1, 2);
+    shape.group = kGroups[Int(0, 5)];
+    shape.block_tokens_log2 = Int(4, 6);
+    shape.window = kWindows[Int(0, 6)];
+    if (Coin()) MakeVariant(shape);
+    shape.dtype = round / 4 % 2 == 1 && MultipliesBFloat16() ? DType::kBF16 : DType::kF16;
+    const bool old = shape.dtype == DType::kF16 && Coin();
+    emulated::SetOptions({.compute_capability = old ? 75 : 80, .seed = random_()});
+    const std::vector<int> lengths = {Int(1, Coin() ? 80 : 560), Int(1, 40)};
+    SCOPED_TRACE(::testing::Message() << "round " << round << ": " << Describe(shape) << ", "
+                                      << lengths[0] << " and " << lengths[1]);
+    Sequences sequences(shape, lengths, random_());
+    const int most = std::max(1, 32 / shape.group);
+    const int count = std::min(lengths[0], Int(1, most));
+    const int begin = lengths[0] - count;
+    const std::vector<uint16_t> found = sequences.Run({{0, begin, count}}, Use::kSplit);
+    ASSERT_EQ(sequences.Run({{0, begin, count}}, Use::kTile), found);
+    // With more rows before it and another sequence beside it, of which the tile kernel takes the
+    // row with others.
+    const int more = std::min(begin, 5), beside = std::min(lengths[1], 3);
+    const std::vector<uint16_t> many = sequences.Run(
+        {{1, lengths[1] - beside, beside}, {0, begin - more, count + more}}, Use::kTile);
+    ASSERT_TRUE(std::equal(found.rbegin(), found.rend(), many.rbegin()));
+    const int row = Int(0, count - 1);
+    const auto width = static_cast<std::ptrdiff_t>(found.size()) / count;
+    const std::vector<uint16_t> alone = sequences.Run({{0, begin + row, 1}}, Use::kPlan);
+    ASSERT_TRUE(std::equal(alone.begin(), alone.end(), found.begin() + row * width));
+    const std::vector<double> expected = sequences.Reference(0, begin + row);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_NEAR(sequences.Value(alone[i]), expected[i], shape.dtype == DType::kF16 ? 6e-3 : 5e-2);
+    }
+  }
+}
+
 // Sinks far below all scores are none, far above them they take everything, and none of them makes
 // a result that is not finite.
 TEST_F(CudaAttentionTest, SinksOfAnySizeLeaveFiniteResults) {
@@ -504,6 +561,7 @@ TEST_F(CudaAttentionTest, StagesAreAsManyAsTwoBlocksHaveRoomFor) {
   EXPECT_EQ(TileStages(72, 90, size_t{228} << 10), 2);
   EXPECT_EQ(TileStages(256, 80, kA100), 2);
   EXPECT_EQ(TileStages(64, 90, kA100), 1);
+  EXPECT_EQ(TileStages(512, 90, size_t{228} << 10), 1) << "wide heads are not staged";
   EXPECT_LE(TileSharedBytes(256, 2), kMostSharedBytes);
 }
 

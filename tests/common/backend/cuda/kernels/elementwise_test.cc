@@ -122,6 +122,43 @@ TEST_F(CudaElementwiseTest, GateEqualsTheReference) {
   }
 }
 
+// Other factors than columns behind the gates': the same bits.
+TEST_F(CudaElementwiseTest, FactorsMayLieApartFromTheirGates) {
+  SCOPED_TRACE(seed_);
+  for (int round = 0; round < 20; ++round) {
+    ChangeMachine();
+    const DType dtype = AnyDType();
+    const int cols = Width(), rows = Int(1, 5);
+    const int64_t up_stride = Stride(cols);
+    const Gating gating = {.kind = Coin() ? GateKind::kGeluTanh : GateKind::kSilu, .scale = 1};
+    DeviceArray<float> gate_up(static_cast<size_t>(rows * 2 * cols));
+    DeviceArray<float> up(static_cast<size_t>(rows * up_stride));
+    for (int row = 0; row < rows; ++row) {
+      for (int col = 0; col < cols; ++col) {
+        const auto at = static_cast<size_t>(row * 2 * cols + col);
+        gate_up[at] = Normal(3);
+        up[static_cast<size_t>(row * up_stride + col)] = gate_up[at + static_cast<size_t>(cols)] =
+            Normal(3);
+      }
+    }
+    const size_t bytes = static_cast<size_t>(rows * cols) * SizeOf(dtype);
+    DeviceArray<std::byte> apart(bytes), together(bytes);
+    GateLaunch launch = {.gate_up = gate_up.data(),
+                         .gate_up_stride = 2 * cols,
+                         .out = together.data(),
+                         .out_stride = cols,
+                         .cols = cols,
+                         .gating = gating};
+    LaunchGate(launch, dtype, rows, nullptr);
+    launch.up = up.data();
+    launch.up_stride = up_stride;
+    launch.out = apart.data();
+    LaunchGate(launch, dtype, rows, nullptr);
+    ASSERT_TRUE(apart.MarginsIntact());
+    ASSERT_EQ(std::memcmp(apart.data(), together.data(), bytes), 0) << "round " << round;
+  }
+}
+
 // Whose cubes and exponentials are beyond float32, too.
 TEST_F(CudaElementwiseTest, GateOfExtremes) {
   const float infinity = std::numeric_limits<float>::infinity();

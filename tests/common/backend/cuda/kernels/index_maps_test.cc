@@ -354,5 +354,24 @@ TEST(IndexMapsTest, LaunchesAskForNoMoreSharedMemoryThanTheBudget) {
   }
 }
 
+// A T4's SM takes two of the split kernel's blocks, and one of the tile kernel's.
+TEST(IndexMapsTest, WideHeadsStayWithinAT4sSharedMemory) {
+  Launches launches;
+  AttentionLaunch launch = {};
+  launch.head_dim = kWidestHead;
+  launch.kv_heads = 3;
+  launch.group = 1;
+  LaunchAttentionSplit(launch, DType::kF16, 5, &launches.stream);
+  LaunchAttentionTile(launch, DType::kF16, 5, &launches.stream);
+  ASSERT_EQ(launches.shapes.size(), 2u);
+  EXPECT_LE(launches.shapes[0].shared_bytes, kSharedBudget);
+  EXPECT_LE(launches.shapes[1].shared_bytes, kSharedBytesUnasked);
+  for (const emulated::LaunchShape& shape : launches.shapes) {
+    EXPECT_EQ(shape.grid.x, 5u);
+    EXPECT_EQ(shape.grid.y, 3u);
+  }
+  EXPECT_EQ(launches.shapes[0].grid.z, static_cast<unsigned>(CounterCount(kWidestHead)));
+}
+
 }  // namespace
 }  // namespace baton::backend::cuda

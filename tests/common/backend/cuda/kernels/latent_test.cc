@@ -336,10 +336,11 @@ class CudaLatentAttentionTest : public LatentTest {
       const int items = static_cast<int>(plan.split_items.size());
       const int blocks = Coin() ? items : (items + 1) / 2;
       launch.items = plan.split_items.data();
-      launch.item_count = blocks == items && Coin() ? nullptr : &items;
+      const int range[] = {0, items};
+      launch.item_range = blocks == items && Coin() ? nullptr : range;
       LaunchLatentSplit(launch, shape_.dtype, blocks, nullptr);
       launch.items = plan.tile_items.data();
-      launch.item_count = nullptr;
+      launch.item_range = nullptr;
       LaunchLatentTile(launch, shape_.dtype, static_cast<int>(plan.tile_items.size()), nullptr);
     });
     for (const unsigned counter : counters) EXPECT_EQ(counter, 0u) << "did not reset itself";

@@ -15,9 +15,10 @@ namespace {
 
 // The maps, enumerated: every dim of a head is in one place of one unit, pairs are together.
 TEST(CudaRopeWriteMapsTest, UnitsCoverTheHead) {
-  for (int head_dim = 8; head_dim <= 256; head_dim += 8) {
-    const int lanes = HeadLanes(head_dim);
-    EXPECT_TRUE(lanes >= head_dim / 8 && lanes < std::max(2, head_dim / 4) && 32 % lanes == 0);
+  for (int head_dim = 8; head_dim <= 512; head_dim += 8) {
+    const int lanes = HeadLanes(head_dim), units = head_dim <= 256 ? 1 : kMostUnits;
+    EXPECT_TRUE(lanes * units >= head_dim / 8 && lanes < std::max(2, head_dim / 4) &&
+                32 % lanes == 0);
     for (int half = 0; half <= head_dim / 2; half += 4) {
       std::vector<int> times(static_cast<size_t>(head_dim));
       for (int unit = 0; unit < head_dim / 8; ++unit) {
@@ -39,7 +40,12 @@ struct RopeShape {
   DType dtype;
   KvFormat format = KvFormat::kPlain;
   int gap = 0;  // columns between the queries of two heads
-  int width() const { return ColumnOf(query_heads + 2 * kv_heads); }
+  bool norm_v = false, v_is_k = false, q_only = false;
+  int width() const {
+    return ColumnOf(query_heads + (q_only ? 0 : v_is_k ? kv_heads : 2 * kv_heads));
+  }
+  // Of a head of v.
+  int ValueColumn(int head) const { return ColumnOf(query_heads + (v_is_k ? 0 : kv_heads) + head); }
   // The first column of a head of q, k or v.
   int ColumnOf(int head) const { return head * head_dim + std::min(head, query_heads) * gap; }
 };
@@ -55,7 +61,10 @@ class CudaRopeWriteTest : public KernelTest {
   void MakeShape() {
     shape_.kv_heads = Int(1, 3);
     shape_.query_heads = shape_.kv_heads * Int(1, 8);
-    shape_.head_dim = 8 * Int(1, 32);
+    shape_.head_dim = 8 * (Int(0, 2) == 0 ? Int(33, 64) : Int(1, 32));
+    shape_.norm_v = Coin();
+    shape_.v_is_k = Int(0, 2) == 0;
+    shape_.q_only = Int(0, 3) == 0;
     shape_.gap = Coin() ? 0 : 8 * Int(1, 8);
     shape_.half = Coin() ? shape_.head_dim / 2 : 4 * Int(0, shape_.head_dim / 8);
     shape_.block_tokens_log2 = Int(4, 5);
@@ -146,6 +155,9 @@ class CudaRopeWriteTest : public KernelTest {
     launch.q_norm = shape_.norms_q ? q_norm.data() : nullptr;
     launch.k_norm = shape_.norms_k ? k_norm.data() : nullptr;
     launch.norm_eps = kEps;
+    launch.norm_v = shape_.norm_v;
+    launch.v_is_k = shape_.v_is_k;
+    launch.q_only = shape_.q_only;
     // Without a rotation there may be no tables.
     launch.cosine = shape_.half > 0 ? cosine.data() : nullptr;
     launch.sine = shape_.half > 0 ? sine.data() : nullptr;
@@ -189,6 +201,17 @@ class CudaRopeWriteTest : public KernelTest {
     const int in_chunk =
         (((part * shape_.kv_heads + head) << log2) + row.position % (1 << log2)) * shape_.head_dim;
     return (static_cast<size_t>(block) * 2 + 1) * chunk_ + static_cast<size_t>(in_chunk);
+  }
+
+  // Of a head of v.
+  double InverseRms(const Row& row, int head) const {
+    double squares = 0;
+    for (int i = 0; i < shape_.head_dim; ++i) {
+      const auto v =
+          static_cast<double>(row.qkv[static_cast<size_t>(shape_.ValueColumn(head) + i)]);
+      squares += v * v;
+    }
+    return 1 / std::sqrt(squares / shape_.head_dim + static_cast<double>(kEps));
   }
 
   std::vector<double> Turned(const Row& row, int head, const std::vector<float>* norm) const {
@@ -253,7 +276,7 @@ TEST_F(CudaRopeWriteTest, EqualsTheReferenceAndWritesNothingElse) {
               << "row " << r << ", q head " << head << ", dim " << i;
         }
       }
-      if (row.position < 0) continue;
+      if (row.position < 0 || shape_.q_only) continue;
       for (int head = 0; head < shape_.kv_heads; ++head) {
         const auto k = Turned(row, shape_.query_heads + head, shape_.norms_k ? &k_norm_ : nullptr);
         for (int i = 0; i < d; ++i) {
@@ -263,9 +286,16 @@ TEST_F(CudaRopeWriteTest, EqualsTheReferenceAndWritesNothingElse) {
           ASSERT_NEAR(static_cast<double>(ToF32(&k_bits, shape_.dtype)), expected,
                       Precision(shape_.dtype) * std::fabs(expected) + 2e-5)
               << "row " << r << ", k head " << head << ", dim " << i;
-          const int v_dim = shape_.ColumnOf(shape_.query_heads + shape_.kv_heads + head) + i;
-          const uint16_t v = Round16(row.qkv[static_cast<size_t>(v_dim)], shape_.dtype);
-          ASSERT_EQ(v_bits, v) << "row " << r << ", v head " << head << ", dim " << i;
+          const float v = row.qkv[static_cast<size_t>(shape_.ValueColumn(head) + i)];
+          if (shape_.norm_v) {
+            const double normed = static_cast<double>(v) * InverseRms(row, head);
+            ASSERT_NEAR(static_cast<double>(ToF32(&v_bits, shape_.dtype)), normed,
+                        Precision(shape_.dtype) * std::fabs(normed) + 2e-5)
+                << "row " << r << ", v head " << head << ", dim " << i;
+          } else {
+            ASSERT_EQ(v_bits, Round16(v, shape_.dtype))
+                << "row " << r << ", v head " << head << ", dim " << i;
+          }
           k_bits = v_bits = 0xffff;
         }
       }
@@ -284,7 +314,7 @@ TEST_F(CudaRopeWriteTest, CodesAreThoseOfTheCpu) {
     ChangeMachine();
     MakeShape();
     shape_.half = 0;
-    shape_.norms_q = shape_.norms_k = false;
+    shape_.norms_q = shape_.norms_k = shape_.norm_v = shape_.v_is_k = shape_.q_only = false;
     shape_.format = std::vector{KvFormat::kInt8, KvFormat::kInt4, KvFormat::kFp8}[round % 3];
     const Codes codes = shape_.format == KvFormat::kInt8   ? Codes::kInt8
                         : shape_.format == KvFormat::kInt4 ? Codes::kInt4
@@ -375,7 +405,7 @@ TEST_F(CudaRopeWriteTest, WhatIsFiniteStaysFinite) {
     MakeShape();
     shape_.dtype = dtype;
     shape_.half = 0;
-    shape_.norms_q = shape_.norms_k = false;
+    shape_.norms_q = shape_.norms_k = shape_.norm_v = shape_.v_is_k = shape_.q_only = false;
     const float largest = dtype == DType::kF16 ? Half::ToF32(0x7bff) : BFloat16::ToF32(0x7f7f);
     Row row = {0, 0, {}};
     for (int i = 0; i < shape_.width(); ++i) {

@@ -25,7 +25,7 @@ struct Step {
 struct Snapshot {
   std::vector<int32_t> tokens, positions, sequence_of_row, logit_rows, tables;
   std::vector<SequenceEntry> sequences;
-  std::vector<AttentionItem> items;
+  std::deque<std::vector<AttentionItem>> split_items, tile_items;  // by kind of heads
 };
 
 class BatchUploadTest : public ::testing::Test {
@@ -36,10 +36,13 @@ class BatchUploadTest : public ::testing::Test {
 
   void Make(StepLimits limits) {
     limits_ = limits;
-    room_ = RoomFor(limits.max_rows, limits.max_sequences, limits.max_positions,
-                    limits.query_heads / limits.kv_heads, 1000);
-    device_ = runtime_.AllocateDevice(BatchUpload::DeviceBytes(limits, room_)).value();
-    upload_ = BatchUpload::Make(limits, room_, device_, runtime_, stream_).value();
+    rooms_.clear();
+    for (const AttentionHeads& heads : limits.heads()) {
+      rooms_.push_back(RoomFor(limits.max_rows, limits.max_sequences, limits.max_positions,
+                               heads.group(), 1000));
+    }
+    device_ = runtime_.AllocateDevice(BatchUpload::DeviceBytes(limits, rooms_)).value();
+    upload_ = BatchUpload::Make(limits, rooms_, device_, runtime_, stream_).value();
   }
   const int32_t* upload_base() const { return static_cast<const int32_t*>(device_); }
   StepLimits AnyLimits() {
@@ -50,6 +53,11 @@ class BatchUploadTest : public ::testing::Test {
     limits.kv_heads = Int(1, 3);
     limits.query_heads = limits.kv_heads * Int(1, 8);
     limits.head_dim = 64;
+    // Layers with other heads, whose blocks of attention are others.
+    for (int more = Int(0, 2); more > 0; --more) {
+      const int kv_heads = Int(1, 3);
+      limits.other_heads.push_back({kv_heads * Int(1, 20), kv_heads, 64 + 8 * more});
+    }
     limits.block_tokens = Int(0, 1) ? 16 : 32;
     return limits;
   }
@@ -95,9 +103,12 @@ class BatchUploadTest : public ::testing::Test {
     size_t blocks = 0;
     for (const SequenceRows& sequence : step.sequences) blocks += NeededBlocks(sequence);
     CopyBack(to.tables, batch.d_tables, blocks);
-    CopyBack(to.items, batch.d_split_items, static_cast<size_t>(batch.split_items));
-    std::vector<AttentionItem>& tiles = tile_items_.emplace_back();
-    CopyBack(tiles, batch.d_tile_items, static_cast<size_t>(batch.tile_items));
+    for (const CudaBatch::Items& items : batch.items) {
+      CopyBack(to.split_items.emplace_back(), items.d_split_items,
+               static_cast<size_t>(items.split_items));
+      CopyBack(to.tile_items.emplace_back(), items.d_tile_items,
+               static_cast<size_t>(items.tile_items));
+    }
   }
   size_t NeededBlocks(const SequenceRows& sequence) const {
     return static_cast<size_t>((sequence.context + sequence.row_count + limits_.block_tokens - 1) /
@@ -123,17 +134,17 @@ class BatchUploadTest : public ::testing::Test {
       }
     }
     // The plan is attention_plan_test's matter: here, that it is all there.
-    const AttentionPlan plan =
-        PlanAttention(found.sequences, limits_.query_heads / limits_.kv_heads, room_);
-    ASSERT_EQ(found.items.size(), plan.split_items.size());
-    for (size_t i = 0; i < found.items.size(); ++i) {
-      ASSERT_EQ(std::memcmp(&found.items[i], &plan.split_items[i], sizeof(AttentionItem)), 0);
-    }
-    const std::vector<AttentionItem> tiles = std::move(tile_items_.front());
-    tile_items_.pop_front();
-    ASSERT_EQ(tiles.size(), plan.tile_items.size());
-    for (size_t i = 0; i < tiles.size(); ++i) {
-      ASSERT_EQ(std::memcmp(&tiles[i], &plan.tile_items[i], sizeof(AttentionItem)), 0);
+    const std::vector<AttentionHeads> heads = limits_.heads();
+    ASSERT_EQ(found.split_items.size(), heads.size());
+    for (size_t kind = 0; kind < heads.size(); ++kind) {
+      const AttentionPlan plan = PlanAttention(found.sequences, heads[kind].group(), rooms_[kind]);
+      const auto same = [](const std::vector<AttentionItem>& a,
+                           const std::vector<AttentionItem>& b) {
+        return a.size() == b.size() &&
+               (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0);
+      };
+      ASSERT_TRUE(same(found.split_items[kind], plan.split_items)) << "kind " << kind;
+      ASSERT_TRUE(same(found.tile_items[kind], plan.tile_items)) << "kind " << kind;
     }
   }
 
@@ -142,10 +153,9 @@ class BatchUploadTest : public ::testing::Test {
   DelayedRuntime runtime_;
   const Stream stream_;
   StepLimits limits_;
-  AttentionRoom room_;
+  std::vector<AttentionRoom> rooms_;
   void* device_ = nullptr;
   std::unique_ptr<BatchUpload> upload_;
-  std::deque<std::vector<AttentionItem>> tile_items_;
 };
 
 // Many steps are uploaded before the device gets to the first; each finds its own data.
@@ -201,8 +211,12 @@ TEST_F(BatchUploadTest, PartsAreAligned) {
     const auto batch = upload_->Upload(step.batch());
     for (const void* part : std::initializer_list<const void*>{
              batch->d_tokens, batch->d_positions, batch->d_sequence_of_row, batch->d_logit_rows,
-             batch->d_tables, batch->d_sequences, batch->d_split_items, batch->d_tile_items}) {
+             batch->d_tables, batch->d_sequences}) {
       ASSERT_EQ(reinterpret_cast<uintptr_t>(part) % 16, 0u);
+    }
+    for (const CudaBatch::Items& items : batch->items) {
+      ASSERT_EQ(reinterpret_cast<uintptr_t>(items.d_split_items) % 16, 0u);
+      ASSERT_EQ(reinterpret_cast<uintptr_t>(items.d_tile_items) % 16, 0u);
     }
   }
 }
@@ -220,7 +234,7 @@ TEST_F(BatchUploadTest, PaddedStepsLieWhereTheLastOneDid) {
     std::vector<std::vector<int32_t>> drawn;
     std::deque<Snapshot> snapshots;
     std::deque<std::vector<int32_t>> drawn_back;
-    std::deque<std::vector<int>> counts;
+    std::deque<std::vector<int>> ranges, ends;
     const CudaBatch* first = nullptr;
     std::vector<std::unique_ptr<CudaBatch>> kept;
     for (int i = 0; i < 12; ++i) {
@@ -243,6 +257,7 @@ TEST_F(BatchUploadTest, PaddedStepsLieWhereTheLastOneDid) {
       given.drawn = drawn.back();
       std::unique_ptr<CudaBatch> batch = upload_->UploadPadded(given, padded);
       ASSERT_NE(batch, nullptr) << "decode steps fit the split kernel";
+      ASSERT_EQ(batch->items.size(), limits_.heads().size());
       ASSERT_EQ(batch->rows, padded);
       if (first == nullptr) first = batch.get();
       ASSERT_EQ(batch->d_tokens, first->d_tokens);
@@ -250,10 +265,13 @@ TEST_F(BatchUploadTest, PaddedStepsLieWhereTheLastOneDid) {
       ASSERT_EQ(batch->d_positions, first->d_positions);
       ASSERT_EQ(batch->d_sequence_of_row, first->d_sequence_of_row);
       ASSERT_EQ(batch->d_sequences, first->d_sequences);
-      ASSERT_EQ(batch->d_split_items, first->d_split_items);
-      ASSERT_EQ(batch->d_split_count, first->d_split_count);
+      for (size_t kind = 0; kind < batch->items.size(); ++kind) {
+        ASSERT_EQ(batch->items[kind].d_split_items, first->items[kind].d_split_items);
+        ASSERT_EQ(batch->items[kind].d_split_range, first->items[kind].d_split_range);
+      }
       ASSERT_EQ(batch->d_tables, first->d_tables);
       Snapshot& snapshot = snapshots.emplace_back();
+      ends.emplace_back();
       snapshot.logit_rows = step.logit_rows;
       CopyBack(snapshot.tokens, batch->d_tokens, static_cast<size_t>(padded));
       CopyBack(snapshot.positions, batch->d_positions, static_cast<size_t>(padded));
@@ -261,12 +279,20 @@ TEST_F(BatchUploadTest, PaddedStepsLieWhereTheLastOneDid) {
       CopyBack(snapshot.sequences, batch->d_sequences, step.sequences.size());
       // The tables are at some offset in the slot.
       CopyBack(snapshot.tables, batch->d_tables,
-               BatchUpload::DeviceBytes(limits_, room_) / sizeof(int32_t) -
+               BatchUpload::DeviceBytes(limits_, rooms_) / sizeof(int32_t) -
                    static_cast<size_t>(batch->d_tables - upload_base()));
-      CopyBack(snapshot.items, batch->d_split_items, static_cast<size_t>(batch->split_items));
-      tile_items_.emplace_back();
+      int end = 0;
+      for (const CudaBatch::Items& items : batch->items) {
+        // Kinds lie one behind the other, where the range says.
+        CopyBack(snapshot.split_items.emplace_back(), items.d_split_items + end,
+                 static_cast<size_t>(items.split_items));
+        snapshot.tile_items.emplace_back();
+        ends.back().push_back(end);
+        end += items.split_items;
+        ends.back().push_back(end);
+      }
       CopyBack(drawn_back.emplace_back(), batch->d_drawn, static_cast<size_t>(padded));
-      CopyBack(counts.emplace_back(), batch->d_split_count, 1);
+      CopyBack(ranges.emplace_back(), batch->items.front().d_split_range, 2 * batch->items.size());
       kept.push_back(std::move(batch));
       steps.push_back(std::move(step));
     }
@@ -282,7 +308,7 @@ TEST_F(BatchUploadTest, PaddedStepsLieWhereTheLastOneDid) {
         ASSERT_EQ(found.positions[row], -1) << "padding writes no KV";
       }
       found.tokens.resize(rows);
-      ASSERT_EQ(counts[i], std::vector<int>{static_cast<int>(found.items.size())});
+      ASSERT_EQ(ranges[i], ends[i]);
       for (size_t s = 0; s < steps[i].sequences.size(); ++s) {
         steps[i].sequences[s].blocks = steps[i].blocks[s];
       }

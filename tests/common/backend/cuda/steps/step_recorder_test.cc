@@ -62,10 +62,17 @@ TEST(KindsTest, AreAllThereAre) {
     limits.query_heads = limits.kv_heads * any(1, 20);
     limits.head_dim = 64;
     limits.block_tokens = 16;
-    const AttentionRoom room = RoomFor(limits.max_rows, limits.max_sequences, limits.max_positions,
-                                       limits.query_heads / limits.kv_heads, 100'000);
-    void* device = runtime->AllocateDevice(BatchUpload::DeviceBytes(limits, room)).value();
-    const auto upload = BatchUpload::Make(limits, room, device, *runtime, stream).value();
+    if (round % 2 == 1) {
+      const int kv_heads = any(1, 8);
+      limits.other_heads = {{kv_heads * any(1, 32), kv_heads, 128}};
+    }
+    std::vector<AttentionRoom> rooms;
+    for (const AttentionHeads& heads : limits.heads()) {
+      rooms.push_back(RoomFor(limits.max_rows, limits.max_sequences, limits.max_positions,
+                              heads.group(), 100'000));
+    }
+    void* device = runtime->AllocateDevice(BatchUpload::DeviceBytes(limits, rooms)).value();
+    const auto upload = BatchUpload::Make(limits, rooms, device, *runtime, stream).value();
     StepState state;
     CudaStepRecorder recorder(limits, *upload, state, *runtime, stream);
     // Rows and blocks of a step, which a graph is kept for.
@@ -83,9 +90,14 @@ TEST(KindsTest, AreAllThereAre) {
       batch.logit_rows = rows;
       const PaddedBatch padded = recorder.Upload(batch);
       const auto& cuda = static_cast<const CudaBatch&>(*padded.batch);
-      return std::pair(cuda.rows, cuda.split_blocks);
+      std::vector<int> kind = {cuda.rows};
+      for (const CudaBatch::Items& items : cuda.items) {
+        EXPECT_GE(items.split_blocks, 1);
+        kind.push_back(items.split_blocks);
+      }
+      return kind;
     };
-    std::set<std::pair<int, int>> known;
+    std::set<std::vector<int>> known;
     for (const StepRecorder::Kind& kind : recorder.Kinds()) {
       EXPECT_TRUE(known.insert(kind_of(std::vector<int>(kind.rows, kind.context))).second)
           << "a kind once";
