@@ -200,8 +200,8 @@ struct RopeWriteArgs {
   float norm_eps = 0;
   const RopeTable* rope = nullptr;  // null: no rotation
   Tensor q_out;                     // f32 [rows, query_heads * head_dim]: normed and rotated
-  // v is what qkv has for k, as it is, and qkv has no columns for v; v is normed per head, without
-  // a weight; qkv has q alone, and nothing is written.
+  // v_is_k: qkv has no columns for v, and v is k before its norm and rotation. norm_v: each head of
+  // v is normed, without a weight. q_only: qkv has q alone, and nothing is written.
   bool v_is_k = false;
   bool norm_v = false;
   bool q_only = false;
@@ -258,7 +258,7 @@ struct StepLimits {
   int max_sequences = 0;
   int max_logit_rows = 0;  // of one logits tensor; a batch may have more logit rows
   int max_positions = 0;   // of a sequence
-  // Of the first layer with attention, and of those that differ from it: each kind once.
+  // The heads of the first layer with attention; other_heads has each other kind once.
   int query_heads = 0;
   int kv_heads = 0;
   int head_dim = 0;
@@ -470,8 +470,8 @@ class Backend : public MatrixPacker {
   // A row's bits do not depend on the other rows; experts that none chooses are not read, except
   // from the host's memory in steps of more than kExpertRowsAtOnce rows.
   virtual void Experts(const ExpertsArgs& args) = 0;
-  // In place, f32, logits or other rows: x becomes x * scale or, if cap is not 0, cap * tanh(x *
-  // scale / cap).
+  // In place; f32 logits, or rows of another kind: x becomes x * scale or, if cap is not 0,
+  // cap * tanh(x * scale / cap).
   virtual void ScaleLogits(const Tensor& logits, float scale, float cap) = 0;
   // out f32 [logit_rows, d] = the batch's logit rows of x f32 [rows, d].
   virtual void GatherLogitRows(const DeviceBatch& batch, const Tensor& x, const Tensor& out) = 0;

@@ -50,7 +50,7 @@ absl::StatusOr<backend::KvFormat> FormatOf(kv::KvDtype dtype, backend::DType act
                    "int8, fp8 or int4 with activations of ", backend::Name(activation)));
 }
 
-// Of each layer with KV; empty where all are alike.
+// The KV heads of each layer with KV; empty where all are alike.
 std::vector<kv::KvHeads> HeadsOf(const model::ModelConfig& config) {
   std::vector<kv::KvHeads> heads;
   for (const model::AttentionSpec* layer : model::KvLayers(config.layers)) {

@@ -4,7 +4,6 @@
 #define BATON_COMMON_ENGINE_ENGINE_SHAPE_H_
 
 #include <optional>
-#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"

@@ -79,8 +79,8 @@ int64_t BytesOf(const KvLayout& layout, KvHeads heads) {
   return 2 * heads.kv_heads * HeadBytesOf(layout, heads.head_dim);
 }
 
-// Of layers that differ: how many chunks each has, about as many times the smallest layer's bytes
-// as its own are, and what a chunk then takes.
+// How many chunks each layer has where layers differ, and how many bytes a chunk then takes. A
+// layer has about as many chunks as its KV is larger than the smallest layer's.
 struct ChunkSizes {
   std::vector<int> counts;
   int64_t bytes = 0;
@@ -225,7 +225,7 @@ absl::Status CheckStates(const KvLayout& layout) {
       absl::StrCat("have ", layout.state_pieces(), " pieces of a state, expected ", pieces));
 }
 
-// Of a layout whose other fields are valid.
+// REQUIRES: the other fields of the layout are valid.
 absl::Status CheckHeads(const KvLayout& layout) {
   if (layout.layer_heads.empty()) return absl::OkStatus();
   const auto invalid = [](absl::string_view field, const std::string& text) {

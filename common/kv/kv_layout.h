@@ -109,8 +109,7 @@ struct KvLayout {
   // By recurrent layer; set by AddStates.
   std::vector<std::vector<StateShape>> states = {};
 
-  // Gives each layer its own heads. Of the layers that there were, `layers` and `windows` become
-  // those of chunks.
+  // Gives each layer its own heads. `layers` and `windows` count layers before, and chunks behind.
   void SetHeads(std::vector<KvHeads> of_layers);
   // Adds the states of recurrent layers to a layout of attention layers without windows.
   void AddStates(std::vector<std::vector<StateShape>> of_layers);

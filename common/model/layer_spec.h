@@ -106,7 +106,7 @@ struct AttentionSpec {
   ProductSpec output = {};
   TensorName sinks = {};  // a tensor of [query_heads], or none: backend::AttentionArgs
   // The index of the layer whose K and V these queries attend to, with as many heads, an earlier
-  // one with KV of its own; or kOwnKv. Of such a layer `qkv` is q alone, and nothing is stored.
+  // one with KV of its own; or kOwnKv. A layer that shares computes q alone, and stores nothing.
   int kv_from = kOwnKv;
   bool v_is_k = false;  // v is what `qkv` gives for k, before its norm and rotation
   bool norm_v = false;  // of each head, without a weight
@@ -190,8 +190,8 @@ struct MlpSpec {
   bool has_gate() const { return parts() == 2; }
 };
 
-// Experts and the MLP of all tokens beside them (ExpertsSpec::shared), each with norms of its own
-// (Gemma 4), where SublayerSpec::norm_before is the MLP's:
+// Experts beside an MLP that computes all tokens (ExpertsSpec::shared), where both have norms
+// (Gemma 4). SublayerSpec::norm_before is the MLP's:
 //   mlp_after(shared(norm_before(x))) + after(the experts' sum of before(x))
 struct ExpertsBesideSpec {
   NormSpec mlp_after = {};
@@ -220,7 +220,7 @@ struct ExpertsSpec {
   ExpertsBesideSpec beside = {};  // or nothing. REQUIRES: `shared` is there
 };
 
-// What a layer makes of its own embedding of a token (Gemma 3n and 4):
+// What a layer computes from its embedding of a token (Gemma 3n and 4):
 //   projection(activation(gate(x)) * input), input: the layer's columns of ModelConfig::inputs
 struct LayerInputSpec {
   int width = 0;

@@ -131,7 +131,7 @@ double VisiblePairs(double positions, double window) {
 
 int64_t ModelCosts::parameters() const {
   int64_t sum = hidden_dim * vocab_size * (tied_embeddings ? 1 : 2) + hidden_dim +
-                input_table_elements + input_elements;
+                input_table_elements + input_elements + input_norm_elements;
   for (const LayerCosts& layer : layers) sum += layer.matrix_elements() + layer.vector_elements;
   return sum;
 }
@@ -152,6 +152,7 @@ ModelCosts CostsOf(const ModelConfig& config, int experts_on_host) {
   costs.weight_dtype = config.weight_dtype;
   costs.input_table_elements = config.inputs.vocab_size * config.inputs.columns();
   costs.input_elements = config.inputs.columns() * config.hidden_dim;
+  costs.input_norm_elements = config.inputs.width;
   const size_t last_writing = LastWritingLayer(config.layers);
   for (size_t i = 0; i < config.layers.size(); ++i) {
     LayerCosts layer;

@@ -105,7 +105,8 @@ absl::StatusOr<std::string> TypeOf(const JsonFields& scaling, const RopeRequest&
                              absl::StrCat("found ", json::Quoted(found), ", expected ", expected));
 }
 
-// Of the pairs of a whole head, those that turn are the first ones.
+// The first pairs of a head turn, by the frequencies of a head that turns as a whole; the others
+// stand still.
 void TurnProportionally(const RopeRequest& request, double base, double factor,
                         std::vector<double>* frequencies) {
   const size_t turning = frequencies->size();

@@ -194,7 +194,7 @@ int64_t DecoderTransformer::Upload(const backend::RaggedBatch& batch, bool may_r
 
 namespace {
 
-// A pool as the layers see it that differ in their heads.
+// The pool as each layer sees it, where layers differ in their heads.
 class KvPools {
  public:
   explicit KvPools(const backend::KvPool& pool) : pool_(pool) {

@@ -51,6 +51,7 @@ inline worker::WorkerOptions Options() {
   return options;
 }
 
+// The default is the smallest vocabulary of the checkpoints that the suites run with.
 inline std::vector<int32_t> RandomTokens(std::mt19937& random, int count, int vocab_size = 320) {
   std::vector<int32_t> tokens(count);
   for (int32_t& token : tokens) token = static_cast<int32_t>(random() % vocab_size);

@@ -33,13 +33,9 @@ constexpr int kDefaultPattern = 6;
 constexpr int kDefaultGlobalHeadDim = 512;
 constexpr int kDefaultInputWidth = 256;
 
-struct Heads {
-  int head_dim = 0;
-  int kv_heads = 0;
-  bool operator==(const Heads& other) const = default;
-};
+using backend::KvHeads;
 
-// Whose tensors they read is the same for all layers of a kind.
+// A layer without a window. Layers are of two kinds: these, and those with one.
 bool SeesAll(const LayerSpec& layer) { return layer.attention().window == 0; }
 
 absl::Status RefuseOthers(const JsonFields& fields, absl::string_view expected) {
@@ -50,12 +46,12 @@ absl::Status RefuseOthers(const JsonFields& fields, absl::string_view expected) 
       absl::StrCat("found ", fields.Found(unread[0]), ", expected ", expected));
 }
 
-// As newer versions of Transformers save them: an object for each layer that differs.
-absl::Status ReadSavedHeads(const JsonFields& by_layer, std::vector<Heads>* heads) {
+// Newer versions of Transformers save an object for each layer that differs.
+absl::Status ReadSavedHeads(const JsonFields& by_layer, std::vector<KvHeads>* heads) {
   for (size_t i = 0; i < heads->size(); ++i) {
     BATON_ASSIGN_OR_RETURN(const auto layer, by_layer.OptionalObject(absl::StrCat(i)));
     if (!layer) continue;
-    Heads& of = (*heads)[i];
+    KvHeads& of = (*heads)[i];
     BATON_ASSIGN_OR_RETURN(of.head_dim, layer->IntOr("head_dim", 2, kLargestHeadDim, of.head_dim));
     BATON_ASSIGN_OR_RETURN(of.kv_heads,
                            layer->IntOr("num_key_value_heads", 1, kMaxHeads, of.kv_heads));
@@ -64,12 +60,12 @@ absl::Status ReadSavedHeads(const JsonFields& by_layer, std::vector<Heads>* head
   return RefuseOthers(by_layer, "the indices of layers");
 }
 
-absl::StatusOr<std::vector<Heads>> ReadHeads(const JsonFields& config, bool v_is_k,
-                                             const ModelConfig& model) {
+absl::StatusOr<std::vector<KvHeads>> ReadHeads(const JsonFields& config, bool v_is_k,
+                                               const ModelConfig& model) {
   const AttentionSpec& first = model.layers[0].attention();
-  std::vector<Heads> heads(model.layers.size(), {first.head_dim, first.kv_heads});
+  std::vector<KvHeads> heads(model.layers.size(), {first.kv_heads, first.head_dim});
   BATON_ASSIGN_OR_RETURN(const auto saved, config.OptionalObject("per_layer_config"));
-  // Beside per_layer_config they count for nothing.
+  // Neither of these has an effect beside per_layer_config.
   BATON_ASSIGN_OR_RETURN(const int head_dim, config.IntOr("global_head_dim", 2, kLargestHeadDim,
                                                           kDefaultGlobalHeadDim));
   BATON_ASSIGN_OR_RETURN(const auto kv_heads,
@@ -89,11 +85,11 @@ absl::StatusOr<std::vector<Heads>> ReadHeads(const JsonFields& config, bool v_is
 // Sets the heads of all layers, and what follows from them.
 absl::Status SetHeads(const JsonFields& config, ModelConfig* model) {
   BATON_ASSIGN_OR_RETURN(const bool v_is_k, config.Bool("attention_k_eq_v", false));
-  BATON_ASSIGN_OR_RETURN(const std::vector<Heads> heads, ReadHeads(config, v_is_k, *model));
-  std::optional<Heads> of_kind[2];
+  BATON_ASSIGN_OR_RETURN(const std::vector<KvHeads> heads, ReadHeads(config, v_is_k, *model));
+  std::optional<KvHeads> of_kind[2];
   for (size_t i = 0; i < heads.size(); ++i) {
     AttentionSpec& attention = model->layers[i].attention();
-    std::optional<Heads>& same = of_kind[SeesAll(model->layers[i]) ? 1 : 0];
+    std::optional<KvHeads>& same = of_kind[SeesAll(model->layers[i]) ? 1 : 0];
     if (same.value_or(heads[i]) != heads[i]) {
       return config.Unsupported(
           "per_layer_config",

@@ -213,7 +213,6 @@ TEST_F(GgufTokenizerJsonTest, RefusesSentencePieceByName) {
               HasSubstr("tokenizer.ggml.scores: found 0 scores, expected one for each of 1"));
 }
 
-// Merges grow with the square of a piece's length: the document must not.
 // SentencePiece's pieces and bytes, with merges as byte-level BPE has them.
 TEST_F(GgufTokenizerJsonTest, Gemma4HasPiecesAndMerges) {
   const std::vector<std::string> texts = {"<bos>",
@@ -255,6 +254,7 @@ TEST_F(GgufTokenizerJsonTest, Gemma4HasPiecesAndMerges) {
               HasSubstr("tokenizer.ggml.merges: found nothing"));
 }
 
+// Merges grow with the square of a piece's length: the document must not.
 TEST_F(GgufTokenizerJsonTest, BoundsTheMergesOfLongPieces) {
   Pieces pieces;
   for (const char letter : {'a', 'b', 'c', 'd'}) {

@@ -88,7 +88,7 @@ void TransformerTest::ExpectGoldens(size_t longest_one_by_one) {
   RunnerByLength models(shape(), device().make);
   ASSERT_TRUE(models.ok());
   const nlohmann::json expected = ReadExpected(shape());
-  // Of these, tokens of a prompt nearly tie between two experts, and a rounding turns the choice.
+  // In these, two experts of some tokens nearly tie, and a rounding turns the choice.
   const bool nearly_ties = shape() == "tiny-lfm2-moe" || shape() == "tiny-gemma4-moe";
   const double tolerance = device().logit_tolerance * (nearly_ties ? 2 : 1);
   double worst = 0;

@@ -27,7 +27,7 @@
 // Codes of quantised KV become 16-bit elements, each rounded once, in the same place for both: the
 // split kernel has them in registers, the tile kernel puts elements into shared memory.
 //
-// Heads of more than 256 dims have kernels of their own, in the same two uses: wide_attention.h.
+// Heads of 512 dims have kernels of their own, in the same two uses: wide_attention.h.
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_ATTENTION_H_
 #define BATON_COMMON_BACKEND_CUDA_KERNELS_ATTENTION_H_
 
@@ -65,7 +65,7 @@ struct AttentionLaunch {
   int block_tokens_log2;       // 4 or more
   int kv_heads;
   int group;           // query heads a KV head
-  int head_dim;        // a multiple of 8, at most kWidestHead
+  int head_dim;        // a multiple of 8 up to 256, or kWidestHead
   int latent_dim = 0;  // of latent attention alone: latent.h
   float scale;
   int window;                    // 0: all

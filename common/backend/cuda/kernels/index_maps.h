@@ -80,7 +80,8 @@ BATON_INDEX_MAP int SumsChunk(int row, int chunk) {
   return row * (kOutputSpan / 4) + (chunk ^ (chunk >> 3 & 1) ^ (row & 1) << 1);
 }
 
-// Attention, for head dims up to `dim` (64, 128, 256 or 512; shorter ones are padded with zeros).
+// Attention, for head dims up to `dim` (64, 128 or 256; shorter ones are padded with zeros), and
+// of 512.
 // A row's result is folded twice, in ascending order: pieces into splits, splits into the whole.
 inline constexpr int kPieceTokens = 64;  // whose weights share one maximum
 inline constexpr int kSplitTokens = 256;
@@ -89,7 +90,7 @@ inline constexpr int kAttentionWarps = 4;
 BATON_INDEX_MAP int PaddedDim(int head_dim) {
   return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : head_dim <= 256 ? 256 : 512;
 }
-// Heads that have kernels of their own (wide_attention.h), and the widest of them.
+// Heads that have kernels of their own (wide_attention.h), which exist for this width alone.
 BATON_INDEX_MAP bool IsWide(int head_dim) { return head_dim > 256; }
 inline constexpr int kWidestHead = 512;
 // Dims of the result that one block computes, for registers hold 16 rows' queries and no more sums

@@ -11,12 +11,12 @@ constexpr int kThreads = 128;
 template <class Kv>
 constexpr bool kIsPlain = std::is_base_of_v<Half, Kv> || std::is_base_of_v<BFloat16, Kv>;
 
-// Of q, k and v.
+// The heads of q, k and v together.
 BATON_HOST_DEVICE int HeadsOf(const RopeWriteLaunch& launch) {
   return launch.query_heads + (launch.q_only ? 0 : 2 * launch.kv_heads);
 }
 
-// A lane's units of a head: the rest of the lanes' have zeros.
+// A lane's units of a head; units beyond the head hold zeros.
 template <int kUnits>
 using Units = float[kUnits][kUnitElements];
 
@@ -109,7 +109,7 @@ RopeWriteKernel(RopeWriteLaunch launch) {
     dims[u] = UnitDims(unit[u], half);
     if (valid[u]) LoadQuads(launch.qkv + row * launch.qkv_stride + column, dims[u], x[u]);
   }
-  // Of all lanes alike.
+  // All lanes of the warp take the same branch.
   if (launch.q_norm != nullptr || launch.k_norm != nullptr || launch.norm_v) {
     const float* weight = is_q ? launch.q_norm : is_v ? nullptr : launch.k_norm;
     const bool norms = is_v ? launch.norm_v : weight != nullptr;

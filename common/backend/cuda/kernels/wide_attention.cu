@@ -192,7 +192,7 @@ BATON_DEVICE float* PartialOf(const AttentionLaunch& launch, const AttentionItem
   return launch.partials + index * PartialFloats(kWidestHead);
 }
 
-// Of the rows that there are.
+// Stores the sums of the rows that exist.
 BATON_DEVICE void StorePartial(const AttentionLaunch& launch, const BlockRows<1>& rows,
                                float* partial, const State& state) {
   BATON_UNROLL for (int half = 0; half < 2; ++half) {
@@ -214,8 +214,8 @@ BATON_DEVICE void StorePartial(const AttentionLaunch& launch, const BlockRows<1>
   }
 }
 
-// Counts a row tile's block, whose partials are stored; whether it is the last one, which finds the
-// others' partials written. All threads together.
+// Counts a block of a row tile, which has stored its partials. Returns whether it is the last one:
+// it then sees the partials of the others. All threads of the block call it together.
 BATON_DEVICE bool IsLastOf(const AttentionLaunch& launch, const AttentionItem& item, int blocks,
                            int kv_head) {
   ThreadFence();
@@ -291,7 +291,7 @@ BATON_DEVICE void AttendSplit(const AttentionLaunch& launch, int index) {
     AttendTokens<Kv, 1>(launch, rows, visible, Source<Kv>(launch, rows.sequence, kv_head, visible),
                         item.split, state);
   }
-  // Read again: registers less through the loop.
+  // The item is read again, so that it takes no registers through the loop.
   const AttentionItem item = LoadGlobal(launch.items + index);
   const int kv_head = static_cast<int>(BlockIndex().y);
   const BlockRows<1> rows(launch, item, item.first_packed_row, kv_head);
@@ -313,7 +313,7 @@ WideSplitKernel(AttentionLaunch launch) {
   });
 }
 
-// Row tiles of a block of the tile kernel, of an item's four.
+// A block of the tile kernel computes so many of an item's four row tiles.
 constexpr int kTiles = 2;
 static_assert(kAttentionWarps % kTiles == 0);
 

@@ -1,7 +1,6 @@
-// Attention of heads of more than 256 dims: 512 at most, smaller ones are padded with zeros. One
-// kernel in two uses, as attention.h has them, to which it gives what does not fit there: registers
-// hold neither the queries of 512 dims nor the sums of a row tile's, and a T4's shared memory not a
-// piece of K.
+// Attention of heads of 512 dims (kWidestHead), and of no others, in the two uses that attention.h
+// has. They do not fit the kernels there: registers hold neither the queries of 512 dims nor a row
+// tile's sums, and a T4's shared memory does not hold a piece of K.
 //
 // A block of eight warps takes tokens in pieces of 32. A warp has the scores of 16 of them over a
 // quarter of the dims, which go through shared memory, where all warps add the four quarters and
@@ -26,7 +25,7 @@
 
 namespace baton::backend::cuda {
 
-// Of LaunchAttentionSplit and LaunchAttentionTile, which call these. REQUIRES: IsWide(head_dim).
+// LaunchAttentionSplit and LaunchAttentionTile call these. REQUIRES: head_dim is kWidestHead.
 void LaunchWideSplit(const AttentionLaunch& launch, DType dtype, int blocks, Stream stream);
 void LaunchWideTile(const AttentionLaunch& launch, DType dtype, int items, Stream stream);
 

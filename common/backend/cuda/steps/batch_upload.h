@@ -34,7 +34,7 @@ class CudaBatch final : public DeviceBatch {
   int rows = 0;       // of the tensors: the batch's, then padding
   int sequences = 0;  // the batch's, then padding
   int logit_count = 0;
-  // Of each of StepLimits::heads(): the blocks of attention.
+  // What attention computes with one of StepLimits::heads().
   struct Items {
     AttentionHeads heads;
     int split_items = 0;

@@ -16,7 +16,7 @@ namespace {
 // those with the longer work find others to fill the gap.
 constexpr int kSplitBlocksAMultiprocessor = 8;
 
-// Of one row.
+// The row tiles of one row.
 int RowTiles(const AttentionHeads& heads) { return (heads.group() + kRowTile - 1) / kRowTile; }
 
 }  // namespace

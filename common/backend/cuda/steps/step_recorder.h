@@ -1,5 +1,5 @@
 // Decode steps as CUDA graphs: one for each number of padded rows and of thread blocks of
-// attention's split kernel, which layers with other heads launch others of.
+// attention's split kernel, which differs from one kind of heads to the next.
 //
 // The first step of a kind is enqueued kernel by kernel (libraries and drivers load what they
 // need), the second is captured, later ones are one launch. The batch sizes are like those that

@@ -233,7 +233,7 @@ TEST_P(VectorOpsTest, EmbedAndGather) {
   }
 }
 
-// The gate's other factor is a tensor of its own, of which rows are apart.
+// GateBy takes the other factor from a separate tensor, whose rows have another stride.
 TEST_P(VectorOpsTest, GateByIsGate) {
   Random random(2);
   const int rows = 7, f = 43, stride = 100;

@@ -354,7 +354,8 @@ TEST(IndexMapsTest, LaunchesAskForNoMoreSharedMemoryThanTheBudget) {
   }
 }
 
-// A T4's SM takes two of the split kernel's blocks, and one of the tile kernel's.
+// The shared memory of a T4's SM has room for two of the split kernel's blocks, and for one of the
+// tile kernel's.
 TEST(IndexMapsTest, WideHeadsStayWithinAT4sSharedMemory) {
   Launches launches;
   AttentionLaunch launch = {};
