@@ -3,7 +3,6 @@
 #include <cstdint>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "router/options.h"
@@ -20,14 +19,14 @@ class WholeExchange final : public Exchange {
   using Exchange::Exchange;
   void Send(const v1::GenerateResponse& delta) override {
     size_.Add(delta);
-    format_.Add(delta);
+    format_->Add(delta);
   }
   absl::Status Accepts(const v1::GenerateResponse& delta) const override {
     return size_.Accepts(delta);
   }
   void Finish(const v1::GenerateResponse& last, absl::Span<const int>) override {
     Send(last);
-    HttpResponse response = Ok("application/json", format_.Whole(last.usage()));
+    HttpResponse response = Ok("application/json", format_->Whole(last.usage()));
     unread_.Update(UnreadAnswers::kAnswerBytes + static_cast<int64_t>(response.body.size()), true);
     responder_->Respond(std::move(response));
   }
@@ -60,7 +59,7 @@ class StreamExchange final : public Exchange {
     absl::MutexLock lock(&mutex_);
     pending_.Add(last);
     end_ = End::kFinished;
-    end_text_ = format_.StreamEnd(last.usage());
+    usage_ = last.usage();
     WriteNext();
     CountUnread(false);
   }
@@ -71,7 +70,7 @@ class StreamExchange final : public Exchange {
       return RespondError(error);
     }
     end_ = End::kFinished;
-    end_text_ = absl::StrCat("data: ", ErrorJson(error, prompt_field_), "\n\n");
+    failure_ = error;
     WriteNext();
   }
   void OnWritten() override {
@@ -97,10 +96,10 @@ class StreamExchange final : public Exchange {
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (writing_ || end_ == End::kDone) return;
     std::string text;
-    while (text.empty() && !pending_.empty()) text = format_.Chunk(pending_.Next());
+    while (text.empty() && !pending_.empty()) text = format_->Chunk(pending_.Next());
     if (end_ == End::kFinished && pending_.empty()) {
       end_ = End::kDone;
-      text += end_text_;
+      text += failure_.ok() ? format_->StreamEnd(usage_) : format_->StreamError(failure_);
     }
     if (!text.empty()) Write(std::move(text));
     if (end_ == End::kDone) responder_->End();
@@ -121,20 +120,22 @@ class StreamExchange final : public Exchange {
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   size_t piece_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes that are being written
   End end_ ABSL_GUARDED_BY(mutex_) = End::kOpen;
-  std::string end_text_ ABSL_GUARDED_BY(mutex_);
+  v1::Usage usage_ ABSL_GUARDED_BY(mutex_);  // of a finished answer
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace
 
 std::shared_ptr<Exchange> MakeExchange(bool stream, RouterParts& parts, const Caller& caller,
                                        std::shared_ptr<HttpResponder> responder,
-                                       OpenAiResponse::Options options, int prompts) {
+                                       std::string request_id, std::unique_ptr<AnswerFormat> format,
+                                       int prompts) {
   if (stream) {
-    return std::make_shared<StreamExchange>(parts, caller, std::move(responder), std::move(options),
-                                            prompts);
+    return std::make_shared<StreamExchange>(parts, caller, std::move(responder),
+                                            std::move(request_id), std::move(format), prompts);
   }
-  return std::make_shared<WholeExchange>(parts, caller, std::move(responder), std::move(options),
-                                         prompts);
+  return std::make_shared<WholeExchange>(parts, caller, std::move(responder), std::move(request_id),
+                                         std::move(format), prompts);
 }
 
 }  // namespace baton::router

@@ -11,9 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "baton/v1/inference.pb.h"
+#include "router/http/answer_format.h"
 #include "router/http/http_server.h"
-#include "router/http/openai_error.h"
-#include "router/http/openai_response.h"
 #include "router/http/prompt_group.h"
 #include "router/request/access.h"
 #include "router/request/response_sink.h"
@@ -31,21 +30,20 @@ class Exchange : public HttpCall,
                  public std::enable_shared_from_this<Exchange> {
  public:
   Exchange(RouterParts& parts, const Caller& caller, std::shared_ptr<HttpResponder> responder,
-           OpenAiResponse::Options options, int prompts)
+           std::string request_id, std::unique_ptr<AnswerFormat> format, int prompts)
       : parts_(parts),
         responder_(std::move(responder)),
         unread_(parts.unread, [this] { responder_->Abort(); }),
         call_(std::make_shared<PromptGroup>(parts, caller, prompts)),
-        prompt_field_(options.chat ? "messages" : "prompt"),
-        request_id_(options.request_id),
-        format_(std::move(options), parts.tokenizer) {}
+        request_id_(std::move(request_id)),
+        format_(std::move(format)) {}
 
   // Call these before Start.
   void ShowSpecialTokens(const std::vector<int32_t>& ids) { call_->ShowSpecialTokens(ids); }
   void Rendered(absl::Duration begin, absl::Duration end, int dropped_tokens) {
     call_->Rendered(begin, end, dropped_tokens);
   }
-  void SetEcho(std::vector<EchoedPrompt> echo) { format_.SetEcho(std::move(echo)); }
+  void SetEcho(std::vector<EchoedPrompt> echo) { format_->SetEcho(std::move(echo)); }
 
   // `requests` has one for each prompt.
   void Start(std::vector<v1::GenerateRequest> requests, absl::Time deadline) {
@@ -75,7 +73,7 @@ class Exchange : public HttpCall,
     return {200, {{"Content-Type", content_type}, {kHttpRequestId, request_id_}}, std::move(body)};
   }
   void RespondError(const absl::Status& error) {
-    HttpResponse response = ErrorResponse(error, prompt_field_);
+    HttpResponse response = format_->Error(error);
     response.headers.emplace_back(kHttpRequestId, request_id_);
     responder_->Respond(std::move(response));
   }
@@ -84,9 +82,8 @@ class Exchange : public HttpCall,
   const std::shared_ptr<HttpResponder> responder_;
   UnreadAnswers::Answer unread_;
   const std::shared_ptr<PromptGroup> call_;
-  const char* const prompt_field_;
   const std::string request_id_;
-  OpenAiResponse format_;  // used by one thread at a time
+  const std::unique_ptr<AnswerFormat> format_;  // used by one thread at a time
 
  private:
   std::atomic<bool> gone_{false};
@@ -96,7 +93,8 @@ class Exchange : public HttpCall,
 // `stream`: the answer is sent as server-sent events, else whole.
 std::shared_ptr<Exchange> MakeExchange(bool stream, RouterParts& parts, const Caller& caller,
                                        std::shared_ptr<HttpResponder> responder,
-                                       OpenAiResponse::Options options, int prompts);
+                                       std::string request_id, std::unique_ptr<AnswerFormat> format,
+                                       int prompts);
 
 }  // namespace baton::router
 

@@ -1,17 +1,15 @@
 #include "router/http/openai_response.h"
 
-#include <algorithm>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
+#include "router/http/openai_error.h"
 
 namespace baton::router {
 namespace {
@@ -108,21 +106,9 @@ void OpenAiResponse::KeepPromptLogprobs(const v1::GenerateResponse& delta) {
   prompt_logprobs_[delta.choice() / options_.choices_per_prompt] = delta.prompt_logprobs();
 }
 
-chat::ToolCallParser::Delta OpenAiResponse::ContentOf(int choice, const std::string& text,
-                                                      bool ends, ChoiceState& state) const {
-  if (options_.tool_calls == chat::ToolCallFormat::kUnsupported) return {text, {}};
-  if (!state.parser) state.parser.emplace(options_.tool_calls, options_.call_id_seed + choice);
-  chat::ToolCallParser::Delta content = state.parser->Append(text);
-  if (ends) {
-    chat::ToolCallParser::Delta last = state.parser->Finish();
-    content.text += last.text;
-    absl::c_move(last.calls, std::back_inserter(content.calls));
-  }
-  if (!options_.parallel_tool_calls) {
-    content.calls.resize(std::min<size_t>(content.calls.size(), state.calls == 0 ? 1 : 0));
-  }
-  state.calls += static_cast<int>(content.calls.size());
-  return content;
+AnswerParts& OpenAiResponse::PartsOf(int choice, ChoiceState& state) const {
+  if (!state.parts) state.parts.emplace(options_.parts, choice);
+  return *state.parts;
 }
 
 // `first_index`: of streams only, whose deltas number the calls.
@@ -152,8 +138,9 @@ std::string OpenAiResponse::Chunk(const v1::GenerateResponse& delta) {
   const bool has_logprobs = state.logprobs && !state.logprobs->empty();
   const bool must_come = starts || ends || has_logprobs || options_.continuous_usage;
   if (options_.chat) {
-    const int calls_before = state.calls;
-    const chat::ToolCallParser::Delta added = ContentOf(delta.choice(), delta.text(), ends, state);
+    AnswerParts& parts = PartsOf(delta.choice(), state);
+    const int calls_before = parts.calls();
+    const AnswerParts::Delta added = parts.Append(delta.text(), ends);
     if (added.text.empty() && added.calls.empty() && !must_come) return "";
     OrderedJson content = OrderedJson::object();
     if (starts) content["role"] = "assistant";
@@ -169,7 +156,7 @@ std::string OpenAiResponse::Chunk(const v1::GenerateResponse& delta) {
   }
   const std::string whole_choice = Extended(
       choice, {{"logprobs", has_logprobs ? state.logprobs->Take() : "null"},
-               {"finish_reason", Dump(FinishJson(delta.finish_reason(), state.calls > 0))}});
+               {"finish_reason", Dump(FinishJson(delta.finish_reason(), HasCalls(state)))}});
   std::vector<std::pair<absl::string_view, std::string>> members = {
       {"choices", absl::StrCat("[", whole_choice, "]")}};
   if (options_.continuous_usage) {
@@ -180,7 +167,7 @@ std::string OpenAiResponse::Chunk(const v1::GenerateResponse& delta) {
   return Event(Extended(chunk, members));
 }
 
-std::string OpenAiResponse::StreamEnd(const v1::Usage& usage) const {
+std::string OpenAiResponse::StreamEnd(const v1::Usage& usage) {
   std::string end;
   if (options_.include_usage) {
     OrderedJson chunk =
@@ -190,6 +177,14 @@ std::string OpenAiResponse::StreamEnd(const v1::Usage& usage) const {
     end = Event(Dump(chunk));
   }
   return absl::StrCat(end, "data: [DONE]\n\n");
+}
+
+std::string OpenAiResponse::StreamError(const absl::Status& error) {
+  return Event(ErrorJson(error, prompt_field()));
+}
+
+HttpResponse OpenAiResponse::Error(const absl::Status& error) const {
+  return ErrorResponse(error, prompt_field());
 }
 
 void OpenAiResponse::Add(const v1::GenerateResponse& delta) {
@@ -207,7 +202,7 @@ std::string OpenAiResponse::Whole(const v1::Usage& usage) {
   for (auto& [index, state] : choices_) {
     OrderedJson choice = {{"index", index}};
     if (options_.chat) {
-      chat::ToolCallParser::Delta content = ContentOf(index, state.text, /*ends=*/true, state);
+      const AnswerParts::Delta content = PartsOf(index, state).Append(state.text, /*ends=*/true);
       OrderedJson message = {
           {"role", "assistant"}, {"content", content.text}, {"refusal", nullptr}};
       if (!content.calls.empty()) {
@@ -223,7 +218,7 @@ std::string OpenAiResponse::Whole(const v1::Usage& usage) {
         &choices, choices.empty() ? "" : ",",
         Extended(choice,
                  {{"logprobs", state.logprobs ? state.logprobs->Take() : "null"},
-                  {"finish_reason", Dump(FinishJson(state.finish_reason, state.calls > 0))}}));
+                  {"finish_reason", Dump(FinishJson(state.finish_reason, HasCalls(state)))}}));
   }
   return Extended(
       Head<OrderedJson>(options_.chat ? "chat.completion" : "text_completion"),

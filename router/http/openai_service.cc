@@ -180,11 +180,11 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(HttpRequest http, Caller calle
   if (request.ok()) {
     prompts = std::max(prompts, static_cast<int>(request->prompts.size()));
     if (!request->conversation.tools.is_null()) {
-      options.tool_calls = parts_.chat.tool_call_format();
+      options.parts.tool_calls = parts_.chat.tool_call_format();
       options.shown_special_tokens = tool_call_tokens_;
     }
-    options.parallel_tool_calls = request->parallel_tool_calls;
-    options.call_id_seed = RandomId64();
+    options.parts.parallel_tool_calls = request->parallel_tool_calls;
+    options.parts.call_id_seed = RandomId64();
     options.choices_per_prompt = std::clamp(request->generate.n(), 1, kMaxChoices);
     options.include_usage = request->include_usage;
     options.continuous_usage = request->continuous_usage;
@@ -195,7 +195,8 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(HttpRequest http, Caller calle
   }
   const bool stream = request.ok() && request->stream;
   const std::shared_ptr<Exchange> exchange =
-      MakeExchange(stream, parts_, caller, std::move(responder), std::move(options), prompts);
+      MakeExchange(stream, parts_, caller, std::move(responder), caller.request_id,
+                   std::make_unique<OpenAiResponse>(std::move(options), parts_.tokenizer), prompts);
   const absl::Time deadline = now + absl::Milliseconds(parts_.options.default_deadline_ms);
   if (!request.ok()) {
     exchange->Refuse(request.status());
@@ -284,8 +285,8 @@ void OpenAiService::StartEcho(std::shared_ptr<Exchange> exchange, OpenAiRequest 
         echo.push_back({text, std::nullopt, {}});
         continue;
       }
-      const auto ids = parts_.tokenizer.Encode(
-          text, special, SplitOfText(generate.split_special_tokens(), text));
+      const auto ids = parts_.tokenizer.Encode(text, special,
+                                               SplitOfText(generate.split_special_tokens(), text));
       if (!ids.ok()) return exchange->Refuse(ids.status());
       echo.push_back(EchoText(parts_.tokenizer, text, *ids, special));
       prompt.mutable_token_ids()->mutable_ids()->Assign(ids->begin(), ids->end());

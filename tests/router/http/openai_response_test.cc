@@ -56,8 +56,8 @@ class OpenAiResponseTest : public ::testing::Test {
   OpenAiResponse::Options Tools(ToolCallFormat format) {
     OpenAiResponse::Options options;
     options.chat = true;
-    options.tool_calls = format;
-    options.call_id_seed = 5;
+    options.parts.tool_calls = format;
+    options.parts.call_id_seed = 5;
     return options;
   }
   // The deltas of an answer whose tokens arrive in messages of these sizes.
@@ -171,7 +171,7 @@ TEST_F(OpenAiResponseTest, WithoutParallelCallsAChoiceHasTheFirst) {
       "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", "
       "\"arguments\": {}}][TOOL_CALLS]h{}";
   EXPECT_EQ(Whole(options, text).calls, "|f({})|g({})|h({})");
-  options.parallel_tool_calls = false;
+  options.parts.parallel_tool_calls = false;
   EXPECT_EQ(Whole(options, text).calls, "|f({})");
   EXPECT_EQ(Streamed(options, Deltas(Ids(text), std::vector<size_t>(text.size(), 1))).calls,
             "|f({})");

@@ -1,0 +1,39 @@
+// The text of one choice of a chat's answer, taken apart: text for the reader, and tool calls.
+#ifndef BATON_ROUTER_HTTP_ANSWER_PARTS_H_
+#define BATON_ROUTER_HTTP_ANSWER_PARTS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "common/chat/tool_calls.h"
+
+namespace baton::router {
+
+// One thread at a time. The same parts come out however the text is cut into pieces.
+class AnswerParts {
+ public:
+  struct Options {
+    // The calls in the text become tool calls, unless it is kUnsupported.
+    chat::ToolCallFormat tool_calls = chat::ToolCallFormat::kUnsupported;
+    bool parallel_tool_calls = true;  // else only the first call of a choice is returned
+    uint64_t call_id_seed = 0;        // random
+  };
+  using Delta = chat::ToolCallParser::Delta;
+
+  AnswerParts(const Options& options, int choice);
+
+  // What more text completes. `ends`: it is the last.
+  Delta Append(absl::string_view text, bool ends);
+  int calls() const { return calls_; }  // so far
+
+ private:
+  std::optional<chat::ToolCallParser> parser_;
+  const bool parallel_tool_calls_;
+  int calls_ = 0;
+};
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_HTTP_ANSWER_PARTS_H_
