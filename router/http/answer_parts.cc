@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <utility>
 
 #include "absl/algorithm/container.h"
 
@@ -15,10 +16,16 @@ AnswerParts::AnswerParts(const Options& options, int choice)
 }
 
 AnswerParts::Delta AnswerParts::Append(absl::string_view text, bool ends) {
-  if (!parser_) return {std::string(text), {}};
-  Delta delta = parser_->Append(text);
+  Delta delta;
+  if (!parser_) {
+    delta.text = std::string(text);
+    return delta;
+  }
+  chat::ToolCallParser::Delta parsed = parser_->Append(text);
+  delta.text = std::move(parsed.text);
+  delta.calls = std::move(parsed.calls);
   if (ends) {
-    Delta last = parser_->Finish();
+    chat::ToolCallParser::Delta last = parser_->Finish();
     delta.text += last.text;
     absl::c_move(last.calls, std::back_inserter(delta.calls));
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "common/chat/tool_calls.h"
@@ -20,7 +21,11 @@ class AnswerParts {
     bool parallel_tool_calls = true;  // else only the first call of a choice is returned
     uint64_t call_id_seed = 0;        // random
   };
-  using Delta = chat::ToolCallParser::Delta;
+  struct Delta {
+    std::string reasoning;  // what the model thinks before it answers
+    std::string text;
+    std::vector<chat::ToolCall> calls;
+  };
 
   AnswerParts(const Options& options, int choice);
 

@@ -36,6 +36,8 @@ struct OpenAiRequest {
   // tools if the model is not to call any.
   chat::Conversation conversation;
   bool parallel_tool_calls = true;
+  // Fields that were accepted and have no effect, in the order of the body.
+  std::vector<std::string> ignored;
   // About what the JSON values of the body take in memory; those of `conversation` are a part.
   int64_t json_bytes = 0;
   // Only the parser uses these.

@@ -59,7 +59,33 @@ HttpResponse JsonResponse(int status, const nlohmann::ordered_json& json) {
   return {status, {{"Content-Type", "application/json"}}, json.dump()};
 }
 
+std::unique_ptr<AnswerFormat> FormatOpenAi(OpenAiResponse::Options options,
+                                           const tokenizer::Tokenizer& tokenizer) {
+  return std::make_unique<OpenAiResponse>(std::move(options), tokenizer);
+}
+
 }  // namespace
+
+// An API that generates, at one path.
+struct GenerationApi {
+  absl::string_view path;
+  bool chat;  // its prompt is a conversation
+  absl::StatusOr<OpenAiRequest> (*parse)(absl::string_view body);
+  std::unique_ptr<AnswerFormat> (*format)(OpenAiResponse::Options options,
+                                          const tokenizer::Tokenizer& tokenizer);
+};
+
+static constexpr GenerationApi kApis[] = {
+    {kCompletions, false, ParseCompletion, FormatOpenAi},
+    {kChat, true, ParseChat, FormatOpenAi},
+};
+
+// Null if what `route` names generates nothing.
+static const GenerationApi* FindApi(absl::string_view route) {
+  const auto* found =
+      absl::c_find_if(kApis, [&](const GenerationApi& api) { return api.path == route; });
+  return found == std::end(kApis) ? nullptr : found;
+}
 
 OpenAiService::OpenAiService(RouterParts& parts)
     : parts_(parts), started_(absl::ToUnixSeconds(parts.clock.Now())) {
@@ -105,8 +131,8 @@ std::shared_ptr<HttpCall> OpenAiService::Handle(HttpRequest request,
   if (allowed.ok() && route == kStatus) allowed = CheckAdmin(*caller);
   if (!allowed.ok()) {
     response = ErrorResponse(allowed, "prompt");
-  } else if (post && (route == kChat || route == kCompletions)) {
-    return Generate(std::move(request), *caller, std::move(responder), route == kChat);
+  } else if (const GenerationApi* api = FindApi(route); api != nullptr && post) {
+    return Generate(*api, std::move(request), *caller, std::move(responder));
   } else {
     response = Answer(request, route);
   }
@@ -118,7 +144,7 @@ std::shared_ptr<HttpCall> OpenAiService::Handle(HttpRequest request,
 
 HttpResponse OpenAiService::Answer(const HttpRequest& request, absl::string_view route) {
   const absl::string_view path = request.path;
-  const bool generates = route == kChat || route == kCompletions;
+  const bool generates = FindApi(route) != nullptr;
   const bool get = request.method == "GET" || request.method == "HEAD";
   HttpResponse response;
   if (path == "/v1/responses" || path == "/v1/messages") {
@@ -148,18 +174,18 @@ HttpResponse OpenAiService::Answer(const HttpRequest& request, absl::string_view
   return response;
 }
 
-std::shared_ptr<HttpCall> OpenAiService::Generate(HttpRequest http, Caller caller,
-                                                  std::shared_ptr<HttpResponder> responder,
-                                                  bool chat) {
+std::shared_ptr<HttpCall> OpenAiService::Generate(const GenerationApi& api, HttpRequest http,
+                                                  Caller caller,
+                                                  std::shared_ptr<HttpResponder> responder) {
   const absl::Time now = parts_.clock.Now();
   // Here, because several prompts are one trace.
   caller.trace = tracing::JoinTrace(parts_.tracer, TraceOf(http));
-  caller.chat = chat;
-  if (!chat) caller.default_max_tokens = kCompletionMaxTokens;
+  caller.chat = api.chat;
+  if (!api.chat) caller.default_max_tokens = kCompletionMaxTokens;
   caller.held = std::make_shared<RequestBytes::Share>(std::move(http.held));
-  absl::StatusOr<OpenAiRequest> request = chat ? ParseChat(http.body) : ParseCompletion(http.body);
+  absl::StatusOr<OpenAiRequest> request = api.parse(http.body);
   OpenAiResponse::Options options;
-  options.chat = chat;
+  options.chat = api.chat;
   options.request_id = caller.request_id = RequestIdOf(http);
   const absl::Status id_ok = CheckRequestId(http.Header(kHttpRequestId));
   options.model = parts_.options.served_model_name;
@@ -173,7 +199,7 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(HttpRequest http, Caller calle
   if (request.ok()) {
     absl::Status checked = CheckOpenAiRequest(*request);
     // A conversation is kept as JSON values until it is rendered.
-    if (checked.ok() && chat) checked = Hold(parts_, request->json_bytes, caller.held.get());
+    if (checked.ok() && api.chat) checked = Hold(parts_, request->json_bytes, caller.held.get());
     if (!checked.ok()) request = checked;
   }
   int prompts = 1;
@@ -196,11 +222,11 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(HttpRequest http, Caller calle
   const bool stream = request.ok() && request->stream;
   const std::shared_ptr<Exchange> exchange =
       MakeExchange(stream, parts_, caller, std::move(responder), caller.request_id,
-                   std::make_unique<OpenAiResponse>(std::move(options), parts_.tokenizer), prompts);
+                   api.format(std::move(options), parts_.tokenizer), prompts);
   const absl::Time deadline = now + absl::Milliseconds(parts_.options.default_deadline_ms);
   if (!request.ok()) {
     exchange->Refuse(request.status());
-  } else if (chat) {
+  } else if (api.chat) {
     StartChat(exchange, *std::move(request), caller, deadline);
   } else if (request->echo) {
     StartEcho(exchange, *std::move(request), deadline);

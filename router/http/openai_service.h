@@ -19,6 +19,7 @@
 namespace baton::router {
 
 class Exchange;
+struct GenerationApi;
 
 // With API keys, all but the probes need one. Thread-safe. Requests take the same way as those of
 // gRPC: checks, limits, routing and failover are GenerateCall's.
@@ -39,8 +40,8 @@ class OpenAiService {
   void SetDraining() { draining_ = true; }
 
  private:
-  std::shared_ptr<HttpCall> Generate(HttpRequest request, Caller caller,
-                                     std::shared_ptr<HttpResponder> responder, bool chat);
+  std::shared_ptr<HttpCall> Generate(const GenerationApi& api, HttpRequest request, Caller caller,
+                                     std::shared_ptr<HttpResponder> responder);
   // The answer to a request that generates nothing. `route` is Route() of its path.
   HttpResponse Answer(const HttpRequest& request, absl::string_view route);
   // What has no other place to be checked.
