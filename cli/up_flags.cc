@@ -23,6 +23,7 @@ std::vector<std::string> RouterFlagsOf(const UpFlags& flags) {
   }
   if (flags.insecure) passed.push_back("--insecure");
   if (flags.no_split_special_tokens) passed.push_back("--no-split-special-tokens");
+  if (flags.strict_fields) passed.push_back("--strict-fields");
   if (flags.kv_fetch) passed.push_back("--kv-fetch");
   if (!flags.max_local_prefill_tokens.empty()) {
     passed.insert(passed.end(), {"--max-local-prefill-tokens", flags.max_local_prefill_tokens});
@@ -65,6 +66,8 @@ void AddUp(CLI::App* app, UpOptions* up, UpFlags* flags) {
                 "Passed to the router: it may listen beyond loopback without API keys");
   app->add_flag("--no-split-special-tokens,!--split-special-tokens", flags->no_split_special_tokens,
                 "Passed to the router: messages of chats may spell special tokens");
+  app->add_flag("--strict-fields", flags->strict_fields,
+                "Passed to the router: HTTP fields without effect are refused");
   app->add_option("--max-local-prefill-tokens", flags->max_local_prefill_tokens,
                   "Passed to the router: the longest part of a prompt that decode workers compute")
       ->check(CLI::Range(0, 1 << 30));

@@ -22,6 +22,7 @@ struct UpFlags {
   ServerTls tls;
   bool insecure = false;
   bool no_split_special_tokens = false;
+  bool strict_fields = false;
   std::string max_local_prefill_tokens;  // empty: the router's default
   // The flags that are passed to the workers, which check them further.
   std::map<std::string, std::string> values;

@@ -110,6 +110,9 @@ void AddFlags(CLI::App* app, Options* options, LogFlags* log) {
   app->add_flag("--split-special-tokens,!--no-split-special-tokens", options->split_special_tokens,
                 "Text of chat messages that spells special tokens stays text, unless their request "
                 "says otherwise (default on)");
+  app->add_flag("--strict-fields", options->strict_fields,
+                "Refuse HTTP requests with fields that have no effect, which are else accepted and "
+                "named in the header x-baton-ignored");
   app->add_option("--default-deadline-ms", options->default_deadline_ms,
                   "Deadline of calls whose client sets none")
       ->check(CLI::Range(int64_t{1}, int64_t{86'400'000}));

@@ -48,6 +48,7 @@ struct Options {
   int64_t max_prompt_bytes = 1 << 20;              // of a prompt that is sent as text
   int tokenizer_threads = 2;
   bool split_special_tokens = true;  // of chats that don't set GenerateRequest.split_special_tokens
+  bool strict_fields = false;        // fields of HTTP requests that have no effect are refused
   int http_threads = 0;              // threads that serve HTTP connections; 0: one for each core
   int max_http_connections = 16'384;
 

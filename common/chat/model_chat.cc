@@ -59,11 +59,13 @@ struct Templates {
   std::optional<ChatTemplate> normal;
   std::optional<ChatTemplate> with_tools;
   ToolCallFormat tool_calls = ToolCallFormat::kUnsupported;
+  std::string sources;
 };
 
 absl::StatusOr<ChatTemplate> ParseInto(absl::string_view source, absl::string_view name,
                                        Templates* templates) {
   templates->tool_calls = DetectToolCallFormat(source);
+  absl::StrAppend(&templates->sources, source, "\n");
   return ChatTemplate::Parse(source, name);
 }
 
@@ -248,6 +250,7 @@ absl::StatusOr<ModelChat> ModelChat::Load(const std::string& model_dir) {
     BATON_ASSIGN_OR_RETURN(templates, ReadConfigTemplates(config, config_path));
   }
   chat.tool_call_format_ = templates.tool_calls;
+  chat.sources_ = std::move(templates.sources);
   chat.template_ = std::move(templates.normal);
   chat.tool_template_ = std::move(templates.with_tools);
   chat.parses_arguments_ = chat.template_.has_value() && chat.TakesArgumentObjects();
@@ -255,6 +258,14 @@ absl::StatusOr<ModelChat> ModelChat::Load(const std::string& model_dir) {
   if (!chat.template_ || !chat.RendersTools())
     chat.tool_call_format_ = ToolCallFormat::kUnsupported;
   return chat;
+}
+
+bool ModelChat::KnowsRole(absl::string_view role) const {
+  static constexpr absl::string_view kRoles[] = {"system",    "developer", "user",
+                                                 "assistant", "tool",      "function"};
+  if (std::find(std::begin(kRoles), std::end(kRoles), role) != std::end(kRoles)) return true;
+  return absl::StrContains(sources_, absl::StrCat("'", role, "'")) ||
+         absl::StrContains(sources_, absl::StrCat("\"", role, "\""));
 }
 
 bool ModelChat::TakesArgumentObjects() const {

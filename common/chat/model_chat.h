@@ -59,6 +59,8 @@ class ModelChat {
   // How the model calls tools, as its template (the one for tools, if it has two) shows.
   // kUnsupported also if the template does not render the tools it is given.
   ToolCallFormat tool_call_format() const { return tool_call_format_; }
+  // True for the roles of OpenAI's API, and for those that a template of the model names.
+  bool KnowsRole(absl::string_view role) const;
   // The text of the BOS token; empty if the model has none.
   const std::string& bos_token() const { return bos_token_; }
 
@@ -78,6 +80,7 @@ class ModelChat {
   bool parses_arguments_ = false;
   bool takes_null_content_ = true;
   ToolCallFormat tool_call_format_ = ToolCallFormat::kUnsupported;
+  std::string sources_;  // of both templates
   std::string bos_token_;
   std::vector<std::pair<std::string, json::Value>> special_tokens_;
 };

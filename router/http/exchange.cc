@@ -128,13 +128,13 @@ class StreamExchange final : public Exchange {
 
 std::shared_ptr<Exchange> MakeExchange(bool stream, RouterParts& parts, const Caller& caller,
                                        std::shared_ptr<HttpResponder> responder,
-                                       std::string request_id, std::unique_ptr<AnswerFormat> format,
+                                       HttpHeaders headers, std::unique_ptr<AnswerFormat> format,
                                        int prompts) {
   if (stream) {
-    return std::make_shared<StreamExchange>(parts, caller, std::move(responder),
-                                            std::move(request_id), std::move(format), prompts);
+    return std::make_shared<StreamExchange>(parts, caller, std::move(responder), std::move(headers),
+                                            std::move(format), prompts);
   }
-  return std::make_shared<WholeExchange>(parts, caller, std::move(responder), std::move(request_id),
+  return std::make_shared<WholeExchange>(parts, caller, std::move(responder), std::move(headers),
                                          std::move(format), prompts);
 }
 

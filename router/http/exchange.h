@@ -30,13 +30,13 @@ class Exchange : public HttpCall,
                  public std::enable_shared_from_this<Exchange> {
  public:
   Exchange(RouterParts& parts, const Caller& caller, std::shared_ptr<HttpResponder> responder,
-           std::string request_id, std::unique_ptr<AnswerFormat> format, int prompts)
+           HttpHeaders headers, std::unique_ptr<AnswerFormat> format, int prompts)
       : parts_(parts),
         responder_(std::move(responder)),
         unread_(parts.unread, [this] { responder_->Abort(); }),
         call_(std::make_shared<PromptGroup>(parts, caller, prompts)),
-        request_id_(std::move(request_id)),
-        format_(std::move(format)) {}
+        format_(std::move(format)),
+        headers_(std::move(headers)) {}
 
   // Call these before Start.
   void ShowSpecialTokens(const std::vector<int32_t>& ids) { call_->ShowSpecialTokens(ids); }
@@ -70,11 +70,13 @@ class Exchange : public HttpCall,
 
  protected:
   HttpResponse Ok(const char* content_type, std::string body) const {
-    return {200, {{"Content-Type", content_type}, {kHttpRequestId, request_id_}}, std::move(body)};
+    HttpResponse response = {200, {{"Content-Type", content_type}}, std::move(body)};
+    AddHeaders(response);
+    return response;
   }
   void RespondError(const absl::Status& error) {
     HttpResponse response = format_->Error(error);
-    response.headers.emplace_back(kHttpRequestId, request_id_);
+    AddHeaders(response);
     responder_->Respond(std::move(response));
   }
 
@@ -82,18 +84,23 @@ class Exchange : public HttpCall,
   const std::shared_ptr<HttpResponder> responder_;
   UnreadAnswers::Answer unread_;
   const std::shared_ptr<PromptGroup> call_;
-  const std::string request_id_;
   const std::unique_ptr<AnswerFormat> format_;  // used by one thread at a time
 
  private:
+  void AddHeaders(HttpResponse& response) const {
+    response.headers.insert(response.headers.end(), headers_.begin(), headers_.end());
+  }
+
+  const HttpHeaders headers_;
   std::atomic<bool> gone_{false};
   std::shared_ptr<Exchange> self_;
 };
 
-// `stream`: the answer is sent as server-sent events, else whole.
+// `stream`: the answer is sent as server-sent events, else whole. `headers` are those of every
+// answer, errors included.
 std::shared_ptr<Exchange> MakeExchange(bool stream, RouterParts& parts, const Caller& caller,
                                        std::shared_ptr<HttpResponder> responder,
-                                       std::string request_id, std::unique_ptr<AnswerFormat> format,
+                                       HttpHeaders headers, std::unique_ptr<AnswerFormat> format,
                                        int prompts);
 
 }  // namespace baton::router

@@ -14,6 +14,7 @@
 #include "common/base/status_macros.h"
 #include "router/http/body_reader.h"
 #include "router/http/json_readers.h"
+#include "router/http/openai_hints.h"
 #include "router/http/openai_response_format.h"
 
 namespace baton::router {
@@ -47,7 +48,7 @@ absl::Status ReadStreamOptions(absl::string_view name, const Value& value, OpenA
     } else if (value.keys[i] == "continuous_usage_stats") {
       request.continuous_usage = on;
     } else if (value.keys[i] == "include_obfuscation") {
-      if (on) return Unsupported(field, "chunks are not padded; send false or omit it");
+      if (on) request.ignored.push_back(field);  // chunks are not padded
     } else {
       return InvalidField("UNKNOWN_FIELD", field, "unknown field");
     }
@@ -199,12 +200,6 @@ absl::Status ReadOnlyBool(absl::string_view name, const Value& value, OpenAiRequ
   return Unsupported(name, absl::StrCat("only ", kAllowed ? "true" : "false", " is supported"));
 }
 
-absl::Status ReadServiceTier(absl::string_view name, const Value& value, OpenAiRequest&) {
-  BATON_ASSIGN_OR_RETURN(const std::string tier, Text(name, value));
-  if (tier == "auto" || tier == "default") return absl::OkStatus();
-  return Unsupported(name, "only \"auto\" and \"default\" are supported: there is one tier");
-}
-
 // An extension: GenerateRequest.truncation.
 absl::Status ReadTruncation(absl::string_view name, const Value& value, OpenAiRequest& request) {
   if (!IsObject(value)) return WrongType(name, "an object");
@@ -226,11 +221,6 @@ absl::Status ReadTruncation(absl::string_view name, const Value& value, OpenAiRe
     }
   }
   return absl::OkStatus();
-}
-
-// A hint for caches: equal prefixes are found without it.
-absl::Status ReadHint(absl::string_view name, const Value& value, OpenAiRequest&) {
-  return Text(name, value).status();
 }
 
 absl::Status Refuse(absl::string_view name, const Value&, OpenAiRequest&) {
@@ -266,6 +256,9 @@ constexpr Field kCommonFields[] = {
     {"include_stop_str_in_output", ReadOnlyBool<false>},
     {"response_format", ReadResponseFormat},
     {"structured_outputs", ReadStructuredOutputs},
+    {"guided_json", ReadGuidedDecoding},
+    {"guided_regex", ReadGuidedDecoding},
+    {"guided_choice", ReadGuidedDecoding},
     {"truncation", ReadTruncation},
 };
 
@@ -310,6 +303,11 @@ absl::Status ReadWantsLogprobs(absl::string_view name, const Value& value, OpenA
   return absl::OkStatus();
 }
 
+absl::Status ReadTopLogprobs(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  BATON_ASSIGN_OR_RETURN(request.top_logprobs, Int32(name, value));
+  return absl::OkStatus();
+}
+
 absl::Status ReadMaxCompletionTokens(absl::string_view name, const Value& value,
                                      OpenAiRequest& request) {
   BATON_ASSIGN_OR_RETURN(request.max_completion_tokens, Int32(name, value));
@@ -346,7 +344,7 @@ absl::Status ReadGenerationPrompt(absl::string_view name, const Value& value,
 constexpr Field kChatFields[] = {
     {"messages", ReadMessages},
     {"logprobs", ReadWantsLogprobs},
-    {"top_logprobs", ReadLogprobs},
+    {"top_logprobs", ReadTopLogprobs},
     {"max_completion_tokens", ReadMaxCompletionTokens},
     {"modalities", ReadModalities},
     {"chat_template_kwargs", ReadTemplateVariables},
@@ -355,20 +353,20 @@ constexpr Field kChatFields[] = {
     {"tools", ReadTools},
     {"tool_choice", ReadToolChoice},
     {"parallel_tool_calls", ReadParallelToolCalls},
-    {"store", ReadOnlyBool<false>},
+    {"store", ReadStore},
     {"service_tier", ReadServiceTier},
     {"prompt_cache_key", ReadHint},
     {"safety_identifier", ReadHint},
     {"audio", Refuse},
-    {"function_call", Refuse},
-    {"functions", Refuse},
-    {"metadata", Refuse},
+    {"function_call", ReadFunctionCall},
+    {"functions", ReadFunctions},
+    {"metadata", ReadMetadata},
     {"moderation", Refuse},
-    {"prediction", Refuse},
+    {"prediction", ReadPrediction},
     {"prompt_cache_options", Refuse},
-    {"prompt_cache_retention", Refuse},
+    {"prompt_cache_retention", ReadAdvice},
     {"reasoning_effort", Refuse},
-    {"verbosity", Refuse},
+    {"verbosity", ReadAdvice},
     {"web_search_options", Refuse},
 };
 
@@ -399,9 +397,7 @@ absl::StatusOr<OpenAiRequest> ParseBody(absl::string_view body,
     const std::string& name = document.keys[i];
     BATON_RETURN_IF_ERROR(find(name)->read(name, document.items[i], request));
   }
-  if ((request.include_usage || request.continuous_usage) && !request.stream) {
-    return InvalidField("ONLY_WITH_STREAM", "stream_options", "given without stream");
-  }
+  BATON_RETURN_IF_ERROR(SettleHints(request));
   return request;
 }
 
@@ -449,10 +445,7 @@ absl::StatusOr<OpenAiRequest> ParseChat(absl::string_view body) {
   if (request.conversation.messages.items.empty()) {
     return InvalidField("MISSING_FIELD", "messages", "required");
   }
-  if (!request.wants_logprobs && request.generate.has_logprobs()) {
-    return InvalidField("ONLY_WITH_LOGPROBS", "top_logprobs", "given without logprobs: true");
-  }
-  if (request.wants_logprobs && !request.generate.has_logprobs()) request.generate.set_logprobs(0);
+  if (request.wants_logprobs) request.generate.set_logprobs(request.top_logprobs.value_or(0));
   BATON_RETURN_IF_ERROR(ApplyMaxCompletionTokens(request));
   const v1::Truncation& truncation = request.generate.truncation();
   if (truncation.keep_first() != 0 || truncation.keep_last() != 0) {

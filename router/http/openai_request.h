@@ -1,8 +1,9 @@
 // Bodies of OpenAI's completion and chat requests, and vLLM's additional fields.
 //
-// Every field is either honoured or refused by name: no field is ignored in silence. The tables in
-// openai_request.cc list all of them. A null counts as absent, at any depth; but not within a
-// document of the client's: a schema, a tool's parameters, a call's arguments, template variables.
+// Every field is honoured, refused by name, or named as ignored: none is ignored in silence. The
+// tables in openai_request.cc list all of them. A null counts as absent, at any depth; but not
+// within a document of the client's: a schema, a tool's parameters, a call's arguments, template
+// variables.
 #ifndef BATON_ROUTER_HTTP_OPENAI_REQUEST_H_
 #define BATON_ROUTER_HTTP_OPENAI_REQUEST_H_
 
@@ -43,6 +44,7 @@ struct OpenAiRequest {
   // Only the parser uses these.
   std::optional<int32_t> max_completion_tokens;
   bool wants_logprobs = false;
+  std::optional<int32_t> top_logprobs;
   int best_of = 1;
   bool may_call_tools = true;
 };

@@ -4,6 +4,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/json/json.h"
 #include "router/http/json_readers.h"
 
@@ -32,7 +33,35 @@ absl::Status ReadJsonSchema(const std::string& name, const Value* value, OpenAiR
 
 absl::Status Twice(absl::string_view name) {
   return InvalidField("NOT_WITH_STRUCTURED_OUTPUT", name,
-                      "response_format and structured_outputs given together");
+                      "given beside another field that says what the answer has to be");
+}
+
+// `key`: json, regex, choice or json_object, of the value `item`.
+absl::Status ReadKind(const std::string& field, absl::string_view key, const Value& item,
+                      v1::StructuredOutput& structured) {
+  if (key == "regex") {
+    BATON_ASSIGN_OR_RETURN(*structured.mutable_regex(), Text(field, item));
+    return absl::OkStatus();
+  }
+  if (key == "json") {
+    const bool is_text = IsScalar(item, Scalar::Kind::kString);
+    if (!is_text && !IsObject(item)) return WrongType(field, "a schema, or its text");
+    structured.set_json_schema(is_text ? item.scalar.text : json::ToText(item));
+    return absl::OkStatus();
+  }
+  if (key == "json_object") {
+    BATON_ASSIGN_OR_RETURN(const bool wanted, Bool(field, item));
+    if (!wanted) return WrongType(field, "true");
+    structured.mutable_json_object();
+    return absl::OkStatus();
+  }
+  if (key != "choice") return Unsupported(field, "json, regex, choice or json_object expected");
+  if (!IsArray(item)) return WrongType(field, "an array of strings");
+  structured.mutable_choices();
+  for (const Value& text : item.items) {
+    BATON_ASSIGN_OR_RETURN(*structured.mutable_choices()->add_texts(), Text(field, text));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -66,33 +95,15 @@ absl::Status ReadStructuredOutputs(absl::string_view name, const Value& value,
   }
   if (request.generate.has_structured_output()) return Twice(name);
   const size_t set = absl::c_find_if(value.items, is_set) - value.items.begin();
-  const std::string& key = value.keys[set];
-  const Value& item = value.items[set];
-  const std::string field = absl::StrCat(name, ".", json::Printable(key));
-  v1::StructuredOutput& structured = *request.generate.mutable_structured_output();
-  if (key == "regex") {
-    BATON_ASSIGN_OR_RETURN(*structured.mutable_regex(), Text(field, item));
-    return absl::OkStatus();
-  }
-  if (key == "json") {
-    const bool is_text = IsScalar(item, Scalar::Kind::kString);
-    if (!is_text && !IsObject(item)) return WrongType(field, "a schema, or its text");
-    structured.set_json_schema(is_text ? item.scalar.text : json::ToText(item));
-    return absl::OkStatus();
-  }
-  if (key == "json_object") {
-    BATON_ASSIGN_OR_RETURN(const bool wanted, Bool(field, item));
-    if (!wanted) return WrongType(field, "true");
-    structured.mutable_json_object();
-    return absl::OkStatus();
-  }
-  if (key != "choice") return Unsupported(field, "json, regex, choice or json_object expected");
-  if (!IsArray(item)) return WrongType(field, "an array of strings");
-  structured.mutable_choices();
-  for (const Value& text : item.items) {
-    BATON_ASSIGN_OR_RETURN(*structured.mutable_choices()->add_texts(), Text(field, text));
-  }
-  return absl::OkStatus();
+  return ReadKind(absl::StrCat(name, ".", json::Printable(value.keys[set])), value.keys[set],
+                  value.items[set], *request.generate.mutable_structured_output());
+}
+
+absl::Status ReadGuidedDecoding(absl::string_view name, const Value& value,
+                                OpenAiRequest& request) {
+  if (request.generate.has_structured_output()) return Twice(name);
+  return ReadKind(std::string(name), absl::StripPrefix(name, "guided_"), value,
+                  *request.generate.mutable_structured_output());
 }
 
 }  // namespace baton::router

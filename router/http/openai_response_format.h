@@ -19,6 +19,10 @@ absl::Status ReadResponseFormat(absl::string_view name, const json::Value& value
 absl::Status ReadStructuredOutputs(absl::string_view name, const json::Value& value,
                                    OpenAiRequest& request);
 
+// The names that vLLM had before structured_outputs: guided_json, guided_regex or guided_choice.
+absl::Status ReadGuidedDecoding(absl::string_view name, const json::Value& value,
+                                OpenAiRequest& request);
+
 }  // namespace baton::router
 
 #endif  // BATON_ROUTER_HTTP_OPENAI_RESPONSE_FORMAT_H_

@@ -8,10 +8,12 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "common/base/clock.h"
 #include "common/base/error.h"
+#include "common/base/log.h"
 #include "common/base/random_id.h"
 #include "common/base/request_limits.h"
 #include "common/tokenizer/tokenizer.h"
@@ -197,7 +199,8 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const GenerationApi& api, Http
   std::string().swap(http.body);
   if (draining_) request = RouterDrains();
   if (request.ok()) {
-    absl::Status checked = CheckOpenAiRequest(*request);
+    absl::Status checked = CheckIgnored(request->ignored);
+    if (checked.ok()) checked = CheckOpenAiRequest(*request);
     // A conversation is kept as JSON values until it is rendered.
     if (checked.ok() && api.chat) checked = Hold(parts_, request->json_bytes, caller.held.get());
     if (!checked.ok()) request = checked;
@@ -219,9 +222,13 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const GenerationApi& api, Http
     // OpenAI's `user` is an end user of the key's owner.
     if (caller.tenant) request->generate.clear_tenant();
   }
+  HttpHeaders headers = {{kHttpRequestId, caller.request_id}};
+  if (request.ok() && !request->ignored.empty()) {
+    headers.emplace_back("x-baton-ignored", absl::StrJoin(request->ignored, ", "));
+  }
   const bool stream = request.ok() && request->stream;
   const std::shared_ptr<Exchange> exchange =
-      MakeExchange(stream, parts_, caller, std::move(responder), caller.request_id,
+      MakeExchange(stream, parts_, caller, std::move(responder), std::move(headers),
                    api.format(std::move(options), parts_.tokenizer), prompts);
   const absl::Time deadline = now + absl::Milliseconds(parts_.options.default_deadline_ms);
   if (!request.ok()) {
@@ -234,6 +241,21 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const GenerationApi& api, Http
     exchange->Start(RequestsOf(*std::move(request)), deadline);
   }
   return exchange;
+}
+
+absl::Status OpenAiService::CheckIgnored(const std::vector<std::string>& names) {
+  if (names.empty()) return absl::OkStatus();
+  if (parts_.options.strict_fields) {
+    return Unsupported(names[0], "the field has no effect on this server (--strict-fields)");
+  }
+  absl::MutexLock lock(&mutex_);
+  for (const std::string& name : names) {
+    if (!logged_ignored_.insert(name).second) continue;
+    BATON_LOG(Warning) << "a client sends the field " << name
+                       << ", which has no effect here; answers name it in x-baton-ignored "
+                          "(each field is logged once)";
+  }
+  return absl::OkStatus();
 }
 
 absl::Status OpenAiService::CheckOpenAiRequest(const OpenAiRequest& request) const {

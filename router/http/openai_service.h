@@ -7,10 +7,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "router/http/http_server.h"
 #include "router/http/openai_request.h"
 #include "router/request/access.h"
@@ -44,6 +47,9 @@ class OpenAiService {
                                      std::shared_ptr<HttpResponder> responder);
   // The answer to a request that generates nothing. `route` is Route() of its path.
   HttpResponse Answer(const HttpRequest& request, absl::string_view route);
+  // With --strict-fields, UNSUPPORTED_FIELD for the first field without effect; else each such
+  // field is logged once.
+  absl::Status CheckIgnored(const std::vector<std::string>& names);
   // What has no other place to be checked.
   absl::Status CheckOpenAiRequest(const OpenAiRequest& request) const;
   // Runs on a tokenizer thread, or refuses the exchange.
@@ -59,6 +65,9 @@ class OpenAiService {
   RouterParts& parts_;
   const int64_t started_;                  // Unix time in seconds
   std::vector<int32_t> tool_call_tokens_;  // special tokens that mark tool calls
+  absl::Mutex mutex_;
+  // Names of fields, of which the API has a fixed number.
+  std::set<std::string> logged_ignored_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> draining_{false};
   std::atomic<bool> was_ready_{false};
 };

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
@@ -106,6 +107,18 @@ absl::StatusOr<int> DropMessages(const RouterParts& parts, int room,
   return static_cast<int>(tokens - left);
 }
 
+absl::Status CheckRoles(const chat::ModelChat& chat, const json::Value& messages) {
+  for (size_t i = 0; i < messages.items.size(); ++i) {
+    const std::string& role = TextOf(messages.items[i], "role");
+    if (chat.KnowsRole(role)) continue;
+    return InvalidField("UNKNOWN_ROLE", absl::StrCat("messages[", i, "].role"),
+                        absl::StrCat(json::Quoted(role),
+                                     " given; system, developer, user, assistant, tool, "
+                                     "function or a role of the model's chat template expected"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<int> RenderChat(const RouterParts& parts, const RequestClass& request_class,
@@ -113,6 +126,9 @@ absl::StatusOr<int> RenderChat(const RouterParts& parts, const RequestClass& req
   conversation.split_special_tokens = request->has_split_special_tokens()
                                           ? request->split_special_tokens()
                                           : parts.options.split_special_tokens;
+  if (parts.chat.has_template()) {
+    BATON_RETURN_IF_ERROR(CheckRoles(parts.chat, conversation.messages));
+  }
   std::vector<int32_t> tokens;
   BATON_ASSIGN_OR_RETURN(tokens, TokensOf(parts, conversation, *request));
   int dropped = 0;

@@ -19,8 +19,8 @@ namespace baton::router {
 // truncation: a prompt that is too long is made of fewer messages. The oldest ones go first, but no
 // system messages at the start and not the last message, and the first one left has the role of the
 // first one dropped, as templates demand. Returns how many tokens that saved. Errors are those of
-// ModelChat::Render and Tokenizer::Encode, with the field "messages"; EMPTY_PROMPT; PROMPT_TOO_LONG
-// above --max-prompt-bytes, and if the messages do not fit in the context.
+// ModelChat::Render and Tokenizer::Encode, with the field "messages"; UNKNOWN_ROLE; EMPTY_PROMPT;
+// PROMPT_TOO_LONG above --max-prompt-bytes, and if the messages do not fit in the context.
 absl::StatusOr<int> RenderChat(const RouterParts& parts, const RequestClass& request_class,
                                chat::Conversation conversation, v1::GenerateRequest* request);
 

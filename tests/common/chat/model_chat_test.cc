@@ -286,6 +286,21 @@ TEST(ModelChatTest, ADirectoryMayHaveNoTemplate) {
   }
 }
 
+TEST(ModelChatTest, RolesAreOpenAisAndThoseThatATemplateNames) {
+  const ModelDir dir;
+  dir.Write("tokenizer_config.json",
+            R"({"chat_template": [{"name": "default", "template": "{{ 'ipython' }}"},
+                                  {"name": "tool_use", "template": "{{ \"critic\" }} poet"}]})");
+  const auto chat = ModelChat::Load(dir.path());
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  for (const char* role :
+       {"system", "developer", "user", "assistant", "tool", "function", "ipython", "critic"}) {
+    EXPECT_TRUE(chat->KnowsRole(role)) << role;
+  }
+  for (const char* role : {"poet", "", "User", "ipytho"})
+    EXPECT_FALSE(chat->KnowsRole(role)) << role;
+}
+
 TEST(ModelChatTest, ABadTemplateFailsAtLoad) {
   const ModelDir file;
   file.Write("chat_template.jinja", "\n{% if %}");

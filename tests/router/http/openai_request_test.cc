@@ -266,6 +266,10 @@ TEST(OpenAiRequestTest, StructuredOutput) {
   EXPECT_EQ(structured(R"("structured_outputs": {"json": "{}"})").json_schema(), "{}");
   EXPECT_THAT(structured(R"("structured_outputs": {"choice": ["a", "b"]})").choices().texts(),
               ElementsAre("a", "b"));
+  EXPECT_EQ(structured(R"("guided_regex": "a+")").regex(), "a+");
+  EXPECT_EQ(structured(R"("guided_json": {"type": "null"})").json_schema(), R"({"type":"null"})");
+  EXPECT_THAT(structured(R"("guided_choice": ["a", "b"])").choices().texts(),
+              ElementsAre("a", "b"));
   EXPECT_FALSE(Completion(R"({"prompt": "p", "response_format": {"type": "text"}})")
                    .generate.has_structured_output());
 }
@@ -298,6 +302,25 @@ TEST(OpenAiRequestTest, PartsOfTextAreJoined) {
       {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]})");
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_EQ(request->conversation.messages.items[0].Find("content")->scalar.text, "a\nb");
+}
+
+TEST(OpenAiRequestTest, FieldsWithoutEffectAreNamed) {
+  const OpenAiRequest chat = Chat(R"(, "metadata": {"a": "b", "c": null}, "store": true,
+      "verbosity": "low", "prediction": {"type": "content", "content": "x"}, "functions": [],
+      "function_call": "none", "service_tier": "flex", "top_logprobs": 0,
+      "stream_options": {"include_usage": true, "include_obfuscation": true})");
+  EXPECT_THAT(chat.ignored,
+              ElementsAre("metadata", "store", "verbosity", "prediction", "functions",
+                          "function_call", "service_tier", "stream_options.include_obfuscation",
+                          "stream_options", "top_logprobs"));
+  EXPECT_FALSE(chat.include_usage);
+  EXPECT_FALSE(chat.generate.has_logprobs());
+  const OpenAiRequest nothing_new = Chat(R"(, "store": false, "service_tier": "auto",
+      "prompt_cache_key": "k", "safety_identifier": "s", "logprobs": true, "top_logprobs": 0,
+      "stream": true, "stream_options": {"include_usage": true})");
+  EXPECT_TRUE(nothing_new.ignored.empty());
+  EXPECT_TRUE(nothing_new.include_usage);
+  EXPECT_EQ(nothing_new.generate.logprobs(), 0);
 }
 
 struct Bad {
@@ -366,8 +389,6 @@ TEST(OpenAiRequestTest, WhatIsNotHonouredIsRefusedByName) {
        {R"({"prompt": []})", "WRONG_TYPE", "prompt"},
        {R"({"prompt": {}})", "WRONG_TYPE", "prompt"},
        {"5", "MALFORMED_JSON", ""},
-       {R"({"prompt": "p", "stream_options": {"include_usage": true}})", "ONLY_WITH_STREAM",
-        "stream_options"},
        {R"({"prompt": "p", "stream": true, "stream_options": {"x": true}})", "UNKNOWN_FIELD",
         "stream_options.x"},
        {R"({"prompt": "p", "response_format": {"type": "xml"}})", "UNSUPPORTED_FIELD",
@@ -383,6 +404,12 @@ TEST(OpenAiRequestTest, WhatIsNotHonouredIsRefusedByName) {
         "structured_outputs.grammar"},
        {R"({"prompt": "p", "structured_outputs": {"choice": [1]}})", "WRONG_TYPE",
         "structured_outputs.choice"},
+       {R"({"prompt": "p", "guided_regex": ["a"]})", "WRONG_TYPE", "guided_regex"},
+       {R"({"prompt": "p", "guided_json": 1})", "WRONG_TYPE", "guided_json"},
+       {R"({"prompt": "p", "guided_choice": [1]})", "WRONG_TYPE", "guided_choice"},
+       {R"({"prompt": "p", "guided_grammar": "g"})", "UNKNOWN_FIELD", "guided_grammar"},
+       {R"({"prompt": "p", "guided_regex": "a", "guided_choice": ["a"]})",
+        "NOT_WITH_STRUCTURED_OUTPUT", "guided_choice"},
        {R"({"prompt": "p", "structured_outputs": {"regex": "a"},
                       "response_format": {"type": "json_object"}})",
         "NOT_WITH_STRUCTURED_OUTPUT", "response_format"}});
@@ -439,8 +466,21 @@ TEST(OpenAiRequestTest, WhatIsNotHonouredIsRefusedByName) {
         "MISSING_FIELD", "messages[0].tool_calls[0].function.arguments"},
        {R"({"messages": [{"role": "tool", "content": "x", "tool_call_id": 1}]})", "WRONG_TYPE",
         "messages[0].tool_call_id"},
-       {R"({"messages": [{"role": "user", "content": "x"}], "store": true})", "UNSUPPORTED_FIELD",
-        "store"},
+       {R"({"messages": [{"role": "user", "content": "x"}], "store": 1})", "WRONG_TYPE", "store"},
+       {R"({"messages": [{"role": "user", "content": "x"}], "metadata": {"a": 1}})", "WRONG_TYPE",
+        "metadata.a"},
+       {R"({"messages": [{"role": "user", "content": "x"}], "metadata": []})", "WRONG_TYPE",
+        "metadata"},
+       {R"({"messages": [{"role": "user", "content": "x"}], "verbosity": 1})", "WRONG_TYPE",
+        "verbosity"},
+       {R"({"messages": [{"role": "user", "content": "x"}], "prediction": {"x": 1}})",
+        "UNKNOWN_FIELD", "prediction.x"},
+       {R"({"messages": [{"role": "user", "content": "x"}], "functions": [{"name": "f"}]})",
+        "UNSUPPORTED_FIELD", "functions"},
+       {R"({"messages": [{"role": "user", "content": "x"}], "function_call": {"name": "f"}})",
+        "UNSUPPORTED_FIELD", "function_call"},
+       {R"({"messages": [{"role": "user", "content": "x"}], "web_search_options": {}})",
+        "UNSUPPORTED_FIELD", "web_search_options"},
        {R"({"messages": [{"role": "user", "content": "x"}], "reasoning_effort": "low"})",
         "UNSUPPORTED_FIELD", "reasoning_effort"}});
 }

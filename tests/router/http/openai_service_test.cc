@@ -21,6 +21,7 @@ using ::baton::testing::HttpClient;
 using ::baton::testing::HttpReply;
 using ::baton::testing::Ids;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Json = nlohmann::json;
 
 constexpr char kCompletions[] = "/v1/completions";
@@ -88,6 +89,30 @@ TEST_F(OpenAiServiceTest, AStreamSendsEachTokenThenTheUsage) {
   EXPECT_EQ(events[0]["choices"][0]["finish_reason"], "length");
   EXPECT_TRUE(events[0]["usage"].is_null());
   EXPECT_THAT(client.ReadUntil("0\r\n\r\n"), HasSubstr("0\r\n\r\n"));
+}
+
+TEST_F(OpenAiServiceTest, AFieldWithoutEffectIsNamedInAHeader) {
+  Start();
+  HttpClient client(address());
+  const std::string fields = R"("max_tokens": 5, "stream_options": {"include_usage": true}})";
+  client.Post(kCompletions, R"({"prompt": "p", )" + fields);
+  cluster_->decode(0)->AwaitDecode().Finish(Ids("a"), DecodeResponse::FINISH_LENGTH);
+  const HttpReply reply = client.Read();
+  EXPECT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(reply.Header("x-baton-ignored"), "stream_options");
+  client.Post(kCompletions, R"({"prompt": "p", "stream": true, )" + fields);
+  cluster_->decode(0)->AwaitDecode().Finish(Ids("a"), DecodeResponse::FINISH_LENGTH);
+  EXPECT_THAT(client.ReadUntil("[DONE]\n\n"), Not(HasSubstr("x-baton-ignored")));
+}
+
+TEST_F(OpenAiServiceTest, StrictFieldsRefuseWhatHasNoEffect) {
+  Start([](Options* options) { options->strict_fields = true; });
+  HttpClient client(address());
+  client.Post(kCompletions, R"({"prompt": "p", "stream_options": {"include_usage": true}})");
+  const HttpReply reply = client.Read();
+  EXPECT_EQ(reply.status, 400) << reply.body;
+  EXPECT_EQ(Json::parse(reply.body)["error"]["param"], "stream_options");
+  EXPECT_EQ(Json::parse(reply.body)["error"]["code"], "unsupported_field");
 }
 
 TEST_F(OpenAiServiceTest, AnErrorBeforeTheFirstTokenHasItsStatusAndOneAfterItIsAnEvent) {

@@ -28,15 +28,18 @@ BIN = Path(sys.argv.pop(1)) if len(sys.argv) > 1 else ROOT / "build/cpu-release/
 STRUCTURED_OUTPUT = (BIN / "baton-grammar").exists()
 PATIENCE_S = 60
 PROMPT = "copy: red green blue\n"
-# The values that each endpoint honours, by field; the others are refused by name.
+# Values that each endpoint takes, by field; others are refused by name.
 GOOD = {
     "frequency_penalty": 0.5, "logit_bias": {"5": 1}, "max_tokens": 3, "model": "demo", "n": 2,
     "presence_penalty": 0.5, "seed": 7, "stop": ["x"], "temperature": 0.5, "top_p": 0.5, "user": "me",
 }
 GOOD_CHAT = {
     **GOOD, "messages": [{"role": "user", "content": PROMPT}], "logprobs": True,
-    "max_completion_tokens": 3, "modalities": ["text"], "parallel_tool_calls": True, "store": False,
-    "service_tier": "auto", "prompt_cache_key": "k", "safety_identifier": "s", "tools": [],
+    "max_completion_tokens": 3, "modalities": ["text"], "parallel_tool_calls": True, "store": True,
+    "service_tier": "flex", "prompt_cache_key": "k", "safety_identifier": "s", "tools": [],
+    "metadata": {"a": "b"}, "verbosity": "low", "functions": [], "function_call": "auto",
+    "prediction": {"type": "content", "content": "x"}, "prompt_cache_retention": "24h",
+    "top_logprobs": 0, "stream_options": {"include_usage": True},
     "tool_choice": "none", "response_format": {"type": "text"},
 }
 SCHEMAS = (

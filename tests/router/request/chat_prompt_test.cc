@@ -82,7 +82,8 @@ TEST_F(ChatPromptTest, WrongMessages) {
       {Messages({{"user", long_text}, {"user", long_text}}), "PROMPT_TOO_LONG", "messages"},
       {Messages(std::vector<std::pair<std::string, std::string>>(4097, {"u", ""})), "OUT_OF_RANGE",
        "messages"},
-      {Messages({{"poet", "a"}}), "CHAT_TEMPLATE_REFUSED", "messages"},
+      {Messages({{"user", "a"}}), "CHAT_TEMPLATE_REFUSED", "messages"},
+      {Messages({{"user", "a"}, {"poet", "b"}}), "UNKNOWN_ROLE", "messages[1].role"},
   };
   for (const auto& [request, reason, field] : cases) {
     const absl::Status error = ErrorOf(request);
@@ -154,6 +155,7 @@ TEST_F(ChatPromptTest, TruncationKeepsTheLastMessageAndTheSystemMessage) {
 }
 
 constexpr char kEndings[] =
+    "{# takes the role '<|end|>', too #}"
     "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}<|end|>{% endfor %}";
 
 // A special token that a content spells is text, unless the request or the router's flag says
