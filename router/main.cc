@@ -125,6 +125,10 @@ void AddFlags(CLI::App* app, Options* options, LogFlags* log) {
   app->add_option("--unread-memory", options->unread_bytes,
                   "Bytes of all answers that may wait for clients; beyond, the least read one ends")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
+  app->add_option("--tokenized-text-memory", options->tokenized_text_bytes,
+                  "Bytes of recent chats with their tokens, so that a chat that goes on is not "
+                  "tokenized again; 0: none")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
   app->add_option("--prompt-history-memory", options->prompt_history_bytes,
                   "Bytes for the tokens of recent prompts, which explain cache misses; 0: none")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));

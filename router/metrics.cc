@@ -97,6 +97,11 @@ struct RouterMetrics::Families {
         cached_prompt_tokens(
             set.Counter("baton_cached_prompt_tokens_total",
                         "Prompt tokens of ended requests that were not computed again.")),
+        chat_bytes(set.Counters("baton_chat_text_bytes_total",
+                                "Bytes of the text of chats, as their template writes it. known: "
+                                "of which an earlier chat of the tenant had the tokens; tokenized: "
+                                "the others.",
+                                {{"tokens", {"known", "tokenized"}}})),
         generated_tokens(
             set.Counter("baton_generated_tokens_total", "Tokens generated for ended requests.")),
         ttft(set.Histogram("baton_time_to_first_token_seconds",
@@ -246,6 +251,7 @@ struct RouterMetrics::Families {
   telemetry::Family<prometheus::Counter> requests;
   prometheus::Counter& prompt_tokens;
   prometheus::Counter& cached_prompt_tokens;
+  telemetry::Family<prometheus::Counter> chat_bytes;
   prometheus::Counter& generated_tokens;
   prometheus::Histogram& ttft;
   prometheus::Histogram& second_token;
@@ -436,6 +442,12 @@ void RouterMetrics::SetInflight(int requests, int64_t prompt_tokens, int queued)
   families_->queued.Set(queued);
   families_->inflight.Set(requests);
   families_->inflight_prompt_tokens.Set(static_cast<double>(prompt_tokens));
+}
+
+void RouterMetrics::ChatTokenized(size_t known_bytes, size_t bytes) {
+  if (families_ == nullptr) return;
+  families_->chat_bytes.With({"known"}).Increment(static_cast<double>(known_bytes));
+  families_->chat_bytes.With({"tokenized"}).Increment(static_cast<double>(bytes - known_bytes));
 }
 
 void RouterMetrics::SetRequestBytes(int64_t bytes) {

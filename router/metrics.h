@@ -50,6 +50,8 @@ class RouterMetrics {
   // Sequences whose worker has died: their retries are free.
   void OrphanedByDeath(int sequences);
   void SetContinuationsWaiting(int waiting);
+  // A chat of so many bytes of text was tokenized, of which the tokens of `known_bytes` were known.
+  void ChatTokenized(size_t known_bytes, size_t bytes);
   // A request was sent to workers for the first time.
   void Dispatched(absl::Duration since_receipt, v1::Priority priority);
   void FirstToken(absl::Duration since_receipt);

@@ -91,6 +91,9 @@ absl::Status Validate(Options* options) {
   BATON_RETURN_IF_ERROR(
       CheckPositive("max-inflight-request-bytes", options->max_inflight_request_bytes));
   BATON_RETURN_IF_ERROR(CheckPositive("stall-timeout-ms", options->stall_timeout_ms));
+  if (options->tokenized_text_bytes < 0) {
+    return BadFlag("tokenized-text-memory", "0 or more expected");
+  }
   if (options->prompt_history_bytes < 0) {
     return BadFlag("prompt-history-memory", "0 or more expected");
   }

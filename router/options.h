@@ -63,6 +63,7 @@ struct Options {
   int64_t retry_after_ms = 1'000;
 
   tracing::TracingOptions tracing;
+  int64_t tokenized_text_bytes = 64 << 20;  // of recent chats, whose tokens are reused; 0: none
   int64_t prompt_history_bytes = 64 << 20;  // of recent prompts, to explain cache misses; 0: none
   int max_warm_prefixes = 64;               // that are remembered and kept warm
   int explain_log_every = 0;                // log every n-th routing decision in full; 0: none

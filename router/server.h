@@ -40,6 +40,7 @@
 #include "router/request/retry_budget.h"
 #include "router/request/router_parts.h"
 #include "router/request/tenant_limits.h"
+#include "router/request/tokenized_texts.h"
 #include "router/request/unread_answers.h"
 #include "router/request/work_pool.h"
 #include "router/routing/decision_log.h"
@@ -122,6 +123,7 @@ class RouterServer {
   CallWatch call_watch_;
   DecisionLog decisions_;
   PromptHistory prompts_;
+  TokenizedTexts tokenized_;
   RouterParts parts_;
   const std::shared_ptr<PrefixWarmer> warmer_;
   InferenceService inference_;

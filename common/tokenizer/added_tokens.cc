@@ -55,10 +55,11 @@ bool AddedTokenFinder::Add(const AddedToken* token) {
 }
 
 std::optional<AddedTokenFinder::Match> AddedTokenFinder::LongestAt(
-    absl::string_view text, size_t begin, absl::Span<const ByteRange> split) const {
+    absl::string_view text, size_t begin, absl::Span<const ByteRange> split, size_t* read) const {
   std::optional<Match> longest;
   uint32_t node = 0;
-  for (size_t i = begin; i < text.size(); ++i) {
+  size_t i = begin;
+  for (; i < text.size(); ++i) {
     const auto child = children_.find(ChildKey(node, text[i]));
     if (child == children_.end()) break;
     node = child->second;
@@ -66,17 +67,21 @@ std::optional<AddedTokenFinder::Match> AddedTokenFinder::LongestAt(
     if (token == nullptr || (token->special && Overlaps(split, begin, i + 1))) continue;
     longest = Match{token, i + 1};
   }
+  *read = std::max(*read, i + 1);
   return longest;
 }
 
 absl::Status AddedTokenFinder::ForEachPart(
     absl::string_view text, absl::Span<const ByteRange> split,
     absl::FunctionRef<absl::Status(const Part&)> visit) const {
+  constexpr size_t kCharBytes = 4;
   size_t covered = 0;
+  size_t read = 0;
   // The search goes on behind the token itself, not behind the space that rstrip takes.
   for (size_t at = 0; at < text.size();) {
     std::optional<Match> match;
-    if (is_first_byte_[static_cast<unsigned char>(text[at])]) match = LongestAt(text, at, split);
+    if (is_first_byte_[static_cast<unsigned char>(text[at])])
+      match = LongestAt(text, at, split, &read);
     if (!match) {
       ++at;
       continue;
@@ -85,14 +90,17 @@ absl::Status AddedTokenFinder::ForEachPart(
     size_t begin = at;
     size_t end = match->end;
     at = end;
-    if (token.single_word && BesideWord(text, begin, end)) continue;
+    if (token.single_word) {
+      read = std::max(read, end + kCharBytes);
+      if (BesideWord(text, begin, end)) continue;
+    }
     if (token.lstrip) begin = StartOfSpaceBefore(text, begin, covered);
     if (token.rstrip) end = EndOfSpaceAfter(text, end);
-    if (covered < begin) BATON_RETURN_IF_ERROR(visit({nullptr, covered, begin}));
-    BATON_RETURN_IF_ERROR(visit({&token, begin, end}));
+    if (covered < begin) BATON_RETURN_IF_ERROR(visit({nullptr, covered, begin, read}));
+    BATON_RETURN_IF_ERROR(visit({&token, begin, end, read}));
     covered = end;
   }
-  if (covered < text.size()) return visit({nullptr, covered, text.size()});
+  if (covered < text.size()) return visit({nullptr, covered, text.size(), read});
   return absl::OkStatus();
 }
 

@@ -49,6 +49,9 @@ class AddedTokenFinder {
     const AddedToken* token;  // null for text
     size_t begin;
     size_t end;
+    // That the parts up to this one begin where they do follows from the text before this byte; it
+    // is behind the text if it follows from the text's end, too.
+    size_t read;
   };
   // Visits the parts in order; none of the texts is empty. A special token with a byte in `split`
   // is text; a token that it would have covered is found. Stops at the first error.
@@ -60,8 +63,9 @@ class AddedTokenFinder {
     const AddedToken* token;
     size_t end;
   };
+  // `read` becomes the end of what the answer follows from, if that is beyond it.
   std::optional<Match> LongestAt(absl::string_view text, size_t begin,
-                                 absl::Span<const ByteRange> split) const;
+                                 absl::Span<const ByteRange> split, size_t* read) const;
 
   // A trie: node 0 is the root, children_ maps (node, byte) to a node, tokens_ is by node.
   std::vector<const AddedToken*> tokens_ = {nullptr};

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <utility>
 
@@ -144,28 +145,55 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(absl::string_view
 absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(absl::string_view text,
                                                        bool add_special_tokens,
                                                        absl::Span<const ByteRange> split) const {
+  BATON_ASSIGN_OR_RETURN(Encoded encoded,
+                         EncodeOnward(text, add_special_tokens, split, Encoded(), /*common=*/0));
+  return std::move(encoded.ids);
+}
+
+absl::StatusOr<Tokenizer::Encoded> Tokenizer::EncodeOnward(absl::string_view text,
+                                                           bool add_special_tokens,
+                                                           absl::Span<const ByteRange> split,
+                                                           const Encoded& earlier,
+                                                           size_t common) const {
   if (text.size() > kMaxTextBytes) {
     return MakeError(
         absl::StatusCode::kInvalidArgument, "TEXT_TOO_LONG",
         absl::StrCat("expected a text of at most ", kMaxTextBytes, " bytes, found ", text.size()));
   }
-  if (const std::optional<size_t> offset = FindInvalidUtf8(text)) {
+  Encoded encoded;
+  size_t begin = 0;
+  const Template& enclosing = parts_->pipeline.special_tokens;
+  if (const Encoded::Cut* cut = LastDecidedCut(earlier, common); cut != nullptr) {
+    begin = encoded.known_bytes = cut->byte;
+    encoded.cuts.assign(earlier.cuts.data(), cut);
+    encoded.ids.assign(earlier.ids.begin(),
+                       earlier.ids.begin() + static_cast<std::ptrdiff_t>(cut->token));
+  } else if (add_special_tokens) {
+    encoded.ids = enclosing.prefix;
+  }
+  if (const std::optional<size_t> offset = FindInvalidUtf8(text.substr(begin))) {
     return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_UTF8",
                      absl::StrCat("expected a text in UTF-8, found another byte sequence at byte ",
-                                  *offset, " of ", text.size()));
+                                  begin + *offset, " of ", text.size()));
   }
-  std::vector<int32_t> ids;
-  const Template& enclosing = parts_->pipeline.special_tokens;
-  if (add_special_tokens) ids = enclosing.prefix;
-  BATON_RETURN_IF_ERROR(EncodeText(text, split, &ids));
+  BATON_RETURN_IF_ERROR(EncodeText(text, begin, split, &encoded));
   if (add_special_tokens) {
-    ids.insert(ids.end(), enclosing.suffix.begin(), enclosing.suffix.end());
+    encoded.ids.insert(encoded.ids.end(), enclosing.suffix.begin(), enclosing.suffix.end());
   }
-  return ids;
+  return encoded;
 }
 
-absl::Status Tokenizer::EncodeText(absl::string_view text, absl::Span<const ByteRange> split,
-                                   std::vector<int32_t>* ids) const {
+const Tokenizer::Encoded::Cut* Tokenizer::LastDecidedCut(const Encoded& earlier,
+                                                         size_t common) const {
+  const auto undecided =
+      std::partition_point(earlier.cuts.begin(), earlier.cuts.end(),
+                           [&](const Encoded::Cut& cut) { return cut.decided <= common; });
+  return undecided == earlier.cuts.begin() ? nullptr : &*std::prev(undecided);
+}
+
+absl::Status Tokenizer::EncodeText(absl::string_view text, size_t begin,
+                                   absl::Span<const ByteRange> split, Encoded* encoded) const {
+  std::vector<int32_t>* const ids = &encoded->ids;
   std::vector<Piece> words;
   const auto encode_words = [&](Piece piece) -> absl::Status {
     Scratch scratch;
@@ -175,29 +203,41 @@ absl::Status Tokenizer::EncodeText(absl::string_view text, absl::Span<const Byte
     }
     return absl::OkStatus();
   };
-  return parts_->raw_finder.ForEachPart(text, split, [&](const AddedTokenFinder::Part& raw) {
-    if (raw.token != nullptr) {
-      ids->push_back(raw.token->id);
-      return absl::OkStatus();
-    }
-    Scratch scratch;
-    Piece piece{text.substr(raw.begin, raw.end - raw.begin), raw.begin == 0};
-    ByteRanges split_of_piece;
-    if (parts_->has_normalized_special) {
-      AppendRangesOfPart(split, raw.begin, raw.end, 0, &split_of_piece);
-    }
-    BATON_RETURN_IF_ERROR(
-        Normalize(parts_->pipeline.normalizers, &piece, &scratch, &split_of_piece));
-    return parts_->normalized_finder.ForEachPart(
-        piece.text, split_of_piece, [&](const AddedTokenFinder::Part& part) {
-          if (part.token == nullptr) {
-            return encode_words({piece.text.substr(part.begin, part.end - part.begin),
-                                 piece.at_start && part.begin == 0});
+  const absl::string_view rest = text.substr(begin);
+  ByteRanges split_of_rest;
+  AppendRangesOfPart(split, begin, text.size(), 0, &split_of_rest);
+  size_t covered = 0;
+  return parts_->raw_finder.ForEachPart(
+      rest, split_of_rest, [&](const AddedTokenFinder::Part& raw) -> absl::Status {
+        if (raw.token != nullptr) {
+          // A token that takes white space around it, or stands in some that another one takes, is
+          // not decided by its own bytes.
+          if (!raw.token->lstrip && raw.begin >= covered) {
+            encoded->cuts.push_back({begin + raw.begin, ids->size(), begin + raw.read});
           }
-          ids->push_back(part.token->id);
+          covered = raw.end;
+          ids->push_back(raw.token->id);
           return absl::OkStatus();
-        });
-  });
+        }
+        Scratch scratch;
+        const bool at_start = begin + raw.begin == 0;
+        Piece piece{rest.substr(raw.begin, raw.end - raw.begin), at_start};
+        ByteRanges split_of_piece;
+        if (parts_->has_normalized_special) {
+          AppendRangesOfPart(split_of_rest, raw.begin, raw.end, 0, &split_of_piece);
+        }
+        BATON_RETURN_IF_ERROR(
+            Normalize(parts_->pipeline.normalizers, &piece, &scratch, &split_of_piece));
+        return parts_->normalized_finder.ForEachPart(
+            piece.text, split_of_piece, [&](const AddedTokenFinder::Part& part) {
+              if (part.token == nullptr) {
+                return encode_words({piece.text.substr(part.begin, part.end - part.begin),
+                                     piece.at_start && part.begin == 0});
+              }
+              ids->push_back(part.token->id);
+              return absl::OkStatus();
+            });
+      });
 }
 
 std::optional<absl::string_view> Tokenizer::TokenToDecode(int32_t id) const {

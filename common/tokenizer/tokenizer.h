@@ -59,6 +59,26 @@ class Tokenizer {
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, bool add_special_tokens,
                                               absl::Span<const ByteRange> split = {}) const;
 
+  // The tokens of a text, with places at which it can be cut.
+  struct Encoded {
+    struct Cut {
+      size_t byte = 0;     // where an added token begins in the text
+      size_t token = 0;    // how many tokens are before it
+      size_t decided = 0;  // the cut holds for every text with the same bytes before this one
+    };
+    std::vector<int32_t> ids;
+    std::vector<Cut> cuts;   // in order
+    size_t known_bytes = 0;  // of the text: those before the cut from which on it was encoded
+  };
+  // Returns what Encode returns, without encoding a beginning that is known: `text` has its first
+  // `common` bytes, with the same parts in `split`, in common with the text that `earlier` is of.
+  // An added token that these bytes decide ends what is before it, whatever follows, and begins
+  // what is encoded alone. REQUIRES: `earlier` was made with the same `add_special_tokens`, and had
+  // a `split` that was empty if this one is, and else not; or `common` is 0.
+  absl::StatusOr<Encoded> EncodeOnward(absl::string_view text, bool add_special_tokens,
+                                       absl::Span<const ByteRange> split, const Encoded& earlier,
+                                       size_t common) const;
+
   // Returns the last place in `text` where it can be cut whatever follows it: for every `more`, the
   // tokens of text + more are those of text[0, cut), with add_special_tokens as for the whole, and
   // then those of text[cut, end) + more without. 0: no such place is known. It is a line's first
@@ -103,8 +123,12 @@ class Tokenizer {
   struct Parts;
   explicit Tokenizer(std::unique_ptr<const Parts> parts);
 
-  absl::Status EncodeText(absl::string_view text, absl::Span<const ByteRange> split,
-                          std::vector<int32_t>* ids) const;
+  // The last cut of `earlier` that holds for every text which begins with the `common` first bytes
+  // of its own; null if there is none.
+  const Encoded::Cut* LastDecidedCut(const Encoded& earlier, size_t common) const;
+  // Appends the tokens of the text from the byte `begin` on, which is 0 or a cut, and the cuts.
+  absl::Status EncodeText(absl::string_view text, size_t begin, absl::Span<const ByteRange> split,
+                          Encoded* encoded) const;
   // The tokens of `ids` as the decoders see them, less the special ones if they are to be skipped.
   absl::StatusOr<std::vector<absl::string_view>> TokensToDecode(absl::Span<const int32_t> ids,
                                                                 bool skip_special_tokens) const;

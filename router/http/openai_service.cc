@@ -301,8 +301,8 @@ void OpenAiService::StartChat(std::shared_ptr<Exchange> exchange, OpenAiRequest 
     if (const absl::Status checked = CheckTruncation(generate); !checked.ok()) {
       dropped = checked;
     } else {
-      dropped =
-          RenderChat(parts_, ClassOf(parts_, tenant), std::move(shared->conversation), &generate);
+      dropped = RenderChat(parts_, ClassOf(parts_, tenant), tenant,
+                           std::move(shared->conversation), &generate);
     }
     shared->conversation = chat::Conversation();
     held->Shrink(shared->json_bytes);

@@ -14,6 +14,7 @@
 #include "router/fleet/roster.h"
 #include "router/options.h"
 #include "router/request/request_check.h"
+#include "router/request/tokenized_texts.h"
 #include "router/request/truncation.h"
 
 namespace baton::router {
@@ -46,7 +47,8 @@ std::vector<size_t> CutsOf(const std::vector<json::Value>& messages, size_t lead
   return cuts;
 }
 
-absl::StatusOr<std::vector<int32_t>> TokensOf(const RouterParts& parts,
+// `tenant`: its recent texts are reused; null: none is, and the text is not kept for others.
+absl::StatusOr<std::vector<int32_t>> TokensOf(const RouterParts& parts, const std::string* tenant,
                                               const chat::Conversation& conversation,
                                               const v1::GenerateRequest& request) {
   chat::RenderLimits limits;
@@ -58,7 +60,9 @@ absl::StatusOr<std::vector<int32_t>> TokensOf(const RouterParts& parts,
   // One BOS token only.
   const bool special = !rendered->starts_with_bos &&
                        (!request.has_add_special_tokens() || request.add_special_tokens());
-  auto tokens = parts.tokenizer.Encode(rendered->text, special, rendered->split);
+  auto tokens = tenant == nullptr || parts.tokenized == nullptr
+                    ? parts.tokenizer.Encode(rendered->text, special, rendered->split)
+                    : parts.tokenized->Encode(*tenant, rendered->text, special, rendered->split);
   if (!tokens.ok()) return OfMessages(tokens.status());
   if (tokens->empty()) {
     return InvalidField("EMPTY_PROMPT", "messages", "the prompt has no tokens");
@@ -88,7 +92,8 @@ absl::StatusOr<int> DropMessages(const RouterParts& parts, int room,
     chat::Conversation rest = whole;
     const auto first = rest.messages.items.begin() + static_cast<std::ptrdiff_t>(lead);
     rest.messages.items.erase(first, first + static_cast<std::ptrdiff_t>(cuts[cut]));
-    BATON_ASSIGN_OR_RETURN(*prompt, TokensOf(parts, rest, request));
+    // One of several tries.
+    BATON_ASSIGN_OR_RETURN(*prompt, TokensOf(parts, /*tenant=*/nullptr, rest, request));
     left = static_cast<int64_t>(prompt->size());
     return absl::OkStatus();
   };
@@ -122,7 +127,8 @@ absl::Status CheckRoles(const chat::ModelChat& chat, const json::Value& messages
 }  // namespace
 
 absl::StatusOr<int> RenderChat(const RouterParts& parts, const RequestClass& request_class,
-                               chat::Conversation conversation, v1::GenerateRequest* request) {
+                               const std::string& tenant, chat::Conversation conversation,
+                               v1::GenerateRequest* request) {
   conversation.split_special_tokens = request->has_split_special_tokens()
                                           ? request->split_special_tokens()
                                           : parts.options.split_special_tokens;
@@ -130,7 +136,7 @@ absl::StatusOr<int> RenderChat(const RouterParts& parts, const RequestClass& req
     BATON_RETURN_IF_ERROR(CheckRoles(parts.chat, conversation.messages));
   }
   std::vector<int32_t> tokens;
-  BATON_ASSIGN_OR_RETURN(tokens, TokensOf(parts, conversation, *request));
+  BATON_ASSIGN_OR_RETURN(tokens, TokensOf(parts, &tenant, conversation, *request));
   int dropped = 0;
   if (const std::optional<ModelInfo> model = parts.roster.model()) {
     if (request->has_truncation()) {
@@ -159,7 +165,8 @@ absl::StatusOr<int> RenderMessages(const RouterParts& parts, const RequestClass&
     object.items.push_back(JsonText(std::move(*message.mutable_content())));
   }
   if (!request->has_add_special_tokens()) request->set_add_special_tokens(false);
-  return RenderChat(parts, request_class, std::move(conversation), request);
+  const std::string tenant = request->tenant();
+  return RenderChat(parts, request_class, tenant, std::move(conversation), request);
 }
 
 }  // namespace baton::router

@@ -14,15 +14,17 @@ namespace baton::router {
 // Takes up to seconds for large conversations: for the threads of RouterParts::pool. Thread-safe.
 //
 // Sets the token ids of `request` to those of the conversation as the model's chat template writes
-// it. The text alone would not say which parts may be special tokens: with split_special_tokens, of
-// the request or else of the router, only the template's own text may be. Clears the request's
-// truncation: a prompt that is too long is made of fewer messages. The oldest ones go first, but no
-// system messages at the start and not the last message, and the first one left has the role of the
-// first one dropped, as templates demand. Returns how many tokens that saved. Errors are those of
-// ModelChat::Render and Tokenizer::Encode, with the field "messages"; UNKNOWN_ROLE; EMPTY_PROMPT;
-// PROMPT_TOO_LONG above --max-prompt-bytes, and if the messages do not fit in the context.
+// it; what `tenant` has sent lately is not tokenized again. The text alone would not say which
+// parts may be special tokens: with split_special_tokens, of the request or else of the router,
+// only the template's own text may be. Clears the request's truncation: a prompt that is too long
+// is made of fewer messages. The oldest ones go first, but no system messages at the start and not
+// the last message, and the first one left has the role of the first one dropped, as templates
+// demand. Returns how many tokens that saved. Errors are those of ModelChat::Render and
+// Tokenizer::Encode, with the field "messages"; UNKNOWN_ROLE; EMPTY_PROMPT; PROMPT_TOO_LONG above
+// --max-prompt-bytes, and if the messages do not fit in the context.
 absl::StatusOr<int> RenderChat(const RouterParts& parts, const RequestClass& request_class,
-                               chat::Conversation conversation, v1::GenerateRequest* request);
+                               const std::string& tenant, chat::Conversation conversation,
+                               v1::GenerateRequest* request);
 
 // Does the same for the messages of `request`, and replaces them. Changes nothing if the prompt is
 // not given as messages.

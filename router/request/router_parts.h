@@ -34,6 +34,7 @@ class RoutePlanner;
 class RouterMetrics;
 class ScoreNetwork;
 class TenantLimits;
+class TokenizedTexts;
 class UnreadAnswers;
 class WorkPool;
 struct Options;
@@ -64,6 +65,7 @@ struct RouterParts {
   RequestClasses* classes = nullptr;      // null: all tenants have that of the flags
   ScoreNetwork* score_network = nullptr;  // opens streams to prefill workers; null in tests without
   ItemShares* item_shares = nullptr;      // of scoring calls; null where score_network is
+  TokenizedTexts* tokenized = nullptr;    // null: every chat is tokenized whole
   RequestBytes* request_bytes = nullptr;  // null: requests of any size are taken in
 };
 
