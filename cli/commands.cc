@@ -18,7 +18,7 @@
 #include "cli/plan_flags.h"
 #include "cli/shared_flags.h"
 #include "cli/up_flags.h"
-#include "common/base/exit_code.h"
+#include "common/base/command_line.h"
 #include "common/base/utf8.h"
 #include "common/base/version.h"
 
@@ -362,7 +362,7 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
     if (commands.chosen == "plan") FinishPlan(plan, &commands.plan);
   } catch (const CLI::ParseError& error) {
     parsed.exit_now = true;
-    parsed.exit_code = ExitCodeOfParse(app.exit(error));
+    parsed.exit_code = ReportParseError(app, error);
     return parsed;
   }
   if (commands.chosen == "completion") commands.completion = CompletionScript(app, shell);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
+#include "common/base/command_line.h"
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
 #include "common/base/model_directory.h"
@@ -213,7 +214,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return baton::ExitCodeOfParse(app.exit(error));
+    return baton::ReportParseError(app, error);
   }
   baton::LogLevel level;
   if (baton::ParseLogLevel(log.level, &level)) baton::SetLogLevel(level);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "common/base/command_line.h"
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
 #include "common/base/malloc_settings.h"
@@ -28,7 +29,7 @@ int RunMain(int argc, char** argv, const std::string& description, const std::st
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return ExitCodeOfParse(app.exit(error));
+    return ReportParseError(app, error);
   }
   LogLevel level;
   if (ParseLogLevel(options.log_level, &level)) SetLogLevel(level);

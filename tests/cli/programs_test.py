@@ -62,6 +62,24 @@ class ProgramsTest(unittest.TestCase):
                 self.assertNotEqual(result.stderr, "")
             self.assertEqual(run(ARGUMENTS.bin / program, "--help").returncode, 0)
 
+    def test_unknown_flags_and_commands_are_named_with_those_meant(self):
+        for program in PROGRAMS[1:]:
+            result = run(ARGUMENTS.bin / program, "--modl", "/tmp")
+            self.assertEqual(result.returncode, 2)
+            self.assertIn("unknown flag --modl; did you mean --model?\n", result.stderr)
+        for arguments, error in (
+                (["genrate", "hi"], 'unknown command "genrate"; did you mean generate?'),
+                (["bench", "sreve"], 'unknown command "sreve"; did you mean serve?'),
+                (["prefix", "warn"], 'unknown command "warn"; did you mean warm?'),
+                (["generate", "--max_token", "3", "hi"],
+                 "unknown flag --max_token; did you mean --max-tokens?"),
+                (["up", "--devise", "cpu"], "unknown flag --devise; did you mean --device?"),
+                (["--address", "h:1", "generate", "hi"], "unknown flag --address before the command"),
+        ):
+            result = run(ARGUMENTS.bin / "baton", *arguments)
+            self.assertEqual(result.returncode, 2)
+            self.assertIn(error, result.stderr)
+
     def test_a_model_that_is_not_there_is_a_usage_error(self):
         more = {"baton": ["plan", "--gpu", "t4"]}
         for program in PROGRAMS:
