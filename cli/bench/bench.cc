@@ -8,6 +8,7 @@
 #include "absl/synchronization/notification.h"
 #include "cli/bench/arrivals.h"
 #include "cli/bench/plot.h"
+#include "cli/bench/words.h"
 #include "cli/generate.h"
 #include "cli/progress.h"
 #include "common/base/exit_code.h"
@@ -44,14 +45,19 @@ std::string FileName(const BenchOptions& options, const BenchResult& result) {
 absl::StatusOr<BenchResult> Measure(const BenchOptions& options, std::ostream& err) {
   const std::unique_ptr<BenchTarget> target = MakeTarget(options.target);
   BATON_ASSIGN_OR_RETURN(const TargetModel model, target->Connect());
-  const int vocab_size = options.vocab_size > 0 ? options.vocab_size : model.vocab_size;
+  // A chat takes texts only.
+  const bool spelled = options.target.backend == "openai-chat" && !HasText(options.dataset);
+  const int vocab_size = spelled                  ? static_cast<int>(CommonWords().size())
+                         : options.vocab_size > 0 ? options.vocab_size
+                                                  : model.vocab_size;
   if (vocab_size == 0 && !HasText(options.dataset)) {
     return absl::InvalidArgumentError(
         "the server does not report the size of its vocabulary: expected --vocab-size for random "
         "token ids");
   }
-  BATON_ASSIGN_OR_RETURN(const std::vector<BenchPrompt> prompts,
+  BATON_ASSIGN_OR_RETURN(std::vector<BenchPrompt> prompts,
                          MakePrompts(options.dataset, vocab_size, target->Counter()));
+  if (spelled) SpellPrompts(&prompts);
   BenchResult result;
   result.date = BenchDate();
   result.backend = options.target.backend;

@@ -183,9 +183,10 @@ void FinishTarget(const CLI::App& app, const ServeFlags& flags, BenchOptions* be
   TargetOptions& target = bench->target;
   const DatasetOptions& dataset = bench->dataset;
   const bool has_text = dataset.name == "sharegpt" || dataset.name == "custom";
-  if (target.backend == "openai-chat" && !has_text) {
-    throw CLI::ValidationError("--dataset-name",
-                               "--backend openai-chat sends texts: expected sharegpt or custom");
+  if (target.backend == "openai-chat" && app.count("--vocab-size") > 0) {
+    throw CLI::ValidationError(
+        "--vocab-size",
+        "--backend openai-chat sends texts of words, not token ids: expected without");
   }
   if (target.backend != "baton" && dataset.name == "sharegpt" && !dataset.sharegpt_output_len) {
     throw CLI::ValidationError(

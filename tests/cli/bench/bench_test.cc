@@ -12,6 +12,9 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/synchronization/mutex.h"
+#include "cli/bench/words.h"
 #include "common/base/exit_code.h"
 #include "common/base/shutdown_signal.h"
 #include "tests/testing/fake_cluster.h"
@@ -116,6 +119,54 @@ TEST_F(BenchTest, TextsOfAFileAreSentAsPromptsAndMessages) {
   const auto refused = Run(kExitFailure);
   EXPECT_EQ(refused["failed"], 2);
   EXPECT_EQ(refused["failures"]["NO_CHAT_TEMPLATE"], 2) << refused["failures"];
+}
+
+// Over a model that has a chat template.
+TEST(BenchChatTest, RandomPromptsAreMessagesOfWords) {
+  const std::string dir = ::testing::TempDir() + absl::StrCat("/chat-", getpid());
+  testing::WriteTinyTokenizer(dir);
+  std::ofstream(dir + "/chat_template.jinja")
+      << "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+  FakeCluster cluster{1, 1, [&](router::Options* options) {
+                        options->http_listen = "127.0.0.1:0";
+                        options->model_dir = dir;
+                      }};
+  absl::Mutex mutex;
+  std::vector<std::string> prompts;
+  cluster.decode(0)->SetReply([&](DecodeCall call) {
+    std::string prompt;
+    for (const int32_t id : call.request.tokens()) prompt += static_cast<char>(id);
+    {
+      absl::MutexLock lock(&mutex);
+      prompts.push_back(prompt);
+    }
+    call.Finish({'b', 'c'}, kBenchLength);
+  });
+  BenchOptions options;
+  options.target.backend = "openai-chat";
+  options.target.base_url = absl::StrCat("http://", cluster.server().http_address());
+  options.target.ignore_eos = true;
+  options.dataset.num_prompts = 3;
+  options.dataset.random_prefix_len = 2;
+  options.dataset.random_input_len = 5;
+  options.dataset.random_output_len = 2;
+  options.output.json = true;
+  std::ostringstream out, err;
+  ASSERT_EQ(RunBench(options, out, err), kExitOk) << err.str();
+  const auto result = nlohmann::json::parse(out.str());
+  EXPECT_EQ(result["completed"], 3);
+  EXPECT_EQ(result["total_output_tokens"], 6);
+  int64_t characters = 0;
+  for (const std::string& prompt : prompts) {
+    EXPECT_THAT(prompt, ::testing::StartsWith("<user>"));
+    const std::vector<std::string> words = absl::StrSplit(prompt.substr(6), ' ');
+    EXPECT_EQ(words.size(), 7u) << prompt;
+    for (const std::string& word : words) EXPECT_THAT(CommonWords(), ::testing::Contains(word));
+    characters += static_cast<int64_t>(prompt.size());
+  }
+  // As the server counts them: here, a token is a character.
+  EXPECT_EQ(result["total_input_tokens"], characters);
+  std::filesystem::remove_all(dir);
 }
 
 TEST_F(BenchTest, ATraceIsSentAtItsTimes) {

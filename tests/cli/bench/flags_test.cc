@@ -201,7 +201,7 @@ TEST(BenchFlagsTest, WrongFlagsAreUsageErrors) {
       {"serve", "--percentile-metrics", "ttft,no"},
       {"serve", "--metadata", "no"},
       {"serve", "--port", "8000"},
-      {"serve", "--backend", "openai-chat"},
+      {"serve", "--backend", "openai-chat", "--vocab-size", "32000"},
       {"serve", "--backend", "openai", "--dataset-name", "sharegpt", "--dataset-path", "a"},
       {"judge", "--shared-tokens", "0"},
       {"judge", "--own-tokens", "-1"},

@@ -133,6 +133,17 @@ class ClientCases:
             self.read(*prompt, **options)
         return caught.exception
 
+    def test_errors_name_the_argument(self):
+        wrong = Failure(grpc.StatusCode.INVALID_ARGUMENT, "OUT_OF_RANGE",
+                        "stop.max_tokens: 0 given, 1 or more expected", field="stop.max_tokens")
+        self.router.reply([wrong], wrong)
+        errors = [self.failure_of("p", max_tokens=0)]
+        with self.assertRaises(baton.InvalidRequestError) as caught:
+            self.ask("generate_once", "p", max_tokens=0)
+        for error in (*errors, caught.exception):
+            self.assertEqual((error.field, error.message),
+                             ("max_tokens", "max_tokens: 0 given, 1 or more expected"))
+
     def arrived(self):
         return self.router.calls.qsize()
 

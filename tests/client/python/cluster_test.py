@@ -117,7 +117,7 @@ class ClusterTest(unittest.TestCase):
         self.assertEqual(error.request_id, "named")
         error = self.failure_of("p", top_p=3)
         self.assertIs(type(error), baton.InvalidRequestError)
-        self.assertEqual((error.reason, error.field), ("OUT_OF_RANGE", "sampling.top_p"))
+        self.assertEqual((error.reason, error.field), ("OUT_OF_RANGE", "top_p"))
         self.assertTrue(error.request_id)
         self.assertIs(type(self.failure_of([1] * 2000)), baton.PromptTooLongError)
         self.assertEqual(self.failure_of("").reason, "EMPTY_PROMPT")

@@ -1,10 +1,16 @@
 """Keyword arguments become the fields of GenerateRequest, all of them."""
 
+import inspect
 import unittest
 
-from baton.request import GenerateOptions, to_request
+import grpc
+
+from baton import client
+from baton.errors import to_error
+from baton.request import ARGUMENTS, GenerateOptions, to_request
 from baton.types import SourceUsage, Usage, to_usage
 from baton.v1 import inference_pb2
+from fake_router import Failure
 
 # A value for each option, and the field that it becomes.
 OPTIONS = {
@@ -101,6 +107,34 @@ class RequestTest(unittest.TestCase):
         for option in ({}, {"regex": "a", "json_schema": "{}"}, {"xml": "a"}):
             with self.assertRaises(ValueError):
                 to_request("p", {"structured_output": option})
+
+    def test_errors_name_the_argument_for_every_field(self):
+        """Of GenerateRequest, and of the messages that the options are spread over."""
+        request = inference_pb2.GenerateRequest.DESCRIPTOR
+        named = {}
+        for field in request.fields:
+            spread = field.name in ("sampling", "stop")
+            inner = field.message_type.fields if spread else [field]
+            for name in (f"{field.name}.{i.name}" if spread else i.name for i in inner):
+                failure = Failure(grpc.StatusCode.INVALID_ARGUMENT, "OUT_OF_RANGE",
+                                  f"{name}: 3 given, less expected", field=name)
+                error = to_error(failure.code, failure.message, failure.metadata, "r", "h:1", ARGUMENTS)
+                self.assertEqual(error.message, f"{error.field}: 3 given, less expected")
+                named[name] = error.field
+        arguments = set(GenerateOptions.__annotations__) | {"prompt"}
+        self.assertIn("prompt", inspect.signature(client.Client.generate).parameters)
+        self.assertEqual(set(named.values()), arguments, "each argument for its field")
+        self.assertEqual(named["stop.stop"], "stop")
+        self.assertEqual(named["token_ids"], "prompt")
+        self.assertLessEqual(set(ARGUMENTS), set(named), "no field that is gone")
+
+    def test_errors_within_an_argument(self):
+        for field, argument in (("messages[2].role", "prompt[2].role"), ("n", "n"),
+                                ("structured_output.regex", "structured_output.regex"),
+                                ("text_of_another", "text_of_another")):
+            failure = Failure(grpc.StatusCode.INVALID_ARGUMENT, "X", "message", field=field)
+            error = to_error(failure.code, failure.message, failure.metadata, "r", "h:1", ARGUMENTS)
+            self.assertEqual((error.field, error.message), (argument, "message"))
 
     def test_usage_by_source(self):
         usage = to_usage(inference_pb2.Usage(

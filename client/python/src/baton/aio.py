@@ -375,7 +375,7 @@ class AsyncClient:
         await self.close()
 
     def _attempts(self, call: Call[T], timeout: Optional[float]) -> Attempts:
-        return Attempts(self._settings, call.request_id, timeout)
+        return Attempts(self._settings, call, timeout)
 
     async def _ask(self, call: Call[T], timeout: Optional[float]) -> T:
         attempts = self._attempts(call, timeout)

@@ -7,8 +7,8 @@ import math
 import os
 import uuid
 from collections import deque
-from dataclasses import dataclass
-from typing import Any, Callable, Generic, Optional, Sequence, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Callable, Generic, Mapping, Optional, Sequence, TypeVar
 
 import grpc
 from grpc_health.v1 import health_pb2
@@ -20,7 +20,7 @@ from baton.errors import (
     WorkerFailedError,
     to_error,
 )
-from baton.request import GenerateOptions, Priority, Prompt, to_request
+from baton.request import ARGUMENTS, GenerateOptions, Priority, Prompt, to_request
 from baton.types import (
     Choice,
     Chunk,
@@ -109,6 +109,8 @@ class Call(Generic[T]):
     response: Any  # the message class
     parse: Callable[[Any], T]
     request_id: str = ""
+    # The caller's names of the request's fields, as to_error() takes them.
+    arguments: Mapping[str, str] = field(default_factory=dict)
 
     def stubs(self) -> dict[str, Any]:
         """The arguments of grpc.Channel's methods that make callables."""
@@ -127,6 +129,7 @@ def generate(prompt: Prompt, options: GenerateOptions) -> Call[inference_pb2.Gen
         inference_pb2.GenerateResponse,
         lambda message: message,
         request.request_id,
+        ARGUMENTS,
     )
 
 
@@ -138,6 +141,7 @@ def generate_once(prompt: Prompt, options: GenerateOptions) -> Call[Completion]:
         inference_pb2.GenerateOnceResponse,
         to_completion,
         request.request_id,
+        ARGUMENTS,
     )
 
 
@@ -265,12 +269,13 @@ class Attempts:
     """The deadline of one call and its retries: exponential back-off with full jitter after the
     time that the router asks for (Brooker, "Exponential Backoff And Jitter", AWS, 2015)."""
 
-    def __init__(self, settings: Settings, request_id: str, timeout: Optional[float]) -> None:
+    def __init__(self, settings: Settings, call: Call[Any], timeout: Optional[float]) -> None:
         seconds = settings.timeout if timeout is None else timeout
         if not 0 < seconds < math.inf:
             raise ValueError(f"timeout is {seconds}, expected seconds above 0")
         self._settings = settings
-        self._request_id = request_id
+        self._request_id = call.request_id
+        self._arguments = call.arguments
         self._deadline = settings.clock() + seconds
         self._retries = 0
 
@@ -293,6 +298,7 @@ class Attempts:
             failure.trailing_metadata(),
             self._request_id,
             self._settings.address,
+            self._arguments,
         )
         without_reason = error.code is grpc.StatusCode.CANCELLED and not error.reason
         return self.cancelled() if cancelled and without_reason else error

@@ -5,7 +5,8 @@ A router reports an error as google.rpc.Status; to_error() decodes it.
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Optional
+from types import MappingProxyType
+from typing import Any, Iterable, Mapping, Optional
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -32,7 +33,7 @@ class BatonError(Exception):
         self.reason = reason  # of docs/errors.md; empty if the error is gRPC's own
         self.request_id = request_id  # as in the cluster's logs; empty for calls that have none
         self.retry_after = retry_after  # seconds
-        self.field = field  # the wrong field of the request, such as "sampling.top_p"
+        self.field = field  # the wrong argument, such as "top_p"
 
     def __str__(self) -> str:
         names = [self.code.name, self.reason]
@@ -169,15 +170,25 @@ def _error_class(
     return REASONS.get(reason) or _CODES.get(code, BatonError)
 
 
+def _argument(field: str, arguments: Mapping[str, str]) -> str:
+    """The field, or what is within it, by the name of its argument."""
+    for known, argument in arguments.items():
+        if field == known or field.startswith((f"{known}.", f"{known}[")):
+            return argument + field[len(known) :]
+    return field
+
+
 def to_error(
     code: grpc.StatusCode,
     message: Optional[str],
     trailing_metadata: _Details,
     request_id: str,
     address: str,
+    arguments: Mapping[str, str] = MappingProxyType({}),
 ) -> BatonError:
     """The exception for a gRPC status. Ignores details that do not parse, and those of another
-    status: gRPC may combine its own CANCELLED with what the router sent meanwhile."""
+    status: gRPC may combine its own CANCELLED with what the router sent meanwhile. `arguments` are
+    the caller's names of fields that the request has by other names."""
     details: list[Any] = []
     for key, value in trailing_metadata or ():
         if key == "grpc-status-details-bin":
@@ -203,5 +214,11 @@ def to_error(
     field = violations[0].field if violations else None
     # gRPC's own errors do not name the router.
     text = (message or "") if info.reason else f"router at {address}: {message or code.name}"
+    if field:
+        argument = _argument(field, arguments)
+        # A message about a field begins with it.
+        if text.startswith(f"{field}: "):
+            text = argument + text[len(field) :]
+        field = argument
     error = _error_class(code, info.reason, retry_after)
     return error(text, code, info.reason, request_id, retry_after, field)

@@ -74,6 +74,16 @@ class GenerateOptions(TypedDict, total=False):
 _SAMPLING = frozenset(inference_pb2.SamplingParams.DESCRIPTOR.fields_by_name)
 _STOP = frozenset(inference_pb2.StopConditions.DESCRIPTOR.fields_by_name)
 _OPTIONS = frozenset(GenerateOptions.__annotations__)
+# The fields of GenerateRequest that do not have the name of the argument that sets them, as a router
+# names them in errors. What is within a field follows it, as in "messages[2].role".
+ARGUMENTS: Mapping[str, str] = {
+    **{f"sampling.{name}": name for name in _SAMPLING},
+    **{f"stop.{name}": name for name in _STOP},
+    **{
+        field.name: "prompt"
+        for field in inference_pb2.GenerateRequest.DESCRIPTOR.oneofs_by_name["prompt"].fields
+    },
+}
 
 
 def to_structured_output(option: Mapping[str, Any]) -> inference_pb2.StructuredOutput:
