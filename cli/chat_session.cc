@@ -145,7 +145,7 @@ int ChatSession::Run() {
     if (absl::StripAsciiWhitespace(entry.line.text).empty()) continue;
     const absl::Status status = Handle(entry);
     if (status.ok()) continue;
-    io_.err << "baton chat: " << Describe(status) << std::endl;
+    io_.err << "baton chat: " << Describe(status, ArgumentStyle::kParameter) << std::endl;
     if (!io_.terminal) return ExitCode(status);
   }
   return kExitOk;

@@ -75,8 +75,9 @@ std::string ToJson(const client::Completion& completion) {
   return json.dump(2);
 }
 
-std::string Describe(const absl::Status& status) {
-  std::string line = absl::StrCat(absl::StatusCodeToString(status.code()), ": ", status.message());
+std::string Describe(const absl::Status& status, ArgumentStyle style) {
+  std::string line = absl::StrCat(absl::StatusCodeToString(status.code()), ": ",
+                                  MessageWithArgument(status, style));
   if (const std::string reason = ErrorReason(status); !reason.empty()) {
     absl::StrAppend(&line, " [", reason, "]");
   }

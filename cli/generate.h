@@ -5,6 +5,7 @@
 #include <ostream>
 #include <string>
 
+#include "cli/argument_names.h"
 #include "cli/router_flags.h"
 #include "client/cpp/client.h"
 
@@ -26,8 +27,9 @@ int RunGenerate(const GenerateOptions& options, std::ostream& out, std::ostream&
 // The output of --json.
 std::string ToJson(const client::Completion& completion);
 
-// One line with code, message, reason, retry time and request id.
-std::string Describe(const absl::Status& status);
+// One line with code, message, reason, retry time and request id. The message names what the user
+// wrote for a field of the request, in this style.
+std::string Describe(const absl::Status& status, ArgumentStyle style = ArgumentStyle::kFlag);
 
 }  // namespace baton::cli
 

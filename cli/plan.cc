@@ -179,6 +179,17 @@ std::string PrefillSection(const ServingPlan& plan) {
   return text;
 }
 
+// Empty if there is none.
+std::string FittingSection(const std::vector<engine::FittingSetting>& fitting) {
+  if (fitting.empty()) return "";
+  std::string text = "\none of these settings makes it fit\n";
+  for (const engine::FittingSetting& setting : fitting) {
+    absl::StrAppendFormat(&text, "  %-40s %6d sequences of %d tokens\n", setting.flags,
+                          setting.sequences, setting.context);
+  }
+  return text;
+}
+
 nlohmann::ordered_json ToJson(const DecodeFloor& d) {
   return {{"batch", d.batch},
           {"fits", d.fits},
@@ -207,7 +218,8 @@ nlohmann::ordered_json ToJson(const PrefillFloor& p) {
 
 }  // namespace
 
-std::string PlanTable(const ServingPlan& plan, const std::vector<kv_store::TierSpec>& tiers) {
+std::string PlanTable(const ServingPlan& plan, const std::vector<kv_store::TierSpec>& tiers,
+                      const std::vector<engine::FittingSetting>& fitting) {
   std::string text =
       absl::StrFormat("%s, %.2f G parameters, weights %s\n%s: %.0f GB/s, %.0f TFLOPS (%s)\n",
                       plan.costs.architecture, static_cast<double>(plan.costs.parameters()) / 1e9,
@@ -219,10 +231,11 @@ std::string PlanTable(const ServingPlan& plan, const std::vector<kv_store::TierS
                       plan.memory.experts_on_host > 0
                           ? " that copies experts from the host when tokens have chosen them"
                           : "",
-                      ".\n");
+                      ".\n", FittingSection(fitting));
 }
 
-std::string PlanJson(const ServingPlan& plan, const std::vector<kv_store::TierSpec>& tiers) {
+std::string PlanJson(const ServingPlan& plan, const std::vector<kv_store::TierSpec>& tiers,
+                     const std::vector<engine::FittingSetting>& fitting) {
   const engine::MemoryPlan& memory = plan.memory;
   nlohmann::ordered_json json;
   json["architecture"] = plan.costs.architecture;
@@ -245,6 +258,11 @@ std::string PlanJson(const ServingPlan& plan, const std::vector<kv_store::TierSp
   if (!plan.refusal.ok()) {
     json["refusal"] = {{"reason", ErrorReason(plan.refusal)},
                        {"message", std::string(plan.refusal.message())}};
+  }
+  json["fitting_settings"] = nlohmann::ordered_json::array();
+  for (const engine::FittingSetting& setting : fitting) {
+    json["fitting_settings"].push_back(
+        {{"flags", setting.flags}, {"context", setting.context}, {"sequences", setting.sequences}});
   }
   nlohmann::ordered_json& sizes = json["memory"];
   sizes["available_bytes"] = plan.arena_bytes;
@@ -292,7 +310,10 @@ int RunPlan(const PlanOptions& options, std::ostream& out, std::ostream& err) {
     err << "baton plan: " << Describe(plan.status()) << std::endl;
     return kExitFailure;
   }
-  out << (options.json ? PlanJson(*plan, options.tiers) + "\n" : PlanTable(*plan, options.tiers))
+  const std::vector<engine::FittingSetting> fitting =
+      engine::SettingsThatFit(options.question, *plan);
+  out << (options.json ? PlanJson(*plan, options.tiers, fitting) + "\n"
+                       : PlanTable(*plan, options.tiers, fitting))
       << std::flush;
   if (plan->refusal.ok()) return kExitOk;
   err << "baton plan: " << Describe(plan->refusal) << std::endl;

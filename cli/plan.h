@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/engine/fitting_settings.h"
 #include "common/engine/serving_plan.h"
 #include "common/kv_store/tier_spec.h"
 
@@ -22,11 +23,14 @@ struct PlanOptions {
 // with the reason on `err`.
 int RunPlan(const PlanOptions& options, std::ostream& out, std::ostream& err);
 
-// The default output, a table, and that of --json, one object.
+// The default output, a table, and that of --json, one object. `fitting`: what makes the plan fit
+// if it does not.
 std::string PlanTable(const engine::ServingPlan& plan,
-                      const std::vector<kv_store::TierSpec>& tiers = {});
+                      const std::vector<kv_store::TierSpec>& tiers = {},
+                      const std::vector<engine::FittingSetting>& fitting = {});
 std::string PlanJson(const engine::ServingPlan& plan,
-                     const std::vector<kv_store::TierSpec>& tiers = {});
+                     const std::vector<kv_store::TierSpec>& tiers = {},
+                     const std::vector<engine::FittingSetting>& fitting = {});
 
 }  // namespace baton::cli
 

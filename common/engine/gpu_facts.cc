@@ -1,5 +1,6 @@
 #include "common/engine/gpu_facts.h"
 
+#include "absl/strings/match.h"
 #include "common/backend/cuda/runtime/device_share.h"
 
 namespace baton::engine {
@@ -38,7 +39,7 @@ constexpr Row kRows[] = {
 
 std::optional<GpuFacts> FindGpu(absl::string_view name) {
   for (const Row& row : kRows) {
-    if (name != row.name) continue;
+    if (!absl::EqualsIgnoreCase(name, row.name)) continue;
     return GpuFacts{.name = row.name,
                     .compute_capability = row.compute_capability,
                     .memory_bytes = row.memory_mib << 20,

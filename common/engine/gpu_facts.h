@@ -27,7 +27,7 @@ struct GpuFacts {
   std::string rate_source = "given";
 };
 
-// Returns the GPU of that name, e.g. "t4"; nullopt if it is not in the table.
+// Returns the GPU of that name, e.g. "t4", in any case; nullopt if it is not in the table.
 std::optional<GpuFacts> FindGpu(absl::string_view name);
 std::vector<std::string> GpuNames();
 

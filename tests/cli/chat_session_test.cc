@@ -129,7 +129,7 @@ TEST_F(ChatSessionTest, Errors) {
   EXPECT_EQ(Run({"/set temperature 3", "hi", "/set temperature 1", "ho"}, /*terminal=*/true),
             kExitOk);
   EXPECT_THAT(out_.str(), HasSubstr("good day\n[8 tokens, "));
-  EXPECT_THAT(err_.str(), HasSubstr("sampling.temperature"));
+  EXPECT_THAT(err_.str(), HasSubstr("INVALID_ARGUMENT: temperature: "));
   EXPECT_EQ(prompts_.back(), "<u>ho<a>") << "a message that failed is dropped";
 }
 

@@ -79,7 +79,7 @@ TEST_F(GenerateCommandTest, JsonHasChoicesAndLogprobs) {
 TEST_F(GenerateCommandTest, PrintsTheReasonOfAWrongRequestOnStderr) {
   options_.request.max_tokens = 0;
   EXPECT_EQ(RunGenerate(options_, out_, err_), kExitUsage);
-  EXPECT_THAT(err_.str(), HasSubstr("INVALID_ARGUMENT: stop.max_tokens: 0 given"));
+  EXPECT_THAT(err_.str(), HasSubstr("INVALID_ARGUMENT: --max-tokens: 0 given"));
   EXPECT_THAT(err_.str(), HasSubstr("[OUT_OF_RANGE]"));
 }
 

@@ -14,6 +14,7 @@ namespace baton::cli {
 namespace {
 
 using ::baton::testing::ModelDir;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -71,6 +72,7 @@ TEST_F(PlanCommandTest, JsonForPrograms) {
   EXPECT_EQ(json["fits"], true);
   EXPECT_EQ(json["served"], true);
   EXPECT_TRUE(json["refusal"].is_null());
+  EXPECT_TRUE(json["fitting_settings"].empty());
   EXPECT_EQ(json["weights"]["bits"], 4);
   EXPECT_EQ(json["weights"]["group_size"], 64);
   EXPECT_EQ(json["weights"]["dtype"], "bfloat16");
@@ -164,12 +166,21 @@ TEST_F(PlanCommandTest, WhatDoesNotFitIsRefused) {
   EXPECT_THAT(err_.str(), HasSubstr("[MODEL_TOO_LARGE]"));
   EXPECT_THAT(out_.str(), HasSubstr("0 sequences of 2048 tokens fit"));
   EXPECT_THAT(out_.str(), HasSubstr("does not fit"));
+  // What would fit is at the end, above the refusal.
+  EXPECT_THAT(out_.str(), HasSubstr("\none of these settings makes it fit\n"));
+  EXPECT_THAT(out_.str(), ContainsRegex("\n  --weights int4 [^\n]* [1-9][0-9]* sequences of 2048"));
   options_.json = true;
   EXPECT_EQ(Run(), 1);
   const auto json = nlohmann::json::parse(out_.str());
   EXPECT_EQ(json["fits"], false);
   EXPECT_EQ(json["refusal"]["reason"], "MODEL_TOO_LARGE");
   EXPECT_EQ(json["memory"]["block_count"], 0);
+  ASSERT_FALSE(json["fitting_settings"].empty());
+  for (const auto& setting : json["fitting_settings"]) {
+    EXPECT_THAT(setting["flags"].get<std::string>(), HasSubstr("--weights int4"));
+    EXPECT_EQ(setting["context"], 2048);
+    EXPECT_GT(setting["sequences"], 0);
+  }
   EXPECT_GT(json["memory"]["fixed_bytes"].get<int64_t>(), int64_t{1} << 30);
 }
 

@@ -39,7 +39,9 @@ TEST(BenchWordsTest, ATextHasAWordForEachId) {
     ASSERT_EQ(words.size(), prompt.token_ids.size());
     for (size_t i = 0; i < words.size(); ++i) {
       EXPECT_EQ(words[i], CommonWords()[prompt.token_ids[i]]);
-      if (i < 10) EXPECT_EQ(words[i], first[i]) << "the prefix that all share";
+      if (i < 10) {
+        EXPECT_EQ(words[i], first[i]) << "the prefix that all share";
+      }
     }
     texts.insert(prompt.text);
   }

@@ -428,7 +428,9 @@ TEST_F(ServingPlanTest, WrongQuestions) {
 }
 
 TEST(GpuFactsTest, TheTableIsWhole) {
-  EXPECT_FALSE(FindGpu("T4").has_value());
+  EXPECT_EQ(FindGpu("T4")->name, "t4");
+  EXPECT_EQ(FindGpu("A100-40GB")->name, "a100-40gb");
+  EXPECT_FALSE(FindGpu("t44").has_value());
   EXPECT_FALSE(FindGpu("").has_value());
   for (const std::string& name : GpuNames()) {
     const auto gpu = FindGpu(name);

@@ -1,0 +1,80 @@
+#include "cli/argument_names.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/base/error.h"
+
+namespace baton::cli {
+namespace {
+
+// Of the requests of generate, chat, score, explain and prefix warm. What has the same name in two
+// of them has the same flag.
+constexpr std::pair<absl::string_view, absl::string_view> kFlags[] = {
+    {"model", "--model"},
+    {"sampling.temperature", "--temperature"},
+    {"sampling.top_p", "--top-p"},
+    {"sampling.top_k", "--top-k"},
+    {"sampling.min_p", "--min-p"},
+    {"sampling.seed", "--seed"},
+    {"sampling.repetition_penalty", "--repetition-penalty"},
+    {"sampling.frequency_penalty", "--frequency-penalty"},
+    {"sampling.presence_penalty", "--presence-penalty"},
+    {"sampling.logit_bias", "--logit-bias"},
+    {"stop.max_tokens", "--max-tokens"},
+    {"stop.min_tokens", "--min-tokens"},
+    {"stop.stop", "--stop"},
+    {"stop.ignore_eos", "--ignore-eos"},
+    {"request_id", "--request-id"},
+    {"n", "--n"},
+    {"beam_width", "--beam-width"},
+    {"length_penalty", "--length-penalty"},
+    {"logprobs", "--logprobs"},
+    {"prompt_logprobs", "--prompt-logprobs"},
+    {"priority", "--priority"},
+    {"tenant", "--tenant"},
+    {"cache_salt", "--cache-salt"},
+    {"structured_output", "--json-object, --json-schema, --regex or --choice"},
+    {"structured_output.json_object", "--json-object"},
+    {"structured_output.json_schema", "--json-schema"},
+    {"structured_output.regex", "--regex"},
+    {"structured_output.choices", "--choice"},
+    {"explain_cache", "--cache"},
+    {"max_decisions", "--last"},
+    {"prefix", "--prefix"},
+    {"items", "--items"},
+    {"labels", "--labels"},
+    {"replicas", "--replicas"},
+    {"retention.until_token", "--until-token"},
+    {"retention.priority", "--priority"},
+    {"retention.ttl_ms", "--ttl-ms"},
+};
+
+}  // namespace
+
+std::string ArgumentOf(absl::string_view field, ArgumentStyle style) {
+  if (style == ArgumentStyle::kParameter) {
+    absl::string_view name = field;
+    if (absl::ConsumePrefix(&name, "sampling.") || absl::ConsumePrefix(&name, "stop.")) {
+      return std::string(name);
+    }
+    return std::string(field);
+  }
+  for (const auto& [known, flag] : kFlags) {
+    if (field == known) return std::string(flag);
+  }
+  return std::string(field);
+}
+
+std::string MessageWithArgument(const absl::Status& error, ArgumentStyle style) {
+  const std::string field = ErrorField(error);
+  absl::string_view message = error.message();
+  if (field.empty() || !absl::ConsumePrefix(&message, field) || !absl::StartsWith(message, ": ")) {
+    return std::string(error.message());
+  }
+  return absl::StrCat(ArgumentOf(field, style), message);
+}
+
+}  // namespace baton::cli
