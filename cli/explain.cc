@@ -54,6 +54,11 @@ absl::StatusOr<Explained> Ask(const ExplainOptions& options) {
   return Explained{{response.decisions().begin(), response.decisions().end()}, std::nullopt};
 }
 
+std::string Ms(double seconds) {
+  const double ms = seconds * 1e3;
+  return ms < 1e4 ? absl::StrFormat("%.4g ms", ms) : absl::StrFormat("%.0f ms", ms);
+}
+
 }  // namespace
 
 std::string DecisionTable(const v1::Decision& decision) {
@@ -61,21 +66,22 @@ std::string DecisionTable(const v1::Decision& decision) {
       "%s%d prompt tokens: %s, policy %s%s\n",
       decision.request_id().empty() ? "" : absl::StrCat("request ", decision.request_id(), ", "),
       decision.prompt_tokens(), decision.decision(), decision.policy(),
-      decision.kappa() > 0 ? absl::StrFormat(" (kappa %.3g)", decision.kappa()) : "");
-  absl::StrAppendFormat(&table, "  cached tokens: %d predicted",
+      decision.kappa() > 0 ? absl::StrFormat(" (kappa %.3g s per s of service)", decision.kappa())
+                           : "");
+  absl::StrAppendFormat(&table, "  cached: %d tokens predicted",
                         decision.predicted_cached_tokens());
   if (decision.has_actual_cached_tokens()) {
-    absl::StrAppend(&table, ", ", decision.actual_cached_tokens(), " found");
+    absl::StrAppend(&table, ", ", decision.actual_cached_tokens(), " tokens found");
   }
   if (decision.predicted_ttft_seconds() > 0) {
-    absl::StrAppendFormat(&table, "; time to first token: %.4g s predicted",
-                          decision.predicted_ttft_seconds());
+    absl::StrAppend(&table, "; time to first token: ", Ms(decision.predicted_ttft_seconds()),
+                    " predicted");
   }
   if (decision.has_actual_ttft_seconds()) {
-    absl::StrAppendFormat(&table, ", %.4g s measured", decision.actual_ttft_seconds());
+    absl::StrAppend(&table, ", ", Ms(decision.actual_ttft_seconds()), " measured");
   }
   if (!decision.kv_holder_address().empty()) {
-    absl::StrAppend(&table, "; ", decision.kv_holder_tokens(), " may be fetched from ",
+    absl::StrAppend(&table, "; ", decision.kv_holder_tokens(), " tokens may be fetched from ",
                     decision.kv_holder_address());
   }
   if (!decision.pool().empty()) absl::StrAppend(&table, "; pool ", decision.pool());
@@ -84,8 +90,8 @@ std::string DecisionTable(const v1::Decision& decision) {
                     role == v1::WORKER_ROLE_PREFILL ? "prefill" : "decode",
                     " worker of another pool");
   }
-  absl::StrAppendFormat(&table, "\n    %-8s %-24s %8s %10s %10s %12s\n", "role", "worker", "cached",
-                        "queue s", "service s", "cost");
+  absl::StrAppendFormat(&table, "\n    %-8s %-24s %14s %12s %12s %12s\n", "role", "worker",
+                        "cached", "queue", "service", "cost");
   int shown[3] = {0, 0, 0};
   for (const v1::DecisionCandidate& c : decision.candidates()) {
     const bool prefill = c.role() == v1::WORKER_ROLE_PREFILL;
@@ -93,17 +99,17 @@ std::string DecisionTable(const v1::Decision& decision) {
         c.address() == decision.computes_address() || c.address() == decision.answers_address();
     ++shown[prefill ? 1 : 2];
     absl::StrAppendFormat(
-        &table, "  %s %-8s %-24s %8d %10.4g %10.4g %12.5g%s%s%s%s\n", chosen ? "*" : " ",
-        prefill ? "prefill" : "decode", c.address(), c.cached_tokens(), c.queue_seconds(),
-        c.service_seconds(), c.cost(),
-        c.tier_tokens() > 0 ? absl::StrCat("  ", c.tier_tokens(), " from tiers") : "",
-        c.transfer_seconds() > 0 ? absl::StrFormat("  KV %.3g s", c.transfer_seconds()) : "",
+        &table, "  %s %-8s %-24s %14s %12s %12s %12s%s%s%s%s\n", chosen ? "*" : " ",
+        prefill ? "prefill" : "decode", c.address(), absl::StrCat(c.cached_tokens(), " tokens"),
+        Ms(c.queue_seconds()), Ms(c.service_seconds()), Ms(c.cost()),
+        c.tier_tokens() > 0 ? absl::StrCat("  ", c.tier_tokens(), " tokens from tiers") : "",
+        c.transfer_seconds() > 0 ? absl::StrCat("  KV ", Ms(c.transfer_seconds())) : "",
         c.pool().empty() ? "" : "  pool " + c.pool(),
         c.excluded().empty() ? "" : "  " + c.excluded());
   }
   const int more =
       decision.prefill_candidates() - shown[1] + decision.decode_candidates() - shown[2];
-  if (more > 0) absl::StrAppend(&table, "    and ", more, " more\n");
+  if (more > 0) absl::StrAppend(&table, "    and ", more, " more workers\n");
   if (decision.computes_address() == decision.answers_address()) {
     absl::StrAppend(&table, "  one worker computes the prompt and answers\n");
   }

@@ -35,7 +35,8 @@ int RunExplain(const ExplainOptions& options, std::ostream& out, std::ostream& e
 // What was different, and what it cost.
 std::string CacheMissText(const v1::CacheMiss& miss);
 
-// The choice, then a row for each candidate, with a star for the chosen workers.
+// The choice, then a row for each candidate, with a star for the chosen workers. Numbers have
+// units; a cost is a time, as the policy compares workers.
 std::string DecisionTable(const v1::Decision& decision);
 
 }  // namespace baton::cli

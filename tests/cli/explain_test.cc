@@ -64,11 +64,11 @@ TEST(ExplainCommandTest, TableShowsOnlyWhatIsKnown) {
   c.set_excluded("no room");
   std::string table = DecisionTable(decision);
   EXPECT_THAT(table, HasSubstr("request r1, 100 prompt tokens: prefix, policy priced\n"));
-  EXPECT_THAT(table, HasSubstr("cached tokens: 64 predicted\n"));
-  EXPECT_THAT(table, HasSubstr("0.25"));
+  EXPECT_THAT(table, HasSubstr("cached: 64 tokens predicted\n"));
+  EXPECT_THAT(table, HasSubstr(" 0 tokens       250 ms "));
   EXPECT_THAT(table, HasSubstr("no room"));
   EXPECT_THAT(table, Not(HasSubstr("KV")));
-  EXPECT_THAT(table, HasSubstr("and 8 more"));
+  EXPECT_THAT(table, HasSubstr("and 8 more workers\n"));
   EXPECT_THAT(table, HasSubstr("* decode   d:1"));
   EXPECT_THAT(table, HasSubstr("one worker computes the prompt and answers"));
   EXPECT_THAT(table, Not(HasSubstr("found")));
@@ -79,10 +79,33 @@ TEST(ExplainCommandTest, TableShowsOnlyWhatIsKnown) {
   decision.set_kv_holder_address("p:2");
   decision.set_kv_holder_tokens(96);
   table = DecisionTable(decision);
-  EXPECT_THAT(table, HasSubstr("0.75 s measured; 96 may be fetched from p:2\n"));
-  EXPECT_THAT(table, HasSubstr("priced (kappa 2)"));
-  EXPECT_THAT(table,
-              HasSubstr("64 predicted, 48 found; time to first token: 0.5 s predicted, 0.75 s"));
+  EXPECT_THAT(table, HasSubstr("750 ms measured; 96 tokens may be fetched from p:2\n"));
+  EXPECT_THAT(table, HasSubstr("priced (kappa 2 s per s of service)"));
+  EXPECT_THAT(
+      table,
+      HasSubstr("64 tokens predicted, 48 tokens found; time to first token: 500 ms predicted, "
+                "750 ms measured"));
+}
+
+// Each number of a row that has all of them.
+TEST(ExplainCommandTest, EveryNumberHasItsUnit) {
+  v1::Decision decision;
+  decision.set_prompt_tokens(100);
+  decision.set_decision("load");
+  decision.set_policy("priced");
+  decision.set_prefill_candidates(1);
+  v1::DecisionCandidate& c = *decision.add_candidates();
+  c.set_role(v1::WORKER_ROLE_PREFILL);
+  c.set_address("p");
+  c.set_cached_tokens(16);
+  c.set_queue_seconds(0.012345);
+  c.set_service_seconds(0.00025);
+  c.set_cost(12.3456);
+  c.set_tier_tokens(32);
+  c.set_transfer_seconds(0.5);
+  EXPECT_THAT(DecisionTable(decision),
+              ::testing::ContainsRegex("prefill +p +16 tokens +12.35 ms +0.25 ms +12346 ms  32 "
+                                       "tokens from tiers  KV 500 ms\n"));
 }
 
 }  // namespace
