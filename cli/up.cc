@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -15,6 +16,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "cli/prefill_choice.h"
+#include "cli/screen.h"
+#include "cli/start_progress.h"
 #include "common/base/exit_code.h"
 #include "common/base/rpc/address_file.h"
 #include "common/base/shutdown_signal.h"
@@ -35,10 +38,11 @@ class Up {
       : options_(options),
         json_out_(out),
         out_(options.json ? err : out),
-        in_place_progress_(isatty(options.json ? STDERR_FILENO : STDOUT_FILENO) == 1) {}
+        progress_(out_, TerminalOf(options)) {}
 
   int Run() {
     absl::Status status = Start();
+    progress_.End();
     bool stopped = absl::IsCancelled(status);
     if (status.ok()) {
       PrintEndpoints();
@@ -79,8 +83,20 @@ class Up {
            << (choice.prefill_workers == 0 ? " (decode workers compute the prompts): " : ": ")
            << choice.reason << std::endl;
     }
+    std::vector<std::string> workers;
+    for (int i = 0; i < cluster.prefill_workers; ++i)
+      workers.push_back(absl::StrCat("prefill-", i));
+    for (int i = 0; i < cluster.decode_workers; ++i) workers.push_back(absl::StrCat("decode-", i));
+    progress_.Begin(workers);
     cluster_ = std::make_unique<LocalCluster>(WithOutput(std::move(cluster)));
     return cluster_->Start();
+  }
+
+  // Where lines may be written over. JSON is for programs.
+  static std::optional<ScreenSize> TerminalOf(const UpOptions& options) {
+    const bool terminal = isatty(options.json ? STDERR_FILENO : STDOUT_FILENO) == 1;
+    if (!terminal || options.cluster.log_format == "json") return std::nullopt;
+    return TerminalSize();
   }
 
   ClusterOptions WithOutput(ClusterOptions cluster) {
@@ -134,31 +150,15 @@ class Up {
   void PrintLine(const std::string& name, const std::string& line) {
     if (json_logs() && absl::StartsWith(line, "{")) {
       out_ << line << std::endl;
-      return;
-    }
-    const bool progress = in_place_progress_ && absl::StrContains(line, "loading weights");
-    if (progress) {
-      out_ << "\r\033[K[" << name << "] " << line << std::flush;
     } else {
-      out_ << (progress_shown_ ? "\n" : "") << "[" << name << "] " << line << std::endl;
+      progress_.Line(name, line);
     }
-    progress_shown_ = progress;
   }
 
   void PrintEndpoints() {
-    const std::string& address = cluster_->address(kRouter);
-    const bool tls = options_.cluster.router_tls;
-    out_ << "\nBaton is ready: gRPC at " << address << "\n"
-         << "  try: baton generate \"Hello\" --address " << address
-         << (tls ? " --tls-ca CA.pem" : "") << "\n";
-    if (!cluster_->http_address(kRouter).empty()) {
-      const std::string http =
-          absl::StrCat(tls ? "https://" : "http://", cluster_->http_address(kRouter));
-      out_ << "  OpenAI clients: base_url " << http << "/v1\n"
-           << "  try: curl " << (tls ? "--cacert CA.pem " : "") << http
-           << R"(/v1/completions -d '{"prompt": "Hello", "max_tokens": 16}')"
-           << "\n";
-    }
+    out_ << "\n"
+         << EndpointLines(options_.cluster, cluster_->address(kRouter),
+                          cluster_->http_address(kRouter));
     out_ << "  metrics:\n";
     for (const std::string& name : cluster_->names()) {
       const std::string& metrics = cluster_->metrics_address(name);
@@ -187,13 +187,40 @@ class Up {
   std::ostream& json_out_;
   ShutdownSignal signals_{BrokenPipe::kDefault};
   std::ostream& out_;
-  const bool in_place_progress_;
-  bool progress_shown_ = false;
+  StartProgress progress_;
   std::set<std::string> ended_;
   std::unique_ptr<LocalCluster> cluster_;  // null: not yet started
 };
 
 }  // namespace
+
+std::string EndpointLines(const ClusterOptions& cluster, const std::string& grpc,
+                          const std::string& http) {
+  const auto given = [&cluster](const char* flag) {
+    const auto& flags = cluster.router_flags;
+    return std::find(flags.begin(), flags.end(), flag) != flags.end();
+  };
+  const bool tls = cluster.router_tls, keys = given("--api-keys");
+  const bool certificates = given("--tls-client-ca");
+  std::string text =
+      absl::StrCat("Baton is ready: gRPC at ", grpc, "\n  try: ", keys ? "BATON_API_KEY=KEY " : "",
+                   "baton generate \"Hello\" --address ", grpc, tls ? " --tls-ca CA.pem" : "",
+                   certificates ? " --tls-cert CLIENT.pem --tls-key CLIENT.key" : "", "\n");
+  if (!http.empty()) {
+    const std::string url = absl::StrCat(tls ? "https://" : "http://", http);
+    absl::StrAppend(&text, "  OpenAI clients: base_url ", url, "/v1", keys ? ", api_key KEY" : "",
+                    "\n  try: curl ", tls ? "--cacert CA.pem " : "",
+                    certificates ? "--cert CLIENT.pem --key CLIENT.key " : "",
+                    keys ? "-H 'Authorization: Bearer KEY' " : "", url,
+                    R"(/v1/completions -d '{"prompt": "Hello", "max_tokens": 16}')", "\n");
+  }
+  if (keys) {
+    absl::StrAppend(&text,
+                    "  KEY is an API key; `baton keys new` makes one, and its line for the "
+                    "file of --api-keys\n");
+  }
+  return text;
+}
 
 std::vector<std::string> GpuShareFlags(const ClusterOptions& cluster) {
   const int workers = cluster.prefill_workers + cluster.decode_workers;

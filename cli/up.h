@@ -25,6 +25,12 @@ struct UpOptions {
   absl::Duration stop_grace = absl::Seconds(10);  // for the router, then for the workers
 };
 
+// Where a cluster of these options can be reached, and commands that try it, each a line. KEY,
+// CA.pem and CLIENT.pem and .key are the caller's to fill in, where the router needs them. `http`
+// may be empty: there is none.
+std::string EndpointLines(const ClusterOptions& cluster, const std::string& grpc,
+                          const std::string& http);
+
 // What workers that may share a GPU are told of its memory, if the user says nothing: each has an
 // equal part of what one would have. A CPU does not read it.
 std::vector<std::string> GpuShareFlags(const ClusterOptions& cluster);

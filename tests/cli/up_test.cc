@@ -63,6 +63,30 @@ TEST(GpuShareTest, WorkersShareOneGpu) {
   EXPECT_THAT(GpuShareFlags(cluster), ElementsAre()) << "it has the GPU to itself";
 }
 
+TEST(EndpointLinesTest, CommandsHaveWhatTheRouterNeeds) {
+  ClusterOptions cluster;
+  EXPECT_EQ(EndpointLines(cluster, "h:1", ""),
+            "Baton is ready: gRPC at h:1\n  try: baton generate \"Hello\" --address h:1\n");
+  cluster.router_flags = {"--api-keys", "/keys"};
+  std::string lines = EndpointLines(cluster, "h:1", "h:2");
+  EXPECT_THAT(lines,
+              HasSubstr("  try: BATON_API_KEY=KEY baton generate \"Hello\" --address h:1\n"));
+  EXPECT_THAT(lines, HasSubstr("base_url http://h:2/v1, api_key KEY\n"));
+  EXPECT_THAT(lines, HasSubstr("  try: curl -H 'Authorization: Bearer KEY' http://h:2/v1/"));
+  EXPECT_THAT(lines, HasSubstr("`baton keys new` makes one"));
+  EXPECT_THAT(lines, Not(HasSubstr(".pem")));
+  cluster.router_flags = {"--tls-cert", "c", "--tls-key", "k"};
+  cluster.router_tls = true;
+  lines = EndpointLines(cluster, "h:1", "h:2");
+  EXPECT_THAT(lines, HasSubstr("--address h:1 --tls-ca CA.pem\n"));
+  EXPECT_THAT(lines, HasSubstr("curl --cacert CA.pem https://h:2/v1/"));
+  EXPECT_THAT(lines, Not(HasSubstr("KEY")));
+  cluster.router_flags.insert(cluster.router_flags.end(), {"--tls-client-ca", "ca"});
+  lines = EndpointLines(cluster, "h:1", "h:2");
+  EXPECT_THAT(lines, HasSubstr("--tls-ca CA.pem --tls-cert CLIENT.pem --tls-key CLIENT.key\n"));
+  EXPECT_THAT(lines, HasSubstr("--cacert CA.pem --cert CLIENT.pem --key CLIENT.key https"));
+}
+
 TEST_F(UpTest, AMissingBinaryIsNamed) {
   EXPECT_EQ(RunUp(options_, out_, err_), 1);
   EXPECT_THAT(out_.str(), HasSubstr("/baton-prefill-worker is not there"));

@@ -43,7 +43,6 @@ class UpTlsTest(unittest.TestCase):
         made = json.loads(cls.baton("keys", "new", "--tenant", "team-a", "--json").stdout)
         cls.key = made["key"]
         (cls.files / "keys").write_text(made["line"] + "\n", encoding="utf-8")
-        sys.path.insert(0, str(ARGUMENTS.root / "scripts"))
         from demo_cluster import start_cluster
         cluster, (cls.grpc, _, cls.http) = start_cluster(
             ARGUMENTS.bin / "baton", cls.files, "--api-keys", cls.files / "keys",
@@ -95,8 +94,37 @@ class UpTlsTest(unittest.TestCase):
 
     def test_what_up_prints(self):
         log = (self.files / "up.log").read_text(encoding="utf-8")
+        for worker in ("prefill-0", "prefill-1", "decode-0", "decode-1"):
+            self.assertRegex(log, rf"(?m)^\[{worker}\] .*loading weights \d+ %$")
         self.assertIn(f"base_url https://{self.http}/v1", log)
         self.assertIn(f"--address {self.grpc} --tls-ca CA.pem", log)
+
+
+class UpKeysTest(unittest.TestCase):
+    def test_the_commands_that_up_prints_work(self):
+        with tempfile.TemporaryDirectory(prefix="baton-up-keys-") as folder:
+            files = Path(folder)
+            made = json.loads(UpTlsTest.baton("keys", "new", "--tenant", "team-a", "--json").stdout)
+            (files / "keys").write_text(made["line"] + "\n", encoding="utf-8")
+            from demo_cluster import start_cluster
+            cluster, _ = start_cluster(ARGUMENTS.bin / "baton", files, "--api-keys", files / "keys",
+                                       prefill=0, decode=1)
+            try:
+                log = (files / "up.log").read_text(encoding="utf-8")
+                commands = re.findall(r"^  try: (.*)$", log, re.MULTILINE)
+                self.assertEqual(len(commands), 2, log)
+                for command in commands:
+                    command = command.replace("curl ", "curl --silent --show-error --fail ")
+                    for key, ends_well in ((made["key"], True), ("another", False)):
+                        filled_in = re.sub(r"(?<=KEY=|rer )KEY", key, command)
+                        answered = subprocess.run(
+                            ["bash", "-euc", filled_in],
+                            env={**os.environ, "PATH": f"{ARGUMENTS.bin}:{os.environ['PATH']}"},
+                            capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+                        self.assertEqual(answered.returncode == 0, ends_well, answered.stderr)
+            finally:
+                cluster.terminate()
+                cluster.wait(PATIENCE_S)
 
 
 def main():
@@ -105,6 +133,7 @@ def main():
     parser.add_argument("--bin", type=Path, required=True)
     parser.add_argument("--root", type=Path, required=True)
     ARGUMENTS = parser.parse_args()
+    sys.path.insert(0, str(ARGUMENTS.root / "scripts"))
     unittest.main(argv=sys.argv[:1])
 
 
