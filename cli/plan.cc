@@ -179,9 +179,11 @@ std::string PrefillSection(const ServingPlan& plan) {
   return text;
 }
 
-// Empty if there is none.
-std::string FittingSection(const std::vector<engine::FittingSetting>& fitting) {
-  if (fitting.empty()) return "";
+// Empty if it fits, or is not served.
+std::string FittingSection(const ServingPlan& plan,
+                           const std::vector<engine::FittingSetting>& fitting) {
+  if (!plan.served() || (plan.refusal.ok() && plan.sequences > 0)) return "";
+  if (fitting.empty()) return "\nno smaller weights, KV, steps or context make it fit\n";
   std::string text = "\none of these settings makes it fit\n";
   for (const engine::FittingSetting& setting : fitting) {
     absl::StrAppendFormat(&text, "  %-40s %6d sequences of %d tokens\n", setting.flags,
@@ -231,7 +233,7 @@ std::string PlanTable(const ServingPlan& plan, const std::vector<kv_store::TierS
                       plan.memory.experts_on_host > 0
                           ? " that copies experts from the host when tokens have chosen them"
                           : "",
-                      ".\n", FittingSection(fitting));
+                      ".\n", FittingSection(plan, fitting));
 }
 
 std::string PlanJson(const ServingPlan& plan, const std::vector<kv_store::TierSpec>& tiers,

@@ -15,6 +15,7 @@ namespace {
 
 using ::baton::testing::ModelDir;
 using ::testing::ContainsRegex;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -166,7 +167,10 @@ TEST_F(PlanCommandTest, WhatDoesNotFitIsRefused) {
   EXPECT_THAT(err_.str(), HasSubstr("[MODEL_TOO_LARGE]"));
   EXPECT_THAT(out_.str(), HasSubstr("0 sequences of 2048 tokens fit"));
   EXPECT_THAT(out_.str(), HasSubstr("does not fit"));
-  // What would fit is at the end, above the refusal.
+  EXPECT_THAT(out_.str(), EndsWith("\nno smaller weights, KV, steps or context make it fit\n"));
+  options_.question.gpu.memory_bytes = int64_t{1300} << 20;
+  EXPECT_EQ(Run(), 1);
+  // What makes it fit is at the end, above the refusal.
   EXPECT_THAT(out_.str(), HasSubstr("\none of these settings makes it fit\n"));
   EXPECT_THAT(out_.str(), ContainsRegex("\n  --weights int4 [^\n]* [1-9][0-9]* sequences of 2048"));
   options_.json = true;
