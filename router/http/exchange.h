@@ -22,6 +22,8 @@
 namespace baton::router {
 
 inline constexpr char kHttpRequestId[] = "x-request-id";
+// Names the fields of a request that have no effect.
+inline constexpr char kIgnoredHeader[] = "x-baton-ignored";
 
 // The sink of its GenerateCall and the handler of its connection. Both hold it until the call has
 // ended and the answer has left.

@@ -1,6 +1,7 @@
 #include "router/http/openai_service.h"
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -19,6 +20,9 @@
 #include "common/tokenizer/tokenizer.h"
 #include "common/tracing/tracer.h"
 #include "router/fleet/roster.h"
+#include "router/http/anthropic_error.h"
+#include "router/http/anthropic_request.h"
+#include "router/http/anthropic_response.h"
 #include "router/http/exchange.h"
 #include "router/http/http_trace.h"
 #include "router/http/json_readers.h"
@@ -40,6 +44,8 @@ namespace {
 
 constexpr absl::string_view kCompletions = "/v1/completions";
 constexpr absl::string_view kChat = "/v1/chat/completions";
+constexpr absl::string_view kAnthropicMessages = "/v1/messages";
+constexpr absl::string_view kCountTokens = "/v1/messages/count_tokens";
 constexpr absl::string_view kModels = "/v1/models";
 constexpr absl::string_view kStatus = "/v1/baton/status";
 constexpr absl::string_view kModelPrefix = "/v1/models/";
@@ -66,6 +72,42 @@ std::unique_ptr<AnswerFormat> FormatOpenAi(OpenAiResponse::Options options,
   return std::make_unique<OpenAiResponse>(std::move(options), tokenizer);
 }
 
+std::unique_ptr<AnswerFormat> FormatAnthropic(OpenAiResponse::Options options,
+                                              const tokenizer::Tokenizer&) {
+  return std::make_unique<AnthropicResponse>(AnthropicResponse::Options{
+      std::move(options.request_id), std::move(options.model), options.parts});
+}
+
+// Clients of Anthropic's API send the key alone, in a header of its own.
+std::string AuthorizationOf(const HttpRequest& request) {
+  const absl::string_view given = request.Header("authorization");
+  const absl::string_view key = request.Header("x-api-key");
+  return given.empty() && !key.empty() ? absl::StrCat("Bearer ", key) : std::string(given);
+}
+
+bool IsAnthropic(absl::string_view route) {
+  return route == kAnthropicMessages || route == kCountTokens;
+}
+
+// The headers of every answer at `route`.
+HttpHeaders IdHeaders(absl::string_view route, const std::string& request_id) {
+  HttpHeaders headers = {{kHttpRequestId, request_id}};
+  if (IsAnthropic(route)) headers.emplace_back(kAnthropicRequestId, request_id);
+  return headers;
+}
+
+// Errors of what no exchange answers, in the shape of the API that `route` belongs to.
+HttpResponse ErrorAt(absl::string_view route, const absl::Status& error,
+                     const std::string& request_id) {
+  return IsAnthropic(route) ? AnthropicErrorResponse(error, request_id)
+                            : ErrorResponse(error, "prompt");
+}
+HttpResponse PlainErrorAt(absl::string_view route, int status, absl::string_view message,
+                          absl::string_view code, const std::string& request_id) {
+  return IsAnthropic(route) ? AnthropicPlainError(status, message, request_id)
+                            : PlainError(status, message, code);
+}
+
 }  // namespace
 
 // An API that generates, at one path.
@@ -80,6 +122,7 @@ struct GenerationApi {
 static constexpr GenerationApi kApis[] = {
     {kCompletions, false, ParseCompletion, FormatOpenAi},
     {kChat, true, ParseChat, FormatOpenAi},
+    {kAnthropicMessages, true, ParseAnthropic, FormatAnthropic},
 };
 
 // Null if what `route` names generates nothing.
@@ -99,7 +142,8 @@ OpenAiService::OpenAiService(RouterParts& parts)
 
 absl::string_view OpenAiService::Route(absl::string_view path) {
   static constexpr absl::string_view kRoutes[] = {
-      kCompletions, kChat, kModels, kStatus, "/", "/livez", "/readyz", "/startupz", "/health"};
+      kCompletions, kChat,    kAnthropicMessages, kCountTokens, kModels,  kStatus,
+      "/",          "/livez", "/readyz",          "/startupz",  "/health"};
   if (absl::StartsWith(path, kModelPrefix)) return kModels;
   const auto* found = absl::c_find(kRoutes, path);
   return found == std::end(kRoutes) ? "other" : *found;
@@ -112,11 +156,14 @@ static bool NeedsNoKey(absl::string_view route) {
 }
 
 HttpResponse OpenAiService::Unread(int status, absl::string_view why, const HttpRequest& head) {
+  const absl::string_view route = Route(head.path);
+  const std::string request_id = RequestIdOf(head);
   HttpResponse response =
       status == 429
-          ? ErrorResponse(TooManyRequestBytes(parts_), "")
-          : PlainError(status, why, status == 408 ? "request_timeout" : "malformed_http_request");
-  response.headers.emplace_back(kHttpRequestId, RequestIdOf(head));
+          ? ErrorAt(route, TooManyRequestBytes(parts_), request_id)
+          : PlainErrorAt(route, status, why,
+                         status == 408 ? "request_timeout" : "malformed_http_request", request_id);
+  absl::c_move(IdHeaders(route, request_id), std::back_inserter(response.headers));
   return response;
 }
 
@@ -126,40 +173,46 @@ std::shared_ptr<HttpCall> OpenAiService::Handle(HttpRequest request,
   const absl::string_view route = Route(path);
   const bool post = request.method == "POST";
   HttpResponse response;
+  const std::string request_id = RequestIdOf(request);
   const absl::StatusOr<Caller> caller = parts_.access.Authenticate(
-      request.Header("authorization"), request.Header(security::kWorkerSecretHeader));
+      AuthorizationOf(request), request.Header(security::kWorkerSecretHeader));
   absl::Status allowed = NeedsNoKey(route) ? absl::OkStatus() : caller.status();
   // As AdminService::ListWorkers.
   if (allowed.ok() && route == kStatus) allowed = CheckAdmin(*caller);
   if (!allowed.ok()) {
-    response = ErrorResponse(allowed, "prompt");
+    response = ErrorAt(route, allowed, request_id);
+  } else if (route == kCountTokens && post) {
+    CountTokens(std::move(request), *caller, request_id, std::move(responder));
+    return nullptr;
   } else if (const GenerationApi* api = FindApi(route); api != nullptr && post) {
     return Generate(*api, std::move(request), *caller, std::move(responder));
   } else {
-    response = Answer(request, route);
+    response = Answer(request, route, request_id);
   }
-  response.headers.emplace_back(kHttpRequestId, RequestIdOf(request));
+  absl::c_move(IdHeaders(route, request_id), std::back_inserter(response.headers));
   if (request.method == "HEAD") response.body.clear();
   responder->Respond(std::move(response));
   return nullptr;
 }
 
-HttpResponse OpenAiService::Answer(const HttpRequest& request, absl::string_view route) {
+HttpResponse OpenAiService::Answer(const HttpRequest& request, absl::string_view route,
+                                   const std::string& request_id) {
   const absl::string_view path = request.path;
-  const bool generates = FindApi(route) != nullptr;
+  const bool takes_post = FindApi(route) != nullptr || route == kCountTokens;
   const bool get = request.method == "GET" || request.method == "HEAD";
   HttpResponse response;
-  if (path == "/v1/responses" || path == "/v1/messages") {
+  if (path == "/v1/responses") {
     response = PlainError(404,
                           absl::StrCat(path,
-                                       " is not served; /v1/chat/completions and "
-                                       "/v1/completions are"),
+                                       " is not served; /v1/chat/completions, /v1/completions "
+                                       "and /v1/messages are"),
                           "unknown_url");
   } else if (route == "other") {
     response = PlainError(404, absl::StrCat("no ", request.method, " ", path), "unknown_url");
-  } else if (generates || !get) {
-    const char* allowed = generates ? "POST" : "GET, HEAD";
-    response = PlainError(405, absl::StrCat(path, " takes ", allowed), "method_not_allowed");
+  } else if (takes_post || !get) {
+    const char* allowed = takes_post ? "POST" : "GET, HEAD";
+    response = PlainErrorAt(route, 405, absl::StrCat(path, " takes ", allowed),
+                            "method_not_allowed", request_id);
     response.headers.emplace_back("Allow", allowed);
   } else if (route == kModels) {
     absl::string_view model = path;
@@ -222,9 +275,9 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const GenerationApi& api, Http
     // OpenAI's `user` is an end user of the key's owner.
     if (caller.tenant) request->generate.clear_tenant();
   }
-  HttpHeaders headers = {{kHttpRequestId, caller.request_id}};
+  HttpHeaders headers = IdHeaders(api.path, caller.request_id);
   if (request.ok() && !request->ignored.empty()) {
-    headers.emplace_back("x-baton-ignored", absl::StrJoin(request->ignored, ", "));
+    headers.emplace_back(kIgnoredHeader, absl::StrJoin(request->ignored, ", "));
   }
   const bool stream = request.ok() && request->stream;
   const std::shared_ptr<Exchange> exchange =
@@ -301,8 +354,8 @@ void OpenAiService::StartChat(std::shared_ptr<Exchange> exchange, OpenAiRequest 
     if (const absl::Status checked = CheckTruncation(generate); !checked.ok()) {
       dropped = checked;
     } else {
-      dropped = RenderChat(parts_, ClassOf(parts_, tenant), tenant,
-                           std::move(shared->conversation), &generate);
+      dropped = RenderChat(parts_, ClassOf(parts_, tenant), tenant, std::move(shared->conversation),
+                           &generate);
     }
     shared->conversation = chat::Conversation();
     held->Shrink(shared->json_bytes);

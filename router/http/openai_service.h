@@ -1,5 +1,6 @@
-// The OpenAI endpoints of a router: /v1/completions, /v1/chat/completions, /v1/models; the probes
-// /livez, /readyz, /startupz and /health; and web_ui.h's page and /v1/baton/status.
+// The HTTP endpoints of a router: OpenAI's /v1/completions, /v1/chat/completions and /v1/models;
+// Anthropic's /v1/messages and /v1/messages/count_tokens; the probes /livez, /readyz, /startupz and
+// /health; and web_ui.h's page and /v1/baton/status.
 #ifndef BATON_ROUTER_HTTP_OPENAI_SERVICE_H_
 #define BATON_ROUTER_HTTP_OPENAI_SERVICE_H_
 
@@ -45,8 +46,12 @@ class OpenAiService {
  private:
   std::shared_ptr<HttpCall> Generate(const GenerationApi& api, HttpRequest request, Caller caller,
                                      std::shared_ptr<HttpResponder> responder);
+  // Answers, on a tokenizer thread, with the length of a conversation's prompt.
+  void CountTokens(HttpRequest http, const Caller& caller, const std::string& request_id,
+                   std::shared_ptr<HttpResponder> responder);
   // The answer to a request that generates nothing. `route` is Route() of its path.
-  HttpResponse Answer(const HttpRequest& request, absl::string_view route);
+  HttpResponse Answer(const HttpRequest& request, absl::string_view route,
+                      const std::string& request_id);
   // With --strict-fields, UNSUPPORTED_FIELD for the first field without effect; else each such
   // field is logged once.
   absl::Status CheckIgnored(const std::vector<std::string>& names);

@@ -124,17 +124,22 @@ absl::Status CheckRoles(const chat::ModelChat& chat, const json::Value& messages
   return absl::OkStatus();
 }
 
+// Checks the roles, and sets which texts may spell special tokens.
+absl::Status Settle(const RouterParts& parts, const v1::GenerateRequest& request,
+                    chat::Conversation* conversation) {
+  conversation->split_special_tokens = request.has_split_special_tokens()
+                                           ? request.split_special_tokens()
+                                           : parts.options.split_special_tokens;
+  return parts.chat.has_template() ? CheckRoles(parts.chat, conversation->messages)
+                                   : absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<int> RenderChat(const RouterParts& parts, const RequestClass& request_class,
                                const std::string& tenant, chat::Conversation conversation,
                                v1::GenerateRequest* request) {
-  conversation.split_special_tokens = request->has_split_special_tokens()
-                                          ? request->split_special_tokens()
-                                          : parts.options.split_special_tokens;
-  if (parts.chat.has_template()) {
-    BATON_RETURN_IF_ERROR(CheckRoles(parts.chat, conversation.messages));
-  }
+  BATON_RETURN_IF_ERROR(Settle(parts, *request, &conversation));
   std::vector<int32_t> tokens;
   BATON_ASSIGN_OR_RETURN(tokens, TokensOf(parts, &tenant, conversation, *request));
   int dropped = 0;
@@ -150,6 +155,15 @@ absl::StatusOr<int> RenderChat(const RouterParts& parts, const RequestClass& req
   request->mutable_token_ids()->mutable_ids()->Assign(tokens.begin(), tokens.end());
   request->clear_truncation();
   return dropped;
+}
+
+absl::StatusOr<int64_t> CountChatTokens(const RouterParts& parts, const std::string& tenant,
+                                        chat::Conversation conversation,
+                                        const v1::GenerateRequest& request) {
+  BATON_RETURN_IF_ERROR(Settle(parts, request, &conversation));
+  BATON_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
+                         TokensOf(parts, &tenant, conversation, request));
+  return static_cast<int64_t>(tokens.size());
 }
 
 absl::StatusOr<int> RenderMessages(const RouterParts& parts, const RequestClass& request_class,

@@ -2,6 +2,8 @@
 #ifndef BATON_ROUTER_REQUEST_CHAT_PROMPT_H_
 #define BATON_ROUTER_REQUEST_CHAT_PROMPT_H_
 
+#include <cstdint>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "baton/v1/inference.pb.h"
@@ -26,8 +28,14 @@ absl::StatusOr<int> RenderChat(const RouterParts& parts, const RequestClass& req
                                const std::string& tenant, chat::Conversation conversation,
                                v1::GenerateRequest* request);
 
-// Does the same for the messages of `request`, and replaces them. Changes nothing if the prompt is
-// not given as messages.
+// The number of tokens of the conversation's prompt, also of one that does not fit in the context.
+// Of `request`, only the fields about special tokens count. Otherwise as RenderChat.
+absl::StatusOr<int64_t> CountChatTokens(const RouterParts& parts, const std::string& tenant,
+                                        chat::Conversation conversation,
+                                        const v1::GenerateRequest& request);
+
+// Does what RenderChat does for the messages of `request`, and replaces them. Changes nothing if
+// the prompt is not given as messages.
 absl::StatusOr<int> RenderMessages(const RouterParts& parts, const RequestClass& request_class,
                                    v1::GenerateRequest* request);
 

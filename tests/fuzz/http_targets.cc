@@ -1,6 +1,7 @@
 // What arrives at the HTTP port.
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "router/http/anthropic_request.h"
 #include "router/http/http_server.h"
 #include "router/http/openai_request.h"
 #include "router/request/request_check.h"
@@ -22,6 +23,10 @@ void CheckBody(const absl::StatusOr<router::OpenAiRequest>& request) {
 
 void FuzzCompletion(absl::string_view data) { CheckBody(router::ParseCompletion(data)); }
 void FuzzChat(absl::string_view data) { CheckBody(router::ParseChat(data)); }
+void FuzzAnthropic(absl::string_view data) {
+  CheckBody(router::ParseAnthropic(data));
+  CheckBody(router::ParseAnthropicCount(data));
+}
 
 // A connection's bytes, up to its end. The server must answer or hang up: a client that waits for
 // the end of the connection gets it.
@@ -70,6 +75,18 @@ std::vector<FuzzTarget> HttpTargets() {
         R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": null,
             "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f",
             "arguments": "{}"}}]}, {"role": "tool", "tool_call_id": "1", "content": "4"}]})"}},
+      {"anthropic_body",
+       FuzzAnthropic,
+       {R"({"max_tokens": 5, "system": [{"type": "text", "text": "s"}], "messages": [
+            {"role": "user", "content": "q"}, {"role": "assistant", "content": [
+            {"type": "thinking", "thinking": "t", "signature": "s"},
+            {"type": "tool_use", "id": "1", "name": "f", "input": {"a": 1}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1",
+            "is_error": true, "content": "4", "cache_control": {"type": "ephemeral"}}]}]})",
+        R"({"max_tokens": 5, "messages": [{"role": "user", "content": "q"}], "stop_sequences": ["a"],
+            "tools": [{"name": "f", "input_schema": {"type": "object"}}], "metadata":
+            {"user_id": "u"}, "tool_choice": {"type": "tool", "name": "f"},
+            "thinking": {"type": "enabled", "budget_tokens": 1024}})"}},
       {"http",
        FuzzConnection,
        {absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}",

@@ -269,7 +269,6 @@ TEST_F(OpenAiServiceTest, ErrorsHaveOpenAisShape) {
        R"({"messages": [{"role": "user", "content": "x"}], "tools": [{"function": {"name": "f"}}]})",
        400, "unsupported_field", "tools"},
       {"/v1/responses", "{}", 404, "unknown_url", ""},
-      {"/v1/messages", "{}", 404, "unknown_url", ""},
       {"/nowhere", "{}", 404, "unknown_url", ""},
   };
   HttpClient client(address());
@@ -283,7 +282,7 @@ TEST_F(OpenAiServiceTest, ErrorsHaveOpenAisShape) {
     EXPECT_EQ(error["param"], c.param.empty() ? Json() : Json(c.param)) << c.body;
     EXPECT_FALSE(error["message"].get<std::string>().empty());
   }
-  client.Post("/v1/messages", "{}");
+  client.Post("/v1/responses", "{}");
   EXPECT_THAT(client.Read().body, HasSubstr("/v1/chat/completions"));
   client.Get(kCompletions);
   HttpReply reply = client.Read();
