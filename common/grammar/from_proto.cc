@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
+#include "common/grammar/tool_call_grammar.h"
 
 namespace baton::grammar {
 
@@ -14,6 +15,8 @@ GrammarSpec FromProto(const v1::StructuredOutput& structured_output) {
       return {Kind::kJsonSchema, {structured_output.json_schema()}};
     case v1::StructuredOutput::kRegex:
       return {Kind::kRegex, {structured_output.regex()}};
+    case v1::StructuredOutput::kToolCalls:
+      return {Kind::kToolCalls, ToolCallTexts(structured_output.tool_calls())};
     default: {
       const auto& texts = structured_output.choices().texts();
       return {Kind::kChoices, {texts.begin(), texts.end()}};

@@ -1,5 +1,5 @@
-// What a client may ask an answer to be: JSON of a schema, a text of a regular expression, or one
-// of several texts.
+// What a client may ask an answer to be: JSON of a schema, a text of a regular expression, one of
+// several texts, or calls of tools.
 #ifndef BATON_COMMON_GRAMMAR_GRAMMAR_H_
 #define BATON_COMMON_GRAMMAR_GRAMMAR_H_
 
@@ -11,9 +11,10 @@
 namespace baton::grammar {
 
 struct GrammarSpec {
-  enum class Kind : uint8_t { kJsonObject, kJsonSchema, kRegex, kChoices };
+  enum class Kind : uint8_t { kJsonObject, kJsonSchema, kRegex, kChoices, kToolCalls };
   Kind kind = Kind::kJsonObject;
-  // The schema, the regular expression, or the choices; empty for kJsonObject.
+  // The schema, the regular expression, the choices, or what ToolCallTexts makes of tools; empty
+  // for kJsonObject.
   std::vector<std::string> texts = {};
 
   friend auto operator<=>(const GrammarSpec&, const GrammarSpec&) = default;
@@ -27,6 +28,12 @@ inline constexpr size_t kMaxEnumValues = 1024;    // of one enum
 inline constexpr size_t kMaxRegexBytes = size_t{4} << 10;
 inline constexpr size_t kMaxChoiceCount = 256;
 inline constexpr size_t kMaxChoiceBytes = size_t{1} << 10;
+inline constexpr size_t kMaxTools = 128;
+inline constexpr size_t kMaxToolNameBytes = size_t{2} << 10;
+inline constexpr size_t kMaxParametersBytes = size_t{256} << 10;  // of all tools
+inline constexpr size_t kMaxCallTextBytes = 256;                  // of each text of the format
+inline constexpr size_t kMaxExcludedTexts = 16;
+inline constexpr size_t kMaxSpecTexts = 512;  // of any kind; more than any has
 
 }  // namespace baton::grammar
 

@@ -5,7 +5,8 @@
 // Protocol (frames.h). Control socket, one reply for each request:
 //   kHello    model_dir, token count, end token ids, milliseconds of the processor for a
 //             compilation and for a mask             ->  status
-//   kCompile  kind, texts                            ->  status, serialized grammar
+//   kCompile  kind, texts                            ->  status, serialized grammar: the special
+//                                                        tokens that it names, and XGrammar's
 //   kLoad     grammar id, serialized grammar         ->  status
 //   kUnload   grammar id                             ->  status
 // Mask socket: closed sessions, then items of {session, grammar id, tokens known, further tokens};

@@ -16,6 +16,7 @@
 #include "common/base/utf8.h"
 #include "common/grammar/normal_regex.h"
 #include "common/grammar/schema_keywords.h"
+#include "common/grammar/tool_call_grammar.h"
 #include "common/json/json.h"
 
 namespace baton::grammar {
@@ -64,11 +65,11 @@ bool Overlap(const std::set<std::string>& a, const std::set<std::string>& b) {
 
 class SchemaWalk {
  public:
-  explicit SchemaWalk(const Value& root) : root_(root) {}
+  SchemaWalk(const Value& root, absl::string_view field) : root_(root), field_(field) {}
 
   absl::Status Schema(const Value& schema, const std::string& place, size_t depth) {
     if (depth > kMaxSchemaDepth) {
-      return InvalidField("SCHEMA_TOO_COMPLEX", kField,
+      return InvalidField("SCHEMA_TOO_COMPLEX", field_,
                           absl::StrCat("it nests deeper than ", kMaxSchemaDepth));
     }
     if (schema.kind == Value::Kind::kScalar && schema.scalar.kind == Scalar::Kind::kBool) {
@@ -90,11 +91,11 @@ class SchemaWalk {
   const std::map<const Value*, std::string>& patterns() const { return patterns_; }
 
  private:
-  static absl::Status Invalid(absl::string_view place, absl::string_view what) {
-    return InvalidField("SCHEMA_INVALID", kField, absl::StrCat(place, ": ", what));
+  absl::Status Invalid(absl::string_view place, absl::string_view what) const {
+    return InvalidField("SCHEMA_INVALID", field_, absl::StrCat(place, ": ", what));
   }
-  static absl::Status Unsupported(absl::string_view place, absl::string_view what) {
-    return InvalidField("SCHEMA_UNSUPPORTED", kField,
+  absl::Status Unsupported(absl::string_view place, absl::string_view what) const {
+    return InvalidField("SCHEMA_UNSUPPORTED", field_,
                         absl::StrCat(place, ": not supported: ", what));
   }
 
@@ -134,7 +135,7 @@ class SchemaWalk {
     }
     if (name == "enum") {
       if (form.items.size() > kMaxEnumValues) {
-        return InvalidField("SCHEMA_TOO_COMPLEX", kField,
+        return InvalidField("SCHEMA_TOO_COMPLEX", field_,
                             absl::StrCat(at, ": ", form.items.size(), " values given, at most ",
                                          kMaxEnumValues, " expected"));
       }
@@ -321,7 +322,7 @@ class SchemaWalk {
       const std::string* const text = Text(*pattern);
       if (text == nullptr) return Invalid(at, "a string expected");
       BATON_ASSIGN_OR_RETURN(patterns_[&schema],
-                             NormalRegex(*text, RegexUse::kJsonString, kField, at));
+                             NormalRegex(*text, RegexUse::kJsonString, field_, at));
     }
     if (format != nullptr) {
       const std::string* const text = Text(*format);
@@ -367,7 +368,7 @@ class SchemaWalk {
       return Invalid(absl::StrCat(place, "/", key), "a whole number of 0 or more expected");
     }
     if (value->scalar.integer <= kMaxLength) return value->scalar.integer;
-    return InvalidField("SCHEMA_TOO_COMPLEX", kField,
+    return InvalidField("SCHEMA_TOO_COMPLEX", field_,
                         absl::StrCat(place, "/", key, ": ", value->scalar.integer,
                                      " given, at most ", kMaxLength, " expected"));
   }
@@ -391,6 +392,7 @@ class SchemaWalk {
   }
 
   const Value& root_;
+  const absl::string_view field_;
   std::map<const Value*, std::string> patterns_;
 };
 
@@ -411,15 +413,15 @@ void PutPatterns(const std::map<const Value*, std::string>& patterns, Value& sch
   schema = std::move(with_pattern);
 }
 
-absl::StatusOr<Value> CheckedSchema(const std::string& text) {
+absl::StatusOr<Value> CheckedSchema(const std::string& text, absl::string_view field) {
   if (text.size() > kMaxSchemaBytes) {
-    return InvalidField("SCHEMA_TOO_COMPLEX", kField,
+    return InvalidField("SCHEMA_TOO_COMPLEX", field,
                         absl::StrCat("a schema of ", text.size(), " bytes given, at most ",
                                      kMaxSchemaBytes, " expected"));
   }
   absl::StatusOr<Value> schema = json::Parse(text, "schema", kMaxSchemaValues);
-  if (!schema.ok()) return InvalidField("SCHEMA_INVALID", kField, schema.status().message());
-  SchemaWalk walk(*schema);
+  if (!schema.ok()) return InvalidField("SCHEMA_INVALID", field, schema.status().message());
+  SchemaWalk walk(*schema, field);
   BATON_RETURN_IF_ERROR(walk.Schema(*schema, "#", 1));
   PutPatterns(walk.patterns(), *schema);
   return schema;
@@ -454,7 +456,7 @@ absl::Status CheckSpec(const GrammarSpec& spec) {
     case GrammarSpec::Kind::kJsonObject:
       return absl::OkStatus();
     case GrammarSpec::Kind::kJsonSchema:
-      return one ? CheckedSchema(spec.texts[0]).status()
+      return one ? CheckedSchema(spec.texts[0], kField).status()
                  : InvalidField("SCHEMA_INVALID", kField, "one schema expected");
     case GrammarSpec::Kind::kRegex:
       return one ? NormalRegex(spec.texts[0], RegexUse::kAnswer, "structured_output.regex").status()
@@ -462,12 +464,14 @@ absl::Status CheckSpec(const GrammarSpec& spec) {
                                 "one regular expression expected");
     case GrammarSpec::Kind::kChoices:
       return CheckChoices(spec.texts);
+    case GrammarSpec::Kind::kToolCalls:
+      return CheckToolCalls(spec.texts);
   }
   return InvalidField("SCHEMA_INVALID", "structured_output", "no such kind");
 }
 
-absl::StatusOr<std::string> NormalSchema(const std::string& schema) {
-  BATON_ASSIGN_OR_RETURN(const Value checked, CheckedSchema(schema));
+absl::StatusOr<std::string> NormalSchema(const std::string& schema, absl::string_view field) {
+  BATON_ASSIGN_OR_RETURN(const Value checked, CheckedSchema(schema, field));
   return json::ToText(checked);
 }
 

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/grammar/grammar.h"
 
 namespace baton::grammar {
@@ -16,9 +17,10 @@ namespace baton::grammar {
 // the place and the keyword, SCHEMA_TOO_COMPLEX for what is above a bound of grammar.h.
 absl::Status CheckSpec(const GrammarSpec& spec);
 
-// The same schema in the form that XGrammar gets, with CheckSpec's errors. Patterns are in the
-// normal form of normal_regex.h, and lengths of strings are patterns.
-absl::StatusOr<std::string> NormalSchema(const std::string& schema);
+// The same schema in the form that XGrammar gets, with CheckSpec's errors, which name `field`.
+// Patterns are in the normal form of normal_regex.h, and lengths of strings are patterns.
+absl::StatusOr<std::string> NormalSchema(const std::string& schema,
+                                         absl::string_view field = "structured_output.json_schema");
 
 }  // namespace baton::grammar
 

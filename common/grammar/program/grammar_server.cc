@@ -71,7 +71,23 @@ std::string ChoicesGrammar(const std::vector<std::string>& choices) {
   return grammar + "\n";
 }
 
-absl::StatusOr<xgrammar::Grammar> ToGrammar(const GrammarSpec& spec) {
+absl::StatusOr<xgrammar::Grammar> ToolCallsGrammar(const GrammarSpec& spec,
+                                                   absl::Span<const SpecialToken> special_tokens,
+                                                   std::vector<int32_t>* used) {
+  BATON_ASSIGN_OR_RETURN(ToolCallGrammar grammar,
+                         MakeToolCallGrammar(spec.texts, special_tokens, kMaxWhitespace));
+  *used = std::move(grammar.special_tokens);
+  auto made = xgrammar::Grammar::FromStructuralTag(grammar.structural_tag);
+  if (auto* const made_grammar = std::get_if<xgrammar::Grammar>(&made)) return *made_grammar;
+  return Refused("SCHEMA_INVALID",
+                 std::visit([](const auto& error) { return WithoutPlace(error.what()); },
+                            std::get<xgrammar::StructuralTagError>(made)));
+}
+
+// `used`: the special tokens that the grammar names.
+absl::StatusOr<xgrammar::Grammar> ToGrammar(const GrammarSpec& spec,
+                                            absl::Span<const SpecialToken> special_tokens,
+                                            std::vector<int32_t>* used) {
   const auto json = [](const std::string& schema, bool strict) {
     return xgrammar::Grammar::FromJSONSchema(schema, /*any_whitespace=*/true, std::nullopt,
                                              std::nullopt, strict, kMaxWhitespace);
@@ -91,6 +107,8 @@ absl::StatusOr<xgrammar::Grammar> ToGrammar(const GrammarSpec& spec) {
     }
     case GrammarSpec::Kind::kChoices:
       return xgrammar::Grammar::FromEBNF(ChoicesGrammar(spec.texts));
+    case GrammarSpec::Kind::kToolCalls:
+      return ToolCallsGrammar(spec, special_tokens, used);
   }
   return Refused("MALFORMED_REQUEST", "no such kind of grammar");
 }
@@ -109,7 +127,16 @@ absl::StatusOr<std::string> GrammarServer::Hello(FrameReader& request) {
   if (!tokenizer.ok()) return Refused("BAD_TOKENIZER", tokenizer.status().message());
   BATON_ASSIGN_OR_RETURN(std::vector<std::string> bytes, (*tokenizer)->TokenBytes());
   bytes.resize(token_count);  // what no text is for, XGrammar never allows
-  vocabulary_ = xgrammar::TokenizerInfo(bytes, xgrammar::VocabType::RAW,
+  std::vector<std::string> texts = bytes;
+  for (size_t i = 0; i < token_count; ++i) {
+    const auto id = static_cast<int32_t>(i);
+    const bool ends =
+        std::find(end_token_ids.begin(), end_token_ids.end(), id) != end_token_ids.end();
+    if (!(*tokenizer)->IsSpecial(id) || ends) continue;
+    special_tokens_.push_back({(*tokenizer)->IdToToken(id).value_or(""), id});
+    texts[i] = PrivateText(id);
+  }
+  vocabulary_ = xgrammar::TokenizerInfo(texts, xgrammar::VocabType::RAW,
                                         static_cast<int>(token_count), end_token_ids);
   utf8_masks_.emplace(std::move(bytes));
   return "";
@@ -117,14 +144,18 @@ absl::StatusOr<std::string> GrammarServer::Hello(FrameReader& request) {
 
 absl::StatusOr<std::string> GrammarServer::Compile(FrameReader& request, CpuLimit& limit) {
   GrammarSpec spec = {.kind = static_cast<GrammarSpec::Kind>(request.Number())};
-  spec.texts.resize(std::min<uint64_t>(request.Number(), kMaxChoiceCount));
+  spec.texts.resize(std::min<uint64_t>(request.Number(), kMaxSpecTexts));
   for (std::string& text : spec.texts) text = std::string(request.Text());
   if (!request.ok()) return Refused("MALFORMED_REQUEST", "compile");
   const CpuLimit::Scope scope(limit, compile_ms_);
-  BATON_ASSIGN_OR_RETURN(const xgrammar::Grammar grammar, ToGrammar(spec));
+  std::vector<int32_t> special_tokens;
+  BATON_ASSIGN_OR_RETURN(const xgrammar::Grammar grammar,
+                         ToGrammar(spec, special_tokens_, &special_tokens));
   // No cache: the worker keeps what is compiled. One thread: the other cores are the worker's.
   xgrammar::GrammarCompiler compiler(*vocabulary_, /*max_threads=*/1, /*cache_enabled=*/false);
-  std::string serialized = compiler.CompileGrammar(grammar).SerializeJSON();
+  FrameWriter serialized_grammar;
+  serialized_grammar.Ids(special_tokens).Text(compiler.CompileGrammar(grammar).SerializeJSON());
+  std::string serialized = serialized_grammar.bytes();
   if (serialized.size() + 1024 > kMaxFrameBytes) {
     return Refused("SCHEMA_TOO_COMPLEX",
                    absl::StrCat("compiled, it has ", serialized.size(), " bytes"));
@@ -134,14 +165,17 @@ absl::StatusOr<std::string> GrammarServer::Compile(FrameReader& request, CpuLimi
 
 absl::StatusOr<std::string> GrammarServer::Load(FrameReader& request) {
   const uint64_t id = request.Number();
-  const std::string serialized(request.Text());
-  if (!request.ok()) return Refused("MALFORMED_REQUEST", "load");
-  auto loaded = xgrammar::CompiledGrammar::DeserializeJSON(serialized, *vocabulary_);
+  FrameReader serialized(request.Text());
+  std::vector<int32_t> special_tokens = serialized.Ids();
+  const std::string compiled(serialized.Text());
+  if (!request.ok() || !serialized.ok()) return Refused("MALFORMED_REQUEST", "load");
+  auto loaded = xgrammar::CompiledGrammar::DeserializeJSON(compiled, *vocabulary_);
   if (!std::holds_alternative<xgrammar::CompiledGrammar>(loaded)) {
     return Refused("SCHEMA_INVALID", "a compiled grammar that cannot be loaded");
   }
   absl::MutexLock lock(&mutex_);
-  grammars_.insert_or_assign(id, std::get<xgrammar::CompiledGrammar>(std::move(loaded)));
+  grammars_.insert_or_assign(id, Grammar{std::get<xgrammar::CompiledGrammar>(std::move(loaded)),
+                                         std::move(special_tokens)});
   return "";
 }
 
@@ -187,13 +221,15 @@ absl::Status GrammarServer::FillMask(FrameReader& item, CpuLimit& limit,
     absl::MutexLock lock(&mutex_);
     const auto grammar = grammars_.find(grammar_id);
     if (grammar == grammars_.end()) return Refused("MALFORMED_REQUEST", "no such grammar");
-    sessions_.emplace(session_id, Session{.matcher = xgrammar::GrammarMatcher(grammar->second)});
+    sessions_.emplace(session_id,
+                      Session{.matcher = xgrammar::GrammarMatcher(grammar->second.compiled),
+                              .special_tokens = grammar->second.special_tokens});
   }
   const auto found = sessions_.find(session_id);
   if (found == sessions_.end()) return Refused("MALFORMED_REQUEST", "no such session");
-  auto& [matcher, text_end] = found->second;
+  auto& [matcher, special_tokens, text_end] = found->second;
   for (const int32_t token : further) {
-    if (matcher.AcceptToken(token)) {
+    if (MayCome(token, special_tokens) && matcher.AcceptToken(token)) {
       text_end = utf8_masks_->After(text_end, token);
       if (text_end != Utf8State::kInvalid) continue;
     }
@@ -214,8 +250,26 @@ absl::Status GrammarServer::FillMask(FrameReader& item, CpuLimit& limit,
   mask.assign(bits.begin(), bits.end());
   if (!constrained) mask.assign(bits.size(), ~uint32_t{0});
   utf8_masks_->Apply(text_end, absl::MakeSpan(mask));
+  MaskSpecialTokens(special_tokens, absl::MakeSpan(mask));
   if (vocab_size % 32 != 0) mask.back() &= (uint32_t{1} << (vocab_size % 32)) - 1;
   return absl::OkStatus();
+}
+
+bool GrammarServer::MayCome(int32_t token, const std::vector<int32_t>& allowed) const {
+  const auto found =
+      std::lower_bound(special_tokens_.begin(), special_tokens_.end(), token,
+                       [](const SpecialToken& special, int32_t id) { return special.id < id; });
+  const bool is_special = found != special_tokens_.end() && found->id == token;
+  return !is_special || std::binary_search(allowed.begin(), allowed.end(), token);
+}
+
+// A text without constraint, as between calls, would match the private texts of all of them.
+void GrammarServer::MaskSpecialTokens(const std::vector<int32_t>& allowed,
+                                      absl::Span<uint32_t> mask) const {
+  for (const SpecialToken& token : special_tokens_) {
+    if (std::binary_search(allowed.begin(), allowed.end(), token.id)) continue;
+    mask[static_cast<size_t>(token.id) / 32] &= ~(uint32_t{1} << (token.id % 32));
+  }
 }
 
 void GrammarServer::ServeMasks(int socket) {

@@ -13,10 +13,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 #include "common/grammar/frames.h"
 #include "common/grammar/grammar.h"
 #include "common/grammar/program/cpu_limit.h"
 #include "common/grammar/program/utf8_masks.h"
+#include "common/grammar/tool_call_grammar.h"
 
 namespace baton::grammar {
 
@@ -34,18 +36,30 @@ class GrammarServer {
   absl::StatusOr<std::string> Load(FrameReader& request);
   absl::Status FillMask(FrameReader& item, CpuLimit& limit, std::vector<uint32_t>& mask);
 
+  // False for a special token that is not `allowed`.
+  bool MayCome(int32_t token, const std::vector<int32_t>& allowed) const;
+  // Clears the bits of the special tokens that are not `allowed`.
+  void MaskSpecialTokens(const std::vector<int32_t>& allowed, absl::Span<uint32_t> mask) const;
+
+  struct Grammar {
+    xgrammar::CompiledGrammar compiled;
+    // The special tokens that its answers may have, besides the end tokens; ascending.
+    std::vector<int32_t> special_tokens;
+  };
   // An answer so far.
   struct Session {
     xgrammar::GrammarMatcher matcher;
+    std::vector<int32_t> special_tokens;  // of the grammar
     Utf8State text_end = Utf8State::kCharacter;
   };
 
   // Set by Hello, before anything else.
   std::optional<xgrammar::TokenizerInfo> vocabulary_;
   std::optional<Utf8Masks> utf8_masks_;
+  std::vector<SpecialToken> special_tokens_;  // by id, without the end tokens
   uint64_t compile_ms_ = 0, mask_ms_ = 0;
   absl::Mutex mutex_;
-  std::map<uint64_t, xgrammar::CompiledGrammar> grammars_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, Grammar> grammars_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, Session> sessions_;  // of ServeMasks
 };
 

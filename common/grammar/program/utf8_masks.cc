@@ -18,7 +18,10 @@ Utf8Masks::Utf8Masks(std::vector<std::string> token_bytes) : token_bytes_(std::m
 }
 
 Utf8State Utf8Masks::After(Utf8State state, int32_t token) const {
-  for (const char byte : token_bytes_.at(static_cast<size_t>(token))) {
+  const std::string& bytes = token_bytes_.at(static_cast<size_t>(token));
+  // The end, or a special token: no character goes on after it.
+  if (bytes.empty() && state != Utf8State::kCharacter) return Utf8State::kInvalid;
+  for (const char byte : bytes) {
     state = NextUtf8State(state, static_cast<unsigned char>(byte));
   }
   return state;

@@ -1,5 +1,6 @@
-// Which tokens may follow in an answer that is UTF-8. XGrammar lets some classes match overlong forms
-// and surrogates, which no text has: an answer with them would not be one that the grammar allows.
+// Which tokens may follow in an answer that is UTF-8. XGrammar lets some classes match overlong
+// forms and surrogates, which no text has: an answer with them would not be one that the grammar
+// allows.
 #ifndef BATON_COMMON_GRAMMAR_PROGRAM_UTF8_MASKS_H_
 #define BATON_COMMON_GRAMMAR_PROGRAM_UTF8_MASKS_H_
 
@@ -16,8 +17,9 @@ namespace baton::grammar {
 // Thread-safe once made.
 class Utf8Masks {
  public:
-  // token_bytes[i] is what token i adds to a text; it may end within a character. Keeps
-  // kUtf8States bits for each token.
+  // token_bytes[i] is what token i adds to a text; it may end within a character. One that adds
+  // nothing, as the end and special tokens, comes between characters. Keeps kUtf8States bits for
+  // each token.
   explicit Utf8Masks(std::vector<std::string> token_bytes);
 
   // The state of a text after one more token. REQUIRES: 0 <= token < the number of tokens.

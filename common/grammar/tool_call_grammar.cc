@@ -1,0 +1,396 @@
+#include "common/grammar/tool_call_grammar.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "common/base/error.h"
+#include "common/base/status_macros.h"
+#include "common/base/utf8.h"
+#include "common/grammar/schema_check.h"
+#include "common/json/json.h"
+
+namespace baton::grammar {
+namespace {
+
+constexpr absl::string_view kToolCalls = "structured_output.tool_calls";
+constexpr absl::string_view kAnyObject = R"({"type":"object","additionalProperties":true})";
+constexpr absl::string_view kSpace = " \t\n\v\f\r";
+
+// The texts in the order in which a GrammarSpec has them; then the excluded ones, after their
+// number, and the names and parameters of the tools.
+enum Place : size_t {
+  kFlags,  // "r" if calls are required, "s" if there is one at most
+  kOpening,
+  kBeforeName,
+  kBeforeArguments,
+  kAfterArguments,
+  kSeparator,
+  kClosing,
+  kTrigger,
+  kExcludedCount,
+  kFirstExcluded,
+};
+constexpr const char* kNames[] = {
+    "",          "opening", "before_name", "before_arguments", "after_arguments",
+    "separator", "closing", "trigger"};
+
+// The texts, found again.
+class Calls {
+ public:
+  // INVALID_ARGUMENT if ToolCallTexts did not make them.
+  static absl::StatusOr<Calls> Read(absl::Span<const std::string> texts) {
+    const absl::Status malformed = InvalidField("SCHEMA_INVALID", kToolCalls, "malformed texts");
+    Calls calls;
+    size_t excluded = 0;
+    if (texts.size() < kFirstExcluded || !absl::SimpleAtoi(texts[kExcludedCount], &excluded) ||
+        excluded > texts.size() - kFirstExcluded ||
+        (texts.size() - kFirstExcluded - excluded) % 2 != 0) {
+      return malformed;
+    }
+    calls.texts_ = texts;
+    calls.excluded_ = texts.subspan(kFirstExcluded, excluded);
+    calls.tools_ = texts.subspan(kFirstExcluded + excluded);
+    return calls;
+  }
+
+  bool required() const { return absl::StrContains(texts_[kFlags], 'r'); }
+  bool single() const { return absl::StrContains(texts_[kFlags], 's'); }
+  const std::string& at(Place place) const { return texts_[place]; }
+  absl::Span<const std::string> excluded() const { return excluded_; }
+  size_t tools() const { return tools_.size() / 2; }
+  const std::string& name(size_t tool) const { return tools_[2 * tool]; }
+  const std::string& parameters(size_t tool) const { return tools_[2 * tool + 1]; }
+  // What a text with calls goes on with after `trigger`.
+  const std::string& beginning() const { return at(at(kOpening).empty() ? kBeforeName : kOpening); }
+
+ private:
+  absl::Span<const std::string> texts_, excluded_, tools_;
+};
+
+absl::Status CheckText(const std::string& field, const std::string& text, size_t most,
+                       bool may_be_empty = true) {
+  if (text.size() > most) {
+    return InvalidField(
+        "SCHEMA_TOO_COMPLEX", field,
+        absl::StrCat("a text of ", text.size(), " bytes given, at most ", most, " expected"));
+  }
+  if (!IsUtf8(text)) return InvalidField("SCHEMA_INVALID", field, "a text in UTF-8 expected");
+  if (!text.empty() || may_be_empty) return absl::OkStatus();
+  return InvalidField("SCHEMA_INVALID", field, "a text that is not empty expected");
+}
+
+absl::Status CheckFormat(const Calls& calls) {
+  const auto field = [](absl::string_view name) { return absl::StrCat(kToolCalls, ".", name); };
+  for (const Place place :
+       {kOpening, kBeforeName, kBeforeArguments, kAfterArguments, kSeparator, kClosing, kTrigger}) {
+    const bool may_be_empty = place != kBeforeName && place != kBeforeArguments;
+    BATON_RETURN_IF_ERROR(
+        CheckText(field(kNames[place]), calls.at(place), kMaxCallTextBytes, may_be_empty));
+  }
+  if (calls.excluded().size() > kMaxExcludedTexts) {
+    return InvalidField(
+        "SCHEMA_TOO_COMPLEX", field("excluded"),
+        absl::StrCat(calls.excluded().size(), " given, at most ", kMaxExcludedTexts, " expected"));
+  }
+  for (size_t i = 0; i < calls.excluded().size(); ++i) {
+    const std::string& text = calls.excluded()[i];
+    const std::string name = absl::StrCat(field("excluded"), "[", i, "]");
+    BATON_RETURN_IF_ERROR(CheckText(name, text, kMaxCallTextBytes, /*may_be_empty=*/false));
+    const auto is_ascii = [](char c) { return static_cast<unsigned char>(c) < 0x80; };
+    if (calls.at(kTrigger).empty() &&
+        (!std::all_of(text.begin(), text.end(), is_ascii) || absl::StrContains(kSpace, text[0]))) {
+      return InvalidField("SCHEMA_INVALID", name,
+                          "without a trigger, ASCII that does not begin with white space expected");
+    }
+  }
+  const std::string& trigger = calls.at(kTrigger);
+  if (calls.required() && (!trigger.empty() || !calls.excluded().empty())) {
+    return InvalidField("SCHEMA_INVALID", field(trigger.empty() ? "excluded" : "trigger"),
+                        "given together with required: there is no text beside the calls");
+  }
+  if (!absl::StartsWith(calls.beginning(), trigger)) {
+    return InvalidField("SCHEMA_INVALID", field("trigger"),
+                        "the beginning of opening, or of before_name if that is empty, expected");
+  }
+  const auto begins_calls = [&](const std::string& text) {
+    return absl::StartsWith(calls.beginning(), text);
+  };
+  if (!calls.required() && trigger.empty() &&
+      std::none_of(calls.excluded().begin(), calls.excluded().end(), begins_calls)) {
+    return InvalidField("SCHEMA_INVALID", field("excluded"),
+                        "without a trigger, a text that calls begin with expected");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTools(const Calls& calls) {
+  if (calls.tools() < 1 || calls.tools() > kMaxTools) {
+    return InvalidField(calls.tools() < 1 ? "SCHEMA_INVALID" : "SCHEMA_TOO_COMPLEX",
+                        absl::StrCat(kToolCalls, ".tools"),
+                        absl::StrCat(calls.tools(), " given, 1 to ", kMaxTools, " expected"));
+  }
+  size_t bytes = 0;
+  std::set<absl::string_view> names;
+  for (size_t i = 0; i < calls.tools(); ++i) {
+    const std::string field = absl::StrCat(kToolCalls, ".tools[", i, "]");
+    BATON_RETURN_IF_ERROR(
+        CheckText(field + ".name", calls.name(i), kMaxToolNameBytes, /*may_be_empty=*/false));
+    if (!names.insert(calls.name(i)).second) {
+      return InvalidField("SCHEMA_INVALID", field + ".name", "another tool has the same name");
+    }
+    bytes += calls.parameters(i).size();
+    if (bytes > kMaxParametersBytes) {
+      return InvalidField("SCHEMA_TOO_COMPLEX", field + ".parameters",
+                          absl::StrCat("the schemas up to this one have ", bytes,
+                                       " bytes, at most ", kMaxParametersBytes, " expected"));
+    }
+    BATON_RETURN_IF_ERROR(NormalParameters(calls.parameters(i), field + ".parameters").status());
+  }
+  return absl::OkStatus();
+}
+
+// --- What XGrammar gets. Its parser of JSON passes on bytes that are not UTF-8.
+
+std::string JsonString(absl::string_view text) {
+  std::string json = "\"";
+  for (const char c : text) {
+    if (static_cast<unsigned char>(c) < 0x20) {
+      absl::StrAppendFormat(&json, "\\u%04x", static_cast<unsigned char>(c));
+    } else {
+      if (c == '"' || c == '\\') json.push_back('\\');
+      json.push_back(c);
+    }
+  }
+  json.push_back('"');
+  return json;
+}
+
+std::string JsonStrings(absl::Span<const std::string> texts) {
+  return absl::StrCat("[",
+                      absl::StrJoin(texts, ",",
+                                    [](std::string* out, const std::string& text) {
+                                      absl::StrAppend(out, JsonString(text));
+                                    }),
+                      "]");
+}
+
+std::string Constant(absl::string_view text) {
+  return absl::StrCat(R"({"type":"const_string","value":)", JsonString(text), "}");
+}
+
+std::string Sequence(absl::Span<const std::string> formats) {
+  return absl::StrCat(R"({"type":"sequence","elements":[)", absl::StrJoin(formats, ","), "]}");
+}
+
+std::string AnyOf(absl::Span<const std::string> formats) {
+  return absl::StrCat(R"({"type":"or","elements":[)", absl::StrJoin(formats, ","), "]}");
+}
+
+// A class of ASCII, or the negation of one, in EBNF.
+std::string EbnfClass(absl::string_view characters, bool negated) {
+  std::string text = negated ? "[^" : "[";
+  for (const char c : characters) absl::StrAppendFormat(&text, "\\x%02x", c);
+  return text + "]";
+}
+
+// Adds the rule of texts that begin with none of `prefixes`, all of which begin with `so_far`, for
+// a text that has begun with `so_far`. `first`: no white space comes next.
+void AddNotBeginning(const std::set<std::string>& prefixes, const std::string& so_far, bool first,
+                     int* last_rule, std::string* rules) {
+  const std::string name = absl::StrCat("r", (*last_rule)++);
+  std::set<char> next;
+  for (const std::string& prefix : prefixes) next.insert(prefix[so_far.size()]);
+  const std::string characters(next.begin(), next.end());
+  std::string rule = absl::StrCat(
+      name, " ::= \"\" | ", EbnfClass(first ? characters + std::string(kSpace) : characters, true),
+      " [\\u0000-\\U0010ffff]*");
+  for (const char c : characters) {
+    const std::string longer = so_far + c;
+    if (prefixes.contains(longer)) continue;
+    std::set<std::string> deeper;
+    for (const std::string& prefix : prefixes) {
+      if (absl::StartsWith(prefix, longer)) deeper.insert(prefix);
+    }
+    absl::StrAppend(&rule, " | ", EbnfClass(std::string(1, c), false), " r", *last_rule);
+    AddNotBeginning(deeper, longer, /*first=*/false, last_rule, rules);
+  }
+  absl::StrAppend(rules, rule, "\n");
+}
+
+// Texts that begin with none of `excluded` after white space, as EBNF.
+std::string NotBeginning(absl::Span<const std::string> excluded) {
+  const std::set<std::string> prefixes(excluded.begin(), excluded.end());
+  std::string rules;
+  int last_rule = 0;
+  AddNotBeginning(prefixes, "", /*first=*/true, &last_rule, &rules);
+  return absl::StrCat("root ::= ", EbnfClass(kSpace, false), "* r0\n", rules);
+}
+
+class Builder {
+ public:
+  Builder(const Calls& calls, absl::Span<const SpecialToken> special_tokens, int max_whitespace)
+      : calls_(calls), special_tokens_(special_tokens), max_whitespace_(max_whitespace) {}
+
+  absl::StatusOr<ToolCallGrammar> Build() {
+    BATON_RETURN_IF_ERROR(BuildArguments());
+    const std::string format = calls_.required() ? AllCalls("") : TextAndCalls();
+    ToolCallGrammar grammar;
+    grammar.structural_tag = absl::StrCat(R"({"type":"structural_tag","format":)", format, "}");
+    grammar.special_tokens.assign(used_.begin(), used_.end());
+    return grammar;
+  }
+
+ private:
+  absl::Status BuildArguments() {
+    for (size_t i = 0; i < calls_.tools(); ++i) {
+      BATON_ASSIGN_OR_RETURN(const std::string schema,
+                             NormalParameters(calls_.parameters(i), kToolCalls));
+      arguments_.push_back(absl::StrCat(R"({"type":"json_schema","max_whitespace_cnt":)",
+                                        max_whitespace_, R"(,"json_schema":)", schema, "}"));
+    }
+    return absl::OkStatus();
+  }
+
+  // The text with its special tokens replaced.
+  std::string Replaced(absl::string_view text) {
+    std::string replaced;
+    while (!text.empty()) {
+      const SpecialToken* longest = nullptr;
+      for (const SpecialToken& token : special_tokens_) {
+        const bool longer = longest == nullptr || token.text.size() > longest->text.size();
+        if (!token.text.empty() && longer && absl::StartsWith(text, token.text)) longest = &token;
+      }
+      if (longest != nullptr) {
+        used_.insert(longest->id);
+        replaced += PrivateText(longest->id);
+      } else {
+        replaced.push_back(text[0]);
+      }
+      text.remove_prefix(longest != nullptr ? longest->text.size() : 1);
+    }
+    return replaced;
+  }
+  std::string Replaced(Place place) { return Replaced(calls_.at(place)); }
+
+  std::string Call(size_t tool, absl::string_view before_name) {
+    const std::string after = Replaced(kAfterArguments);
+    return absl::StrCat(
+        R"({"type":"tag","begin":)",
+        JsonString(absl::StrCat(before_name, calls_.name(tool), Replaced(kBeforeArguments))),
+        R"(,"content":)", arguments_[tool], R"(,"end":)", JsonString(after), "}");
+  }
+
+  // All calls of an answer, or of a place in a text, without `begun`, with which they begin.
+  std::string AllCalls(absl::string_view begun) {
+    std::string opening = Replaced(kOpening);
+    std::vector<std::string> calls;
+    for (size_t i = 0; i < calls_.tools(); ++i) calls.push_back(Call(i, Replaced(kBeforeName)));
+    std::vector<std::string> parts;
+    opening.erase(0, begun.size());
+    if (!opening.empty()) parts.push_back(Constant(opening));
+    parts.push_back(absl::StrCat(
+        R"({"type":"tags_with_separator","tags":[)", absl::StrJoin(calls, ","), R"(],"separator":)",
+        JsonString(Replaced(kSeparator)), R"(,"at_least_one":true)", R"(,"stop_after_first":)",
+        calls_.single() ? "true" : "false", "}"));
+    const std::string closing = Replaced(kClosing);
+    if (!closing.empty()) parts.push_back(Constant(closing));
+    return Sequence(parts);
+  }
+
+  std::string TextAndCalls() {
+    const std::string trigger = Replaced(kTrigger);
+    if (trigger.empty()) {
+      const std::string text = absl::StrCat(R"({"type":"grammar","grammar":)",
+                                            JsonString(NotBeginning(calls_.excluded())), "}");
+      return AnyOf({AllCalls(""), text});
+    }
+    std::string after_trigger;
+    if (!calls_.at(kOpening).empty()) {
+      after_trigger = AllCalls(trigger);
+    } else {
+      // One call: what separates calls is text between them.
+      const std::string before_name = Replaced(kBeforeName);
+      std::vector<std::string> calls;
+      for (size_t i = 0; i < calls_.tools(); ++i) {
+        calls.push_back(Call(i, absl::string_view(before_name).substr(trigger.size())));
+      }
+      after_trigger = AnyOf(calls);
+    }
+    std::vector<std::string> excluded(calls_.excluded().begin(), calls_.excluded().end());
+    // Spelled in other tokens, the trigger would begin calls all the same to who reads the text.
+    if (trigger != calls_.at(kTrigger)) excluded.push_back(calls_.at(kTrigger));
+    for (const int32_t id : used_) {
+      const std::string text = PrivateText(id);
+      if (!absl::StrContains(trigger, text)) excluded.push_back(text);
+    }
+    return absl::StrCat(R"({"type":"dispatch","rules":[[)", JsonString(trigger), ",", after_trigger,
+                        R"(]],"loop":)", calls_.single() ? "false" : "true", R"(,"excludes":)",
+                        JsonStrings(excluded), "}");
+  }
+
+  const Calls& calls_;
+  const absl::Span<const SpecialToken> special_tokens_;
+  const int max_whitespace_;
+  std::vector<std::string> arguments_;  // of each tool, as a format
+  std::set<int32_t> used_;
+};
+
+}  // namespace
+
+std::vector<std::string> ToolCallTexts(const v1::StructuredOutput::ToolCalls& calls) {
+  std::vector<std::string> texts = {
+      absl::StrCat(calls.required() ? "r" : "", calls.single() ? "s" : ""),
+      calls.opening(),
+      calls.before_name(),
+      calls.before_arguments(),
+      calls.after_arguments(),
+      calls.separator(),
+      calls.closing(),
+      calls.trigger(),
+      absl::StrCat(calls.excluded_size())};
+  texts.insert(texts.end(), calls.excluded().begin(), calls.excluded().end());
+  for (const auto& tool : calls.tools()) {
+    texts.push_back(tool.name());
+    texts.push_back(tool.parameters());
+  }
+  return texts;
+}
+
+absl::StatusOr<std::string> NormalParameters(const std::string& parameters,
+                                             absl::string_view field) {
+  if (parameters.empty()) return std::string(kAnyObject);
+  BATON_ASSIGN_OR_RETURN(std::string normal, NormalSchema(parameters, field));
+  BATON_ASSIGN_OR_RETURN(const json::Value schema, json::Parse(normal, "schema", kMaxSchemaValues));
+  const json::Value* const type = schema.Find("type");
+  const bool is_object =
+      type == nullptr ? schema.Find("properties") != nullptr
+                      : type->kind == json::Value::Kind::kScalar && type->scalar.text == "object";
+  if (is_object) return normal;
+  return InvalidField("SCHEMA_UNSUPPORTED", field,
+                      "#: not supported: arguments whose type is not \"object\"");
+}
+
+absl::Status CheckToolCalls(absl::Span<const std::string> texts) {
+  BATON_ASSIGN_OR_RETURN(const Calls calls, Calls::Read(texts));
+  BATON_RETURN_IF_ERROR(CheckFormat(calls));
+  return CheckTools(calls);
+}
+
+std::string PrivateText(int32_t id) { return absl::StrCat("\xff", id, "\xff"); }
+
+absl::StatusOr<ToolCallGrammar> MakeToolCallGrammar(absl::Span<const std::string> texts,
+                                                    absl::Span<const SpecialToken> special_tokens,
+                                                    int max_whitespace) {
+  BATON_RETURN_IF_ERROR(CheckToolCalls(texts));
+  BATON_ASSIGN_OR_RETURN(const Calls calls, Calls::Read(texts));
+  return Builder(calls, special_tokens, max_whitespace).Build();
+}
+
+}  // namespace baton::grammar
