@@ -257,6 +257,9 @@ absl::StatusOr<ModelChat> ModelChat::Load(const std::string& model_dir) {
   chat.takes_null_content_ = chat.template_.has_value() && chat.TakesNullContent();
   if (!chat.template_ || !chat.RendersTools())
     chat.tool_call_format_ = ToolCallFormat::kUnsupported;
+  if (chat.tool_call_format_ != ToolCallFormat::kUnsupported) {
+    chat.tool_call_syntax_ = chat.RenderedSyntax();
+  }
   return chat;
 }
 
@@ -305,6 +308,15 @@ bool ModelChat::RendersTools() const {
       Render({.messages = std::move(messages), .tools = json::Parse(kProbeTools, "probe").value()},
              absl::UnixEpoch());
   return rendered.ok() && absl::StrContains(rendered->text, "probe_of_tools");
+}
+
+const ToolCallSyntax* ModelChat::RenderedSyntax() const {
+  const auto rendered = Render({.messages = json::Parse(kProbeMessages, "probe").value(),
+                                .tools = json::Parse(kProbeTools, "probe").value(),
+                                .add_generation_prompt = false},
+                               absl::UnixEpoch());
+  if (!rendered.ok()) return nullptr;
+  return FindSyntax(tool_call_format_, rendered->text, "probe_of_tools");
 }
 
 absl::StatusOr<RenderedChat> ModelChat::Render(const Conversation& conversation, absl::Time now,

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "common/base/byte_range.h"
 #include "common/chat/chat_template.h"
+#include "common/chat/tool_call_syntax.h"
 #include "common/chat/tool_calls.h"
 #include "common/json/json.h"
 
@@ -61,6 +62,9 @@ class ModelChat {
   ToolCallFormat tool_call_format() const { return tool_call_format_; }
   // True for the roles of OpenAI's API, and for those that a template of the model names.
   bool KnowsRole(absl::string_view role) const;
+  // The same to the last character, as the template writes an earlier call; null if that is not a
+  // way of the format which Baton knows.
+  const ToolCallSyntax* tool_call_syntax() const { return tool_call_syntax_; }
   // The text of the BOS token; empty if the model has none.
   const std::string& bos_token() const { return bos_token_; }
 
@@ -76,11 +80,13 @@ class ModelChat {
   bool TakesArgumentObjects() const;
   bool TakesNullContent() const;
   bool RendersTools() const;
+  const ToolCallSyntax* RenderedSyntax() const;
 
   bool parses_arguments_ = false;
   bool takes_null_content_ = true;
   ToolCallFormat tool_call_format_ = ToolCallFormat::kUnsupported;
   std::string sources_;  // of both templates
+  const ToolCallSyntax* tool_call_syntax_ = nullptr;
   std::string bos_token_;
   std::vector<std::pair<std::string, json::Value>> special_tokens_;
 };

@@ -37,6 +37,8 @@ struct OpenAiRequest {
   // tools if the model is not to call any.
   chat::Conversation conversation;
   bool parallel_tool_calls = true;
+  bool requires_call = false;  // of any tool
+  std::string required_tool;   // the one that is called; empty: the model decides
   // Fields that were accepted and have no effect, in the order of the body.
   std::vector<std::string> ignored;
   // About what the JSON values of the body take in memory; those of `conversation` are a part.
@@ -60,6 +62,9 @@ absl::Status ReadMessages(absl::string_view name, const json::Value& value, Open
 absl::Status ReadTools(absl::string_view name, const json::Value& value, OpenAiRequest& request);
 absl::Status ReadToolChoice(absl::string_view name, const json::Value& value,
                             OpenAiRequest& request);
+// Constrains the answer to what tool_choice and strict tools ask for, in the model's way to write
+// calls (null: unknown). INVALID_ARGUMENT naming the field if that cannot be done. After ParseChat.
+absl::Status ForceTools(const chat::ToolCallSyntax* syntax, OpenAiRequest& request);
 // Checks a message's tool calls and drops their nulls. REQUIRES: `value` is not null.
 absl::Status ReadToolCalls(const std::string& name, json::Value& value);
 // True if OpenAI's API, or the chat template of a model that reasons, has a field of that name in a

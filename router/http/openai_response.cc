@@ -57,10 +57,10 @@ OrderedJson UsageJson(const v1::Usage& usage) {
   return json;
 }
 
-OrderedJson FinishJson(v1::FinishReason reason, bool has_calls) {
+OrderedJson FinishJson(v1::FinishReason reason, bool with_calls) {
   switch (reason) {
     case v1::FINISH_REASON_STOP:
-      return has_calls ? "tool_calls" : "stop";
+      return with_calls ? "tool_calls" : "stop";
     case v1::FINISH_REASON_LENGTH:
       return "length";
     default:
@@ -155,8 +155,9 @@ std::string OpenAiResponse::Chunk(const v1::GenerateResponse& delta) {
     choice["text"] = (echo != nullptr ? echo->text : "") + delta.text();
   }
   const std::string whole_choice = Extended(
-      choice, {{"logprobs", has_logprobs ? state.logprobs->Take() : "null"},
-               {"finish_reason", Dump(FinishJson(delta.finish_reason(), HasCalls(state)))}});
+      choice,
+      {{"logprobs", has_logprobs ? state.logprobs->Take() : "null"},
+       {"finish_reason", Dump(FinishJson(delta.finish_reason(), FinishesWithCalls(state)))}});
   std::vector<std::pair<absl::string_view, std::string>> members = {
       {"choices", absl::StrCat("[", whole_choice, "]")}};
   if (options_.continuous_usage) {
@@ -216,9 +217,9 @@ std::string OpenAiResponse::Whole(const v1::Usage& usage) {
     }
     absl::StrAppend(
         &choices, choices.empty() ? "" : ",",
-        Extended(choice,
-                 {{"logprobs", state.logprobs ? state.logprobs->Take() : "null"},
-                  {"finish_reason", Dump(FinishJson(state.finish_reason, HasCalls(state)))}}));
+        Extended(choice, {{"logprobs", state.logprobs ? state.logprobs->Take() : "null"},
+                          {"finish_reason",
+                           Dump(FinishJson(state.finish_reason, FinishesWithCalls(state)))}}));
   }
   return Extended(
       Head<OrderedJson>(options_.chat ? "chat.completion" : "text_completion"),

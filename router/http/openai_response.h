@@ -31,6 +31,8 @@ class OpenAiResponse final : public AnswerFormat {
     bool continuous_usage = false;
     bool logprobs = false;
     AnswerParts::Options parts;  // with chat
+    // The request names the tool that is called, so calls are no reason of their own to finish.
+    bool calls_named_tool = false;
     int choices_per_prompt = 1;  // with `echo`
     // Special tokens that are a part of the deltas' text; other special tokens are not.
     std::vector<int32_t> shown_special_tokens;
@@ -64,7 +66,9 @@ class OpenAiResponse final : public AnswerFormat {
     v1::FinishReason finish_reason = v1::FINISH_REASON_UNSPECIFIED;
   };
   AnswerParts& PartsOf(int choice, ChoiceState& state) const;
-  static bool HasCalls(const ChoiceState& state) { return state.parts && state.parts->calls() > 0; }
+  bool FinishesWithCalls(const ChoiceState& state) const {
+    return state.parts && state.parts->calls() > 0 && !options_.calls_named_tool;
+  }
   const char* prompt_field() const { return options_.chat ? "messages" : "prompt"; }
   template <class Json>
   static Json CallsJson(const std::vector<chat::ToolCall>& calls, const int* first_index);

@@ -254,6 +254,7 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const GenerationApi& api, Http
   if (request.ok()) {
     absl::Status checked = CheckIgnored(request->ignored);
     if (checked.ok()) checked = CheckOpenAiRequest(*request);
+    if (checked.ok() && api.chat) checked = ForceTools(parts_.chat.tool_call_syntax(), *request);
     // A conversation is kept as JSON values until it is rendered.
     if (checked.ok() && api.chat) checked = Hold(parts_, request->json_bytes, caller.held.get());
     if (!checked.ok()) request = checked;
@@ -266,6 +267,7 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const GenerationApi& api, Http
       options.shown_special_tokens = tool_call_tokens_;
     }
     options.parts.parallel_tool_calls = request->parallel_tool_calls;
+    options.calls_named_tool = !request->required_tool.empty();
     options.parts.call_id_seed = RandomId64();
     options.choices_per_prompt = std::clamp(request->generate.n(), 1, kMaxChoices);
     options.include_usage = request->include_usage;

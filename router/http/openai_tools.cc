@@ -1,9 +1,15 @@
-// The tools of a chat request, and the calls in its messages.
+// The tools of a chat request, the calls that it forces, and those in its messages.
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/error.h"
+#include "common/base/status_macros.h"
+#include "common/chat/tool_call_syntax.h"
+#include "common/grammar/tool_call_grammar.h"
+#include "common/json/json.h"
 #include "router/http/json_readers.h"
 #include "router/http/openai_request.h"
 
@@ -38,6 +44,43 @@ absl::StatusOr<Value*> FunctionOf(const std::string& name, Value& value) {
   return function;
 }
 
+// Of a tool that ReadTools has accepted.
+const std::string& NameOf(const Value& tool) {
+  return tool.Find("function")->Find("name")->scalar.text;
+}
+
+bool IsStrict(const Value& tool) {
+  const Value* const strict = tool.Find("function")->Find("strict");
+  return strict != nullptr && strict->scalar.boolean;
+}
+
+absl::Status AddTool(const std::string& at, const Value& tool, const chat::ToolCallSyntax& syntax,
+                     v1::StructuredOutput::ToolCalls& calls) {
+  std::optional<std::string> name = chat::WrittenName(syntax, NameOf(tool));
+  if (!name) {
+    return Unsupported(at + ".name",
+                       "the model's calls have names of letters, digits, '_', '-', '.' and ':'");
+  }
+  if (absl::c_any_of(calls.tools(), [&](const auto& other) { return other.name() == *name; })) {
+    return InvalidField("SCHEMA_INVALID", at + ".name", "another tool has the same name");
+  }
+  // A function without parameters takes none.
+  const Value* const parameters = tool.Find("function")->Find("parameters");
+  std::string schema = R"({"type":"object","properties":{}})";
+  if (parameters != nullptr) {
+    const bool is_any = IsObject(*parameters) && parameters->keys.empty();
+    schema = is_any ? "" : json::ToText(*parameters);
+  }
+  const absl::Status supported = grammar::NormalParameters(schema, at + ".parameters").status();
+  const bool is_beyond = ErrorReason(supported) == "SCHEMA_UNSUPPORTED" ||
+                         ErrorReason(supported) == "SCHEMA_TOO_COMPLEX";
+  if (!supported.ok() && (IsStrict(tool) || !is_beyond)) return supported;
+  auto& added = *calls.add_tools();
+  added.set_name(*std::move(name));
+  if (supported.ok()) added.set_parameters(std::move(schema));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ReadTools(absl::string_view name, const Value& value, OpenAiRequest& request) {
@@ -51,9 +94,7 @@ absl::Status ReadTools(absl::string_view name, const Value& value, OpenAiRequest
     const std::string at = absl::StrCat(name, "[", i, "]");
     BATON_ASSIGN_OR_RETURN(const Value* function, FunctionOf(at, tools.items[i]));
     if (const Value* strict = function->Find("strict")) {
-      const std::string field = at + ".function.strict";
-      BATON_ASSIGN_OR_RETURN(const bool is_strict, Bool(field, *strict));
-      if (is_strict) return Unsupported(field, "arguments are not forced to follow the schema");
+      BATON_RETURN_IF_ERROR(Bool(at + ".function.strict", *strict).status());
     }
   }
   // An empty list asks for no tools, as an absent one.
@@ -69,8 +110,71 @@ absl::Status ReadToolChoice(absl::string_view name, const Value& value, OpenAiRe
     request.may_call_tools = false;
     return absl::OkStatus();
   }
-  return Unsupported(name,
-                     "only \"auto\" and \"none\" are supported: the model is not forced to call");
+  if (is_text && value.scalar.text == "required") {
+    request.requires_call = true;
+    return absl::OkStatus();
+  }
+  if (is_text) {
+    return Unsupported(name, "\"auto\", \"none\", \"required\" or a function expected");
+  }
+  Value choice = value;
+  const std::string field(name);
+  BATON_ASSIGN_OR_RETURN(const Value* function, FunctionOf(field, choice));
+  BATON_RETURN_IF_ERROR(CheckMembers(field, choice, {"type", "function"}));
+  BATON_RETURN_IF_ERROR(CheckMembers(field + ".function", *function, {"name"}));
+  request.required_tool = function->Find("name")->scalar.text;
+  return absl::OkStatus();
+}
+
+absl::Status ForceTools(const chat::ToolCallSyntax* syntax, OpenAiRequest& request) {
+  const std::vector<Value>& tools = request.conversation.tools.items;
+  const bool is_named = !request.required_tool.empty();
+  const bool is_required = is_named || request.requires_call;
+  const auto first_strict = absl::c_find_if(tools, IsStrict);
+  if (!is_required && first_strict == tools.end()) return absl::OkStatus();
+  const std::string field =
+      is_required ? "tool_choice"
+                  : absl::StrCat("tools[", first_strict - tools.begin(), "].function.strict");
+  if (tools.empty()) {
+    return InvalidField("MISSING_FIELD", "tools",
+                        "required beside a tool_choice that forces a call");
+  }
+  if (is_named && absl::c_none_of(tools, [&](const Value& tool) {
+        return NameOf(tool) == request.required_tool;
+      })) {
+    return OutOfRange("tool_choice.function.name", json::Quoted(request.required_tool),
+                      "the name of one of the tools expected");
+  }
+  if (request.generate.has_structured_output()) {
+    return InvalidField("NOT_WITH_STRUCTURED_OUTPUT", field,
+                        "calls are forced, so the answer is not that of response_format or "
+                        "structured_outputs");
+  }
+  if (syntax == nullptr) {
+    return Unsupported(field,
+                       "calls are not forced: the model's chat template writes them in a way that "
+                       "this server does not know");
+  }
+  v1::StructuredOutput::ToolCalls& calls =
+      *request.generate.mutable_structured_output()->mutable_tool_calls();
+  for (size_t i = 0; i < tools.size(); ++i) {
+    if (is_named && NameOf(tools[i]) != request.required_tool) continue;
+    BATON_RETURN_IF_ERROR(
+        AddTool(absl::StrCat("tools[", i, "].function"), tools[i], *syntax, calls));
+  }
+  calls.set_opening(std::string(syntax->opening));
+  calls.set_before_name(std::string(syntax->before_name));
+  calls.set_before_arguments(std::string(syntax->before_arguments));
+  calls.set_after_arguments(std::string(syntax->after_arguments));
+  calls.set_separator(std::string(syntax->separator));
+  calls.set_closing(std::string(syntax->closing));
+  calls.set_required(is_required);
+  // A named function is called once, as OpenAI's API does.
+  calls.set_single(is_named || !request.parallel_tool_calls);
+  if (is_required) return absl::OkStatus();
+  calls.set_trigger(std::string(syntax->trigger));
+  for (const absl::string_view text : syntax->excluded) calls.add_excluded(std::string(text));
+  return absl::OkStatus();
 }
 
 absl::Status ReadToolCalls(const std::string& name, Value& value) {
