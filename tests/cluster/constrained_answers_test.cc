@@ -12,6 +12,8 @@
 #include <set>
 
 #include "absl/time/clock.h"
+#include "common/chat/tool_call_syntax.h"
+#include "common/chat/tool_calls.h"
 #include "common/grammar/from_proto.h"
 #include "common/grammar/structured_output.h"
 #include "common/json/json.h"
@@ -87,7 +89,26 @@ class ConstrainedAnswersTest : public WholeClusterTest {
         structured.mutable_choices()->add_texts(text);
       }
     }
+    if (kind == 4) *structured.mutable_tool_calls() = TwoTools();
     return structured;
+  }
+
+  // In the format of Hermes.
+  static v1::StructuredOutput::ToolCalls TwoTools() {
+    v1::StructuredOutput::ToolCalls calls;
+    const chat::ToolCallSyntax& syntax = chat::SyntaxesOf(chat::ToolCallFormat::kHermes)[0];
+    calls.set_before_name(std::string(syntax.before_name));
+    calls.set_before_arguments(std::string(syntax.before_arguments));
+    calls.set_after_arguments(std::string(syntax.after_arguments));
+    calls.set_separator(std::string(syntax.separator));
+    calls.set_required(true);
+    for (const char* const name : {"first", "second"}) {
+      calls.add_tools()->set_name(name);
+      calls.mutable_tools()->rbegin()->set_parameters(
+          R"({"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99},
+              "color": {"enum": ["red", "green"]}}, "required": ["n", "color"]})");
+    }
+    return calls;
   }
 
   ConstrainedCase MakeCase(std::mt19937& random, v1::StructuredOutput structured, int max_tokens,
@@ -136,6 +157,21 @@ class ConstrainedAnswersTest : public WholeClusterTest {
     } else if (asked.has_choices()) {
       const auto& texts = asked.choices().texts();
       EXPECT_NE(std::find(texts.begin(), texts.end(), text), texts.end()) << text;
+    } else if (asked.has_tool_calls()) {
+      chat::ToolCallParser parser(chat::ToolCallFormat::kHermes, /*id_seed=*/1);
+      const chat::ToolCallParser::Delta parsed = parser.Append(text);
+      EXPECT_EQ(parsed.text + parser.Finish().text, "") << text;
+      EXPECT_GE(parsed.calls.size(), 1u) << text;
+      for (const chat::ToolCall& call : parsed.calls) {
+        EXPECT_TRUE(call.name == "first" || call.name == "second") << text;
+        const absl::StatusOr<json::Value> arguments = json::Parse(call.arguments, "arguments");
+        ASSERT_TRUE(arguments.ok()) << text << arguments.status();
+        ASSERT_EQ(arguments->keys, (std::vector<std::string>{"n", "color"})) << text;
+        EXPECT_GE(arguments->items[0].scalar.integer, 0) << text;
+        EXPECT_LE(arguments->items[0].scalar.integer, 99) << text;
+        const std::string& color = arguments->items[1].scalar.text;
+        EXPECT_TRUE(color == "red" || color == "green") << text;
+      }
     } else {
       const absl::StatusOr<json::Value> value = json::Parse(text, "answer");
       ASSERT_TRUE(value.ok()) << text << value.status();
@@ -176,8 +212,8 @@ TEST_F(ConstrainedAnswersTest, TokensAreTheOraclesInEveryBatchAndCacheState) {
   Start();
   std::mt19937 random(testing::TestSeed(41));
   std::vector<ConstrainedCase> cases;
-  for (int i = 0; i < 24; ++i) {
-    cases.push_back(MakeCase(random, OfKind(i % 4), 80, /*n=*/i % 6 == 5 ? 3 : 1));
+  for (int i = 0; i < 25; ++i) {
+    cases.push_back(MakeCase(random, OfKind(i % 5), 80, /*n=*/i % 6 == 5 ? 3 : 1));
   }
   AskAll(cases, 6);
   AskAll(cases, 6);  // the prompts are cached now
@@ -313,6 +349,12 @@ TEST_F(ConstrainedAnswersTest, WhatCannotBeDoneIsRefusedByName) {
             "SCHEMA_INVALID structured_output.choices");
   EXPECT_EQ(reason([](GenerateRequest& r) { r.mutable_structured_output()->set_regex("*a"); }),
             "SCHEMA_INVALID structured_output.regex");
+  EXPECT_EQ(reason([](GenerateRequest& r) {
+              *r.mutable_structured_output()->mutable_tool_calls() = TwoTools();
+              r.mutable_structured_output()->mutable_tool_calls()->mutable_tools(1)->set_parameters(
+                  R"({"type": "object", "not": {}})");
+            }),
+            "SCHEMA_UNSUPPORTED structured_output.tool_calls.tools[1].parameters");
   // The compiler of grammars finds this error.
   EXPECT_EQ(reason([](GenerateRequest& r) {
               r.mutable_structured_output()->set_json_schema(

@@ -1,8 +1,10 @@
 // Structured output: what a client asks for, and the messages between a worker and baton-grammar.
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
@@ -11,6 +13,7 @@
 #include "common/grammar/grammar_process.h"
 #include "common/grammar/normal_regex.h"
 #include "common/grammar/schema_check.h"
+#include "common/grammar/tool_call_grammar.h"
 #include "common/json/json.h"
 #include "tests/fuzz/fuzz_target.h"
 
@@ -21,7 +24,7 @@ namespace {
 void FuzzGrammarSpec(absl::string_view data) {
   if (data.empty()) return;
   grammar::GrammarSpec spec;
-  spec.kind = static_cast<grammar::GrammarSpec::Kind>(static_cast<unsigned char>(data[0]) % 4);
+  spec.kind = static_cast<grammar::GrammarSpec::Kind>(static_cast<unsigned char>(data[0]) % 5);
   spec.texts = absl::StrSplit(data.substr(1), '\xff');
   if (spec.kind == grammar::GrammarSpec::Kind::kJsonObject) spec.texts.clear();
   const absl::Status status = grammar::CheckSpec(spec);
@@ -31,6 +34,16 @@ void FuzzGrammarSpec(absl::string_view data) {
     return;
   }
   for (const std::string& text : spec.texts) BATON_CHECK(IsUtf8(text));
+  if (spec.kind == grammar::GrammarSpec::Kind::kToolCalls) {
+    const auto made = grammar::MakeToolCallGrammar(spec.texts, {{"<t>", 3}, {"<t>>", 5}, {"", 7}},
+                                                   /*max_whitespace=*/16);
+    BATON_CHECK(made.ok()) << made.status();
+    for (const int32_t id : made->special_tokens) BATON_CHECK(id == 3 || id == 5);
+    // But for the private texts, it is JSON.
+    const std::string tag = absl::StrReplaceAll(made->structural_tag, {{"\xff", "?"}});
+    BATON_CHECK(nlohmann::json::accept(tag)) << tag;
+    return;
+  }
   if (spec.kind != grammar::GrammarSpec::Kind::kJsonSchema) return;
   BATON_CHECK(spec.texts.size() == 1 && json::Parse(spec.texts[0], "schema").ok());
   const absl::StatusOr<std::string> normal = grammar::NormalSchema(spec.texts[0]);
@@ -108,7 +121,20 @@ std::vector<FuzzTarget> GrammarTargets() {
   grammar::FrameWriter reply;
   grammar::WriteStatus(MakeError(absl::StatusCode::kInvalidArgument, "SCHEMA_INVALID", "m"), reply);
   return {
-      {"grammar_spec", FuzzGrammarSpec, {absl::StrCat("\x01", schema), "\x03yes\xffno\xffn\"o"}},
+      {"grammar_spec",
+       FuzzGrammarSpec,
+       {absl::StrCat("\x01", schema), "\x03yes\xffno\xffn\"o",
+        absl::StrCat("\x04rs\xff<t>\xff<t>>\n\xff: \xff\xff, \xff]\xff\xff"
+                     "0\xff"
+                     "f\xff",
+                     schema),
+        absl::StrCat("\x04\xff\xff{\"n\": \"\xff\": \xff}\xff; \xff\xff\xff"
+                     "2\xff{\xff<|x|>\xff"
+                     "f\xff\xffg\xff",
+                     schema),
+        "\x04s\xff<t>\xff<c>\xff:\xff\xff\xff</t>\xff<t>\xff"
+        "1\xff<c>\xff"
+        "f\xff"}},
       {"grammar_regex",
        FuzzGrammarRegex,
        {absl::StrCat("\x00"s, R"(^(?:ab|c.)?d{2}e{1,}[^\]\-a-z\d]\x41\u00e9+?$)"),

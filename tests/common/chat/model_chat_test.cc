@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -193,6 +195,12 @@ TEST(ModelChatTest, KnowsTheFormatsOfPublishedTemplates) {
     const auto chat = ModelChat::Load(dir.path());
     ASSERT_TRUE(chat.ok()) << chat.status();
     EXPECT_EQ(chat->tool_call_format(), format) << name;
+    const ToolCallSyntax* const syntax = chat->tool_call_syntax();
+    const bool forces = format != ToolCallFormat::kUnsupported &&
+                        // It gives each call an id, which a model makes up.
+                        !absl::StrContains(name, "Mistral-Small-3.2");
+    ASSERT_EQ(syntax != nullptr, forces) << name;
+    if (forces) EXPECT_EQ(syntax, &SyntaxesOf(format)[format == ToolCallFormat::kMistral ? 1 : 0]);
   }
 }
 
@@ -273,6 +281,31 @@ TEST(ModelChatTest, TheDemoModelsTemplateLeavesOutNull) {
       json::Value(), absl::UnixEpoch());
   ASSERT_TRUE(text.ok()) << text.status();
   EXPECT_EQ(text->text, "a\n");
+}
+
+TEST(ModelChatTest, TheSyntaxOfCallsIsWhatTheTemplateWrites) {
+  const auto opening = [](const std::string& call) -> std::string {
+    const ModelDir dir;
+    dir.Write("chat_template.jinja",
+              "{{ tools | tojson if tools }}{% for m in messages %}{{ m.content }}"
+              "{% for c in m.tool_calls or [] %}" +
+                  call + "{% endfor %}{% endfor %}");
+    const auto chat = ModelChat::Load(dir.path());
+    EXPECT_TRUE(chat.ok()) << chat.status();
+    if (chat->tool_call_format() == ToolCallFormat::kUnsupported) return "unsupported";
+    const ToolCallSyntax* const syntax = chat->tool_call_syntax();
+    return syntax == nullptr ? "unknown" : absl::StrCat(syntax->opening, syntax->before_name);
+  };
+  EXPECT_EQ(opening("<tool_call>\n{\"name\": \"{{ c.function.name }}\", \"arguments\": "
+                    "{{ c.function.arguments | tojson }}}\n</tool_call>"),
+            "<tool_call>\n{\"name\": \"");
+  EXPECT_EQ(opening("<tool_call>{\"name\": \"{{ c.function.name }}\"}</tool_call>"), "unknown");
+  EXPECT_EQ(opening("[TOOL_CALLS]{{ c.function.name }}[ARGS]{{ c.function.arguments | tojson }}"),
+            "[TOOL_CALLS]");
+  EXPECT_EQ(opening("[TOOL_CALLS]{{ c.function.name }}[CALL_ID]{{ c.id }}[ARGS]"
+                    "{{ c.function.arguments | tojson }}"),
+            "unknown");
+  EXPECT_EQ(opening("{{ c.function.name }}"), "unsupported");
 }
 
 TEST(ModelChatTest, ADirectoryMayHaveNoTemplate) {

@@ -177,6 +177,17 @@ TEST_F(OpenAiResponseTest, WithoutParallelCallsAChoiceHasTheFirst) {
             "|f({})");
 }
 
+TEST_F(OpenAiResponseTest, ANamedToolsCallIsNoReasonToFinish) {
+  OpenAiResponse::Options options = Tools(ToolCallFormat::kMistral);
+  const std::string text = "[TOOL_CALLS]f[ARGS]{}";
+  EXPECT_EQ(Whole(options, text).finish, "tool_calls");
+  options.calls_named_tool = true;
+  EXPECT_EQ(Whole(options, text).finish, "stop");
+  EXPECT_EQ(Whole(options, text).calls, "|f({})");
+  EXPECT_EQ(Streamed(options, Deltas(Ids(text), std::vector<size_t>(text.size(), 1))).finish,
+            "stop");
+}
+
 TEST_F(OpenAiResponseTest, WithoutToolsACallIsText) {
   OpenAiResponse::Options options = Tools(ToolCallFormat::kUnsupported);
   const std::string text = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";

@@ -1,0 +1,315 @@
+"""Calls of tools that baton-grammar lets a model write are what the request asks for.
+
+  tool_call_language_test.py BIN_DIR [COUNT]
+
+Random tools, in several formats of calls, some of whose markers are special tokens. For each,
+tokens are drawn at random from the masks until the answer ends. The answer is taken apart here and
+must be text and calls of known tools, with arguments that jsonschema accepts; a text that is made
+beside the request must be one that the masks allow, or forbid. COUNT, 300 by default.
+"""
+
+import json
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import jsonschema
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "testing"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import language_test  # noqa: E402
+import seed  # noqa: E402
+from language_test import END_TOKEN, GrammarProcess, Refused  # noqa: E402
+
+TOOL_CALLS = 4  # GrammarSpec::Kind
+MAX_TOKENS = 600
+# Special tokens after the end token; the last is of no format.
+SPECIAL = ["[TOOL_CALLS]", "[ARGS]", "<call|>", "<call>", "<|other|>"]
+JSON_NAME, JSON_ARGUMENTS = '{"name": "', '", "arguments": '
+FORMATS = {  # opening, before_name, before_arguments, after_arguments, separator, closing, trigger, excluded
+    "tags": ("", '<tool_call>\n{"name": "', JSON_ARGUMENTS, "}\n</tool_call>", "\n", "", "<tool_call>", []),
+    "special tags": ("", '<call>\n{"name": "', JSON_ARGUMENTS, "}\n<call|>", "\n", "", "<call>", []),
+    "bare": ("", JSON_NAME, JSON_ARGUMENTS, "}", "; ", "", "", ['{"', "<|py|>"]),
+    "list": ("[TOOL_CALLS][", '{"n": "', JSON_ARGUMENTS, "}", ", ", "]", "[TOOL_CALLS]", []),
+    "args": ("", "[TOOL_CALLS]", "[ARGS]", "", "", "", "[TOOL_CALLS]", ["<never>"]),
+    "blocks": ("<calls>", "<c>", "\n```json\n", "\n```</c>", "\n", "</calls>", "<calls>", ["<c>"]),
+}
+
+
+def write_tokenizer(directory, rng):
+    """language_test's, with special tokens. Returns what each token adds to an answer."""
+    tokens = language_test.write_tokenizer(directory, rng)
+    path = os.path.join(directory, "tokenizer.json")
+    with open(path) as file:
+        tokenizer = json.load(file)
+    for text in SPECIAL:
+        added = dict(tokenizer["added_tokens"][0], id=len(tokens), content=text)
+        tokenizer["added_tokens"].append(added)
+        tokens.append(b"\xff%s\xff" % text.encode())
+    with open(path, "w") as file:
+        json.dump(tokenizer, file)
+    return tokens
+
+
+def random_schema(rng, depth=0):
+    """A schema of objects whose values are short."""
+    def value():
+        kinds = [
+            {"type": "integer", "minimum": -5, "maximum": 120}, {"type": "boolean"},
+            {"type": "string", "maxLength": 4}, {"enum": ["a", 'b"c', 1, None]}, {"const": "</tool_call>"},
+            {"type": "array", "items": {"type": "boolean"}, "maxItems": 2},
+        ]
+        return rng.choice(kinds + ([random_schema(rng, depth + 1)] if depth < 2 else []))
+
+    names = rng.sample(["a", "b c", "é", '"', "city", "<c>"], rng.randrange(0, 4))
+    properties = {name: value() for name in names}
+    schema = {"type": "object", "properties": properties,
+              "required": [n for n in names if rng.random() < 0.6]}
+    if rng.random() < 0.5:
+        schema["additionalProperties"] = False
+    return schema
+
+
+def without_marks(text):
+    """The bytes of an answer as text; special tokens as if they were spelled, and where they are."""
+    parts = text.split(b"\xff")
+    assert all(part.decode() in SPECIAL for part in parts[1::2]), text
+    return b"".join(parts).decode(), [part.decode() for part in parts[1::2]]
+
+
+class Request:
+    def __init__(self, rng, i):
+        self.format = sorted(FORMATS)[i % len(FORMATS)]
+        self.required = rng.random() < 0.5
+        self.single = rng.random() < 0.4
+        self.schemas = {}
+        for _ in range(rng.randrange(1, 5)):
+            name = rng.choice(["f", "get_weather", "a.b", "x-1", "ff"])
+            self.schemas[name] = random_schema(rng) if rng.random() < 0.9 else None
+        self.texts = list(FORMATS[self.format][:8])
+
+    def spec(self):
+        flags = ("r" if self.required else "") + ("s" if self.single else "")
+        trigger, excluded = ("", []) if self.required else (self.texts[6], FORMATS[self.format][7])
+        texts = [flags, *self.texts[:6], trigger, str(len(excluded)), *excluded]
+        for name, schema in self.schemas.items():
+            texts += [name, "" if schema is None else json.dumps(schema)]
+        return texts
+
+    def call(self, text):
+        """The call that `text` begins with, and the rest of it."""
+        _, before_name, before_arguments, after, *_ = self.texts
+        assert text.startswith(before_name), text
+        name, found, rest = text[len(before_name):].partition(before_arguments)
+        assert found and name in self.schemas, text
+        arguments, end = json.JSONDecoder().raw_decode(rest)
+        assert isinstance(arguments, dict), text
+        if self.schemas[name] is not None:
+            jsonschema.Draft202012Validator(self.schemas[name]).validate(arguments)
+        assert rest[end:].startswith(after), text
+        return rest[end + len(after):]
+
+    def calls(self, text):
+        """The group of calls that `text` begins with; the number of them, and the rest of it."""
+        opening, before_name, _, _, separator, closing, *_ = self.texts
+        assert text.startswith(opening), text
+        rest, count = self.call(text[len(opening):]), 1
+        while rest.startswith(separator + before_name):
+            rest, count = self.call(rest[len(separator):]), count + 1
+        assert rest.startswith(closing), text
+        return count, rest[len(closing):]
+
+    def check(self, answer):
+        """The number of calls in the answer."""
+        opening, before_name, _, _, _, _, trigger, excluded = self.texts
+        text, special = without_marks(answer)
+        marks = "".join(self.texts[:6])
+        assert all(s in marks for s in special), answer
+        if self.required or (not trigger and text.startswith(opening + before_name)):
+            count, rest = self.calls(text)
+            assert rest == "", answer
+        elif not trigger:
+            assert not any(text.lstrip(" \t\n\v\f\r").startswith(e) for e in excluded), answer
+            count = 0
+        else:
+            count = 0
+            while trigger in text:
+                before, _, _ = text.partition(trigger)
+                assert not any(e in before for e in excluded), answer
+                more, text = self.calls(text[len(before):])
+                count += more
+            assert not any(e in text for e in excluded), answer
+        assert count <= 1 or not self.single, answer
+        return count
+
+
+def walk(process, grammar, rng, wished):
+    """A random answer, which prefers to go on with one of the `wished` texts."""
+    answer, further, known, left = b"", [], 0, b""
+    while known < MAX_TOKENS:
+        tokens = process.allowed(grammar, known, further)
+        known += len(further)
+        assert tokens, f"no token may follow {answer}"
+        if END_TOKEN in tokens and (len(tokens) == 1 or rng.random() < 0.3):
+            return answer
+        if not left and rng.random() < 0.3:
+            left = rng.choice(wished)
+        texts = [t for t in tokens if t != END_TOKEN]
+        next_ones = [t for t in texts if left.startswith(process.tokens[t])]
+        # Strings end, and white space does.
+        brief = [t for t in texts if process.tokens[t] in (b'"', b"}", b"]", b",")]
+        if next_ones:
+            further = [max(next_ones, key=lambda t: len(process.tokens[t]))]
+            left = left[len(process.tokens[further[0]]):]
+        else:
+            left = b""
+            further = [rng.choice(brief if brief and rng.random() < 0.5 else texts)]
+        answer += process.tokens[further[0]]
+    return None
+
+
+def encoded(process, text):
+    """The tokens of a text in which a special token stands between bytes 0xff."""
+    ids = []
+    for i, part in enumerate(text.split(b"\xff")):
+        ids += [process.tokens.index(b"\xff%s\xff" % part)] if i % 2 else list(part)
+    return ids
+
+
+def marked(text):
+    """The text, as bytes, with special tokens between bytes 0xff."""
+    pattern = "|".join(re.escape(s) for s in sorted(SPECIAL[:4], key=len, reverse=True))
+    return re.sub(pattern.encode(), lambda m: b"\xff" + m.group() + b"\xff", text.encode())
+
+
+def accepts(process, grammar, text):
+    try:
+        return END_TOKEN in process.allowed(grammar, 0, encoded(process, text))
+    except Refused:
+        return False
+
+
+def check_random(process, rng, count):
+    ended = with_calls = parallel = 0
+    for i in range(count):
+        request = Request(rng, i)
+        grammar = process.compile(TOOL_CALLS, request.spec())
+        wished = [marked(t) for t in (request.texts[6] or request.texts[1], request.texts[4] + request.texts[1])
+                  if t] + [b"<|other|>", b"[TOOL_CALLS]", b"<call>", b" text"]
+        answer = walk(process, grammar, rng, wished)
+        process.unload(grammar)
+        if answer is None:
+            continue
+        try:
+            calls = request.check(answer)
+        except (AssertionError, ValueError, jsonschema.ValidationError) as error:
+            raise AssertionError(f"{i} {request.format} {request.spec()} answers {answer}: {error}") from error
+        assert calls > 0 or not request.required
+        ended, with_calls, parallel = ended + 1, with_calls + (calls > 0), parallel + (calls > 1)
+    print(f"{count} requests: {ended} answers ended, {with_calls} with calls, {parallel} with several")
+    assert ended > count * 0.6 and with_calls > count * 0.3 and parallel > count * 0.05
+
+
+def spec(name, flags, tools, excluded=None):
+    texts = FORMATS[name]
+    trigger, more = ("", []) if "r" in flags else (texts[6], texts[7])
+    return [flags, *texts[:6], trigger, str(len(more)), *more, *tools]
+
+
+def check_chosen(process):
+    """Answers that are allowed, and others that are not, in each format."""
+    tools = ["f", json.dumps({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}),
+             "g", ""]
+    one = {
+        "tags": '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>',
+        "special tags": '<call>\n{"name": "f", "arguments": {"a": 1}}\n<call|>',
+        "bare": '{"name": "f", "arguments": {"a": 1}}',
+        "list": '[TOOL_CALLS][{"n": "f", "arguments": {"a": 1}}]',
+        "args": '[TOOL_CALLS]f[ARGS]{"a": 1}',
+        "blocks": '<calls><c>f\n```json\n{"a": 1}\n```</c></calls>',
+    }
+    for name, text in one.items():
+        def grammar(flags):
+            return process.compile(TOOL_CALLS, spec(name, flags, tools))
+        call = marked(text)
+        cases = []
+        for flags in ("r", "rs", "", "s"):
+            free, single = "r" not in flags, "s" in flags
+            separated = name in ("list", "blocks")
+            two = call + FORMATS[name][4].encode() + call
+            cases += [
+                (flags, call, True),
+                (flags, call.replace(b'"a": 1', b'"a": "1"'), False),
+                (flags, call.replace(b'"a": 1', b''), False),
+                (flags, b"Let me see. " + call, free),
+                (flags, b"Plain text.", free),
+                (flags, b"", free),
+                (flags, marked(text[:-1]), False),
+                (flags, two, not single and (not separated or free)),
+                (flags, b"\xff<|other|>\xff", False),
+                (flags, b"a \xff<call>\xff b", False),
+            ]
+            if b"\xff" in call:  # spelled in other tokens
+                cases.append((flags, text.encode(), False))
+                cases.append((flags, b"x " + text.encode(), False))
+            for unknown in ("h", "ff"):
+                cases.append((flags, call.replace(b'"f"', b'"%s"' % unknown.encode())
+                              if b'"f"' in call else call.replace(b"f", unknown.encode(), 1), False))
+        for flags, answer, expected in cases:
+            made = grammar(flags)
+            assert accepts(process, made, answer) == expected, f"{name} {flags!r} {answer}: not {expected}"
+            process.unload(made)
+    made = process.compile(TOOL_CALLS, spec("bare", "", tools))
+    for answer, expected in ((b" \n {x", True), (b" \n {\"x", False), (b"<a>", True), (b"<|p", True),
+                             (b"<|py|>", False), (b"\n<|py|> {", False), ("é {\"".encode(), True)):
+        assert accepts(process, made, answer) == expected, answer
+    any_object = process.compile(TOOL_CALLS, spec("bare", "r", tools))
+    assert accepts(process, any_object, b'{"name": "g", "arguments": {"x": [1, {"y": null}], "z": ""}}')
+    assert not accepts(process, any_object, b'{"name": "g", "arguments": [1]}')
+    # Special tokens are no part of the other kinds' answers, and of strings.
+    regex = process.compile(language_test.REGEX, ["[^a]*"])
+    assert not accepts(process, regex, b"\xff<call>\xff")
+    text = process.compile(TOOL_CALLS, spec("args", "r", ["f", json.dumps(
+        {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]})]))
+    begun = encoded(process, marked('[TOOL_CALLS]f[ARGS]') + b'{"a": "x')
+    allowed = process.allowed(text, 0, begun)
+    assert not any(process.tokens[t][:1] == b"\xff" for t in allowed), allowed
+    # Nor do they come within a character.
+    free = process.compile(TOOL_CALLS, spec("args", "", tools))
+    assert process.tokens.index(b"\xff[TOOL_CALLS]\xff") in process.allowed(free, 0, list("é".encode()))
+    process.ask_mask(closed=[free], items=0, item=b"", reply=False)
+    within = process.allowed(free, 0, list("é".encode()[:1]))
+    assert END_TOKEN not in within and all(0x80 <= process.tokens[t][0] < 0xc0 for t in within), within
+
+
+def check_refused(process):
+    good = spec("tags", "", ["f", ""])
+    for texts, reason in (
+            ([], "SCHEMA_INVALID"), (good[:-1], "SCHEMA_INVALID"), (good[:9], "SCHEMA_INVALID"),
+            (good + ["f", ""], "SCHEMA_INVALID"), (good + ["g", "{"], "SCHEMA_INVALID"),
+            (good + ["g", '{"type": "string"}'], "SCHEMA_UNSUPPORTED"),
+            (good + ["g", '{"type": "object", "not": {}}'], "SCHEMA_UNSUPPORTED"),
+            (good + ["g" * 3000, ""], "SCHEMA_TOO_COMPLEX")):
+        try:
+            process.compile(TOOL_CALLS, texts)
+            raise AssertionError(f"{texts} compiled")
+        except Refused as error:
+            assert str(error).startswith(reason), (texts, error)
+
+
+def main():
+    program = os.path.join(sys.argv[1], "baton-grammar")
+    count = int(sys.argv[2]) if len(sys.argv) > 2 else 300
+    with tempfile.TemporaryDirectory() as directory:
+        rng = seed.generator("tool calls")
+        process = GrammarProcess(program, directory, write_tokenizer(directory, rng))
+        check_refused(process)
+        check_chosen(process)
+        check_random(process, rng, count)
+        process.end()
+
+
+if __name__ == "__main__":
+    main()

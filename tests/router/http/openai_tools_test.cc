@@ -1,0 +1,149 @@
+// What a chat's tools and tool_choice make of the request's structured output.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/error.h"
+#include "common/chat/tool_call_syntax.h"
+#include "common/grammar/from_proto.h"
+#include "common/grammar/schema_check.h"
+#include "router/http/openai_request.h"
+
+namespace baton::router {
+namespace {
+
+using chat::SyntaxesOf;
+using chat::ToolCallFormat;
+using ToolCalls = v1::StructuredOutput::ToolCalls;
+
+constexpr char kTools[] = R"(, "tools": [
+  {"type": "function", "function": {"name": "f", "parameters": {"type": "object",
+   "properties": {"a": {"type": "integer"}}, "required": ["a"]}}},
+  {"type": "function", "function": {"name": "g"}},
+  {"type": "function", "function": {"name": "any", "parameters": {}}},
+  {"type": "function", "function": {"name": "beyond", "parameters": {"type": "object", "not": {}}}}])";
+constexpr char kStrictTools[] = R"(, "tools": [{"function": {"name": "g"}},
+  {"function": {"name": "f", "strict": true, "parameters": {"type": "object",
+   "properties": {"a": {"type": "integer"}}}}}])";
+
+absl::StatusOr<v1::StructuredOutput> Forced(const std::string& more,
+                                            ToolCallFormat format = ToolCallFormat::kHermes) {
+  absl::StatusOr<OpenAiRequest> request =
+      ParseChat(absl::StrCat(R"({"messages": [{"role": "user", "content": "hi"}])", more, "}"));
+  if (!request.ok()) return request.status();
+  const auto syntaxes = SyntaxesOf(format);
+  if (absl::Status forced = ForceTools(syntaxes.empty() ? nullptr : &syntaxes[0], *request);
+      !forced.ok()) {
+    return forced;
+  }
+  if (request->generate.has_structured_output()) {
+    EXPECT_EQ(grammar::CheckSpec(grammar::FromProto(request->generate.structured_output())),
+              absl::OkStatus());
+  }
+  return request->generate.structured_output();
+}
+
+ToolCalls CallsOf(const std::string& more, ToolCallFormat format = ToolCallFormat::kHermes) {
+  const auto forced = Forced(more, format);
+  EXPECT_TRUE(forced.ok()) << forced.status();
+  return forced.ok() ? forced->tool_calls() : ToolCalls();
+}
+
+std::string Refused(const std::string& more, ToolCallFormat format = ToolCallFormat::kHermes) {
+  const absl::Status status = Forced(more, format).status();
+  return absl::StrCat(ErrorReason(status), " ", ErrorField(status));
+}
+
+TEST(OpenAiToolsTest, ARequiredCallIsOfAnyToolAndNothingElse) {
+  const ToolCalls calls = CallsOf(absl::StrCat(kTools, R"(, "tool_choice": "required")"));
+  ASSERT_EQ(calls.tools_size(), 4);
+  EXPECT_EQ(calls.tools(0).name(), "f");
+  EXPECT_EQ(calls.tools(0).parameters(),
+            R"({"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]})");
+  EXPECT_EQ(calls.tools(1).parameters(), R"({"type":"object","properties":{}})")
+      << "a function without parameters takes none";
+  EXPECT_EQ(calls.tools(2).parameters(), "") << "any object";
+  EXPECT_EQ(calls.tools(3).parameters(), "") << "any object, as the schema is not supported";
+  EXPECT_TRUE(calls.required());
+  EXPECT_FALSE(calls.single());
+  EXPECT_EQ(calls.before_name(), "<tool_call>\n{\"name\": \"");
+  EXPECT_EQ(calls.trigger(), "");
+  EXPECT_TRUE(
+      CallsOf(absl::StrCat(kTools, R"(, "tool_choice": "required", "parallel_tool_calls": false)"))
+          .single());
+}
+
+TEST(OpenAiToolsTest, ANamedToolIsCalledOnce) {
+  const std::string choice = R"(, "tool_choice": {"type": "function", "function": {"name": "g"}})";
+  // The order of the fields is the client's.
+  for (const std::string& more : {kTools + choice, choice + kTools}) {
+    const ToolCalls calls = CallsOf(more);
+    ASSERT_EQ(calls.tools_size(), 1);
+    EXPECT_EQ(calls.tools(0).name(), "g");
+    EXPECT_TRUE(calls.required() && calls.single());
+  }
+}
+
+TEST(OpenAiToolsTest, StrictToolsConstrainTheCallsInAText) {
+  const ToolCalls calls = CallsOf(kStrictTools);
+  EXPECT_EQ(calls.tools_size(), 2);
+  EXPECT_FALSE(calls.required() || calls.single());
+  EXPECT_EQ(calls.trigger(), "<tool_call>");
+  const ToolCalls bare = CallsOf(kStrictTools, ToolCallFormat::kLlama3);
+  EXPECT_EQ(bare.trigger(), "");
+  ASSERT_EQ(bare.excluded_size(), 2);
+  EXPECT_EQ(bare.excluded(0), "{");
+  EXPECT_TRUE(CallsOf(absl::StrCat(kStrictTools, R"(, "parallel_tool_calls": false)")).single());
+}
+
+TEST(OpenAiToolsTest, NothingIsForcedUnlessItIsAskedFor) {
+  for (const std::string& more :
+       {std::string(kTools), absl::StrCat(kTools, R"(, "tool_choice": "auto")"),
+        absl::StrCat(kStrictTools, R"(, "tool_choice": "none")"), std::string()}) {
+    const auto forced = Forced(more, ToolCallFormat::kUnsupported);
+    ASSERT_TRUE(forced.ok()) << forced.status();
+    EXPECT_EQ(forced->kind_case(), v1::StructuredOutput::KIND_NOT_SET) << more;
+  }
+  const auto beside =
+      Forced(absl::StrCat(kTools, R"(, "response_format": {"type": "json_object"})"));
+  ASSERT_TRUE(beside.ok()) << beside.status();
+  EXPECT_TRUE(beside->has_json_object());
+}
+
+TEST(OpenAiToolsTest, WhatCannotBeForcedIsRefusedByName) {
+  const std::string required = R"(, "tool_choice": "required")";
+  EXPECT_EQ(Refused(required), "MISSING_FIELD tools");
+  EXPECT_EQ(Refused(required + R"(, "tools": [])"), "MISSING_FIELD tools");
+  const std::string named = R"(, "tool_choice": {"type": "function", "function": {"name": "h"}})";
+  EXPECT_EQ(Refused(named), "MISSING_FIELD tools");
+  EXPECT_EQ(Refused(kTools + named), "OUT_OF_RANGE tool_choice.function.name");
+  EXPECT_TRUE(absl::StrContains(Forced(kTools + named).status().message(), "\"h\""));
+  EXPECT_EQ(Refused(kTools + required, ToolCallFormat::kUnsupported),
+            "UNSUPPORTED_FIELD tool_choice");
+  EXPECT_EQ(Refused(kStrictTools, ToolCallFormat::kUnsupported),
+            "UNSUPPORTED_FIELD tools[1].function.strict");
+  const std::string json = R"(, "response_format": {"type": "json_object"})";
+  EXPECT_EQ(Refused(kTools + required + json), "NOT_WITH_STRUCTURED_OUTPUT tool_choice");
+  EXPECT_EQ(Refused(kStrictTools + json), "NOT_WITH_STRUCTURED_OUTPUT tools[1].function.strict");
+  const auto tool = [&](const std::string& function) {
+    return absl::StrCat(R"(, "tools": [{"function": {)", function, "}}]", required);
+  };
+  EXPECT_EQ(Refused(tool(R"("name": "f", "strict": true, "parameters": {"type": "object",
+                            "properties": {"a": {"not": {}}}})")),
+            "SCHEMA_UNSUPPORTED tools[0].function.parameters");
+  EXPECT_EQ(Refused(tool(R"("name": "f", "strict": true, "parameters": {"type": "string"})")),
+            "SCHEMA_UNSUPPORTED tools[0].function.parameters");
+  EXPECT_EQ(Refused(tool(R"("name": "f", "parameters": {"type": "thing"})")),
+            "SCHEMA_INVALID tools[0].function.parameters");
+  EXPECT_EQ(Refused(tool(R"("name": "a b")"), ToolCallFormat::kDeepSeek),
+            "UNSUPPORTED_FIELD tools[0].function.name");
+  EXPECT_EQ(
+      Refused(absl::StrCat(
+          R"(, "tools": [{"function": {"name": "f"}}, {"function": {"name": "f"}}])", required)),
+      "SCHEMA_INVALID tools[1].function.name");
+}
+
+}  // namespace
+}  // namespace baton::router
