@@ -17,17 +17,17 @@ namespace baton::chat {
 //   before_name NAME before_arguments ARGUMENTS after_arguments
 // ToolCallParser reads what is written so.
 struct ToolCallSyntax {
-  absl::string_view opening;
-  absl::string_view before_name;
-  absl::string_view before_arguments;
-  absl::string_view after_arguments;
-  absl::string_view separator;
-  absl::string_view closing;
+  absl::string_view opening = "";
+  absl::string_view before_name = "";
+  absl::string_view before_arguments = "";
+  absl::string_view after_arguments = "";
+  absl::string_view separator = "";
+  absl::string_view closing = "";
   // What begins calls in a text; empty if calls are the whole answer.
-  absl::string_view trigger;
+  absl::string_view trigger = "";
   // What text without calls does not have or, without a trigger, does not begin with: to
   // ToolCallParser, a call may begin so.
-  absl::Span<const absl::string_view> excluded;
+  absl::Span<const absl::string_view> excluded = {};
   bool quoted_names = false;  // names are parts of JSON strings
 };
 

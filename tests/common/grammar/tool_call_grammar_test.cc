@@ -1,0 +1,159 @@
+#include "common/grammar/tool_call_grammar.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/base/error.h"
+#include "common/grammar/from_proto.h"
+#include "common/grammar/schema_check.h"
+
+namespace baton::grammar {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ToolCalls = v1::StructuredOutput::ToolCalls;
+
+constexpr char kSchema[] = R"({"type": "object", "properties": {"a": {"type": "integer"}}})";
+
+ToolCalls Good() {
+  ToolCalls calls;
+  calls.set_opening("<calls>");
+  calls.set_before_name("<call>");
+  calls.set_before_arguments(":");
+  calls.set_after_arguments("</call>");
+  calls.set_separator("\n");
+  calls.set_closing("</calls>");
+  calls.set_trigger("<calls>");
+  calls.add_tools()->set_name("f");
+  calls.mutable_tools(0)->set_parameters(kSchema);
+  calls.add_tools()->set_name("g");
+  return calls;
+}
+
+std::string Refused(const std::function<void(ToolCalls&)>& change) {
+  v1::StructuredOutput structured;
+  *structured.mutable_tool_calls() = Good();
+  change(*structured.mutable_tool_calls());
+  const absl::Status status = CheckSpec(FromProto(structured));
+  EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << status;
+  const std::string field = ErrorField(status);
+  return status.ok() ? ""
+                     : absl::StrCat(ErrorReason(status), " ",
+                                    absl::StripPrefix(field, "structured_output.tool_calls."));
+}
+
+TEST(ToolCallGrammarTest, WhatTheProtoAllowsIsAccepted) {
+  EXPECT_EQ(Refused([](ToolCalls&) {}), "");
+  EXPECT_EQ(Refused([](ToolCalls& c) { c.set_single(true); }), "");
+  EXPECT_EQ(Refused([](ToolCalls& c) {
+              c.set_required(true);
+              c.clear_trigger();
+            }),
+            "");
+  EXPECT_EQ(Refused([](ToolCalls& c) {
+              c.clear_trigger();
+              c.add_excluded("<ca");
+            }),
+            "");
+  EXPECT_EQ(Refused([](ToolCalls& c) {
+              c.clear_opening();
+              c.set_trigger("<call>");
+              for (size_t i = 0; i < kMaxExcludedTexts; ++i) c.add_excluded("x");
+            }),
+            "");
+  EXPECT_EQ(Refused([](ToolCalls& c) {
+              while (c.tools_size() < static_cast<int>(kMaxTools)) {
+                const std::string name = absl::StrCat("t", c.tools_size());
+                c.add_tools()->set_name(name);
+              }
+            }),
+            "");
+}
+
+TEST(ToolCallGrammarTest, WhatItDoesNotIsRefusedByName) {
+  EXPECT_EQ(Refused([](ToolCalls& c) { c.clear_tools(); }), "SCHEMA_INVALID tools");
+  EXPECT_EQ(Refused([](ToolCalls& c) {
+              for (size_t i = 0; i <= kMaxTools; ++i) c.add_tools()->set_name(absl::StrCat(i));
+            }),
+            "SCHEMA_TOO_COMPLEX tools");
+  EXPECT_EQ(Refused([](ToolCalls& c) { c.mutable_tools(1)->set_name("f"); }),
+            "SCHEMA_INVALID tools[1].name");
+  EXPECT_EQ(Refused([](ToolCalls& c) { c.mutable_tools(1)->clear_name(); }),
+            "SCHEMA_INVALID tools[1].name");
+  EXPECT_EQ(Refused([](ToolCalls& c) {
+              c.mutable_tools(1)->set_name(std::string(kMaxToolNameBytes + 1, 'x'));
+            }),
+            "SCHEMA_TOO_COMPLEX tools[1].name");
+  EXPECT_EQ(Refused([](ToolCalls& c) { c.mutable_tools(1)->set_parameters("{"); }),
+            "SCHEMA_INVALID tools[1].parameters");
+  for (const char* const schema :
+       {R"({"type": "object", "properties": {"a": {"not": {}}}})", R"({"type": "string"})", "true",
+        "{}", R"({"type": ["object", "null"]})", R"({"anyOf": [{"type": "object"}]})"}) {
+    EXPECT_EQ(Refused([&](ToolCalls& c) { c.mutable_tools(0)->set_parameters(schema); }),
+              "SCHEMA_UNSUPPORTED tools[0].parameters")
+        << schema;
+  }
+  EXPECT_EQ(Refused([](ToolCalls& c) {
+              const std::string padding(kMaxSchemaBytes - 100, 'x');
+              for (const char* const name : {"h", "i", "j", "k", "l"}) {
+                c.add_tools()->set_name(name);
+                c.mutable_tools()->rbegin()->set_parameters(
+                    absl::StrCat(R"({"type": "object", "title": ")", padding, "\"}"));
+              }
+            }),
+            "SCHEMA_TOO_COMPLEX tools[6].parameters");
+  EXPECT_EQ(Refused([](ToolCalls& c) { c.clear_before_name(); }), "SCHEMA_INVALID before_name");
+  EXPECT_EQ(Refused([](ToolCalls& c) { c.clear_before_arguments(); }),
+            "SCHEMA_INVALID before_arguments");
+  EXPECT_EQ(Refused([](ToolCalls& c) { c.set_separator(std::string(257, ' ')); }),
+            "SCHEMA_TOO_COMPLEX separator");
+  EXPECT_EQ(Refused([](ToolCalls& c) { c.set_trigger("<call>"); }), "SCHEMA_INVALID trigger");
+  EXPECT_EQ(Refused([](ToolCalls& c) { c.set_required(true); }), "SCHEMA_INVALID trigger");
+  EXPECT_EQ(Refused([](ToolCalls& c) {
+              c.set_required(true);
+              c.clear_trigger();
+              c.add_excluded("x");
+            }),
+            "SCHEMA_INVALID excluded");
+  EXPECT_EQ(Refused([](ToolCalls& c) { c.clear_trigger(); }), "SCHEMA_INVALID excluded");
+  EXPECT_EQ(Refused([](ToolCalls& c) {
+              c.clear_trigger();
+              c.add_excluded("<");
+              c.add_excluded(" x");
+            }),
+            "SCHEMA_INVALID excluded[1]");
+  EXPECT_EQ(Refused([](ToolCalls& c) {
+              for (size_t i = 0; i <= kMaxExcludedTexts; ++i) c.add_excluded("x");
+            }),
+            "SCHEMA_TOO_COMPLEX excluded");
+  EXPECT_EQ(Refused([](ToolCalls& c) { c.add_excluded(""); }), "SCHEMA_INVALID excluded[0]");
+}
+
+TEST(ToolCallGrammarTest, SpecialTokensOfTheFormatGetTheirPrivateTexts) {
+  const auto made = [](const ToolCalls& calls, absl::Span<const SpecialToken> special) {
+    return MakeToolCallGrammar(ToolCallTexts(calls), special, /*max_whitespace=*/16).value();
+  };
+  const ToolCallGrammar plain = made(Good(), {});
+  EXPECT_THAT(plain.special_tokens, ElementsAre());
+  EXPECT_THAT(plain.structural_tag, HasSubstr("<calls>"));
+  EXPECT_THAT(plain.structural_tag, Not(HasSubstr("\xff")));
+  // The longest text counts, and a tool's name is no text of the format.
+  const SpecialToken special[] = {
+      {"<call", 3}, {"<calls>", 8}, {"f", 12}, {"</call>", 5}, {"x", 6}};
+  const ToolCallGrammar made_special = made(Good(), special);
+  EXPECT_THAT(made_special.special_tokens, ElementsAre(3, 5, 8));
+  EXPECT_THAT(made_special.structural_tag, HasSubstr(PrivateText(8)));
+  EXPECT_THAT(made_special.structural_tag, HasSubstr(absl::StrCat(PrivateText(3), ">f:")));
+  EXPECT_THAT(made_special.structural_tag, HasSubstr("\"excludes\":[\"<calls>\""))
+      << "the trigger in other tokens would begin calls, too";
+}
+
+}  // namespace
+}  // namespace baton::grammar
