@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -49,7 +50,9 @@ class Calls {
     const absl::Status malformed = InvalidField("SCHEMA_INVALID", kToolCalls, "malformed texts");
     Calls calls;
     size_t excluded = 0;
-    if (texts.size() < kFirstExcluded || !absl::SimpleAtoi(texts[kExcludedCount], &excluded) ||
+    constexpr absl::string_view kAllFlags[] = {"", "r", "s", "rs"};
+    if (texts.size() < kFirstExcluded || !absl::c_linear_search(kAllFlags, texts[kFlags]) ||
+        !absl::SimpleAtoi(texts[kExcludedCount], &excluded) ||
         excluded > texts.size() - kFirstExcluded ||
         (texts.size() - kFirstExcluded - excluded) % 2 != 0) {
       return malformed;
@@ -236,9 +239,18 @@ std::string NotBeginning(absl::Span<const std::string> excluded) {
 class Builder {
  public:
   Builder(const Calls& calls, absl::Span<const SpecialToken> special_tokens, int max_whitespace)
-      : calls_(calls), special_tokens_(special_tokens), max_whitespace_(max_whitespace) {}
+      : calls_(calls), special_tokens_(special_tokens), max_whitespace_(max_whitespace) {
+    for (size_t place = kOpening; place <= kTrigger; ++place) {
+      replaced_[place] = Replaced(calls.at(static_cast<Place>(place)));
+    }
+  }
 
   absl::StatusOr<ToolCallGrammar> Build() {
+    const bool has_opening = !calls_.at(kOpening).empty();
+    if (!absl::StartsWith(replaced_[has_opening ? kOpening : kBeforeName], replaced_[kTrigger])) {
+      return InvalidField("SCHEMA_INVALID", absl::StrCat(kToolCalls, ".trigger"),
+                          "it ends within a special token of what calls begin with");
+    }
     BATON_RETURN_IF_ERROR(BuildArguments());
     const std::string format = calls_.required() ? AllCalls("") : TextAndCalls();
     ToolCallGrammar grammar;
@@ -277,35 +289,32 @@ class Builder {
     }
     return replaced;
   }
-  std::string Replaced(Place place) { return Replaced(calls_.at(place)); }
 
   std::string Call(size_t tool, absl::string_view before_name) {
-    const std::string after = Replaced(kAfterArguments);
     return absl::StrCat(
         R"({"type":"tag","begin":)",
-        JsonString(absl::StrCat(before_name, calls_.name(tool), Replaced(kBeforeArguments))),
-        R"(,"content":)", arguments_[tool], R"(,"end":)", JsonString(after), "}");
+        JsonString(absl::StrCat(before_name, calls_.name(tool), replaced_[kBeforeArguments])),
+        R"(,"content":)", arguments_[tool], R"(,"end":)", JsonString(replaced_[kAfterArguments]),
+        "}");
   }
 
   // All calls of an answer, or of a place in a text, without `begun`, with which they begin.
   std::string AllCalls(absl::string_view begun) {
-    std::string opening = Replaced(kOpening);
     std::vector<std::string> calls;
-    for (size_t i = 0; i < calls_.tools(); ++i) calls.push_back(Call(i, Replaced(kBeforeName)));
+    for (size_t i = 0; i < calls_.tools(); ++i) calls.push_back(Call(i, replaced_[kBeforeName]));
     std::vector<std::string> parts;
-    opening.erase(0, begun.size());
+    const std::string opening = replaced_[kOpening].substr(begun.size());
     if (!opening.empty()) parts.push_back(Constant(opening));
     parts.push_back(absl::StrCat(
         R"({"type":"tags_with_separator","tags":[)", absl::StrJoin(calls, ","), R"(],"separator":)",
-        JsonString(Replaced(kSeparator)), R"(,"at_least_one":true)", R"(,"stop_after_first":)",
+        JsonString(replaced_[kSeparator]), R"(,"at_least_one":true)", R"(,"stop_after_first":)",
         calls_.single() ? "true" : "false", "}"));
-    const std::string closing = Replaced(kClosing);
-    if (!closing.empty()) parts.push_back(Constant(closing));
+    if (!replaced_[kClosing].empty()) parts.push_back(Constant(replaced_[kClosing]));
     return Sequence(parts);
   }
 
   std::string TextAndCalls() {
-    const std::string trigger = Replaced(kTrigger);
+    const std::string& trigger = replaced_[kTrigger];
     if (trigger.empty()) {
       const std::string text = absl::StrCat(R"({"type":"grammar","grammar":)",
                                             JsonString(NotBeginning(calls_.excluded())), "}");
@@ -316,10 +325,10 @@ class Builder {
       after_trigger = AllCalls(trigger);
     } else {
       // One call: what separates calls is text between them.
-      const std::string before_name = Replaced(kBeforeName);
+      const absl::string_view before_name = replaced_[kBeforeName];
       std::vector<std::string> calls;
       for (size_t i = 0; i < calls_.tools(); ++i) {
-        calls.push_back(Call(i, absl::string_view(before_name).substr(trigger.size())));
+        calls.push_back(Call(i, before_name.substr(trigger.size())));
       }
       after_trigger = AnyOf(calls);
     }
@@ -338,6 +347,7 @@ class Builder {
   const Calls& calls_;
   const absl::Span<const SpecialToken> special_tokens_;
   const int max_whitespace_;
+  std::string replaced_[kTrigger + 1];  // the texts of the format, by Place
   std::vector<std::string> arguments_;  // of each tool, as a format
   std::set<int32_t> used_;
 };

@@ -43,7 +43,7 @@ struct ToolCallGrammar {
 
 // Special tokens in the texts of the format become their private texts. There are at most
 // `max_whitespace` characters of white space in a row between tokens of JSON. CheckToolCalls's
-// errors.
+// errors; SCHEMA_INVALID also for a trigger that ends within a special token.
 absl::StatusOr<ToolCallGrammar> MakeToolCallGrammar(absl::Span<const std::string> texts,
                                                     absl::Span<const SpecialToken> special_tokens,
                                                     int max_whitespace);

@@ -37,7 +37,10 @@ void FuzzGrammarSpec(absl::string_view data) {
   if (spec.kind == grammar::GrammarSpec::Kind::kToolCalls) {
     const auto made = grammar::MakeToolCallGrammar(spec.texts, {{"<t>", 3}, {"<t>>", 5}, {"", 7}},
                                                    /*max_whitespace=*/16);
-    BATON_CHECK(made.ok()) << made.status();
+    if (!made.ok()) {  // a trigger that ends within a special token
+      BATON_CHECK(ErrorField(made.status()) == "structured_output.tool_calls.trigger");
+      return;
+    }
     for (const int32_t id : made->special_tokens) BATON_CHECK(id == 3 || id == 5);
     // But for the private texts, it is JSON.
     const std::string tag = absl::StrReplaceAll(made->structural_tag, {{"\xff", "?"}});

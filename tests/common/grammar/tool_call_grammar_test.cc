@@ -153,6 +153,12 @@ TEST(ToolCallGrammarTest, SpecialTokensOfTheFormatGetTheirPrivateTexts) {
   EXPECT_THAT(made_special.structural_tag, HasSubstr(absl::StrCat(PrivateText(3), ">f:")));
   EXPECT_THAT(made_special.structural_tag, HasSubstr("\"excludes\":[\"<calls>\""))
       << "the trigger in other tokens would begin calls, too";
+  ToolCalls cut = Good();
+  cut.set_trigger("<call");
+  const absl::Status status =
+      MakeToolCallGrammar(ToolCallTexts(cut), special, /*max_whitespace=*/16).status();
+  EXPECT_EQ(ErrorReason(status), "SCHEMA_INVALID") << status;
+  EXPECT_EQ(ErrorField(status), "structured_output.tool_calls.trigger") << status;
 }
 
 }  // namespace
