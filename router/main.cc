@@ -133,6 +133,15 @@ void AddFlags(CLI::App* app, Options* options, LogFlags* log) {
   app->add_option("--prompt-history-memory", options->prompt_history_bytes,
                   "Bytes for the tokens of recent prompts, which explain cache misses; 0: none")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
+  app->add_option(
+         "--response-store-bytes", options->response_store_bytes,
+         "Bytes for the responses of /v1/responses that clients may continue by their ids; "
+         "beyond, those not used for longest go; 0: none are stored")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 50));
+  app->add_option("--response-store-ttl-ms", options->response_store_ttl_ms,
+                  "How long a stored response remains that is not used")
+      ->check(CLI::Range(int64_t{1}, int64_t{30} * 86'400'000));
   app->add_option("--max-warm-prefixes", options->max_warm_prefixes,
                   "Limit for the prefixes that are kept warm; more are refused")
       ->check(CLI::Range(0, 1 << 16));

@@ -65,8 +65,10 @@ struct Options {
   tracing::TracingOptions tracing;
   int64_t tokenized_text_bytes = 64 << 20;  // of recent chats, whose tokens are reused; 0: none
   int64_t prompt_history_bytes = 64 << 20;  // of recent prompts, to explain cache misses; 0: none
-  int max_warm_prefixes = 64;               // that are remembered and kept warm
-  int explain_log_every = 0;                // log every n-th routing decision in full; 0: none
+  int64_t response_store_bytes = 64 << 20;  // of responses that /v1/responses may continue; 0: none
+  int64_t response_store_ttl_ms = 3'600'000;  // since a response was last used
+  int max_warm_prefixes = 64;                 // that are remembered and kept warm
+  int explain_log_every = 0;                  // log every n-th routing decision in full; 0: none
 
   // A client that reads nothing of its answer for longer loses it. 1 or more.
   int64_t write_stall_timeout_ms = 30'000;

@@ -183,6 +183,11 @@ OpenAiLogprobs::Json OpenAiLogprobs::TopOfCompletion(const v1::TokenLogprobs& to
   return top;
 }
 
+std::string OpenAiLogprobs::TakeEntries() {
+  entries_ = 0;
+  return std::exchange(content_, {});
+}
+
 std::string OpenAiLogprobs::Take() {
   entries_ = 0;
   const auto take = [](std::string& list) { return std::exchange(list, {}); };

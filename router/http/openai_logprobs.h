@@ -53,6 +53,8 @@ class OpenAiLogprobs {
   bool empty() const { return entries_ == 0; }
   // The entries since the last call, as the field `logprobs`: the text of a JSON object.
   std::string Take();
+  // The same, as the elements of its list `content`, with commas between them. For chat only.
+  std::string TakeEntries();
 
  private:
   using Json = nlohmann::ordered_json;

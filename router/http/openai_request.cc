@@ -440,11 +440,14 @@ absl::StatusOr<OpenAiRequest> ParseCompletion(absl::string_view body) {
   return request;
 }
 
-absl::StatusOr<OpenAiRequest> ParseChat(absl::string_view body) {
-  BATON_ASSIGN_OR_RETURN(OpenAiRequest request, ParseBody(body, kChatFields));
-  if (request.conversation.messages.items.empty()) {
-    return InvalidField("MISSING_FIELD", "messages", "required");
-  }
+absl::Status ReadChatField(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  const Field* field = FindField(kChatFields, name);
+  if (field == nullptr) field = FindField(kCommonFields, name);
+  if (field == nullptr) return InvalidField("UNKNOWN_FIELD", name, "unknown field");
+  return field->read(name, value, request);
+}
+
+absl::Status FinishChat(OpenAiRequest& request) {
   if (request.wants_logprobs) request.generate.set_logprobs(request.top_logprobs.value_or(0));
   BATON_RETURN_IF_ERROR(ApplyMaxCompletionTokens(request));
   const v1::Truncation& truncation = request.generate.truncation();
@@ -457,6 +460,15 @@ absl::StatusOr<OpenAiRequest> ParseChat(absl::string_view body) {
   // The template has written them.
   if (!request.generate.has_add_special_tokens()) request.generate.set_add_special_tokens(false);
   request.generate.set_return_token_ids(request.generate.has_logprobs());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<OpenAiRequest> ParseChat(absl::string_view body) {
+  BATON_ASSIGN_OR_RETURN(OpenAiRequest request, ParseBody(body, kChatFields));
+  if (request.conversation.messages.items.empty()) {
+    return InvalidField("MISSING_FIELD", "messages", "required");
+  }
+  BATON_RETURN_IF_ERROR(FinishChat(request));
   return request;
 }
 

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,6 +25,8 @@ namespace baton::router {
 inline constexpr size_t kMaxPrompts = 64;
 // OpenAI's default for completions.
 inline constexpr int kCompletionMaxTokens = 16;
+
+struct ResponsesRequest;  // responses_request.h
 
 struct OpenAiRequest {
   v1::GenerateRequest generate;  // without the prompt
@@ -41,6 +44,7 @@ struct OpenAiRequest {
   std::string required_tool;   // the one that is called; empty: the model decides
   // Fields that were accepted and have no effect, in the order of the body.
   std::vector<std::string> ignored;
+  std::shared_ptr<ResponsesRequest> responses;  // of the Responses API; null for other APIs
   // About what the JSON values of the body take in memory; those of `conversation` are a part.
   int64_t json_bytes = 0;
   // Only the parser uses these.
@@ -56,6 +60,12 @@ struct OpenAiRequest {
 // request_check.h knows are not checked here.
 absl::StatusOr<OpenAiRequest> ParseCompletion(absl::string_view body);
 absl::StatusOr<OpenAiRequest> ParseChat(absl::string_view body);
+
+// Parts of ParseChat, for APIs whose conversations become those of a chat. ReadChatField reads one
+// field of a chat's body by its name, FinishChat settles the request once all fields are read.
+absl::Status ReadChatField(absl::string_view name, const json::Value& value,
+                           OpenAiRequest& request);
+absl::Status FinishChat(OpenAiRequest& request);
 
 // Parts of ParseChat, each of which reads one field.
 absl::Status ReadMessages(absl::string_view name, const json::Value& value, OpenAiRequest& request);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,6 +19,8 @@
 #include "router/request/shown_tokens.h"
 
 namespace baton::router {
+
+struct ResponsesRequest;
 
 class OpenAiResponse final : public AnswerFormat {
  public:
@@ -36,6 +39,7 @@ class OpenAiResponse final : public AnswerFormat {
     int choices_per_prompt = 1;  // with `echo`
     // Special tokens that are a part of the deltas' text; other special tokens are not.
     std::vector<int32_t> shown_special_tokens;
+    std::shared_ptr<ResponsesRequest> responses;  // of the Responses API; null for other APIs
   };
   // `tokenizer` must outlive it.
   OpenAiResponse(Options options, const tokenizer::Tokenizer& tokenizer)

@@ -28,6 +28,9 @@
 #include "router/http/json_readers.h"
 #include "router/http/openai_error.h"
 #include "router/http/openai_response.h"
+#include "router/http/response_store.h"
+#include "router/http/responses_answer.h"
+#include "router/http/responses_request.h"
 #include "router/http/web_ui.h"
 #include "router/metrics.h"
 #include "router/options.h"
@@ -46,9 +49,11 @@ constexpr absl::string_view kCompletions = "/v1/completions";
 constexpr absl::string_view kChat = "/v1/chat/completions";
 constexpr absl::string_view kAnthropicMessages = "/v1/messages";
 constexpr absl::string_view kCountTokens = "/v1/messages/count_tokens";
+constexpr absl::string_view kResponses = "/v1/responses";
 constexpr absl::string_view kModels = "/v1/models";
 constexpr absl::string_view kStatus = "/v1/baton/status";
 constexpr absl::string_view kModelPrefix = "/v1/models/";
+constexpr absl::string_view kResponsePrefix = "/v1/responses/";
 
 // The client's, or a new one if it sends none that is valid.
 std::string RequestIdOf(const HttpRequest& request) {
@@ -108,6 +113,11 @@ HttpResponse PlainErrorAt(absl::string_view route, int status, absl::string_view
                             : PlainError(status, message, code);
 }
 
+std::unique_ptr<AnswerFormat> FormatResponses(OpenAiResponse::Options options,
+                                              const tokenizer::Tokenizer& tokenizer) {
+  return std::make_unique<ResponsesAnswer>(std::move(options), tokenizer);
+}
+
 }  // namespace
 
 // An API that generates, at one path.
@@ -123,6 +133,7 @@ static constexpr GenerationApi kApis[] = {
     {kCompletions, false, ParseCompletion, FormatOpenAi},
     {kChat, true, ParseChat, FormatOpenAi},
     {kAnthropicMessages, true, ParseAnthropic, FormatAnthropic},
+    {kResponses, true, ParseResponses, FormatResponses},
 };
 
 // Null if what `route` names generates nothing.
@@ -133,7 +144,11 @@ static const GenerationApi* FindApi(absl::string_view route) {
 }
 
 OpenAiService::OpenAiService(RouterParts& parts)
-    : parts_(parts), started_(absl::ToUnixSeconds(parts.clock.Now())) {
+    : parts_(parts),
+      started_(absl::ToUnixSeconds(parts.clock.Now())),
+      responses_(std::make_shared<ResponseStore>(
+          parts.clock, parts.options.response_store_bytes,
+          absl::Milliseconds(parts.options.response_store_ttl_ms))) {
   for (const absl::string_view marker : chat::ToolCallMarkers(parts.chat.tool_call_format())) {
     const std::optional<int32_t> id = parts.tokenizer.TokenToId(marker);
     if (id && parts.tokenizer.IsSpecial(*id)) tool_call_tokens_.push_back(*id);
@@ -142,9 +157,10 @@ OpenAiService::OpenAiService(RouterParts& parts)
 
 absl::string_view OpenAiService::Route(absl::string_view path) {
   static constexpr absl::string_view kRoutes[] = {
-      kCompletions, kChat,    kAnthropicMessages, kCountTokens, kModels,  kStatus,
-      "/",          "/livez", "/readyz",          "/startupz",  "/health"};
+      kCompletions, kChat, kAnthropicMessages, kCountTokens, kResponses,  kModels,
+      kStatus,      "/",   "/livez",           "/readyz",    "/startupz", "/health"};
   if (absl::StartsWith(path, kModelPrefix)) return kModels;
+  if (absl::StartsWith(path, kResponsePrefix)) return kResponses;
   const auto* found = absl::c_find(kRoutes, path);
   return found == std::end(kRoutes) ? "other" : *found;
 }
@@ -184,6 +200,8 @@ std::shared_ptr<HttpCall> OpenAiService::Handle(HttpRequest request,
   } else if (route == kCountTokens && post) {
     CountTokens(std::move(request), *caller, request_id, std::move(responder));
     return nullptr;
+  } else if (absl::string_view id = path; absl::ConsumePrefix(&id, kResponsePrefix)) {
+    response = StoredResponse(*responses_, caller->tenant.value_or(""), request.method, id);
   } else if (const GenerationApi* api = FindApi(route); api != nullptr && post) {
     return Generate(*api, std::move(request), *caller, std::move(responder));
   } else {
@@ -201,13 +219,7 @@ HttpResponse OpenAiService::Answer(const HttpRequest& request, absl::string_view
   const bool takes_post = FindApi(route) != nullptr || route == kCountTokens;
   const bool get = request.method == "GET" || request.method == "HEAD";
   HttpResponse response;
-  if (path == "/v1/responses") {
-    response = PlainError(404,
-                          absl::StrCat(path,
-                                       " is not served; /v1/chat/completions, /v1/completions "
-                                       "and /v1/messages are"),
-                          "unknown_url");
-  } else if (route == "other") {
+  if (route == "other") {
     response = PlainError(404, absl::StrCat("no ", request.method, " ", path), "unknown_url");
   } else if (takes_post || !get) {
     const char* allowed = takes_post ? "POST" : "GET, HEAD";
@@ -253,10 +265,16 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const GenerationApi& api, Http
   if (draining_) request = RouterDrains();
   if (request.ok()) {
     absl::Status checked = CheckIgnored(request->ignored);
+    if (checked.ok() && request->responses != nullptr) {
+      checked = BindToStore(responses_, caller.tenant.value_or(""), *request);
+    }
     if (checked.ok()) checked = CheckOpenAiRequest(*request);
     if (checked.ok() && api.chat) checked = ForceTools(parts_.chat.tool_call_syntax(), *request);
     // A conversation is kept as JSON values until it is rendered.
-    if (checked.ok() && api.chat) checked = Hold(parts_, request->json_bytes, caller.held.get());
+    if (checked.ok() && api.chat) {
+      const int64_t kept = request->responses == nullptr ? 0 : request->responses->kept_bytes;
+      checked = Hold(parts_, request->json_bytes + kept, caller.held.get());
+    }
     if (!checked.ok()) request = checked;
   }
   int prompts = 1;
@@ -273,6 +291,7 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const GenerationApi& api, Http
     options.include_usage = request->include_usage;
     options.continuous_usage = request->continuous_usage;
     options.logprobs = request->generate.has_logprobs();
+    options.responses = request->responses;
     request->generate.set_request_id(options.request_id);
     // OpenAI's `user` is an end user of the key's owner.
     if (caller.tenant) request->generate.clear_tenant();

@@ -1,6 +1,6 @@
-// The HTTP endpoints of a router: OpenAI's /v1/completions, /v1/chat/completions and /v1/models;
-// Anthropic's /v1/messages and /v1/messages/count_tokens; the probes /livez, /readyz, /startupz and
-// /health; and web_ui.h's page and /v1/baton/status.
+// The HTTP endpoints of a router: OpenAI's /v1/completions, /v1/chat/completions, /v1/responses and
+// /v1/models; Anthropic's /v1/messages and /v1/messages/count_tokens; the probes /livez, /readyz,
+// /startupz and /health; and web_ui.h's page and /v1/baton/status.
 #ifndef BATON_ROUTER_HTTP_OPENAI_SERVICE_H_
 #define BATON_ROUTER_HTTP_OPENAI_SERVICE_H_
 
@@ -23,6 +23,7 @@
 namespace baton::router {
 
 class Exchange;
+class ResponseStore;
 struct GenerationApi;
 
 // With API keys, all but the probes need one. Thread-safe. Requests take the same way as those of
@@ -37,7 +38,8 @@ class OpenAiService {
 
   // The answer to a request that is not read to its end: HttpServer::ErrorAnswer.
   HttpResponse Unread(int status, absl::string_view why, const HttpRequest& head);
-  // The path itself if it is served, "/v1/models" for each model, else "other".
+  // The path itself if it is served, "/v1/models" for each model, "/v1/responses" for each
+  // response, else "other".
   static absl::string_view Route(absl::string_view path);
 
   // The router drains: /readyz fails from now on, and new requests are refused.
@@ -70,6 +72,7 @@ class OpenAiService {
   RouterParts& parts_;
   const int64_t started_;                  // Unix time in seconds
   std::vector<int32_t> tool_call_tokens_;  // special tokens that mark tool calls
+  const std::shared_ptr<ResponseStore> responses_;
   absl::Mutex mutex_;
   // Names of fields, of which the API has a fixed number.
   std::set<std::string> logged_ignored_ ABSL_GUARDED_BY(mutex_);

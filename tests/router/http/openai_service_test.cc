@@ -268,7 +268,7 @@ TEST_F(OpenAiServiceTest, ErrorsHaveOpenAisShape) {
       {"/v1/chat/completions",
        R"({"messages": [{"role": "user", "content": "x"}], "tools": [{"function": {"name": "f"}}]})",
        400, "unsupported_field", "tools"},
-      {"/v1/responses", "{}", 404, "unknown_url", ""},
+      {"/v1/responses", "{}", 400, "missing_field", "input"},
       {"/nowhere", "{}", 404, "unknown_url", ""},
   };
   HttpClient client(address());
