@@ -58,8 +58,7 @@ ResponsesAnswer::ResponsesAnswer(OpenAiResponse::Options options,
                                  const tokenizer::Tokenizer& tokenizer)
     : options_(std::move(options)),
       shown_(tokenizer, options_.shown_special_tokens),
-      id_(Id("resp_", ~uint64_t{0})),
-      parts_(options_.parts, /*choice=*/0) {
+      id_(Id("resp_", ~uint64_t{0})) {
   if (options_.logprobs) logprobs_.emplace(tokenizer, shown_, /*chat=*/true);
 }
 
@@ -145,10 +144,11 @@ void ResponsesAnswer::Begin() {
 // so that the order of what comes out does not depend on where a delta ends.
 void ResponsesAnswer::Read(const v1::GenerateResponse& delta) {
   if (logprobs_) logprobs_->Add(delta);
+  if (!parts_) parts_.emplace(options_.parts, /*choice=*/0);
   const absl::string_view text = delta.text();
-  for (size_t i = 0; i < text.size(); ++i) AddPiece(parts_.Append(text.substr(i, 1), false));
+  for (size_t i = 0; i < text.size(); ++i) AddPiece(parts_->Append(text.substr(i, 1), false));
   if (delta.finish_reason() != v1::FINISH_REASON_UNSPECIFIED) {
-    AddPiece(parts_.Append("", /*ends=*/true));
+    AddPiece(parts_->Append("", /*ends=*/true));
     truncated_ = delta.finish_reason() == v1::FINISH_REASON_LENGTH;
   }
   if (open_) SendText();

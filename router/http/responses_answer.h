@@ -65,10 +65,10 @@ class ResponsesAnswer final : public AnswerFormat {
   // Closes the last item, once the text has ended, and has the response kept. Returns it.
   std::string Finish(const v1::Usage& usage);
 
-  const OpenAiResponse::Options options_;
+  OpenAiResponse::Options options_;
   const ShownTokens shown_;
   const std::string id_;
-  AnswerParts parts_;
+  std::optional<AnswerParts> parts_;  // once the text begins
   std::optional<OpenAiLogprobs> logprobs_;
   std::vector<Item> items_;
   bool open_ = false;       // the last item grows

@@ -351,7 +351,8 @@ absl::Status WithResponsesField(const absl::Status& error) {
   for (const auto& [chat, own] : kNames) {
     if (field == chat) return Renamed(error, own);
   }
-  return error;
+  const bool of_tools = absl::StartsWith(field, "tools[") || absl::StartsWith(field, "tool_choice");
+  return of_tools ? WithoutPart(error, ".function") : error;
 }
 
 absl::StatusOr<OpenAiRequest> ParseResponses(absl::string_view body) {

@@ -238,6 +238,9 @@ TEST(ResponsesRequestTest, LaterErrorsHaveTheClientsNamesToo) {
   EXPECT_EQ(ErrorField(renamed), "max_output_tokens");
   EXPECT_EQ(ErrorReason(renamed), "CONTEXT_LENGTH_EXCEEDED");
   EXPECT_EQ(renamed.message(), "max_output_tokens: 5 given, 4 expected");
+  EXPECT_EQ(ErrorField(WithResponsesField(
+                InvalidField("UNSUPPORTED_FIELD", "tools[1].function.strict", "no"))),
+            "tools[1].strict");
   const absl::Status kept = InvalidField("OUT_OF_RANGE", "sampling.top_p", "no");
   EXPECT_EQ(WithResponsesField(kept), kept);
 }

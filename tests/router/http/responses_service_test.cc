@@ -113,6 +113,44 @@ TEST_F(ResponsesServiceTest, ARouterWithoutAStoreKeepsNothing) {
   EXPECT_EQ(client.Read().status, 404);
 }
 
+TEST_F(ResponsesServiceTest, TenantsDoNotFindEachOthersResponses) {
+  const security::NewKey a = *security::MakeApiKey("a", /*admin=*/false);
+  const security::NewKey b = *security::MakeApiKey("b", /*admin=*/false);
+  const security::NewKey admin = *security::MakeApiKey("ops", /*admin=*/true);
+  testing::WriteTinyTokenizer(dir_.path());
+  dir_.Write("chat_template.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}");
+  dir_.Write("keys", absl::StrCat(a.line, "\n", b.line, "\n", admin.line, "\n"));
+  ChannelSecurity security;
+  security.headers = [&] { return CallHeaders{{"authorization", "Bearer " + admin.key}}; };
+  cluster_ = std::make_unique<testing::FakeCluster>(
+      1, 1,
+      [&](Options* options) {
+        options->model_dir = dir_.path();
+        options->api_keys = dir_.PathOf("keys");
+        options->http_listen = "127.0.0.1:0";
+      },
+      Clock::Real(), security);
+  HttpClient client(address());
+  const auto of = [](const security::NewKey& key) {
+    return absl::StrCat("Authorization: Bearer ", key.key, "\r\n");
+  };
+  client.Post(kPath, R"({"input": "secret"})", of(a));
+  cluster_->decode(0)->AwaitDecode().Finish({testing::kEndToken}, DecodeResponse::FINISH_STOP);
+  const std::string id = Json::parse(client.Read().body)["id"];
+  const std::string more = absl::StrCat(R"({"input": "x", "previous_response_id": ")", id, "\"}");
+  const std::string path = absl::StrCat(kPath, "/", id);
+  for (const security::NewKey* other : {&b, &admin}) {
+    client.Get(path, of(*other));
+    EXPECT_EQ(client.Read().status, 404);
+    client.Post(kPath, more, of(*other));
+    EXPECT_EQ(client.Read().status, 404);
+  }
+  client.Get(path);
+  EXPECT_EQ(client.Read().status, 401);
+  client.Get(path, of(a));
+  EXPECT_EQ(client.Read().status, 200);
+}
+
 TEST_F(ResponsesServiceTest, AStreamEndsWithTheWholeResponse) {
   StartChat();
   HttpClient client(address());
