@@ -345,6 +345,7 @@ absl::Status WithResponsesField(const absl::Status& error) {
       {"max_tokens", "max_output_tokens"},
       {"stop.max_tokens", "max_output_tokens"},
       {"structured_output", "text.format"},
+      {"structured_output.json_schema", "text.format.schema"},
       {"logprobs", "top_logprobs"},
   };
   const std::string field = ErrorField(error);

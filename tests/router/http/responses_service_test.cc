@@ -185,7 +185,7 @@ TEST_F(ResponsesServiceTest, ErrorsHaveTheNamesOfThisApi) {
        "tools"},
       {R"({"input": "x", "text": {"format": {"type": "json_schema", "name": "n",
                                              "schema": {"type": "text"}}}})",
-       "schema_invalid", "text.format"},
+       "schema_invalid", "text.format.schema"},
   };
   HttpClient client(address());
   for (const auto& c : cases) {

@@ -3,7 +3,6 @@
     responses_test.py BIN_DIR
 """
 import asyncio
-import dataclasses
 import json
 import subprocess
 import sys
@@ -119,11 +118,6 @@ class ResponsesTest(Router):
         self.assertEqual(snapshots[-1], "Köln, 5 < 6")
         self.assertEqual(final.output_text, "Köln, 5 < 6")
 
-    def test_an_answer_that_ends_by_its_length_is_incomplete(self):
-        answer = self.ask(say("a long one"), max_output_tokens=3)
-        self.assertIn(answer.status, ("completed", "incomplete"))
-        self.assertEqual(answer.max_output_tokens, 3)
-
     def test_calls_and_their_results_go_back(self):
         question = [{"role": "user", "content": say("Let me see.\n" + CALL % ("weather", '{"city": "Köln"}') +
                                                     CALL % ("weather", '{"city": "Rom"}'))}]
@@ -200,10 +194,17 @@ class AgentsTest(Router):
         agents.set_tracing_disabled(True)
         self.cities = []
 
+    def run_with_client(self, work):
+        """What `work` returns, with a client of its event loop."""
+        async def run():
+            async with openai.AsyncOpenAI(base_url=self.url, api_key="none", max_retries=0,
+                                          timeout=PATIENCE_S) as client:
+                self.model = agents.OpenAIResponsesModel(model="tiny", openai_client=client)
+                return await work()
+        return asyncio.run(run())
+
     def agent(self, name, **options):
-        """An agent whose model is the router's, over a client of its own, which asyncio.run needs."""
-        client = openai.AsyncOpenAI(base_url=self.url, api_key="none", max_retries=0, timeout=PATIENCE_S)
-        return agents.Agent(name=name, model=agents.OpenAIResponsesModel(model="tiny", openai_client=client), **options)
+        return agents.Agent(name=name, model=self.model, **options)
 
     def weather(self):
         @agents.function_tool(strict_mode=STRICT)
@@ -213,35 +214,41 @@ class AgentsTest(Router):
             return f"rain in {city}"
         return weather
 
-    def transfer(self, agent):
-        return dataclasses.replace(agents.handoff(agent), strict_json_schema=STRICT)
-
     def test_a_tool(self):
-        agent = self.agent("Helper", instructions="Help", tools=[self.weather()])
-        result = asyncio.run(agents.Runner.run(agent, say(CALL % ("weather", '{"city": "Rom"}'))))
+        async def work():
+            agent = self.agent("Helper", instructions="Help", tools=[self.weather()])
+            first = await agents.Runner.run(agent, say(CALL % ("weather", '{"city": "Rom"}')))
+            # The conversation goes on with all items of before.
+            items = first.to_input_list() + [{"role": "user", "content": say("bye")}]
+            return first, await agents.Runner.run(agent, items)
+
+        first, second = self.run_with_client(work)
         self.assertEqual(self.cities, ["Rom"])
-        self.assertEqual(result.final_output, "Help|rain in Rom")
-        self.assertEqual(len(result.raw_responses), 2)
-        # The conversation goes on with all items of before.
-        items = result.to_input_list() + [{"role": "user", "content": say("bye")}]
-        self.assertEqual(asyncio.run(agents.Runner.run(
-            self.agent("Helper", tools=[self.weather()]), items)).final_output, "bye")
+        self.assertEqual(first.final_output, "Help|rain in Rom")
+        self.assertEqual(len(first.raw_responses), 2)
+        self.assertEqual(second.final_output, "bye")
 
     def test_a_tool_with_the_conversation_in_the_router(self):
-        agent = self.agent("Helper", instructions="Help", tools=[self.weather()])
-        result = asyncio.run(agents.Runner.run(agent, say(CALL % ("weather", '{"city": "Rom"}')),
-                                               auto_previous_response_id=True))
-        self.assertEqual(result.final_output, "Help|rain in Rom")
+        async def work():
+            agent = self.agent("Helper", instructions="Help", tools=[self.weather()])
+            return await agents.Runner.run(agent, say(CALL % ("weather", '{"city": "Rom"}')),
+                                           auto_previous_response_id=True)
+
+        self.assertEqual(self.run_with_client(work).final_output, "Help|rain in Rom")
 
     def test_a_handoff(self):
-        helper = self.agent("Helper", instructions="Help", handoff_description="Helps")
-        triage = self.agent("Triage", instructions="Hand off", handoffs=[self.transfer(helper)])
-        result = asyncio.run(agents.Runner.run(triage, say(CALL % ("transfer_to_helper", "{}"))))
+        async def work():
+            helper = agents.handoff(self.agent("Helper", instructions="Help", handoff_description="Helps"))
+            helper.strict_json_schema = STRICT
+            triage = self.agent("Triage", instructions="Hand off", handoffs=[helper])
+            return await agents.Runner.run(triage, say(CALL % ("transfer_to_helper", "{}")))
+
+        result = self.run_with_client(work)
         self.assertEqual(result.last_agent.name, "Helper")
         self.assertEqual(result.final_output, 'Help|{"assistant": "Helper"}')
 
     def test_a_stream(self):
-        async def run():
+        async def work():
             agent = self.agent("Helper", instructions="Help", tools=[self.weather()])
             result = agents.Runner.run_streamed(
                 agent, say("Let me see." + CALL % ("weather", '{"city": "Köln"}')))
@@ -253,7 +260,7 @@ class AgentsTest(Router):
                     kinds.append(event.name)
             return text, kinds, result.final_output
 
-        text, kinds, output = asyncio.run(run())
+        text, kinds, output = self.run_with_client(work)
         self.assertEqual(self.cities, ["Köln"])
         self.assertEqual(text, "Let me see.Help|rain in Köln")
         self.assertEqual(output, "Help|rain in Köln")
