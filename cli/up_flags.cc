@@ -24,6 +24,9 @@ std::vector<std::string> RouterFlagsOf(const UpFlags& flags) {
   if (flags.insecure) passed.push_back("--insecure");
   if (flags.no_split_special_tokens) passed.push_back("--no-split-special-tokens");
   if (flags.strict_fields) passed.push_back("--strict-fields");
+  for (const std::string& origin : flags.http_cors_origins) {
+    passed.insert(passed.end(), {"--http-cors-origins", origin});
+  }
   if (flags.kv_fetch) passed.push_back("--kv-fetch");
   if (!flags.max_local_prefill_tokens.empty()) {
     passed.insert(passed.end(), {"--max-local-prefill-tokens", flags.max_local_prefill_tokens});
@@ -68,6 +71,9 @@ void AddUp(CLI::App* app, UpOptions* up, UpFlags* flags) {
                 "Passed to the router: messages of chats may spell special tokens");
   app->add_flag("--strict-fields", flags->strict_fields,
                 "Passed to the router: HTTP fields without effect are refused");
+  app->add_option("--http-cors-origins", flags->http_cors_origins,
+                  "Passed to the router: origins whose pages may call it from a browser")
+      ->delimiter(',');
   app->add_option("--max-local-prefill-tokens", flags->max_local_prefill_tokens,
                   "Passed to the router: the longest part of a prompt that decode workers compute")
       ->check(CLI::Range(0, 1 << 30));

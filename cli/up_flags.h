@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "cli/up.h"
 #include "common/base/tls_files.h"
@@ -23,6 +24,7 @@ struct UpFlags {
   bool insecure = false;
   bool no_split_special_tokens = false;
   bool strict_fields = false;
+  std::vector<std::string> http_cors_origins;
   std::string max_local_prefill_tokens;  // empty: the router's default
   // The flags that are passed to the workers, which check them further.
   std::map<std::string, std::string> values;

@@ -41,6 +41,10 @@ void AddFlags(CLI::App* app, Options* options, LogFlags* log) {
                   "Path of a Unix domain socket that serves gRPC, too, without TLS; empty: none");
   app->add_option("--http-listen", options->http_listen,
                   "Address of the OpenAI-compatible HTTP endpoints, host:port; empty: none");
+  app->add_option("--http-cors-origins", options->http_cors_origins,
+                  "Origins whose pages may call these endpoints from a browser, "
+                  "https://host,https://host:port,..., or * for all; may be repeated")
+      ->delimiter(',');
   app->add_option("--http-threads", options->http_threads,
                   "Threads that serve HTTP connections; 0: one for each core")
       ->check(CLI::Range(0, 256));

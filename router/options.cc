@@ -4,6 +4,8 @@
 #include <set>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/error.h"
@@ -49,6 +51,37 @@ absl::Status CheckWorkers(absl::string_view flag, const std::vector<std::string>
   return absl::OkStatus();
 }
 
+// An origin as browsers write it into the header, with which it is compared.
+bool IsOrigin(absl::string_view text) {
+  const size_t end = text.find("://");
+  if (end == absl::string_view::npos || end == 0) return false;
+  const absl::string_view scheme = text.substr(0, end), host = text.substr(end + 3);
+  const auto printable = [](char c) {
+    return absl::ascii_isgraph(c) && !absl::ascii_isupper(c) && !absl::StrContains("/?#@,*\\\"", c);
+  };
+  if (host.empty() || !absl::c_all_of(host, printable)) return false;
+  if (!absl::c_all_of(scheme, [](char c) {
+        return absl::ascii_islower(c) || absl::ascii_isdigit(c) || absl::StrContains("+-.", c);
+      })) {
+    return false;
+  }
+  // Browsers leave out the scheme's own port.
+  return !(scheme == "http" && absl::EndsWith(host, ":80")) &&
+         !(scheme == "https" && absl::EndsWith(host, ":443")) && !absl::EndsWith(host, ":");
+}
+
+absl::Status CheckCorsOrigins(const std::vector<std::string>& origins) {
+  for (const std::string& origin : origins) {
+    if (origin == "*" || IsOrigin(origin)) continue;
+    return BadFlag(
+        "http-cors-origins",
+        absl::StrCat("\"", origin,
+                     "\" given, * or an origin as browsers send it expected: scheme://host, in "
+                     "lower case, with a port unless it is the scheme's own, and without a path"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status Validate(Options* options) {
@@ -66,6 +99,7 @@ absl::Status Validate(Options* options) {
           security::CheckLoopback("--http-listen", options->http_listen, expected));
     }
   }
+  BATON_RETURN_IF_ERROR(CheckCorsOrigins(options->http_cors_origins));
   BATON_RETURN_IF_ERROR(security::CheckTls(options->tls));
   BATON_RETURN_IF_ERROR(security::CheckTls(options->worker_tls));
   BATON_RETURN_IF_ERROR(tracing::Validate(options->tracing));

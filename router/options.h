@@ -49,7 +49,9 @@ struct Options {
   int tokenizer_threads = 2;
   bool split_special_tokens = true;  // of chats that don't set GenerateRequest.split_special_tokens
   bool strict_fields = false;        // fields of HTTP requests that have no effect are refused
-  int http_threads = 0;              // threads that serve HTTP connections; 0: one for each core
+  // Origins whose pages may call the HTTP endpoints from a browser, "*" for all.
+  std::vector<std::string> http_cors_origins;
+  int http_threads = 0;  // threads that serve HTTP connections; 0: one for each core
   int max_http_connections = 16'384;
 
   int default_max_tokens = 0;  // of requests that set none; 0: the model's, else the context's rest

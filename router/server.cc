@@ -126,6 +126,7 @@ RouterServer::RouterServer(Options options, const Clock& clock, Loaded loaded)
       inference_(parts_),
       admin_(parts_, *warmer_, [this](int worker) { return watch_->Stub(worker); }),
       openai_(parts_),
+      cors_(options_.http_cors_origins),
       watch_(std::make_unique<WorkerWatch>(
           roster_, network_, awake_, [this](bool ready) { PublishState(ready); },
           MakeChannelSecurity(options_.worker_tls, security::HeadersOf(worker_secret_.get())))),
@@ -229,10 +230,17 @@ absl::Status RouterServer::ListenForHttp() {
   http.request_bytes = &request_bytes_;
   http.metrics = &metrics_;
   http.route = OpenAiService::Route;
+  if (!options_.http_cors_origins.empty()) {
+    http.shared_headers = [this](const HttpRequest& head) { return cors_.HeadersFor(head); };
+  }
   BATON_ASSIGN_OR_RETURN(http_,
                          HttpServer::Start(
                              http,
                              [this](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+                               if (auto preflight = cors_.Preflight(request)) {
+                                 responder->Respond(*std::move(preflight));
+                                 return std::shared_ptr<HttpCall>();
+                               }
                                return openai_.Handle(std::move(request), std::move(responder));
                              },
                              [this](int status, absl::string_view why, const HttpRequest& head) {

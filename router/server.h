@@ -23,6 +23,7 @@
 #include "router/fleet/roster.h"
 #include "router/fleet/worker_sources.h"
 #include "router/fleet/worker_watch.h"
+#include "router/http/cors.h"
 #include "router/http/http_server.h"
 #include "router/http/openai_service.h"
 #include "router/metrics.h"
@@ -129,6 +130,7 @@ class RouterServer {
   InferenceService inference_;
   AdminService admin_;
   OpenAiService openai_;
+  const Cors cors_;
   std::unique_ptr<RpcServer> rpc_;
   std::unique_ptr<HttpServer> http_;  // null: no HTTP
   absl::Mutex health_mutex_;

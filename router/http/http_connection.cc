@@ -32,12 +32,15 @@ std::chrono::nanoseconds Chrono(absl::Duration duration) {
   return absl::ToChronoNanoseconds(duration);
 }
 
-std::string HeadText(const HttpResponse& response, bool close, absl::string_view framing) {
+std::string HeadText(const HttpResponse& response, const HttpHeaders& shared, bool close,
+                     absl::string_view framing) {
   std::string head = absl::StrCat(
       "HTTP/1.1 ", response.status, " ",
       std::string(http::obsolete_reason(static_cast<http::status>(response.status))), "\r\n");
-  for (const auto& [name, value] : response.headers) {
-    absl::StrAppend(&head, name, ": ", value, "\r\n");
+  for (const HttpHeaders* headers : {&response.headers, &shared}) {
+    for (const auto& [name, value] : *headers) {
+      absl::StrAppend(&head, name, ": ", value, "\r\n");
+    }
   }
   absl::StrAppend(&head, framing);
   if (close) absl::StrAppend(&head, "Connection: close\r\n");
@@ -151,11 +154,10 @@ void HttpConnection::OnReadError(error_code error) {
 
 void HttpConnection::Refuse(int status, absl::string_view why) {
   timer_.cancel();
-  BeginAnswering();
-  close_after_ = true;
   // If the head does not parse, the answer is for what was understood of it.
   if (request_.method.empty()) request_ = HeadOf(parser_->get());
-  path_ = request_.path;
+  BeginAnswering(request_);
+  close_after_ = true;
   HttpResponse response = server_.error_answer()(status, why, request_);
   request_ = HttpRequest();
   parser_.reset();
@@ -168,14 +170,13 @@ void HttpConnection::CountAnswer(int status) {
 
 void HttpConnection::OnRequest() {
   timer_.cancel();
-  BeginAnswering();
   HttpRequest request = std::exchange(request_, HttpRequest());
+  BeginAnswering(request);
   http::request<http::string_body> message = parser_->release();
   parser_.reset();
   chunked_ = message.version() >= 11;
   close_after_ = !message.keep_alive() || !chunked_;
   ending_ = ended_ = gone_ = false;
-  path_ = request.path;
   request.body = std::move(message.body());
   ReadAhead();
   // Answers that come before the handler has returned wait for this thread.
@@ -183,8 +184,10 @@ void HttpConnection::OnRequest() {
 }
 
 // A request that comes during a drain is refused at once, so it does not delay the drain's end.
-void HttpConnection::BeginAnswering() {
+void HttpConnection::BeginAnswering(const HttpRequest& head) {
   state_ = State::kAnswering;
+  path_ = head.path;
+  if (server_.options().shared_headers) shared_headers_ = server_.options().shared_headers(head);
   busy_ = !server_.draining();
   if (busy_) server_.AddBusy(1);
 }
@@ -222,8 +225,10 @@ void HttpConnection::Answer(HttpResponse response) {
   CountAnswer(response.status);
   ending_ = ended_ = true;
   close_after_ = close_after_ || server_.draining();
-  std::string text = HeadText(response, close_after_,
-                              absl::StrCat("Content-Length: ", response.body.size(), "\r\n"));
+  // An answer of 204 has no body, and so no length.
+  std::string text = HeadText(
+      response, shared_headers_, close_after_,
+      response.status == 204 ? "" : absl::StrCat("Content-Length: ", response.body.size(), "\r\n"));
   text += response.body;
   Send(std::move(text));
 }
@@ -233,7 +238,8 @@ void HttpConnection::BeginStream(HttpResponse head) {
   streaming_ = true;
   if (metrics() != nullptr) metrics()->HttpStreamsChanged(+1);
   close_after_ = close_after_ || server_.draining();
-  std::string text = HeadText(head, close_after_, chunked_ ? "Transfer-Encoding: chunked\r\n" : "");
+  std::string text = HeadText(head, shared_headers_, close_after_,
+                              chunked_ ? "Transfer-Encoding: chunked\r\n" : "");
   text += Framed(std::move(head.body));
   Send(std::move(text));
 }

@@ -135,7 +135,8 @@ class HttpConnection final : public HttpResponder,
   void OnReadError(boost::system::error_code error);
   void Refuse(int status, absl::string_view why);
   void OnExpired();
-  void BeginAnswering();
+  // `head`: what was understood of the request.
+  void BeginAnswering(const HttpRequest& head);
   void ReadAhead();
   void OnReadAhead(boost::system::error_code error, size_t bytes);
   void Answer(HttpResponse response);
@@ -166,8 +167,9 @@ class HttpConnection final : public HttpResponder,
   // The request that is being read. It has the head as soon as that has come, so trailers do not
   // count.
   HttpRequest request_;
-  bool too_slow_ = false;  // the read was cut short
-  std::string path_;       // path of the request being answered
+  bool too_slow_ = false;       // the read was cut short
+  std::string path_;            // path of the request being answered
+  HttpHeaders shared_headers_;  // of the answer to it, beside its own
   std::shared_ptr<HttpCall> call_;
   bool answered_ = false;       // a request was answered
   bool busy_ = false;           // the server counts the request as busy

@@ -92,6 +92,9 @@ struct HttpServerOptions {
   const Clock* clock = &Clock::Real();
   // Counts connections, streams and answers; null: nothing is counted. Must outlive the server.
   RouterMetrics* metrics = nullptr;
+  // Headers that each answer to a request has beside its own, errors included; null: none. `head`:
+  // as much of the request as was understood, without its body.
+  std::function<HttpHeaders(const HttpRequest& head)> shared_headers = nullptr;
   // The label of a path, one of a few.
   absl::string_view (*route)(absl::string_view path) = nullptr;
 };

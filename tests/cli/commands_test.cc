@@ -267,11 +267,13 @@ TEST(CommandsTest, UpHandsRouterFlagsOn) {
   ParsedCommands parsed =
       Parse({"up", "--model", "/tmp", "--api-keys", "keys", "--ssl-certfile", server.cert.c_str(),
              "--ssl-keyfile", server.key.c_str(), "--tls-client-ca", client_ca.c_str(),
-             "--insecure", "--no-split-special-tokens", "--max-local-prefill-tokens", "0"});
+             "--insecure", "--no-split-special-tokens", "--http-cors-origins",
+             "https://a,https://b", "--max-local-prefill-tokens", "0"});
   ASSERT_FALSE(parsed.exit_now);
   EXPECT_THAT(parsed.commands.up.cluster.router_flags,
               ElementsAre("--api-keys", "keys", "--tls-cert", server.cert, "--tls-key", server.key,
                           "--tls-client-ca", client_ca, "--insecure", "--no-split-special-tokens",
+                          "--http-cors-origins", "https://a", "--http-cors-origins", "https://b",
                           "--max-local-prefill-tokens", "0"));
   EXPECT_TRUE(parsed.commands.up.cluster.router_tls);
   parsed = Parse({"up", "--model", "/tmp"});
