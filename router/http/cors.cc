@@ -36,7 +36,7 @@ std::optional<HttpResponse> Cors::Preflight(const HttpRequest& request) const {
   // authorization. Browsers keep the answer for at most two hours.
   return HttpResponse{
       204,
-      {{"Access-Control-Allow-Methods", "GET, HEAD, POST"},
+      {{"Access-Control-Allow-Methods", "GET, HEAD, POST, DELETE"},
        {"Access-Control-Allow-Headers", "authorization, content-type, x-request-id, *"},
        {"Access-Control-Max-Age", "7200"}},
       ""};

@@ -1,4 +1,4 @@
-// The page at "/", router/http/web_ui/index.html: a chat, and the state of the cluster.
+// The page at "/", made of the files in router/http/web_ui: a chat, and the state of the cluster.
 // Self-contained; it reads /v1/baton/status once a second.
 #ifndef BATON_ROUTER_HTTP_WEB_UI_H_
 #define BATON_ROUTER_HTTP_WEB_UI_H_
@@ -8,7 +8,7 @@
 
 namespace baton::router {
 
-// index.html, with "@NONCE@" where the nonce of its Content-Security-Policy belongs.
+// The page, with "@NONCE@" where the nonce of its Content-Security-Policy belongs.
 extern const char kWebUiSource[];
 
 // The page, with a policy that lets it run its own script and style and talk to this router only.

@@ -103,7 +103,7 @@ TEST_F(CorsRouterTest, APreflightIsAnsweredWithoutAKeyAndTheConnectionLivesOn) {
   const std::string head = client.ReadUntil("\r\n\r\n");
   EXPECT_THAT(head, HasSubstr("HTTP/1.1 204 No Content\r\n"));
   EXPECT_THAT(head, HasSubstr(kAllowed));
-  EXPECT_THAT(head, HasSubstr("Access-Control-Allow-Methods: GET, HEAD, POST\r\n"));
+  EXPECT_THAT(head, HasSubstr("Access-Control-Allow-Methods: GET, HEAD, POST, DELETE\r\n"));
   EXPECT_THAT(head, HasSubstr("Access-Control-Allow-Headers: "
                               "authorization, content-type, x-request-id, *\r\n"));
   EXPECT_THAT(head, HasSubstr("Access-Control-Max-Age: 7200\r\n"));

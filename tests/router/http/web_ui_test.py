@@ -1,207 +1,155 @@
-"""The router's page in a headless Chromium, against a cluster: chat, stop, errors, live bars.
+"""The router's page in a headless Chromium: against a cluster, with keys, and from pages of other origins.
 
     web_ui_test.py BIN_DIR
 
 BATON_NO_BROWSER=1 skips the test on a machine without Chromium; scripts/setup installs one.
 """
 import json
-import os
-import select
-import shutil
 import subprocess
-import sys
-import tempfile
-import time
 import unittest
-import urllib.request
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT / "scripts"))
-import demo_cluster  # noqa: E402
+from page_test_case import BIN, COMPLETE, PATIENCE_S, PageTest, demo_cluster, page_of, start_router, stop
+from scripted_api import ScriptedApi
 
-BIN = Path(sys.argv.pop(1)) if len(sys.argv) > 1 else ROOT / "build/cpu-release/bin"
-BROWSER = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-PATIENCE_S = 60
 TABLE = "Table:\n brano = 4829\n kipe = 0031\nQ brano ?"
 
 
-class Tab:
-    """A tab of a new browser, over the DevTools protocol: JSON messages that end with a zero byte."""
-
-    def __init__(self, profile):
-        from_browser, browser_writes = os.pipe()
-        browser_reads, to_browser = os.pipe()
-        self.process = subprocess.Popen(
-            ["sh", "-c", f'exec "$@" 3<&{browser_reads} 4>&{browser_writes}', "sh", BROWSER, "--headless",
-             "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe",
-             "--window-size=1100,560", f"--user-data-dir={profile}"],
-            pass_fds=(browser_reads, browser_writes), stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL)
-        os.close(browser_reads)
-        os.close(browser_writes)
-        self.read, self.write = from_browser, to_browser
-        self.buffer = b""
-        self.last_id = 0
-        self.errors = []  # that the page has logged or thrown
-        self.session = None
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log"):
-            self.call(f"{domain}.enable")
-
-    def close(self):
-        self.process.terminate()
-        self.process.wait(timeout=PATIENCE_S)
-        os.close(self.read)
-        os.close(self.write)
-
-    def next_message(self, end):
-        while b"\0" not in self.buffer:
-            if not select.select([self.read], [], [], max(0, end - time.monotonic()))[0]:
-                raise TimeoutError("the browser does not answer")
-            data = os.read(self.read, 1 << 16)
-            if not data:
-                raise EOFError("the browser has ended")
-            self.buffer += data
-        message, self.buffer = self.buffer.split(b"\0", 1)
-        return json.loads(message)
-
-    def call(self, method, **parameters):
-        self.last_id += 1
-        message = {"id": self.last_id, "method": method, "params": parameters}
-        if self.session:
-            message["sessionId"] = self.session
-        os.write(self.write, json.dumps(message).encode() + b"\0")
-        end = time.monotonic() + PATIENCE_S
-        while True:
-            answer = self.next_message(end)
-            if answer.get("id") == self.last_id:
-                if "error" in answer:
-                    raise RuntimeError(answer["error"])
-                return answer["result"]
-            event, of = answer.get("method"), answer.get("params", {})
-            if (event == "Runtime.exceptionThrown"
-                    or event == "Runtime.consoleAPICalled" and of["type"] in ("error", "warning")
-                    or event == "Log.entryAdded" and of["entry"]["level"] in ("error", "warning")):
-                self.errors.append(of)
-
-    def evaluate(self, expression):
-        result = self.call("Runtime.evaluate", expression=expression, awaitPromise=True,
-                           returnByValue=True)
-        if "exceptionDetails" in result:
-            raise RuntimeError(result["exceptionDetails"])
-        return result["result"].get("value")
-
-    def wait_for(self, condition):
-        """Until a JavaScript expression is true, which it then returns."""
-        return self.evaluate("new Promise(resolve => { const look = () => { const is = (" + condition +
-                             "); is ? resolve(is) : requestAnimationFrame(look); }; look(); })")
-
-
-@unittest.skipIf(BROWSER is None and os.environ.get("BATON_NO_BROWSER") == "1",
-                 "no Chromium is installed, and BATON_NO_BROWSER is 1")
-class WebUiTest(unittest.TestCase):
+class ClusterTest(PageTest):
     @classmethod
     def setUpClass(cls):
-        if BROWSER is None:
-            raise FileNotFoundError("no chromium-headless-shell: scripts/setup installs it")
-        cls.directory = tempfile.TemporaryDirectory(prefix="baton-page-", ignore_cleanup_errors=True)
-        cls.cluster, (_, _, cls.http) = demo_cluster.start_cluster(
-            BIN / "baton", Path(cls.directory.name))
-        cls.tab = Tab(f"{cls.directory.name}/profile")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.tab.close()
-        cls.cluster.terminate()
-        cls.cluster.wait(timeout=PATIENCE_S)
-        cls.directory.cleanup()
+        super().setUpClass()
+        cluster, (_, _, cls.http) = demo_cluster.start_cluster(BIN / "baton", Path(cls.directory.name))
+        cls.addClassCleanup(stop, cluster)
 
     def load(self):
-        self.tab.errors.clear()
-        self.tab.call("Page.navigate", url=f"http://{self.http}/")
-        self.tab.wait_for("document.querySelectorAll('.worker').length === 4 && "
-                          "document.getElementById('model').value")
-
-    def say(self, text):
-        self.tab.evaluate(f"document.getElementById('input').value = {json.dumps(text)};"
-                          "document.getElementById('form').requestSubmit()")
+        self.navigate(f"http://{self.http}/")
+        self.js("localStorage.clear()")
+        self.navigate(f"http://{self.http}/")
+        self.wait("document.querySelectorAll('.worker').length === 4 && document.getElementById('model').value")
 
     def test_a_chat_and_the_bars(self):
-        tab = self.tab
         self.load()
-        self.assertEqual(tab.evaluate("document.getElementById('model').value"), "demo")
-        self.assertEqual(tab.evaluate("document.getElementById('state').textContent"), "ready")
-        self.assertEqual(tab.evaluate(
+        self.assertEqual(self.js("document.getElementById('model').value"), "demo")
+        self.assertEqual(self.js("document.getElementById('state').textContent"), "ready")
+        self.assertEqual(self.js(
             "[...document.querySelectorAll('.worker')].map(w => w.dataset.role).sort().join()"),
             "decode,decode,prefill,prefill")
         self.say(TABLE)
-        answer = "[...document.querySelectorAll('.assistant.complete')].at(-1)"
-        tab.wait_for(answer)
-        self.assertEqual(tab.evaluate(answer + ".textContent"), " 4829")
-        # The second turn sees the first.
+        self.wait(f"{COMPLETE}.length === 1")
+        self.assertEqual(self.texts(".assistant .text"), ["4829"])
+        # There is no pace where all tokens come at once.
+        self.assertRegex(self.texts(".assistant .stats")[0],
+                         r"^first token [\d.]+ m?s( · [\d.]+ tokens/s)? · \d+ tokens$")
+        # The demo's template joins the messages, so the answer before is a part of the prompt.
         self.say("Q kipe ?")
-        tab.wait_for("document.querySelectorAll('.assistant.complete').length === 2")
-        self.assertEqual(tab.evaluate(answer + ".textContent"), " 0031")
-        for shown in ("ttft-p50", "ttft-p99", "itl-p50", "itl-p99"):
-            self.assertRegex(tab.wait_for(f"document.getElementById('{shown}').textContent.replace('–', '')"),
-                             r"^[\d.]+ m?s$")
-        self.assertTrue(tab.wait_for("Number(document.getElementById('rate').textContent) > 0"))
-        self.assertTrue(tab.wait_for(
+        self.wait(f"{COMPLETE}.length === 2")
+        self.assertEqual(self.texts(".assistant .text")[1], "0031")
+        self.assertTrue(self.wait("document.getElementById('ttft-p50').textContent !== '–'"))
+        self.assertTrue(self.wait("Number(document.getElementById('rate').textContent) > 0"))
+        self.assertTrue(self.wait(
             "[...document.querySelectorAll('.bar .cached')].some(c => parseFloat(c.style.width) > 0)"))
-        self.assertEqual(tab.errors, [])
-
-    def test_text_is_never_markup(self):
-        self.load()
-        self.say("<b>bold</b><img src=x onerror=alert(1)>")
-        self.tab.wait_for("document.querySelector('.assistant.complete')")
-        self.assertEqual(self.tab.evaluate(
-            "document.querySelectorAll('#messages b, #messages img').length"), 0)
-        self.assertEqual(self.tab.evaluate("document.querySelector('.user').textContent"),
-                         "<b>bold</b><img src=x onerror=alert(1)>")
         self.assertEqual(self.tab.errors, [])
 
     def test_stop_ends_the_answer(self):
         self.load()
-        self.tab.evaluate(f"document.getElementById('input').value = {json.dumps(TABLE)};"
-                          "document.getElementById('form').requestSubmit();"
-                          "document.getElementById('stop').click()")
-        self.tab.wait_for("document.querySelector('.assistant.complete') && "
-                          "!document.getElementById('send').disabled")
-        self.assertEqual(self.tab.evaluate("document.querySelector('.assistant').textContent"), "")
-        self.assertEqual(self.tab.evaluate("document.querySelectorAll('.error').length"), 0)
+        self.js(f"document.getElementById('input').value = {json.dumps(TABLE)};"
+                "document.getElementById('form').requestSubmit();"
+                "document.getElementById('stop').click()")
+        self.wait("!document.getElementById('send').disabled")
+        # Nothing had come, so the message is where it was.
+        self.assertEqual(self.js("document.getElementById('input').value"), TABLE)
+        self.assertEqual(self.texts(".message, .error"), [])
         self.assertEqual(self.tab.errors, [])
 
     def test_an_error_is_shown_and_the_next_message_is_sent(self):
         self.load()
         self.say("word " * 3000)
-        self.assertRegex(self.tab.wait_for("document.querySelector('.error')?.textContent"),
-                         r"the prompt has \d+ tokens")
+        self.assertRegex(self.wait("document.querySelector('.error')?.textContent"), r"the prompt has \d+ tokens")
+        self.assertEqual(self.js("document.getElementById('input').value"), "word " * 3000)
         self.say(TABLE)
-        self.tab.wait_for("document.querySelectorAll('.assistant.complete').length === 2")
-        self.assertEqual(self.tab.evaluate(
-            "document.querySelectorAll('.assistant')[1].textContent"), " 4829")
+        self.wait(f"{COMPLETE}.length === 1")
+        self.assertEqual(self.texts(".assistant .text"), ["4829"])
+        self.assertEqual(self.texts(".error"), [])
 
-    def test_the_key_stays_in_the_tab_and_is_sent(self):
+    def test_the_servers_limits_and_the_models_defaults(self):
         self.load()
-        self.tab.evaluate("document.getElementById('key').value = 'secret';"
-                          "document.getElementById('key').dispatchEvent(new Event('change'))")
-        self.assertEqual(self.tab.evaluate("headers().Authorization"), "Bearer secret")
-        self.load()
-        self.assertEqual(self.tab.evaluate("headers().Authorization"), "Bearer secret")
-        self.assertEqual(self.tab.evaluate("localStorage.length"), 0)
-        self.tab.evaluate("sessionStorage.clear()")
+        self.fill("#max_tokens", "2")
+        self.say(TABLE)
+        self.wait(f"{COMPLETE}.length === 1")
+        self.assertIn("2 tokens · cut at its longest", self.texts(".assistant .stats")[0])
+        self.fill("#max_tokens", "")
+        self.press(".again", -1)
+        self.wait(f"document.querySelectorAll('.message').length === 2 && {COMPLETE}.length === 1 &&"
+                  "!document.querySelector('.stats').textContent.includes('cut')")
+        self.assertEqual(self.texts(".assistant .text"), ["4829"])
+
+
+class RouterTest(PageTest):
+    """A router without workers: what the page is, keys, and other origins."""
+
+    def start(self, *flags):
+        router, http = start_router(self.directory.name, *flags)
+        self.addCleanup(stop, router)
+        return http
+
+    def new_key(self, *flags):
+        """Returns a key, and the file that knows it."""
+        made = json.loads(subprocess.run([BIN / "baton", "keys", "new", "--tenant", "me", "--json", *flags],
+                                         capture_output=True, timeout=PATIENCE_S, check=True).stdout)
+        file = Path(self.directory.name) / "keys"
+        file.write_text(made["line"] + "\n", encoding="utf-8")
+        return made["key"], file
 
     def test_the_policy_allows_nothing_from_elsewhere(self):
-        with urllib.request.urlopen(f"http://{self.http}/", timeout=PATIENCE_S) as answer:
-            policy, page = answer.headers["Content-Security-Policy"], answer.read().decode()
+        http = self.start()
+        headers, page = page_of(http)
+        policy = headers["Content-Security-Policy"]
         self.assertIn("default-src 'none'", policy)
         self.assertNotIn("unsafe", policy)
-        self.assertNotIn("@NONCE@", page)
-        self.assertNotRegex(page, r"https?://|innerHTML|eval\(")
-        with urllib.request.urlopen(f"http://{self.http}/", timeout=PATIENCE_S) as answer:
-            self.assertNotEqual(answer.headers["Content-Security-Policy"], policy)
+        self.assertNotRegex(page.decode(),
+                            r"@[A-Za-z.]+@|https?://|innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(")
+        self.assertNotEqual(page_of(http)[0]["Content-Security-Policy"], policy)
+
+    def test_the_key_box_is_shown_where_a_key_is_wanted_and_the_key_stays_in_the_tab(self):
+        self.navigate(f"http://{self.start()}/")
+        self.wait("document.getElementById('model').value")
+        self.assertTrue(self.js("document.getElementById('key').hidden"))
+        key, file = self.new_key("--admin")
+        self.navigate(f"http://{self.start('--api-keys', file)}/")
+        self.wait("!document.getElementById('key').hidden")
+        self.assertEqual(self.js("document.getElementById('note').textContent"), "The server wants an API key.")
+        self.wait("document.getElementById('state').textContent === \"shown to an operator's key\"")
+        self.fill("#key", "wrong", "change")
+        self.wait("document.getElementById('note').textContent === 'The server does not know this API key.'")
+        self.fill("#key", key, "change")
+        self.wait("document.getElementById('model').value && document.getElementById('note').hidden && "
+                  "document.getElementById('state').textContent === 'not ready'")
+        self.tab.call("Page.reload")
+        self.wait("document.getElementById('model')?.value && document.getElementById('state').textContent")
+        self.assertFalse(self.js("document.getElementById('key').hidden"))
+        self.assertEqual(self.js("headers().Authorization"), f"Bearer {key}")
+        self.assertNotIn(key, self.js("JSON.stringify(localStorage)"))
+
+    def test_pages_of_the_origins_that_are_allowed_may_call(self):
+        api = ScriptedApi(lambda: ({}, b""))
+        self.addCleanup(api.close)
+        key, file = self.new_key()
+        http = self.start("--api-keys", file, "--http-cors-origins", f"https://a.example,http://127.0.0.1:{api.port}")
+        # The header makes the browser send a preflight.
+        call = (f"fetch('http://{http}/v1/PATH', {{METHOD headers: {{Authorization: 'Bearer KEY', "
+                "'Content-Type': 'application/json', 'X-Stainless-Lang': 'js'}})"
+                ".then(answer => [answer.status, Boolean(answer.headers.get('x-request-id'))], () => 'refused')")
+
+        def fetch(path="models", method="", key=key):
+            return self.js(call.replace("PATH", path).replace("METHOD", method).replace("KEY", key))
+
+        self.navigate(f"http://127.0.0.1:{api.port}/blank")
+        self.assertEqual(fetch(), [200, True])
+        self.assertEqual(fetch(key="wrong"), [401, True])
+        self.assertEqual(fetch("completions", "method: 'POST', body: '{}',"), [400, True])
+        self.navigate(f"http://localhost:{api.port}/blank")
+        self.assertEqual(fetch(), "refused")
 
 
 if __name__ == "__main__":
