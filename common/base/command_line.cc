@@ -98,16 +98,20 @@ std::vector<std::string> Unknown(const CLI::App& app) {
   std::vector<std::string> lines;
   const std::vector<std::string> words = app.remaining();
   const std::vector<CLI::App*> given = app.get_subcommands();
-  for (const std::string& word : words) {
+  const auto is_flag = [](const std::string& word) {
     const bool number = word.size() > 1 && (absl::ascii_isdigit(word[1]) || word[1] == '.');
-    if (!absl::StartsWith(word, "-") || word == "-" || word == "--" || number) continue;
-    lines.push_back(UnknownFlag(app, word.substr(0, word.find('='))));
+    return absl::StartsWith(word, "-") && word != "-" && word != "--" && !number;
+  };
+  // What follows a command belongs to it.
+  if (given.empty() && !CommandsOf(app).empty() && !words.empty() && !is_flag(words.front())) {
+    return {UnknownCommand(app, words.front())};
+  }
+  for (const std::string& word : words) {
+    if (is_flag(word)) lines.push_back(UnknownFlag(app, word.substr(0, word.find('='))));
   }
   // Words behind an unknown flag may be its values.
   if (lines.empty() && !words.empty()) {
-    lines.push_back(given.empty() && !CommandsOf(app).empty()
-                        ? UnknownCommand(app, words.front())
-                        : absl::StrCat("unexpected argument \"", Shown(words.front()), "\""));
+    lines.push_back(absl::StrCat("unexpected argument \"", Shown(words.front()), "\""));
   }
   for (const CLI::App* command : given) {
     for (std::string& line : Unknown(*command)) lines.push_back(std::move(line));
