@@ -18,14 +18,15 @@ using ::baton::testing::ModelDir;
 using ::testing::Contains;
 using ::testing::IsEmpty;
 
-constexpr char kQwen05[] = R"({"architectures": ["Qwen2ForCausalLM"], "hidden_size": 896,
+constexpr char kQwenOfHalfABillion[] =
+    R"({"architectures": ["Qwen2ForCausalLM"], "hidden_size": 896,
   "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2,
   "intermediate_size": 4864, "vocab_size": 151936, "max_position_embeddings": 32768,
   "tie_word_embeddings": true, "torch_dtype": "bfloat16", "rms_norm_eps": 1e-06,
   "rope_theta": 1000000.0, "hidden_act": "silu", "use_sliding_window": false,
   "max_window_layers": 24, "eos_token_id": 151643})";
 
-constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kBytesOfMiB = 1 << 20;
 
 // A question with the flags of a setting, as a command line would have them.
 ServingQuestion With(ServingQuestion question, const std::string& flags) {
@@ -69,7 +70,7 @@ ServingQuestion With(ServingQuestion question, const std::string& flags) {
 class FittingSettingsTest : public ::testing::Test {
  protected:
   FittingSettingsTest() {
-    dir_.Write("config.json", kQwen05);
+    dir_.Write("config.json", kQwenOfHalfABillion);
     question_.engine.model_dir = dir_.path();
     question_.gpu = *FindGpu("t4");
   }
@@ -101,7 +102,7 @@ TEST_F(FittingSettingsTest, SmallerWeightsOrSteps) {
   // In every amount of memory, what is said to fit does, and weights of fewer bits fit first.
   bool any_int4_alone = false;
   for (int64_t mib = 900; mib <= 2400; mib += 50) {
-    question_.gpu.memory_bytes = mib * kMiB;
+    question_.gpu.memory_bytes = mib * kBytesOfMiB;
     question_.gpu.reserved_bytes = 0;
     const std::set<std::string> fitting = Fitting();
     if (fitting.count("--weights int8") > 0) {
@@ -117,8 +118,8 @@ TEST_F(FittingSettingsTest, ALongSequenceFitsWithSmallerKvOrAShorterContext) {
   question_.gpu.reserved_bytes = 0;
   // The least memory with any pool.
   int64_t mib = 900;
-  for (question_.gpu.memory_bytes = mib * kMiB; !PlanServing(question_)->refusal.ok();
-       question_.gpu.memory_bytes = mib * kMiB) {
+  for (question_.gpu.memory_bytes = mib * kBytesOfMiB; !PlanServing(question_)->refusal.ok();
+       question_.gpu.memory_bytes = mib * kBytesOfMiB) {
     mib += 10;
   }
   const auto plan = PlanServing(question_);
@@ -142,13 +143,13 @@ TEST_F(FittingSettingsTest, TwoAtOnceWhereOneDoesNotDo) {
   // From the least memory in which any single setting fits, downwards.
   bool two = false;
   for (int64_t mib = 1500; mib > 300; mib -= 20) {
-    question_.gpu.memory_bytes = mib * kMiB;
+    question_.gpu.memory_bytes = mib * kBytesOfMiB;
     for (const std::string& flags : Fitting()) {
       two |= flags.rfind("--weights int4 --", 0) == 0;
     }
   }
   EXPECT_TRUE(two);
-  question_.gpu.memory_bytes = 100 * kMiB;
+  question_.gpu.memory_bytes = 100 * kBytesOfMiB;
   EXPECT_THAT(Fitting(), IsEmpty()) << "nothing helps";
 }
 
