@@ -34,11 +34,16 @@ const char* AnthropicTypeOf(int status) {
   }
 }
 
-std::string ErrorBody(int status, absl::string_view message, absl::string_view request_id) {
-  const nlohmann::ordered_json json = {
+std::string ErrorBody(int status, absl::string_view message, absl::string_view request_id,
+                      bool of_thread = false) {
+  nlohmann::ordered_json json = {
       {"type", "error"},
       {"error", {{"type", AnthropicTypeOf(status)}, {"message", std::string(message)}}},
       {"request_id", std::string(request_id)}};
+  if (of_thread) {
+    json["error"]["details"] = {{"error_code", "thread_unsupported_request"},
+                                {"unsupported", nlohmann::ordered_json::array({"thread"})}};
+  }
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -68,7 +73,7 @@ std::string AnthropicErrorJson(const absl::Status& error, absl::string_view requ
   if (ErrorReason(error) == "PROMPT_TOO_LONG") {
     message = absl::StrCat("prompt is too long: ", message);
   }
-  return ErrorBody(HttpStatusOf(error), message, request_id);
+  return ErrorBody(HttpStatusOf(error), message, request_id, field == "thread");
 }
 
 HttpResponse AnthropicErrorResponse(const absl::Status& error, absl::string_view request_id) {

@@ -15,7 +15,8 @@ namespace baton::router {
 inline constexpr char kAnthropicRequestId[] = "request-id";
 
 // The message begins with the field as the client named it, or, for a prompt that does not fit,
-// with the words by which agents know to shorten their conversation.
+// with the words by which agents know to shorten their conversation. The error of the field
+// `thread` has the details by which clients know to go on without it.
 std::string AnthropicErrorJson(const absl::Status& error, absl::string_view request_id);
 // The whole answer, with the status and the times to retry of ErrorResponse.
 HttpResponse AnthropicErrorResponse(const absl::Status& error, absl::string_view request_id);

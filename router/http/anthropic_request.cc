@@ -285,6 +285,11 @@ absl::Status RefuseAnthropic(const std::string& name, Value&, OpenAiRequest&) {
   return Unsupported(name, "this server does not support the field");
 }
 
+// Clients send it of their own accord, and go on without it once it is refused: AnthropicErrorJson.
+absl::Status RefuseThread(const std::string& name, Value&, OpenAiRequest&) {
+  return Unsupported(name, "this server keeps no conversation; each request has the whole one");
+}
+
 // Fields are read in this order: tools before what is said of them, the system's text before the
 // messages.
 struct BodyField {
@@ -313,6 +318,7 @@ constexpr BodyField kBodyFields[] = {
     {"context_management", true, IgnoreObject<kContextManagement>},
     {"diagnostics", false, IgnoreObject<kDiagnostics>},
     {"mcp_servers", true, ReadServers},
+    {"thread", true, RefuseThread},
     {"container", false, RefuseAnthropic},
     {"inference_geo", false, RefuseAnthropic},
     {"system", true, ReadAnthropicSystem},

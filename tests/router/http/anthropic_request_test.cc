@@ -248,6 +248,7 @@ TEST(AnthropicRequestTest, WhatIsNotHonouredIsRefusedByName) {
       {with(R"("prompt": "x")"), "UNKNOWN_FIELD prompt"},
       {with(R"("n": 2)"), "UNKNOWN_FIELD n"},
       {with(R"("container": "c")"), "UNSUPPORTED_FIELD container"},
+      {with(R"("thread": {"type": "create"})"), "UNSUPPORTED_FIELD thread"},
       {with(R"("inference_geo": "eu")"), "UNSUPPORTED_FIELD inference_geo"},
       {with(R"("mcp_servers": [{"url": "u"}])"), "UNSUPPORTED_FIELD mcp_servers"},
       {with(R"("speed": "fast")"), "UNSUPPORTED_FIELD speed"},
