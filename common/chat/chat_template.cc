@@ -1,12 +1,15 @@
 #include "common/chat/chat_template.h"
 
+#include <cstddef>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "common/base/status_macros.h"
 #include "common/base/utf8.h"
 #include "common/chat/interpreter.h"
 #include "common/chat/parser.h"
 #include "common/chat/runtime.h"
+#include "common/chat/syntax.h"
 
 namespace baton::chat {
 
@@ -24,6 +27,11 @@ absl::StatusOr<TracedText> ChatTemplate::Render(const json::Value& request_varia
                                                 const RenderLimits& limits) const {
   Runtime runtime(limits, now);
   return Interpreter(*syntax_, runtime).Run(request_variables, model_variables);
+}
+
+bool ChatTemplate::ReadsVariable(absl::string_view name) const {
+  const size_t id = absl::c_find(syntax_->names, name) - syntax_->names.begin();
+  return id < syntax_->names.size() && syntax_->reads[id];
 }
 
 }  // namespace baton::chat

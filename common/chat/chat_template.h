@@ -59,6 +59,10 @@ class ChatTemplate {
                                     const json::Value& model_variables, absl::Time now,
                                     const RenderLimits& limits = {}) const;
 
+  // True if the template reads a variable of this name that it does not always set itself. Another
+  // name has no effect as a variable of Render.
+  bool ReadsVariable(absl::string_view name) const;
+
  private:
   explicit ChatTemplate(std::shared_ptr<const TemplateSyntax> syntax);
   std::shared_ptr<const TemplateSyntax> syntax_;

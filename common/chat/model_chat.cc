@@ -22,6 +22,7 @@ constexpr size_t kMaxConfigBytes = size_t{64} << 20;
 constexpr size_t kMaxConfigValues = size_t{1} << 22;
 constexpr absl::string_view kSpecialTokens[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                                 "pad_token", "cls_token", "mask_token"};
+constexpr absl::string_view kReasoningFields[] = {"reasoning_content", "reasoning", "thinking"};
 constexpr absl::string_view kReserved[] = {"messages", "tools", "documents",
                                            "add_generation_prompt"};
 
@@ -54,18 +55,22 @@ absl::StatusOr<std::optional<std::string>> ReadOptionalFile(const std::string& p
   return content;
 }
 
-// The templates of a model, and what the last one of them shows of tool calls.
+// The templates of a model, what the last one of them shows of tool calls, and any of reasoning.
 struct Templates {
   std::optional<ChatTemplate> normal;
   std::optional<ChatTemplate> with_tools;
   ToolCallFormat tool_calls = ToolCallFormat::kUnsupported;
   std::string sources;
+  ReasoningFormat reasoning = ReasoningFormat::kNone;
 };
 
 absl::StatusOr<ChatTemplate> ParseInto(absl::string_view source, absl::string_view name,
                                        Templates* templates) {
   templates->tool_calls = DetectToolCallFormat(source);
   absl::StrAppend(&templates->sources, source, "\n");
+  if (templates->reasoning == ReasoningFormat::kNone) {
+    templates->reasoning = DetectReasoningFormat(source);
+  }
   return ChatTemplate::Parse(source, name);
 }
 
@@ -191,10 +196,26 @@ void SetMissingContents(json::Value* messages, const json::Value& missing) {
   }
 }
 
-json::Value EmptyText() {
+json::Value TextValue(absl::string_view text) {
   json::Value value;
   value.scalar.kind = json::Scalar::Kind::kString;
+  value.scalar.text = std::string(text);
   return value;
+}
+
+// Gives the reasoning of messages that have it under another name the name `field`.
+void NameReasoning(absl::string_view field, json::Value* messages) {
+  for (json::Value& message : messages->items) {
+    if (message.kind != json::Value::Kind::kObject || message.Find(field) != nullptr) continue;
+    for (const absl::string_view name : kReasoningFields) {
+      const json::Value* const reasoning = message.Find(name);
+      if (!IsString(reasoning)) continue;
+      json::Value named = *reasoning;
+      message.keys.emplace_back(field);
+      message.items.push_back(std::move(named));
+      break;
+    }
+  }
 }
 
 // How often a text has what templates write for null.
@@ -251,10 +272,12 @@ absl::StatusOr<ModelChat> ModelChat::Load(const std::string& model_dir) {
   }
   chat.tool_call_format_ = templates.tool_calls;
   chat.sources_ = std::move(templates.sources);
+  chat.reasoning_format_ = templates.reasoning;
   chat.template_ = std::move(templates.normal);
   chat.tool_template_ = std::move(templates.with_tools);
   chat.parses_arguments_ = chat.template_.has_value() && chat.TakesArgumentObjects();
   chat.takes_null_content_ = chat.template_.has_value() && chat.TakesNullContent();
+  if (chat.template_) chat.reasoning_field_ = chat.ReasoningField();
   if (!chat.template_ || !chat.RendersTools())
     chat.tool_call_format_ = ToolCallFormat::kUnsupported;
   if (chat.tool_call_format_ != ToolCallFormat::kUnsupported) {
@@ -319,6 +342,30 @@ const ToolCallSyntax* ModelChat::RenderedSyntax() const {
   return FindSyntax(tool_call_format_, rendered->text, "probe_of_tools");
 }
 
+// Most templates drop the reasoning of turns that a later message of the user has ended, so the
+// probes have none. The second one is for templates that refuse tool calls.
+std::string ModelChat::ReasoningField() const {
+  for (const absl::string_view field : kReasoningFields) {
+    for (const char* const messages : {kProbeMessages, kProbeAnswer}) {
+      Conversation conversation{.messages = json::Parse(messages, "probe").value(),
+                                .add_generation_prompt = false};
+      json::Value& answer = conversation.messages.items[1];
+      answer.keys.emplace_back(field);
+      answer.items.push_back(TextValue("probe_of_reasoning"));
+      const auto rendered = Render(conversation, absl::UnixEpoch());
+      if (rendered.ok() && absl::StrContains(rendered->text, "probe_of_reasoning")) {
+        return std::string(field);
+      }
+    }
+  }
+  return "";
+}
+
+bool ModelChat::ReadsVariable(absl::string_view name) const {
+  return (template_ && template_->ReadsVariable(name)) ||
+         (tool_template_ && tool_template_->ReadsVariable(name));
+}
+
 absl::StatusOr<RenderedChat> ModelChat::Render(const Conversation& conversation, absl::Time now,
                                                const RenderLimits& limits) const {
   if (!template_) {
@@ -328,9 +375,8 @@ absl::StatusOr<RenderedChat> ModelChat::Render(const Conversation& conversation,
   json::Value tokens;
   tokens.kind = json::Value::Kind::kObject;
   for (const auto& [name, token] : special_tokens_) SetVariable(&tokens, name, token);
-  json::Value given;
-  given.kind = json::Value::Kind::kObject;
-  json::Value& variables = conversation.split_special_tokens ? given : tokens;
+  json::Value variables;
+  variables.kind = json::Value::Kind::kObject;
   for (size_t i = 0; i < conversation.variables.keys.size(); ++i) {
     const std::string& name = conversation.variables.keys[i];
     if (std::find(std::begin(kReserved), std::end(kReserved), name) != std::end(kReserved)) {
@@ -342,7 +388,8 @@ absl::StatusOr<RenderedChat> ModelChat::Render(const Conversation& conversation,
   }
   json::Value messages = conversation.messages;
   if (parses_arguments_) ParseArguments(&messages);
-  SetMissingContents(&messages, takes_null_content_ ? json::Value() : EmptyText());
+  SetMissingContents(&messages, takes_null_content_ ? json::Value() : TextValue(""));
+  if (!reasoning_field_.empty()) NameReasoning(reasoning_field_, &messages);
   SetVariable(&variables, "messages", std::move(messages));
   SetVariable(&variables, "tools", conversation.tools);
   SetVariable(&variables, "documents", json::Value());
@@ -351,9 +398,10 @@ absl::StatusOr<RenderedChat> ModelChat::Render(const Conversation& conversation,
   RenderedChat rendered;
   BATON_ASSIGN_OR_RETURN(
       TracedText text,
-      (with_tools ? *tool_template_ : *template_).Render(given, tokens, now, limits));
+      (with_tools ? *tool_template_ : *template_).Render(variables, tokens, now, limits));
   rendered.text = std::move(text.text);
-  rendered.split = std::move(text.from_request);
+  rendered.ends_in_reasoning = EndsInReasoning(reasoning_format_, rendered.text, text.from_request);
+  if (conversation.split_special_tokens) rendered.split = std::move(text.from_request);
   rendered.starts_with_bos = !bos_token_.empty() && absl::StartsWith(rendered.text, bos_token_) &&
                              !Overlaps(rendered.split, 0, bos_token_.size());
   return rendered;

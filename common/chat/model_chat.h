@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/base/byte_range.h"
 #include "common/chat/chat_template.h"
+#include "common/chat/reasoning.h"
 #include "common/chat/tool_call_syntax.h"
 #include "common/chat/tool_calls.h"
 #include "common/json/json.h"
@@ -21,7 +23,8 @@ struct Conversation {
   // An array of objects, as in OpenAI's API. Render replaces the texts of tool calls' arguments by
   // the objects they describe, which most templates expect, unless the template needs texts. A
   // content that is null or absent, as beside tool calls, becomes "" unless the template renders
-  // null: many fail at it or write "None".
+  // null: many fail at it or write "None". A message's reasoning, its `reasoning_content`,
+  // `reasoning` or `thinking`, also gets the name under which the template reads it.
   json::Value messages = {};
   json::Value tools = {};  // an array of objects; null without tools
   bool add_generation_prompt = true;
@@ -39,6 +42,8 @@ struct RenderedChat {
   ByteRanges split;
   // The text starts with the BOS token, so the tokenizer must add none.
   bool starts_with_bos = false;
+  // The template has begun the reasoning of the answer, which goes on with it.
+  bool ends_in_reasoning = false;
 };
 
 // Immutable once loaded, thread-safe.
@@ -60,11 +65,16 @@ class ModelChat {
   // How the model calls tools, as its template (the one for tools, if it has two) shows.
   // kUnsupported also if the template does not render the tools it is given.
   ToolCallFormat tool_call_format() const { return tool_call_format_; }
-  // True for the roles of OpenAI's API, and for those that a template of the model names.
-  bool KnowsRole(absl::string_view role) const;
   // The same to the last character, as the template writes an earlier call; null if that is not a
   // way of the format which Baton knows.
   const ToolCallSyntax* tool_call_syntax() const { return tool_call_syntax_; }
+  // True for the roles of OpenAI's API, and for those that a template of the model names.
+  bool KnowsRole(absl::string_view role) const;
+  // How the model marks its reasoning, as its template shows.
+  ReasoningFormat reasoning_format() const { return reasoning_format_; }
+  // True if the template, or that for tools, reads a variable of this name. Other names in
+  // Conversation::variables have no effect.
+  bool ReadsVariable(absl::string_view name) const;
   // The text of the BOS token; empty if the model has none.
   const std::string& bos_token() const { return bos_token_; }
 
@@ -81,12 +91,16 @@ class ModelChat {
   bool TakesNullContent() const;
   bool RendersTools() const;
   const ToolCallSyntax* RenderedSyntax() const;
+  // The name under which the template reads a message's reasoning; empty if it reads none.
+  std::string ReasoningField() const;
 
   bool parses_arguments_ = false;
   bool takes_null_content_ = true;
   ToolCallFormat tool_call_format_ = ToolCallFormat::kUnsupported;
   std::string sources_;  // of both templates
   const ToolCallSyntax* tool_call_syntax_ = nullptr;
+  ReasoningFormat reasoning_format_ = ReasoningFormat::kNone;
+  std::string reasoning_field_;
   std::string bos_token_;
   std::vector<std::pair<std::string, json::Value>> special_tokens_;
 };

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "common/base/status_macros.h"
+#include "common/chat/variable_reads.h"
 #include "common/json/json.h"
 
 namespace baton::chat {
@@ -258,6 +259,7 @@ absl::StatusOr<std::shared_ptr<const TemplateSyntax>> ParseTemplate(absl::string
   auto syntax = std::make_shared<TemplateSyntax>();
   syntax->name = std::string(name);
   BATON_RETURN_IF_ERROR(Parser(std::move(tokens), syntax.get()).Run());
+  syntax->reads = VariableReads(*syntax);
   return syntax;
 }
 

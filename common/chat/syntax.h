@@ -107,6 +107,7 @@ struct Statement {
 struct TemplateSyntax {
   std::string name;
   std::vector<std::string> names;  // of variables, by id
+  std::vector<bool> reads;         // VariableReads, by id
   Body body;
 };
 

@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "common/base/check.h"
 #include "common/base/splitmix64.h"
+#include "common/chat/markers.h"
 #include "common/chat/printing.h"
 #include "common/chat/runtime.h"
 #include "common/json/json.h"
@@ -54,18 +55,6 @@ absl::Span<const absl::string_view> Separators(ToolCallFormat format) {
     default:
       return {};
   }
-}
-
-bool IsProperPrefix(absl::string_view text, absl::string_view whole) {
-  return text.size() < whole.size() && absl::StartsWith(whole, text);
-}
-
-// The bytes at the end of `text` that may be the start of `marker`.
-size_t HeldBytes(absl::string_view text, absl::string_view marker) {
-  for (size_t size = std::min(text.size(), marker.size()); size > 0; --size) {
-    if (IsProperPrefix(text.substr(text.size() - size), marker)) return size;
-  }
-  return 0;
 }
 
 // The name of the tool that stands before its arguments; empty if there is none.
