@@ -118,6 +118,11 @@ void AddFlags(CLI::App* app, Options* options, LogFlags* log) {
   app->add_flag("--strict-fields", options->strict_fields,
                 "Refuse HTTP requests with fields that have no effect, which are else accepted and "
                 "named in the header x-baton-ignored");
+  app->add_option("--reasoning-parser", options->reasoning_parser,
+                  "auto: what a model writes before it answers leaves the content of chats' "
+                  "answers and becomes reasoning_content; none: it stays in the content")
+      ->check(CLI::IsMember(std::vector<std::string>(std::begin(baton::router::kReasoningParsers),
+                                                     std::end(baton::router::kReasoningParsers))));
   app->add_option("--default-deadline-ms", options->default_deadline_ms,
                   "Deadline of calls whose client sets none")
       ->check(CLI::Range(int64_t{1}, int64_t{86'400'000}));

@@ -147,6 +147,11 @@ absl::Status Validate(Options* options) {
                    absl::StrCat("\"", options->routing_policy, "\" given, one of ",
                                 absl::StrJoin(kRoutingPolicies, ", "), " expected"));
   }
+  if (!absl::c_linear_search(kReasoningParsers, options->reasoning_parser)) {
+    return BadFlag("reasoning-parser",
+                   absl::StrCat("\"", options->reasoning_parser, "\" given, one of ",
+                                absl::StrJoin(kReasoningParsers, ", "), " expected"));
+  }
   if (options->ttft_slo_ms < 0) return BadFlag("ttft-slo-ms", "0 or more expected");
   if (options->max_local_prefill_tokens < 0) {
     return BadFlag("max-local-prefill-tokens", "0 or more expected");

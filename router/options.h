@@ -15,6 +15,9 @@ namespace baton::router {
 // Values of Options::routing_policy: priced_policy.h has the first, policy.h the others.
 inline constexpr const char* kRoutingPolicies[] = {"priced", "prefix_then_load", "round_robin"};
 
+// Values of Options::reasoning_parser: whether chats' answers have their reasoning apart.
+inline constexpr const char* kReasoningParsers[] = {"auto", "none"};
+
 struct Options {
   std::string model_dir;          // the router loads only its tokenizer
   std::string served_model_name;  // empty: the last component of model_dir
@@ -51,6 +54,8 @@ struct Options {
   bool strict_fields = false;        // fields of HTTP requests that have no effect are refused
   // Origins whose pages may call the HTTP endpoints from a browser, "*" for all.
   std::vector<std::string> http_cors_origins;
+  // auto: in the format that the chat template shows.
+  std::string reasoning_parser = "auto";
   int http_threads = 0;  // threads that serve HTTP connections; 0: one for each core
   int max_http_connections = 16'384;
 

@@ -22,6 +22,10 @@ class AnswerFormat {
   // before the first delta, and only for an API that has such answers.
   virtual void SetEcho(std::vector<EchoedPrompt> echo) = 0;
 
+  // The prompt has begun the answer's reasoning: AnswerParts::Options::starts_in_reasoning. Call it
+  // before the first delta.
+  virtual void StartInReasoning() = 0;
+
   // Server-sent events with what `delta` adds to its choice; empty if it adds nothing yet, because
   // its text may be the beginning of a tool call or of a stop string.
   virtual std::string Chunk(const v1::GenerateResponse& delta) = 0;

@@ -1,4 +1,5 @@
-// The text of one choice of a chat's answer, taken apart: text for the reader, and tool calls.
+// The text of one choice of a chat's answer, taken apart: reasoning, text for the reader, and tool
+// calls.
 #ifndef BATON_ROUTER_HTTP_ANSWER_PARTS_H_
 #define BATON_ROUTER_HTTP_ANSWER_PARTS_H_
 
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "common/chat/reasoning.h"
 #include "common/chat/tool_calls.h"
 
 namespace baton::router {
@@ -20,9 +22,13 @@ class AnswerParts {
     chat::ToolCallFormat tool_calls = chat::ToolCallFormat::kUnsupported;
     bool parallel_tool_calls = true;  // else only the first call of a choice is returned
     uint64_t call_id_seed = 0;        // random
+    // The reasoning in the text is parted from it, unless it is kNone. Calls are found behind it.
+    chat::ReasoningFormat reasoning = chat::ReasoningFormat::kNone;
+    bool starts_in_reasoning = false;  // the prompt has begun the reasoning
+    bool include_reasoning = true;     // else it is dropped
   };
   struct Delta {
-    std::string reasoning;  // what the model thinks before it answers
+    std::string reasoning;  // what the model writes before it answers
     std::string text;
     std::vector<chat::ToolCall> calls;
   };
@@ -34,7 +40,9 @@ class AnswerParts {
   int calls() const { return calls_; }  // so far
 
  private:
+  std::optional<chat::ReasoningParser> reasoning_;
   std::optional<chat::ToolCallParser> parser_;
+  const bool include_reasoning_;
   const bool parallel_tool_calls_;
   int calls_ = 0;
 };

@@ -46,6 +46,7 @@ class Exchange : public HttpCall,
     call_->Rendered(begin, end, dropped_tokens);
   }
   void SetEcho(std::vector<EchoedPrompt> echo) { format_->SetEcho(std::move(echo)); }
+  void StartInReasoning() { format_->StartInReasoning(); }
 
   // `requests` has one for each prompt.
   void Start(std::vector<v1::GenerateRequest> requests, absl::Time deadline) {

@@ -16,6 +16,7 @@
 #include "router/http/json_readers.h"
 #include "router/http/openai_hints.h"
 #include "router/http/openai_response_format.h"
+#include "router/http/reasoning_effort.h"
 
 namespace baton::router {
 namespace {
@@ -341,6 +342,12 @@ absl::Status ReadGenerationPrompt(absl::string_view name, const Value& value,
   return absl::OkStatus();
 }
 
+absl::Status ReadIncludeReasoning(absl::string_view name, const Value& value,
+                                  OpenAiRequest& request) {
+  BATON_ASSIGN_OR_RETURN(request.include_reasoning, Bool(name, value));
+  return absl::OkStatus();
+}
+
 constexpr Field kChatFields[] = {
     {"messages", ReadMessages},
     {"logprobs", ReadWantsLogprobs},
@@ -365,7 +372,8 @@ constexpr Field kChatFields[] = {
     {"prediction", ReadPrediction},
     {"prompt_cache_options", Refuse},
     {"prompt_cache_retention", ReadAdvice},
-    {"reasoning_effort", Refuse},
+    {"reasoning_effort", ReadReasoningEffort},
+    {"include_reasoning", ReadIncludeReasoning},
     {"verbosity", ReadAdvice},
     {"web_search_options", Refuse},
 };

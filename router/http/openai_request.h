@@ -42,6 +42,8 @@ struct OpenAiRequest {
   bool parallel_tool_calls = true;
   bool requires_call = false;  // of any tool
   std::string required_tool;   // the one that is called; empty: the model decides
+  bool include_reasoning = true;
+  std::string reasoning_effort;  // one of kReasoningEfforts, or empty: ApplyReasoningEffort
   // Fields that were accepted and have no effect, in the order of the body.
   std::vector<std::string> ignored;
   std::shared_ptr<ResponsesRequest> responses;  // of the Responses API; null for other APIs

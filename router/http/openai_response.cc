@@ -141,10 +141,12 @@ std::string OpenAiResponse::Chunk(const v1::GenerateResponse& delta) {
     AnswerParts& parts = PartsOf(delta.choice(), state);
     const int calls_before = parts.calls();
     const AnswerParts::Delta added = parts.Append(delta.text(), ends);
-    if (added.text.empty() && added.calls.empty() && !must_come) return "";
+    const bool is_text = added.calls.empty() && added.reasoning.empty();
+    if (added.text.empty() && is_text && !must_come) return "";
     OrderedJson content = OrderedJson::object();
     if (starts) content["role"] = "assistant";
-    if (added.calls.empty() || !added.text.empty()) content["content"] = added.text;
+    if (!added.reasoning.empty()) content["reasoning_content"] = added.reasoning;
+    if (is_text || !added.text.empty()) content["content"] = added.text;
     if (!added.calls.empty()) {
       content["tool_calls"] = CallsJson<OrderedJson>(added.calls, &calls_before);
     }
@@ -206,8 +208,10 @@ std::string OpenAiResponse::Whole(const v1::Usage& usage) {
       const AnswerParts::Delta content = PartsOf(index, state).Append(state.text, /*ends=*/true);
       OrderedJson message = {
           {"role", "assistant"}, {"content", content.text}, {"refusal", nullptr}};
+      const bool is_text = content.calls.empty() && content.reasoning.empty();
+      if (content.text.empty() && !is_text) message["content"] = nullptr;
+      if (!content.reasoning.empty()) message["reasoning_content"] = content.reasoning;
       if (!content.calls.empty()) {
-        if (content.text.empty()) message["content"] = nullptr;
         message["tool_calls"] = CallsJson<OrderedJson>(content.calls, /*first_index=*/nullptr);
       }
       choice["message"] = std::move(message);

@@ -48,6 +48,7 @@ class OpenAiResponse final : public AnswerFormat {
         shown_(tokenizer, options_.shown_special_tokens) {}
 
   void SetEcho(std::vector<EchoedPrompt> echo) override { echo_ = std::move(echo); }
+  void StartInReasoning() override { options_.parts.starts_in_reasoning = true; }
   std::string Chunk(const v1::GenerateResponse& delta) override;
   // The usage, if it is wanted, and "[DONE]".
   std::string StreamEnd(const v1::Usage& usage) override;
@@ -83,7 +84,7 @@ class OpenAiResponse final : public AnswerFormat {
   const EchoedPrompt* EchoOf(int choice) const;
   void KeepPromptLogprobs(const v1::GenerateResponse& delta);
 
-  const Options options_;
+  Options options_;
   const tokenizer::Tokenizer& tokenizer_;
   const ShownTokens shown_;
   std::vector<EchoedPrompt> echo_;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "absl/types/span.h"
 #include "common/base/clock.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
@@ -28,6 +29,7 @@
 #include "router/http/json_readers.h"
 #include "router/http/openai_error.h"
 #include "router/http/openai_response.h"
+#include "router/http/reasoning_effort.h"
 #include "router/http/response_store.h"
 #include "router/http/responses_answer.h"
 #include "router/http/responses_request.h"
@@ -70,6 +72,25 @@ std::vector<v1::GenerateRequest> RequestsOf(OpenAiRequest request) {
 
 HttpResponse JsonResponse(int status, const nlohmann::ordered_json& json) {
   return {status, {{"Content-Type", "application/json"}}, json.dump()};
+}
+
+// The ids of those markers that are special tokens.
+std::vector<int32_t> SpecialTokensOf(absl::Span<const absl::string_view> markers,
+                                     const tokenizer::Tokenizer& tokenizer) {
+  std::vector<int32_t> ids;
+  for (const absl::string_view marker : markers) {
+    const std::optional<int32_t> id = tokenizer.TokenToId(marker);
+    if (id && tokenizer.IsSpecial(*id)) ids.push_back(*id);
+  }
+  return ids;
+}
+
+// A constraint holds from the first token on, so such an answer has no reasoning. Only where calls
+// are constrained, and text may stand before them, so may reasoning.
+bool MayReason(const OpenAiRequest& request) {
+  const v1::StructuredOutput& constraint = request.generate.structured_output();
+  return !request.generate.has_structured_output() ||
+         (constraint.has_tool_calls() && !constraint.tool_calls().required());
 }
 
 std::unique_ptr<AnswerFormat> FormatOpenAi(OpenAiResponse::Options options,
@@ -146,14 +167,14 @@ static const GenerationApi* FindApi(absl::string_view route) {
 OpenAiService::OpenAiService(RouterParts& parts)
     : parts_(parts),
       started_(absl::ToUnixSeconds(parts.clock.Now())),
+      tool_call_tokens_(
+          SpecialTokensOf(chat::ToolCallMarkers(parts.chat.tool_call_format()), parts.tokenizer)),
+      reasoning_(parts.options.reasoning_parser == "none" ? chat::ReasoningFormat::kNone
+                                                          : parts.chat.reasoning_format()),
+      reasoning_tokens_(SpecialTokensOf(chat::ReasoningMarkers(reasoning_), parts.tokenizer)),
       responses_(std::make_shared<ResponseStore>(
           parts.clock, parts.options.response_store_bytes,
-          absl::Milliseconds(parts.options.response_store_ttl_ms))) {
-  for (const absl::string_view marker : chat::ToolCallMarkers(parts.chat.tool_call_format())) {
-    const std::optional<int32_t> id = parts.tokenizer.TokenToId(marker);
-    if (id && parts.tokenizer.IsSpecial(*id)) tool_call_tokens_.push_back(*id);
-  }
-}
+          absl::Milliseconds(parts.options.response_store_ttl_ms))) {}
 
 absl::string_view OpenAiService::Route(absl::string_view path) {
   static constexpr absl::string_view kRoutes[] = {
@@ -264,6 +285,7 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const GenerationApi& api, Http
   std::string().swap(http.body);
   if (draining_) request = RouterDrains();
   if (request.ok()) {
+    if (api.chat) ApplyReasoningEffort(parts_.chat, &*request);
     absl::Status checked = CheckIgnored(request->ignored);
     if (checked.ok() && request->responses != nullptr) {
       checked = BindToStore(responses_, caller.tenant.value_or(""), *request);
@@ -282,7 +304,11 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const GenerationApi& api, Http
     prompts = std::max(prompts, static_cast<int>(request->prompts.size()));
     if (!request->conversation.tools.is_null()) {
       options.parts.tool_calls = parts_.chat.tool_call_format();
-      options.shown_special_tokens = tool_call_tokens_;
+    }
+    if (api.chat) {
+      if (MayReason(*request)) options.parts.reasoning = reasoning_;
+      options.parts.include_reasoning = request->include_reasoning;
+      options.shown_special_tokens = ShownSpecialTokens(*request);
     }
     options.parts.parallel_tool_calls = request->parallel_tool_calls;
     options.calls_named_tool = !request->required_tool.empty();
@@ -357,6 +383,15 @@ absl::Status OpenAiService::CheckOpenAiRequest(const OpenAiRequest& request) con
                    " accepted (--max-prompt-bytes)"));
 }
 
+std::vector<int32_t> OpenAiService::ShownSpecialTokens(const OpenAiRequest& request) const {
+  std::vector<int32_t> shown;
+  if (!request.conversation.tools.is_null()) shown = tool_call_tokens_;
+  if (MayReason(request)) {
+    shown.insert(shown.end(), reasoning_tokens_.begin(), reasoning_tokens_.end());
+  }
+  return shown;
+}
+
 void OpenAiService::RunLater(const std::shared_ptr<Exchange>& exchange,
                              std::function<void()> work) {
   if (parts_.pool.TryRun(std::move(work))) return;
@@ -367,21 +402,22 @@ void OpenAiService::StartChat(std::shared_ptr<Exchange> exchange, OpenAiRequest 
                               const Caller& caller, absl::Time deadline) {
   const std::string tenant = caller.tenant.value_or(request.generate.tenant());
   auto shared = std::make_shared<OpenAiRequest>(std::move(request));
-  if (!shared->conversation.tools.is_null()) exchange->ShowSpecialTokens(tool_call_tokens_);
+  exchange->ShowSpecialTokens(ShownSpecialTokens(*shared));
   RunLater(exchange, [this, exchange, shared, tenant, deadline, held = caller.held] {
     v1::GenerateRequest& generate = shared->generate;
     const absl::Duration begin = parts_.clock.SinceStart();
-    absl::StatusOr<int> dropped = 0;
+    absl::StatusOr<ChatPrompt> prompt = ChatPrompt();
     if (const absl::Status checked = CheckTruncation(generate); !checked.ok()) {
-      dropped = checked;
+      prompt = checked;
     } else {
-      dropped = RenderChat(parts_, ClassOf(parts_, tenant), tenant, std::move(shared->conversation),
-                           &generate);
+      prompt = RenderChat(parts_, ClassOf(parts_, tenant), tenant, std::move(shared->conversation),
+                          &generate);
     }
     shared->conversation = chat::Conversation();
     held->Shrink(shared->json_bytes);
-    exchange->Rendered(begin, parts_.clock.SinceStart(), dropped.value_or(0));
-    if (!dropped.ok()) return exchange->Refuse(dropped.status());
+    exchange->Rendered(begin, parts_.clock.SinceStart(), prompt.ok() ? prompt->dropped_tokens : 0);
+    if (!prompt.ok()) return exchange->Refuse(prompt.status());
+    if (prompt->ends_in_reasoning) exchange->StartInReasoning();
     exchange->Start({std::move(generate)}, deadline);
   });
 }

@@ -15,6 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "common/chat/reasoning.h"
 #include "router/http/http_server.h"
 #include "router/http/openai_request.h"
 #include "router/request/access.h"
@@ -59,6 +60,8 @@ class OpenAiService {
   absl::Status CheckIgnored(const std::vector<std::string>& names);
   // What has no other place to be checked.
   absl::Status CheckOpenAiRequest(const OpenAiRequest& request) const;
+  // Those that are a part of a chat's answer, because they mark what is taken apart.
+  std::vector<int32_t> ShownSpecialTokens(const OpenAiRequest& request) const;
   // Runs on a tokenizer thread, or refuses the exchange.
   void RunLater(const std::shared_ptr<Exchange>& exchange, std::function<void()> work);
   // Each starts the exchange on a tokenizer thread: renders a chat's messages; tokenizes the
@@ -72,6 +75,8 @@ class OpenAiService {
   RouterParts& parts_;
   const int64_t started_;                  // Unix time in seconds
   std::vector<int32_t> tool_call_tokens_;  // special tokens that mark tool calls
+  const chat::ReasoningFormat reasoning_;  // kNone also with --reasoning-parser none
+  std::vector<int32_t> reasoning_tokens_;  // special tokens that mark reasoning
   const std::shared_ptr<ResponseStore> responses_;
   absl::Mutex mutex_;
   // Names of fields, of which the API has a fixed number.

@@ -47,10 +47,15 @@ std::vector<size_t> CutsOf(const std::vector<json::Value>& messages, size_t lead
   return cuts;
 }
 
+struct RenderedTokens {
+  std::vector<int32_t> ids;
+  bool ends_in_reasoning = false;
+};
+
 // `tenant`: its recent texts are reused; null: none is, and the text is not kept for others.
-absl::StatusOr<std::vector<int32_t>> TokensOf(const RouterParts& parts, const std::string* tenant,
-                                              const chat::Conversation& conversation,
-                                              const v1::GenerateRequest& request) {
+absl::StatusOr<RenderedTokens> TokensOf(const RouterParts& parts, const std::string* tenant,
+                                        const chat::Conversation& conversation,
+                                        const v1::GenerateRequest& request) {
   chat::RenderLimits limits;
   limits.max_output_bytes = static_cast<size_t>(parts.options.max_prompt_bytes) + 1;
   const absl::StatusOr<chat::RenderedChat> rendered =
@@ -67,15 +72,15 @@ absl::StatusOr<std::vector<int32_t>> TokensOf(const RouterParts& parts, const st
   if (tokens->empty()) {
     return InvalidField("EMPTY_PROMPT", "messages", "the prompt has no tokens");
   }
-  return tokens;
+  return RenderedTokens{*std::move(tokens), rendered->ends_in_reasoning};
 }
 
 // Makes `prompt`, the tokens of the whole conversation, those without the oldest messages: the
 // fewest that have as many tokens as truncation takes from a prompt of this length.
 absl::StatusOr<int> DropMessages(const RouterParts& parts, int room,
                                  const chat::Conversation& whole,
-                                 const v1::GenerateRequest& request, std::vector<int32_t>* prompt) {
-  const auto tokens = static_cast<int64_t>(prompt->size());
+                                 const v1::GenerateRequest& request, RenderedTokens* prompt) {
+  const auto tokens = static_cast<int64_t>(prompt->ids.size());
   if (tokens <= room) return 0;
   const std::vector<json::Value>& messages = whole.messages.items;
   size_t lead = 0;
@@ -94,7 +99,7 @@ absl::StatusOr<int> DropMessages(const RouterParts& parts, int room,
     rest.messages.items.erase(first, first + static_cast<std::ptrdiff_t>(cuts[cut]));
     // One of several tries.
     BATON_ASSIGN_OR_RETURN(*prompt, TokensOf(parts, /*tenant=*/nullptr, rest, request));
-    left = static_cast<int64_t>(prompt->size());
+    left = static_cast<int64_t>(prompt->ids.size());
     return absl::OkStatus();
   };
   size_t low = 0, high = cuts.size() - 1;
@@ -136,11 +141,11 @@ absl::Status Settle(const RouterParts& parts, const v1::GenerateRequest& request
 
 }  // namespace
 
-absl::StatusOr<int> RenderChat(const RouterParts& parts, const RequestClass& request_class,
-                               const std::string& tenant, chat::Conversation conversation,
-                               v1::GenerateRequest* request) {
+absl::StatusOr<ChatPrompt> RenderChat(const RouterParts& parts, const RequestClass& request_class,
+                                      const std::string& tenant, chat::Conversation conversation,
+                                      v1::GenerateRequest* request) {
   BATON_RETURN_IF_ERROR(Settle(parts, *request, &conversation));
-  std::vector<int32_t> tokens;
+  RenderedTokens tokens;
   BATON_ASSIGN_OR_RETURN(tokens, TokensOf(parts, &tenant, conversation, *request));
   int dropped = 0;
   if (const std::optional<ModelInfo> model = parts.roster.model()) {
@@ -149,21 +154,21 @@ absl::StatusOr<int> RenderChat(const RouterParts& parts, const RequestClass& req
       BATON_ASSIGN_OR_RETURN(dropped, DropMessages(parts, room, conversation, *request, &tokens));
     }
     const int context = ContextOf(*model, request_class);
-    const auto count = static_cast<int64_t>(tokens.size());
+    const auto count = static_cast<int64_t>(tokens.ids.size());
     if (count >= context) return TooLong("messages", count, context);
   }
-  request->mutable_token_ids()->mutable_ids()->Assign(tokens.begin(), tokens.end());
+  request->mutable_token_ids()->mutable_ids()->Assign(tokens.ids.begin(), tokens.ids.end());
   request->clear_truncation();
-  return dropped;
+  return ChatPrompt{dropped, tokens.ends_in_reasoning};
 }
 
 absl::StatusOr<int64_t> CountChatTokens(const RouterParts& parts, const std::string& tenant,
                                         chat::Conversation conversation,
                                         const v1::GenerateRequest& request) {
   BATON_RETURN_IF_ERROR(Settle(parts, request, &conversation));
-  BATON_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
+  BATON_ASSIGN_OR_RETURN(const RenderedTokens tokens,
                          TokensOf(parts, &tenant, conversation, request));
-  return static_cast<int64_t>(tokens.size());
+  return static_cast<int64_t>(tokens.ids.size());
 }
 
 absl::StatusOr<int> RenderMessages(const RouterParts& parts, const RequestClass& request_class,
@@ -180,7 +185,9 @@ absl::StatusOr<int> RenderMessages(const RouterParts& parts, const RequestClass&
   }
   if (!request->has_add_special_tokens()) request->set_add_special_tokens(false);
   const std::string tenant = request->tenant();
-  return RenderChat(parts, request_class, tenant, std::move(conversation), request);
+  BATON_ASSIGN_OR_RETURN(const ChatPrompt prompt, RenderChat(parts, request_class, tenant,
+                                                             std::move(conversation), request));
+  return prompt.dropped_tokens;
 }
 
 }  // namespace baton::router

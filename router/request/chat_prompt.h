@@ -13,6 +13,12 @@
 
 namespace baton::router {
 
+// What RenderChat has made of a conversation, beside its tokens.
+struct ChatPrompt {
+  int dropped_tokens = 0;          // those that fewer messages have saved
+  bool ends_in_reasoning = false;  // RenderedChat::ends_in_reasoning
+};
+
 // Takes up to seconds for large conversations: for the threads of RouterParts::pool. Thread-safe.
 //
 // Sets the token ids of `request` to those of the conversation as the model's chat template writes
@@ -21,12 +27,12 @@ namespace baton::router {
 // only the template's own text may be. Clears the request's truncation: a prompt that is too long
 // is made of fewer messages. The oldest ones go first, but no system messages at the start and not
 // the last message, and the first one left has the role of the first one dropped, as templates
-// demand. Returns how many tokens that saved. Errors are those of ModelChat::Render and
+// demand. Errors are those of ModelChat::Render and
 // Tokenizer::Encode, with the field "messages"; UNKNOWN_ROLE; EMPTY_PROMPT; PROMPT_TOO_LONG above
 // --max-prompt-bytes, and if the messages do not fit in the context.
-absl::StatusOr<int> RenderChat(const RouterParts& parts, const RequestClass& request_class,
-                               const std::string& tenant, chat::Conversation conversation,
-                               v1::GenerateRequest* request);
+absl::StatusOr<ChatPrompt> RenderChat(const RouterParts& parts, const RequestClass& request_class,
+                                      const std::string& tenant, chat::Conversation conversation,
+                                      v1::GenerateRequest* request);
 
 // The number of tokens of the conversation's prompt, also of one that does not fit in the context.
 // Of `request`, only the fields about special tokens count. Otherwise as RenderChat.
@@ -34,8 +40,8 @@ absl::StatusOr<int64_t> CountChatTokens(const RouterParts& parts, const std::str
                                         chat::Conversation conversation,
                                         const v1::GenerateRequest& request);
 
-// Does what RenderChat does for the messages of `request`, and replaces them. Changes nothing if
-// the prompt is not given as messages.
+// Does what RenderChat does for the messages of `request`, and replaces them. Returns the
+// number of dropped tokens. Changes nothing if the prompt is not given as messages.
 absl::StatusOr<int> RenderMessages(const RouterParts& parts, const RequestClass& request_class,
                                    v1::GenerateRequest* request);
 

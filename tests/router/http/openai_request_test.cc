@@ -89,6 +89,18 @@ TEST(OpenAiRequestTest, MessagesHaveTheFieldsThatTemplatesRead) {
   EXPECT_EQ(request->conversation.messages.items[0].Find("thinking")->scalar.text, "c");
 }
 
+TEST(OpenAiRequestTest, ReasoningFields) {
+  auto request = ParseChat(R"({"messages": [{"role": "user", "content": "x"}]})");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_TRUE(request->include_reasoning);
+  EXPECT_EQ(request->reasoning_effort, "");
+  request = ParseChat(R"({"messages": [{"role": "user", "content": "x"}],
+      "include_reasoning": false, "reasoning_effort": "xhigh"})");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_FALSE(request->include_reasoning);
+  EXPECT_EQ(request->reasoning_effort, "xhigh");
+}
+
 TEST(OpenAiRequestTest, AWholeNumberMayHaveAFraction) {
   const OpenAiRequest request = Completion(R"({"prompt": "p", "max_tokens": 16.0, "top_k": 1e1,
       "n": 2.0, "seed": -7.0, "stop_token_ids": [3.0], "retention": {"ttl_ms": 5.0, "priority": 1.0},
@@ -487,8 +499,12 @@ TEST(OpenAiRequestTest, WhatIsNotHonouredIsRefusedByName) {
         "UNSUPPORTED_FIELD", "function_call"},
        {R"({"messages": [{"role": "user", "content": "x"}], "web_search_options": {}})",
         "UNSUPPORTED_FIELD", "web_search_options"},
-       {R"({"messages": [{"role": "user", "content": "x"}], "reasoning_effort": "low"})",
-        "UNSUPPORTED_FIELD", "reasoning_effort"}});
+       {R"({"messages": [{"role": "user", "content": "x"}], "reasoning_effort": "much"})",
+        "OUT_OF_RANGE", "reasoning_effort"},
+       {R"({"messages": [{"role": "user", "content": "x"}], "reasoning_effort": 3})", "WRONG_TYPE",
+        "reasoning_effort"},
+       {R"({"messages": [{"role": "user", "content": "x"}], "include_reasoning": 1})", "WRONG_TYPE",
+        "include_reasoning"}});
 }
 
 }  // namespace

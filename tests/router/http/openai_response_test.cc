@@ -22,8 +22,9 @@ using ::baton::testing::Ids;
 using chat::ToolCallFormat;
 using Json = nlohmann::json;
 
-// What a client has of an answer: text, then each call.
+// What a client has of an answer: reasoning, text, then each call.
 struct Received {
+  std::string reasoning;
   std::string content;
   std::string calls;
   std::string finish;
@@ -38,11 +39,11 @@ struct Received {
     }
   }
   bool operator==(const Received& other) const {
-    return content == other.content && calls == other.calls && finish == other.finish &&
-           ids == other.ids;
+    return reasoning == other.reasoning && content == other.content && calls == other.calls &&
+           finish == other.finish && ids == other.ids;
   }
   friend std::ostream& operator<<(std::ostream& out, const Received& r) {
-    return out << r.content << r.calls << " [" << r.finish << "]";
+    return out << "(" << r.reasoning << ")" << r.content << r.calls << " [" << r.finish << "]";
   }
 };
 
@@ -86,6 +87,7 @@ class OpenAiResponseTest : public ::testing::Test {
       const std::string event = format.Chunk(delta);
       if (event.empty()) continue;
       const Json choice = Json::parse(event.substr(6))["choices"][0];
+      received.reasoning += choice["delta"].value("reasoning_content", "");
       received.content += choice["delta"].value("content", "");
       const Json calls = choice["delta"].value("tool_calls", Json::array());
       for (const Json& call : calls) EXPECT_EQ(call["index"], next_index++);
@@ -105,7 +107,10 @@ class OpenAiResponseTest : public ::testing::Test {
     const Json& message = choice["message"];
     if (!message["content"].is_null()) received.content = message["content"];
     EXPECT_EQ(message["content"].is_null(),
-              received.content.empty() && message.contains("tool_calls"));
+              received.content.empty() &&
+                  (message.contains("tool_calls") || message.contains("reasoning_content")));
+    received.reasoning = message.value("reasoning_content", "");
+    EXPECT_EQ(message.contains("reasoning_content"), !received.reasoning.empty());
     received.AddCalls(message.value("tool_calls", Json::array()));
     received.finish = choice["finish_reason"];
     return received;
@@ -163,6 +168,61 @@ TEST_F(OpenAiResponseTest, AnAnswerDoesNotDependOnHowItsTokensArrive) {
       expect_equal(sizes);
     }
   }
+}
+
+TEST_F(OpenAiResponseTest, CallsAreFoundBehindTheReasoning) {
+  const std::string call = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
+  const struct {
+    std::string text, reasoning, content, calls;
+    bool starts_in_reasoning = false;
+  } cases[] = {
+      {"<think>\nI call\n</think>\n\n" + call, "I call", "", "|f({})"},
+      {"I say " + call + " é\n</think>\nSo:\n" + call, "I say " + call + " é", "So:", "|f({})",
+       true},
+      {"<think>" + call, call, "", ""},
+      {call + "<think>a</think>", "", "<think>a</think>", "|f({})"},
+      {"<think></think>", "", "", ""},
+  };
+  for (const auto& c : cases) {
+    OpenAiResponse::Options options = Tools(ToolCallFormat::kHermes);
+    options.parts.reasoning = chat::ReasoningFormat::kThinkTags;
+    options.parts.starts_in_reasoning = c.starts_in_reasoning;
+    const Received whole = Whole(options, c.text);
+    EXPECT_EQ(whole.reasoning, c.reasoning);
+    EXPECT_EQ(whole.content, c.content);
+    EXPECT_EQ(whole.calls, c.calls);
+    const std::vector<int32_t> tokens = Ids(c.text);
+    for (size_t i = 1; i < tokens.size(); ++i) {
+      EXPECT_EQ(Streamed(options, Deltas(tokens, {i, tokens.size() - i})), whole) << i;
+    }
+    const std::vector<size_t> singly(tokens.size(), 1);
+    EXPECT_EQ(Streamed(options, Deltas(tokens, singly)), whole);
+    options.parts.include_reasoning = false;
+    const Received without = Streamed(options, Deltas(tokens, singly));
+    EXPECT_EQ(without, Whole(options, c.text));
+    EXPECT_EQ(without.reasoning, "");
+    EXPECT_EQ(without.content, c.content);
+    EXPECT_EQ(without.calls, c.calls);
+  }
+}
+
+// A delta with reasoning has no content, and one with content no reasoning.
+TEST_F(OpenAiResponseTest, AStreamSendsReasoningAsItGrows) {
+  OpenAiResponse::Options options;
+  options.chat = true;
+  options.parts.reasoning = chat::ReasoningFormat::kThinkTags;
+  OpenAiResponse format(options, *tokenizer_);
+  format.StartInReasoning();
+  const auto delta = [&](const std::string& text) {
+    v1::GenerateResponse one;
+    one.set_text(text);
+    const std::string event = format.Chunk(one);
+    return event.empty() ? Json() : Json::parse(event.substr(6))["choices"][0]["delta"];
+  };
+  EXPECT_EQ(delta("a"), Json({{"role", "assistant"}, {"reasoning_content", "a"}}));
+  EXPECT_EQ(delta(" b\n"), Json({{"reasoning_content", " b"}}));
+  EXPECT_EQ(delta("</think>\n"), Json());
+  EXPECT_EQ(delta("c"), Json({{"content", "c"}}));
 }
 
 TEST_F(OpenAiResponseTest, WithoutParallelCallsAChoiceHasTheFirst) {

@@ -40,7 +40,7 @@ GOOD_CHAT = {
     "metadata": {"a": "b"}, "verbosity": "low", "functions": [], "function_call": "auto",
     "prediction": {"type": "content", "content": "x"}, "prompt_cache_retention": "24h",
     "top_logprobs": 0, "stream_options": {"include_usage": True},
-    "tool_choice": "none", "response_format": {"type": "text"},
+    "tool_choice": "none", "response_format": {"type": "text"}, "reasoning_effort": "low",
 }
 SCHEMAS = (
     {"type": "object", "additionalProperties": False,
