@@ -73,7 +73,8 @@ std::vector<AnthropicResponse::Piece> AnthropicResponse::Take(absl::string_view 
   };
   // Parts do not say whether their text stands before or behind their calls. Those of one character
   // have but one of both, so the blocks do not depend on how the text is cut.
-  const bool one_by_one = options_.parts.tool_calls != chat::ToolCallFormat::kUnsupported;
+  const bool one_by_one = options_.parts.tool_calls != chat::ToolCallFormat::kUnsupported ||
+                          options_.parts.reasoning != chat::ReasoningFormat::kNone;
   while (!text.empty()) {
     const size_t size = one_by_one ? FirstCharacter(text) : text.size();
     add(parts_->Append(text.substr(0, size), /*ends=*/false));

@@ -27,6 +27,7 @@ class AnthropicResponse final : public AnswerFormat {
 
   // The API repeats no prompts.
   void SetEcho(std::vector<EchoedPrompt>) override {}
+  void StartInReasoning() override { options_.parts.starts_in_reasoning = true; }
   std::string Chunk(const v1::GenerateResponse& delta) override;
   std::string StreamEnd(const v1::Usage& usage) override;
   std::string StreamError(const absl::Status& error) override;
@@ -53,7 +54,7 @@ class AnthropicResponse final : public AnswerFormat {
   std::string Message(absl::string_view content, const v1::Usage& usage) const;
   std::string StopMembers() const;
 
-  const Options options_;
+  Options options_;
   std::optional<AnswerParts> parts_;  // set by Take
   std::string text_;                  // of a whole answer
   bool begun_ = false;

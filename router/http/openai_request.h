@@ -44,6 +44,7 @@ struct OpenAiRequest {
   std::string required_tool;   // the one that is called; empty: the model decides
   bool include_reasoning = true;
   std::string reasoning_effort;  // one of kReasoningEfforts, or empty: ApplyReasoningEffort
+  std::string reasoning_effort_field = "reasoning_effort";  // its name in the API
   // Fields that were accepted and have no effect, in the order of the body.
   std::vector<std::string> ignored;
   std::shared_ptr<ResponsesRequest> responses;  // of the Responses API; null for other APIs

@@ -14,6 +14,7 @@ namespace baton::router {
 absl::Status ReadReasoningEffort(absl::string_view name, const json::Value& value,
                                  OpenAiRequest& request) {
   BATON_ASSIGN_OR_RETURN(request.reasoning_effort, Text(name, value));
+  request.reasoning_effort_field = std::string(name);
   if (absl::c_linear_search(kReasoningEfforts, request.reasoning_effort)) return absl::OkStatus();
   return OutOfRange(name, json::Quoted(request.reasoning_effort),
                     absl::StrCat("one of ", absl::StrJoin(kReasoningEfforts, ", "), " expected"));
@@ -43,7 +44,7 @@ void ApplyReasoningEffort(const chat::ModelChat& chat, OpenAiRequest* request) {
     on.boolean = request->reasoning_effort != "none";
     set(name, has_switch, std::move(on));
   }
-  if (!has_effect) request->ignored.emplace_back("reasoning_effort");
+  if (!has_effect) request->ignored.push_back(request->reasoning_effort_field);
 }
 
 }  // namespace baton::router

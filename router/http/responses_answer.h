@@ -27,6 +27,7 @@ class ResponsesAnswer final : public AnswerFormat {
   ResponsesAnswer(OpenAiResponse::Options options, const tokenizer::Tokenizer& tokenizer);
 
   void SetEcho(std::vector<EchoedPrompt>) override {}  // this API repeats no prompt
+  void StartInReasoning() override { options_.parts.starts_in_reasoning = true; }
   std::string Chunk(const v1::GenerateResponse& delta) override;
   std::string StreamEnd(const v1::Usage& usage) override;
   std::string StreamError(const absl::Status& error) override;

@@ -14,6 +14,7 @@
 #include "router/http/json_readers.h"
 #include "router/http/openai_hints.h"
 #include "router/http/openai_response_format.h"
+#include "router/http/reasoning_effort.h"
 #include "router/http/responses_items.h"
 
 namespace baton::router {
@@ -137,6 +138,10 @@ absl::Status ReadReasoning(absl::string_view name, const Value& value, Draft& dr
   for (size_t i = 0; i < value.keys.size(); ++i) {
     if (value.items[i].is_null()) continue;
     const std::string field = absl::StrCat(name, ".", value.keys[i]);
+    if (value.keys[i] == "effort") {
+      BATON_RETURN_IF_ERROR(ReadReasoningEffort(field, value.items[i], draft.request));
+      continue;
+    }
     BATON_RETURN_IF_ERROR(Text(field, value.items[i]).status());
     draft.request.ignored.push_back(field);
   }

@@ -139,7 +139,7 @@ TEST(ResponsesRequestTest, WhatHasNoEffectIsNamed) {
       "stream_options": {"include_obfuscation": true}, "text": {"verbosity": "low"},
       "max_tool_calls": 3, "metadata": {"a": "b"}, "prompt_cache_key": "k"})")
           .ignored,
-      ElementsAre("phase", "reasoning.encrypted_content", "reasoning.effort", "reasoning.summary",
+      ElementsAre("phase", "reasoning.encrypted_content", "reasoning.summary",
                   "stream_options.include_obfuscation", "text.verbosity", "max_tool_calls"));
 }
 
