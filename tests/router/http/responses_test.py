@@ -15,7 +15,7 @@ from pathlib import Path
 import agents
 import openai
 from openai.types.responses import Response, ResponseStreamEvent, response_create_params
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 ROOT = Path(__file__).resolve().parents[3]
 BIN = Path(sys.argv.pop(1)) if len(sys.argv) > 1 else ROOT / "build/cpu-release/bin"
@@ -45,6 +45,10 @@ GOOD = {
     "stream_options": {"include_obfuscation": False}, "temperature": 0.5, "text": {"format": {"type": "text"}},
     "tool_choice": "auto", "tools": TOOLS, "top_logprobs": 0, "top_p": 0.5, "truncation": "auto", "user": "me",
 }
+
+
+class Place(BaseModel):
+    city: str
 
 
 def say(text):
@@ -150,6 +154,12 @@ class ResponsesTest(Router):
         one = self.ask(say(raw + raw), tools=TOOLS, parallel_tool_calls=False)
         self.assertEqual([item.type for item in one.output], ["function_call"])
 
+    # The workers here obey no schema; those of tests of structured output do.
+    def test_answers_of_a_schema_are_parsed(self):
+        answer = self.client.responses.parse(model="tiny", input=say('{"city": "Rom"}'), text_format=Place)
+        self.assertEqual(answer.output_parsed, Place(city="Rom"))
+        self.assertEqual(answer.text.format.type, "json_schema")
+
     def test_responses_are_kept(self):
         first = self.ask(say("one"))
         self.assertEqual(self.client.responses.retrieve(first.id).output_text, "one")
@@ -235,6 +245,13 @@ class AgentsTest(Router):
                                            auto_previous_response_id=True)
 
         self.assertEqual(self.run_with_client(work).final_output, "Help|rain in Rom")
+
+    def test_an_answer_of_a_type(self):
+        async def work():
+            agent = self.agent("Helper", output_type=Place)
+            return await agents.Runner.run(agent, say('{"city": "Rom"}'))
+
+        self.assertEqual(self.run_with_client(work).final_output, Place(city="Rom"))
 
     def test_a_handoff(self):
         async def work():
