@@ -2,8 +2,10 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "router/http/anthropic_request.h"
+#include "common/json/json.h"
 #include "router/http/http_server.h"
 #include "router/http/openai_request.h"
+#include "router/http/responses_request.h"
 #include "router/request/request_check.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/testing/http_client.h"
@@ -26,6 +28,15 @@ void FuzzChat(absl::string_view data) { CheckBody(router::ParseChat(data)); }
 void FuzzAnthropic(absl::string_view data) {
   CheckBody(router::ParseAnthropic(data));
   CheckBody(router::ParseAnthropicCount(data));
+}
+
+// What the response repeats is JSON.
+void FuzzResponses(absl::string_view data) {
+  const auto request = router::ParseResponses(data);
+  CheckBody(request);
+  if (!request.ok()) return;
+  BATON_CHECK(json::Parse(absl::StrCat("{", request->responses->echo, "}"), "echo").ok());
+  BATON_CHECK(request->responses->lead <= request->conversation.messages.items.size());
 }
 
 // A connection's bytes, up to its end. The server must answer or hang up: a client that waits for
@@ -87,6 +98,17 @@ std::vector<FuzzTarget> HttpTargets() {
             "tools": [{"name": "f", "input_schema": {"type": "object"}}], "metadata":
             {"user_id": "u"}, "tool_choice": {"type": "tool", "name": "f"},
             "thinking": {"type": "enabled", "budget_tokens": 1024}})"}},
+      {"responses_body",
+       FuzzResponses,
+       {R"({"input": [{"role": "user", "content": [{"type": "input_text", "text": "q"}]},
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "t"}]},
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "4"}], "instructions": "i",
+            "tools": [{"type": "function", "name": "f", "parameters": {}}], "metadata": {"a": "b"},
+            "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}}})",
+        R"({"input": "hi", "max_output_tokens": 5, "truncation": "auto", "top_logprobs": 2,
+            "include": ["message.output_text.logprobs"], "reasoning": {"effort": "low"},
+            "previous_response_id": "resp_1", "tool_choice": {"type": "function", "name": "f"}})"}},
       {"http",
        FuzzConnection,
        {absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}",

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 BIN = Path(sys.argv.pop(1)) if len(sys.argv) > 1 else ROOT / "build/cpu-release/bin"
 PATIENCE_S = 60
 # The router refuses strict tools, whose arguments it would have to force.
-STRICT = False
+STRICT = True
 TOOLS = [{"type": "function", "name": "weather", "description": "The weather", "strict": STRICT,
           "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}]
 CALL = '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>'
