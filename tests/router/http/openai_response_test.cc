@@ -206,7 +206,7 @@ TEST_F(OpenAiResponseTest, CallsAreFoundBehindTheReasoning) {
   }
 }
 
-// A delta with reasoning has no content, and one with content no reasoning.
+// A delta that adds only reasoning has no content, and one that adds only content no reasoning.
 TEST_F(OpenAiResponseTest, AStreamSendsReasoningAsItGrows) {
   OpenAiResponse::Options options;
   options.chat = true;

@@ -454,11 +454,13 @@ def say(text):
     return {"role": "user", "content": f"((({text})))"}
 
 
-class ToolsTest(unittest.TestCase):
+class Scripted:
+    """A router over scripted workers, with the chat template `template`."""
+
     @classmethod
     def setUpClass(cls):
-        cls.directory = tempfile.TemporaryDirectory(prefix="baton-tools-")
-        (Path(cls.directory.name) / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+        cls.directory = tempfile.TemporaryDirectory(prefix="baton-scripted-")
+        (Path(cls.directory.name) / "chat_template.jinja").write_text(cls.template, encoding="utf-8")
         cls.router = subprocess.Popen([BIN.parent / "tests/scripted_router", cls.directory.name],
                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         address = cls.router.stdout.readline().strip()
@@ -469,6 +471,35 @@ class ToolsTest(unittest.TestCase):
     def tearDownClass(cls):
         cls.router.communicate(timeout=PATIENCE_S)
         cls.directory.cleanup()
+
+
+class ReasoningTest(Scripted, unittest.TestCase):
+    template = "{# <think>…</think> #}{{ messages[-1].content }}<think>\n"
+
+    def test_reasoning_arrives_before_the_content_whole_and_streamed(self):
+        ask = {"model": "tiny", "messages": [say("Well, é.\n</think>\n\nIt is 4.")]}
+        create = self.client.chat.completions.create
+        message = create(**ask).choices[0].message
+        self.assertEqual((message.reasoning_content, message.content), ("Well, é.", "It is 4."))
+        deltas = [chunk.choices[0].delta for chunk in create(stream=True, **ask)]
+        reasoning = [getattr(delta, "reasoning_content", None) or "" for delta in deltas]
+        content = [delta.content or "" for delta in deltas]
+        self.assertEqual(("".join(reasoning), "".join(content)), ("Well, é.", "It is 4."))
+        last = max(i for i, text in enumerate(reasoning) if text)
+        self.assertLessEqual(last, min(i for i, text in enumerate(content) if text))
+        # The message goes back as it came.
+        create(model="tiny", messages=[message, say("x")])
+
+    def test_a_client_may_leave_the_reasoning_out(self):
+        message = self.client.chat.completions.create(
+            model="tiny", messages=[say("Well.</think>4")],
+            extra_body={"include_reasoning": False}).choices[0].message
+        self.assertEqual(message.content, "4")
+        self.assertNotIn("reasoning_content", message.model_dump())
+
+
+class ToolsTest(Scripted, unittest.TestCase):
+    template = TEMPLATE
 
     def ask(self, messages, **options):
         return self.client.chat.completions.create(model="tiny", messages=messages, tools=TOOLS,
