@@ -27,9 +27,11 @@ import seed  # noqa: E402
 BIN = Path(sys.argv.pop(1)) if len(sys.argv) > 1 else ROOT / "build/cpu-release/bin"
 COUNT = int(os.environ.get("BATON_TEST_FORCED_CALLS", "60"))
 PATIENCE_S = 120  # a limit, not an expectation
+END = 1021  # of the demo's tokens
 MARKER = 1022  # <|im_start|> of the demo's tokenizer becomes <tool_call>
 TEMPLATE = """\
-{%- if tools %}{{ tools | tojson }}
+{%- for t in tools or [] %}{{ t.function.name }} {% endfor %}
+{%- if tools %}
 Call: <tool_call>\\n{"name": <name>, "arguments": <object>}\\n</tool_call>{% endif %}
 {%- for m in messages %}{{ m.content }}
 {%- for c in m.tool_calls or [] %}
@@ -124,7 +126,8 @@ class ForcedCallsTest(unittest.TestCase):
         """One forced call with random tools. Returns the calls, and whether the answer ended."""
         rng = seed.generator(f"forced call {number}")
         tools = random_tools(rng)
-        options = {"seed": number, "logprobs": rng.random() < 0.2}
+        # With the bias, the end is likely where it may come; without it, more calls are.
+        options = {"seed": number, "logprobs": rng.random() < 0.2, "logit_bias": {str(END): (5, 0)[number % 2]}}
         if named := rng.random() < 0.4:
             name = rng.choice(tools)["function"]["name"]
             options["tool_choice"] = {"type": "function", "function": {"name": name}}
@@ -155,27 +158,27 @@ class ForcedCallsTest(unittest.TestCase):
         ended = sum(end for _, end in results)
         print(f"{COUNT} requests, {ended} answers ended, {sum(calls for calls, _ in results)} calls, "
               f"{sum(calls > 1 for calls, _ in results)} answers with several")
-        self.assertGreater(ended, COUNT * 0.8)
+        self.assertGreater(ended, COUNT * 0.5)
         self.assertTrue(any(calls > 1 for calls, _ in results))
 
     def test_strict_tools_constrain_calls_in_a_text(self):
         tools = random_tools(seed.generator("strict tools"))
         tools[0]["function"]["strict"] = True
-        with_text = several = 0
+        with_text = called = 0
         for number in range(12):
             # The marker is likely, so that calls come.
-            options = {"seed": number, "logit_bias": {str(MARKER): 8 + number % 3}, "temperature": 1.3, "max_tokens": 300}
+            options = {"seed": number, "logit_bias": {str(MARKER): (10, 20, 40)[number % 3]}, "temperature": 1.3}
             choice = self.ask(tools, **options).choices[0]
             calls = self.check(tools, choice)
             if choice.finish_reason != "length":  # else a call may be cut off
                 self.assertNotIn("<tool_call>", choice.message.content or "")
             with_text += bool(choice.message.content)
-            several += calls > 1
+            called += calls > 0
             self.assertEqual(self.streamed(tools, **options)[1],
                              [[c.function.name, c.function.arguments] for c in choice.message.tool_calls or []])
             self.assertLessEqual(self.check(tools, self.ask(tools, parallel_tool_calls=False, **options).choices[0]), 1)
-        print(f"12 answers: {with_text} with text, {several} with several calls")
-        self.assertTrue(with_text and several)
+        print(f"12 answers: {with_text} with text, {called} with calls")
+        self.assertTrue(with_text and called)
 
     def test_a_tool_that_is_not_strict_may_have_a_schema_beyond_the_support(self):
         beyond = {"type": "object", "properties": {"a": {"multipleOf": 3}}}
