@@ -76,7 +76,8 @@ absl::Status ReadTools(absl::string_view name, const json::Value& value, OpenAiR
 absl::Status ReadToolChoice(absl::string_view name, const json::Value& value,
                             OpenAiRequest& request);
 // Constrains the answer to what tool_choice and strict tools ask for, in the model's way to write
-// calls (null: unknown). INVALID_ARGUMENT naming the field if that cannot be done. After ParseChat.
+// calls. Null: it is not known; then strict tools are as others, and named in `ignored`.
+// INVALID_ARGUMENT naming the field if what is asked for cannot be done. After ParseChat.
 absl::Status ForceTools(const chat::ToolCallSyntax* syntax, OpenAiRequest& request);
 // Checks a message's tool calls and drops their nulls. REQUIRES: `value` is not null.
 absl::Status ReadToolCalls(const std::string& name, json::Value& value);

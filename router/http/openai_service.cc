@@ -286,12 +286,13 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const GenerationApi& api, Http
   if (draining_) request = RouterDrains();
   if (request.ok()) {
     if (api.chat) ApplyReasoningEffort(parts_.chat, &*request);
-    absl::Status checked = CheckIgnored(request->ignored);
+    absl::Status checked =
+        api.chat ? ForceTools(parts_.chat.tool_call_syntax(), *request) : absl::OkStatus();
+    if (checked.ok()) checked = CheckIgnored(request->ignored);
     if (checked.ok() && request->responses != nullptr) {
       checked = BindToStore(responses_, caller.tenant.value_or(""), *request);
     }
     if (checked.ok()) checked = CheckOpenAiRequest(*request);
-    if (checked.ok() && api.chat) checked = ForceTools(parts_.chat.tool_call_syntax(), *request);
     // A conversation is kept as JSON values until it is rendered.
     if (checked.ok() && api.chat) {
       const int64_t kept = request->responses == nullptr ? 0 : request->responses->kept_bytes;

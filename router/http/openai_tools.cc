@@ -145,10 +145,16 @@ absl::Status ForceTools(const chat::ToolCallSyntax* syntax, OpenAiRequest& reque
     return OutOfRange("tool_choice.function.name", json::Quoted(request.required_tool),
                       "the name of one of the tools expected");
   }
-  if (request.generate.has_structured_output()) {
+  // Where a call is required there is no text, which is what response_format is about.
+  if (request.generate.has_structured_output() && !is_required) {
     return InvalidField("NOT_WITH_STRUCTURED_OUTPUT", field,
-                        "calls are forced, so the answer is not that of response_format or "
-                        "structured_outputs");
+                        "the answer is that of response_format or structured_outputs, so no call "
+                        "is");
+  }
+  if (syntax == nullptr && !is_required) {
+    // Agents ask for strict tools by default, and are right with calls that are not forced.
+    request.ignored.emplace_back("strict");
+    return absl::OkStatus();
   }
   if (syntax == nullptr) {
     return Unsupported(field,

@@ -63,7 +63,8 @@ TEST(ArgumentNamesTest, EachFieldOfARequestIsAFlagOrHasNone) {
                                       "split_special_tokens",
                                       "truncation.keep_first",
                                       "truncation.keep_last",
-                                      "truncation.retention_ratio"};
+                                      "truncation.retention_ratio",
+                                      "structured_output.tool_calls"};
   const std::set<std::string> of_others = {"cache_salt", "explain_cache"};
   std::set<std::string> flags;
   for (const std::string& field : FieldsOf(*v1::GenerateRequest::descriptor())) {

@@ -49,7 +49,7 @@ def known_names(root):
     names.update(re.findall(r"^\s+rpc (\w+)\(", proto, re.MULTILINE))
     names.update(re.findall(r"`(baton_[a-z0-9_]+)`", (root / "docs/metrics.md").read_text(encoding="utf-8")))
     http = (root / "docs/http.md").read_text(encoding="utf-8")
-    names.update(re.findall(r"(/[a-z0-9/]+)`", http))
+    names.update(re.findall(r"(/[a-z0-9_/]+)`", http))
     honoured = http.split("## Fields")[1].split("- Refused:")[0]
     names.update(re.findall(r"`([a-z_]+)`", honoured))
     for folder in SOURCES:

@@ -1,4 +1,5 @@
 // What a chat's tools and tool_choice make of the request's structured output.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -110,6 +111,10 @@ TEST(OpenAiToolsTest, NothingIsForcedUnlessItIsAskedFor) {
       Forced(absl::StrCat(kTools, R"(, "response_format": {"type": "json_object"})"));
   ASSERT_TRUE(beside.ok()) << beside.status();
   EXPECT_TRUE(beside->has_json_object());
+  // A required call leaves no text to which the format could apply.
+  EXPECT_TRUE(CallsOf(absl::StrCat(kTools, R"(, "tool_choice": "required", "response_format": )",
+                                   R"({"type": "json_object"})"))
+                  .required());
 }
 
 TEST(OpenAiToolsTest, WhatCannotBeForcedIsRefusedByName) {
@@ -122,10 +127,7 @@ TEST(OpenAiToolsTest, WhatCannotBeForcedIsRefusedByName) {
   EXPECT_TRUE(absl::StrContains(Forced(kTools + named).status().message(), "\"h\""));
   EXPECT_EQ(Refused(kTools + required, ToolCallFormat::kUnsupported),
             "UNSUPPORTED_FIELD tool_choice");
-  EXPECT_EQ(Refused(kStrictTools, ToolCallFormat::kUnsupported),
-            "UNSUPPORTED_FIELD tools[1].function.strict");
   const std::string json = R"(, "response_format": {"type": "json_object"})";
-  EXPECT_EQ(Refused(kTools + required + json), "NOT_WITH_STRUCTURED_OUTPUT tool_choice");
   EXPECT_EQ(Refused(kStrictTools + json), "NOT_WITH_STRUCTURED_OUTPUT tools[1].function.strict");
   const auto tool = [&](const std::string& function) {
     return absl::StrCat(R"(, "tools": [{"function": {)", function, "}}]", required);
@@ -143,6 +145,15 @@ TEST(OpenAiToolsTest, WhatCannotBeForcedIsRefusedByName) {
       Refused(absl::StrCat(
           R"(, "tools": [{"function": {"name": "f"}}, {"function": {"name": "f"}}])", required)),
       "SCHEMA_INVALID tools[1].function.name");
+}
+
+TEST(OpenAiToolsTest, StrictToolsAreAsOthersWhereCallsCannotBeForced) {
+  auto request = ParseChat(
+      absl::StrCat(R"({"messages": [{"role": "user", "content": "hi"}])", kStrictTools, "}"));
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(ForceTools(nullptr, *request), absl::OkStatus());
+  EXPECT_FALSE(request->generate.has_structured_output());
+  EXPECT_THAT(request->ignored, ::testing::ElementsAre("strict"));
 }
 
 }  // namespace

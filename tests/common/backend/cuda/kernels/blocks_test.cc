@@ -139,7 +139,7 @@ TEST_F(CudaBlocksTest, UploadsAnyNumberOfWords) {
     const DeviceArray<std::byte> pinned(bytes);
     DeviceArray<std::byte> device(static_cast<size_t>(size) + 16);
     LaunchUpload({.pinned = pinned.data(), .device = device.data(), .size_bytes = size}, nullptr);
-    ASSERT_EQ(std::memcmp(device.data(), bytes.data(), bytes.size()), 0) << size;
+    ASSERT_TRUE(std::equal(bytes.begin(), bytes.end(), device.data())) << size;
     for (size_t i = bytes.size(); i < device.size(); ++i) {
       ASSERT_EQ(device[i], std::byte{0xff}) << "beyond " << size;
     }
