@@ -194,13 +194,14 @@ class ForcedCallsTest(unittest.TestCase):
 
     def test_what_cannot_be_forced_is_refused_by_name(self):
         tools = random_tools(seed.generator("tools"))
-        for options, code, param in (
-                ({"tool_choice": {"type": "function", "function": {"name": "none"}}}, "out_of_range",
+        strict = [{"type": "function", "function": {**tools[0]["function"], "strict": True}}]
+        for given, options, code, param in (
+                (tools, {"tool_choice": {"type": "function", "function": {"name": "none"}}}, "out_of_range",
                  "tool_choice.function.name"),
-                ({"tool_choice": "required", "response_format": {"type": "json_object"}},
-                 "not_with_structured_output", "tool_choice")):
+                (strict, {"response_format": {"type": "json_object"}}, "not_with_structured_output",
+                 "tools[0].function.strict")):
             with self.assertRaises(openai.BadRequestError) as caught:
-                self.ask(tools, **options)
+                self.ask(given, **options)
             self.assertEqual((caught.exception.code, caught.exception.param), (code, param))
         with self.assertRaises(openai.BadRequestError) as caught:
             self.client.chat.completions.create(

@@ -38,7 +38,7 @@ class RecurrentModelsTest : public WorkerPairTest,
 // third goes on from it.
 TEST_P(RecurrentModelsTest, PromptsThatLeaveAPathAtAnyDepthEqualTheOracle) {
   worker::WorkerOptions roomy = OptionsOfModel();
-  roomy.num_blocks = 2048;  // the path stays
+  roomy.num_blocks = 32768;  // the path stays
   StartPair(roomy, OptionsOfModel());
   std::mt19937 random(testing::TestSeed());
   const std::vector<int32_t> path = TokensOfAll(random, 150);
