@@ -15,7 +15,7 @@ namespace baton::cli {
 
 struct BenchPrompt {
   std::string text;  // the prompt; empty: token_ids are
-  // With a text: empty, or as many as the text is taken to have (SpellPrompts()).
+  // Beside a text this is empty, or has as many ids as the text counts for (SpellPrompts()).
   std::vector<int32_t> token_ids;
   int output_tokens = 0;  // to generate
   double at_s = 0;        // dataset "trace": seconds after its first request

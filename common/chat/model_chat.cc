@@ -93,13 +93,6 @@ bool IsString(const json::Value* value) {
          value->scalar.kind == json::Scalar::Kind::kString;
 }
 
-json::Value MakeBool(bool boolean) {
-  json::Value value;
-  value.scalar.kind = json::Scalar::Kind::kBool;
-  value.scalar.boolean = boolean;
-  return value;
-}
-
 // The text of a token, which is a string or an object of an added token; null for anything else.
 const json::Value* TokenText(const json::Value* token) {
   if (token != nullptr && token->kind == json::Value::Kind::kObject) token = token->Find("content");
@@ -194,13 +187,6 @@ void SetMissingContents(json::Value* messages, const json::Value& missing) {
       *content = missing;
     }
   }
-}
-
-json::Value TextValue(absl::string_view text) {
-  json::Value value;
-  value.scalar.kind = json::Scalar::Kind::kString;
-  value.scalar.text = std::string(text);
-  return value;
 }
 
 // Gives the reasoning of messages that have it under another name the name `field`.
@@ -351,7 +337,7 @@ std::string ModelChat::ReasoningField() const {
                                 .add_generation_prompt = false};
       json::Value& answer = conversation.messages.items[1];
       answer.keys.emplace_back(field);
-      answer.items.push_back(TextValue("probe_of_reasoning"));
+      answer.items.push_back(json::TextValue("probe_of_reasoning"));
       const auto rendered = Render(conversation, absl::UnixEpoch());
       if (rendered.ok() && absl::StrContains(rendered->text, "probe_of_reasoning")) {
         return std::string(field);
@@ -388,12 +374,13 @@ absl::StatusOr<RenderedChat> ModelChat::Render(const Conversation& conversation,
   }
   json::Value messages = conversation.messages;
   if (parses_arguments_) ParseArguments(&messages);
-  SetMissingContents(&messages, takes_null_content_ ? json::Value() : TextValue(""));
+  SetMissingContents(&messages, takes_null_content_ ? json::Value() : json::TextValue(""));
   if (!reasoning_field_.empty()) NameReasoning(reasoning_field_, &messages);
   SetVariable(&variables, "messages", std::move(messages));
   SetVariable(&variables, "tools", conversation.tools);
   SetVariable(&variables, "documents", json::Value());
-  SetVariable(&variables, "add_generation_prompt", MakeBool(conversation.add_generation_prompt));
+  SetVariable(&variables, "add_generation_prompt",
+              json::BoolValue(conversation.add_generation_prompt));
   const bool with_tools = !conversation.tools.is_null() && tool_template_.has_value();
   RenderedChat rendered;
   BATON_ASSIGN_OR_RETURN(

@@ -101,10 +101,7 @@ const ToolCallSyntax* FindSyntax(ToolCallFormat format, absl::string_view render
 std::optional<std::string> WrittenName(const ToolCallSyntax& syntax, absl::string_view name) {
   if (name.empty() || !IsUtf8(name)) return std::nullopt;
   if (syntax.quoted_names) {
-    json::Value value;
-    value.scalar.kind = json::Scalar::Kind::kString;
-    value.scalar.text = std::string(name);
-    const std::string quoted = json::ToText(value);
+    const std::string quoted = json::ToText(json::TextValue(std::string(name)));
     return quoted.substr(1, quoted.size() - 2);
   }
   const auto is_plain = [](char c) {

@@ -28,7 +28,7 @@ std::optional<FittingSetting> Fits(const ServingQuestion& question, const std::s
   return FittingSetting{flags, question.context, plan->sequences};
 }
 
-// As a worker's --weights has them.
+// A worker's --weights makes the same format.
 Step Weights(int bits) {
   return {absl::StrCat("--weights int", bits), [bits](ServingQuestion* question) {
             question->weights =

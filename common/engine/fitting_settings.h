@@ -16,11 +16,11 @@ struct FittingSetting {
   int64_t sequences = 0;  // of `context` tokens that fit then, 1 or more
 };
 
-// Returns what makes a sequence of the question fit, by a plan with each setting alone: --weights
-// int8 and int4, and of other settings the value that changes the least. If none does, the others
-// beside
-// --weights int4. `plan` is PlanServing(question). Empty if a sequence fits as it is, if Baton does
-// not serve the model, or if nothing of this makes one fit.
+// Returns the settings with which a sequence of the question fits, each tried alone by a plan of
+// its own: --weights int8 and int4, and of each other setting the value that changes the least. If
+// no setting suffices alone, each is tried beside --weights int4. `plan` is PlanServing(question).
+// Returns nothing if a sequence fits as it is, if Baton does not serve the model, or if none of
+// these settings makes one fit.
 std::vector<FittingSetting> SettingsThatFit(const ServingQuestion& question,
                                             const ServingPlan& plan);
 

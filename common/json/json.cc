@@ -194,6 +194,38 @@ absl::Status Visit(absl::string_view text, absl::string_view file, Visitor& visi
   return Annotate(walk.status(), file);
 }
 
+Value TextValue(std::string text) {
+  Value value;
+  value.scalar.kind = Scalar::Kind::kString;
+  value.scalar.text = std::move(text);
+  return value;
+}
+
+Value BoolValue(bool boolean) {
+  Value value;
+  value.scalar.kind = Scalar::Kind::kBool;
+  value.scalar.boolean = boolean;
+  return value;
+}
+
+Value ArrayValue() {
+  Value value;
+  value.kind = Value::Kind::kArray;
+  return value;
+}
+
+Value ObjectValue() {
+  Value value;
+  value.kind = Value::Kind::kObject;
+  return value;
+}
+
+Value& AddMember(absl::string_view key, Value value, Value* object) {
+  object->kind = Value::Kind::kObject;
+  object->keys.emplace_back(key);
+  return object->items.emplace_back(std::move(value));
+}
+
 const Value* Value::Find(absl::string_view key) const {
   for (size_t i = 0; i < keys.size(); ++i) {
     if (keys[i] == key) return &items[i];

@@ -70,6 +70,15 @@ struct Value {
   bool is_null() const { return kind == Kind::kScalar && scalar.kind == Scalar::Kind::kNull; }
 };
 
+// Values that are made, not read.
+Value TextValue(std::string text);
+Value BoolValue(bool boolean);
+Value ArrayValue();   // an empty one
+Value ObjectValue();  // one without members
+// Adds a member to an object, or to a null, which becomes one. The key must be new. Returns the
+// value, which the next addition may move.
+Value& AddMember(absl::string_view key, Value value, Value* object);
+
 inline constexpr size_t kMaxValues = size_t{1} << 16;
 // Errors as Visit; INVALID_ARGUMENT also for more values than `max_values`.
 absl::StatusOr<Value> Parse(absl::string_view text, absl::string_view file,

@@ -105,8 +105,9 @@ struct AttentionSpec {
   bool gated = false;
   ProductSpec output = {};
   TensorName sinks = {};  // a tensor of [query_heads], or none: backend::AttentionArgs
-  // The index of the layer whose K and V these queries attend to, with as many heads, an earlier
-  // one with KV of its own; or kOwnKv. A layer that shares computes q alone, and stores nothing.
+  // The index of the earlier layer whose K and V these queries attend to: it stores KV, and has as
+  // many heads. kOwnKv: the layer's own. A layer with another's KV computes q alone and stores
+  // nothing.
   int kv_from = kOwnKv;
   bool v_is_k = false;  // v is what `qkv` gives for k, before its norm and rotation
   bool norm_v = false;  // of each head, without a weight

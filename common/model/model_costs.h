@@ -51,7 +51,8 @@ struct ModelCosts {
   backend::DType weight_dtype = backend::DType::kF32;  // kF32 where unknown
   std::vector<LayerCosts> layers;
 
-  // Of LayerInputsSpec: the table, of which a token takes one row, its projection, and its norm.
+  // The parts of LayerInputsSpec: its table, of which a token reads one row, its projection, and
+  // its norm.
   int64_t input_table_elements = 0;
   int64_t input_elements = 0;
   int64_t input_norm_elements = 0;

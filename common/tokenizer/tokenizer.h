@@ -123,8 +123,8 @@ class Tokenizer {
   struct Parts;
   explicit Tokenizer(std::unique_ptr<const Parts> parts);
 
-  // The last cut of `earlier` that holds for every text which begins with the `common` first bytes
-  // of its own; null if there is none.
+  // Returns the last cut of `earlier` that holds for every text with the same first `common` bytes;
+  // null if no cut does.
   const Encoded::Cut* LastDecidedCut(const Encoded& earlier, size_t common) const;
   // Appends the tokens of the text from the byte `begin` on, which is 0 or a cut, and the cuts.
   absl::Status EncodeText(absl::string_view text, size_t begin, absl::Span<const ByteRange> split,

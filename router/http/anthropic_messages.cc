@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "router/http/anthropic_request.h"
-#include "router/http/json_builders.h"
 #include "router/http/json_readers.h"
 
 namespace baton::router {
@@ -92,8 +91,8 @@ bool DropBillingLine(std::string* text, OpenAiRequest& request) {
 
 Value MessageOf(absl::string_view role, std::string text) {
   Value message;
-  AddMember("role", JsonString(std::string(role)), &message);
-  AddMember("content", JsonString(std::move(text)), &message);
+  json::AddMember("role", json::TextValue(std::string(role)), &message);
+  json::AddMember("content", json::TextValue(std::move(text)), &message);
   return message;
 }
 
@@ -124,18 +123,18 @@ class Turns {
   void End() {
     if (role_.empty()) return;
     Value message;
-    AddMember("role", JsonString(role_), &message);
+    json::AddMember("role", json::TextValue(role_), &message);
     // A message with calls needs no content.
     const bool no_content = !text_.any && !calls_.empty();
-    AddMember("content", no_content ? Value() : JsonString(std::move(text_.text)), &message);
+    json::AddMember("content", no_content ? Value() : json::TextValue(std::move(text_.text)),
+                    &message);
     if (thinking_.any) {
-      AddMember("reasoning_content", JsonString(std::move(thinking_.text)), &message);
+      json::AddMember("reasoning_content", json::TextValue(std::move(thinking_.text)), &message);
     }
     if (!calls_.empty()) {
-      Value calls;
-      calls.kind = Value::Kind::kArray;
+      Value calls = json::ArrayValue();
       calls.items = std::move(calls_);
-      AddMember("tool_calls", std::move(calls), &message);
+      json::AddMember("tool_calls", std::move(calls), &message);
     }
     Push(std::move(message));
     role_.clear();
@@ -206,7 +205,7 @@ class Turns {
     BATON_ASSIGN_OR_RETURN(std::string id, TakeTextMember(at, "tool_use_id", block));
     End();
     Value message = MessageOf("tool", std::move(texts.text));
-    AddMember("tool_call_id", JsonString(std::move(id)), &message);
+    json::AddMember("tool_call_id", json::TextValue(std::move(id)), &message);
     Push(std::move(message));
     return absl::OkStatus();
   }
@@ -251,16 +250,16 @@ class Turns {
     if (input == nullptr) return InvalidField("MISSING_FIELD", at + ".input", "required");
     if (!IsObject(*input)) return WrongType(at + ".input", "an object");
     Value function;
-    // As a text, because some templates write it as they get it.
+    // The input becomes a text, because some templates write it as they get it.
     std::string arguments = json::ToText(*input);
     BATON_ASSIGN_OR_RETURN(std::string name, TakeTextMember(at, "name", block));
-    AddMember("name", JsonString(std::move(name)), &function);
-    AddMember("arguments", JsonString(std::move(arguments)), &function);
+    json::AddMember("name", json::TextValue(std::move(name)), &function);
+    json::AddMember("arguments", json::TextValue(std::move(arguments)), &function);
     BATON_ASSIGN_OR_RETURN(std::string id, TakeTextMember(at, "id", block));
     Value call;
-    AddMember("id", JsonString(std::move(id)), &call);
-    AddMember("type", JsonString("function"), &call);
-    AddMember("function", std::move(function), &call);
+    json::AddMember("id", json::TextValue(std::move(id)), &call);
+    json::AddMember("type", json::TextValue("function"), &call);
+    json::AddMember("function", std::move(function), &call);
     calls_.push_back(std::move(call));
     return absl::OkStatus();
   }

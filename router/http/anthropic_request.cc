@@ -13,7 +13,6 @@
 #include "common/base/status_macros.h"
 #include "common/security/digest.h"
 #include "router/http/body_reader.h"
-#include "router/http/json_builders.h"
 #include "router/http/json_readers.h"
 
 namespace baton::router {
@@ -109,7 +108,7 @@ absl::Status ReadTool(const std::string& at, Value& tool, OpenAiRequest& request
     const auto found = absl::c_find(tool.keys, key);
     if (found == tool.keys.end()) return;
     Value& value = tool.items[found - tool.keys.begin()];
-    if (!value.is_null()) AddMember(as, std::move(value), &function);
+    if (!value.is_null()) json::AddMember(as, std::move(value), &function);
   };
   for (const char* key : {"strict", "defer_loading", "eager_input_streaming"}) {
     const Value* given = FindSet(tool, key);
@@ -134,10 +133,10 @@ absl::Status ReadTool(const std::string& at, Value& tool, OpenAiRequest& request
   move_member("description", "description");
   move_member("input_schema", "parameters");
   // False is what an absent one means; a template may write all members.
-  if (is_strict) AddMember("strict", JsonBool(true), &function);
+  if (is_strict) json::AddMember("strict", json::BoolValue(true), &function);
   Value translated;
-  AddMember("type", JsonString("function"), &translated);
-  AddMember("function", std::move(function), &translated);
+  json::AddMember("type", json::TextValue("function"), &translated);
+  json::AddMember("function", std::move(function), &translated);
   tool = std::move(translated);
   return absl::OkStatus();
 }
@@ -166,16 +165,16 @@ absl::Status ReadAnthropicToolChoice(const std::string& name, Value& value,
   if (kind == "tool") {
     BATON_ASSIGN_OR_RETURN(std::string tool_name, Text(name + ".name", *tool));
     Value function, choice;
-    AddMember("name", JsonString(std::move(tool_name)), &function);
-    AddMember("type", JsonString("function"), &choice);
-    AddMember("function", std::move(function), &choice);
+    json::AddMember("name", json::TextValue(std::move(tool_name)), &function);
+    json::AddMember("type", json::TextValue("function"), &choice);
+    json::AddMember("function", std::move(function), &choice);
     return RenamedForAnthropic(ReadToolChoice(name, choice, request));
   }
   if (kind != "auto" && kind != "any" && kind != "none") {
     return Unsupported(name + ".type", "\"auto\", \"any\", \"tool\" or \"none\" expected");
   }
   return RenamedForAnthropic(
-      ReadToolChoice(name, JsonString(kind == "any" ? "required" : kind), request));
+      ReadToolChoice(name, json::TextValue(kind == "any" ? "required" : kind), request));
 }
 
 // --- Thinking and the form of the answer.
@@ -198,7 +197,8 @@ absl::Status ReadThinking(const std::string& name, Value& value, OpenAiRequest& 
     if (shown != "summarized") IgnoreField("thinking.display", request);
   }
   for (const absl::string_view variable : kThinkingVariables) {
-    AddMember(std::string(variable), JsonBool(kind != "disabled"), &request.conversation.variables);
+    json::AddMember(std::string(variable), json::BoolValue(kind != "disabled"),
+                    &request.conversation.variables);
   }
   return absl::OkStatus();
 }
@@ -254,7 +254,7 @@ absl::Status ReadSpeed(const std::string& name, Value& value, OpenAiRequest&) {
 
 absl::Status ReadCacheControl(const std::string& name, Value& value, OpenAiRequest& request) {
   Value body;
-  AddMember(name, std::move(value), &body);
+  json::AddMember(name, std::move(value), &body);
   return CheckCacheControl("", body, request);
 }
 

@@ -19,7 +19,7 @@ namespace baton::router {
 
 // Errors as ParseChat; their fields are those of Anthropic's API, e.g. "tools[2].input_schema".
 absl::StatusOr<OpenAiRequest> ParseAnthropic(absl::string_view body);
-// Of a request that counts tokens: it has no fields that only an answer has.
+// Parses a request that counts tokens, which has no fields that only an answer has.
 absl::StatusOr<OpenAiRequest> ParseAnthropicCount(absl::string_view body);
 
 // Parts of the above, each of which reads one field and takes the texts out of `value`.

@@ -23,7 +23,7 @@ HttpHeaders Cors::HeadersFor(const HttpRequest& request) const {
   if (allowed.empty()) return headers;
   headers.emplace_back("Access-Control-Allow-Origin", allowed);
   headers.emplace_back("Access-Control-Expose-Headers",
-                       "x-request-id, x-baton-ignored, Retry-After, retry-after-ms");
+                       "x-request-id, request-id, x-baton-ignored, Retry-After, retry-after-ms");
   return headers;
 }
 

@@ -16,7 +16,7 @@ namespace baton::router {
 // Immutable, so thread-safe. Without origins it adds nothing and answers nothing.
 class Cors {
  public:
-  // As Options::http_cors_origins: with "*" among them every origin is allowed.
+  // `origins` are those of Options::http_cors_origins; a "*" among them allows every origin.
   explicit Cors(std::vector<std::string> origins) : origins_(std::move(origins)) {}
 
   // The headers that each answer to `request` has beside its own, errors included.

@@ -85,8 +85,8 @@ std::vector<int32_t> SpecialTokensOf(absl::Span<const absl::string_view> markers
   return ids;
 }
 
-// A constraint holds from the first token on, so such an answer has no reasoning. Only where calls
-// are constrained, and text may stand before them, so may reasoning.
+// A constraint holds from the first token on, so a constrained answer has no reasoning. Where only
+// the calls in a text are constrained, reasoning may come before them.
 bool MayReason(const OpenAiRequest& request) {
   const v1::StructuredOutput& constraint = request.generate.structured_output();
   return !request.generate.has_structured_output() ||
@@ -104,7 +104,12 @@ std::unique_ptr<AnswerFormat> FormatAnthropic(OpenAiResponse::Options options,
       std::move(options.request_id), std::move(options.model), options.parts});
 }
 
-// Clients of Anthropic's API send the key alone, in a header of its own.
+std::unique_ptr<AnswerFormat> FormatResponses(OpenAiResponse::Options options,
+                                              const tokenizer::Tokenizer& tokenizer) {
+  return std::make_unique<ResponsesAnswer>(std::move(options), tokenizer);
+}
+
+// Anthropic's clients send the bare key in the header x-api-key.
 std::string AuthorizationOf(const HttpRequest& request) {
   const absl::string_view given = request.Header("authorization");
   const absl::string_view key = request.Header("x-api-key");
@@ -132,11 +137,6 @@ HttpResponse PlainErrorAt(absl::string_view route, int status, absl::string_view
                           absl::string_view code, const std::string& request_id) {
   return IsAnthropic(route) ? AnthropicPlainError(status, message, request_id)
                             : PlainError(status, message, code);
-}
-
-std::unique_ptr<AnswerFormat> FormatResponses(OpenAiResponse::Options options,
-                                              const tokenizer::Tokenizer& tokenizer) {
-  return std::make_unique<ResponsesAnswer>(std::move(options), tokenizer);
 }
 
 }  // namespace

@@ -55,8 +55,8 @@ class OpenAiService {
   // The answer to a request that generates nothing. `route` is Route() of its path.
   HttpResponse Answer(const HttpRequest& request, absl::string_view route,
                       const std::string& request_id);
-  // With --strict-fields, UNSUPPORTED_FIELD for the first field without effect; else each such
-  // field is logged once.
+  // Returns UNSUPPORTED_FIELD for the first of these fields with --strict-fields, and else logs
+  // each field once.
   absl::Status CheckIgnored(const std::vector<std::string>& names);
   // What has no other place to be checked.
   absl::Status CheckOpenAiRequest(const OpenAiRequest& request) const;

@@ -16,7 +16,6 @@
 namespace baton::router {
 namespace {
 
-constexpr size_t kMaxTools = 128;
 constexpr size_t kMaxToolNameBytes = 256;
 
 // Returns the field `function`, which must have a name, of an object of type "function". Drops the
@@ -44,7 +43,7 @@ absl::StatusOr<Value*> FunctionOf(const std::string& name, Value& value) {
   return function;
 }
 
-// Of a tool that ReadTools has accepted.
+// REQUIRES: ReadTools has accepted the tool.
 const std::string& NameOf(const Value& tool) {
   return tool.Find("function")->Find("name")->scalar.text;
 }
@@ -85,9 +84,9 @@ absl::Status AddTool(const std::string& at, const Value& tool, const chat::ToolC
 
 absl::Status ReadTools(absl::string_view name, const Value& value, OpenAiRequest& request) {
   if (!IsArray(value)) return WrongType(name, "an array of tools");
-  if (value.items.size() > kMaxTools) {
+  if (value.items.size() > grammar::kMaxTools) {
     return OutOfRange(name, absl::StrCat(value.items.size(), " tools"),
-                      absl::StrCat("at most ", kMaxTools, " expected"));
+                      absl::StrCat("at most ", grammar::kMaxTools, " expected"));
   }
   Value tools = value;
   for (size_t i = 0; i < tools.items.size(); ++i) {
@@ -148,8 +147,8 @@ absl::Status ForceTools(const chat::ToolCallSyntax* syntax, OpenAiRequest& reque
   // Where a call is required there is no text, which is what response_format is about.
   if (request.generate.has_structured_output() && !is_required) {
     return InvalidField("NOT_WITH_STRUCTURED_OUTPUT", field,
-                        "the answer is that of response_format or structured_outputs, so no call "
-                        "is");
+                        "response_format or structured_outputs constrain the answer, so it has no "
+                        "calls");
   }
   if (syntax == nullptr && !is_required) {
     // Agents ask for strict tools by default, and are right with calls that are not forced.

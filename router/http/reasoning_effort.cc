@@ -26,23 +26,14 @@ void ApplyReasoningEffort(const chat::ModelChat& chat, OpenAiRequest* request) {
   const auto is_given = [&](absl::string_view name) { return variables.Find(name) != nullptr; };
   const bool has_switch = is_given("enable_thinking") || is_given("thinking");
   bool has_effect = false;
-  const auto set = [&](absl::string_view name, bool given, Scalar scalar) {
+  const auto set = [&](absl::string_view name, bool given, json::Value value) {
     if (!chat.ReadsVariable(name)) return;
     has_effect = true;
-    if (given) return;
-    variables.kind = json::Value::Kind::kObject;
-    variables.keys.emplace_back(name);
-    variables.items.emplace_back().scalar = std::move(scalar);
+    if (!given) json::AddMember(name, std::move(value), &variables);
   };
-  Scalar effort;
-  effort.kind = Scalar::Kind::kString;
-  effort.text = request->reasoning_effort;
-  set("reasoning_effort", is_given("reasoning_effort"), std::move(effort));
+  set("reasoning_effort", is_given("reasoning_effort"), json::TextValue(request->reasoning_effort));
   for (const char* const name : {"enable_thinking", "thinking"}) {
-    Scalar on;
-    on.kind = Scalar::Kind::kBool;
-    on.boolean = request->reasoning_effort != "none";
-    set(name, has_switch, std::move(on));
+    set(name, has_switch, json::BoolValue(request->reasoning_effort != "none"));
   }
   if (!has_effect) request->ignored.push_back(request->reasoning_effort_field);
 }

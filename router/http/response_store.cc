@@ -112,7 +112,7 @@ absl::Status BindToStore(const std::shared_ptr<ResponseStore>& store, const std:
   std::vector<Value>& messages = request.conversation.messages.items;
   const auto input = messages.begin() + static_cast<std::ptrdiff_t>(responses.lead);
   const bool keeps = responses.store && store->stores();
-  Value own = ArrayValue();
+  Value own = json::ArrayValue();
   if (keeps) own.items.assign(input, messages.end());
   std::string conversation = "[]";
   if (!responses.previous_response_id.empty()) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
+#include "common/base/splitmix64.h"
 #include "router/http/openai_error.h"
 #include "router/http/responses_items.h"
 #include "router/http/responses_request.h"
@@ -16,14 +17,6 @@ namespace {
 std::string Quoted(absl::string_view text) {
   const nlohmann::json json = std::string(text);
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-// Of splitmix64: neighbouring numbers become unlike ones.
-uint64_t Mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
 }
 
 std::string ResponseUsageJson(const v1::Usage& usage) {
@@ -63,9 +56,10 @@ ResponsesAnswer::ResponsesAnswer(OpenAiResponse::Options options,
 }
 
 std::string ResponsesAnswer::Id(absl::string_view prefix, uint64_t salt) const {
-  const uint64_t high = Mix(options_.parts.call_id_seed + Mix(salt));
+  uint64_t state = options_.parts.call_id_seed + SplitMix64(salt);
+  const uint64_t high = NextSplitMix64(&state);
   return absl::StrCat(prefix, absl::Hex(high, absl::kZeroPad16),
-                      absl::Hex(Mix(high ^ salt), absl::kZeroPad16));
+                      absl::Hex(NextSplitMix64(&state), absl::kZeroPad16));
 }
 
 std::string ResponsesAnswer::PartJson(const Item& item, bool with_text) const {

@@ -10,11 +10,6 @@
 namespace baton::router {
 namespace {
 
-Value& Append(Value& object, absl::string_view key, Value value) {
-  object.keys.emplace_back(key);
-  return object.items.emplace_back(std::move(value));
-}
-
 // The text of a member that must be there.
 absl::StatusOr<std::string> RequiredText(const std::string& at, const Value& object,
                                          absl::string_view key) {
@@ -175,46 +170,30 @@ absl::Status ReadItem(const std::string& at, const Value& item, ItemsRead& read)
 
 }  // namespace
 
-json::Value TextValue(std::string text) {
-  Value value;
-  value.scalar.kind = Scalar::Kind::kString;
-  value.scalar.text = std::move(text);
-  return value;
-}
-
-json::Value ArrayValue() {
-  Value array;
-  array.kind = Value::Kind::kArray;
-  return array;
-}
-
-json::Value ObjectValue(std::vector<std::pair<std::string, json::Value>> members) {
-  Value object;
-  object.kind = Value::Kind::kObject;
-  for (auto& [key, value] : members) Append(object, key, std::move(value));
-  return object;
-}
-
 json::Value& ChatMessages::Add(absl::string_view role, json::Value content) {
   turn_is_open_ = false;
   reasoning_.clear();
-  return messages_.items.emplace_back(
-      ObjectValue({{"role", TextValue(std::string(role))}, {"content", std::move(content)}}));
+  Value& message = messages_.items.emplace_back();
+  json::AddMember("role", json::TextValue(std::string(role)), &message);
+  json::AddMember("content", std::move(content), &message);
+  return message;
 }
 
 json::Value& ChatMessages::AddAssistant(json::Value content) {
   std::string reasoning = std::move(reasoning_);
   Value& message = Add("assistant", std::move(content));
-  if (!reasoning.empty()) Append(message, "reasoning_content", TextValue(std::move(reasoning)));
+  if (!reasoning.empty()) {
+    json::AddMember("reasoning_content", json::TextValue(std::move(reasoning)), &message);
+  }
   turn_is_open_ = true;
   return message;
 }
 
 void ChatMessages::AddText(absl::string_view role, std::string text) {
   if (role == "assistant") {
-    AddAssistant(TextValue(std::move(text)));
+    AddAssistant(json::TextValue(std::move(text)));
   } else {
-    Add(role, TextValue(std::move(text)));
+    Add(role, json::TextValue(std::move(text)));
   }
 }
 
@@ -227,18 +206,21 @@ void ChatMessages::AddCall(std::string call_id, std::string name, std::string ar
   Value& message = turn_is_open_ ? messages_.items.back() : AddAssistant(Value());
   auto calls = absl::c_find(message.keys, "tool_calls");
   if (calls == message.keys.end()) {
-    Append(message, "tool_calls", ArrayValue());
+    json::AddMember("tool_calls", json::ArrayValue(), &message);
     calls = message.keys.end() - 1;
   }
-  message.items[calls - message.keys.begin()].items.push_back(
-      ObjectValue({{"id", TextValue(std::move(call_id))},
-                   {"type", TextValue("function")},
-                   {"function", ObjectValue({{"name", TextValue(std::move(name))},
-                                             {"arguments", TextValue(std::move(arguments))}})}}));
+  Value function;
+  json::AddMember("name", json::TextValue(std::move(name)), &function);
+  json::AddMember("arguments", json::TextValue(std::move(arguments)), &function);
+  Value& call = message.items[calls - message.keys.begin()].items.emplace_back();
+  json::AddMember("id", json::TextValue(std::move(call_id)), &call);
+  json::AddMember("type", json::TextValue("function"), &call);
+  json::AddMember("function", std::move(function), &call);
 }
 
 void ChatMessages::AddCallOutput(std::string call_id, std::string text) {
-  Append(Add("tool", TextValue(std::move(text))), "tool_call_id", TextValue(std::move(call_id)));
+  Value& message = Add("tool", json::TextValue(std::move(text)));
+  json::AddMember("tool_call_id", json::TextValue(std::move(call_id)), &message);
 }
 
 absl::Status ReadItems(absl::string_view name, const Value& value, ChatMessages& messages,

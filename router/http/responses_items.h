@@ -12,11 +12,6 @@
 
 namespace baton::router {
 
-// A JSON string; an empty array; an object of these members.
-json::Value TextValue(std::string text);
-json::Value ArrayValue();
-json::Value ObjectValue(std::vector<std::pair<std::string, json::Value>> members);
-
 // Collects messages in the shape of Conversation::messages. What an assistant says in one turn is
 // one message: its reasoning, then its text, then its calls. Unsynchronized.
 class ChatMessages {
@@ -35,7 +30,7 @@ class ChatMessages {
   json::Value& Add(absl::string_view role, json::Value content);
   json::Value& AddAssistant(json::Value content);
 
-  json::Value messages_ = ArrayValue();
+  json::Value messages_ = json::ArrayValue();
   std::string reasoning_;      // of the next message
   bool turn_is_open_ = false;  // the last message takes calls
 };

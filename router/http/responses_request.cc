@@ -159,10 +159,10 @@ absl::Status ReadFormat(const std::string& name, const Value& format, OpenAiRequ
   const auto at = absl::c_find(schema.keys, "type") - schema.keys.begin();
   schema.keys.erase(schema.keys.begin() + at);
   schema.items.erase(schema.items.begin() + at);
-  return WithoutPart(
-      ReadResponseFormat(name, ObjectValue({{"type", *type}, {"json_schema", std::move(schema)}}),
-                         request),
-      ".json_schema");
+  Value nested;
+  json::AddMember("type", *type, &nested);
+  json::AddMember("json_schema", std::move(schema), &nested);
+  return WithoutPart(ReadResponseFormat(name, nested, request), ".json_schema");
 }
 
 absl::Status ReadText(absl::string_view name, const Value& value, Draft& draft) {
@@ -191,18 +191,20 @@ absl::StatusOr<Value> ChatFunction(const std::string& at, const Value& value,
                                                   "the server runs no tools itself"));
   }
   BATON_RETURN_IF_ERROR(CheckMembers(at, value, {members.begin(), members.size()}));
-  Value function = ObjectValue({});
+  Value function = json::ObjectValue();
   for (size_t i = 0; i < value.keys.size(); ++i) {
     if (value.keys[i] == "type" || value.items[i].is_null()) continue;
-    function.keys.push_back(value.keys[i]);
-    function.items.push_back(value.items[i]);
+    json::AddMember(value.keys[i], value.items[i], &function);
   }
-  return ObjectValue({{"type", TextValue("function")}, {"function", std::move(function)}});
+  Value nested;
+  json::AddMember("type", json::TextValue("function"), &nested);
+  json::AddMember("function", std::move(function), &nested);
+  return nested;
 }
 
 absl::Status ReadFlatTools(absl::string_view name, const Value& value, Draft& draft) {
   if (!IsArray(value)) return WrongType(name, "an array of tools");
-  Value tools = ArrayValue();
+  Value tools = json::ArrayValue();
   for (size_t i = 0; i < value.items.size(); ++i) {
     BATON_ASSIGN_OR_RETURN(tools.items.emplace_back(),
                            ChatFunction(absl::StrCat(name, "[", i, "]"), value.items[i],
@@ -312,8 +314,8 @@ std::string EchoOf(const ResponsesField& field, const Value* value) {
   if (field.name == "text" && FindSet(*value, "format") == nullptr) {
     Value text = *value;
     DropNulls(text);
-    text.keys.push_back("format");
-    text.items.push_back(ObjectValue({{"type", TextValue("text")}}));
+    Value& format = json::AddMember("format", Value(), &text);
+    json::AddMember("type", json::TextValue("text"), &format);
     return json::ToText(text);
   }
   if (field.name != "metadata") return json::ToText(*value);

@@ -20,13 +20,6 @@
 namespace baton::router {
 namespace {
 
-json::Value JsonText(std::string text) {
-  json::Value value;
-  value.scalar.kind = json::Scalar::Kind::kString;
-  value.scalar.text = std::move(text);
-  return value;
-}
-
 const std::string& TextOf(const json::Value& message, absl::string_view field) {
   static const std::string kNone;
   const json::Value* value = message.Find(field);
@@ -178,10 +171,8 @@ absl::StatusOr<int> RenderMessages(const RouterParts& parts, const RequestClass&
   conversation.messages.kind = json::Value::Kind::kArray;
   for (v1::ChatMessage& message : *request->mutable_messages()->mutable_messages()) {
     json::Value& object = conversation.messages.items.emplace_back();
-    object.kind = json::Value::Kind::kObject;
-    object.keys = {"role", "content"};
-    object.items.push_back(JsonText(std::move(*message.mutable_role())));
-    object.items.push_back(JsonText(std::move(*message.mutable_content())));
+    json::AddMember("role", json::TextValue(std::move(*message.mutable_role())), &object);
+    json::AddMember("content", json::TextValue(std::move(*message.mutable_content())), &object);
   }
   if (!request->has_add_special_tokens()) request->set_add_special_tokens(false);
   const std::string tenant = request->tenant();

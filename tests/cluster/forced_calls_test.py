@@ -23,39 +23,11 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests/testing")]
 import demo_cluster  # noqa: E402
 import seed  # noqa: E402
+from tool_model import END, MARKER, make_tool_model  # noqa: E402
 
 BIN = Path(sys.argv.pop(1)) if len(sys.argv) > 1 else ROOT / "build/cpu-release/bin"
 COUNT = int(os.environ.get("BATON_TEST_FORCED_CALLS", "60"))
 PATIENCE_S = 120  # a limit, not an expectation
-END = 1021  # of the demo's tokens
-MARKER = 1022  # <|im_start|> of the demo's tokenizer becomes <tool_call>
-TEMPLATE = """\
-{%- for t in tools or [] %}{{ t.function.name }} {% endfor %}
-{%- if tools %}
-Call: <tool_call>\\n{"name": <name>, "arguments": <object>}\\n</tool_call>{% endif %}
-{%- for m in messages %}{{ m.content }}
-{%- for c in m.tool_calls or [] %}
-<tool_call>
-{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}
-</tool_call>{% endfor %}
-{% endfor %}"""
-
-
-def make_model(directory):
-    """The demo model with a template that has tools."""
-    for file in ("config.json", "generation_config.json", "model.safetensors", "tokenizer_config.json"):
-        (directory / file).symlink_to(demo_cluster.MODEL / file)
-    tokenizer = json.loads((demo_cluster.MODEL / "tokenizer.json").read_text(encoding="utf-8"))
-    for token in tokenizer["added_tokens"]:
-        if token["id"] == MARKER:
-            name, token["content"] = token["content"], "<tool_call>"
-    vocabulary = tokenizer["model"]["vocab"]
-    if name in vocabulary:
-        vocabulary["<tool_call>"] = vocabulary.pop(name)
-    (directory / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
-    (directory / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
-
-
 def random_schema(rng, depth=0):
     values = [
         {"type": "integer", "minimum": -3, "maximum": 400}, {"type": "boolean"},
@@ -81,7 +53,7 @@ class ForcedCallsTest(unittest.TestCase):
         cls.directory = tempfile.TemporaryDirectory(prefix="baton-forced-calls-")
         model = Path(cls.directory.name) / "model"
         model.mkdir()
-        make_model(model)
+        make_tool_model(model)
         cls.cluster, (_, _, http) = demo_cluster.start_cluster(
             BIN / "baton", Path(cls.directory.name), model=model, prefill=1, decode=1)
         cls.client = openai.OpenAI(base_url=f"http://{http}/v1", api_key="none", max_retries=0,

@@ -129,7 +129,7 @@ TEST_F(CorsRouterTest, StreamsWholeAnswersAndErrorsHaveTheHeaders) {
   EXPECT_EQ(reply.status, 200);
   EXPECT_THAT(reply.head, HasSubstr(kAllowed));
   EXPECT_EQ(reply.Header("Access-Control-Expose-Headers"),
-            "x-request-id, x-baton-ignored, Retry-After, retry-after-ms");
+            "x-request-id, request-id, x-baton-ignored, Retry-After, retry-after-ms");
   client.Get("/v1/models", "Origin: https://other.example\r\n");
   reply = client.Read();
   EXPECT_EQ(reply.status, 200);

@@ -1,0 +1,40 @@
+"""The demo model with a chat template that has tools, in the format of Hermes.
+
+The model knows nothing of tools, so that only a constraint makes calls. Its tokenizer has one marker
+of calls as a special token and spells the other. Importers have scripts/ in sys.path.
+"""
+import json
+
+import demo_cluster
+
+END = 1021  # of the demo's tokens
+MARKER = 1022  # <|im_start|> of the demo's tokenizer becomes <tool_call>
+TEMPLATE = """\
+{%- for t in tools or [] %}{{ t.function.name }} {% endfor %}
+{%- if tools %}
+Call: <tool_call>\\n{"name": <name>, "arguments": <object>}\\n</tool_call>{% endif %}
+{%- for m in messages %}{{ m.content }}
+{%- for c in m.tool_calls or [] %}
+<tool_call>
+{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}
+</tool_call>{% endfor %}
+{% endfor %}"""
+
+
+def make_tool_model(directory, context=None):
+    """Writes the model into the directory; `context`: its tokens, if not those of the demo."""
+    for file in ("generation_config.json", "model.safetensors", "tokenizer_config.json"):
+        (directory / file).symlink_to(demo_cluster.MODEL / file)
+    config = json.loads((demo_cluster.MODEL / "config.json").read_text(encoding="utf-8"))
+    if context is not None:
+        config["max_position_embeddings"] = context
+    (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    tokenizer = json.loads((demo_cluster.MODEL / "tokenizer.json").read_text(encoding="utf-8"))
+    for token in tokenizer["added_tokens"]:
+        if token["id"] == MARKER:
+            name, token["content"] = token["content"], "<tool_call>"
+    vocabulary = tokenizer["model"]["vocab"]
+    if name in vocabulary:
+        vocabulary["<tool_call>"] = vocabulary.pop(name)
+    (directory / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    (directory / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
