@@ -19,6 +19,7 @@
 #include "tests/testing/fake_cluster.h"
 #include "tests/testing/http_client.h"
 #include "tests/testing/ipv6.h"
+#include "tests/testing/metrics_scrape.h"
 
 namespace baton::router {
 namespace {
@@ -500,6 +501,12 @@ TEST(ServerTest, MetricsTellWhatHappened) {
   ASSERT_TRUE(bound.has_value());
   EXPECT_EQ(bound->grpc, cluster.server().address());
   EXPECT_EQ(bound->metrics, cluster.server().metrics_address());
+  // A thread publishes the workers' states within a tick of their change.
+  const absl::Time end = absl::Now() + testing::kPatience;
+  while (absl::Now() < end &&
+         testing::MetricSum(bound->metrics, "baton_workers", R"(state="ready")") < 2) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
   const std::string body = testing::HttpGet(bound->metrics, "/metrics");
   const std::string labels = R"(model="tiny",role="router")";
   for (const std::string& line : {
