@@ -24,6 +24,12 @@ std::vector<std::string> RouterFlagsOf(const UpFlags& flags) {
   if (flags.insecure) passed.push_back("--insecure");
   if (flags.no_split_special_tokens) passed.push_back("--no-split-special-tokens");
   if (flags.strict_fields) passed.push_back("--strict-fields");
+  if (!flags.rerank_template.empty()) {
+    passed.insert(passed.end(), {"--rerank-template", flags.rerank_template});
+  }
+  if (!flags.rerank_labels.empty()) {
+    passed.insert(passed.end(), {"--rerank-labels", flags.rerank_labels});
+  }
   for (const std::string& origin : flags.http_cors_origins) {
     passed.insert(passed.end(), {"--http-cors-origins", origin});
   }
@@ -71,6 +77,10 @@ void AddUp(CLI::App* app, UpOptions* up, UpFlags* flags) {
                 "Passed to the router: messages of chats may spell special tokens");
   app->add_flag("--strict-fields", flags->strict_fields,
                 "Passed to the router: HTTP fields without effect are refused");
+  app->add_option("--rerank-template", flags->rerank_template,
+                  "Passed to the router: the prompt of /v1/rerank, qwen3 or a file");
+  app->add_option("--rerank-labels", flags->rerank_labels,
+                  "Passed to the router: the two answers of a model that ranks");
   app->add_option("--http-cors-origins", flags->http_cors_origins,
                   "Passed to the router: origins whose pages may call it from a browser")
       ->delimiter(',');

@@ -24,6 +24,7 @@ struct UpFlags {
   bool insecure = false;
   bool no_split_special_tokens = false;
   bool strict_fields = false;
+  std::string rerank_template, rerank_labels;
   std::vector<std::string> http_cors_origins;
   std::string max_local_prefill_tokens;  // empty: the router's default
   // The flags that are passed to the workers, which check them further.

@@ -118,6 +118,12 @@ void AddFlags(CLI::App* app, Options* options, LogFlags* log) {
   app->add_flag("--strict-fields", options->strict_fields,
                 "Refuse HTTP requests with fields that have no effect, which are else accepted and "
                 "named in the header x-baton-ignored");
+  app->add_option("--rerank-template", options->rerank_template,
+                  "The prompt of /v1/rerank for a model that is made for ranking: qwen3, or a file "
+                  "with {query}, {document} and maybe {instruction}");
+  app->add_option("--rerank-labels", options->rerank_labels,
+                  "The two answers, with a comma between, of which a document's score is the share "
+                  "of the first one");
   app->add_option("--reasoning-parser", options->reasoning_parser,
                   "auto: what a model writes before it answers leaves the content of chats' "
                   "answers and becomes reasoning_content; none: it stays in the content")

@@ -216,15 +216,15 @@ struct RouterMetrics::Families {
         discovery_failing(
             set.Gauge("baton_discovery_failing_sources", "Worker lists that are out of date.")),
         score_calls(set.Counters("baton_score_calls_total",
-                                 "Scoring calls that have ended, by status code.",
-                                 {{"code", {"OK"}}})),
+                                 "Calls that score or embed items and have ended, by status code.",
+                                 {{"kind", {"score", "embed"}}, {"code", {"OK"}}})),
         score_items(set.Counters("baton_score_items_total",
-                                 "Items that scoring calls have answered. error: with an error.",
-                                 {{"result", {"ok", "error"}}})),
-        score_duration(set.Histogram(
-            "baton_score_duration_seconds",
-            "Time from the receipt of a scoring call to its end, failed ones included.",
-            telemetry::kRequestSecondsBuckets)),
+                                 "Items that such calls have answered. error: with an error.",
+                                 {{"kind", {"score", "embed"}}, {"result", {"ok", "error"}}})),
+        score_duration(
+            set.Histogram("baton_score_duration_seconds",
+                          "Time from the receipt of such a call to its end, failed ones included.",
+                          telemetry::kRequestSecondsBuckets)),
         http_requests(set.Counters(
             "baton_http_requests_total",
             "HTTP requests answered, a stream when it begins. route: a path "
@@ -327,18 +327,19 @@ void RouterMetrics::RequestEnded(const RequestEnd& end) {
   }
 }
 
-void RouterMetrics::ScoreEnded(absl::StatusCode code, const v1::ScoreUsage& usage,
-                               absl::Duration duration) {
+void RouterMetrics::ScoreEnded(absl::string_view kind, absl::StatusCode code,
+                               const v1::ScoreUsage& usage, absl::Duration duration) {
   if (families_ == nullptr) return;
   Families& f = *families_;
-  f.score_calls.With({absl::StatusCodeToString(code)}).Increment();
+  f.score_calls.With({std::string(kind), absl::StatusCodeToString(code)}).Increment();
   f.score_duration.Observe(absl::ToDoubleSeconds(duration));
   f.prompt_tokens.Increment(static_cast<double>(usage.prompt_tokens()));
   f.cached_prompt_tokens.Increment(static_cast<double>(usage.cached_prompt_tokens()));
 }
 
-void RouterMetrics::ItemAnswered(bool scored) {
-  if (families_ != nullptr) families_->score_items.With({scored ? "ok" : "error"}).Increment();
+void RouterMetrics::ItemAnswered(absl::string_view kind, bool ok) {
+  if (families_ == nullptr) return;
+  families_->score_items.With({std::string(kind), ok ? "ok" : "error"}).Increment();
 }
 
 void RouterMetrics::RequestRejected(absl::string_view reason) {

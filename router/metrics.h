@@ -38,9 +38,11 @@ class RouterMetrics {
     absl::Duration decode_duration;  // from the first token to the last
   };
   void RequestEnded(const RequestEnd& end);
-  // A scoring call. Its prompt tokens count like those of requests.
-  void ScoreEnded(absl::StatusCode code, const v1::ScoreUsage& usage, absl::Duration duration);
-  void ItemAnswered(bool scored);  // else it has an error
+  // A call that scores or embeds items; `kind` says which. Its prompt tokens count like those of
+  // requests.
+  void ScoreEnded(absl::string_view kind, absl::StatusCode code, const v1::ScoreUsage& usage,
+                  absl::Duration duration);
+  void ItemAnswered(absl::string_view kind, bool ok);  // else it has an error
   // RESOURCE_EXHAUSTED or UNAVAILABLE before any worker was asked.
   void RequestRejected(absl::string_view reason);
   // Sent to another pair before, or after, the first token; `reason`: why the earlier pair failed.

@@ -56,6 +56,8 @@ struct Options {
   std::vector<std::string> http_cors_origins;
   // auto: in the format that the chat template shows.
   std::string reasoning_parser = "auto";
+  std::string rerank_template;  // RerankPrompt::Make's; empty: documents are not ranked
+  std::string rerank_labels = "yes,no";
   int http_threads = 0;  // threads that serve HTTP connections; 0: one for each core
   int max_http_connections = 16'384;
 

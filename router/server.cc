@@ -66,6 +66,10 @@ absl::StatusOr<RouterServer::Loaded> RouterServer::Load(const Options& options,
     BATON_ASSIGN_OR_RETURN(loaded.classes,
                            RequestClasses::Load(options.classes, ClassOfFlags(options), clock));
   }
+  if (!options.rerank_template.empty()) {
+    BATON_ASSIGN_OR_RETURN(loaded.rerank,
+                           RerankPrompt::Make(options.rerank_template, options.rerank_labels));
+  }
   if (!options.worker_secret_file.empty()) {
     BATON_ASSIGN_OR_RETURN(loaded.worker_secret,
                            security::SharedSecret::Load(options.worker_secret_file, clock));
@@ -87,6 +91,7 @@ RouterServer::RouterServer(Options options, const Clock& clock, Loaded loaded)
       worker_secret_(std::move(loaded.worker_secret)),
       access_(std::move(loaded.api_keys), worker_secret_.get()),
       classes_(std::move(loaded.classes)),
+      rerank_(std::move(loaded.rerank)),
       metrics_(metrics_endpoint_ ? &metrics_endpoint_->registry() : nullptr,
                options_.served_model_name),
       tracer_(MakeTracer()),
@@ -117,11 +122,15 @@ RouterServer::RouterServer(Options options, const Clock& clock, Loaded loaded)
       tokenized_(
           *tokenizer_, options_.tokenized_text_bytes,
           [this](size_t known_bytes, size_t bytes) { metrics_.ChatTokenized(known_bytes, bytes); }),
-      parts_{options_,    *tokenizer_,    clock_,        awake_,         roster_,   planner_,
-             metrics_,    admission_,     retry_budget_, continuations_, pool_,     call_watch_,
-             unread_,     network_,       decisions_,    access_,        tenants_,  chat_,
-             calls_,      prompts_,       tracer_.get(), classes_.get(), &network_, &item_shares_,
-             &tokenized_, &request_bytes_},
+      parts_{options_,       *tokenizer_,     clock_,
+             awake_,         roster_,         planner_,
+             metrics_,       admission_,      retry_budget_,
+             continuations_, pool_,           call_watch_,
+             unread_,        network_,        decisions_,
+             access_,        tenants_,        chat_,
+             calls_,         prompts_,        tracer_.get(),
+             classes_.get(), &network_,       &item_shares_,
+             &tokenized_,    &request_bytes_, rerank_ ? &*rerank_ : nullptr},
       warmer_(std::make_shared<PrefixWarmer>(parts_, options_.max_warm_prefixes)),
       inference_(parts_),
       admin_(parts_, *warmer_, [this](int worker) { return watch_->Stub(worker); }),

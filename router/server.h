@@ -47,6 +47,7 @@
 #include "router/routing/decision_log.h"
 #include "router/routing/policy.h"
 #include "router/routing/route_planner.h"
+#include "router/score/rerank_prompt.h"
 
 namespace baton::router {
 
@@ -84,6 +85,7 @@ class RouterServer {
     std::unique_ptr<security::ApiKeys> api_keys;                   // null: calls need none
     std::unique_ptr<security::SharedSecret> worker_secret;         // null: none is sent
     std::unique_ptr<RequestClasses> classes;                       // null: those of the flags
+    std::optional<RerankPrompt> rerank;
   };
   static absl::StatusOr<Loaded> Load(const Options& options, const Clock& clock);
   RouterServer(Options options, const Clock& clock, Loaded loaded);
@@ -105,6 +107,7 @@ class RouterServer {
   const std::unique_ptr<security::SharedSecret> worker_secret_;
   const Access access_;
   const std::unique_ptr<RequestClasses> classes_;  // null: all tenants have that of the flags
+  const std::optional<RerankPrompt> rerank_;       // nullopt: documents are not ranked
   RouterMetrics metrics_;
   const std::unique_ptr<tracing::Tracer> tracer_;  // null: nothing is traced
   const std::unique_ptr<Policy> policy_;

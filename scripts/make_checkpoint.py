@@ -645,6 +645,18 @@ def use_new_names(text):
     text.pop("sliding_window_pattern", None)
 
 
+def write_pooling(directory, dimensions):
+    """What sentence-transformers keeps beside the model."""
+    kinds_of_modules = ("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")
+    write_json(os.path.join(directory, "modules.json"),
+               [{"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+                for i, (kind, path) in enumerate(kinds_of_modules)])
+    os.makedirs(os.path.join(directory, "1_Pooling"), exist_ok=True)
+    write_json(os.path.join(directory, "1_Pooling", "config.json"),
+               {"word_embedding_dimension": dimensions, "pooling_mode_cls_token": False,
+                "pooling_mode_mean_tokens": False, "pooling_mode_lasttoken": True, "include_prompt": True})
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -663,6 +675,8 @@ def main():
                         help="on gate and up, so that their product may leave float16's range")
     parser.add_argument("--experts-apart", action="store_true",
                         help="each expert's matrices, where the shape has one tensor for all")
+    parser.add_argument("--embeddings", action="store_true",
+                        help="as a model for embeddings is saved: the vector of the last token, of length 1")
     parser.add_argument("--seed", type=int, default=0)
     quantized = parser.add_argument_group("matrices of few bits")
     quantized.add_argument("--quantize", choices=("gptq", "awq", "mxfp4"),
@@ -706,6 +720,10 @@ def main():
                                   args.dequantize, args.gated_gain, args.experts_apart))
     if "layers_block_type" in config:  # as newer versions of Transformers call them in memory
         tensors = [(name.replace("backbone.", "model."), *others) for name, *others in tensors]
+    if args.embeddings:
+        tensors = [(name.removeprefix("model."), *others) for name, *others in tensors
+                   if not name.startswith("lm_head.")]
+        write_pooling(args.directory, config["hidden_size"])
     write_weights(args.directory, tensors, args.shards)
     return 0
 

@@ -47,6 +47,9 @@ inline constexpr int kMaxScoredItems = 64;
 inline constexpr int kMaxLabels = 64;
 inline constexpr size_t kMaxLabelBytes = 1024;
 
+// Most inputs of one Embed call.
+inline constexpr int kMaxEmbedInputs = 2048;
+
 inline constexpr size_t kMaxRequestIdBytes = 128;
 inline constexpr size_t kMaxTenantBytes = 128;
 inline constexpr size_t kMaxCacheSaltBytes = 256;

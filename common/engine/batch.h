@@ -53,6 +53,9 @@ struct BatchEntry {
 
   // Return the log probability of each of these as the token after the last of `tokens`.
   absl::Span<const int32_t> labels;
+
+  // Return the hidden state of the last of `tokens`, behind the model's final norm.
+  bool embed = false;
 };
 
 // Sets `blocks` to those of the lease, which must live as long as the entry, and where the state is

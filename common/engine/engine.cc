@@ -17,6 +17,7 @@
 #include "common/engine/engine_shape.h"
 #include "common/engine/memory_plan.h"
 #include "common/model/checkpoint.h"
+#include "common/model/convert.h"
 #include "common/model/numerics.h"
 #include "common/model/weights.h"
 
@@ -87,6 +88,8 @@ class ModelEngine final : public Engine {
   // run.
   bool UseRow(size_t wanted, size_t first, const backend::Tensor& logits, const Batch& batch,
               std::vector<StepResult>& results);
+  // Of a row of wanted_.
+  std::vector<float> HiddenState(int wanted);
   // logits_ are of the entry's row.
   void UseLogits(const BatchEntry& entry, int row, StepResult& result) const;
   size_t page_bytes() const { return static_cast<size_t>(pool_.block_stride_bytes); }
@@ -280,7 +283,7 @@ backend::Tensor ModelEngine::Forward(absl::Span<const backend::SampleRow> draws,
 bool ModelEngine::RunsAhead(const Batch& batch) const {
   return backend_->samples_on_device() &&
          std::all_of(batch.entries.begin(), batch.entries.end(), [](const BatchEntry& entry) {
-           if (entry.prompt_logprobs || !entry.labels.empty()) return false;
+           if (entry.prompt_logprobs || !entry.labels.empty() || entry.embed) return false;
            const int last = static_cast<int>(entry.tokens.size()) - 1;
            return !entry.sample || (entry.draws == 1 && DeviceDraws::Suffice(entry, last) &&
                                     model::Validate(*entry.sampling).ok());
@@ -340,6 +343,9 @@ bool ModelEngine::UseRow(size_t wanted, size_t first, const backend::Tensor& log
                          const Batch& batch, std::vector<StepResult>& results) {
   const auto [index, row] = wanted_[wanted];
   const BatchEntry& entry = batch.entries[index];
+  const bool embeds = entry.embed && static_cast<size_t>(row) + 1 == entry.tokens.size();
+  if (embeds) results[index].hidden_state = HiddenState(static_cast<int>(wanted));
+  if (embeds && !entry.sample && entry.labels.empty() && !entry.prompt_logprobs) return true;
   const size_t logit_row = wanted - first;
   if (backend_->samples_on_device() && DeviceDraws::Suffice(entry, row)) {
     draws_.Add(entry, static_cast<int>(logit_row), sequences_[index].first_row + row,
@@ -351,6 +357,15 @@ bool ModelEngine::UseRow(size_t wanted, size_t first, const backend::Tensor& log
   backend_->CopyToHost(logits_.data(), source, logits_.size() * sizeof(float));
   UseLogits(entry, row, results[index]);
   return true;
+}
+
+std::vector<float> ModelEngine::HiddenState(int wanted) {
+  const backend::Tensor state = transformer_->HiddenState(wanted);
+  std::vector<std::byte> bytes(static_cast<size_t>(state.cols) * SizeOf(state.dtype));
+  backend_->CopyToHost(bytes.data(), state.data, bytes.size());
+  std::vector<float> values(static_cast<size_t>(state.cols));
+  model::ToF32(bytes.data(), state.dtype, values.size(), values.data());
+  return values;
 }
 
 void ModelEngine::AddEntry(const BatchEntry& entry, size_t index) {
@@ -384,7 +399,8 @@ void ModelEngine::AddEntry(const BatchEntry& entry, size_t index) {
   }
   const int targets = entry.prompt_logprobs ? static_cast<int>(entry.targets.size()) : 0;
   for (int row = 0; row < count; ++row) {
-    const bool after_last = (entry.sample || !entry.labels.empty()) && row == count - 1;
+    const bool after_last =
+        (entry.sample || !entry.labels.empty() || entry.embed) && row == count - 1;
     if (row >= targets && !after_last) continue;
     logit_rows_.push_back(rows.first_row + row);
     wanted_.push_back({index, row});

@@ -62,6 +62,7 @@ struct StepResult {
       std::vector<model::SampledToken>();
   // One per token of `labels`.
   absl::StatusOr<std::vector<float>> label_logprobs = std::vector<float>();
+  std::vector<float> hidden_state;  // [hidden_dim], if `embed` is set
 };
 
 // An interface, so that schedulers can run over an engine that computes nothing. Load() returns the

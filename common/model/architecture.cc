@@ -8,6 +8,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "common/model/architectures/list.h"
 #include "common/model/config_keys.h"
@@ -145,9 +146,13 @@ absl::StatusOr<ModelConfig> ParseConfig(const JsonFields& config) {
     return config.Invalid("architectures",
                           absl::StrCat("found ", architectures.size(), " names, expected one"));
   }
+  // Models for embeddings may be saved without the module that has the LM head.
+  absl::string_view base = architectures[0];
+  const std::string name =
+      absl::ConsumeSuffix(&base, "Model") ? absl::StrCat(base, "ForCausalLM") : architectures[0];
   const auto describe = [&]() -> absl::StatusOr<ModelConfig> {
     for (const Architecture* architecture : kArchitectures) {
-      if (architectures[0] != architecture->name) continue;
+      if (name != architecture->name) continue;
       BATON_ASSIGN_OR_RETURN(ModelConfig model, Describe(config, *architecture));
       BATON_RETURN_IF_ERROR(CheckConfigKeys(config));
       return model;

@@ -28,6 +28,7 @@ class DecoderTransformer final : public Transformer {
   backend::Tensor Forward(const backend::RaggedBatch& batch, const backend::KvPool& pool,
                           LayerObserver* observer) override;
   backend::Tensor MoreLogits(int first) override;
+  backend::Tensor HiddenState(int index) override;
   void WarmUp(const backend::KvPool& pool) override;
 
  private:
@@ -107,6 +108,7 @@ class DecoderTransformer final : public Transformer {
   // are empty, q and inputs gathered.
   Rows KeepLogitRows(const backend::RaggedBatch& batch, const Rows& all);
   backend::Tensor LogitsView(int64_t count);
+  backend::Tensor NormedView(int64_t first, int64_t count);
   // lm_head of `count` rows of normed_.
   backend::Tensor LogitsOfNormed(int64_t first, int64_t count);
 

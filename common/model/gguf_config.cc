@@ -25,6 +25,7 @@ constexpr absl::string_view kHarmlessKeys[] = {
     "tensor_data_layout",
     "rope.scaling.original_context_length",
     "rope.scaling.finetuned",
+    "pooling_type",  // embedding_config.h reads it
 };
 
 }  // namespace

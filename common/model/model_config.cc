@@ -19,6 +19,7 @@
 #include "common/model/architecture.h"
 #include "common/model/checkpoint.h"
 #include "common/model/convert.h"
+#include "common/model/embedding_config.h"
 #include "common/model/fingerprint.h"
 #include "common/model/generation_config.h"
 #include "common/model/gguf_config.h"
@@ -99,6 +100,7 @@ absl::StatusOr<ModelConfig> FromFiles(const std::string& model_dir, const JsonFi
   BATON_RETURN_IF_ERROR(CheckEosTokenIds(config, model));
   BATON_RETURN_IF_ERROR(ReadGeneration(model_dir, generation_overrides, &model));
   BATON_RETURN_IF_ERROR(ReadTokenizer(model_dir, &model));
+  BATON_ASSIGN_OR_RETURN(model.embeddings, ReadEmbeddingSpec(model_dir));
   return model;
 }
 
@@ -116,6 +118,8 @@ absl::Status FindLmHead(const JsonFields& config, const Checkpoint& checkpoint,
     BATON_ASSIGN_OR_RETURN(model->tied_embeddings, config.Bool("tie_word_embeddings", true));
   }
   if (quantized) model->tied_embeddings = false;
+  // It may be saved without a head, which no embedding needs.
+  if (head == nullptr && !quantized && model->embeddings) model->tied_embeddings = true;
   if (head == nullptr || embedding == nullptr || !model->tied_embeddings) return absl::OkStatus();
   if (head->entry->shape != embedding->entry->shape) {
     return absl::InvalidArgumentError(absl::StrCat(head->file->path(), ": ", head->entry->name,
@@ -218,6 +222,7 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir,
   fingerprint.AddText(json::CanonicalText(document));
   fingerprint.AddNumber(model.tokenizer_fingerprint);
   fingerprint.AddNumber(checkpoint.Fingerprint());
+  if (model.embeddings) fingerprint.AddText(model.embeddings->normalize ? "normalized" : "embeds");
   model.fingerprint = fingerprint.Take();
   return model;
 }

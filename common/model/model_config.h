@@ -47,6 +47,11 @@ struct LayerInputsSpec {
   explicit operator bool() const { return width > 0; }
 };
 
+// How a model that is made for embeddings makes one: from the last token of the text.
+struct EmbeddingSpec {
+  bool normalize = false;  // to length 1
+};
+
 struct ModelConfig {
   std::string architecture;  // e.g. "Qwen2ForCausalLM"
   int hidden_dim = 0;
@@ -91,6 +96,7 @@ struct ModelConfig {
   std::optional<float> min_p;
   std::optional<float> repetition_penalty;  // whether do_sample is true or not
   std::optional<int> max_new_tokens;        // the same
+  std::optional<EmbeddingSpec> embeddings;  // nullopt: the model is not made for them
   // Hash of config.json, tokenizer.json, the headers of all weight files and a few bytes of each
   // tensor (fine-tunes of one base have equal headers): equal in all workers and routers that serve
   // one model.

@@ -33,6 +33,12 @@ TensorNames::TensorNames(const ModelConfig& config, const Checkpoint& checkpoint
       checkpoint.Find(absl::StrCat(config.other_prefix, config.embedding_module, ".weight"))) {
     prefix_ = config.other_prefix;
   }
+  // Models for embeddings are saved without the module around them, which would have the LM head.
+  const std::string embedding = absl::StrCat(config.embedding_module, ".weight");
+  if (!config.nested && checkpoint.Find(absl::StrCat(prefix_, embedding)) == nullptr &&
+      checkpoint.Find(embedding) != nullptr) {
+    prefix_.clear();
+  }
   layers_ = absl::StrCat(prefix_, "layers.");
   embedding_ = absl::StrCat(prefix_, config.embedding_module);
 }

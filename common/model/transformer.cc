@@ -381,12 +381,24 @@ Tensor DecoderTransformer::LogitsView(int64_t count) {
   return logits;
 }
 
-Tensor DecoderTransformer::LogitsOfNormed(int64_t first, int64_t count) {
-  const Tensor logits = LogitsView(count);
+Tensor DecoderTransformer::NormedView(int64_t first, int64_t count) {
   Tensor normed = normed_.View(first + count, config_.hidden_dim);
   normed.data = static_cast<std::byte*>(normed.data) +
                 static_cast<size_t>(first * normed.row_stride) * SizeOf(normed.dtype);
   normed.rows = count;
+  return normed;
+}
+
+Tensor DecoderTransformer::HiddenState(int index) {
+  BATON_CHECK_GE(index, 0);
+  // With more logit rows than logits_ holds, normed_ has all rows of the step.
+  return NormedView(many_logit_rows_.empty() ? index : many_logit_rows_[static_cast<size_t>(index)],
+                    1);
+}
+
+Tensor DecoderTransformer::LogitsOfNormed(int64_t first, int64_t count) {
+  const Tensor logits = LogitsView(count);
+  const Tensor normed = NormedView(first, count);
   backend_.MatMul(normed, *weights_.lm_head, nullptr, logits);
   if (config_.logit_scale != 1 || config_.logit_cap != 0) {
     backend_.ScaleLogits(logits, config_.logit_scale, config_.logit_cap);

@@ -55,6 +55,10 @@ class Transformer {
   // Returns the logits of 1 to max_logit_rows logit rows of the last step, from row `first` on.
   // REQUIRES: the step had n > max_logit_rows logit rows; 0 <= first < n.
   virtual backend::Tensor MoreLogits(int first) = 0;
+  // Returns the last step's final norm of its logit row `index`, from which that row's logits were
+  // made: [1, hidden_dim] of the activations' type in device memory, valid until the next Forward.
+  // REQUIRES: the step had more than `index` logit rows.
+  virtual backend::Tensor HiddenState(int index) = 0;
   // Runs a step of every kind that the backend records (captures as a CUDA graph), so that no
   // request waits for a recording.
   // Overwrites the pool's blocks. REQUIRES: the pool holds no KV that is still needed.

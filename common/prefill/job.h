@@ -30,15 +30,18 @@ struct Rank {
 
 class JobTrace;
 
-// What a job computes that scores labels after its prompt, instead of drawing a token.
+// What a job computes instead of drawing a token: the scores of labels after its prompt, or the
+// prompt's embedding.
 struct Scoring {
-  std::vector<std::vector<int32_t>> labels;  // 1 or more, none empty
+  std::vector<std::vector<int32_t>> labels;  // none empty; none for an embedding, else 1 or more
   std::vector<int32_t> first_tokens;         // of each label
   std::shared_ptr<ScoreSink> sink;
 
   // Set by the scheduler and the loop.
   kv::BlockLease label_blocks;  // see label_rows.h
   std::vector<std::vector<float>> logprobs;
+
+  bool embeds() const { return labels.empty(); }
 };
 
 // The KV that a job sends to a worker which lacks it.

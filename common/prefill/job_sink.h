@@ -1,4 +1,4 @@
-// Where the results of jobs go: a first token, or the scores of labels.
+// Where the results of jobs go: a first token, the scores of labels, or an embedding.
 #ifndef BATON_COMMON_PREFILL_JOB_SINK_H_
 #define BATON_COMMON_PREFILL_JOB_SINK_H_
 
@@ -43,9 +43,10 @@ class TokenSink : public JobSink {
   virtual void OnFirstToken(FirstToken token) = 0;
 };
 
-// The sink of a job that scores labels after its prompt.
+// The sink of a job that scores labels after its prompt, or embeds the prompt.
 class ScoreSink : public JobSink {
  public:
+  virtual void OnEmbedding(std::vector<float> embedding, int cached_prompt_tokens) = 0;
   // The log probabilities of each label's tokens.
   virtual void OnScores(std::vector<std::vector<float>> labels, int cached_prompt_tokens) = 0;
 };

@@ -1,8 +1,10 @@
 #include "common/prefill/jobs.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
@@ -172,7 +174,10 @@ void PrefillJobs::AddTo(engine::Batch& batch) const {
     engine::SetBlocks(chunk.job->blocks, &entry, options_.scheduler.block_tokens);
     const bool scores = chunk.job->scoring != nullptr;
     entry.sample = chunk.last() && !scores;
-    if (chunk.last() && scores) entry.labels = chunk.job->scoring->first_tokens;
+    if (chunk.last() && scores) {
+      entry.labels = chunk.job->scoring->first_tokens;
+      entry.embed = chunk.job->scoring->embeds();
+    }
     entry.sampling = &chunk.job->sampling;
     entry.history.tokens = chunk.job->tokens;
     entry.history.prompt_tokens = chunk.job->prompt_tokens;
@@ -335,13 +340,19 @@ void PrefillJobs::CompleteScoring(
   std::vector<LabelledJob> jobs;
   for (const auto& [job, result] : scored) {
     jobs.push_back({job, result->label_logprobs.status()});
+    if (job->scoring->embeds() &&
+        !absl::c_all_of(result->hidden_state, [](float value) { return std::isfinite(value); })) {
+      jobs.back().status = MakeError(absl::StatusCode::kInternal, "NOT_FINITE",
+                                     "the prompt's hidden state has infinities or NaNs");
+    }
     if (!result->label_logprobs.ok()) continue;
     for (const float logprob : *result->label_logprobs) job->scoring->logprobs.push_back({logprob});
   }
   const absl::Duration begin = loop_.clock.SinceStart();
   computed_tokens_ += ComputeLabelRows(loop_.engine, jobs);
   const absl::Duration computing = loop_.clock.SinceStart() - begin;
-  for (const LabelledJob& labelled : jobs) {
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const LabelledJob& labelled = jobs[i];
     PrefillJob& job = *labelled.job;
     job.computing += computing;
     metrics_.Computed(job.computing);
@@ -350,7 +361,11 @@ void PrefillJobs::CompleteScoring(
       continue;
     }
     metrics_.Scored();
-    job.scoring->sink->OnScores(std::move(job.scoring->logprobs), job.cached_tokens);
+    if (job.scoring->embeds()) {
+      job.scoring->sink->OnEmbedding(std::move(scored[i].second->hidden_state), job.cached_tokens);
+    } else {
+      job.scoring->sink->OnScores(std::move(job.scoring->logprobs), job.cached_tokens);
+    }
     EndCompleted(job);
   }
 }

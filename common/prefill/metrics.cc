@@ -28,7 +28,7 @@ JobMetrics::JobMetrics(worker::WorkerMetrics& worker)
           "it: what the worker does between steps, while the device waits.",
           kStepGapBuckets)),
       scored_items_(worker.metrics().Counter(
-          "baton_scored_items_total", "Items of Score and ScoreStream whose labels were scored.")),
+          "baton_scored_items_total", "Items whose labels were scored, and inputs that were embedded.")),
       tiers_(worker.metrics()) {}
 
 void JobMetrics::Started(const PrefillJob& job) {

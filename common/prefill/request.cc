@@ -45,14 +45,24 @@ absl::Status CheckRequest(const internal::v1::ScoreItemsRequest& request, absl::
       worker::CheckTarget(role, {request.prefill_epoch(), epoch},
                           {request.model_fingerprint(), engine.config().fingerprint}));
   BATON_RETURN_IF_ERROR(CheckRange("items", request.items_size(), 1, kMaxScoredItems));
+  if (request.embed() && !engine.config().embeddings) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, "NOT_AN_EMBEDDING_MODEL",
+                     "the model of this worker is not made for embeddings");
+  }
   const int vocab_size = engine.config().vocab_size;
   BATON_RETURN_IF_ERROR(CheckTokenIds("prefix", request.prefix(), vocab_size));
   for (const internal::v1::ScoreItemsRequest::Item& item : request.items()) {
     BATON_RETURN_IF_ERROR(CheckTokenIds("items.tokens", item.tokens(), vocab_size));
-    BATON_RETURN_IF_ERROR(CheckRange("items.labels", item.labels_size(), 1, kMaxLabels));
+    BATON_RETURN_IF_ERROR(CheckRange("items.labels", item.labels_size(), request.embed() ? 0 : 1,
+                                     request.embed() ? 0 : kMaxLabels));
     const int64_t prompt = int64_t{request.prefix_size()} + item.tokens_size();
     if (prompt < 1) {
       return InvalidField("PROMPT_LENGTH", "items.tokens", "prefix and item have no token");
+    }
+    if (prompt > engine.max_model_len()) {
+      return InvalidField(
+          "PROMPT_LENGTH", "items.tokens",
+          absl::StrCat(prompt, " given, expected at most ", engine.max_model_len()));
     }
     for (const auto& label : item.labels()) {
       BATON_RETURN_IF_ERROR(CheckTokenIds("items.labels.tokens", label.tokens(), vocab_size));

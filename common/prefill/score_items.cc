@@ -98,6 +98,10 @@ class ItemSink final : public ScoreSink {
     }
     result_.set_cached_prompt_tokens(cached_prompt_tokens);
   }
+  void OnEmbedding(std::vector<float> embedding, int cached_prompt_tokens) override {
+    result_.mutable_embedding()->Assign(embedding.begin(), embedding.end());
+    result_.set_cached_prompt_tokens(cached_prompt_tokens);
+  }
   void Finish(const absl::Status& status) override {
     if (!status.ok()) {
       result_.set_code(static_cast<int>(status.code()));

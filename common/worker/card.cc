@@ -72,6 +72,10 @@ internal::v1::WorkerCard MakeCard(baton::v1::WorkerRole role, const WorkerOption
     card.set_kv_tier_segment_tokens(segments > 0 ? options.listed_tier_segment : 0);
   }
   const model::ModelConfig& config = engine.config();
+  if (config.embeddings) {
+    card.mutable_embeddings()->set_dimensions(config.hidden_dim);
+    card.mutable_embeddings()->set_normalized(config.embeddings->normalize);
+  }
   card.mutable_eos_token_ids()->Add(config.eos_token_ids.begin(), config.eos_token_ids.end());
   auto* defaults = card.mutable_generation_defaults();
   if (config.temperature) defaults->set_temperature(*config.temperature);

@@ -11,10 +11,43 @@
 
 namespace baton::router {
 
-ScoreOnceWriter::ScoreOnceWriter(std::shared_ptr<ScoreCall> call,
-                                 grpc::CallbackServerContext* context,
-                                 const std::string& request_id, grpc::ByteBuffer* response,
-                                 RouterParts& parts)
+namespace {
+
+void AddResult(ItemResult item, v1::ScoreResponse* answer) {
+  *answer->add_items() = std::move(item.score);
+}
+
+void AddResult(ItemResult item, v1::EmbedResponse* answer) {
+  v1::Embedding& embedding = *answer->add_embeddings();
+  embedding.mutable_values()->Assign(item.embedding.begin(), item.embedding.end());
+  embedding.set_prompt_tokens(item.score.prompt_tokens());
+  embedding.set_cached_prompt_tokens(item.score.cached_prompt_tokens());
+}
+
+void SetUsage(const v1::ScoreUsage& usage, v1::ScoreResponse* answer) {
+  *answer->mutable_usage() = usage;
+}
+
+// Each of its embeddings has what it took.
+void SetUsage(const v1::ScoreUsage&, v1::EmbedResponse*) {}
+
+const char* TooLarge(const v1::ScoreResponse&) {
+  return "the scores are larger than what clients take in one message: expected fewer items or "
+         "labels, or a call of ScoreStream";
+}
+
+const char* TooLarge(const v1::EmbedResponse&) {
+  return "the embeddings are larger than what clients take in one message: expected fewer inputs "
+         "or dimensions";
+}
+
+}  // namespace
+
+template <class Message>
+ItemsOnceWriter<Message>::ItemsOnceWriter(std::shared_ptr<ScoreCall> call,
+                                          grpc::CallbackServerContext* context,
+                                          const std::string& request_id, grpc::ByteBuffer* response,
+                                          RouterParts& parts)
     : call_(std::move(call)),
       context_(context),
       response_(response),
@@ -22,17 +55,22 @@ ScoreOnceWriter::ScoreOnceWriter(std::shared_ptr<ScoreCall> call,
   answer_.set_request_id(request_id);
 }
 
-void ScoreOnceWriter::OnDone() {
+template <class Message>
+void ItemsOnceWriter<Message>::OnDone() {
   call_->OnSinkGone();
   delete this;
 }
 
-void ScoreOnceWriter::Finish(const v1::ScoreUsage& usage) {
-  *answer_.mutable_usage() = usage;
+template <class Message>
+void ItemsOnceWriter<Message>::Result(ItemResult item) {
+  AddResult(std::move(item), &answer_);
+}
+
+template <class Message>
+void ItemsOnceWriter<Message>::Finish(const v1::ScoreUsage& usage) {
+  SetUsage(usage, &answer_);
   if (answer_.ByteSizeLong() > WholeAnswer::kMaxMessageBytes) {
-    return Fail(MakeError(absl::StatusCode::kOutOfRange, "ANSWER_TOO_LARGE",
-                          "the scores are larger than what clients take in one message: expected "
-                          "fewer items or labels, or a call of ScoreStream"));
+    return Fail(MakeError(absl::StatusCode::kOutOfRange, "ANSWER_TOO_LARGE", TooLarge(answer_)));
   }
   *response_ = ToBytes(answer_);
   answer_.Clear();
@@ -40,10 +78,14 @@ void ScoreOnceWriter::Finish(const v1::ScoreUsage& usage) {
   ServerUnaryReactor::Finish(grpc::Status::OK);
 }
 
-void ScoreOnceWriter::Fail(const absl::Status& error) {
+template <class Message>
+void ItemsOnceWriter<Message>::Fail(const absl::Status& error) {
   unread_.Update(UnreadAnswers::kAnswerBytes, true);
   ServerUnaryReactor::Finish(ToGrpcStatus(error));
 }
+
+template class ItemsOnceWriter<v1::ScoreResponse>;
+template class ItemsOnceWriter<v1::EmbedResponse>;
 
 ScoreStreamWriter::ScoreStreamWriter(absl::Time deadline, grpc::CallbackServerContext* context,
                                      RouterParts& parts, Begin begin)
@@ -153,10 +195,10 @@ void ScoreStreamWriter::ReadMore() {
   StartRead(&read_);
 }
 
-void ScoreStreamWriter::Result(v1::ItemScore item) {
+void ScoreStreamWriter::Result(ItemResult item) {
   absl::MutexLock lock(&mutex_);
-  pending_bytes_ += static_cast<int64_t>(item.SpaceUsedLong());
-  *pending_.add_items() = std::move(item);
+  pending_bytes_ += static_cast<int64_t>(item.score.SpaceUsedLong());
+  *pending_.add_items() = std::move(item.score);
   WriteNext();
   CountUnread(false);
 }

@@ -1,4 +1,5 @@
-// The two gRPC forms of a scoring call: one message each way, and streams of items and results.
+// The gRPC forms of calls that score or embed items: one message each way, and, to score, streams
+// of items and results.
 #ifndef BATON_ROUTER_API_SCORE_WRITER_H_
 #define BATON_ROUTER_API_SCORE_WRITER_H_
 
@@ -22,13 +23,14 @@
 
 namespace baton::router {
 
-// Owns itself until OnDone.
-class ScoreOnceWriter final : public grpc::ServerUnaryReactor, public ScoreSink {
+// Owns itself until OnDone. Message: ScoreResponse or EmbedResponse.
+template <class Message>
+class ItemsOnceWriter final : public grpc::ServerUnaryReactor, public ScoreSink {
  public:
-  ScoreOnceWriter(std::shared_ptr<ScoreCall> call, grpc::CallbackServerContext* context,
+  ItemsOnceWriter(std::shared_ptr<ScoreCall> call, grpc::CallbackServerContext* context,
                   const std::string& request_id, grpc::ByteBuffer* response, RouterParts& parts);
 
-  void Result(v1::ItemScore item) override { *answer_.add_items() = std::move(item); }
+  void Result(ItemResult item) override;
   void Finish(const v1::ScoreUsage& usage) override;
   void Fail(const absl::Status& error) override;
   void Abort(const absl::Status& why) override { CutCall(context_->c_call(), why); }
@@ -42,8 +44,11 @@ class ScoreOnceWriter final : public grpc::ServerUnaryReactor, public ScoreSink 
   grpc::ByteBuffer* const response_;
   // No lock guards these, because the ScoreCall makes its calls one at a time.
   UnreadAnswers::Answer unread_;
-  v1::ScoreResponse answer_;
+  Message answer_;
 };
+
+extern template class ItemsOnceWriter<v1::ScoreResponse>;
+extern template class ItemsOnceWriter<v1::EmbedResponse>;
 
 // Owns itself until OnDone. Reads on while fewer than kMaxOpenItems items were read whose results
 // are not sent yet: a client that sends and does not read is held up, and so is one that sends
@@ -59,7 +64,7 @@ class ScoreStreamWriter final : public grpc::ServerBidiReactor<grpc::ByteBuffer,
   ScoreStreamWriter(absl::Time deadline, grpc::CallbackServerContext* context, RouterParts& parts,
                     Begin begin);
 
-  void Result(v1::ItemScore item) override;
+  void Result(ItemResult item) override;
   void Finish(const v1::ScoreUsage& usage) override;
   void Fail(const absl::Status& error) override;
   bool Stalled(absl::Duration now) override;

@@ -28,6 +28,7 @@
 #include "router/request/request_check.h"
 #include "router/request/work_pool.h"
 #include "router/routing/decision_log.h"
+#include "router/score/embedding.h"
 
 namespace baton::router {
 namespace {
@@ -252,13 +253,34 @@ grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* c
   absl::Status parsed = caller.ok() ? ParseRequest(*bytes, &settings.request) : caller.status();
   auto call = std::make_shared<ScoreCall>(
       parts_, Receive(std::move(caller), context, &settings.request, &parsed));
-  auto* writer =
-      new ScoreOnceWriter(call, context, settings.request.request_id(), response, parts_);
+  auto* writer = new ItemsOnceWriter<v1::ScoreResponse>(
+      call, context, settings.request.request_id(), response, parts_);
   if (parsed.ok()) {
     call->Start(std::move(settings), DeadlineOf(*context, parts_), writer);
   } else {
     call->Refuse(parsed, writer);
   }
+  return writer;
+}
+
+grpc::ServerUnaryReactor* InferenceService::Embed(grpc::CallbackServerContext* context,
+                                                  const grpc::ByteBuffer* bytes,
+                                                  grpc::ByteBuffer* response) {
+  absl::StatusOr<Caller> caller = Admit(parts_, *context, *bytes);
+  v1::EmbedRequest request;
+  absl::Status parsed = caller.ok() ? ParseRequest(*bytes, &request) : caller.status();
+  auto call =
+      std::make_shared<ScoreCall>(parts_, Receive(std::move(caller), context, &request, &parsed));
+  auto* writer =
+      new ItemsOnceWriter<v1::EmbedResponse>(call, context, request.request_id(), response, parts_);
+  if (!parsed.ok()) {
+    call->Refuse(parsed, writer);
+    return writer;
+  }
+  ScoreCall::Settings settings;
+  settings.request = SettingsOf(request);
+  settings.embed = std::move(request);
+  call->Start(std::move(settings), DeadlineOf(*context, parts_), writer);
   return writer;
 }
 

@@ -35,7 +35,8 @@ using RawInferenceService = v1::InferenceService::WithRawCallbackMethod_Generate
                     v1::InferenceService::WithRawCallbackMethod_Cancel<
                         v1::InferenceService::WithRawCallbackMethod_Score<
                             v1::InferenceService::WithRawCallbackMethod_ScoreStream<
-                                v1::InferenceService::Service>>>>>>>>;
+                                v1::InferenceService::WithRawCallbackMethod_Embed<
+                                    v1::InferenceService::Service>>>>>>>>>;
 
 class InferenceService final : public RawInferenceService {
  public:
@@ -64,6 +65,9 @@ class InferenceService final : public RawInferenceService {
                                   grpc::ByteBuffer* response) override;
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ScoreStream(
       grpc::CallbackServerContext* context) override;
+  grpc::ServerUnaryReactor* Embed(grpc::CallbackServerContext* context,
+                                  const grpc::ByteBuffer* request,
+                                  grpc::ByteBuffer* response) override;
 
  private:
   RouterParts& parts_;

@@ -3,6 +3,7 @@
 #define BATON_ROUTER_FLEET_MODEL_INFO_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "baton/internal/v1/worker.pb.h"
@@ -21,6 +22,7 @@ struct ModelInfo {
   std::vector<int> decode_pages;
   std::vector<int32_t> eos_token_ids;
   internal::v1::GenerationDefaults defaults;
+  std::optional<internal::v1::Embeddings> embeddings;  // nullopt: it is not made for them
 };
 
 }  // namespace baton::router

@@ -480,6 +480,7 @@ std::optional<ModelInfo> Roster::model() const {
       model->max_model_len = w.card->max_model_len();
       model->eos_token_ids.assign(w.card->eos_token_ids().begin(), w.card->eos_token_ids().end());
       model->defaults = w.card->generation_defaults();
+      if (w.card->has_embeddings()) model->embeddings = w.card->embeddings();
     }
     model->max_model_len = std::min(model->max_model_len, w.card->max_model_len());
     // Most fleets have one size, or a few.

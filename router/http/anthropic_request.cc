@@ -331,7 +331,7 @@ absl::StatusOr<OpenAiRequest> ParseBodyOf(absl::string_view body, bool count) {
       return field.name == name && (field.of_count || !count);
     });
   };
-  BodyReader reader(is_field);
+  BodyReader reader(is_field, {"prompt", kMaxPrompts});
   const absl::Status read = json::Visit(body, "the request's body", reader);
   BATON_RETURN_IF_ERROR(reader.status());
   if (!read.ok()) {

@@ -12,17 +12,8 @@
 namespace baton::router {
 namespace {
 
-constexpr absl::string_view kPrompt = "prompt";
 constexpr absl::string_view kMessages = "messages";
 constexpr char kPromptExpected[] = "a string or an array of token ids";
-
-bool IsPrompt(json::Path path) { return !path.empty() && path[0].key == kPrompt; }
-
-// "prompt", or "prompt[2]" of a list.
-std::string PromptName(json::Path path, bool is_ids) {
-  if (path.size() < 2 || is_ids) return std::string(kPrompt);
-  return absl::StrCat(kPrompt, "[", path[1].index, "]");
-}
 
 absl::Status UnknownField(json::Path path) {
   const std::string name = json::PathText(path);
@@ -42,6 +33,11 @@ absl::Status NotAnObject() {
 }
 
 }  // namespace
+
+std::string BodyReader::PromptName(json::Path path) const {
+  if (path.size() < 2 || prompt_is_ids_) return std::string(field_.name);
+  return absl::StrCat(field_.name, "[", path[1].index, "]");
+}
 
 absl::Status BodyReader::Keep(absl::Status status) {
   if (!status.ok()) status_ = status;
@@ -81,14 +77,13 @@ absl::Status BodyReader::OnEnd(json::Path path) {
   if (!IsPrompt(path)) return document_.OnEnd(path);
   // Neither the array of prompts nor one of ids may be empty.
   const bool none = path.size() == 1 ? prompts_.empty() : prompts_.back().token_ids().ids().empty();
-  return none ? Keep(WrongType(PromptName(path, prompt_is_ids_), kPromptExpected))
-              : absl::OkStatus();
+  return none ? Keep(WrongType(PromptName(path), kPromptExpected)) : absl::OkStatus();
 }
 
 absl::Status BodyReader::AddPrompt(v1::GenerateRequest** prompt) {
-  if (prompts_.size() >= kMaxPrompts) {
-    return OutOfRange(kPrompt, absl::StrCat("more than ", kMaxPrompts, " prompts"),
-                      absl::StrCat("at most ", kMaxPrompts, " expected"));
+  if (prompts_.size() >= field_.most) {
+    return OutOfRange(field_.name, absl::StrCat("more than ", field_.most, " prompts"),
+                      absl::StrCat("at most ", field_.most, " expected"));
   }
   *prompt = &prompts_.emplace_back();
   return absl::OkStatus();
@@ -108,7 +103,7 @@ absl::Status BodyReader::ReadPromptScalar(json::Path path, const json::Scalar& s
     prompt_is_ids_ = true;
     BATON_RETURN_IF_ERROR(AddPrompt(&prompt));
   }
-  const std::string name = PromptName(path, prompt_is_ids_);
+  const std::string name = PromptName(path);
   if (path.size() < 3 && !prompt_is_ids_) return WrongType(name, kPromptExpected);
   BATON_ASSIGN_OR_RETURN(const int32_t id, Int32(name, scalar));
   prompts_.back().mutable_token_ids()->add_ids(id);
@@ -116,9 +111,9 @@ absl::Status BodyReader::ReadPromptScalar(json::Path path, const json::Scalar& s
 }
 
 absl::Status BodyReader::BeginPrompt(json::Path path, bool is_array) {
-  if (path.size() == 2 && prompt_is_ids_) return WrongType(kPrompt, "a whole number");
+  if (path.size() == 2 && prompt_is_ids_) return WrongType(field_.name, "a whole number");
   if (!is_array || path.size() > 2) {
-    return WrongType(PromptName(path, prompt_is_ids_), kPromptExpected);
+    return WrongType(PromptName(path), kPromptExpected);
   }
   v1::GenerateRequest* prompt = nullptr;
   return path.size() == 1 ? absl::OkStatus() : AddPrompt(&prompt);

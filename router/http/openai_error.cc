@@ -48,7 +48,9 @@ std::string CodeOf(const absl::Status& error) {
 std::string ParamOf(const absl::Status& error, absl::string_view prompt_field) {
   const std::string field = ErrorField(error);
   absl::string_view name = field;
-  if (name == "text" || name == "token_ids") return std::string(prompt_field);
+  if (name == "text" || name == "token_ids" || name == "inputs" || name == "items") {
+    return std::string(prompt_field);
+  }
   absl::ConsumePrefix(&name, "sampling.");
   absl::ConsumePrefix(&name, "stop.");
   if (name == "tenant") return "user";

@@ -13,8 +13,8 @@ namespace baton::router {
 // The HTTP status of an error: 400, 401, 403, 404, 429, 499 (cancelled), 500, 503, 504.
 int HttpStatusOf(const absl::Status& error);
 // `param` is the field as the client named it; `code` the reason in lower case, except
-// context_length_exceeded and model_not_found, which clients know. `prompt_field`: "prompt" or
-// "messages".
+// context_length_exceeded and model_not_found, which clients know. `prompt_field`: "prompt",
+// "messages", "input" or "documents".
 std::string ErrorJson(const absl::Status& error, absl::string_view prompt_field);
 // The whole answer: with Retry-After, in whole seconds rounded up, and retry-after-ms if the error
 // has a time to retry.

@@ -390,7 +390,7 @@ absl::StatusOr<OpenAiRequest> ParseBody(absl::string_view body,
     return field == nullptr ? FindField(kCommonFields, name) : field;
   };
   const auto is_field = [&](absl::string_view name) { return find(name) != nullptr; };
-  BodyReader reader(is_field);
+  BodyReader reader(is_field, {"prompt", kMaxPrompts});
   const absl::Status read = json::Visit(body, "the request's body", reader);
   BATON_RETURN_IF_ERROR(reader.status());
   if (!read.ok()) {

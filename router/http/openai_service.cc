@@ -26,6 +26,7 @@
 #include "router/http/anthropic_response.h"
 #include "router/http/exchange.h"
 #include "router/http/http_trace.h"
+#include "router/http/item_endpoints.h"
 #include "router/http/json_readers.h"
 #include "router/http/openai_error.h"
 #include "router/http/openai_response.h"
@@ -177,9 +178,11 @@ OpenAiService::OpenAiService(RouterParts& parts)
           absl::Milliseconds(parts.options.response_store_ttl_ms))) {}
 
 absl::string_view OpenAiService::Route(absl::string_view path) {
-  static constexpr absl::string_view kRoutes[] = {
-      kCompletions, kChat, kAnthropicMessages, kCountTokens, kResponses,  kModels,
-      kStatus,      "/",   "/livez",           "/readyz",    "/startupz", "/health"};
+  static constexpr absl::string_view kRoutes[] = {kCompletions, kChat,      kAnthropicMessages,
+                                                  kCountTokens, kResponses, kEmbeddingsPath,
+                                                  kRerankPath,  kModels,    kStatus,
+                                                  "/",          "/livez",   "/readyz",
+                                                  "/startupz",  "/health"};
   if (absl::StartsWith(path, kModelPrefix)) return kModels;
   if (absl::StartsWith(path, kResponsePrefix)) return kResponses;
   const auto* found = absl::c_find(kRoutes, path);
@@ -211,7 +214,7 @@ std::shared_ptr<HttpCall> OpenAiService::Handle(HttpRequest request,
   const bool post = request.method == "POST";
   HttpResponse response;
   const std::string request_id = RequestIdOf(request);
-  const absl::StatusOr<Caller> caller = parts_.access.Authenticate(
+  absl::StatusOr<Caller> caller = parts_.access.Authenticate(
       AuthorizationOf(request), request.Header(security::kWorkerSecretHeader));
   absl::Status allowed = NeedsNoKey(route) ? absl::OkStatus() : caller.status();
   // As AdminService::ListWorkers.
@@ -223,6 +226,10 @@ std::shared_ptr<HttpCall> OpenAiService::Handle(HttpRequest request,
     return nullptr;
   } else if (absl::string_view id = path; absl::ConsumePrefix(&id, kResponsePrefix)) {
     response = StoredResponse(*responses_, caller->tenant.value_or(""), request.method, id);
+  } else if (IsItemPath(route) && post) {
+    caller->request_id = request_id;
+    return AnswerItems(parts_, route, std::move(request), *std::move(caller), std::move(responder),
+                       draining_ ? RouterDrains() : absl::OkStatus());
   } else if (const GenerationApi* api = FindApi(route); api != nullptr && post) {
     return Generate(*api, std::move(request), *caller, std::move(responder));
   } else {
@@ -237,7 +244,7 @@ std::shared_ptr<HttpCall> OpenAiService::Handle(HttpRequest request,
 HttpResponse OpenAiService::Answer(const HttpRequest& request, absl::string_view route,
                                    const std::string& request_id) {
   const absl::string_view path = request.path;
-  const bool takes_post = FindApi(route) != nullptr || route == kCountTokens;
+  const bool takes_post = FindApi(route) != nullptr || route == kCountTokens || IsItemPath(route);
   const bool get = request.method == "GET" || request.method == "HEAD";
   HttpResponse response;
   if (route == "other") {

@@ -1,6 +1,7 @@
-// The HTTP endpoints of a router: OpenAI's /v1/completions, /v1/chat/completions, /v1/responses and
-// /v1/models; Anthropic's /v1/messages and /v1/messages/count_tokens; the probes /livez, /readyz,
-// /startupz and /health; and web_ui.h's page and /v1/baton/status.
+// The HTTP endpoints of a router: OpenAI's /v1/completions, /v1/chat/completions, /v1/responses,
+// /v1/embeddings and /v1/models; /v1/rerank; Anthropic's /v1/messages and
+// /v1/messages/count_tokens; the probes /livez, /readyz, /startupz and /health; and web_ui.h's page
+// and /v1/baton/status.
 #ifndef BATON_ROUTER_HTTP_OPENAI_SERVICE_H_
 #define BATON_ROUTER_HTTP_OPENAI_SERVICE_H_
 

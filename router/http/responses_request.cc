@@ -292,7 +292,7 @@ absl::StatusOr<Value> ReadDocument(absl::string_view body, int64_t* json_bytes) 
   const auto is_field = [](absl::string_view name) {
     return FindResponsesField(name) != nullptr || absl::c_linear_search(kRefused, name);
   };
-  BodyReader reader(is_field);
+  BodyReader reader(is_field, {"prompt", kMaxPrompts});
   const absl::Status read = json::Visit(body, "the request's body", reader);
   // The reader takes this field for that of completions.
   if (absl::StartsWith(ErrorField(reader.status()), "prompt") || !reader.TakePrompts().empty()) {

@@ -28,6 +28,7 @@ class ItemShares;
 class PromptHistory;
 class RequestBytes;
 class RequestClasses;
+class RerankPrompt;
 class RetryBudget;
 class Roster;
 class RoutePlanner;
@@ -67,6 +68,7 @@ struct RouterParts {
   ItemShares* item_shares = nullptr;      // of scoring calls; null where score_network is
   TokenizedTexts* tokenized = nullptr;    // null: every chat is tokenized whole
   RequestBytes* request_bytes = nullptr;  // null: requests of any size are taken in
+  const RerankPrompt* rerank = nullptr;   // null: documents are not ranked
 };
 
 }  // namespace baton::router

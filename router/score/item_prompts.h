@@ -10,6 +10,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/base/byte_range.h"
 #include "common/tokenizer/tokenizer.h"
 
 namespace baton::router {
@@ -26,9 +28,17 @@ class ItemPrompts {
   struct Limits {
     int max_model_len = 0;
     int64_t max_prompt_bytes = 0;
+    // For messages: the field of the items, and what a prompt is made of.
+    const char* field = "items";
+    const char* prompt = "prefix and item";
+  };
+  // A text, and the parts of it that are split: Tokenizer::Encode.
+  struct Text {
+    std::string text;
+    ByteRanges split;
   };
   // `tokenizer` must outlive it. INVALID_ARGUMENT if the prefix cannot be tokenized.
-  static absl::StatusOr<ItemPrompts> Make(const tokenizer::Tokenizer& tokenizer, std::string prefix,
+  static absl::StatusOr<ItemPrompts> Make(const tokenizer::Tokenizer& tokenizer, Text prefix,
                                           std::vector<std::string> labels, bool add_special_tokens,
                                           const Limits& limits);
 
@@ -36,7 +46,9 @@ class ItemPrompts {
 
   // INVALID_ARGUMENT: EMPTY_PROMPT; PROMPT_TOO_LONG for the context; LABEL_NOT_SEPARATE if the
   // tokens of prefix + item + label do not begin with those of prefix + item.
-  absl::StatusOr<ItemPrompt> Make(absl::string_view item) const;
+  absl::StatusOr<ItemPrompt> Make(const Text& item) const;
+  // The same for an item of these tokens. REQUIRES: there are no labels, and the prefix is empty.
+  absl::StatusOr<ItemPrompt> Make(std::vector<int32_t> item) const;
 
  private:
   ItemPrompts(const tokenizer::Tokenizer& tokenizer, std::vector<std::string> labels,
@@ -46,8 +58,11 @@ class ItemPrompts {
         add_special_tokens_(add_special_tokens),
         limits_(limits) {}
 
-  // The tokens of prefix + `text`.
-  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text) const;
+  // The tokens of prefix + `text`; of the latter, the ranges are split.
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text,
+                                              absl::Span<const ByteRange> split) const;
+  // Of a prompt without its labels.
+  absl::Status CheckLength(int64_t tokens) const;
 
   const tokenizer::Tokenizer& tokenizer_;
   const std::vector<std::string> labels_;
@@ -57,7 +72,7 @@ class ItemPrompts {
   std::vector<int32_t> prefix_tokens_;
   // The prefix up to a place where every continuation is tokenized separately, and its rest.
   std::vector<int32_t> head_tokens_;
-  std::string rest_;
+  Text rest_;
 };
 
 }  // namespace baton::router

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
@@ -19,6 +20,7 @@
 #include "router/request/work_pool.h"
 #include "router/request/worker_error.h"
 #include "router/routing/route_planner.h"
+#include "router/score/embedding.h"
 #include "router/score/score_check.h"
 
 namespace baton::router {
@@ -27,11 +29,16 @@ namespace {
 // Tokenized at a time: a batch, unless items are long.
 constexpr size_t kPreparedBytes = 64 << 10;
 
-// The message of a worker is what was asked for.
-absl::Status CheckScores(const ItemPrompt& prompt, const internal::v1::ScoredItem& result) {
-  bool fits = result.labels_size() == static_cast<int>(prompt.labels.size()) &&
-              result.cached_prompt_tokens() >= 0 &&
-              result.cached_prompt_tokens() < static_cast<int>(prompt.tokens.size());
+// The message of a worker is what was asked for. hidden_dim: of the embedding that was; 0: none
+// was.
+absl::Status CheckResult(const ItemPrompt& prompt, int hidden_dim,
+                         const internal::v1::ScoredItem& result) {
+  bool fits =
+      result.embedding_size() == hidden_dim &&
+      absl::c_all_of(result.embedding(), [](float value) { return std::isfinite(value); }) &&
+      result.labels_size() == static_cast<int>(prompt.labels.size()) &&
+      result.cached_prompt_tokens() >= 0 &&
+      result.cached_prompt_tokens() < static_cast<int>(prompt.tokens.size());
   for (size_t i = 0; fits && i < prompt.labels.size(); ++i) {
     const auto& logprobs = result.labels(static_cast<int>(i)).logprobs();
     fits = logprobs.size() == static_cast<int>(prompt.labels[i].size()) &&
@@ -67,7 +74,9 @@ void ScoreCall::Start(Settings settings, absl::Time deadline, ScoreSink* sink) {
   v1::ScoreRequest& request = settings_.request;
   if (request.request_id().empty()) request.set_request_id(RandomIdText());
   request_id_ = request.request_id();
-  absl::Status status = CheckScoreRequest(request, settings_.stream, parts_.options);
+  absl::Status status = settings_.embed
+                            ? CheckEmbedRequest(*settings_.embed, parts_.options)
+                            : CheckScoreRequest(request, settings_.stream, parts_.options);
   if (status.ok()) {
     v1::GenerateRequest names = NamesOf(request);
     status = BindToTenant(caller_, &names);
@@ -85,8 +94,23 @@ void ScoreCall::Start(Settings settings, absl::Time deadline, ScoreSink* sink) {
   registered_ = parts_.calls.Add(request.tenant(), request_id_, weak_from_this());
   parts_.watch.Add(weak_from_this());
   uint64_t id = 0;
-  for (std::string& text : *request.mutable_items()) AddItem(id++, std::move(text));
+  for (std::string& text : *request.mutable_items()) {
+    Item& item = AddItem(id++);
+    item.text.text = std::move(text);
+    if (!settings_.item_splits.empty()) item.text.split = std::move(settings_.item_splits[id - 1]);
+  }
   request.clear_items();
+  if (settings_.embed) {
+    for (v1::EmbedInput& input : *settings_.embed->mutable_inputs()) {
+      Item& item = AddItem(id++);
+      if (input.has_token_ids()) {
+        item.tokens.assign(input.token_ids().ids().begin(), input.token_ids().ids().end());
+      } else {
+        item.text.text = std::move(*input.mutable_text());
+      }
+    }
+    settings_.embed->clear_inputs();
+  }
   input_ended_ = !settings_.stream;
   PrepareMore();
   if (!preparing_) Fail(TokenizerQueueFull(parts_));
@@ -96,6 +120,10 @@ absl::Status ScoreCall::Admit() {
   std::optional<ModelInfo> model = parts_.roster.model();
   if (!model) return parts_.roster.NoDecodeWorker();
   model_ = *std::move(model);
+  if (settings_.embed) {
+    BATON_RETURN_IF_ERROR(CheckEmbeddings(*settings_.embed, model_));
+    dimensions_ = DimensionsOf(*settings_.embed, model_);
+  }
   BATON_ASSIGN_OR_RETURN(entrance_, Enter(parts_, caller_));
   share_ = parts_.item_shares->Join(settings_.request.tenant());
   return CheckDeadline(parts_, deadline_, 0, 1);
@@ -109,17 +137,19 @@ void ScoreCall::Refuse(const absl::Status& error, ScoreSink* sink) {
   Fail(error);
 }
 
-void ScoreCall::AddItem(uint64_t id, std::string text) {
+ScoreCall::Item& ScoreCall::AddItem(uint64_t id) {
   Item& item = unprepared_.emplace_back();
   item.number = next_number_++;
   item.id = id;
-  item.text = std::move(text);
+  return item;
 }
 
 void ScoreCall::Add(google::protobuf::RepeatedPtrField<v1::ScoreItem> items) {
   absl::MutexLock lock(&mutex_);
   if (sink_ == nullptr) return;
-  for (v1::ScoreItem& item : items) AddItem(item.id(), std::move(*item.mutable_text()));
+  for (v1::ScoreItem& item : items) {
+    AddItem(item.id()).text.text = std::move(*item.mutable_text());
+  }
   PrepareMore();
 }
 
@@ -145,16 +175,23 @@ void ScoreCall::PrepareMore() {
 
 absl::Status ScoreCall::MakePrompts() {
   v1::ScoreRequest request;
+  ByteRanges split;
   ItemPrompts::Limits limits;
   {
     absl::MutexLock lock(&mutex_);
     request = settings_.request;
-    limits = {ContextOf(model_, class_), parts_.options.max_prompt_bytes};
+    split = settings_.prefix_split;
+    limits.max_model_len = ContextOf(model_, class_);
+    limits.max_prompt_bytes = parts_.options.max_prompt_bytes;
+    if (dimensions_ > 0) {
+      limits.field = "inputs";
+      limits.prompt = "input";
+    }
     trace_.Admitted(parts_.clock.SinceStart());
   }
   const bool special = !request.has_add_special_tokens() || request.add_special_tokens();
   absl::StatusOr<ItemPrompts> prompts =
-      ItemPrompts::Make(parts_.tokenizer, request.prefix(),
+      ItemPrompts::Make(parts_.tokenizer, {request.prefix(), std::move(split)},
                         {request.labels().begin(), request.labels().end()}, special, limits);
   if (!prompts.ok()) return prompts.status();
   absl::MutexLock lock(&mutex_);
@@ -189,17 +226,18 @@ void ScoreCall::Prepare() {
     absl::MutexLock lock(&mutex_);
     size_t bytes = 0;
     while (!unprepared_.empty() && bytes < kPreparedBytes && items.size() < kItemsPerBatch) {
-      bytes += unprepared_.front().text.size();
+      bytes += unprepared_.front().text.text.size();
       items.push_back(std::move(unprepared_.front()));
       unprepared_.pop_front();
     }
   }
   std::vector<absl::Status> errors;
   for (Item& item : items) {
-    absl::StatusOr<ItemPrompt> prompt = prompts->Make(item.text);
+    absl::StatusOr<ItemPrompt> prompt =
+        item.tokens.empty() ? prompts->Make(item.text) : prompts->Make(std::move(item.tokens));
     errors.push_back(prompt.status());
     if (prompt.ok()) item.prompt = *std::move(prompt);
-    item.text = std::string();
+    item.text = {};
   }
   absl::MutexLock lock(&mutex_);
   preparing_ = false;
@@ -209,6 +247,7 @@ void ScoreCall::Prepare() {
       ready_.push_back(std::move(items[i]));
     } else {
       AnswerError(items[i], errors[i]);
+      if (sink_ == nullptr) return;  // that was the call's answer
     }
   }
   Dispatch();
@@ -234,7 +273,9 @@ void ScoreCall::OnScored(int stream, const internal::v1::ScoredItem& result) {
   Item item = *std::exchange(batch.items[index], std::nullopt);
   --batch.open;
   --in_flight_;
-  absl::Status error = result.code() == 0 ? CheckScores(item.prompt, result) : ErrorOf(result);
+  const int hidden_dim = dimensions_ > 0 ? model_.embeddings->dimensions() : 0;
+  absl::Status error =
+      result.code() == 0 ? CheckResult(item.prompt, hidden_dim, result) : ErrorOf(result);
   if (error.ok()) {
     AnswerScored(std::move(item), result);
   } else if (AnotherPairMayDo(error, /*begun=*/true)) {
@@ -276,10 +317,17 @@ void ScoreCall::AnswerScored(Item item, const internal::v1::ScoredItem& result) 
   score.set_cached_prompt_tokens(result.cached_prompt_tokens());
   usage_.set_prompt_tokens(usage_.prompt_tokens() + score.prompt_tokens());
   usage_.set_cached_prompt_tokens(usage_.cached_prompt_tokens() + score.cached_prompt_tokens());
-  Answer(item.number, std::move(score));
+  ItemResult answer;
+  answer.score = std::move(score);
+  if (dimensions_ > 0) {
+    answer.embedding =
+        EmbeddingOf(result.embedding(), dimensions_, model_.embeddings->normalized());
+  }
+  Answer(item.number, std::move(answer));
 }
 
 void ScoreCall::AnswerError(const Item& item, const absl::Status& error) {
+  if (dimensions_ > 0) return Fail(error);
   v1::ItemScore score;
   score.set_id(item.id);
   score.set_prompt_tokens(static_cast<int>(item.prompt.tokens.size()));
@@ -287,12 +335,12 @@ void ScoreCall::AnswerError(const Item& item, const absl::Status& error) {
   score.mutable_error()->set_reason(ErrorReason(error));
   score.mutable_error()->set_message(std::string(error.message()));
   usage_.set_failed_items(usage_.failed_items() + 1);
-  Answer(item.number, std::move(score));
+  Answer(item.number, {std::move(score), {}});
 }
 
-void ScoreCall::Answer(int64_t number, v1::ItemScore result) {
+void ScoreCall::Answer(int64_t number, ItemResult result) {
   usage_.set_items(usage_.items() + 1);
-  parts_.metrics.ItemAnswered(!result.has_error());
+  parts_.metrics.ItemAnswered(Kind(), !result.score.has_error());
   if (!settings_.in_order) {
     ++answered_items_;
     sink_->Result(std::move(result));
@@ -351,7 +399,7 @@ ScoreSink* ScoreCall::End(absl::StatusCode code) {
   registered_.reset();
   entrance_.Leave();
   const absl::Duration now = parts_.clock.SinceStart();
-  parts_.metrics.ScoreEnded(code, usage_, now - received_);
+  parts_.metrics.ScoreEnded(Kind(), code, usage_, now - received_);
   if (code == absl::StatusCode::kOk && first_result_at_ && class_.ttft_slo > absl::ZeroDuration()) {
     parts_.metrics.SloMeasured("ttft", *first_result_at_ - received_ <= class_.ttft_slo);
   }

@@ -1,5 +1,6 @@
-// One scoring call inside the router: its items are tokenized, sent in batches to prefill workers,
-// and answered as they are scored. Items of a batch that is lost go to another worker.
+// One call inside the router that scores or embeds items: they are tokenized, sent in batches to
+// prefill workers, and answered as they are scored. Items of a batch that is lost go to another
+// worker.
 //
 // Bounds. At most kItemsAhead items are tokenized and not sent. Of all scoring calls together,
 // kItemsInFlight items and kTokensInFlight tokens per prefill worker are at workers, of which each
@@ -63,6 +64,13 @@ class ScoreCall final : public ScoreListener,
     v1::ScoreRequest request;  // its items are the first; more may come if `stream`
     bool stream = false;
     bool in_order = true;
+    // Embeds its inputs, instead of scoring: `request` has what the two kinds of calls have in
+    // common then (SettingsOf). An input that cannot be embedded fails the call.
+    std::optional<v1::EmbedRequest> embed;
+    // The parts of the prefix and of each item that are split: Tokenizer::Encode. `item_splits` is
+    // empty, or has one entry for each item.
+    ByteRanges prefix_split;
+    std::vector<ByteRanges> item_splits;
   };
   // Call once. `sink` gets exactly one Finish or Fail, possibly before this returns.
   void Start(Settings settings, absl::Time deadline, ScoreSink* sink);
@@ -89,7 +97,8 @@ class ScoreCall final : public ScoreListener,
   struct Item {
     int64_t number = 0;  // in the order of arrival
     uint64_t id = 0;
-    std::string text;  // until it is tokenized
+    ItemPrompts::Text text;       // until it is tokenized
+    std::vector<int32_t> tokens;  // instead of a text
     ItemPrompt prompt;
     LossRecord losses;
   };
@@ -121,7 +130,7 @@ class ScoreCall final : public ScoreListener,
 
   // --- Items in: score_call.cc.
   absl::Status Admit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void AddItem(uint64_t id, std::string text) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Item& AddItem(uint64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes a thread of the pool tokenize items, unless one does or enough items are ahead.
   void PrepareMore() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Prepare();
@@ -133,11 +142,14 @@ class ScoreCall final : public ScoreListener,
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AnswerError(const Item& item, const absl::Status& error)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Answer(int64_t number, v1::ItemScore result) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Answer(int64_t number, ItemResult result) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FinishIfDone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fail(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Cancels what still runs. Returns the sink, for the one answer; afterwards there is none.
   ScoreSink* End(absl::StatusCode code) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  const char* Kind() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return settings_.embed ? "embed" : "score";
+  }
   void CheckReader(absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // --- Batches, and their losses: score_call_failover.cc.
@@ -174,6 +186,8 @@ class ScoreCall final : public ScoreListener,
   ItemShares::Share share_ ABSL_GUARDED_BY(mutex_);         // while admitted and not answered
   CallRegistry::Entry registered_ ABSL_GUARDED_BY(mutex_);  // while admitted and not answered
   ModelInfo model_ ABSL_GUARDED_BY(mutex_);
+  // Elements of each embedding in the answer; 0: the call scores.
+  int dimensions_ ABSL_GUARDED_BY(mutex_) = 0;
   std::shared_ptr<const ItemPrompts> prompts_ ABSL_GUARDED_BY(mutex_);
   std::vector<kv::PrefixKey> prefix_keys_ ABSL_GUARDED_BY(mutex_);
 
@@ -189,7 +203,7 @@ class ScoreCall final : public ScoreListener,
   int prefill_workers_ ABSL_GUARDED_BY(mutex_) = 1;  // at the last choice
   // The holds of all workers that were asked: the channel to a worker outlives the last stream.
   std::vector<WorkerHold> holds_ ABSL_GUARDED_BY(mutex_);
-  std::map<int64_t, v1::ItemScore> out_of_order_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, ItemResult> out_of_order_ ABSL_GUARDED_BY(mutex_);
   int64_t next_number_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t answered_items_ ABSL_GUARDED_BY(mutex_) = 0;
   bool dispatched_ ABSL_GUARDED_BY(mutex_) = false;                        // a batch was sent

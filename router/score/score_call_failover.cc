@@ -34,6 +34,7 @@ constexpr int kBatchesInFlight = 4;
 void ScoreCall::Dispatch() {
   const absl::Duration now = parts_.awake.SinceStart();
   DropUnclear();
+  if (sink_ == nullptr) return;
   if (ready_.empty()) return retries_.StopWaiting();
   while (!ready_.empty() && retries_.Due(now)) {
     if (!DispatchBatch(now)) break;
@@ -55,8 +56,7 @@ bool ScoreCall::DispatchBatch(absl::Duration now) {
     return true;
   }
   retries_.OnNotOpened(retry_, now);
-  const bool may_wait =
-      retries_.MayWait() || parts_.roster.Awaited(v1::WORKER_CAPABILITY_SCORE);
+  const bool may_wait = retries_.MayWait() || parts_.roster.Awaited(v1::WORKER_CAPABILITY_SCORE);
   if (absl::IsUnavailable(opened) && may_wait) {
     retries_.OnNoWorker(now, opened);
   } else {
@@ -133,6 +133,7 @@ absl::Status ScoreCall::OpenBatch(const Cut& cut, Admission::FurtherPrompt admit
   request.set_cache_salt(settings_.request.cache_salt());
   request.set_priority(settings_.request.priority());
   request.set_tenant(settings_.request.tenant());
+  request.set_embed(dimensions_ > 0);
   const std::vector<int32_t>& first = ready_.front().prompt.tokens;
   request.mutable_prefix()->Assign(first.begin(), first.begin() + cut.shared);
   for (size_t i = 0; i < cut.items; ++i) {
@@ -212,6 +213,7 @@ void ScoreCall::OnBatchLost(int stream, const absl::Status& error) {
     item.losses.Add(end, parts_.roster);
     absl::Status over = item.losses.Verdict(parts_.roster, now);
     if (over.ok() && !again) over = error;
+    if (sink_ == nullptr) return;
     if (!over.ok()) return AnswerError(item, over);
     unclear = unclear || item.losses.unclear();
     left.push_back(std::move(item));
@@ -221,6 +223,7 @@ void ScoreCall::OnBatchLost(int stream, const absl::Status& error) {
     if (item) take(*std::move(item));
   }
   for (Item& item : batch.returned) take(std::move(item));
+  if (sink_ == nullptr) return;  // an error of one item was the call's answer
   if (!left.empty()) {
     parts_.metrics.RequestRetried(ErrorReason(error));
     trace_.Retried(ErrorReason(error), parts_.clock.SinceStart());
@@ -240,10 +243,11 @@ void ScoreCall::OnBatchLost(int stream, const absl::Status& error) {
 void ScoreCall::DropUnclear() {
   if (!std::exchange(unclear_, false)) return;
   std::deque<Item> left;
-  for (Item& item : ready_) {
+  for (Item& item : std::exchange(ready_, {})) {
     const absl::Status over = item.losses.Verdict(parts_.roster, parts_.awake.SinceStart());
     if (!over.ok()) {
       AnswerError(item, over);
+      if (sink_ == nullptr) return;  // that was the call's answer
     } else {
       unclear_ = unclear_ || item.losses.unclear();
       left.push_back(std::move(item));

@@ -1,10 +1,12 @@
 // What arrives at the HTTP port.
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "router/http/anthropic_request.h"
 #include "common/json/json.h"
+#include "router/http/anthropic_request.h"
 #include "router/http/http_server.h"
+#include "router/http/openai_embeddings.h"
 #include "router/http/openai_request.h"
+#include "router/http/rerank.h"
 #include "router/http/responses_request.h"
 #include "router/request/request_check.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -28,6 +30,14 @@ void FuzzChat(absl::string_view data) { CheckBody(router::ParseChat(data)); }
 void FuzzAnthropic(absl::string_view data) {
   CheckBody(router::ParseAnthropic(data));
   CheckBody(router::ParseAnthropicCount(data));
+}
+
+void FuzzItems(absl::string_view data) {
+  for (const absl::Status& status :
+       {router::ParseEmbeddings(data).status(), router::ParseRerank(data).status()}) {
+    BATON_CHECK(status.ok() || status.code() == absl::StatusCode::kInvalidArgument) << status;
+    BATON_CHECK(status.ok() || !status.message().empty());
+  }
 }
 
 // What the response repeats is JSON.
@@ -98,6 +108,11 @@ std::vector<FuzzTarget> HttpTargets() {
             "tools": [{"name": "f", "input_schema": {"type": "object"}}], "metadata":
             {"user_id": "u"}, "tool_choice": {"type": "tool", "name": "f"},
             "thinking": {"type": "enabled", "budget_tokens": 1024}})"}},
+      {"items_body",
+       FuzzItems,
+       {R"({"input": ["a", [1, 2]], "encoding_format": "base64", "dimensions": 2, "user": "u"})",
+        R"({"query": "q", "documents": ["a", {"text": "b"}], "top_n": 1, "return_documents": true,
+            "instruction": "i"})"}},
       {"responses_body",
        FuzzResponses,
        {R"({"input": [{"role": "user", "content": [{"type": "input_text", "text": "q"}]},

@@ -39,6 +39,7 @@ void DecodeCall::Finish(const std::vector<int32_t>& ids, pb::DecodeResponse::Fin
 void ScoreItemsCall::Score(int item) {
   pb::ScoredItem result;
   result.set_item(item);
+  if (request.embed()) result.mutable_embedding()->Add(kFakeState.begin(), kFakeState.end());
   for (const auto& label : request.items(item).labels()) {
     result.add_labels()->mutable_logprobs()->Resize(label.tokens_size(), -1);
   }
@@ -65,6 +66,8 @@ pb::WorkerCard FakeCard(v1::WorkerRole role, uint64_t tokenizer_fingerprint) {
   card.set_max_num_seqs(16);
   card.set_total_blocks(64);
   card.add_eos_token_ids(256);
+  card.mutable_embeddings()->set_dimensions(static_cast<int32_t>(kFakeState.size()));
+  card.mutable_embeddings()->set_normalized(true);
   return card;
 }
 

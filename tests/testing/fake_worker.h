@@ -5,6 +5,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <array>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -26,6 +27,9 @@ namespace baton::testing {
 
 // Long enough for the slowest sanitizer run; a wait that needs it has failed.
 inline constexpr absl::Duration kPatience = absl::Seconds(60);
+
+// What fake workers answer for the hidden state of every input: its length is 13.
+inline constexpr std::array<float, 4> kFakeState = {3, 4, 0, 12};
 
 // The server's end of one streaming call. Thread-safe. Shared by the test and, until the call is
 // over, by itself.

@@ -238,6 +238,18 @@ class ClientCases:
         self.assertEqual(scores.usage, baton.ScoreUsage(2, 1, 9, 0))
         self.assertEqual(scores.request_id, "judge")
 
+    def test_embeddings(self):
+        self.router.reply(inference_pb2.EmbedResponse(
+            embeddings=[inference_pb2.Embedding(values=[0.5, -0.25], prompt_tokens=2),
+                        inference_pb2.Embedding(values=[1, 0])], request_id="e"))
+        vectors = self.ask("embed", ["a b", [4, 5]], dimensions=2, priority="high")
+        self.assertEqual(vectors, [[0.5, -0.25], [1, 0]])
+        request = self.router.next_call().request
+        self.assertEqual(request.inputs[0].text, "a b")
+        self.assertEqual(list(request.inputs[1].token_ids.ids), [4, 5])
+        self.assertEqual((request.dimensions, request.priority), (2, inference_pb2.PRIORITY_HIGH))
+        self.assertTrue(request.request_id)
+
     def test_score_stream(self):
         def result(index, **fields):
             return inference_pb2.ItemScore(id=index, prompt_tokens=9, **fields)

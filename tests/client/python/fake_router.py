@@ -113,6 +113,7 @@ class FakeRouter:
         once_methods = {
             "GenerateOnce": inference_pb2.GenerateOnceRequest,
             "Score": inference_pb2.ScoreRequest,
+            "Embed": inference_pb2.EmbedRequest,
             "Tokenize": inference_pb2.TokenizeRequest,
             "Detokenize": inference_pb2.DetokenizeRequest,
             "ListModels": inference_pb2.ListModelsRequest,

@@ -38,6 +38,7 @@ async def asynchronous() -> None:
         async for score in client.score_stream("p", ["a"], [" yes"]):
             assert_type(score, baton.ItemScore)
         assert_type(await client.tokenize("hi"), list[int])
+        assert_type(await client.embed(["hi", [1, 2]], dimensions=3), list[list[float]])
         assert_type(await client.generate("hi").text(), str)
         assert_type(await client.is_ready(), bool)
 

@@ -35,6 +35,8 @@ QUANTIZED = {
     "tiny-llama-awq": ("tiny-llama", "--quantize awq --group-size 32"),
     "tiny-gpt-oss-mxfp4": ("tiny-gpt-oss", "--quantize mxfp4"),
 }
+# Models for embeddings: the last token's state behind the final norm.
+EMBEDDINGS = {"tiny-qwen3-embedding": ("tiny-qwen3", "--embeddings")}
 LENGTHS = (1, 17, 64, 130)
 TOP = 8
 SAMPLES = 64
@@ -66,9 +68,17 @@ def expected_of(model, prompt, vocab_size):
             "samples": samples}
 
 
-def model_of(directory, dtype):
+def expected_embedding(model, prompt):
+    with torch.no_grad():
+        state = model(torch.tensor([prompt])).last_hidden_state[0, -1]
+    return {"prompt": prompt, "hidden_state": [round(value, 6) for value in state.tolist()]}
+
+
+def model_of(directory, dtype, embeds):
     with open(pathlib.Path(directory) / "config.json", encoding="utf-8") as file:
         architecture = json.load(file)["architectures"][0]
+    if embeds:
+        architecture = "AutoModel"
     model, report = getattr(transformers, architecture).from_pretrained(
         directory, dtype=dtype, attn_implementation="eager", experts_implementation="eager",
         output_loading_info=True)
@@ -87,6 +97,8 @@ def main():
     checkpoints = {shape: (shape, []) for shape in SHAPES}
     for name, (shape, options) in QUANTIZED.items():
         checkpoints[name] = (shape, [*options.split(), "--dequantize"])
+    for name, (shape, options) in EMBEDDINGS.items():
+        checkpoints[name] = (shape, options.split())
     for name in sys.argv[1:] or checkpoints:
         shape, options = checkpoints[name]
         with tempfile.TemporaryDirectory() as directory:
@@ -94,11 +106,12 @@ def main():
                             *options],
                            check=True)
             dtype = torch.float64 if name in QUANTIZED else torch.float32
-            model = model_of(directory, dtype)
+            model = model_of(directory, dtype, name in EMBEDDINGS)
         print(name)
         vocab_size = model.config.get_text_config().vocab_size
-        cases = [expected_of(model, prompt_of(length, vocab_size), vocab_size)
-                 for length in LENGTHS]
+        prompts = [prompt_of(length, vocab_size) for length in LENGTHS]
+        cases = [expected_embedding(model, prompt) if name in EMBEDDINGS
+                 else expected_of(model, prompt, vocab_size) for prompt in prompts]
         with open(OUT / f"{name}.json", "w", encoding="utf-8") as file:
             json.dump({"shape": name, "transformers": transformers.__version__,
                        "dtype": str(dtype).removeprefix("torch."),

@@ -1,6 +1,7 @@
 #include "common/model/model_config.h"
 
 #include <cmath>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/testing/gguf_bytes.h"
 #include "tests/testing/model_dir.h"
 
 namespace baton::model {
@@ -524,6 +526,113 @@ TEST_F(ModelConfigTest, FingerprintFollowsContentNotSpelling) {
   EXPECT_NE(MustLoad(Changed(Llama(), R"({"rope_theta": 10000})")).fingerprint, fingerprint);
   dir_.Write("tokenizer.json", R"({"model": {"vocab": {"a": 0}}})");
   EXPECT_NE(MustLoad(Llama()).fingerprint, fingerprint);
+}
+
+// What sentence-transformers keeps beside a model.
+class EmbeddingConfigTest : public ModelConfigTest {
+ protected:
+  void WriteModules(const std::vector<std::string>& kinds, const std::string& path = "1_Pooling") {
+    json modules = json::array();
+    for (const std::string& kind : kinds) {
+      modules.push_back({{"path", kind == "Pooling" ? path : ""},
+                         {"type", "sentence_transformers.models." + kind}});
+    }
+    dir_.Write("modules.json", modules.dump());
+  }
+  void WritePooling(const std::string& text) {
+    std::filesystem::create_directory(dir_.PathOf("1_Pooling"));
+    dir_.Write("1_Pooling/config.json", text);
+  }
+  static constexpr char kLast[] =
+      R"({"pooling_mode_cls_token": false, "pooling_mode_lasttoken": true, "include_prompt": true})";
+};
+
+TEST_F(EmbeddingConfigTest, TheLastTokensVectorMakesAModelForEmbeddings) {
+  EXPECT_FALSE(MustLoad(Llama()).embeddings.has_value());
+  const uint64_t plain = MustLoad(Llama()).fingerprint;
+  for (const char* pooling : {kLast, R"({"pooling_mode": "lasttoken"})"}) {
+    WritePooling(pooling);
+    WriteModules({"Transformer", "Pooling", "Normalize"});
+    ModelConfig model = MustLoad(Llama());
+    ASSERT_TRUE(model.embeddings.has_value()) << pooling;
+    EXPECT_TRUE(model.embeddings->normalize);
+    EXPECT_NE(model.fingerprint, plain);
+    const uint64_t normalized = model.fingerprint;
+    WriteModules({"Transformer", "Pooling"});
+    model = MustLoad(Llama());
+    ASSERT_TRUE(model.embeddings.has_value()) << pooling;
+    EXPECT_FALSE(model.embeddings->normalize);
+    EXPECT_NE(model.fingerprint, normalized) << "workers of both must not serve one model";
+  }
+}
+
+TEST_F(EmbeddingConfigTest, AModelForEmbeddingsMayLackItsHead) {
+  json config = Llama();
+  config["architectures"] = {"LlamaModel"};
+  config["tie_word_embeddings"] = false;
+  WritePooling(kLast);
+  WriteModules({"Transformer", "Pooling", "Normalize"});
+  const ModelConfig model = MustLoad(config);
+  EXPECT_EQ(model.architecture, "LlamaForCausalLM");
+  EXPECT_TRUE(model.tied_embeddings) << "nothing else would be read";
+  std::filesystem::remove(dir_.PathOf("modules.json"));
+  EXPECT_FALSE(MustLoad(config).tied_embeddings);
+}
+
+TEST_F(EmbeddingConfigTest, OtherPoolingsAreServedWithoutEmbeddings) {
+  WritePooling(kLast);
+  for (const std::vector<std::string>& kinds : {std::vector<std::string>{"Transformer"},
+                                                {"Pooling", "Transformer"},
+                                                {"Transformer", "Pooling", "Dense"},
+                                                {"Transformer", "Pooling", "Normalize", "Dense"}}) {
+    WriteModules(kinds);
+    EXPECT_FALSE(MustLoad(Llama()).embeddings.has_value());
+  }
+  WriteModules({"Transformer", "Pooling", "Normalize"});
+  for (const char* pooling :
+       {R"({"pooling_mode": "mean"})", R"({"pooling_mode_mean_tokens": true})", "{}",
+        R"({"pooling_mode_lasttoken": true, "pooling_mode_cls_token": true})"}) {
+    WritePooling(pooling);
+    EXPECT_FALSE(MustLoad(Llama()).embeddings.has_value()) << pooling;
+  }
+}
+
+TEST_F(EmbeddingConfigTest, AGgufFileHasThePoolingAsAKey) {
+  const auto embeddings = [this](std::optional<uint32_t> pooling) {
+    baton::testing::GgufBytes bytes = baton::testing::TinyGguf();
+    if (pooling) bytes.Add("llama.pooling_type", *pooling);
+    dir_.Write("m.gguf", bytes.Bytes());
+    const auto model = LoadModelConfig(dir_.PathOf("m.gguf"));
+    EXPECT_TRUE(model.ok()) << model.status();
+    return model.ok() && model->embeddings.has_value() && model->embeddings->normalize;
+  };
+  EXPECT_TRUE(embeddings(3));
+  for (const std::optional<uint32_t> pooling :
+       std::vector<std::optional<uint32_t>>{std::nullopt, 0, 1, 2, 4}) {
+    EXPECT_FALSE(embeddings(pooling)) << pooling.value_or(99);
+  }
+}
+
+TEST_F(EmbeddingConfigTest, MalformedFilesAreErrors) {
+  WritePooling(kLast);
+  const auto expect = [this](const std::string& file, const std::string& message) {
+    ExpectError(Load(Llama()).status(), absl::StatusCode::kInvalidArgument, file, message);
+  };
+  dir_.Write("modules.json", "{}");
+  expect("modules.json", "expected a list");
+  dir_.Write("modules.json", "[{}]");
+  expect("modules.json", "type: found nothing");
+  dir_.Write("modules.json", "[3]");
+  expect("modules.json", "");
+  for (const char* path : {"..", "", "a/b", "/etc"}) {
+    WriteModules({"Transformer", "Pooling"}, path);
+    expect("modules.json", "expected a folder beside this file");
+  }
+  WriteModules({"Transformer", "Pooling"});
+  WritePooling(R"({"pooling_mode_lasttoken": "yes"})");
+  expect("1_Pooling/config.json", "pooling_mode_lasttoken");
+  WriteModules({"Transformer", "Pooling"}, "2_Pooling");
+  EXPECT_TRUE(absl::IsNotFound(Load(Llama()).status()));
 }
 
 // For callers without weights, such as `baton plan`.

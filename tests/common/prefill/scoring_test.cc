@@ -23,6 +23,7 @@ using Label = std::vector<int32_t>;
 // What the items got, by the job's id.
 struct Received {
   std::map<uint64_t, std::vector<std::vector<float>>> scores;
+  std::map<uint64_t, std::vector<float>> embeddings;
   std::map<uint64_t, absl::Status> ends;
   std::map<uint64_t, std::vector<absl::Duration>> heartbeats;
 };
@@ -33,6 +34,9 @@ class FakeItemSink final : public ScoreSink {
   void OnHeartbeat(absl::Duration now) override { received_.heartbeats[id_].push_back(now); }
   void OnScores(std::vector<std::vector<float>> labels, int /*cached_prompt_tokens*/) override {
     received_.scores[id_] = std::move(labels);
+  }
+  void OnEmbedding(std::vector<float> embedding, int /*cached_prompt_tokens*/) override {
+    received_.embeddings[id_] = std::move(embedding);
   }
   void Finish(const absl::Status& status) override { received_.ends.emplace(id_, status); }
 
@@ -161,6 +165,50 @@ TEST_F(PrefillScoringTest, LabelsAreScoredAsThoseOfAPrompt) {
     EXPECT_EQ(load_.open_transfers, 0);
     loop_->Stop();
   }
+}
+
+TEST_F(PrefillScoringTest, EmbeddingsAreTheSameBesideAnythingAndLeaveNothing) {
+  const uint32_t seed = testing::TestSeed();
+  SCOPED_TRACE(seed);
+  std::mt19937 random(seed);
+  const auto tokens = [&random](size_t count) {
+    std::vector<int32_t> ids(count);
+    for (int32_t& id : ids) id = static_cast<int32_t>(random() % 1000);
+    return ids;
+  };
+  const auto alone = [this](const std::vector<int32_t>& prompt) {
+    std::vector<kv::BlockId> blocks(32);
+    std::iota(blocks.begin(), blocks.end(), 0);
+    std::vector<float> state;
+    for (size_t begin = 0; begin < prompt.size(); begin += 64) {
+      const size_t count = std::min<size_t>(64, prompt.size() - begin);
+      engine::BatchEntry entry;
+      entry.tokens = absl::MakeConstSpan(prompt).subspan(begin, count);
+      entry.context = static_cast<int>(begin);
+      entry.blocks = blocks;
+      entry.embed = begin + count == prompt.size();
+      state = oracle_->Step({.entries = {entry}})[0].hidden_state;
+    }
+    return state;
+  };
+  Make(/*caching=*/true);
+  std::map<uint64_t, std::vector<int32_t>> asked;
+  for (int i = 0; i < 24; ++i) {
+    const std::vector<int32_t> prompt = tokens(1 + random() % 150);
+    auto embedded = Item(prompt, 0, {});
+    asked[embedded->id] = prompt;
+    loop_->jobs().Submit(std::move(embedded));
+    loop_->jobs().Submit(Item(tokens(1 + random() % 40), 0, {tokens(2), tokens(1)}));
+  }
+  Run();
+  for (const auto& [id, prompt] : asked) {
+    ASSERT_TRUE(received_.ends.contains(id));
+    ASSERT_TRUE(received_.ends[id].ok()) << received_.ends[id];
+    EXPECT_EQ(received_.embeddings[id], alone(prompt)) << "item " << id;
+  }
+  EXPECT_EQ(received_.embeddings.size(), asked.size());
+  EXPECT_EQ(load_.counts.free, load_.counts.total);
+  EXPECT_EQ(load_.counts.cached, 0);
 }
 
 TEST_F(PrefillScoringTest, ThePrefixOfManyItemsIsComputedOnce) {

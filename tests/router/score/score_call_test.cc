@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/error.h"
+#include "router/score/embedding.h"
 #include "tests/router/score/score_harness.h"
 
 namespace baton::testing {
@@ -40,6 +42,106 @@ TEST_F(ScoreCallTest, ItemsGoToPrefillWorkersInBatchesAndComeBackInOrder) {
   EXPECT_EQ(sink().usage().items(), 40);
   EXPECT_EQ(sink().usage().failed_items(), 0);
   EXPECT_EQ(registry_.size(), 0u);
+}
+
+v1::EmbedRequest Embed(int inputs) {
+  v1::EmbedRequest request;
+  request.set_request_id("embed");
+  for (int i = 0; i < inputs; ++i) request.add_inputs()->set_text(absl::StrCat("text ", i));
+  return request;
+}
+
+router::ScoreCall::Settings SettingsFor(v1::EmbedRequest request) {
+  router::ScoreCall::Settings settings;
+  settings.request = router::SettingsOf(request);
+  settings.embed = std::move(request);
+  return settings;
+}
+
+TEST_F(ScoreCallTest, InputsAreEmbeddedInTheirOrder) {
+  v1::EmbedRequest request = Embed(33);
+  request.mutable_inputs(1)->mutable_token_ids()->add_ids(7);
+  Start(SettingsFor(request));
+  ASSERT_EQ(batch(0).request.items_size(), 32);
+  EXPECT_TRUE(batch(0).request.embed());
+  EXPECT_EQ(batch(0).request.items(0).labels_size(), 0);
+  const auto& tokens = batch(0).request.items(2).tokens();
+  EXPECT_EQ(batch(0).request.prefix_size(), 0);
+  EXPECT_EQ(std::string(tokens.begin(), tokens.end()), "text 2");
+  ASSERT_EQ(batch(0).request.items(1).tokens_size(), 1);
+  EXPECT_EQ(batch(0).request.items(1).tokens(0), 7);
+  batch(1).ScoreAll();
+  batch(0).ScoreAll();
+  EXPECT_EQ(sink().End(), absl::OkStatus());
+  ASSERT_EQ(sink().embeddings().size(), 33u);
+  for (const std::vector<float>& embedding : sink().embeddings()) {
+    EXPECT_EQ(embedding, (std::vector<float>{3 / 13.f, 4 / 13.f, 0, 12 / 13.f}));
+  }
+  EXPECT_EQ(sink().usage().items(), 33);
+  EXPECT_EQ(sink().usage().prompt_tokens(), 9 * 6 + 1 + 23 * 7);
+}
+
+TEST_F(ScoreCallTest, AnEmbeddingOfFewerDimensionsHasLengthOneAgain) {
+  v1::EmbedRequest request = Embed(1);
+  request.set_dimensions(2);
+  Start(SettingsFor(request));
+  batch(0).ScoreAll();
+  EXPECT_EQ(sink().End(), absl::OkStatus());
+  EXPECT_EQ(sink().embeddings()[0], (std::vector<float>{0.6f, 0.8f}));
+}
+
+TEST_F(ScoreCallTest, BadEmbedCallsAreRefused) {
+  const auto reason = [this](const v1::EmbedRequest& request) {
+    Start(SettingsFor(request));
+    return ErrorReason(sinks_.back()->End());
+  };
+  v1::EmbedRequest request = Embed(1);
+  request.set_dimensions(0);
+  EXPECT_EQ(reason(request), "OUT_OF_RANGE");
+  request.set_dimensions(5);
+  EXPECT_EQ(reason(request), "OUT_OF_RANGE");
+  EXPECT_EQ(reason(Embed(0)), "OUT_OF_RANGE");
+  EXPECT_EQ(reason(Embed(2049)), "OUT_OF_RANGE");
+  request = Embed(2);
+  request.mutable_inputs(1)->mutable_token_ids()->add_ids(400);
+  EXPECT_EQ(reason(request), "OUT_OF_RANGE");
+  request = Embed(40);
+  request.mutable_inputs(39)->set_text("");
+  EXPECT_EQ(reason(request), "EMPTY_PROMPT");
+  request.mutable_inputs(39)->set_text(std::string(200, 'x'));
+  EXPECT_EQ(reason(request), "PROMPT_TOO_LONG") << "the call fails, and not one input alone";
+  request.set_model("another");
+  EXPECT_EQ(reason(request), "MODEL_NOT_FOUND");
+  EXPECT_EQ(ErrorReason(router::CheckEmbeddings(Embed(1), router::ModelInfo())),
+            "NOT_AN_EMBEDDING_MODEL");
+}
+
+TEST_F(ScoreCallTest, LostInputsAreEmbeddedElsewhereOrFailTheCall) {
+  Start(SettingsFor(Embed(3)));
+  batch(0).Score(1);
+  batch(0).End(kSocketClosed);
+  batch(1).ScoreAll();
+  EXPECT_EQ(sink().End(), absl::OkStatus());
+  EXPECT_EQ(sink().embeddings().size(), 3u);
+
+  Start(SettingsFor(Embed(3)));
+  for (size_t i = 2; i < 5; ++i) {
+    batch(i).End(kSocketClosed);
+    PassForCalls(router::kSameWorkerPause);
+  }
+  EXPECT_EQ(ErrorReason(sink(1).End()), "WORKER_LOST");
+}
+
+TEST_F(ScoreCallTest, AVectorOfAnotherLengthOrNotFiniteIsNoResult) {
+  for (const std::vector<float>& bad :
+       {std::vector<float>{1, 2, 3}, std::vector<float>{1, 2, 3, INFINITY}, std::vector<float>{}}) {
+    Start(SettingsFor(Embed(1)));
+    auto& stream = batch(score_network_.count() == 0 ? 0 : sinks_.size() - 1);
+    internal::v1::ScoredItem result;
+    result.mutable_embedding()->Add(bad.begin(), bad.end());
+    stream.listener->OnScored(stream.number, result);
+    EXPECT_FALSE(sinks_.back()->End().ok());
+  }
 }
 
 TEST_F(ScoreCallTest, ItemsInFlightAreBounded) {

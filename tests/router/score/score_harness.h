@@ -32,6 +32,7 @@ class FakeScoreNetwork final : public router::ScoreNetwork {
     void Score(int item, float logprob = -1) {
       internal::v1::ScoredItem result;
       result.set_item(item);
+      if (request.embed()) result.mutable_embedding()->Add(kFakeState.begin(), kFakeState.end());
       for (const auto& label : request.items(item).labels()) {
         auto* logprobs = result.add_labels()->mutable_logprobs();
         for (int i = 0; i < label.tokens_size(); ++i) logprobs->Add(logprob);
@@ -94,10 +95,11 @@ class FakeScoreNetwork final : public router::ScoreNetwork {
 
 class FakeScoreSink final : public router::ScoreSink {
  public:
-  void Result(v1::ItemScore item) override {
+  void Result(router::ItemResult item) override {
     absl::MutexLock lock(&mutex_);
     EXPECT_FALSE(end_.has_value());
-    items_.push_back(std::move(item));
+    items_.push_back(std::move(item.score));
+    embeddings_.push_back(std::move(item.embedding));
   }
   void Finish(const v1::ScoreUsage& usage) override {
     absl::MutexLock lock(&mutex_);
@@ -142,6 +144,11 @@ class FakeScoreSink final : public router::ScoreSink {
     absl::MutexLock lock(&mutex_);
     return items_;
   }
+  // Of each item; empty: it was scored.
+  std::vector<std::vector<float>> embeddings() {
+    absl::MutexLock lock(&mutex_);
+    return embeddings_;
+  }
   v1::ScoreUsage usage() {
     absl::MutexLock lock(&mutex_);
     return usage_;
@@ -150,6 +157,7 @@ class FakeScoreSink final : public router::ScoreSink {
  private:
   absl::Mutex mutex_;
   std::vector<v1::ItemScore> items_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::vector<float>> embeddings_ ABSL_GUARDED_BY(mutex_);
   v1::ScoreUsage usage_ ABSL_GUARDED_BY(mutex_);
   bool stalled_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status abort_ ABSL_GUARDED_BY(mutex_);

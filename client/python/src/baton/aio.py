@@ -26,7 +26,7 @@ from typing_extensions import Self, Unpack
 from baton import calls
 from baton.calls import Attempts, Call, Settings, T
 from baton.errors import BatonError
-from baton.request import GenerateOptions, Priority, Prompt
+from baton.request import EmbedInput, GenerateOptions, Priority, Prompt, to_embed_request
 from baton.types import Chunk, Completion, ItemScore, Model, Scores, Worker
 from baton.v1 import inference_pb2
 
@@ -281,6 +281,22 @@ class AsyncClient:
             prefix, labels, priority, tenant, request_id, cache_salt, model
         )
         return await self._ask(calls.score(request, items), timeout)
+
+    async def embed(
+        self,
+        inputs: Sequence[EmbedInput],
+        *,
+        dimensions: Optional[int] = None,
+        priority: Optional[Priority] = None,
+        tenant: str = "",
+        request_id: str = "",
+        model: str = "",
+        timeout: Optional[float] = None,
+    ) -> list[list[float]]:
+        """A vector for each input, a text or token ids (docs/embeddings.md). At most 2,048 inputs;
+        one that cannot be embedded fails the call."""
+        request = to_embed_request(inputs, dimensions, priority, tenant, request_id, model)
+        return await self._ask(calls.embed(request), timeout)
 
     def score_stream(
         self,

@@ -177,6 +177,16 @@ def score(request: inference_pb2.ScoreRequest, items: Sequence[str]) -> Call[Sco
     )
 
 
+def embed(request: inference_pb2.EmbedRequest) -> Call[list[list[float]]]:
+    return Call(
+        f"/{_INFERENCE}/Embed",
+        request,
+        inference_pb2.EmbedResponse,
+        lambda message: [list(embedding.values) for embedding in message.embeddings],
+        request.request_id,
+    )
+
+
 def score_stream(
     settings: inference_pb2.ScoreRequest, in_order: bool
 ) -> Call[inference_pb2.ScoreStreamResponse]:

@@ -15,7 +15,7 @@ from typing_extensions import Self, Unpack
 from baton import calls
 from baton.calls import Attempts, Call, Settings, T
 from baton.errors import BatonError
-from baton.request import GenerateOptions, Priority, Prompt
+from baton.request import EmbedInput, GenerateOptions, Priority, Prompt, to_embed_request
 from baton.types import Chunk, Completion, ItemScore, Model, Scores, Worker
 from baton.v1 import inference_pb2
 
@@ -259,6 +259,22 @@ class Client:
             prefix, labels, priority, tenant, request_id, cache_salt, model
         )
         return self._ask(calls.score(request, items), timeout)
+
+    def embed(
+        self,
+        inputs: Sequence[EmbedInput],
+        *,
+        dimensions: Optional[int] = None,
+        priority: Optional[Priority] = None,
+        tenant: str = "",
+        request_id: str = "",
+        model: str = "",
+        timeout: Optional[float] = None,
+    ) -> list[list[float]]:
+        """A vector for each input, a text or token ids (docs/embeddings.md). At most 2,048 inputs;
+        one that cannot be embedded fails the call."""
+        request = to_embed_request(inputs, dimensions, priority, tenant, request_id, model)
+        return self._ask(calls.embed(request), timeout)
 
     def score_stream(
         self,

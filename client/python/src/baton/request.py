@@ -10,6 +10,7 @@ from baton.v1 import inference_pb2
 # Text, token ids, or the messages of a conversation: {"role": "user", "content": "Hi"}.
 Prompt = Union[str, Sequence[int], Sequence[Mapping[str, str]]]
 Priority = Literal["low", "normal", "high"]
+EmbedInput = Union[str, Sequence[int]]  # text or token ids
 
 
 class GenerateOptions(TypedDict, total=False):
@@ -135,3 +136,26 @@ def to_request(prompt: Prompt, options: GenerateOptions) -> inference_pb2.Genera
         stop=inference_pb2.StopConditions(**stop),
         **fields,
     )
+
+
+def to_embed_request(
+    inputs: Sequence[EmbedInput],
+    dimensions: Optional[int],
+    priority: Optional[Priority],
+    tenant: str,
+    request_id: str,
+    model: str,
+) -> inference_pb2.EmbedRequest:
+    request = inference_pb2.EmbedRequest(
+        model=model,
+        dimensions=dimensions,
+        tenant=tenant,
+        request_id=request_id or uuid.uuid4().hex[:16],
+        priority=f"PRIORITY_{priority.upper()}" if priority else "PRIORITY_UNSPECIFIED",
+    )
+    for text in inputs:
+        if isinstance(text, str):
+            request.inputs.add(text=text)
+        else:
+            request.inputs.add(token_ids=inference_pb2.TokenIds(ids=text))
+    return request
