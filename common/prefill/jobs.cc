@@ -342,7 +342,7 @@ void PrefillJobs::CompleteScoring(
     jobs.push_back({job, result->label_logprobs.status()});
     if (job->scoring->embeds() &&
         !absl::c_all_of(result->hidden_state, [](float value) { return std::isfinite(value); })) {
-      jobs.back().status = MakeError(absl::StatusCode::kInternal, "NOT_FINITE",
+      jobs.back().status = MakeError(absl::StatusCode::kInternal, "NON_FINITE_LOGITS",
                                      "the prompt's hidden state has infinities or NaNs");
     }
     if (!result->label_logprobs.ok()) continue;

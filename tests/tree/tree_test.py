@@ -77,7 +77,7 @@ SUBROOMS = {
         "request": {"options.h", "fleet", "metrics.h", "routing"},  # one call
         "score": {"options.h", "fleet", "metrics.h", "routing", "request"},  # scoring calls
         "api": {"options.h", "fleet", "metrics.h", "routing", "request", "score"},  # gRPC
-        "http": {"options.h", "fleet", "metrics.h", "request"},  # OpenAI's API
+        "http": {"options.h", "fleet", "metrics.h", "request", "score"},  # OpenAI's API
     },
 }
 FREE_ROOMS = ("tests", "benchmarks")
@@ -134,6 +134,8 @@ UNMIRRORED_TESTS = {
         "tests scoring as the whole loop does it",
     "tests/common/transfer/device_pool_test.cc":
         "the part of shared_pool_test.cc about pools in device memory",
+    "tests/common/engine/engine_embedding_test.cc":
+        "hidden states for embeddings of engine.h",
     "tests/common/engine/engine_asynchrony_test.cc":
         "the part of engine_test.cc that needs a device of its own, which no GPU is",
     "tests/common/engine/engine_tuning_test.cc":
