@@ -301,7 +301,11 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
   Commands& commands = parsed.commands;
   UpFlags up_flags;
   bool no_stream = false;
-  CLI::App app("Baton: serves large language models on a cluster of small GPUs");
+  CLI::App app(
+      "Baton serves large language models on a cluster of small machines. It is for teams that "
+      "serve "
+      "open models on several CPU machines or small GPUs over ordinary networks, and need answers "
+      "that repeat exactly and survive lost machines.");
   app.set_version_flag("--version", VersionLine("baton"));
   app.require_subcommand(1);
   app.option_defaults()->always_capture_default();  // --help shows defaults

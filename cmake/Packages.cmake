@@ -23,6 +23,13 @@ set(CPACK_DEBIAN_PACKAGE_RELEASE ${BATON_PACKAGE_REVISION})
 set(CPACK_DEBIAN_COMPRESSION_TYPE xz)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 
+# As in README.md: docs_test compares them.
+set(purpose "Baton serves large language models on a cluster of small machines. It is for
+teams that serve open models on several CPU machines or small GPUs over
+ordinary networks, and need answers that repeat exactly and survive lost
+machines.
+.")
+
 set(CPACK_DEBIAN_SERVER_PACKAGE_NAME baton-server)
 set(CPACK_DEBIAN_SERVER_PACKAGE_SECTION net)
 set(CPACK_DEBIAN_SERVER_PACKAGE_SHLIBDEPS ON)
@@ -31,17 +38,17 @@ set(control ${PROJECT_SOURCE_DIR}/packaging/debian)
 set(CPACK_DEBIAN_SERVER_PACKAGE_CONTROL_EXTRA
   ${control}/postinst ${control}/prerm ${control}/postrm ${control}/conffiles)
 set(CPACK_COMPONENT_SERVER_DESCRIPTION "router and workers of a serving cluster for language models
-Baton serves large language models on a cluster of small machines. A router
-picks a prefill worker, which computes the prompt, and a decode worker, which
-receives the KV cache and generates the answer.
-.
-This package has the programs of router and workers, and systemd units.")
+${purpose}
+A router picks a prefill worker, which computes the prompt, and a decode
+worker, which receives the KV cache and generates the answer. This package
+has the programs of router and workers, and systemd units.")
 
 set(CPACK_DEBIAN_CLI_PACKAGE_NAME baton-cli)
 set(CPACK_DEBIAN_CLI_PACKAGE_SECTION net)
 set(CPACK_DEBIAN_CLI_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_CLI_PACKAGE_DEPENDS "baton-server (= ${version})")
 set(CPACK_COMPONENT_CLI_DESCRIPTION "command line of Baton, a serving cluster for language models
+${purpose}
 The command baton starts a cluster on one machine, sends prompts, measures
 throughput and latency, explains routing decisions, and computes how much
 memory a model needs.")
@@ -51,6 +58,7 @@ set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS
   "libabsl-dev, libgrpc++-dev, libprotobuf-dev, protobuf-compiler-grpc")
 set(CPACK_COMPONENT_DEV_DESCRIPTION "C++ client of Baton, a serving cluster for language models
+${purpose}
 Headers and a static library, for find_package(baton) and pkg-config, the
 Protobuf definitions of the API, and an example.")
 

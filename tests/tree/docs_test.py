@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Every error reason in the code stands in docs/errors.md, and every link and every document cited in a comment
-leads to a file. (tests/cluster/metrics_test.cc compares docs/metrics.md with the code.)
+"""Every error reason in the code stands in docs/errors.md, every link and every document cited in a comment leads to
+a file, and what Baton is for stands everywhere in the words of README.md. (tests/cluster/metrics_test.cc compares docs/metrics.md with the code.)
 
   docs_test.py --root DIR     prints what is missing; exits 1 if anything is
   docs_test.py --self-test    shows that each rule can fail
@@ -17,6 +17,27 @@ ROOMS = ("common", "router", "prefill_worker", "decode_worker", "client", "cli")
 REASON = re.compile(r'(?:MakeError\(\s*[\w:.()]+,\s*|InvalidField\(\s*|Mismatch\(\s*|Overloaded\(\s*|Lost\(\s*)"([A-Z0-9_]+)"')
 LINK = re.compile(r"\]\(([^)#:\s]*)(?:#([^)\s]+))?\)")  # to a file here; addresses have a colon
 CITED = re.compile(r"\bdocs/[\w/-]+\.(?:md|svg)\b")
+
+# Files that have both sentences of README.md, and files with room for what Baton does alone.
+PURPOSE = ("cli/commands.cc", "cmake/Packages.cmake", "deploy/docker/Dockerfile")
+IN_SHORT = ("cmake/baton.pc.in", "client/python/pyproject.toml", "client/python/src/baton/__init__.py",
+            "client/python/README.md", "client/cpp/README.md")
+
+
+def plain(text):
+    """One line, without the ends of strings that C++ and shells join."""
+    return " ".join(re.sub(r'"\n\s*"|\\\n', "", text).split())
+
+
+def other_purposes(root):
+    """Files that say otherwise than README.md what Baton is for."""
+    paragraphs = [plain(paragraph) for paragraph in (root / "README.md").read_text(encoding="utf-8").split("\n\n")]
+    what, who = paragraphs[1].split(". ")[0] + ".", paragraphs[2]
+    short = what.removeprefix("Baton ").removesuffix(".")
+    for names, sentence in ((PURPOSE, f"{what} {who}"), (IN_SHORT, short)):
+        for name in names:
+            if sentence not in plain((root / name).read_text(encoding="utf-8")):
+                yield f"{name}: lacks the words of README.md: {sentence}"
 
 
 def breaches(code, errors):
@@ -53,7 +74,8 @@ def broken_links(root):
 def check(root):
     sources = [p for room in ROOMS for p in sorted((root / room).rglob("*.cc"))]
     code = "\n".join(p.read_text(encoding="utf-8") for p in sources)
-    return [*breaches(code, (root / "docs/errors.md").read_text(encoding="utf-8")), *broken_links(root)]
+    return [*breaches(code, (root / "docs/errors.md").read_text(encoding="utf-8")),
+            *broken_links(root), *other_purposes(root)]
 
 
 def self_test():
@@ -66,6 +88,16 @@ def self_test():
         (root / "README.md").write_text("# Two words\n[a](#two-words) [b](https://x.y) [c](no.md) [d](README.md#no)")
         (root / "router/a.h").write_text("// See docs" "/no.md.")
         assert len(list(broken_links(root))) == 3, list(broken_links(root))
+        (root / "README.md").write_text("# T\n\nBaton does\nit. And more.\n\nIt is\nfor us.\n\nEnd")
+        for name in (*PURPOSE, *IN_SHORT):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text("x(Baton does it. It "
+                                     "is for us.")
+        (root / PURPOSE[0]).write_text('"Baton does it. It "\n    "is for us."')
+        assert not list(other_purposes(root)), list(other_purposes(root))
+        (root / PURPOSE[0]).write_text("Baton does it.")
+        (root / IN_SHORT[1]).write_text("Baton is it.")
+        assert [line.split(":")[0] for line in other_purposes(root)] == [PURPOSE[0], IN_SHORT[1]]
     return []
 
 

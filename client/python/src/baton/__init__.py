@@ -1,4 +1,4 @@
-"""Client of Baton, an LLM serving cluster.
+"""Client of Baton, which serves large language models on a cluster of small machines.
 
     import baton
 
