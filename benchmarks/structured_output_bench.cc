@@ -9,6 +9,15 @@
 //   structured_output_bench --model DIR [--streams 2] [--rounds 5] [--phase-s 4]
 //
 // The goal: + schemas <= 1.05 x streams alone.
+//
+// And what do tool calls cost the requests that have them? Answers of the same number of tokens, as
+// many at once as there are streams, in turns:
+//
+//   unconstrained
+//   strict tools  a text in which a call may begin at every token (tool_choice auto)
+//   forced call   a call of a named tool
+//
+//   structured_output_bench --model DIR --calls [--answer-tokens 128]
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -20,6 +29,7 @@
 #include "benchmarks/serving/cluster_flags.h"
 #include "benchmarks/serving/load_report.h"
 #include "benchmarks/serving/traffic.h"
+#include "common/chat/tool_call_syntax.h"
 
 namespace baton::benchmarks {
 namespace {
@@ -33,6 +43,8 @@ struct Options {
   int streams = 2, stream_tokens = 2000;
   int properties = 12;
   int rounds = 5;
+  bool calls = false;
+  int answer_tokens = 128;
   double phase_s = 4;
   uint64_t seed = 1;
 };
@@ -123,10 +135,100 @@ double Ratio(const std::vector<double>& values, const std::vector<double>& base)
   return Percentile(ratios, 0.5);
 }
 
-int Run(const Options& options) {
-  const std::unique_ptr<LocalCluster> cluster = StartCluster(options.cluster);
-  LoadGenerator generator({cluster->address("router")});
-  const int vocab_size = VocabSizeOf(&generator);
+// --- Tool calls.
+
+struct CallsCondition {
+  const char* name;
+  enum class Tools { kNone, kStrict, kForced } tools;
+  // Medians of the requests, one of each round.
+  std::vector<double> answer_ms = {}, ttft_ms = {}, gap_ms = {};
+};
+
+// As the router makes it of a chat, for a model that writes calls as Hermes does.
+v1::StructuredOutput::ToolCalls ToolCallsOf(CallsCondition::Tools tools) {
+  const chat::ToolCallSyntax& syntax = chat::SyntaxesOf(chat::ToolCallFormat::kHermes)[0];
+  v1::StructuredOutput::ToolCalls calls;
+  auto& tool = *calls.add_tools();
+  tool.set_name("write_values");
+  tool.set_parameters(absl::StrCat(R"({"type": "object", "properties": {"values": )", kEndless,
+                                   R"(}, "required": ["values"], "additionalProperties": false})"));
+  calls.set_opening(std::string(syntax.opening));
+  calls.set_before_name(std::string(syntax.before_name));
+  calls.set_before_arguments(std::string(syntax.before_arguments));
+  calls.set_after_arguments(std::string(syntax.after_arguments));
+  calls.set_separator(std::string(syntax.separator));
+  calls.set_closing(std::string(syntax.closing));
+  calls.set_single(true);
+  calls.set_required(tools == CallsCondition::Tools::kForced);
+  if (calls.required()) return calls;
+  calls.set_trigger(std::string(syntax.trigger));
+  for (const absl::string_view text : syntax.excluded) calls.add_excluded(std::string(text));
+  return calls;
+}
+
+void RunAnswers(const Options& options, int vocab_size, uint64_t seed, LoadGenerator* generator,
+                CallsCondition* condition) {
+  Random random(seed);
+  std::vector<LoadRequest> requests;
+  for (int i = 0; i < options.streams; ++i) {
+    requests.push_back(
+        MakeRequest(random.Tokens(kPromptTokens, vocab_size), options.answer_tokens));
+    if (condition->tools == CallsCondition::Tools::kNone) continue;
+    v1::GenerateRequest& request = requests.back().request;
+    request.mutable_stop()->clear_ignore_eos();
+    *request.mutable_structured_output()->mutable_tool_calls() = ToolCallsOf(condition->tools);
+  }
+  std::vector<double> answer_ms, ttft_ms, gap_ms;
+  for (const Outcome& outcome : generator->SendAll(requests)) {
+    if (!outcome.status.ok()) Die(outcome.status);
+    if (outcome.usage.generated_tokens() != options.answer_tokens) {
+      Die(absl::InternalError(absl::StrCat(condition->name, ": an answer has ",
+                                           outcome.usage.generated_tokens(), " tokens, ",
+                                           options.answer_tokens, " expected")));
+    }
+    answer_ms.push_back(outcome.elapsed_s() * 1e3);
+    ttft_ms.push_back(outcome.ttft_s() * 1e3);
+    gap_ms.push_back(Percentile(GapsMs(outcome), 0.5));
+  }
+  condition->answer_ms.push_back(Percentile(answer_ms, 0.5));
+  condition->ttft_ms.push_back(Percentile(ttft_ms, 0.5));
+  condition->gap_ms.push_back(Percentile(gap_ms, 0.5));
+}
+
+void RunCalls(const Options& options, LoadGenerator* generator, int vocab_size) {
+  using Tools = CallsCondition::Tools;
+  CallsCondition conditions[] = {{"unconstrained", Tools::kNone},
+                                 {"strict tools, `auto`", Tools::kStrict},
+                                 {"forced call", Tools::kForced}};
+  uint64_t seed = options.seed;
+  std::vector<CallsCondition*> order;
+  for (CallsCondition& condition : conditions) {
+    CallsCondition compiles = condition;
+    RunAnswers(options, vocab_size, seed += 1'000, generator, &compiles);
+    order.push_back(&condition);
+  }
+  for (int round = 0; round < options.rounds; ++round) {
+    for (CallsCondition* condition : order) {
+      RunAnswers(options, vocab_size, seed += 1'000, generator, condition);
+    }
+    std::reverse(order.begin(), order.end());
+  }
+  std::printf(
+      "%d answers of %d tokens at once, %d rounds; medians of the rounds, in ms; in brackets the "
+      "median of each round's ratio to its first line.\n\n"
+      "| | whole answer | time to first token | inter-token p50 |\n|---|---|---|---|\n",
+      options.streams, options.answer_tokens, options.rounds);
+  for (const CallsCondition& c : conditions) {
+    std::printf("| %s | %.1f (%.2f) | %.1f (%.2f) | %.2f (%.2f) |\n", c.name,
+                Percentile(c.answer_ms, 0.5), Ratio(c.answer_ms, conditions[0].answer_ms),
+                Percentile(c.ttft_ms, 0.5), Ratio(c.ttft_ms, conditions[0].ttft_ms),
+                Percentile(c.gap_ms, 0.5), Ratio(c.gap_ms, conditions[0].gap_ms));
+  }
+}
+
+// --- Schemas.
+
+void RunSchemas(const Options& options, LoadGenerator* generator, int vocab_size) {
   using Client = Condition::Client;
   Condition conditions[] = {{"streams alone", Client::kNone, false},
                             {"+ schemas", Client::kNewSchemas, false},
@@ -137,11 +239,11 @@ int Run(const Options& options) {
   const std::string known = NewSchema(options.properties, &random);
   for (const std::string& schema : {known, std::string(kEndless)}) {
     const Outcome outcome =
-        generator.SendAndWait(Constrained(random.Tokens(kPromptTokens, vocab_size), schema, 1));
+        generator->SendAndWait(Constrained(random.Tokens(kPromptTokens, vocab_size), schema, 1));
     if (!outcome.status.ok()) Die(outcome.status);
   }
   Condition warm_up = conditions[1];
-  RunPhase(options, known, 0, vocab_size, options.seed, &generator, &warm_up);
+  RunPhase(options, known, 0, vocab_size, options.seed, generator, &warm_up);
   const double interval_s = options.phase_s / std::max(1, warm_up.client_requests);
   std::vector<Condition*> order;
   for (Condition& condition : conditions) order.push_back(&condition);
@@ -149,7 +251,7 @@ int Run(const Options& options) {
   for (int round = 0; round < options.rounds; ++round) {
     for (Condition* condition : order) {
       RunPhase(options, known, condition->client == Client::kKnownSchema ? interval_s : 0,
-               vocab_size, seed += 1'000, &generator, condition);
+               vocab_size, seed += 1'000, generator, condition);
     }
     std::reverse(order.begin(), order.end());
   }
@@ -168,6 +270,13 @@ int Run(const Options& options) {
       std::printf(" %d | %.0f |\n", c.client_requests, Percentile(c.client_ttft_ms, 0.5));
     }
   }
+}
+
+int Run(const Options& options) {
+  const std::unique_ptr<LocalCluster> cluster = StartCluster(options.cluster);
+  LoadGenerator generator({cluster->address("router")});
+  const int vocab_size = VocabSizeOf(&generator);
+  (options.calls ? RunCalls : RunSchemas)(options, &generator, vocab_size);
   if (absl::Status status = cluster->CheckAlive(); !status.ok()) Die(status);
   return 0;
 }
@@ -183,6 +292,9 @@ int Main(int argc, char** argv) {
   app.add_option("--stream-tokens", options.stream_tokens)->check(CLI::Range(2, 1 << 20));
   app.add_option("--properties", options.properties, "Of each new schema")
       ->check(CLI::Range(1, 512));
+  app.add_flag("--calls", options.calls, "Measure answers with tools, not schemas");
+  app.add_option("--answer-tokens", options.answer_tokens, "Of each answer of --calls")
+      ->check(CLI::Range(2, 1 << 20));
   app.add_option("--rounds", options.rounds)->check(CLI::Range(1, 1000));
   app.add_option("--phase-s", options.phase_s)->check(CLI::Range(0.1, 86'400.0));
   app.add_option("--seed", options.seed);
