@@ -59,6 +59,15 @@ inline absl::StatusOr<std::string> Text(absl::string_view field, const Value& va
   return value.scalar.text;
 }
 
+// The text of a member that must be there.
+inline absl::StatusOr<std::string> RequiredText(absl::string_view at, const Value& object,
+                                                absl::string_view key) {
+  const std::string field = absl::StrCat(at, ".", key);
+  const Value* value = FindSet(object, key);
+  if (value == nullptr) return InvalidField("MISSING_FIELD", field, "required");
+  return Text(field, *value);
+}
+
 inline absl::StatusOr<bool> Bool(absl::string_view field, const Value& value) {
   if (!IsScalar(value, Scalar::Kind::kBool)) return WrongType(field, "true or false");
   return value.scalar.boolean;

@@ -56,6 +56,9 @@ struct OpenAiRequest {
   std::optional<int32_t> top_logprobs;
   int best_of = 1;
   bool may_call_tools = true;
+  // The fields of conversation.tools, such as "tools[2]", for errors to name; empty: "tools" and
+  // the index, as the request has no others.
+  std::vector<std::string> tool_places;
 };
 
 // INVALID_ARGUMENT that names the field: UNKNOWN_FIELD, UNSUPPORTED_FIELD, WRONG_TYPE,

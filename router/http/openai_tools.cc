@@ -43,6 +43,12 @@ absl::StatusOr<Value*> FunctionOf(const std::string& name, Value& value) {
   return function;
 }
 
+// The name that an error has for the index-th of conversation.tools.
+std::string ToolAt(const OpenAiRequest& request, absl::string_view field, size_t index) {
+  const std::vector<std::string>& places = request.tool_places;
+  return places.empty() ? absl::StrCat(field, "[", index, "]") : places[index];
+}
+
 // REQUIRES: ReadTools has accepted the tool.
 const std::string& NameOf(const Value& tool) {
   return tool.Find("function")->Find("name")->scalar.text;
@@ -90,7 +96,7 @@ absl::Status ReadTools(absl::string_view name, const Value& value, OpenAiRequest
   }
   Value tools = value;
   for (size_t i = 0; i < tools.items.size(); ++i) {
-    const std::string at = absl::StrCat(name, "[", i, "]");
+    const std::string at = ToolAt(request, name, i);
     BATON_ASSIGN_OR_RETURN(const Value* function, FunctionOf(at, tools.items[i]));
     if (const Value* strict = function->Find("strict")) {
       BATON_RETURN_IF_ERROR(Bool(at + ".function.strict", *strict).status());
@@ -133,7 +139,7 @@ absl::Status ForceTools(const chat::ToolCallSyntax* syntax, OpenAiRequest& reque
   if (!is_required && first_strict == tools.end()) return absl::OkStatus();
   const std::string field =
       is_required ? "tool_choice"
-                  : absl::StrCat("tools[", first_strict - tools.begin(), "].function.strict");
+                  : ToolAt(request, "tools", first_strict - tools.begin()) + ".function.strict";
   if (tools.empty()) {
     return InvalidField("MISSING_FIELD", "tools",
                         "required beside a tool_choice that forces a call");
@@ -165,7 +171,7 @@ absl::Status ForceTools(const chat::ToolCallSyntax* syntax, OpenAiRequest& reque
   for (size_t i = 0; i < tools.size(); ++i) {
     if (is_named && NameOf(tools[i]) != request.required_tool) continue;
     BATON_RETURN_IF_ERROR(
-        AddTool(absl::StrCat("tools[", i, "].function"), tools[i], *syntax, calls));
+        AddTool(ToolAt(request, "tools", i) + ".function", tools[i], *syntax, calls));
   }
   calls.set_opening(std::string(syntax->opening));
   calls.set_before_name(std::string(syntax->before_name));

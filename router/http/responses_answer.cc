@@ -71,6 +71,17 @@ std::string ResponsesAnswer::PartJson(const Item& item, bool with_text) const {
                       item.logprobs, "]}");
 }
 
+// As the client has it, if it is a function of a namespace; else null.
+const NamespacedName* ResponsesAnswer::NamespacedOf(const chat::ToolCall& call) const {
+  const auto found = options_.responses->namespaced.find(call.name);
+  return found == options_.responses->namespaced.end() ? nullptr : &found->second;
+}
+
+std::string ResponsesAnswer::NameJson(const chat::ToolCall& call) const {
+  const NamespacedName* named = NamespacedOf(call);
+  return Quoted(named == nullptr ? call.name : named->name);
+}
+
 std::string ResponsesAnswer::ItemJson(const Item& item, absl::string_view status) const {
   const bool starts = status == "in_progress";
   const std::string head = absl::StrCat(R"({"id":")", item.id, R"(","status":")", status, "\",");
@@ -81,10 +92,14 @@ std::string ResponsesAnswer::ItemJson(const Item& item, absl::string_view status
       return absl::StrCat(head, R"("type":"reasoning","summary":[],)", content);
     case Kind::kMessage:
       return absl::StrCat(head, R"("type":"message","role":"assistant",)", content);
-    case Kind::kCall:
+    case Kind::kCall: {
+      const NamespacedName* named = NamespacedOf(item.call);
+      const std::string name_space =
+          named == nullptr ? "" : absl::StrCat(R"(,"namespace":)", Quoted(named->name_space));
       return absl::StrCat(head, R"("type":"function_call","call_id":)", Quoted(item.call.id),
-                          R"(,"name":)", Quoted(item.call.name), R"(,"arguments":)",
+                          R"(,"name":)", NameJson(item.call), name_space, R"(,"arguments":)",
                           Quoted(starts ? "" : item.call.arguments), "}");
+    }
   }
   return "";
 }
@@ -219,7 +234,7 @@ void ResponsesAnswer::AddCall(chat::ToolCall call) {
   Emit("response.output_item.added", absl::StrCat(index, ItemJson(item, "in_progress")));
   EmitOfItem("response.function_call_arguments.delta", absl::StrCat("\"delta\":", arguments));
   EmitOfItem("response.function_call_arguments.done",
-             absl::StrCat("\"name\":", Quoted(item.call.name), ",\"arguments\":", arguments));
+             absl::StrCat("\"name\":", NameJson(item.call), ",\"arguments\":", arguments));
   Emit("response.output_item.done", absl::StrCat(index, ItemJson(item, "completed")));
 }
 

@@ -15,6 +15,7 @@
 #include "router/http/answer_parts.h"
 #include "router/http/openai_logprobs.h"
 #include "router/http/openai_response.h"
+#include "router/http/responses_request.h"
 #include "router/request/shown_tokens.h"
 
 namespace baton::router {
@@ -49,6 +50,8 @@ class ResponsesAnswer final : public AnswerFormat {
   // JSON. `status`: in_progress, completed or incomplete. An item in progress has no text yet.
   std::string ItemJson(const Item& item, absl::string_view status) const;
   std::string PartJson(const Item& item, bool with_text) const;
+  const NamespacedName* NamespacedOf(const chat::ToolCall& call) const;
+  std::string NameJson(const chat::ToolCall& call) const;
   std::string ResponseJson(absl::string_view status, const v1::Usage* usage,
                            const absl::Status& error) const;
   // Adds an event of a stream; `members`: JSON, `"name":value`, with commas between them.

@@ -3,21 +3,13 @@
 #include <cstddef>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "router/http/json_readers.h"
 
 namespace baton::router {
 namespace {
-
-// The text of a member that must be there.
-absl::StatusOr<std::string> RequiredText(const std::string& at, const Value& object,
-                                         absl::string_view key) {
-  const std::string field = absl::StrCat(at, ".", key);
-  const Value* value = FindSet(object, key);
-  if (value == nullptr) return InvalidField("MISSING_FIELD", field, "required");
-  return Text(field, *value);
-}
 
 // Members that say what the server knows already, such as an item's id.
 absl::Status CheckTexts(const std::string& at, const Value& object,
@@ -28,10 +20,6 @@ absl::Status CheckTexts(const std::string& at, const Value& object,
     BATON_RETURN_IF_ERROR(Text(absl::StrCat(at, ".", key), *value).status());
   }
   return absl::OkStatus();
-}
-
-void Ignore(absl::string_view name, std::vector<std::string>& ignored) {
-  if (!absl::c_linear_search(ignored, name)) ignored.emplace_back(name);
 }
 
 struct PartType {
@@ -85,7 +73,7 @@ absl::Status ReadMessage(const std::string& at, const Value& item, ItemsRead& re
   BATON_RETURN_IF_ERROR(
       CheckMembers(at, item, {"type", "role", "content", "id", "status", "phase"}));
   BATON_RETURN_IF_ERROR(CheckTexts(at, item, {"id", "status", "phase"}));
-  if (FindSet(item, "phase") != nullptr) Ignore("phase", read.ignored);
+  if (FindSet(item, "phase") != nullptr) IgnoreOnce("phase", read.ignored);
   BATON_ASSIGN_OR_RETURN(const std::string role, RequiredText(at, item, "role"));
   if (!absl::c_linear_search(kRoles, role)) {
     return Unsupported(
@@ -100,11 +88,13 @@ absl::Status ReadMessage(const std::string& at, const Value& item, ItemsRead& re
 }
 
 absl::Status ReadCall(const std::string& at, const Value& item, ItemsRead& read) {
-  BATON_RETURN_IF_ERROR(
-      CheckMembers(at, item, {"type", "call_id", "name", "arguments", "id", "status"}));
-  BATON_RETURN_IF_ERROR(CheckTexts(at, item, {"id", "status"}));
+  BATON_RETURN_IF_ERROR(CheckMembers(
+      at, item, {"type", "call_id", "name", "namespace", "arguments", "id", "status"}));
+  BATON_RETURN_IF_ERROR(CheckTexts(at, item, {"namespace", "id", "status"}));
   BATON_ASSIGN_OR_RETURN(std::string call_id, RequiredText(at, item, "call_id"));
   BATON_ASSIGN_OR_RETURN(std::string name, RequiredText(at, item, "name"));
+  const Value* name_space = FindSet(item, "namespace");
+  if (name_space != nullptr) name = QualifiedName(name_space->scalar.text, name);
   BATON_ASSIGN_OR_RETURN(std::string arguments, RequiredText(at, item, "arguments"));
   read.messages.AddCall(std::move(call_id), std::move(name), std::move(arguments));
   return absl::OkStatus();
@@ -126,7 +116,7 @@ absl::Status ReadReasoning(const std::string& at, const Value& item, ItemsRead& 
   BATON_RETURN_IF_ERROR(
       CheckMembers(at, item, {"type", "id", "summary", "content", "encrypted_content", "status"}));
   BATON_RETURN_IF_ERROR(CheckTexts(at, item, {"id", "encrypted_content", "status"}));
-  if (FindSet(item, "encrypted_content") != nullptr) Ignore("encrypted_content", read.ignored);
+  if (FindSet(item, "encrypted_content") != nullptr) IgnoreOnce("encrypted_content", read.ignored);
   std::string summary_text, text;
   if (const Value* summary = FindSet(item, "summary")) {
     BATON_ASSIGN_OR_RETURN(summary_text, ReadParts(at + ".summary", *summary, kSummaryParts));
@@ -221,6 +211,15 @@ void ChatMessages::AddCall(std::string call_id, std::string name, std::string ar
 void ChatMessages::AddCallOutput(std::string call_id, std::string text) {
   Value& message = Add("tool", json::TextValue(std::move(text)));
   json::AddMember("tool_call_id", json::TextValue(std::move(call_id)), &message);
+}
+
+void IgnoreOnce(absl::string_view name, std::vector<std::string>& ignored) {
+  if (!absl::c_linear_search(ignored, name)) ignored.emplace_back(name);
+}
+
+std::string QualifiedName(absl::string_view name_space, absl::string_view name) {
+  if (name_space == "functions") return std::string(name);
+  return absl::StrCat(name_space, absl::EndsWith(name_space, "__") ? "" : "__", name);
 }
 
 absl::Status ReadItems(absl::string_view name, const Value& value, ChatMessages& messages,

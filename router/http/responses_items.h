@@ -42,6 +42,14 @@ class ChatMessages {
 absl::Status ReadItems(absl::string_view name, const json::Value& value, ChatMessages& messages,
                        std::vector<std::string>& ignored);
 
+// Adds a name that is not yet there.
+void IgnoreOnce(absl::string_view name, std::vector<std::string>& ignored);
+
+// The name by which the model knows a function of a namespace: the namespace, two underscores, and
+// the function's name. "functions" is the namespace of what has none, so there it is the name
+// alone.
+std::string QualifiedName(absl::string_view name_space, absl::string_view name);
+
 }  // namespace baton::router
 
 #endif  // BATON_ROUTER_HTTP_RESPONSES_ITEMS_H_

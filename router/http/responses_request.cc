@@ -87,6 +87,13 @@ absl::Status ReadMaxOutputTokens(absl::string_view name, const Value& value, Dra
   return absl::OkStatus();
 }
 
+// Ids of an agent's session, which it sends for its own server's records.
+absl::Status ReadClientMetadata(absl::string_view name, const Value& value, Draft& draft) {
+  if (!IsObject(value)) return WrongType(name, "an object");
+  draft.request.ignored.emplace_back(name);
+  return absl::OkStatus();
+}
+
 // Counts calls of tools that the server runs itself, of which there are none.
 absl::Status ReadMaxToolCalls(absl::string_view name, const Value& value, Draft& draft) {
   BATON_RETURN_IF_ERROR(Int32(name, value).status());
@@ -134,7 +141,8 @@ absl::Status ReadResponsesTruncation(absl::string_view name, const Value& value,
 
 absl::Status ReadReasoning(absl::string_view name, const Value& value, Draft& draft) {
   if (!IsObject(value)) return WrongType(name, "an object");
-  BATON_RETURN_IF_ERROR(CheckMembers(name, value, {"effort", "summary", "generate_summary"}));
+  BATON_RETURN_IF_ERROR(
+      CheckMembers(name, value, {"effort", "summary", "generate_summary", "context", "mode"}));
   for (size_t i = 0; i < value.keys.size(); ++i) {
     if (value.items[i].is_null()) continue;
     const std::string field = absl::StrCat(name, ".", value.keys[i]);
@@ -193,8 +201,10 @@ absl::StatusOr<Value> ChatFunction(const std::string& at, const Value& value,
   BATON_RETURN_IF_ERROR(CheckMembers(at, value, {members.begin(), members.size()}));
   Value function = json::ObjectValue();
   for (size_t i = 0; i < value.keys.size(); ++i) {
-    if (value.keys[i] == "type" || value.items[i].is_null()) continue;
-    json::AddMember(value.keys[i], value.items[i], &function);
+    const std::string& key = value.keys[i];
+    const bool is_hint = key == "type" || key == "defer_loading" || key == "output_schema";
+    if (is_hint || value.items[i].is_null()) continue;
+    json::AddMember(key, value.items[i], &function);
   }
   Value nested;
   json::AddMember("type", json::TextValue("function"), &nested);
@@ -202,13 +212,91 @@ absl::StatusOr<Value> ChatFunction(const std::string& at, const Value& value,
   return nested;
 }
 
+// Tools that Codex offers to every model unasked, beside the functions with which it does its work.
+// The model is not shown them, so it answers as one that calls none of them.
+constexpr absl::string_view kUnasked[] = {"custom",      "image_generation", "local_shell",
+                                          "tool_search", "web_search",       "web_search_preview"};
+
+// The tool's type; empty if it has none, which ChatFunction refuses.
+absl::string_view TypeOf(const Value& tool) {
+  const Value* type = IsObject(tool) ? FindSet(tool, "type") : nullptr;
+  const bool is_text = type != nullptr && IsScalar(*type, Scalar::Kind::kString);
+  return is_text ? absl::string_view(type->scalar.text) : "";
+}
+
+// Adds a tool of the request to `tools`, unless it is left out. `name_space`: empty, or that of the
+// function, whose name the model reads and writes qualified by it.
+absl::Status AddFlatTool(const std::string& at, const std::string& name_space, const Value& tool,
+                         Draft& draft, Value& tools) {
+  std::vector<std::string>& ignored = draft.request.ignored;
+  if (absl::c_linear_search(kUnasked, TypeOf(tool))) {
+    IgnoreOnce(absl::StrCat("tools.", TypeOf(tool)), ignored);
+    return absl::OkStatus();
+  }
+  BATON_ASSIGN_OR_RETURN(Value nested, ChatFunction(at, tool,
+                                                    {"type", "name", "description", "parameters",
+                                                     "strict", "defer_loading", "output_schema"}));
+  // The prompt has all functions from its beginning, and their parameters alone.
+  if (const Value* defers = FindSet(tool, "defer_loading")) {
+    BATON_ASSIGN_OR_RETURN(const bool on, Bool(at + ".defer_loading", *defers));
+    if (on) IgnoreOnce("tools.defer_loading", ignored);
+  }
+  if (FindSet(tool, "output_schema") != nullptr) IgnoreOnce("tools.output_schema", ignored);
+  if (!name_space.empty()) {
+    BATON_ASSIGN_OR_RETURN(const std::string name, RequiredText(at, tool, "name"));
+    const std::string qualified = QualifiedName(name_space, name);
+    auto& names = draft.responses.namespaced;
+    if (!names.emplace(qualified, NamespacedName{name_space, name}).second) {
+      return InvalidField("SCHEMA_INVALID", at + ".name", "another tool has the same name");
+    }
+    Value& function = nested.items[absl::c_find(nested.keys, "function") - nested.keys.begin()];
+    function.items[absl::c_find(function.keys, "name") - function.keys.begin()] =
+        json::TextValue(qualified);
+  }
+  tools.items.push_back(std::move(nested));
+  draft.request.tool_places.push_back(at);
+  return absl::OkStatus();
+}
+
+absl::Status AddNamespace(const std::string& at, const Value& value, Draft& draft, Value& tools) {
+  BATON_RETURN_IF_ERROR(CheckMembers(at, value, {"type", "name", "description", "tools"}));
+  BATON_ASSIGN_OR_RETURN(const std::string name, RequiredText(at, value, "name"));
+  if (name.empty()) return WrongType(at + ".name", "the name of a namespace");
+  if (FindSet(value, "description") != nullptr) {
+    BATON_RETURN_IF_ERROR(RequiredText(at, value, "description").status());
+    IgnoreOnce("tools.namespace.description", draft.request.ignored);
+  }
+  const Value* functions = FindSet(value, "tools");
+  if (functions == nullptr || !IsArray(*functions)) {
+    return WrongType(at + ".tools", "an array of tools");
+  }
+  for (size_t i = 0; i < functions->items.size(); ++i) {
+    BATON_RETURN_IF_ERROR(
+        AddFlatTool(absl::StrCat(at, ".tools[", i, "]"), name, functions->items[i], draft, tools));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadFlatTools(absl::string_view name, const Value& value, Draft& draft) {
   if (!IsArray(value)) return WrongType(name, "an array of tools");
   Value tools = json::ArrayValue();
   for (size_t i = 0; i < value.items.size(); ++i) {
-    BATON_ASSIGN_OR_RETURN(tools.items.emplace_back(),
-                           ChatFunction(absl::StrCat(name, "[", i, "]"), value.items[i],
-                                        {"type", "name", "description", "parameters", "strict"}));
+    const Value& tool = value.items[i];
+    const std::string at = absl::StrCat(name, "[", i, "]");
+    BATON_RETURN_IF_ERROR(TypeOf(tool) == "namespace"
+                              ? AddNamespace(at, tool, draft, tools)
+                              : AddFlatTool(at, /*name_space=*/"", tool, draft, tools));
+  }
+  // A call of that name could be one of either.
+  for (size_t i = 0; i < tools.items.size(); ++i) {
+    const Value* given = tools.items[i].Find("function")->Find("name");
+    if (given == nullptr || !IsScalar(*given, Scalar::Kind::kString)) continue;
+    const auto found = draft.responses.namespaced.find(given->scalar.text);
+    if (found == draft.responses.namespaced.end()) continue;
+    const std::string& place = draft.request.tool_places[i];
+    if (!absl::StrContains(place, "].tools[")) {
+      return InvalidField("SCHEMA_INVALID", place + ".name", "another tool has the same name");
+    }
   }
   return WithoutPart(ReadTools(name, tools, draft.request), ".function");
 }
@@ -254,6 +342,7 @@ constexpr ResponsesField kFields[] = {
     {"truncation", ReadResponsesTruncation, R"("disabled")"},
     {"user", ReadAsChat, "null"},
     {"background", ReadBackground, "false"},
+    {"client_metadata", ReadClientMetadata},  // Codex's
     // vLLM's, and Baton's own.
     {"top_k", ReadAsChat},
     {"min_p", ReadAsChat},

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 
 #include "absl/status/status.h"
@@ -18,8 +19,14 @@
 
 namespace baton::router {
 
+// A function's name as the client has it.
+struct NamespacedName {
+  std::string name_space, name;
+};
+
 // What a request of this API has beyond one of a chat.
 struct ResponsesRequest {
+  std::map<std::string, NamespacedName> namespaced;  // functions of namespaces, by QualifiedName
   // Members of the response object that repeat the request: JSON, `"name":value`, with commas
   // between them.
   std::string echo;

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
+#include "common/chat/tool_call_syntax.h"
 
 namespace baton::router {
 namespace {
@@ -143,6 +144,47 @@ TEST(ResponsesRequestTest, WhatHasNoEffectIsNamed) {
                   "stream_options.include_obfuscation", "text.verbosity", "max_tool_calls"));
 }
 
+// Codex offers them to every model. Errors of what is left have the places of the request.
+TEST(ResponsesRequestTest, ToolsThatAreOfferedUnaskedAreLeftOutByName) {
+  OpenAiRequest request =
+      ParsedResponses(R"({"input": "x", "client_metadata": {"a": "b"}, "tools": [
+      {"type": "web_search", "external_web_access": false}, {"type": "function", "name": "f"},
+      {"type": "custom", "name": "patch", "format": {"type": "grammar"}}, {"type": "web_search"},
+      {"type": "namespace", "name": "n", "tools": [{"type": "custom", "name": "c"},
+         {"type": "function", "name": "g", "strict": true, "parameters": {"type": "object", "not": 1}}]}]})");
+  EXPECT_THAT(request.ignored, ElementsAre("client_metadata", "tools.web_search", "tools.custom"));
+  ASSERT_EQ(request.conversation.tools.items.size(), 2u);
+  const auto syntaxes = chat::SyntaxesOf(chat::ToolCallFormat::kHermes);
+  const absl::Status error = WithResponsesField(ForceTools(&syntaxes[0], request));
+  EXPECT_THAT(ErrorField(error), StartsWith("tools[4].tools[1].")) << error;
+  EXPECT_TRUE(ParsedResponses(R"({"input": "x", "tools": [{"type": "tool_search"}]})")
+                  .conversation.tools.is_null());
+}
+
+// The model knows a function of a namespace by a name of both, in the tools and in the history.
+TEST(ResponsesRequestTest, FunctionsOfNamespacesHaveQualifiedNames) {
+  const OpenAiRequest request = ParsedResponses(R"({"input": [
+      {"type": "function_call", "call_id": "c", "namespace": "mcp__a__", "name": "f", "arguments": "{}"},
+      {"type": "function_call_output", "call_id": "c", "output": "x"}], "tools": [
+      {"type": "namespace", "name": "mcp__a__", "description": "A", "tools": [
+         {"type": "function", "name": "f", "defer_loading": true, "output_schema": {"type": "object"}}]},
+      {"type": "namespace", "name": "b", "tools": [
+         {"type": "function", "name": "f", "defer_loading": false, "parameters": {"type": "object"}}]},
+      {"type": "namespace", "name": "functions", "tools": [{"type": "function", "name": "f"}]}]})");
+  EXPECT_EQ(Json::parse(json::ToText(request.conversation.tools)), Json::parse(R"([
+      {"type": "function", "function": {"name": "mcp__a__f"}},
+      {"type": "function", "function": {"name": "b__f", "parameters": {"type": "object"}}},
+      {"type": "function", "function": {"name": "f"}}])"));
+  EXPECT_EQ(ConversationOf(request)[0]["tool_calls"][0]["function"]["name"], "mcp__a__f");
+  EXPECT_THAT(request.ignored, ElementsAre("tools.namespace.description", "tools.defer_loading",
+                                           "tools.output_schema"));
+  const auto& names = request.responses->namespaced;
+  ASSERT_EQ(names.size(), 3u);
+  EXPECT_EQ(names.at("b__f").name_space, "b");
+  EXPECT_EQ(names.at("b__f").name, "f");
+  EXPECT_EQ(names.at("f").name_space, "functions");
+}
+
 TEST(ResponsesRequestTest, TheResponseRepeatsTheRequest) {
   const Json defaults = EchoedBy(R"({"input": "x", "temperature": null})");
   EXPECT_EQ(defaults, Json::parse(R"({"instructions": null, "max_output_tokens": null,
@@ -200,7 +242,27 @@ TEST(ResponsesRequestTest, ErrorsNameTheClientsField) {
       {R"("metadata": {"a": 1})", "WRONG_TYPE", "metadata.a"},
       {R"("include": ["file_search_call.results"])", "UNSUPPORTED_FIELD", "include[0]"},
       {R"("top_logprobs": 2)", "ONLY_WITH_LOGPROBS", "top_logprobs"},
-      {R"("tools": [{"type": "web_search"}])", "UNSUPPORTED_FIELD", "tools[0].type"},
+      {R"("tools": [{"type": "file_search"}])", "UNSUPPORTED_FIELD", "tools[0].type"},
+      {R"("tools": [{"type": "web_search"}, {"type": "function"}])", "MISSING_FIELD",
+       "tools[1].name"},
+      {R"("tools": [{"type": "namespace", "tools": []}])", "MISSING_FIELD", "tools[0].name"},
+      {R"("tools": [{"type": "namespace", "name": ""}])", "WRONG_TYPE", "tools[0].name"},
+      {R"("tools": [{"type": "namespace", "name": "n"}])", "WRONG_TYPE", "tools[0].tools"},
+      {R"("tools": [{"type": "namespace", "name": "n", "x": 1}])", "UNKNOWN_FIELD", "tools[0].x"},
+      {R"("tools": [{"type": "namespace", "name": "n", "tools": [{"type": "namespace"}]}])",
+       "UNSUPPORTED_FIELD", "tools[0].tools[0].type"},
+      {R"("tools": [{"type": "namespace", "name": "n", "tools": [{"type": "function"}]}])",
+       "MISSING_FIELD", "tools[0].tools[0].name"},
+      {R"("tools": [{"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"},
+          {"type": "function", "name": "f"}]}])",
+       "SCHEMA_INVALID", "tools[0].tools[1].name"},
+      {R"("tools": [{"type": "function", "name": "n__f"}, {"type": "namespace", "name": "n",
+          "tools": [{"type": "function", "name": "f"}]}])",
+       "SCHEMA_INVALID", "tools[0].name"},
+      {R"("tools": [{"type": "function", "name": "f", "defer_loading": 1}])", "WRONG_TYPE",
+       "tools[0].defer_loading"},
+      {R"("client_metadata": "x")", "WRONG_TYPE", "client_metadata"},
+      {R"("reasoning": {"context": 1})", "WRONG_TYPE", "reasoning.context"},
       {R"("tools": [{"type": "function"}])", "MISSING_FIELD", "tools[0].name"},
       {R"("tools": [{"name": "f"}])", "MISSING_FIELD", "tools[0].type"},
       {R"("tools": [{"type": "function", "name": "f", "strict": 1}])", "WRONG_TYPE",

@@ -174,7 +174,7 @@ class ResponsesTest(Router):
         self.assertEqual(answer.output[0].content[0].logprobs, [])  # the scripted worker has none
 
     def test_errors_are_the_packages_exceptions(self):
-        for options, param in (({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        for options, param in (({"tools": [{"type": "file_search", "vector_store_ids": ["v"]}]}, "tools[0].type"),
                                ({"extra_body": {"nonsense": 1}}, "nonsense"),
                                ({"temperature": 9}, "temperature"), ({"background": True}, "background")):
             with self.assertRaises(openai.BadRequestError) as caught:

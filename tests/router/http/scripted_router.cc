@@ -1,16 +1,17 @@
 // A router with HTTP over scripted workers, for tests in other languages:
 //
-//     scripted_router MODEL_DIR
+//     scripted_router MODEL_DIR [MAX_MODEL_LEN]
 //
 // Prints the HTTP address and serves until its standard input ends. MODEL_DIR has
 // chat_template.jinja; the tokenizer is the tiny one, written there. The answer to a prompt is what
-// stands between its last "(((" and the ")))" after it, one byte at a time.
+// stands between its last "(((" and the ")))" after it, or else "no script", one byte at a time.
 #include <algorithm>
 #include <iostream>
 #include <limits>
 #include <string>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/time/clock.h"
 #include "tests/testing/fake_cluster.h"
 #include "tests/testing/http_client.h"
@@ -21,9 +22,9 @@ namespace {
 void Answer(DecodeCall call) {
   const std::string prompt(call.request.tokens().begin(), call.request.tokens().end());
   const size_t begin = prompt.rfind("(((");
-  BATON_CHECK(begin != std::string::npos) << "no script in: " << prompt;
   const size_t end = prompt.find(")))", begin);
-  const std::string text = prompt.substr(begin + 3, end - begin - 3);
+  const std::string text =
+      begin == std::string::npos ? "no script" : prompt.substr(begin + 3, end - begin - 3);
   const int n = std::max(1, call.request.n());
   for (int choice = 0; choice < n; ++choice) {
     for (const int32_t id : Ids(text)) call.SendTokens({id}, choice);
@@ -32,11 +33,11 @@ void Answer(DecodeCall call) {
   call.stream->End(grpc::Status::OK);
 }
 
-int Main(const std::string& model_dir) {
+int Main(const std::string& model_dir, int max_model_len) {
   WriteTinyTokenizer(model_dir);
   const uint64_t fingerprint = (*tokenizer::Tokenizer::Load(model_dir))->fingerprint();
   internal::v1::WorkerCard card = FakeCard(v1::WORKER_ROLE_DECODE, fingerprint);
-  card.set_max_model_len(8192);
+  card.set_max_model_len(max_model_len);
   FakeWorker worker(card);
   worker.SetReply(Answer);
   router::Options options;
@@ -58,4 +59,8 @@ int Main(const std::string& model_dir) {
 }  // namespace
 }  // namespace baton::testing
 
-int main(int argc, char** argv) { return argc == 2 ? baton::testing::Main(argv[1]) : 2; }
+int main(int argc, char** argv) {
+  int max_model_len = 8192;
+  if (argc < 2 || argc > 3 || (argc == 3 && !absl::SimpleAtoi(argv[2], &max_model_len))) return 2;
+  return baton::testing::Main(argv[1], max_model_len);
+}
