@@ -324,11 +324,12 @@ absl::Status CheckText(absl::string_view field, const std::string& text, int64_t
                                    " accepted (--max-prompt-bytes)"));
 }
 
+// Clients such as LiteLLM know the error by the words "this model's maximum context length is".
 absl::Status TooLong(absl::string_view field, int64_t prompt_tokens, int max_model_len) {
   return InvalidField("PROMPT_TOO_LONG", field,
                       absl::StrCat("the prompt has ", prompt_tokens,
-                                   " tokens; with one token to generate it must fit in the "
-                                   "context of ",
+                                   " tokens, and an answer has at least one; this model's maximum "
+                                   "context length is ",
                                    max_model_len, " tokens"));
 }
 

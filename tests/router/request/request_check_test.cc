@@ -209,7 +209,11 @@ TEST_F(RequestCheckTest, TruncationKeepsTheEndsAndTheSources) {
   for (int i = 0; i < 200; ++i) text += static_cast<char>('A' + i / 10);
   request_.set_text(text);
   request_.mutable_stop()->set_max_tokens(28);
-  EXPECT_EQ(ErrorReason(PrepareRequest(request_, *tokenizer_, model_).status()), "PROMPT_TOO_LONG");
+  const absl::Status too_long = PrepareRequest(request_, *tokenizer_, model_).status();
+  EXPECT_EQ(ErrorReason(too_long), "PROMPT_TOO_LONG");
+  // Clients look for these words.
+  EXPECT_THAT(std::string(too_long.message()),
+              ::testing::HasSubstr("this model's maximum context length is"));
   request_.mutable_truncation()->set_keep_first(10);
   request_.mutable_truncation()->set_keep_last(20);
   request_.mutable_truncation()->set_retention_ratio(0.5f);
