@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Every error reason in the code stands in docs/errors.md, every link and every document cited in a comment leads to
-a file, and what Baton is for stands everywhere in the words of README.md. (tests/cluster/metrics_test.cc compares docs/metrics.md with the code.)
+a file, and what Baton is for stands everywhere in the words of README.md. (tests/cluster/metrics_test.cc compares
+docs/metrics.md with the code.)
 
   docs_test.py --root DIR     prints what is missing; exits 1 if anything is
   docs_test.py --self-test    shows that each rule can fail

@@ -110,7 +110,8 @@ class CodexTest(AgentRouter):
             {"type": "input_text", "text": say(CALL % ("mcp__docs__find", '{"q": 1}'))}]}
         events = self.events("/v1/responses", self.body([question]), self.IGNORED)
         call = next(e["item"] for e in events if e["type"] == "response.output_item.done")
-        self.assertEqual((call["namespace"], call["name"], json.loads(call["arguments"])), ("mcp__docs", "find", {"q": 1}))
+        self.assertEqual((call["namespace"], call["name"], json.loads(call["arguments"])),
+                         ("mcp__docs", "find", {"q": 1}))
         done = next(e for e in events if e["type"] == "response.function_call_arguments.done")
         self.assertEqual(done["name"], "find")
         self.assertEqual(events[-1]["response"]["output"], [call])
