@@ -244,6 +244,7 @@ absl::Status AddFlatTool(const std::string& at, const std::string& name_space, c
   if (FindSet(tool, "output_schema") != nullptr) IgnoreOnce("tools.output_schema", ignored);
   if (!name_space.empty()) {
     BATON_ASSIGN_OR_RETURN(const std::string name, RequiredText(at, tool, "name"));
+    if (name.empty()) return WrongType(at + ".name", "the name of a function");
     const std::string qualified = QualifiedName(name_space, name);
     auto& names = draft.responses.namespaced;
     if (!names.emplace(qualified, NamespacedName{name_space, name}).second) {

@@ -253,6 +253,8 @@ TEST(ResponsesRequestTest, ErrorsNameTheClientsField) {
        "UNSUPPORTED_FIELD", "tools[0].tools[0].type"},
       {R"("tools": [{"type": "namespace", "name": "n", "tools": [{"type": "function"}]}])",
        "MISSING_FIELD", "tools[0].tools[0].name"},
+      {R"("tools": [{"type": "namespace", "name": "n", "tools": [{"type": "function", "name": ""}]}])",
+       "WRONG_TYPE", "tools[0].tools[0].name"},
       {R"("tools": [{"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"},
           {"type": "function", "name": "f"}]}])",
        "SCHEMA_INVALID", "tools[0].tools[1].name"},
