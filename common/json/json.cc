@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -13,6 +12,7 @@
 #include "common/base/error.h"
 #include "common/base/json_string.h"
 #include "common/base/status_macros.h"
+#include "common/json/reader.h"
 #include "nlohmann/json.hpp"
 
 namespace baton::json {
@@ -21,53 +21,77 @@ namespace {
 constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxNameInMessage = 120;
 
-// Passes the parser's events to a visitor, with the path of each.
-class Walk : public nlohmann::json_sax<nlohmann::json> {
+// Passes the reader's events to a visitor, with the path of each.
+class Walk : public Events {
  public:
   explicit Walk(Visitor& visitor) : visitor_(visitor) {}
   const absl::Status& status() const { return status_; }
 
-  bool null() override { return EmitScalar({}); }
-  bool boolean(bool value) override {
-    return EmitScalar({.kind = Scalar::Kind::kBool, .boolean = value});
+  bool OnValue(Scalar scalar) override {
+    EnterValue();
+    return Stop(visitor_.OnScalar(path(), std::move(scalar)));
   }
-  bool number_integer(number_integer_t value) override {
-    return EmitScalar(
-        {.kind = Scalar::Kind::kInteger, .integer = value, .real = static_cast<double>(value)});
-  }
-  bool number_unsigned(number_unsigned_t value) override {
-    if (value <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-      return number_integer(static_cast<int64_t>(value));
+  bool OnBegin(bool is_array) override {
+    EnterValue();
+    if (depth_ >= kMaxDepth) {
+      return Stop(absl::InvalidArgumentError(
+          absl::StrCat("nested deeper than ", kMaxDepth, " at ", PathText(path()))));
     }
-    return EmitScalar({.kind = Scalar::Kind::kReal, .real = static_cast<double>(value)});
+    if (!Stop(visitor_.OnBegin(path(), is_array))) return false;
+    if (depth_ == path_.size()) {
+      path_.emplace_back();
+      levels_.emplace_back();
+    }
+    Step& step = path_[depth_];
+    step.in_array = is_array;
+    step.index = 0;
+    step.key.clear();
+    levels_[depth_].Clear();
+    ++depth_;
+    return true;
   }
-  bool number_float(number_float_t value, const string_t&) override {
-    return EmitScalar({.kind = Scalar::Kind::kReal, .real = value});
+  bool OnEnd() override {
+    --depth_;
+    return Stop(visitor_.OnEnd(path()));
   }
-  bool string(string_t& value) override {
-    return EmitScalar({.kind = Scalar::Kind::kString, .text = std::move(value)});
-  }
-  bool binary(binary_t&) override { return Stop(absl::InvalidArgumentError("binary value")); }
-
-  bool start_object(std::size_t) override { return Begin(/*is_array=*/false); }
-  bool start_array(std::size_t) override { return Begin(/*is_array=*/true); }
-  bool end_object() override { return End(); }
-  bool end_array() override { return End(); }
-  bool key(string_t& name) override {
-    if (!keys_.back().insert(name).second) {
+  bool OnKey(std::string name) override {
+    if (!levels_[depth_ - 1].AddKey(name)) {
       return Stop(absl::InvalidArgumentError(
           absl::StrCat("key ", Quoted(name), " appears twice in one object")));
     }
-    path_.back().key = std::move(name);
+    path_[depth_ - 1].key = std::move(name);
     return true;
-  }
-  bool parse_error(std::size_t position, const std::string&,
-                   const nlohmann::json::exception& error) override {
-    return Stop(absl::InvalidArgumentError(
-        absl::StrCat("not valid JSON at byte ", position, ": ", Printable(error.what()))));
   }
 
  private:
+  // What an open value has had so far.
+  class Level {
+   public:
+    void Clear() {
+      started = false;
+      few_.clear();
+      many_.clear();
+    }
+    // False if the object has it already.
+    bool AddKey(const std::string& name) {
+      if (few_.size() < kFew) {
+        if (std::find(few_.begin(), few_.end(), name) != few_.end()) return false;
+        few_.push_back(name);
+        return true;
+      }
+      if (many_.empty()) many_.insert(few_.begin(), few_.end());
+      return many_.insert(name).second;
+    }
+
+    bool started = false;  // an element was seen
+
+   private:
+    static constexpr size_t kFew = 8;
+    std::vector<std::string> few_;           // the first keys, which take no hashing
+    absl::flat_hash_set<std::string> many_;  // all keys, where there are more
+  };
+
+  Path path() const { return absl::MakeConstSpan(path_).first(depth_); }
   bool Stop(absl::Status status) {
     if (status.ok()) return true;
     status_ = std::move(status);
@@ -75,40 +99,51 @@ class Walk : public nlohmann::json_sax<nlohmann::json> {
   }
   // An element of an array has no key event: each value that starts in one increments the index.
   void EnterValue() {
-    if (path_.empty() || !path_.back().in_array) return;
-    Step& step = path_.back();
-    if (started_.back()) ++step.index;
-    started_.back() = true;
-  }
-  bool EmitScalar(Scalar scalar) {
-    EnterValue();
-    return Stop(visitor_.OnScalar(path_, scalar));
-  }
-  bool Begin(bool is_array) {
-    EnterValue();
-    if (path_.size() >= kMaxDepth) {
-      return Stop(absl::InvalidArgumentError(
-          absl::StrCat("nested deeper than ", kMaxDepth, " at ", PathText(path_))));
-    }
-    if (!Stop(visitor_.OnBegin(path_, is_array))) return false;
-    path_.push_back({.in_array = is_array});
-    started_.push_back(false);
-    keys_.emplace_back();
-    return true;
-  }
-  bool End() {
-    path_.pop_back();
-    started_.pop_back();
-    keys_.pop_back();
-    return Stop(visitor_.OnEnd(path_));
+    if (depth_ == 0 || !path_[depth_ - 1].in_array) return;
+    if (levels_[depth_ - 1].started) ++path_[depth_ - 1].index;
+    levels_[depth_ - 1].started = true;
   }
 
   Visitor& visitor_;
   absl::Status status_;
+  // The first depth_ of these are open; the others wait to be used again.
   std::vector<Step> path_;
-  std::vector<bool> started_;                           // parallel to path_: an element was seen
-  std::vector<absl::flat_hash_set<std::string>> keys_;  // parallel to path_
+  std::vector<Level> levels_;  // parallel to path_
+  size_t depth_ = 0;
 };
+
+// Reads text that is known to be wrong again, for a message that says what is wrong.
+class ErrorFinder : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  const std::string& message() const { return message_; }
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(std::size_t) override { return true; }
+  bool start_array(std::size_t) override { return true; }
+  bool end_object() override { return true; }
+  bool end_array() override { return true; }
+  bool key(string_t&) override { return true; }
+  bool parse_error(std::size_t position, const std::string&,
+                   const nlohmann::json::exception& error) override {
+    message_ = absl::StrCat("not valid JSON at byte ", position, ": ", Printable(error.what()));
+    return false;
+  }
+
+ private:
+  std::string message_ = "not valid JSON";
+};
+
+absl::Status Malformed(absl::string_view text) {
+  ErrorFinder finder;
+  nlohmann::json::sax_parse(text.begin(), text.end(), &finder);
+  return absl::InvalidArgumentError(finder.message());
+}
 
 void AppendCanonical(const Value& value, std::string* out) {
   if (value.kind == Value::Kind::kScalar) {
@@ -190,8 +225,15 @@ std::string ScalarText(const Scalar& scalar) {
 
 absl::Status Visit(absl::string_view text, absl::string_view file, Visitor& visitor) {
   Walk walk(visitor);
-  if (nlohmann::json::sax_parse(text.begin(), text.end(), &walk)) return absl::OkStatus();
-  return Annotate(walk.status(), file);
+  switch (Reader(text, walk).Read()) {
+    case Reader::Result::kRead:
+      return absl::OkStatus();
+    case Reader::Result::kStopped:
+      return Annotate(walk.status(), file);
+    case Reader::Result::kMalformed:
+      break;
+  }
+  return Annotate(Malformed(text), file);
 }
 
 Value TextValue(std::string text) {
@@ -233,9 +275,13 @@ const Value* Value::Find(absl::string_view key) const {
   return nullptr;
 }
 
-absl::Status TreeBuilder::OnScalar(Path path, const Scalar& scalar) {
+Value* Value::Find(absl::string_view key) {
+  return const_cast<Value*>(std::as_const(*this).Find(key));
+}
+
+absl::Status TreeBuilder::OnScalar(Path path, Scalar&& scalar) {
   BATON_RETURN_IF_ERROR(Count(path));
-  Add(path)->scalar = scalar;
+  Add(path)->scalar = std::move(scalar);
   return absl::OkStatus();
 }
 

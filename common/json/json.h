@@ -49,7 +49,8 @@ std::string Quoted(absl::string_view name);
 class Visitor {
  public:
   virtual ~Visitor() = default;
-  virtual absl::Status OnScalar(Path path, const Scalar& scalar) = 0;
+  // May take the scalar's text.
+  virtual absl::Status OnScalar(Path path, Scalar&& scalar) = 0;
   virtual absl::Status OnBegin(Path path, bool is_array) = 0;
   virtual absl::Status OnEnd(Path path) { return absl::OkStatus(); }
 };
@@ -67,6 +68,7 @@ struct Value {
   std::vector<Value> items;
 
   const Value* Find(absl::string_view key) const;  // null if absent or no object
+  Value* Find(absl::string_view key);
   bool is_null() const { return kind == Kind::kScalar && scalar.kind == Scalar::Kind::kNull; }
 };
 
@@ -90,7 +92,7 @@ class TreeBuilder : public Visitor {
  public:
   explicit TreeBuilder(size_t max_values) : max_values_(max_values) {}
   // INVALID_ARGUMENT for more values than `max_values`.
-  absl::Status OnScalar(Path path, const Scalar& scalar) override;
+  absl::Status OnScalar(Path path, Scalar&& scalar) override;
   absl::Status OnBegin(Path path, bool is_array) override;
   absl::Status OnEnd(Path path) override;
   size_t values() const { return count_; }  // so far

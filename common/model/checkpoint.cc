@@ -25,7 +25,7 @@ constexpr uint64_t kSampleBytes = 64;
 // {"metadata": anything, "weight_map": {"tensor": "file", ..}}
 class IndexReader : public json::Visitor {
  public:
-  absl::Status OnScalar(json::Path path, const json::Scalar& scalar) override {
+  absl::Status OnScalar(json::Path path, json::Scalar&& scalar) override {
     if (path.empty() || path[0].key != "weight_map") return OutsideMap(path);
     if (path.size() != 2 || scalar.kind != json::Scalar::Kind::kString) {
       return absl::InvalidArgumentError(absl::StrCat(json::PathText(path), ": found ",

@@ -55,7 +55,7 @@ absl::Status Invalid(absl::string_view subject, absl::string_view message) {
 // as it is parsed: the tree of a 100 MB header would be many times its size.
 class HeaderReader : public json::Visitor {
  public:
-  absl::Status OnScalar(json::Path path, const json::Scalar& scalar) override {
+  absl::Status OnScalar(json::Path path, json::Scalar&& scalar) override {
     if (path.size() == 2 && path[0].key == kMetadata) {
       if (scalar.kind == json::Scalar::Kind::kString) return absl::OkStatus();
     } else if (path.size() == 2 && path[1].key == "dtype" &&

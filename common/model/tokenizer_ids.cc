@@ -14,7 +14,7 @@ constexpr int64_t kMaxId = int64_t{1} << 30;
 
 class IdReader : public json::Visitor {
  public:
-  absl::Status OnScalar(json::Path path, const json::Scalar& scalar) override {
+  absl::Status OnScalar(json::Path path, json::Scalar&& scalar) override {
     if (!IsId(path)) return absl::OkStatus();
     if (scalar.kind != json::Scalar::Kind::kInteger || scalar.integer < 0 ||
         scalar.integer > kMaxId) {

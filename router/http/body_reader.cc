@@ -54,13 +54,13 @@ absl::Status BodyReader::CheckName(json::Path path, bool is_null, bool* keep) {
   return is_null ? absl::OkStatus() : UnknownField(path);
 }
 
-absl::Status BodyReader::OnScalar(json::Path path, const json::Scalar& scalar) {
+absl::Status BodyReader::OnScalar(json::Path path, json::Scalar&& scalar) {
   if (path.empty()) return Keep(NotAnObject());
   bool keep = true;
   BATON_RETURN_IF_ERROR(Keep(CheckName(path, scalar.kind == Scalar::Kind::kNull, &keep)));
   if (!keep) return absl::OkStatus();
-  if (IsPrompt(path)) return Keep(ReadPromptScalar(path, scalar));
-  if (document_.OnScalar(path, scalar).ok()) return absl::OkStatus();
+  if (IsPrompt(path)) return Keep(ReadPromptScalar(path, std::move(scalar)));
+  if (document_.OnScalar(path, std::move(scalar)).ok()) return absl::OkStatus();
   return Keep(TooManyValues(path));
 }
 
@@ -89,13 +89,13 @@ absl::Status BodyReader::AddPrompt(v1::GenerateRequest** prompt) {
   return absl::OkStatus();
 }
 
-absl::Status BodyReader::ReadPromptScalar(json::Path path, const json::Scalar& scalar) {
+absl::Status BodyReader::ReadPromptScalar(json::Path path, json::Scalar&& scalar) {
   const bool is_text = scalar.kind == Scalar::Kind::kString;
   if (path.size() == 1 && scalar.kind == Scalar::Kind::kNull) return absl::OkStatus();
   v1::GenerateRequest* prompt = nullptr;
   if (path.size() <= 2 && is_text && !prompt_is_ids_) {
     BATON_RETURN_IF_ERROR(AddPrompt(&prompt));
-    prompt->set_text(scalar.text);
+    prompt->set_text(std::move(scalar.text));
     return absl::OkStatus();
   }
   // The first element shows whether the array is one prompt of ids or a list of prompts.

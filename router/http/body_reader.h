@@ -34,7 +34,7 @@ class BodyReader final : public json::Visitor {
                       const PromptField& prompts)
       : is_field_(is_field), field_(prompts) {}
 
-  absl::Status OnScalar(json::Path path, const json::Scalar& scalar) override;
+  absl::Status OnScalar(json::Path path, json::Scalar&& scalar) override;
   absl::Status OnBegin(json::Path path, bool is_array) override;
   absl::Status OnEnd(json::Path path) override;
 
@@ -52,7 +52,7 @@ class BodyReader final : public json::Visitor {
   // that counts as absent.
   absl::Status CheckName(json::Path path, bool is_null, bool* keep);
   absl::Status AddPrompt(v1::GenerateRequest** prompt);
-  absl::Status ReadPromptScalar(json::Path path, const json::Scalar& scalar);
+  absl::Status ReadPromptScalar(json::Path path, json::Scalar&& scalar);
   absl::Status BeginPrompt(json::Path path, bool is_array);
   absl::Status Keep(absl::Status status);  // becomes status() if it is an error
 
