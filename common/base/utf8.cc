@@ -1,5 +1,7 @@
 #include "common/base/utf8.h"
 
+#include <cstring>
+
 #include "absl/strings/strip.h"
 
 namespace baton {
@@ -14,6 +16,16 @@ size_t CharacterBytes(absl::string_view text) {
     if (state == Utf8State::kInvalid) return 0;
   }
   return 0;
+}
+
+// How many bytes at the start are ASCII; perhaps some fewer.
+size_t AsciiBytes(absl::string_view text) {
+  size_t count = 0;
+  for (uint64_t word; count + sizeof(word) <= text.size(); count += sizeof(word)) {
+    std::memcpy(&word, text.data() + count, sizeof(word));
+    if ((word & 0x8080808080808080) != 0) break;
+  }
+  return count;
 }
 
 }  // namespace
@@ -55,6 +67,8 @@ Utf8State NextUtf8State(Utf8State state, unsigned char byte) {
 
 bool IsUtf8(absl::string_view text) {
   while (!text.empty()) {
+    text.remove_prefix(AsciiBytes(text));
+    if (text.empty()) return true;
     const size_t bytes = CharacterBytes(text);
     if (bytes == 0) return false;
     text.remove_prefix(bytes);

@@ -1,8 +1,13 @@
 #include "common/kv/prefix_key.h"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <bit>
+#include <cstring>
+
 #include "common/base/check.h"
 #include "common/kv/byte_order.h"
-#include "xxhash.h"
 
 namespace baton::kv {
 namespace {
@@ -30,10 +35,17 @@ PrefixKey RootPrefixKey(uint64_t model_fingerprint, absl::string_view cache_salt
 }
 
 PrefixKey NextPrefixKey(PrefixKey parent, absl::Span<const int32_t> block_tokens) {
-  ByteString bytes;
-  bytes.reserve(sizeof(parent) + block_tokens.size() * sizeof(int32_t));
-  AppendLittleEndian(parent, &bytes);
-  for (int32_t token : block_tokens) AppendLittleEndian(static_cast<uint32_t>(token), &bytes);
+  ByteString bytes(sizeof(parent) + block_tokens.size() * sizeof(int32_t));
+  uint8_t* at = StoreLittleEndian(parent, bytes.data());
+  // A router and a worker each hash every token of a prompt: where the machine's order allows it,
+  // a block is copied as a whole.
+  if (std::endian::native == std::endian::little && !block_tokens.empty()) {
+    std::memcpy(at, block_tokens.data(), block_tokens.size() * sizeof(int32_t));
+  } else {
+    for (const int32_t token : block_tokens) {
+      at = StoreLittleEndian(static_cast<uint32_t>(token), at);
+    }
+  }
   return XXH3_128bits_withSeed(bytes.data(), bytes.size(), kBlockSeed).low64;
 }
 

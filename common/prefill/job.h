@@ -79,6 +79,7 @@ struct PrefillJob : Prompt {
 
   // The scheduler's state.
   int64_t arrival_work = 0;   // tokens that the worker had computed when the job arrived
+  int pending_from = 0;       // the first block that PendingBlocks lists, while it lists the job
   int expected_tokens = 0;    // still to compute: neither cached nor computed by another job
   int label_tokens = 0;       // to compute behind the prompt
   Rank rank;                  // valid while the job waits

@@ -15,22 +15,27 @@ bool PendingBlocks::Before(const PrefillJob* a, const PrefillJob* b) {
   return a->rank < b->rank;
 }
 
-void PendingBlocks::Add(PrefillJob* job) {
-  for (size_t i = job->computed_tokens / block_tokens_; i < job->keys.size(); ++i) {
-    Jobs& jobs = jobs_[job->keys[i]];
-    jobs.insert(std::upper_bound(jobs.begin(), jobs.end(), job, Before), job);
-  }
+void PendingBlocks::List(PrefillJob* job, int block) {
+  Jobs& jobs = jobs_[job->keys[block]];
+  jobs.insert(std::upper_bound(jobs.begin(), jobs.end(), job, Before), job);
+}
+
+void PendingBlocks::Add(PrefillJob* job, int from) {
+  job->pending_from = std::min(from, static_cast<int>(job->keys.size()));
+  for (size_t i = job->pending_from; i < job->keys.size(); ++i) List(job, static_cast<int>(i));
+}
+
+void PendingBlocks::ListFrom(PrefillJob* job, int from) {
+  while (job->pending_from > from) List(job, --job->pending_from);
 }
 
 void PendingBlocks::Remove(PrefillJob* job) {
-  for (size_t i = job->computed_tokens / block_tokens_; i < job->keys.size(); ++i) {
-    Erase(job, static_cast<int>(i));
-  }
+  for (size_t i = job->pending_from; i < job->keys.size(); ++i) Erase(job, static_cast<int>(i));
 }
 
-void PendingBlocks::Computed(PrefillJob* job, int begin, int end) {
-  const int listed = static_cast<int>(job->keys.size());
-  for (int i = begin; i < std::min(end, listed); ++i) Erase(job, i);
+void PendingBlocks::Computed(PrefillJob* job, int end) {
+  const int listed_end = std::min(end, static_cast<int>(job->keys.size()));
+  while (job->pending_from < listed_end) Erase(job, job->pending_from++);
 }
 
 void PendingBlocks::Erase(PrefillJob* job, int block) {
@@ -79,7 +84,9 @@ PrefillJob* PendingBlocks::Other(const PrefillJob& job, int block) const {
 void PendingBlocks::CheckIntegrity(const std::vector<const PrefillJob*>& jobs) const {
   size_t expected = 0;
   for (const PrefillJob* job : jobs) {
-    for (size_t i = job->computed_tokens / block_tokens_; i < job->keys.size(); ++i) {
+    BATON_CHECK_GE(job->pending_from, std::min(job->computed_tokens / block_tokens_,
+                                               static_cast<int>(job->keys.size())));
+    for (size_t i = job->pending_from; i < job->keys.size(); ++i) {
       const auto found = jobs_.find(job->keys[i]);
       BATON_CHECK(found != jobs_.end());
       BATON_CHECK_EQ(std::count(found->second.begin(), found->second.end(), job), 1);

@@ -55,9 +55,9 @@ int PrefillScheduler::CachedBlocks(const PrefillJob& job) const {
 }
 
 // Without what is cached or will be computed by another in-flight job.
-int PrefillScheduler::ExpectedTokens(const PrefillJob& job) const {
+int PrefillScheduler::ExpectedTokens(const PrefillJob& job, int cached_blocks) const {
   const int matchable = MatchableBlocks(job);
-  int blocks = CachedBlocks(job);
+  int blocks = cached_blocks;
   while (blocks < matchable) {
     const PrefillJob* other = pending_.Other(job, blocks);
     if (other == nullptr) break;
@@ -156,14 +156,15 @@ absl::Status PrefillScheduler::Submit(std::unique_ptr<PrefillJob> job, absl::Tim
   }
   job->arrival_work = work_;
   job->label_tokens = job->scoring ? LabelTokens(*job) : 0;
-  job->expected_tokens = ExpectedTokens(*job);
+  const int cached = CachedBlocks(*job);
+  job->expected_tokens = ExpectedTokens(*job, cached);
   // What another job is about to compute may yet fall to this one, so it counts for the rank.
-  job->rank = RankOf(*job, job->size() - CachedBlocks(*job) * options_.block_tokens);
+  job->rank = RankOf(*job, job->size() - cached * options_.block_tokens);
   absl::Status admitted = CheckAdmission(*job, now, tokens_per_second);
   if (!admitted.ok()) return admitted;
   waiting_tokens_ += job->tokens_to_compute();
   waiting_items_ += job->scoring != nullptr ? 1 : 0;
-  pending_.Add(job.get());
+  pending_.Add(job.get(), cached);
   Join(*job);
   const Rank rank = job->rank;
   const bool is_new = waiting_.emplace(rank, std::move(job)).second;
@@ -249,6 +250,7 @@ class PrefillScheduler::Planner {
     if (job.fetching) return;
     const int block_tokens = scheduler_.options_.block_tokens;
     const int cached = scheduler_.CachedBlocks(job);
+    scheduler_.pending_.ListFrom(&job, cached);  // some may have been evicted meanwhile
     if (cached < scheduler_.MatchableBlocks(job)) {
       if (PrefillJob* leader = scheduler_.pending_.Leader(job, cached); leader != nullptr) {
         if (!leader->running()) return;
@@ -330,7 +332,7 @@ void PrefillScheduler::MoveToRunning(PrefillJob& job) {
   auto node = waiting_.extract(job.rank);
   job.computed_tokens = job.cached_tokens;
   job.start_order = ++starts_;
-  pending_.Add(&job);
+  pending_.Add(&job, job.cached_tokens / options_.block_tokens);
   running_.push_back(std::move(node.mapped()));
 }
 
@@ -348,13 +350,13 @@ void PrefillScheduler::NoteCached(PrefillJob& job, int cached_blocks) {
   job.rank = RankOf(job, remaining);
   node.key() = job.rank;
   waiting_.insert(std::move(node));
-  pending_.Add(&job);
+  pending_.Add(&job, cached_blocks);
 }
 
 void PrefillScheduler::Computed(const Chunk& chunk) {
   PrefillJob& job = *chunk.job;
   BATON_CHECK_EQ(job.computed_tokens, chunk.begin);
-  pending_.Computed(&job, chunk.begin / options_.block_tokens, chunk.end / options_.block_tokens);
+  pending_.Computed(&job, chunk.end / options_.block_tokens);
   job.computed_tokens = chunk.end;
   work_ += chunk.end - chunk.begin;
   tenants_.at(job.tenant).served += chunk.end - chunk.begin;

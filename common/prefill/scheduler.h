@@ -178,7 +178,7 @@ class PrefillScheduler {
   void Quit(const PrefillJob& job);
   int MatchableBlocks(const PrefillJob& job) const;
   int CachedBlocks(const PrefillJob& job) const;
-  int ExpectedTokens(const PrefillJob& job) const;
+  int ExpectedTokens(const PrefillJob& job, int cached_blocks) const;
   // That the job takes with its labels, nothing of it being cached.
   int64_t PagesOf(const PrefillJob& job) const;
   int WindowBlocksOf(const PrefillJob& job) const;

@@ -19,6 +19,18 @@ TEST(Utf8Test, KnowsWhatIsUtf8) {
   }
 }
 
+// ASCII is skipped eight bytes at a time.
+TEST(Utf8Test, KnowsWhatIsUtf8BehindAscii) {
+  for (size_t before = 0; before < 20; ++before) {
+    for (size_t after = 0; after < 20; ++after) {
+      const std::string first(before, 'a'), last(after, 'b');
+      EXPECT_TRUE(IsUtf8(first + "\xE2\x82\xAC" + last)) << before << " " << after;
+      EXPECT_FALSE(IsUtf8(first + "\xE2\x82" + last)) << before << " " << after;
+      EXPECT_FALSE(IsUtf8(first + "\x80" + last)) << before << " " << after;
+    }
+  }
+}
+
 // As EveryCharacterRoundTrips says that none is missing, the number says that there is nothing
 // else.
 TEST(Utf8Test, NoByteSequenceIsUtf8ButTheCharacters) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <numeric>
 #include <utility>
 
 namespace baton::kv {
@@ -77,6 +78,27 @@ TEST_F(RadixCacheTest, MatchesWholeBlocksOnly) {
   EXPECT_EQ(MatchAll({1, 9, 3, 4}).tokens, 0);
   EXPECT_EQ(MatchAll({1}).tokens, 0);
   EXPECT_EQ(MatchAll({3, 4}).tokens, 0) << "not a prefix";
+}
+
+// Long edges are compared many blocks at a time.
+TEST_F(RadixCacheTest, ALongMatchEndsAtTheFirstDifferentBlock) {
+  constexpr int kBlocks = 200;
+  BlockPool pool(kBlocks);
+  RadixCache cache(pool, kBlockTokens);
+  Tokens prompt(kBlocks * kBlockTokens);
+  std::iota(prompt.begin(), prompt.end(), 0);
+  {
+    const BlockLease lease = *pool.Acquire(kBlocks, BlockUse::kActive);
+    cache.Insert(kRoot, prompt, lease);
+  }
+  EXPECT_EQ(cache.Peek(kRoot, prompt), kBlocks * kBlockTokens);
+  for (int block = 0; block < kBlocks; ++block) {
+    Tokens other = prompt;
+    other[block * kBlockTokens + block % kBlockTokens] = -1;
+    EXPECT_EQ(cache.Peek(kRoot, other), block * kBlockTokens);
+    other.resize((block + 1) * kBlockTokens);
+    EXPECT_EQ(cache.Peek(kRoot, other), block * kBlockTokens);
+  }
 }
 
 TEST_F(RadixCacheTest, MaxTokensLeavesOneTokenToCompute) {

@@ -276,6 +276,26 @@ TEST_F(PrefillSchedulerTest, AFollowerWaitsForALeaderThatWaitsForBlocks) {
   EXPECT_THAT(Step(), ElementsAre(Ran{2, 64, 69}));
 }
 
+TEST_F(PrefillSchedulerTest, AFollowerWaitsForALeaderWhosePrefixWasEvictedMeanwhile) {
+  Make(10, Budget(64));
+  MustSubmit(1, Tokens(64));
+  Finish(1);
+  kv::BlockLease held = *pool_->Acquire(5, kv::BlockUse::kHeld);
+  kv::BlockLease one_more = *pool_->Acquire(1, kv::BlockUse::kHeld);
+  auto leader = Job(2, Branch(64, 64, 1000));  // eight blocks, four of them cached
+  leader->priority = v1::PRIORITY_HIGH;
+  ASSERT_TRUE(Submit(std::move(leader)).ok());
+  MustSubmit(3, Branch(64, 5, 2000));
+  EXPECT_THAT(Step(), IsEmpty());
+  ASSERT_EQ(cache_->Clear(), 4);
+  one_more.Release();
+  EXPECT_THAT(Step(), IsEmpty()) << "the follower has room, and would compute the prefix";
+  held.Release();
+  EXPECT_THAT(Step(), ElementsAre(Ran{2, 0, 64}));
+  EXPECT_THAT(Step(), ElementsAre(Ran{2, 64, 128}));
+  EXPECT_THAT(Step(), ElementsAre(Ran{3, 64, 69}));
+}
+
 TEST_F(PrefillSchedulerTest, TheSecondPromptReusesTheFirstsBlocksButComputesOneToken) {
   Make(100);
   MustSubmit(1, Tokens(64));
