@@ -22,11 +22,12 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Parse(absl::string_view source, absl:
   return ChatTemplate(std::move(syntax));
 }
 
-absl::StatusOr<TracedText> ChatTemplate::Render(const json::Value& request_variables,
-                                                const json::Value& model_variables, absl::Time now,
+absl::StatusOr<TracedText> ChatTemplate::Render(json::Value request_variables,
+                                                json::Value model_variables, absl::Time now,
                                                 const RenderLimits& limits) const {
   Runtime runtime(limits, now);
-  return Interpreter(*syntax_, runtime).Run(request_variables, model_variables);
+  return Interpreter(*syntax_, runtime)
+      .Run(std::move(request_variables), std::move(model_variables));
 }
 
 bool ChatTemplate::ReadsVariable(absl::string_view name) const {

@@ -55,9 +55,8 @@ class ChatTemplate {
   //   INVALID_ARGUMENT "CHAT_TEMPLATE_FAILED": what jinja2 reports as an exception, for instance an
   //       attribute of an undefined variable: "NAME:LINE: message";
   //   RESOURCE_EXHAUSTED "CHAT_TEMPLATE_LIMIT": a limit is exceeded: "NAME:LINE: message".
-  absl::StatusOr<TracedText> Render(const json::Value& request_variables,
-                                    const json::Value& model_variables, absl::Time now,
-                                    const RenderLimits& limits = {}) const;
+  absl::StatusOr<TracedText> Render(json::Value request_variables, json::Value model_variables,
+                                    absl::Time now, const RenderLimits& limits = {}) const;
 
   // True if the template reads a variable of this name that it does not always set itself. Another
   // name has no effect as a variable of Render.

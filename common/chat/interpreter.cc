@@ -2,6 +2,7 @@
 #include "common/chat/interpreter.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
@@ -14,35 +15,35 @@
 
 namespace baton::chat {
 
-absl::StatusOr<TracedText> Interpreter::Run(const json::Value& request_variables,
-                                            const json::Value& model_variables) {
-  BATON_RETURN_IF_ERROR(BindVariables(request_variables, model_variables));
+absl::StatusOr<TracedText> Interpreter::Run(json::Value request_variables,
+                                            json::Value model_variables) {
+  BATON_RETURN_IF_ERROR(BindVariables(std::move(request_variables), std::move(model_variables)));
   BATON_ASSIGN_OR_RETURN(scope_, NewScope(nullptr));
   BATON_ASSIGN_OR_RETURN(const Flow flow, ExecuteBody(syntax_.body));
   BATON_CHECK(flow == Flow::kNext) << "the parser refuses break outside of a loop";
   return std::move(output_);
 }
 
-// Only the names that the template mentions become values.
-absl::Status Interpreter::BindVariables(const json::Value& request_variables,
-                                        const json::Value& model_variables) {
+// Only the names that the template mentions become values; each is listed once.
+absl::Status Interpreter::BindVariables(json::Value request_variables,
+                                        json::Value model_variables) {
   context_.resize(syntax_.names.size());
   for (size_t id = 0; id < syntax_.names.size(); ++id) {
-    const auto value = VariableOf(syntax_.names[id], request_variables, model_variables);
+    auto value = TakeVariable(syntax_.names[id], request_variables, model_variables);
     if (!value.ok()) return Annotate(value.status(), syntax_.name);
-    context_[id] = *value;
+    context_[id] = *std::move(value);
   }
   return absl::OkStatus();
 }
 
-Interpreter::Result Interpreter::VariableOf(const std::string& name,
-                                            const json::Value& request_variables,
-                                            const json::Value& model_variables) {
-  if (const json::Value* given = request_variables.Find(name)) {
-    return runtime_.FromJson(*given, Origin::kRequest);
+Interpreter::Result Interpreter::TakeVariable(const std::string& name,
+                                              json::Value& request_variables,
+                                              json::Value& model_variables) {
+  if (json::Value* given = request_variables.Find(name)) {
+    return runtime_.FromJson(std::move(*given), Origin::kRequest);
   }
-  if (const json::Value* given = model_variables.Find(name)) {
-    return runtime_.FromJson(*given, Origin::kTemplate);
+  if (json::Value* given = model_variables.Find(name)) {
+    return runtime_.FromJson(std::move(*given), Origin::kTemplate);
   }
   return FindGlobal(runtime_, name);
 }

@@ -28,8 +28,7 @@ class Interpreter {
   Interpreter& operator=(const Interpreter&) = delete;
 
   // If both objects have a variable, the request's counts.
-  absl::StatusOr<TracedText> Run(const json::Value& request_variables,
-                                 const json::Value& model_variables);
+  absl::StatusOr<TracedText> Run(json::Value request_variables, json::Value model_variables);
 
  private:
   friend class LoopObject;
@@ -86,10 +85,10 @@ class Interpreter {
   enum class Flow : uint8_t { kNext, kBreak, kContinue };
   using Result = absl::StatusOr<Value>;
 
-  absl::Status BindVariables(const json::Value& request_variables,
-                             const json::Value& model_variables);
-  absl::StatusOr<Value> VariableOf(const std::string& name, const json::Value& request_variables,
-                                   const json::Value& model_variables);
+  absl::Status BindVariables(json::Value request_variables, json::Value model_variables);
+  // Takes the variable from the object that has it.
+  absl::StatusOr<Value> TakeVariable(const std::string& name, json::Value& request_variables,
+                                     json::Value& model_variables);
   absl::StatusOr<Scope*> NewScope(Scope* parent);
   void KeepScopes(Scope* scope);
   Result Lookup(int name_id);

@@ -155,19 +155,14 @@ std::vector<std::pair<std::string, json::Value>> ReadSpecialTokens(const json::V
   return tokens;
 }
 
-json::Value* FindMutable(json::Value& object, absl::string_view key) {
-  return const_cast<json::Value*>(object.Find(key));
-}
-
 // Replaces the texts of all tool calls' arguments by the objects they describe.
 void ParseArguments(json::Value* messages) {
   for (json::Value& message : messages->items) {
-    json::Value* const calls = FindMutable(message, "tool_calls");
+    json::Value* const calls = message.Find("tool_calls");
     if (calls == nullptr || calls->kind != json::Value::Kind::kArray) continue;
     for (json::Value& call : calls->items) {
-      json::Value* const function = FindMutable(call, "function");
-      json::Value* const arguments =
-          function == nullptr ? nullptr : FindMutable(*function, "arguments");
+      json::Value* const function = call.Find("function");
+      json::Value* const arguments = function == nullptr ? nullptr : function->Find("arguments");
       if (!IsString(arguments)) continue;
       auto parsed = json::Parse(arguments->scalar.text, "arguments");
       if (parsed.ok() && parsed->kind == json::Value::Kind::kObject)
@@ -179,7 +174,7 @@ void ParseArguments(json::Value* messages) {
 void SetMissingContents(json::Value* messages, const json::Value& missing) {
   for (json::Value& message : messages->items) {
     if (message.kind != json::Value::Kind::kObject) continue;
-    json::Value* const content = FindMutable(message, "content");
+    json::Value* const content = message.Find("content");
     if (content == nullptr) {
       message.keys.emplace_back("content");
       message.items.push_back(missing);
@@ -352,7 +347,7 @@ bool ModelChat::ReadsVariable(absl::string_view name) const {
          (tool_template_ && tool_template_->ReadsVariable(name));
 }
 
-absl::StatusOr<RenderedChat> ModelChat::Render(const Conversation& conversation, absl::Time now,
+absl::StatusOr<RenderedChat> ModelChat::Render(Conversation conversation, absl::Time now,
                                                const RenderLimits& limits) const {
   if (!template_) {
     return MakeError(absl::StatusCode::kInvalidArgument, "NO_CHAT_TEMPLATE",
@@ -370,22 +365,22 @@ absl::StatusOr<RenderedChat> ModelChat::Render(const Conversation& conversation,
           absl::StatusCode::kInvalidArgument, "BAD_CHAT_VARIABLE",
           absl::StrCat("the variable ", json::Quoted(name), " is set by the conversation itself"));
     }
-    SetVariable(&variables, name, conversation.variables.items[i]);
+    SetVariable(&variables, name, std::move(conversation.variables.items[i]));
   }
-  json::Value messages = conversation.messages;
+  json::Value& messages = conversation.messages;
   if (parses_arguments_) ParseArguments(&messages);
   SetMissingContents(&messages, takes_null_content_ ? json::Value() : json::TextValue(""));
   if (!reasoning_field_.empty()) NameReasoning(reasoning_field_, &messages);
   SetVariable(&variables, "messages", std::move(messages));
-  SetVariable(&variables, "tools", conversation.tools);
+  const bool with_tools = !conversation.tools.is_null() && tool_template_.has_value();
+  SetVariable(&variables, "tools", std::move(conversation.tools));
   SetVariable(&variables, "documents", json::Value());
   SetVariable(&variables, "add_generation_prompt",
               json::BoolValue(conversation.add_generation_prompt));
-  const bool with_tools = !conversation.tools.is_null() && tool_template_.has_value();
   RenderedChat rendered;
-  BATON_ASSIGN_OR_RETURN(
-      TracedText text,
-      (with_tools ? *tool_template_ : *template_).Render(variables, tokens, now, limits));
+  BATON_ASSIGN_OR_RETURN(TracedText text,
+                         (with_tools ? *tool_template_ : *template_)
+                             .Render(std::move(variables), std::move(tokens), now, limits));
   rendered.text = std::move(text.text);
   rendered.ends_in_reasoning = EndsInReasoning(reasoning_format_, rendered.text, text.from_request);
   if (conversation.split_special_tokens) rendered.split = std::move(text.from_request);

@@ -80,7 +80,7 @@ class ModelChat {
 
   // Errors as ChatTemplate::Render; INVALID_ARGUMENT, reason "NO_CHAT_TEMPLATE", without a
   // template, and "BAD_CHAT_VARIABLE" for a variable that may not be set.
-  absl::StatusOr<RenderedChat> Render(const Conversation& conversation, absl::Time now,
+  absl::StatusOr<RenderedChat> Render(Conversation conversation, absl::Time now,
                                       const RenderLimits& limits = {}) const;
 
  private:

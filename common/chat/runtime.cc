@@ -97,7 +97,7 @@ Value Runtime::Adopt(std::unique_ptr<Object> object) {
   return Value(Kind::kObject, std::shared_ptr<const Representation>(std::shared_ptr<void>(), raw));
 }
 
-absl::StatusOr<Value> Runtime::FromJson(const json::Value& json, Origin origin, int depth) {
+absl::StatusOr<Value> Runtime::FromJson(json::Value json, Origin origin, int depth) {
   if (depth > kMaxValueDepth) return LimitError("the variables nest too deep");
   if (json.kind == json::Value::Kind::kScalar) {
     switch (json.scalar.kind) {
@@ -113,7 +113,7 @@ absl::StatusOr<Value> Runtime::FromJson(const json::Value& json, Origin origin, 
         break;
     }
     if (!IsUtf8(json.scalar.text)) return Failure("a variable is not UTF-8");
-    return MakeString(TracedText(json.scalar.text, origin));
+    return MakeString(TracedText(std::move(json.scalar.text), origin));
   }
   BATON_RETURN_IF_ERROR(CheckRoom(json.items.size() * sizeof(Value)));
   std::vector<Value> items;
@@ -123,7 +123,8 @@ absl::StatusOr<Value> Runtime::FromJson(const json::Value& json, Origin origin, 
     const bool known_role =
         is_object && i < json.keys.size() && IsKnownRole(json.keys[i], json.items[i]);
     BATON_ASSIGN_OR_RETURN(
-        Value value, FromJson(json.items[i], known_role ? Origin::kTemplate : origin, depth + 1));
+        Value value,
+        FromJson(std::move(json.items[i]), known_role ? Origin::kTemplate : origin, depth + 1));
     items.push_back(std::move(value));
   }
   if (!is_object) return MakeList(std::move(items));
@@ -131,7 +132,7 @@ absl::StatusOr<Value> Runtime::FromJson(const json::Value& json, Origin origin, 
   entries.reserve(items.size());
   for (size_t i = 0; i < items.size() && i < json.keys.size(); ++i) {
     if (!IsUtf8(json.keys[i])) return Failure("a key of a variable is not UTF-8");
-    BATON_ASSIGN_OR_RETURN(Value key, MakeString(TracedText(json.keys[i], origin)));
+    BATON_ASSIGN_OR_RETURN(Value key, MakeString(TracedText(std::move(json.keys[i]), origin)));
     entries.emplace_back(std::move(key), std::move(items[i]));
   }
   return MakeDict(std::move(entries));

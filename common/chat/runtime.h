@@ -73,8 +73,8 @@ class Runtime {
   Value MakeUndefined(std::string message);
   // The strings of the result, keys included, have this origin, except the roles of messages: see
   // IsKnownRole in runtime.cc.
-  absl::StatusOr<Value> FromJson(const json::Value& json, Origin origin) {
-    return FromJson(json, origin, 0);
+  absl::StatusOr<Value> FromJson(json::Value json, Origin origin) {
+    return FromJson(std::move(json), origin, 0);
   }
 
   // A charge for an object of `bytes`, which the caller has checked.
@@ -83,7 +83,7 @@ class Runtime {
   Value Adopt(std::unique_ptr<Object> object);
 
  private:
-  absl::StatusOr<Value> FromJson(const json::Value& json, Origin origin, int depth);
+  absl::StatusOr<Value> FromJson(json::Value json, Origin origin, int depth);
 
   const RenderLimits limits_;
   const absl::Time now_;

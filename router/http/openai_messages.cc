@@ -79,10 +79,10 @@ void DropNulls(Value& object, absl::string_view kept) {
   object.items = std::move(items);
 }
 
-absl::Status ReadMessages(absl::string_view name, const Value& value, OpenAiRequest& request) {
+absl::Status TakeMessages(absl::string_view name, Value value, OpenAiRequest& request) {
   if (!IsArray(value) || value.items.empty()) return WrongType(name, "an array of messages");
   Value& messages = request.conversation.messages;
-  messages = value;
+  messages = std::move(value);
   for (size_t i = 0; i < messages.items.size(); ++i) {
     Value& message = messages.items[i];
     const std::string at = absl::StrCat(name, "[", i, "]");

@@ -24,7 +24,14 @@ namespace {
 struct Field {
   absl::string_view name;
   absl::Status (*read)(absl::string_view name, const Value& value, OpenAiRequest& request);
+  // Instead of `read`, of a field that is large: takes the value.
+  absl::Status (*take)(absl::string_view name, Value value, OpenAiRequest& request) = nullptr;
 };
+
+absl::Status Read(const Field& field, Value value, OpenAiRequest& request) {
+  return field.take != nullptr ? field.take(field.name, std::move(value), request)
+                               : field.read(field.name, value, request);
+}
 
 // --- Fields that both endpoints have.
 
@@ -349,7 +356,7 @@ absl::Status ReadIncludeReasoning(absl::string_view name, const Value& value,
 }
 
 constexpr Field kChatFields[] = {
-    {"messages", ReadMessages},
+    {"messages", nullptr, TakeMessages},
     {"logprobs", ReadWantsLogprobs},
     {"top_logprobs", ReadTopLogprobs},
     {"max_completion_tokens", ReadMaxCompletionTokens},
@@ -399,11 +406,10 @@ absl::StatusOr<OpenAiRequest> ParseBody(absl::string_view body,
   OpenAiRequest request;
   request.prompts = reader.TakePrompts();
   request.json_bytes = static_cast<int64_t>(2 * reader.values() * sizeof(Value));
-  const Value document = reader.TakeDocument();
+  Value document = reader.TakeDocument();
   for (size_t i = 0; i < document.keys.size(); ++i) {
     if (document.items[i].is_null()) continue;
-    const std::string& name = document.keys[i];
-    BATON_RETURN_IF_ERROR(find(name)->read(name, document.items[i], request));
+    BATON_RETURN_IF_ERROR(Read(*find(document.keys[i]), std::move(document.items[i]), request));
   }
   BATON_RETURN_IF_ERROR(SettleHints(request));
   return request;
@@ -452,7 +458,7 @@ absl::Status ReadChatField(absl::string_view name, const Value& value, OpenAiReq
   const Field* field = FindField(kChatFields, name);
   if (field == nullptr) field = FindField(kCommonFields, name);
   if (field == nullptr) return InvalidField("UNKNOWN_FIELD", name, "unknown field");
-  return field->read(name, value, request);
+  return Read(*field, value, request);
 }
 
 absl::Status FinishChat(OpenAiRequest& request) {

@@ -74,7 +74,7 @@ absl::Status ReadChatField(absl::string_view name, const json::Value& value,
 absl::Status FinishChat(OpenAiRequest& request);
 
 // Parts of ParseChat, each of which reads one field.
-absl::Status ReadMessages(absl::string_view name, const json::Value& value, OpenAiRequest& request);
+absl::Status TakeMessages(absl::string_view name, json::Value value, OpenAiRequest& request);
 absl::Status ReadTools(absl::string_view name, const json::Value& value, OpenAiRequest& request);
 absl::Status ReadToolChoice(absl::string_view name, const json::Value& value,
                             OpenAiRequest& request);

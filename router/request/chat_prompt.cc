@@ -47,20 +47,21 @@ struct RenderedTokens {
 
 // `tenant`: its recent texts are reused; null: none is, and the text is not kept for others.
 absl::StatusOr<RenderedTokens> TokensOf(const RouterParts& parts, const std::string* tenant,
-                                        const chat::Conversation& conversation,
+                                        chat::Conversation conversation,
                                         const v1::GenerateRequest& request) {
   chat::RenderLimits limits;
   limits.max_output_bytes = static_cast<size_t>(parts.options.max_prompt_bytes) + 1;
-  const absl::StatusOr<chat::RenderedChat> rendered =
-      parts.chat.Render(conversation, parts.clock.Now(), limits);
+  absl::StatusOr<chat::RenderedChat> rendered =
+      parts.chat.Render(std::move(conversation), parts.clock.Now(), limits);
   if (!rendered.ok()) return OfMessages(rendered.status());
   BATON_RETURN_IF_ERROR(CheckText("messages", rendered->text, parts.options.max_prompt_bytes));
   // One BOS token only.
   const bool special = !rendered->starts_with_bos &&
                        (!request.has_add_special_tokens() || request.add_special_tokens());
-  auto tokens = tenant == nullptr || parts.tokenized == nullptr
-                    ? parts.tokenizer.Encode(rendered->text, special, rendered->split)
-                    : parts.tokenized->Encode(*tenant, rendered->text, special, rendered->split);
+  auto tokens =
+      tenant == nullptr || parts.tokenized == nullptr
+          ? parts.tokenizer.Encode(rendered->text, special, rendered->split)
+          : parts.tokenized->Encode(*tenant, std::move(rendered->text), special, rendered->split);
   if (!tokens.ok()) return OfMessages(tokens.status());
   if (tokens->empty()) {
     return InvalidField("EMPTY_PROMPT", "messages", "the prompt has no tokens");
@@ -91,7 +92,7 @@ absl::StatusOr<int> DropMessages(const RouterParts& parts, int room,
     const auto first = rest.messages.items.begin() + static_cast<std::ptrdiff_t>(lead);
     rest.messages.items.erase(first, first + static_cast<std::ptrdiff_t>(cuts[cut]));
     // One of several tries.
-    BATON_ASSIGN_OR_RETURN(*prompt, TokensOf(parts, /*tenant=*/nullptr, rest, request));
+    BATON_ASSIGN_OR_RETURN(*prompt, TokensOf(parts, /*tenant=*/nullptr, std::move(rest), request));
     left = static_cast<int64_t>(prompt->ids.size());
     return absl::OkStatus();
   };
@@ -138,13 +139,16 @@ absl::StatusOr<ChatPrompt> RenderChat(const RouterParts& parts, const RequestCla
                                       const std::string& tenant, chat::Conversation conversation,
                                       v1::GenerateRequest* request) {
   BATON_RETURN_IF_ERROR(Settle(parts, *request, &conversation));
+  // Truncation may render it again.
+  chat::Conversation whole;
+  if (request->has_truncation()) whole = conversation;
   RenderedTokens tokens;
-  BATON_ASSIGN_OR_RETURN(tokens, TokensOf(parts, &tenant, conversation, *request));
+  BATON_ASSIGN_OR_RETURN(tokens, TokensOf(parts, &tenant, std::move(conversation), *request));
   int dropped = 0;
   if (const std::optional<ModelInfo> model = parts.roster.model()) {
     if (request->has_truncation()) {
       const int room = RoomForPrompt(request->stop(), *model, request_class);
-      BATON_ASSIGN_OR_RETURN(dropped, DropMessages(parts, room, conversation, *request, &tokens));
+      BATON_ASSIGN_OR_RETURN(dropped, DropMessages(parts, room, whole, *request, &tokens));
     }
     const int context = ContextOf(*model, request_class);
     const auto count = static_cast<int64_t>(tokens.ids.size());
@@ -160,7 +164,7 @@ absl::StatusOr<int64_t> CountChatTokens(const RouterParts& parts, const std::str
                                         const v1::GenerateRequest& request) {
   BATON_RETURN_IF_ERROR(Settle(parts, request, &conversation));
   BATON_ASSIGN_OR_RETURN(const RenderedTokens tokens,
-                         TokensOf(parts, &tenant, conversation, request));
+                         TokensOf(parts, &tenant, std::move(conversation), request));
   return static_cast<int64_t>(tokens.ids.size());
 }
 

@@ -39,7 +39,10 @@ constexpr size_t kShortPromptBytes = 2048;
 
 // A chat template may run for long on a short text.
 bool IsShort(const v1::GenerateRequest& request) {
-  return !request.has_messages() && request.ByteSizeLong() <= kShortPromptBytes;
+  // Counting the bytes of many ids takes long itself.
+  return !request.has_messages() &&
+         static_cast<size_t>(request.token_ids().ids_size()) <= kShortPromptBytes &&
+         request.ByteSizeLong() <= kShortPromptBytes;
 }
 
 }  // namespace
@@ -88,12 +91,16 @@ void GenerateCall::Start(v1::GenerateRequest request, absl::Time deadline, Respo
     if (!checked.ok()) return Fail(checked);
     registered_ = parts_.calls.Add(request.tenant(), request_id_, weak_from_this());
   }
-  if (IsShort(request)) {
-    Prepare(request);
+  // A chat was rendered on a thread of the pool.
+  if (parts_.pool.OwnsThisThread() || IsShort(request)) {
+    Prepare(std::move(request));
     return;
   }
   auto shared = std::make_shared<v1::GenerateRequest>(std::move(request));
-  if (parts_.pool.TryRun([self = shared_from_this(), shared] { self->Prepare(*shared); })) return;
+  if (parts_.pool.TryRun(
+          [self = shared_from_this(), shared] { self->Prepare(std::move(*shared)); })) {
+    return;
+  }
   absl::MutexLock lock(&mutex_);
   if (sink_ == nullptr) return;
   Fail(TokenizerQueueFull(parts_));
@@ -121,7 +128,7 @@ absl::Status GenerateCall::Admit(v1::GenerateRequest& request) {
   return CheckDeadline(parts_, deadline_, 0, 1);
 }
 
-void GenerateCall::Prepare(v1::GenerateRequest& request) {
+void GenerateCall::Prepare(v1::GenerateRequest request) {
   RequestClass request_class;
   {
     absl::MutexLock lock(&mutex_);
@@ -134,7 +141,7 @@ void GenerateCall::Prepare(v1::GenerateRequest& request) {
   if (!dropped.ok()) {
     prepared = dropped.status();
   } else if (std::optional<ModelInfo> model = parts_.roster.model()) {
-    prepared = PrepareRequest(request, parts_.tokenizer, *model, request_class);
+    prepared = PrepareRequest(std::move(request), parts_.tokenizer, *model, request_class);
   } else {
     prepared = parts_.roster.NoDecodeWorker();
   }

@@ -74,7 +74,7 @@ class GenerateCall final : public DecodeListener,
 
   // --- Check and route: generate_call.cc.
   absl::Status Admit(v1::GenerateRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Prepare(v1::GenerateRequest& request);
+  void Prepare(v1::GenerateRequest request);
   absl::Status AdmitPrompt() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // --- Streams to workers, and their losses: generate_call_failover.cc.

@@ -180,24 +180,27 @@ absl::Status CheckPrompt(const v1::GenerateRequest& request, int64_t max_prompt_
   }
 }
 
+using TokenIds = google::protobuf::RepeatedField<int32_t>;
+
 // The prompt's tokens, checked against the vocabulary, and against the context unless they are to
-// be truncated.
-absl::StatusOr<std::vector<int32_t>> PromptTokens(const v1::GenerateRequest& request,
-                                                  const tokenizer::Tokenizer& tokenizer,
-                                                  int max_model_len) {
+// be truncated. Takes those of `request`, of which there may be a million.
+absl::StatusOr<TokenIds> TakePromptTokens(v1::GenerateRequest& request,
+                                          const tokenizer::Tokenizer& tokenizer,
+                                          int max_model_len) {
   const bool is_text = request.has_text();
   const char* field = is_text ? "text" : "token_ids";
-  std::vector<int32_t> tokens;
+  TokenIds tokens;
   if (is_text) {
     const bool special = !request.has_add_special_tokens() || request.add_special_tokens();
     BATON_ASSIGN_OR_RETURN(
-        tokens, tokenizer.Encode(request.text(), special,
-                                 SplitOfText(request.split_special_tokens(), request.text())));
+        const std::vector<int32_t> ids,
+        tokenizer.Encode(request.text(), special,
+                         SplitOfText(request.split_special_tokens(), request.text())));
+    tokens.Assign(ids.begin(), ids.end());
   } else {
-    const auto& ids = request.token_ids().ids();
     BATON_RETURN_IF_ERROR(CheckIdCount(request, max_model_len));
-    BATON_RETURN_IF_ERROR(CheckTokenIds(field, ids, tokenizer.vocab_size()));
-    tokens.assign(ids.begin(), ids.end());
+    BATON_RETURN_IF_ERROR(CheckTokenIds(field, request.token_ids().ids(), tokenizer.vocab_size()));
+    tokens.Swap(request.mutable_token_ids()->mutable_ids());
   }
   if (tokens.empty()) return InvalidField("EMPTY_PROMPT", field, "the prompt has no tokens");
   const int64_t count = static_cast<int64_t>(tokens.size());
@@ -208,7 +211,7 @@ absl::StatusOr<std::vector<int32_t>> PromptTokens(const v1::GenerateRequest& req
 }
 
 // Drops what truncation demands of `tokens`, and notes sources and loss.
-absl::Status Truncate(const v1::GenerateRequest& request, int room, std::vector<int32_t>* tokens,
+absl::Status Truncate(const v1::GenerateRequest& request, int room, TokenIds* tokens,
                       PreparedRequest* prepared) {
   if (!request.has_truncation()) return absl::OkStatus();
   int dropped = 0;
@@ -353,7 +356,7 @@ absl::Status CheckRequest(const v1::GenerateRequest& request, const std::string&
   return CheckChoices(request);
 }
 
-absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& request,
+absl::StatusOr<PreparedRequest> PrepareRequest(v1::GenerateRequest request,
                                                const tokenizer::Tokenizer& tokenizer,
                                                const ModelInfo& model,
                                                const RequestClass& request_class) {
@@ -365,8 +368,8 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& reques
   const int context = ContextOf(model, request_class);
   const v1::StopConditions& stop = request.stop();
   PreparedRequest prepared;
-  std::vector<int32_t> tokens;
-  BATON_ASSIGN_OR_RETURN(tokens, PromptTokens(request, tokenizer, context));
+  TokenIds tokens;
+  BATON_ASSIGN_OR_RETURN(tokens, TakePromptTokens(request, tokenizer, context));
   BATON_ASSIGN_OR_RETURN(prepared.sources, SourcesOf(request, tokens, tokenizer));
   BATON_RETURN_IF_ERROR(
       Truncate(request, RoomForPrompt(stop, model, request_class), &tokens, &prepared));
@@ -390,8 +393,9 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& reques
   prepared.prompt_only = stop.has_max_tokens() && stop.max_tokens() == 0;
   internal::v1::DecodeRequest& decode = prepared.decode;
   decode.set_model_fingerprint(model.fingerprint);
-  decode.mutable_tokens()->Assign(tokens.begin(), tokens.end());
-  decode.set_prompt_tokens(static_cast<int>(tokens.size()));
+  const int token_count = tokens.size();
+  decode.mutable_tokens()->Swap(&tokens);
+  decode.set_prompt_tokens(token_count);
   if (request.has_beam_width()) {
     FillBeamSampling(request.sampling(), decode.mutable_sampling());
   } else {
@@ -400,10 +404,9 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& reques
   FillChoices(request, &decode);
   // Workers compute a prompt for a token behind it, so a prompt that is only scored asks for one,
   // too.
-  decode.set_max_tokens(
-      stop.has_max_tokens()
-          ? std::max(1, stop.max_tokens())
-          : DefaultMaxTokens(request, model, request_class, static_cast<int>(tokens.size()), room));
+  decode.set_max_tokens(stop.has_max_tokens()
+                            ? std::max(1, stop.max_tokens())
+                            : DefaultMaxTokens(request, model, request_class, token_count, room));
   *decode.mutable_stop_token_ids() = stop.stop_token_ids();
   if (!stop.ignore_eos()) {
     for (int32_t id : model.eos_token_ids) decode.add_stop_token_ids(id);

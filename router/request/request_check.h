@@ -46,7 +46,7 @@ absl::Status CheckRequest(const v1::GenerateRequest& request, const std::string&
 
 // Tokenizes, truncates, checks against the model and the class, fills in defaults and seed.
 // REQUIRES: CheckRequest passed, and RenderMessages (chat_prompt.h) too.
-absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& request,
+absl::StatusOr<PreparedRequest> PrepareRequest(v1::GenerateRequest request,
                                                const tokenizer::Tokenizer& tokenizer,
                                                const ModelInfo& model,
                                                const RequestClass& request_class = {});

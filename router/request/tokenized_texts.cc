@@ -45,7 +45,12 @@ size_t FirstDifference(const ByteRanges& a, absl::Span<const ByteRange> b) {
 size_t CommonBytes(absl::string_view a, const ByteRanges& split_of_a, absl::string_view b,
                    absl::Span<const ByteRange> split_of_b) {
   const size_t count = std::min(a.size(), b.size());
-  const size_t same = std::mismatch(a.begin(), a.begin() + count, b.begin()).first - a.begin();
+  constexpr size_t kAtOnce = TokenizedTexts::kChunkBytes;
+  size_t same = 0;
+  while (same + kAtOnce <= count && a.substr(same, kAtOnce) == b.substr(same, kAtOnce)) {
+    same += kAtOnce;
+  }
+  same = std::mismatch(a.begin() + same, a.begin() + count, b.begin() + same).first - a.begin();
   return std::min(same, FirstDifference(split_of_a, split_of_b));
 }
 
@@ -61,7 +66,7 @@ int64_t TokenizedTexts::bytes() const {
 }
 
 absl::StatusOr<std::vector<int32_t>> TokenizedTexts::Encode(absl::string_view tenant,
-                                                            absl::string_view text,
+                                                            std::string text,
                                                             bool add_special_tokens,
                                                             absl::Span<const ByteRange> split) {
   if (max_bytes_ == 0 || text.size() < kChunkBytes) {
@@ -85,7 +90,7 @@ absl::StatusOr<std::vector<int32_t>> TokenizedTexts::Encode(absl::string_view te
   if (entry.encoded.cuts.empty()) return ids;
   if (common == text.size() && begun.text.size() == text.size()) return ids;  // kept already
   entry.tenant = std::string(tenant);
-  entry.text = std::string(text);
+  entry.text = std::move(text);
   entry.split.assign(split.begin(), split.end());
   entry.add_special_tokens = add_special_tokens;
   Keep(std::move(entry), std::move(keys),

@@ -43,7 +43,7 @@ class TokenizedTexts {
   TokenizedTexts(const tokenizer::Tokenizer& tokenizer, int64_t max_bytes, OnEncoded on_encoded);
 
   // Returns what Tokenizer::Encode returns, always.
-  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view tenant, absl::string_view text,
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view tenant, std::string text,
                                               bool add_special_tokens,
                                               absl::Span<const ByteRange> split);
 

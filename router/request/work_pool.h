@@ -18,6 +18,7 @@ class WorkPool {
   WorkPool(int thread_count, int queue_capacity) : queue_(queue_capacity) {
     for (int i = 0; i < thread_count; ++i) {
       threads_.emplace_back([this] {
+        pool_of_thread_ = this;
         while (auto work = queue_.Pop()) (*work)();
       });
     }
@@ -26,6 +27,9 @@ class WorkPool {
 
   // False, dropping nothing, if the queue is full or the pool stopped.
   bool TryRun(std::function<void()> work) { return queue_.TryPush(std::move(work)); }
+
+  // Whether this is one of the pool's threads, on which more work of the same call need not wait.
+  bool OwnsThisThread() const { return pool_of_thread_ == this; }
 
   // Runs what is queued.
   void Turn() {
@@ -41,6 +45,7 @@ class WorkPool {
   }
 
  private:
+  static inline thread_local const WorkPool* pool_of_thread_ = nullptr;
   BoundedQueue<std::function<void()>> queue_;
   std::vector<std::thread> threads_;
 };

@@ -28,5 +28,19 @@ TEST(WorkPool, StopFinishesWhatIsQueued) {
   EXPECT_EQ(done, 50);
 }
 
+TEST(WorkPool, ItKnowsItsThreads) {
+  WorkPool pool(/*thread_count=*/1, /*queue_capacity=*/1);
+  WorkPool other(/*thread_count=*/1, /*queue_capacity=*/1);
+  EXPECT_FALSE(pool.OwnsThisThread());
+  bool own = false, foreign = true;
+  EXPECT_TRUE(pool.TryRun([&] {
+    own = pool.OwnsThisThread();
+    foreign = other.OwnsThisThread();
+  }));
+  pool.Stop();
+  EXPECT_TRUE(own);
+  EXPECT_FALSE(foreign);
+}
+
 }  // namespace
 }  // namespace baton::router
