@@ -29,11 +29,13 @@ absl::StatusOr<v1::ExplainResponse> Explain(const v1::GenerateRequest& request,
   BATON_RETURN_IF_ERROR(ApplyClass(request_class, &bound));
   BATON_RETURN_IF_ERROR(RenderMessages(parts, request_class, &bound).status());
   PreparedRequest prepared;
-  BATON_ASSIGN_OR_RETURN(prepared, PrepareRequest(bound, parts.tokenizer, *model, request_class));
+  BATON_ASSIGN_OR_RETURN(prepared,
+                         PrepareRequest(std::move(bound), parts.tokenizer, *model, request_class));
   RouteRequest wanted;
   wanted.model_fingerprint = prepared.decode.model_fingerprint();
   wanted.keys = prepared.keys;
   wanted.prompt_tokens = prepared.decode.tokens_size();
+  wanted.LimitTo(wanted.prompt_tokens, prepared.block_tokens);
   if (IsOneToken(prepared.decode)) wanted.workers = RouteRequest::Workers::kPrefillIfAny;
   wanted.max_answer_tokens = prepared.decode.max_tokens();
   wanted.pool = PoolFor(request_class, parts.options, prepared.decode.prompt_tokens());

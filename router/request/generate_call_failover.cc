@@ -44,6 +44,7 @@ absl::Status GenerateCall::Open(Attempt& attempt) {
   wanted.model_fingerprint = request.model_fingerprint();
   wanted.keys = prepared_.keys;
   wanted.prompt_tokens = request.tokens_size();
+  wanted.LimitTo(wanted.prompt_tokens, prepared_.block_tokens);
   wanted.max_answer_tokens = request.max_tokens();
   attempt.past.retries.Ask(&wanted);
   wanted.warm_worker = attempt.past.warm_worker;

@@ -2,7 +2,10 @@
 #ifndef BATON_ROUTER_ROUTING_ROUTE_H_
 #define BATON_ROUTER_ROUTING_ROUTE_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -37,6 +40,9 @@ struct Route {
 struct RouteRequest {
   uint64_t model_fingerprint = 0;
   absl::Span<const kv::PrefixKey> keys;
+  // So many of the keys' blocks can be reused at the most: a worker always computes the last token
+  // of a prompt, so it finds no block that holds it (LimitTo).
+  size_t matchable_blocks = std::numeric_limits<size_t>::max();
   int prompt_tokens = 0;
   int64_t max_answer_tokens = 0;  // still to generate, at the most; 0: no bound
   // Workers of failed attempts. Such a decode worker is chosen only where there is no other.
@@ -76,6 +82,13 @@ struct RouteRequest {
   // The SLO applies: nothing has been sent to the client yet.
   bool may_refuse = false;
 
+  // For a prompt of so many tokens, or several of which that is the longest.
+  void LimitTo(int longest_prompt, int block_tokens) {
+    matchable_blocks = static_cast<size_t>(std::max(longest_prompt - 1, 0) / block_tokens);
+  }
+  absl::Span<const kv::PrefixKey> matchable_keys() const {
+    return keys.subspan(0, matchable_blocks);
+  }
   bool pinned() const { return only.worker != kNoWorker; }
   // One worker does all of it.
   bool alone() const { return workers == Workers::kPrefill || workers == Workers::kScore; }

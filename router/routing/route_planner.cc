@@ -146,15 +146,16 @@ void RoutePlanner::Match(const RouteRequest& request, Matched* found) const {
   matched.ends.clear();
   matched.silences.clear();
   if (request.after_loss) matched.silences = roster_.Silences();
-  index_.Match(request.keys, &matched.depths, /*likely=*/{}, &matched.ends);
+  const absl::Span<const kv::PrefixKey> keys = request.matchable_keys();
+  index_.Match(keys, &matched.depths, /*likely=*/{}, &matched.ends);
   if (recurrent_.load(std::memory_order_relaxed)) {
-    index_.LimitToSnapshots(request.keys, &matched.depths);
+    index_.LimitToSnapshots(keys, &matched.depths);
   }
   if (options_.kv_fetch) matched.reported = matched.depths;
   matched.in_tiers = MatchTiers(request);
-  dispatched_.Match(request.keys, &matched.depths, /*likely=*/matched.ends);
+  dispatched_.Match(keys, &matched.depths, /*likely=*/matched.ends);
   if (request.warm_worker >= 0 && request.warm_worker < static_cast<int>(matched.depths.size())) {
-    matched.depths[request.warm_worker] = static_cast<int>(request.keys.size());
+    matched.depths[request.warm_worker] = static_cast<int>(keys.size());
   }
 }
 

@@ -101,6 +101,7 @@ absl::Status ScoreCall::OpenBatch(const Cut& cut, Admission::FurtherPrompt admit
   wanted.keys = prefix_keys_;
   // The prefix once.
   wanted.prompt_tokens = static_cast<int>(cut.shared + cut.tokens + cut.label_tokens);
+  wanted.LimitTo(cut.longest_prompt, model_.block_tokens);
   wanted.max_answer_tokens = 1;
   retries_.Ask(&wanted);
   wanted.workers = RouteRequest::Workers::kScore;

@@ -554,6 +554,31 @@ TEST_F(SloTest, NothingIsRefusedWhileNoWorkerHasReportedWhatPromptsTake) {
 }
 
 // Asking is not sending: whoever asks about long prompts does not make the others' computing cheap.
+// A worker always computes the last token, so it reuses no block that holds it.
+TEST_F(RoutePlannerTest, ThePromptsLastTokenIsNeverPredictedToBeCached) {
+  const std::vector<uint64_t> keys(kPromptKeys.begin(), kPromptKeys.begin() + 4);
+  Cache(kFleetPrefill1, keys);
+  const auto cached_of = [&](int prompt_tokens, bool dispatch) {
+    RouteRequest request;
+    request.model_fingerprint = 0xA0DE1;
+    request.keys = keys;
+    request.prompt_tokens = prompt_tokens;
+    request.LimitTo(prompt_tokens, 16);
+    request.dispatch = dispatch;
+    request.explain = true;
+    const auto route = planner_.Choose(request);
+    EXPECT_TRUE(route.ok()) << route.status();
+    EXPECT_EQ(route->computes.worker, kFleetPrefill1);
+    EXPECT_EQ(route->matched_blocks * 16, route->why->predicted_cached_tokens);
+    return route->why->predicted_cached_tokens;
+  };
+  EXPECT_EQ(cached_of(64, /*dispatch=*/false), 48);
+  EXPECT_EQ(cached_of(65, /*dispatch=*/false), 64);
+  // Nor where it was sent a moment ago.
+  EXPECT_EQ(cached_of(64, /*dispatch=*/true), 48);
+  EXPECT_EQ(cached_of(64, /*dispatch=*/false), 48);
+}
+
 TEST_F(RoutePlannerTest, AskingLeavesNoTrace) {
   const auto price = [this] {
     const absl::StatusOr<Route> route = Choose({77}, /*dispatch=*/false);
