@@ -140,6 +140,16 @@ struct RouterMetrics::Families {
                                          "Prompt tokens of the requests inside the router.")),
         held_bytes(set.Gauge("baton_inflight_request_bytes",
                              "Bytes of the requests inside the router, or arriving over HTTP.")),
+        stored_responses(set.Gauge("baton_stored_responses",
+                                   "Responses that clients of /v1/responses may continue by their "
+                                   "ids; those that have expired count until the next look-up.")),
+        stored_response_bytes(
+            set.Gauge("baton_stored_response_bytes", "Bytes of the stored responses.")),
+        stored_dropped(set.Counters("baton_stored_responses_dropped_total",
+                                    "Stored responses that went without their clients deleting "
+                                    "them. memory: for others, beyond --response-store-bytes; "
+                                    "expired: not used for --response-store-ttl-ms.",
+                                    {{"reason", {"memory", "expired"}}})),
         queued(set.Gauges("baton_requests_queued",
                           "Requests inside the router that are not tokenized yet.",
                           {{"stage", {"admit"}}})
@@ -264,6 +274,9 @@ struct RouterMetrics::Families {
   prometheus::Gauge& inflight;
   prometheus::Gauge& inflight_prompt_tokens;
   prometheus::Gauge& held_bytes;
+  prometheus::Gauge& stored_responses;
+  prometheus::Gauge& stored_response_bytes;
+  telemetry::Family<prometheus::Counter> stored_dropped;
   prometheus::Gauge& queued;
   prometheus::Gauge& continuations_waiting;
   telemetry::Family<prometheus::Counter> rejections;
@@ -453,6 +466,18 @@ void RouterMetrics::ChatTokenized(size_t known_bytes, size_t bytes) {
 
 void RouterMetrics::SetRequestBytes(int64_t bytes) {
   if (families_ != nullptr) families_->held_bytes.Set(static_cast<double>(bytes));
+}
+
+void RouterMetrics::SetStoredResponses(int64_t responses, int64_t bytes) {
+  if (families_ == nullptr) return;
+  families_->stored_responses.Set(static_cast<double>(responses));
+  families_->stored_response_bytes.Set(static_cast<double>(bytes));
+}
+
+void RouterMetrics::StoredResponsesDropped(int evicted, int expired) {
+  if (families_ == nullptr) return;
+  families_->stored_dropped.With({"memory"}).Increment(evicted);
+  families_->stored_dropped.With({"expired"}).Increment(expired);
 }
 
 void RouterMetrics::DiscoveryFailed(absl::string_view source) {

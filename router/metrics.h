@@ -89,6 +89,8 @@ class RouterMetrics {
   // queued: requests whose prompt is not known yet.
   void SetInflight(int requests, int64_t prompt_tokens, int queued);
   void SetRequestBytes(int64_t bytes);
+  void SetStoredResponses(int64_t responses, int64_t bytes);
+  void StoredResponsesDropped(int evicted, int expired);
   void DiscoveryFailed(absl::string_view source);
   void SetDiscoveryFailing(int sources);
   // `route`: one of a few paths. A stream is answered when it begins.

@@ -175,7 +175,11 @@ OpenAiService::OpenAiService(RouterParts& parts)
       reasoning_tokens_(SpecialTokensOf(chat::ReasoningMarkers(reasoning_), parts.tokenizer)),
       responses_(std::make_shared<ResponseStore>(
           parts.clock, parts.options.response_store_bytes,
-          absl::Milliseconds(parts.options.response_store_ttl_ms))) {}
+          absl::Milliseconds(parts.options.response_store_ttl_ms),
+          [&metrics = parts.metrics](const ResponseStore::Change& change) {
+            metrics.SetStoredResponses(change.responses, change.bytes);
+            metrics.StoredResponsesDropped(change.evicted, change.expired);
+          })) {}
 
 absl::string_view OpenAiService::Route(absl::string_view path) {
   static constexpr absl::string_view kRoutes[] = {kCompletions, kChat,      kAnthropicMessages,
@@ -426,7 +430,9 @@ void OpenAiService::StartChat(std::shared_ptr<Exchange> exchange, OpenAiRequest 
     exchange->Rendered(begin, parts_.clock.SinceStart(), prompt.ok() ? prompt->dropped_tokens : 0);
     if (!prompt.ok()) return exchange->Refuse(prompt.status());
     if (prompt->ends_in_reasoning) exchange->StartInReasoning();
-    exchange->Start({std::move(generate)}, deadline);
+    std::vector<v1::GenerateRequest> requests(1);
+    requests[0].Swap(&generate);
+    exchange->Start(std::move(requests), deadline);
   });
 }
 

@@ -57,14 +57,16 @@ void ResponseStore::Put(absl::string_view tenant, absl::string_view id, Stored s
   bytes_ += entry.bytes;
   entries_.push_front(std::move(entry));
   by_id_[entries_.front().id] = entries_.begin();
-  RemoveExpired();
-  while (bytes_ > max_bytes_) Remove(std::prev(entries_.end()));
+  const int expired = RemoveExpired();
+  int evicted = 0;
+  for (; bytes_ > max_bytes_; ++evicted) Remove(std::prev(entries_.end()));
+  Tell(evicted, expired);
 }
 
 std::shared_ptr<const ResponseStore::Stored> ResponseStore::Find(absl::string_view tenant,
                                                                  absl::string_view id) {
   absl::MutexLock lock(&mutex_);
-  RemoveExpired();
+  DropExpired();
   const auto found = FindEntry(tenant, id);
   if (found == entries_.end()) return nullptr;
   found->expires = clock_.SinceStart() + ttl_;
@@ -74,16 +76,17 @@ std::shared_ptr<const ResponseStore::Stored> ResponseStore::Find(absl::string_vi
 
 bool ResponseStore::Erase(absl::string_view tenant, absl::string_view id) {
   absl::MutexLock lock(&mutex_);
-  RemoveExpired();
+  DropExpired();
   const auto found = FindEntry(tenant, id);
   if (found == entries_.end()) return false;
   Remove(found);
+  Tell(/*evicted=*/0, /*expired=*/0);
   return true;
 }
 
 int64_t ResponseStore::bytes() {
   absl::MutexLock lock(&mutex_);
-  RemoveExpired();
+  DropExpired();
   return bytes_;
 }
 
@@ -101,9 +104,21 @@ void ResponseStore::Remove(Entries::iterator entry) {
 }
 
 // The least recently used entry expires first.
-void ResponseStore::RemoveExpired() {
+int ResponseStore::RemoveExpired() {
   const absl::Duration now = clock_.SinceStart();
-  while (!entries_.empty() && entries_.back().expires <= now) Remove(std::prev(entries_.end()));
+  int expired = 0;
+  for (; !entries_.empty() && entries_.back().expires <= now; ++expired) {
+    Remove(std::prev(entries_.end()));
+  }
+  return expired;
+}
+
+void ResponseStore::DropExpired() {
+  if (const int expired = RemoveExpired(); expired > 0) Tell(/*evicted=*/0, expired);
+}
+
+void ResponseStore::Tell(int evicted, int expired) {
+  on_change_({static_cast<int64_t>(entries_.size()), bytes_, evicted, expired});
 }
 
 absl::Status BindToStore(const std::shared_ptr<ResponseStore>& store, const std::string& tenant,

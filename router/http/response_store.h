@@ -3,9 +3,11 @@
 #define BATON_ROUTER_HTTP_RESPONSE_STORE_H_
 
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -28,10 +30,20 @@ class ResponseStore {
     std::string messages;
   };
 
+  // What is held after a change, and how many responses went in it that no client deleted.
+  struct Change {
+    int64_t responses = 0;
+    int64_t bytes = 0;
+    int evicted = 0;  // for others
+    int expired = 0;
+  };
+  // Called for each change, in order, from any thread. Must not call back into the store.
+  using OnChange = std::function<void(const Change& change)>;
+
   // `clock` must outlive it. At most `max_bytes` are held; beyond, what was used least recently
   // goes. 0: nothing is stored. A response goes once it was not used for `ttl`.
-  ResponseStore(const Clock& clock, int64_t max_bytes, absl::Duration ttl)
-      : clock_(clock), max_bytes_(max_bytes), ttl_(ttl) {}
+  ResponseStore(const Clock& clock, int64_t max_bytes, absl::Duration ttl, OnChange on_change)
+      : clock_(clock), max_bytes_(max_bytes), ttl_(ttl), on_change_(std::move(on_change)) {}
 
   bool stores() const { return max_bytes_ > 0; }
   // Stores nothing if it alone is larger than all may be.
@@ -54,11 +66,14 @@ class ResponseStore {
   Entries::iterator FindEntry(absl::string_view tenant, absl::string_view id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Remove(Entries::iterator entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void RemoveExpired() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int RemoveExpired() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);  // returns how many
+  void DropExpired() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Tell(int evicted, int expired) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Clock& clock_;
   const int64_t max_bytes_;
   const absl::Duration ttl_;
+  const OnChange on_change_;
 
   absl::Mutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_);  // the most recently used first

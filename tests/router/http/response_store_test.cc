@@ -20,14 +20,21 @@ class ResponseStoreTest : public ::testing::Test {
   // Room for three responses of kResponse bytes.
   static constexpr size_t kResponse = 10'000;
   ResponseStoreTest()
-      : store_(
-            std::make_shared<ResponseStore>(clock_, 3 * (kResponse + 1'000), absl::Seconds(100))) {}
+      : store_(std::make_shared<ResponseStore>(clock_, 3 * (kResponse + 1'000), absl::Seconds(100),
+                                               [this](const ResponseStore::Change& change) {
+                                                 held_ = change;
+                                                 evicted_ += change.evicted;
+                                                 expired_ += change.expired;
+                                               })) {}
   void Put(const std::string& tenant, const std::string& id, size_t bytes = kResponse) {
     store_->Put(tenant, id, {std::string(bytes, 'r'), "[]"});
   }
   bool Has(const std::string& id) { return store_->Find("t", id) != nullptr; }
 
   testing::FakeClock clock_;
+  ResponseStore::Change held_;
+  int evicted_ = 0;
+  int expired_ = 0;
   std::shared_ptr<ResponseStore> store_;
 };
 
@@ -42,8 +49,14 @@ TEST_F(ResponseStoreTest, WhatWasUsedLeastRecentlyGoes) {
   Put("t", "huge", 4 * kResponse);
   EXPECT_FALSE(Has("huge"));
   EXPECT_TRUE(Has("a") && Has("c") && Has("d"));
+  EXPECT_EQ(held_.responses, 3);
+  EXPECT_EQ(held_.bytes, store_->bytes());
+  EXPECT_EQ(evicted_, 1);
   for (const char* id : {"a", "c", "d"}) EXPECT_TRUE(store_->Erase("t", id));
   EXPECT_EQ(store_->bytes(), 0);
+  EXPECT_EQ(held_.responses, 0);
+  EXPECT_EQ(held_.bytes, 0);
+  EXPECT_EQ(evicted_, 1) << "what a client deletes is not counted";
 }
 
 TEST_F(ResponseStoreTest, TenantsHaveTheirOwn) {
@@ -63,8 +76,12 @@ TEST_F(ResponseStoreTest, AResponseThatIsNotUsedExpires) {
   EXPECT_TRUE(Has("a"));
   EXPECT_FALSE(Has("b"));
   EXPECT_LT(store_->bytes(), static_cast<int64_t>(2 * kResponse));
+  EXPECT_EQ(expired_, 1);
   clock_.Advance(absl::Seconds(101));
   EXPECT_EQ(store_->bytes(), 0);
+  EXPECT_EQ(held_.responses, 0);
+  EXPECT_EQ(expired_, 2);
+  EXPECT_EQ(evicted_, 0);
 }
 
 class BindToStoreTest : public ResponseStoreTest {
@@ -112,7 +129,8 @@ TEST_F(BindToStoreTest, AnUnknownResponseIsNamed) {
 }
 
 TEST_F(BindToStoreTest, AStoreWithoutRoomStoresNothing) {
-  const auto none = std::make_shared<ResponseStore>(clock_, 0, absl::Seconds(1));
+  const auto none = std::make_shared<ResponseStore>(clock_, 0, absl::Seconds(1),
+                                                    [](const ResponseStore::Change&) {});
   OpenAiRequest request = Parsed(R"("input": "q", "store": true)");
   ASSERT_TRUE(BindToStore(none, "t", request).ok());
   EXPECT_FALSE(request.responses->keep);
