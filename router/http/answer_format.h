@@ -26,6 +26,10 @@ class AnswerFormat {
   // before the first delta.
   virtual void StartInReasoning() = 0;
 
+  // Counts the tokens of a delta, as it came from the workers: deltas that a client is slow to read
+  // become one before they are given to Chunk. Call it once for each, before.
+  virtual void Count(const v1::GenerateResponse& delta) {}
+
   // Server-sent events with what `delta` adds to its choice; empty if it adds nothing yet, because
   // its text may be the beginning of a tool call or of a stop string.
   virtual std::string Chunk(const v1::GenerateResponse& delta) = 0;

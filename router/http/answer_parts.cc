@@ -53,4 +53,27 @@ AnswerParts::Delta AnswerParts::Append(absl::string_view text, bool ends) {
   return delta;
 }
 
+void ReasoningTokens::Add(const v1::GenerateResponse& delta, const AnswerParts::Options& options) {
+  if (options.reasoning == chat::ReasoningFormat::kNone) return;
+  const int tokens = std::max(0, delta.usage().generated_tokens() - generated_);
+  generated_ += tokens;
+  Choice& choice = choices_[delta.choice()];
+  if (!choice.parser) choice.parser.emplace(options.reasoning, options.starts_in_reasoning);
+  chat::ReasoningParser::Delta parsed = choice.parser->Append(delta.text());
+  if (delta.finish_reason() != v1::FINISH_REASON_UNSPECIFIED) {
+    const chat::ReasoningParser::Delta last = choice.parser->Finish();
+    parsed.reasoning += last.reasoning;
+    parsed.content += last.content;
+  }
+  if (!parsed.content.empty()) {
+    choice.last = Part::kContent;
+  } else if (!parsed.reasoning.empty()) {
+    choice.last = Part::kReasoning;
+  }
+  choice.undecided += tokens;
+  if (choice.last == Part::kNone) return;
+  if (choice.last == Part::kReasoning) count_ += choice.undecided;
+  choice.undecided = 0;
+}
+
 }  // namespace baton::router

@@ -4,11 +4,13 @@
 #define BATON_ROUTER_HTTP_ANSWER_PARTS_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "baton/v1/inference.pb.h"
 #include "common/chat/reasoning.h"
 #include "common/chat/tool_calls.h"
 
@@ -45,6 +47,29 @@ class AnswerParts {
   const bool include_reasoning_;
   const bool parallel_tool_calls_;
   int calls_ = 0;
+};
+
+// Counts the tokens of an answer's reasoning. All that a message of the workers brings belongs
+// together: to the reasoning if its text is reasoning alone, not if any of it is behind the
+// reasoning. What brings no text (a mark, white space beside it, a part of a character) belongs to
+// what came before it, at the start of a choice to what comes next. One thread at a time.
+class ReasoningTokens {
+ public:
+  // A delta of the answer, with its usage, in order. `options` are those of the AnswerParts.
+  void Add(const v1::GenerateResponse& delta, const AnswerParts::Options& options);
+  int count() const { return count_; }  // of all choices
+
+ private:
+  enum class Part : uint8_t { kNone, kReasoning, kContent };
+  struct Choice {
+    std::optional<chat::ReasoningParser> parser;
+    Part last = Part::kNone;
+    int undecided = 0;
+  };
+
+  std::map<int, Choice> choices_;
+  int generated_ = 0;  // tokens so far
+  int count_ = 0;
 };
 
 }  // namespace baton::router

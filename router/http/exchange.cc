@@ -19,6 +19,7 @@ class WholeExchange final : public Exchange {
   using Exchange::Exchange;
   void Send(const v1::GenerateResponse& delta) override {
     size_.Add(delta);
+    format_->Count(delta);
     format_->Add(delta);
   }
   absl::Status Accepts(const v1::GenerateResponse& delta) const override {
@@ -47,6 +48,7 @@ class StreamExchange final : public Exchange {
   }
   void Send(const v1::GenerateResponse& delta) override {
     absl::MutexLock lock(&mutex_);
+    format_->Count(delta);
     pending_.Add(delta);
     WriteNext();
     CountUnread(false);
@@ -57,6 +59,7 @@ class StreamExchange final : public Exchange {
   }
   void Finish(const v1::GenerateResponse& last, absl::Span<const int>) override {
     absl::MutexLock lock(&mutex_);
+    format_->Count(last);
     pending_.Add(last);
     end_ = End::kFinished;
     usage_ = last.usage();

@@ -70,6 +70,14 @@ OrderedJson FinishJson(v1::FinishReason reason, bool with_calls) {
 
 }  // namespace
 
+std::string OpenAiResponse::UsageText(const v1::Usage& usage) const {
+  OrderedJson json = UsageJson(usage);
+  if (options_.parts.reasoning != chat::ReasoningFormat::kNone) {
+    json["completion_tokens_details"] = {{"reasoning_tokens", reasoning_tokens_.count()}};
+  }
+  return Dump(json);
+}
+
 const EchoedPrompt* OpenAiResponse::EchoOf(int choice) const {
   const size_t prompt = choice / options_.choices_per_prompt;
   return prompt < echo_.size() ? &echo_[prompt] : nullptr;
@@ -163,7 +171,7 @@ std::string OpenAiResponse::Chunk(const v1::GenerateResponse& delta) {
   std::vector<std::pair<absl::string_view, std::string>> members = {
       {"choices", absl::StrCat("[", whole_choice, "]")}};
   if (options_.continuous_usage) {
-    members.emplace_back("usage", Dump(UsageJson(delta.usage())));
+    members.emplace_back("usage", UsageText(delta.usage()));
   } else if (options_.include_usage) {
     members.emplace_back("usage", "null");
   }
@@ -173,11 +181,9 @@ std::string OpenAiResponse::Chunk(const v1::GenerateResponse& delta) {
 std::string OpenAiResponse::StreamEnd(const v1::Usage& usage) {
   std::string end;
   if (options_.include_usage) {
-    OrderedJson chunk =
+    const OrderedJson chunk =
         Head<OrderedJson>(options_.chat ? "chat.completion.chunk" : "text_completion");
-    chunk["choices"] = OrderedJson::array();
-    chunk["usage"] = UsageJson(usage);
-    end = Event(Dump(chunk));
+    end = Event(Extended(chunk, {{"choices", "[]"}, {"usage", UsageText(usage)}}));
   }
   return absl::StrCat(end, "data: [DONE]\n\n");
 }
@@ -225,9 +231,8 @@ std::string OpenAiResponse::Whole(const v1::Usage& usage) {
                           {"finish_reason",
                            Dump(FinishJson(state.finish_reason, FinishesWithCalls(state)))}}));
   }
-  return Extended(
-      Head<OrderedJson>(options_.chat ? "chat.completion" : "text_completion"),
-      {{"choices", absl::StrCat("[", choices, "]")}, {"usage", Dump(UsageJson(usage))}});
+  return Extended(Head<OrderedJson>(options_.chat ? "chat.completion" : "text_completion"),
+                  {{"choices", absl::StrCat("[", choices, "]")}, {"usage", UsageText(usage)}});
 }
 
 }  // namespace baton::router

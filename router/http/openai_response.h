@@ -49,6 +49,9 @@ class OpenAiResponse final : public AnswerFormat {
 
   void SetEcho(std::vector<EchoedPrompt> echo) override { echo_ = std::move(echo); }
   void StartInReasoning() override { options_.parts.starts_in_reasoning = true; }
+  void Count(const v1::GenerateResponse& delta) override {
+    reasoning_tokens_.Add(delta, options_.parts);
+  }
   std::string Chunk(const v1::GenerateResponse& delta) override;
   // The usage, if it is wanted, and "[DONE]".
   std::string StreamEnd(const v1::Usage& usage) override;
@@ -83,6 +86,7 @@ class OpenAiResponse final : public AnswerFormat {
   // The prompt of the choice; null if it is not echoed.
   const EchoedPrompt* EchoOf(int choice) const;
   void KeepPromptLogprobs(const v1::GenerateResponse& delta);
+  std::string UsageText(const v1::Usage& usage) const;  // JSON
 
   Options options_;
   const tokenizer::Tokenizer& tokenizer_;
@@ -90,6 +94,7 @@ class OpenAiResponse final : public AnswerFormat {
   std::vector<EchoedPrompt> echo_;
   std::map<int, TokenLogprobs> prompt_logprobs_;  // by prompt, if it is echoed
   std::map<int, ChoiceState> choices_;
+  ReasoningTokens reasoning_tokens_;
 };
 
 }  // namespace baton::router

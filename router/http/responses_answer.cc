@@ -19,13 +19,13 @@ std::string Quoted(absl::string_view text) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-std::string ResponseUsageJson(const v1::Usage& usage) {
+std::string ResponseUsageJson(const v1::Usage& usage, int reasoning_tokens) {
   nlohmann::ordered_json json = {
       {"input_tokens", usage.prompt_tokens()},
       {"input_tokens_details",
        {{"cached_tokens", usage.cached_prompt_tokens()}, {"cache_write_tokens", 0}}},
       {"output_tokens", usage.generated_tokens()},
-      {"output_tokens_details", {{"reasoning_tokens", 0}}},
+      {"output_tokens_details", {{"reasoning_tokens", reasoning_tokens}}},
       {"total_tokens", usage.prompt_tokens() + usage.generated_tokens()}};
   if (usage.dropped_prompt_tokens() > 0) {
     json["input_tokens_details"]["dropped_tokens"] = usage.dropped_prompt_tokens();
@@ -125,7 +125,7 @@ std::string ResponsesAnswer::ResponseJson(absl::string_view status, const v1::Us
       status == "incomplete" ? R"({"reason":"max_output_tokens"})" : "null", R"(,"model":)",
       Quoted(options_.model), ",\"store\":", options_.responses->keep ? "true" : "false", ",",
       options_.responses->echo, R"(,"output":[)", output, R"(],"usage":)",
-      usage == nullptr ? "null" : ResponseUsageJson(*usage), "}");
+      usage == nullptr ? "null" : ResponseUsageJson(*usage, reasoning_tokens_.count()), "}");
 }
 
 void ResponsesAnswer::Emit(absl::string_view type, absl::string_view members) {

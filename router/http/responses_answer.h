@@ -29,6 +29,9 @@ class ResponsesAnswer final : public AnswerFormat {
 
   void SetEcho(std::vector<EchoedPrompt>) override {}  // this API repeats no prompt
   void StartInReasoning() override { options_.parts.starts_in_reasoning = true; }
+  void Count(const v1::GenerateResponse& delta) override {
+    reasoning_tokens_.Add(delta, options_.parts);
+  }
   std::string Chunk(const v1::GenerateResponse& delta) override;
   std::string StreamEnd(const v1::Usage& usage) override;
   std::string StreamError(const absl::Status& error) override;
@@ -74,6 +77,7 @@ class ResponsesAnswer final : public AnswerFormat {
   const std::string id_;
   std::optional<AnswerParts> parts_;  // once the text begins
   std::optional<OpenAiLogprobs> logprobs_;
+  ReasoningTokens reasoning_tokens_;
   std::vector<Item> items_;
   bool open_ = false;       // the last item grows
   bool truncated_ = false;  // the answer has ended by its length

@@ -69,7 +69,9 @@ class ReasoningServiceTest : public HttpRouterTest {
     const HttpReply whole = Answer(more, tokens, false);
     EXPECT_EQ(whole.status, 200) << whole.body;
     if (whole.status != 200) return {};
-    const Json choice = Json::parse(whole.body)["choices"][0];
+    const Json answer = Json::parse(whole.body);
+    const Json& choice = answer["choices"][0];
+    reasoning_tokens_ = ReasoningTokensOf(answer["usage"]);
     Parts parts = {choice["message"].value("reasoning_content", Json()),
                    choice["message"]["content"].is_null()
                        ? ""
@@ -77,20 +79,33 @@ class ReasoningServiceTest : public HttpRouterTest {
                    choice["finish_reason"]};
     EXPECT_EQ(choice["message"]["content"].is_null(),
               parts.content.empty() && !parts.reasoning.is_null());
-    EXPECT_EQ(Streamed(Answer(more, tokens, true).body), parts);
+    const std::string usage = R"(, "stream_options": {"include_usage": true})";
+    EXPECT_EQ(Streamed(Answer(usage + more, tokens, true).body), parts);
     return parts;
   }
+  static int Count(const std::string& text) { return static_cast<int>(Ids(text).size()); }
 
   testing::ModelDir dir_;
   std::string prompt_;
+  int reasoning_tokens_ = 0;  // of the last answer; -1: its usage says nothing of them
 
  private:
-  static Parts Streamed(const std::string& body) {
+  static int ReasoningTokensOf(const Json& usage) {
+    return usage.contains("completion_tokens_details")
+               ? usage["completion_tokens_details"]["reasoning_tokens"].get<int>()
+               : -1;
+  }
+  Parts Streamed(const std::string& body) {
     Parts parts;
     for (absl::string_view event : absl::StrSplit(body, "\n\n", absl::SkipEmpty())) {
       const size_t data = event.find("data: {");
       if (data == absl::string_view::npos) continue;
-      const Json choice = Json::parse(event.substr(data + 6))["choices"][0];
+      const Json chunk = Json::parse(event.substr(data + 6));
+      if (chunk["choices"].empty()) {
+        EXPECT_EQ(ReasoningTokensOf(chunk["usage"]), reasoning_tokens_);
+        continue;
+      }
+      const Json& choice = chunk["choices"][0];
       const Json& delta = choice["delta"];
       if (delta.contains("reasoning_content")) {
         EXPECT_EQ(parts.content, "") << "reasoning behind the answer";
@@ -107,12 +122,18 @@ class ReasoningServiceTest : public HttpRouterTest {
 TEST_F(ReasoningServiceTest, ThePromptBeginsTheReasoning) {
   StartWith(kThinks);
   const std::vector<int32_t> answer = Ids("well, é\n</think>\n\n4 </think>");
+  // The mark, and the white space around it, are a part of what they end.
+  const int reasoning = Count("well, é\n</think>\n\n");
   EXPECT_EQ(Ask("", answer), (Parts{"well, é", "4 </think>", "stop"}));
+  EXPECT_EQ(reasoning_tokens_, reasoning);
   EXPECT_EQ(prompt_, "<think><think>\n");
   EXPECT_EQ(Ask("", Ids("well")), (Parts{"well", "", "stop"}));
+  EXPECT_EQ(reasoning_tokens_, Count("well") + 1) << "the last one is the end token";
   EXPECT_EQ(Ask("", Ids("</think>4")), (Parts{Json(), "4", "stop"}));
+  EXPECT_EQ(reasoning_tokens_, 0);
   // A client that wants none has none, but the answer alone.
   EXPECT_EQ(Ask(R"(, "include_reasoning": false)", answer), (Parts{Json(), "4 </think>", "stop"}));
+  EXPECT_EQ(reasoning_tokens_, reasoning);
   // The template has closed it.
   EXPECT_EQ(Ask(R"(, "chat_template_kwargs": {"enable_thinking": false})", Ids("a</think>b")),
             (Parts{Json(), "a</think>b", "stop"}));
@@ -135,6 +156,7 @@ TEST_F(ReasoningServiceTest, AConstrainedAnswerIsContent) {
 TEST_F(ReasoningServiceTest, WithoutAParserTheReasoningIsContent) {
   StartWith(kThinks, "none");
   EXPECT_EQ(Ask("", Ids("well\n</think>\n4")), (Parts{Json(), "well\n</think>\n4", "stop"}));
+  EXPECT_EQ(reasoning_tokens_, -1);
 }
 
 TEST_F(ReasoningServiceTest, AUsersMarkBeginsNoReasoning) {
@@ -153,6 +175,7 @@ TEST_F(ReasoningServiceTest, MarksThatAreSpecialTokensAreFound) {
     answer.push_back(id);
   }
   EXPECT_EQ(Ask("", answer), (Parts{"well", "4", "stop"}));
+  EXPECT_EQ(reasoning_tokens_, static_cast<int>(answer.size()) - Count("4"));
   Ask(R"(, "reasoning_effort": "high")", answer);
   EXPECT_EQ(prompt_, "high<|channel|><|message|><think>");
   Ask(R"(, "reasoning_effort": "high", "chat_template_kwargs": {"reasoning_effort": "x"})", answer);
