@@ -23,6 +23,7 @@ constexpr uint32_t kMaxHeaderBytes = 32 << 10;
 // disconnect is noticed only by writing.
 constexpr size_t kMaxReadAhead = 64 << 10;
 constexpr size_t kReadAtOnce = 4096;
+constexpr size_t kBodyAtOnce = 64 << 10;
 constexpr size_t kWriteAtOnce = 64 << 10;
 constexpr absl::Duration kLinger = absl::Seconds(2);
 constexpr char kTooSlow[] = "the request took too long to arrive";
@@ -134,6 +135,9 @@ void HttpConnection::OnBody(error_code error) {
   if (error || too_slow_) return OnReadError(error);
   const auto arrived = static_cast<int64_t>(parser_->get().body().size());
   if (!request_.held.TryGrow(arrived - request_.held.bytes())) return Refuse(429, kNoRoom);
+  // The parser reads as much at once as the buffer has room for: a long body comes in large pieces,
+  // and no client gets more room than it has sent.
+  buffer_.reserve(std::max(buffer_.size(), std::min<size_t>(arrived, kBodyAtOnce)));
   ReadMoreBody();
 }
 
@@ -178,6 +182,8 @@ void HttpConnection::OnRequest() {
   close_after_ = !message.keep_alive() || !chunked_;
   ending_ = ended_ = gone_ = false;
   request.body = std::move(message.body());
+  // A long body's room is not kept.
+  if (buffer_.size() == 0 && buffer_.capacity() > kReadAtOnce) buffer_.shrink_to_fit();
   ReadAhead();
   // Answers that come before the handler has returned wait for this thread.
   call_ = server_.handler()(std::move(request), shared_from_this());

@@ -97,6 +97,24 @@ TEST_F(HttpServerTest, AConnectionServesOneRequestAfterTheOther) {
   }
 }
 
+// They come in pieces that grow with what has come.
+TEST_F(HttpServerTest, LongBodiesArriveWhole) {
+  Start();
+  HttpClient client(server_->address());
+  for (const int bytes : {1, 4095, 4097, 65536, 65537, 300'000, 2}) {
+    std::string body(bytes, ' ');
+    for (int i = 0; i < bytes; ++i) body[i] = static_cast<char>('a' + i % 23);
+    client.Post("/echo", body);
+    EXPECT_EQ(client.Read().body, body);
+    // With another request right behind it.
+    client.Send(absl::StrCat("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: ", bytes,
+                             "\r\n\r\n", body,
+                             "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nb"));
+    EXPECT_EQ(client.Read().body, body);
+    EXPECT_EQ(client.Read().body, "b");
+  }
+}
+
 TEST_F(HttpServerTest, RequestsSentTogetherAreAnsweredInTheirOrder) {
   Start();
   HttpClient client(server_->address());
