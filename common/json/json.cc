@@ -112,39 +112,6 @@ class Walk : public Events {
   size_t depth_ = 0;
 };
 
-// Reads text that is known to be wrong again, for a message that says what is wrong.
-class ErrorFinder : public nlohmann::json_sax<nlohmann::json> {
- public:
-  const std::string& message() const { return message_; }
-
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool number_float(number_float_t, const string_t&) override { return true; }
-  bool string(string_t&) override { return true; }
-  bool binary(binary_t&) override { return true; }
-  bool start_object(std::size_t) override { return true; }
-  bool start_array(std::size_t) override { return true; }
-  bool end_object() override { return true; }
-  bool end_array() override { return true; }
-  bool key(string_t&) override { return true; }
-  bool parse_error(std::size_t position, const std::string&,
-                   const nlohmann::json::exception& error) override {
-    message_ = absl::StrCat("not valid JSON at byte ", position, ": ", Printable(error.what()));
-    return false;
-  }
-
- private:
-  std::string message_ = "not valid JSON";
-};
-
-absl::Status Malformed(absl::string_view text) {
-  ErrorFinder finder;
-  nlohmann::json::sax_parse(text.begin(), text.end(), &finder);
-  return absl::InvalidArgumentError(finder.message());
-}
-
 void AppendCanonical(const Value& value, std::string* out) {
   if (value.kind == Value::Kind::kScalar) {
     absl::StrAppend(out, ScalarText(value.scalar));
@@ -225,15 +192,16 @@ std::string ScalarText(const Scalar& scalar) {
 
 absl::Status Visit(absl::string_view text, absl::string_view file, Visitor& visitor) {
   Walk walk(visitor);
-  switch (Reader(text, walk).Read()) {
-    case Reader::Result::kRead:
-      return absl::OkStatus();
-    case Reader::Result::kStopped:
-      return Annotate(walk.status(), file);
-    case Reader::Result::kMalformed:
+  std::string problem;
+  switch (Read(text, walk, &problem)) {
+    case ReadResult::kRead:
       break;
+    case ReadResult::kStopped:
+      return Annotate(walk.status(), file);
+    case ReadResult::kMalformed:
+      return Annotate(absl::InvalidArgumentError(problem), file);
   }
-  return Annotate(Malformed(text), file);
+  return absl::OkStatus();
 }
 
 Value TextValue(std::string text) {

@@ -1,22 +1,20 @@
-// Reads JSON text and passes on what it finds, as nlohmann's SAX parser does and several times as
-// fast: a client sends its whole conversation each turn, so bodies are long, and nearly all of them
-// is the inside of strings.
+// Reads JSON text with nlohmann's parser, or with simdjson, which finds the same and is several
+// times as fast: a client sends its whole conversation each turn.
 //
-// Strict (RFC 8259), except for what nlohmann's parser takes beyond it, which this one takes too: a
-// byte order mark at the start, and a NUL outside strings, which ends the text.
+// As nlohmann's parser: RFC 8259, but a byte order mark may stand at the start, and a NUL outside
+// strings ends the text. Whole numbers beyond 64 bits are doubles.
 #ifndef BATON_COMMON_JSON_READER_H_
 #define BATON_COMMON_JSON_READER_H_
 
 #include <cstddef>
 #include <string>
-#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "common/json/json.h"
 
 namespace baton::json {
 
-// What a reader finds, in the order of the text. Each returns whether to go on.
+// What is found, in the order of the text. Each returns whether to go on.
 class Events {
  public:
   virtual ~Events() = default;
@@ -26,46 +24,18 @@ class Events {
   virtual bool OnEnd() = 0;
 };
 
-// Serves one text.
-class Reader {
- public:
-  enum class Result {
-    kRead,       // all of it
-    kStopped,    // by the events
-    kMalformed,  // events have been passed on up to the error
-  };
-
-  // `text` and `events` must outlive it.
-  Reader(absl::string_view text, Events& events) : text_(text), events_(events) {}
-
-  Result Read();
-
- private:
-  bool ReadDocument();
-  bool ReadValue();
-  bool ReadLiteral(absl::string_view literal, Scalar scalar);
-  bool ReadNumber();
-  bool BeginMember();
-  bool ReadString(std::string* out);
-  bool AppendEscaped(std::string* out);
-  bool ReadHex(char32_t* unit);
-  bool SkipCharacter();
-
-  void SkipSpace();
-  // The next byte; 0 at the end, which a NUL stands for, too.
-  char Peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
-  bool Take(char wanted);
-  bool Pass(bool go_on) {
-    stopped_ = !go_on;
-    return go_on;
-  }
-
-  absl::string_view text_;
-  Events& events_;
-  size_t at_ = 0;
-  bool stopped_ = false;
-  std::vector<bool> open_;  // arrays (true) and objects, the innermost last
+enum class ReadResult {
+  kRead,       // all of it
+  kStopped,    // by the events
+  kMalformed,  // events may have been passed on up to the error
 };
+
+// simdjson takes memory of a multiple of the text's size, so longer texts are read by nlohmann's
+// parser, which takes none.
+inline constexpr size_t kMostAtOnce = size_t{1} << 20;
+
+// `problem`: set if the text is malformed.
+ReadResult Read(absl::string_view text, Events& events, std::string* problem);
 
 }  // namespace baton::json
 

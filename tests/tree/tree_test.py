@@ -93,6 +93,7 @@ THIRD_PARTY = [
       "decode_worker")),
     ("XGrammar", r"xgrammar/|dlpack/", ("common/grammar/program",)),
     ("nlohmann JSON", r"nlohmann/", ("common/json", "router/http", "cli")),
+    ("simdjson", r"simdjson", ("common/json",)),
     # tracing: each server sends its spans itself (docs/adr/0013-tracing-module.md).
     ("libcurl", r"curl/", ("cli", "common/tracing")),
     # telemetry: prometheus-cpp's own server has no IPv6, as Debian builds it.
