@@ -133,6 +133,7 @@ struct GenerateRequest {
   std::string json_schema;                // text of a JSON schema
   std::string regex;                      // matches the whole answer
   std::vector<std::string> answer_texts;  // the answer is one of them
+  bool any_whitespace = false;            // beside the first two: between tokens of JSON
   std::optional<int32_t> n;               // number of choices, 1 to 16; absent: 1
   // Beam search instead of sampling, with 2 to 16 beams; the n best beams are the choices.
   std::optional<int32_t> beam_width;

@@ -103,6 +103,9 @@ v1::GenerateRequest ToProto(const GenerateRequest& request) {
   for (const std::string& text : request.answer_texts) {
     out.mutable_structured_output()->mutable_choices()->add_texts(text);
   }
+  if (request.any_whitespace && out.has_structured_output()) {
+    out.mutable_structured_output()->set_any_whitespace(true);
+  }
   if (request.n) out.set_n(*request.n);
   if (request.beam_width) out.set_beam_width(*request.beam_width);
   if (request.length_penalty) out.set_length_penalty(*request.length_penalty);

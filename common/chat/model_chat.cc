@@ -383,6 +383,8 @@ absl::StatusOr<RenderedChat> ModelChat::Render(Conversation conversation, absl::
                              .Render(std::move(variables), std::move(tokens), now, limits));
   rendered.text = std::move(text.text);
   rendered.ends_in_reasoning = EndsInReasoning(reasoning_format_, rendered.text, text.from_request);
+  rendered.ends_after_reasoning =
+      EndsAfterReasoning(reasoning_format_, rendered.text, text.from_request);
   if (conversation.split_special_tokens) rendered.split = std::move(text.from_request);
   rendered.starts_with_bos = !bos_token_.empty() && absl::StartsWith(rendered.text, bos_token_) &&
                              !Overlaps(rendered.split, 0, bos_token_.size());

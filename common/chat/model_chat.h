@@ -44,6 +44,8 @@ struct RenderedChat {
   bool starts_with_bos = false;
   // The template has begun the reasoning of the answer, which goes on with it.
   bool ends_in_reasoning = false;
+  // The template has ended it: there is none in the answer.
+  bool ends_after_reasoning = false;
 };
 
 // Immutable once loaded, thread-safe.

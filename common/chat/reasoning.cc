@@ -18,6 +18,7 @@ constexpr absl::string_view kStartMark = "<|start|>";
 constexpr absl::string_view kChannelMark = "<|channel|>";
 constexpr absl::string_view kMessageMark = "<|message|>";
 constexpr absl::string_view kEndMark = "<|end|>";
+constexpr absl::string_view kRecipient = " to=functions.";
 
 struct Marks {
   absl::string_view open;
@@ -51,12 +52,27 @@ bool MayBeginHeader(absl::string_view text) {
          IsProperPrefix(text, kStartMark);
 }
 
+bool EndsWithMark(absl::string_view mark, absl::string_view prompt,
+                  absl::Span<const ByteRange> from_request) {
+  prompt = absl::StripTrailingAsciiWhitespace(prompt);
+  return !mark.empty() && absl::EndsWith(prompt, mark) &&
+         !Overlaps(from_request, prompt.size() - mark.size(), prompt.size());
+}
+
 // The channel that a header of Harmony names.
 absl::string_view ChannelIn(absl::string_view header) {
   const size_t mark = header.find(kChannelMark);
   if (mark == absl::string_view::npos) return "";
   const absl::string_view name =
       absl::StripLeadingAsciiWhitespace(header.substr(mark + kChannelMark.size()));
+  return name.substr(0, name.find_first_of(" \t\r\n<"));
+}
+
+// The function to which a header of Harmony addresses its message; empty if there is none.
+absl::string_view FunctionIn(absl::string_view header) {
+  const size_t at = header.find(kRecipient);
+  if (at == absl::string_view::npos) return "";
+  const absl::string_view name = header.substr(at + kRecipient.size());
   return name.substr(0, name.find_first_of(" \t\r\n<"));
 }
 
@@ -99,15 +115,27 @@ absl::Span<const absl::string_view> ReasoningMarkers(ReasoningFormat format) {
 
 bool EndsInReasoning(ReasoningFormat format, absl::string_view prompt,
                      absl::Span<const ByteRange> from_request) {
-  if (format == ReasoningFormat::kNone) return false;
-  const absl::string_view open = MarksOf(format).open;
-  prompt = absl::StripTrailingAsciiWhitespace(prompt);
-  return absl::EndsWith(prompt, open) &&
-         !Overlaps(from_request, prompt.size() - open.size(), prompt.size());
+  return EndsWithMark(MarksOf(format).open, prompt, from_request);
 }
 
-ReasoningParser::ReasoningParser(ReasoningFormat format, bool starts_inside)
-    : format_(format), state_(starts_inside ? State::kOpened : State::kStart) {
+bool EndsAfterReasoning(ReasoningFormat format, absl::string_view prompt,
+                        absl::Span<const ByteRange> from_request) {
+  return EndsWithMark(MarksOf(format).close, prompt, from_request);
+}
+
+ReasoningTexts ReasoningTextsOf(ReasoningFormat format, bool calls) {
+  BATON_CHECK(format != ReasoningFormat::kNone) << "the caller checks the format";
+  const Marks marks = MarksOf(format);
+  if (format != ReasoningFormat::kHarmony) return {marks.open, marks.close};
+  // The next message says its channel: that of calls is a part of them.
+  return {marks.open, calls ? "<|end|><|start|>assistant"
+                            : "<|end|><|start|>assistant<|channel|>final<|message|>"};
+}
+
+ReasoningParser::ReasoningParser(ReasoningFormat format, bool starts_inside, bool keeps_calls)
+    : format_(format),
+      keeps_calls_(keeps_calls),
+      state_(starts_inside ? State::kOpened : State::kStart) {
   BATON_CHECK(format != ReasoningFormat::kNone) << "the caller checks the format";
   if (format == ReasoningFormat::kHarmony) {
     state_ = starts_inside ? State::kReasoning : State::kHeader;
@@ -157,7 +185,7 @@ bool ReasoningParser::Step(Delta* delta) {
     case State::kAfter:
       return StepAfter();
     case State::kHeader:
-      return StepHeader();
+      return StepHeader(delta);
     case State::kMessage:
       return StepMessage(delta);
     case State::kContent:
@@ -201,17 +229,25 @@ bool ReasoningParser::StepAfter() {
   return true;
 }
 
+// The prompt may have begun the first header.
+bool ReasoningParser::BeginsAnswer(absl::string_view text) const {
+  return MayBeginHeader(text) ||
+         (keeps_calls_ && (absl::StartsWith(text, kRecipient) || IsProperPrefix(text, kRecipient)));
+}
+
 // Looks for the end of a message's header. A text that has no header is content.
-bool ReasoningParser::StepHeader() {
+bool ReasoningParser::StepHeader(Delta* delta) {
   const size_t end = held_.find(kMessageMark.data(), 0, kMessageMark.size());
   const bool found = end != std::string::npos;
   const size_t size = found ? end : held_.size() - std::min(held_.size(), kMessageMark.size() - 1);
-  if ((first_header_ && !MayBeginHeader(held_)) || size > kMaxHarmonyHeaderBytes) {
+  if ((first_header_ && !BeginsAnswer(held_)) || size > kMaxHarmonyHeaderBytes) {
     state_ = State::kContent;
     return true;
   }
   if (!found) return false;
-  const bool is_reasoning = ChannelIn(absl::string_view(held_).substr(0, end)) == "analysis";
+  const absl::string_view header = absl::string_view(held_).substr(0, end);
+  const std::string function(keeps_calls_ ? FunctionIn(header) : "");
+  const bool is_reasoning = function.empty() && ChannelIn(header) == "analysis";
   held_.erase(0, end + kMessageMark.size());
   first_header_ = false;
   if (is_reasoning) {
@@ -220,6 +256,9 @@ bool ReasoningParser::StepHeader() {
   } else {
     separates_text_ = has_content_;
     state_ = State::kMessage;
+    if (!function.empty()) {
+      AddContent(absl::StrCat("<|channel|>commentary", kRecipient, function, kMessageMark), delta);
+    }
   }
   return true;
 }

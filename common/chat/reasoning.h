@@ -29,11 +29,22 @@ ReasoningFormat DetectReasoningFormat(absl::string_view template_source);
 // keep its text.
 absl::Span<const absl::string_view> ReasoningMarkers(ReasoningFormat format);
 
+// What begins and ends reasoning, as StructuredOutput.Reasoning has it (inference.proto). REQUIRES:
+// `format` is not kNone. `calls`: calls of tools follow, and nothing else.
+struct ReasoningTexts {
+  absl::string_view begin;
+  absl::string_view end;
+};
+ReasoningTexts ReasoningTextsOf(ReasoningFormat format, bool calls);
+
 // True if the prompt ends, but for white space, with the mark that begins reasoning, so that the
 // answer goes on with the reasoning. A mark of which a byte is in `from_request`, the ranges of the
 // text that do not come from the template, does not count.
 bool EndsInReasoning(ReasoningFormat format, absl::string_view prompt,
                      absl::Span<const ByteRange> from_request);
+// The same for the mark that ends reasoning: the answer has none.
+bool EndsAfterReasoning(ReasoningFormat format, absl::string_view prompt,
+                        absl::Span<const ByteRange> from_request);
 
 // Only reasoning at the answer's beginning is found; a mark further back is a part of the content.
 // In Harmony all messages of the answer are taken apart; a new line stands between two messages of
@@ -49,8 +60,10 @@ class ReasoningParser {
     std::string content;
   };
 
-  // REQUIRES: `format` is not kNone. `starts_inside`: EndsInReasoning of the prompt.
-  ReasoningParser(ReasoningFormat format, bool starts_inside);
+  // REQUIRES: `format` is not kNone. `starts_inside`: EndsInReasoning of the prompt. `keeps_calls`:
+  // a message of Harmony to a function is content with its header, in the one form that
+  // ToolCallParser reads; else its text is.
+  ReasoningParser(ReasoningFormat format, bool starts_inside, bool keeps_calls = false);
 
   Delta Append(absl::string_view text);
   // The answer ends here.
@@ -64,12 +77,15 @@ class ReasoningParser {
   bool StepStart(Delta* delta);
   bool StepReasoning(absl::string_view end, Delta* delta);
   bool StepAfter();
-  bool StepHeader();
+  bool StepHeader(Delta* delta);
   bool StepMessage(Delta* delta);
   void AddReasoning(absl::string_view text, Delta* delta);
   void AddContent(absl::string_view text, Delta* delta);
 
+  bool BeginsAnswer(absl::string_view text) const;
+
   const ReasoningFormat format_;
+  const bool keeps_calls_;
   State state_;
   std::string held_;   // not yet out
   std::string space_;  // that stands between the reasoning that is out and what may follow

@@ -1,6 +1,7 @@
 #include "common/chat/tool_call_syntax.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -70,6 +71,67 @@ constexpr ToolCallSyntax kDeepSeekSyntax[] = {
      .excluded = kDeepSeekOpener},
 };
 
+constexpr absl::string_view kQwenXmlOpener[] = {"<function="};
+constexpr ToolCallSyntax kQwenXmlSyntax[] = {
+    {.before_name = "<tool_call>\n<function=",
+     .before_arguments = ">\n",
+     .after_arguments = "</function>\n</tool_call>",
+     .separator = "\n",
+     .trigger = "<tool_call>",
+     .excluded = kQwenXmlOpener,
+     .argument_style = ToolCallSyntax::ArgumentStyle::kQwenXml},
+};
+
+constexpr ToolCallSyntax kGlmSyntax[] = {
+    // 4.5 and 4.6.
+    {.before_name = "<tool_call>",
+     .before_arguments = "\n",
+     .after_arguments = "</tool_call>",
+     .separator = "\n",
+     .trigger = "<tool_call>",
+     .argument_style = ToolCallSyntax::ArgumentStyle::kGlmXml},
+    // 4.7.
+    {.before_name = "<tool_call>",
+     .after_arguments = "</tool_call>",
+     .trigger = "<tool_call>",
+     .argument_style = ToolCallSyntax::ArgumentStyle::kGlmXmlCompact},
+};
+
+constexpr ToolCallSyntax kHarmonySyntax[] = {
+    {.before_name = "<|channel|>commentary to=functions.",
+     .before_arguments = " <|constrain|>json<|message|>",
+     .separator = "<|call|>",
+     .trigger = "<|channel|>commentary to=functions.",
+     .ends_answer = true},
+};
+
+// What stands around arguments, in order; without the texts of the syntax itself.
+std::vector<absl::string_view> MarksOf(ToolCallSyntax::ArgumentStyle style) {
+  switch (style) {
+    case ToolCallSyntax::ArgumentStyle::kJson:
+      return {"{"};
+    case ToolCallSyntax::ArgumentStyle::kQwenXml:
+      return {"<parameter=", ">\n", "\n</parameter>\n"};
+    case ToolCallSyntax::ArgumentStyle::kGlmXml:
+      return {"<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n"};
+    case ToolCallSyntax::ArgumentStyle::kGlmXmlCompact:
+      return {"<arg_key>", "</arg_key><arg_value>", "</arg_value>"};
+  }
+  return {};
+}
+
+// True if `rendered` has a call of the tool `name`.
+bool HasCall(absl::string_view rendered, const ToolCallSyntax& syntax, absl::string_view name) {
+  const std::vector<absl::string_view> marks = MarksOf(syntax.argument_style);
+  const std::string begin = absl::StrCat(syntax.opening, syntax.before_name, name,
+                                         syntax.before_arguments, marks.front());
+  size_t at = rendered.find(begin);
+  if (at == absl::string_view::npos || marks.size() == 1) return at != absl::string_view::npos;
+  at = rendered.find(marks[1], at + begin.size());
+  if (at == absl::string_view::npos) return false;
+  return absl::StrContains(rendered.substr(at), absl::StrCat(marks[2], syntax.after_arguments));
+}
+
 }  // namespace
 
 absl::Span<const ToolCallSyntax> SyntaxesOf(ToolCallFormat format) {
@@ -82,6 +144,12 @@ absl::Span<const ToolCallSyntax> SyntaxesOf(ToolCallFormat format) {
       return kMistralSyntax;
     case ToolCallFormat::kDeepSeek:
       return kDeepSeekSyntax;
+    case ToolCallFormat::kQwenXml:
+      return kQwenXmlSyntax;
+    case ToolCallFormat::kGlm:
+      return kGlmSyntax;
+    case ToolCallFormat::kHarmony:
+      return kHarmonySyntax;
     default:
       return {};
   }
@@ -90,11 +158,16 @@ absl::Span<const ToolCallSyntax> SyntaxesOf(ToolCallFormat format) {
 const ToolCallSyntax* FindSyntax(ToolCallFormat format, absl::string_view rendered,
                                  absl::string_view name) {
   const absl::Span<const ToolCallSyntax> syntaxes = SyntaxesOf(format);
+  // Templates write the recipient before the channel, where models write it behind.
+  if (format == ToolCallFormat::kHarmony) {
+    return absl::StrContains(rendered, absl::StrCat("to=functions.", name, "<")) ||
+                   absl::StrContains(rendered, absl::StrCat("to=functions.", name, " "))
+               ? &syntaxes[0]
+               : nullptr;
+  }
   const auto found =
-      std::find_if(syntaxes.begin(), syntaxes.end(), [&](const ToolCallSyntax& syntax) {
-        return absl::StrContains(rendered, absl::StrCat(syntax.opening, syntax.before_name, name,
-                                                        syntax.before_arguments, "{"));
-      });
+      std::find_if(syntaxes.begin(), syntaxes.end(),
+                   [&](const ToolCallSyntax& syntax) { return HasCall(rendered, syntax, name); });
   return found == syntaxes.end() ? nullptr : &*found;
 }
 

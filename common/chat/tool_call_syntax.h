@@ -3,6 +3,7 @@
 #ifndef BATON_COMMON_CHAT_TOOL_CALL_SYNTAX_H_
 #define BATON_COMMON_CHAT_TOOL_CALL_SYNTAX_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -17,6 +18,8 @@ namespace baton::chat {
 //   before_name NAME before_arguments ARGUMENTS after_arguments
 // ToolCallParser reads what is written so.
 struct ToolCallSyntax {
+  // How arguments are written: StructuredOutput.ToolCalls.ArgumentStyle has the same numbers.
+  enum class ArgumentStyle : uint8_t { kJson = 1, kQwenXml, kGlmXml, kGlmXmlCompact };
   absl::string_view opening = "";
   absl::string_view before_name = "";
   absl::string_view before_arguments = "";
@@ -29,6 +32,10 @@ struct ToolCallSyntax {
   // ToolCallParser, a call may begin so.
   absl::Span<const absl::string_view> excluded = {};
   bool quoted_names = false;  // names are parts of JSON strings
+  ArgumentStyle argument_style = ArgumentStyle::kJson;
+  // The answer ends with its call, and what is no call needs marks of its own: calls are
+  // constrained only where one is required.
+  bool ends_answer = false;
 };
 
 // The ways in which models of a format write calls.

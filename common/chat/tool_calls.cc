@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "common/base/check.h"
 #include "common/base/splitmix64.h"
+#include "common/chat/bare_calls.h"
 #include "common/chat/markers.h"
 #include "common/chat/printing.h"
 #include "common/chat/runtime.h"
@@ -21,6 +22,8 @@ namespace {
 
 constexpr size_t kMaxHeaderBytes = 1024;
 constexpr size_t kMaxNameBytes = 256;
+// Marks in a call that may be parts of its values; each lets the call be read again.
+constexpr int kMaxEnds = 64;
 constexpr absl::string_view kDeepSeekSeparator = "<｜tool▁sep｜>";
 
 // What starts a call.
@@ -32,6 +35,16 @@ absl::string_view Opener(ToolCallFormat format) {
       return "[TOOL_CALLS]";
     case ToolCallFormat::kDeepSeek:
       return "<｜tool▁call▁begin｜>";
+    case ToolCallFormat::kQwenXml:
+      return "<function=";
+    case ToolCallFormat::kGlm:
+      return "<tool_call>";
+    case ToolCallFormat::kLfm2:
+      return "<|tool_call_start|>";
+    case ToolCallFormat::kGemma4:
+      return "<|tool_call>";
+    case ToolCallFormat::kHarmony:
+      return "<|channel|>commentary to=functions.";
     case ToolCallFormat::kLlama3:
     case ToolCallFormat::kUnsupported:
       break;
@@ -45,7 +58,14 @@ absl::Span<const absl::string_view> Separators(ToolCallFormat format) {
   static constexpr absl::string_view kLlama3[] = {";", "<|python_tag|>"};
   static constexpr absl::string_view kDeepSeek[] = {"```", "<｜tool▁calls▁begin｜>",
                                                     "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"};
+  static constexpr absl::string_view kQwenXml[] = {"<tool_call>", "</tool_call>",
+                                                   "<seed:tool_call>", "</seed:tool_call>"};
+  static constexpr absl::string_view kHarmony[] = {"<|call|>"};
   switch (format) {
+    case ToolCallFormat::kQwenXml:
+      return kQwenXml;
+    case ToolCallFormat::kHarmony:
+      return kHarmony;
     case ToolCallFormat::kHermes:
       return kHermes;
     case ToolCallFormat::kLlama3:
@@ -62,6 +82,9 @@ absl::string_view NameInHeader(ToolCallFormat format, absl::string_view header) 
   if (format == ToolCallFormat::kMistral) {
     header = header.substr(0, header.find("[ARGS]"));
     return absl::StripAsciiWhitespace(header.substr(0, header.find("[CALL_ID]")));
+  }
+  if (format == ToolCallFormat::kHarmony) {
+    return header.substr(0, header.find_first_of(" \t\r\n<"));
   }
   const size_t separator = header.find(kDeepSeekSeparator);
   if (format != ToolCallFormat::kDeepSeek || separator == absl::string_view::npos) return "";
@@ -89,6 +112,15 @@ absl::Span<const absl::string_view> ToolCallMarkers(ToolCallFormat format) {
   static constexpr absl::string_view kDeepSeek[] = {"<｜tool▁calls▁begin｜>",
                                                     "<｜tool▁call▁begin｜>", kDeepSeekSeparator,
                                                     "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"};
+  static constexpr absl::string_view kQwenXml[] = {"<tool_call>",      "</tool_call>",
+                                                   "<function=",       "</function>",
+                                                   "<seed:tool_call>", "</seed:tool_call>"};
+  static constexpr absl::string_view kGlm[] = {"<tool_call>", "</tool_call>", "<arg_key>",
+                                               "</arg_key>",  "<arg_value>",  "</arg_value>"};
+  static constexpr absl::string_view kLfm2[] = {"<|tool_call_start|>", "<|tool_call_end|>"};
+  static constexpr absl::string_view kGemma4[] = {"<|tool_call>", "<tool_call|>", "<|\"|>"};
+  static constexpr absl::string_view kHarmony[] = {"<|start|>",   "<|channel|>", "<|constrain|>",
+                                                   "<|message|>", "<|call|>",    "<|end|>"};
   switch (format) {
     case ToolCallFormat::kHermes:
       return kHermes;
@@ -98,6 +130,16 @@ absl::Span<const absl::string_view> ToolCallMarkers(ToolCallFormat format) {
       return kMistral;
     case ToolCallFormat::kDeepSeek:
       return kDeepSeek;
+    case ToolCallFormat::kQwenXml:
+      return kQwenXml;
+    case ToolCallFormat::kGlm:
+      return kGlm;
+    case ToolCallFormat::kLfm2:
+      return kLfm2;
+    case ToolCallFormat::kGemma4:
+      return kGemma4;
+    case ToolCallFormat::kHarmony:
+      return kHarmony;
     case ToolCallFormat::kUnsupported:
       break;
   }
@@ -110,7 +152,13 @@ ToolCallFormat DetectToolCallFormat(absl::string_view source) {
   if (has(Opener(ToolCallFormat::kDeepSeek)) && has(kDeepSeekSeparator)) {
     return ToolCallFormat::kDeepSeek;
   }
-  // Other formats put XML into the same tag.
+  if (has("<|channel|>") && has("<|message|>") && has("functions.")) {
+    return ToolCallFormat::kHarmony;
+  }
+  if (has("<|tool_call>") && has("call:")) return ToolCallFormat::kGemma4;
+  if (has("<|tool_call_start|>") || has("<|tool_list_start|>")) return ToolCallFormat::kLfm2;
+  if (has("<function=") && has("<parameter=")) return ToolCallFormat::kQwenXml;
+  if (has("<tool_call>") && has("<arg_key>")) return ToolCallFormat::kGlm;
   const bool has_json = has("\"name\": ") || has("\\\"name\\\": ");
   if (has("<tool_call>") && has_json && !has("<function=") && !has("<arg_key>")) {
     return ToolCallFormat::kHermes;
@@ -122,8 +170,10 @@ ToolCallFormat DetectToolCallFormat(absl::string_view source) {
   return ToolCallFormat::kUnsupported;
 }
 
-ToolCallParser::ToolCallParser(ToolCallFormat format, uint64_t id_seed)
+ToolCallParser::ToolCallParser(ToolCallFormat format, uint64_t id_seed,
+                               std::shared_ptr<const json::Value> tools)
     : format_(format),
+      tools_(std::move(tools)),
       id_state_(id_seed),
       state_(format == ToolCallFormat::kLlama3 ? State::kStart : State::kText) {
   BATON_CHECK(format != ToolCallFormat::kUnsupported) << "the caller checks the format";
@@ -139,6 +189,14 @@ ToolCallParser::Delta ToolCallParser::Append(absl::string_view text) {
 
 ToolCallParser::Delta ToolCallParser::Finish() {
   Delta delta;
+  // Some models do not mark the end of their last call. Where no bracket closes it, it may have
+  // been cut off.
+  const bool has_brackets = format_ == ToolCallFormat::kLfm2 || format_ == ToolCallFormat::kGemma4;
+  if (state_ == State::kCall && has_brackets && ParseBareCalls(held_, &delta).value_or(false)) {
+    held_.clear();
+    state_ = State::kPlain;
+    return delta;
+  }
   const bool drops_space = state_ == State::kBetween;
   delta.text = state_ == State::kCall ? absl::StrCat(opener_, held_) : held_;
   if (drops_space && absl::StripAsciiWhitespace(held_).empty()) delta.text.clear();
@@ -154,7 +212,7 @@ bool ToolCallParser::Step(Delta* delta) {
     case State::kText:
       return StepText(delta);
     case State::kCall:
-      return StepCall(delta);
+      return BareCallEnd(format_).empty() ? StepCall(delta) : StepBareCall(delta);
     case State::kBetween:
       return StepBetween();
     case State::kPlain:
@@ -213,6 +271,7 @@ void ToolCallParser::EnterCall(absl::string_view opener) {
   state_ = State::kCall;
   json_start_ = std::string::npos;
   scanned_ = 0;
+  ends_ = 0;
   depth_ = 0;
   in_string_ = false;
   escaped_ = false;
@@ -231,8 +290,9 @@ bool ToolCallParser::StepCall(Delta* delta) {
       const bool is_list = c == '[' && format_ == ToolCallFormat::kMistral &&
                            absl::StripAsciiWhitespace(held_.substr(0, scanned_)).empty();
       if (c != '{' && !is_list) {
-        const bool has_header =
-            format_ == ToolCallFormat::kMistral || format_ == ToolCallFormat::kDeepSeek;
+        const bool has_header = format_ == ToolCallFormat::kMistral ||
+                                format_ == ToolCallFormat::kDeepSeek ||
+                                format_ == ToolCallFormat::kHarmony;
         if (scanned_ < kMaxHeaderBytes && (has_header || absl::ascii_isspace(c))) continue;
         FailCall(delta);
         return true;
@@ -261,6 +321,43 @@ bool ToolCallParser::StepCall(Delta* delta) {
     return true;
   }
   return false;
+}
+
+bool ToolCallParser::StepBareCall(Delta* delta) {
+  const absl::string_view end = BareCallEnd(format_);
+  for (;;) {
+    const size_t at = held_.find(end.data(), scanned_, end.size());
+    if (at == std::string::npos) {
+      scanned_ = held_.size() - std::min(held_.size(), end.size() - 1);
+      return false;
+    }
+    const std::optional<bool> parsed =
+        ParseBareCalls(absl::string_view(held_).substr(0, at), delta);
+    if (parsed && *parsed) {
+      held_.erase(0, at + end.size());
+      dropped_.clear();
+      state_ = State::kBetween;
+      return true;
+    }
+    if (parsed || ++ends_ == kMaxEnds) {
+      FailCall(delta);
+      return true;
+    }
+    scanned_ = at + 1;
+  }
+}
+
+std::optional<bool> ToolCallParser::ParseBareCalls(absl::string_view text, Delta* delta) {
+  std::vector<BareCall> calls;
+  const BareCallsResult result = ReadBareCalls(format_, text, tools_.get(), &calls);
+  if (result == BareCallsResult::kIncomplete) return std::nullopt;
+  for (const BareCall& call : calls) {
+    if (call.name.size() > kMaxNameBytes) return false;
+  }
+  for (BareCall& call : calls) {
+    delta->calls.push_back({NextId(), std::move(call.name), ArgumentsText(&call.arguments)});
+  }
+  return result == BareCallsResult::kCalls;
 }
 
 bool ToolCallParser::ParseCalls(absl::string_view header, absl::string_view json, Delta* delta) {

@@ -4,11 +4,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/json/json.h"
 
 namespace baton::chat {
 
@@ -19,6 +22,12 @@ enum class ToolCallFormat : uint8_t {
   kLlama3,    // the whole answer is {"name": "f", "parameters": {...}}, after <|python_tag|> or not
   kMistral,   // [TOOL_CALLS][{"name": "f", "arguments": {...}}] or [TOOL_CALLS]f[ARGS]{...}
   kDeepSeek,  // tokens around f and its arguments, which R1 puts into a block of code
+  kQwenXml,   // Qwen 3 Coder:
+              // <tool_call><function=f><parameter=a>…</parameter></function></tool_call>
+  kGlm,       // <tool_call>f<arg_key>a</arg_key><arg_value>…</arg_value></tool_call>
+  kLfm2,      // <|tool_call_start|>[f(a="…")]<|tool_call_end|>
+  kGemma4,    // <|tool_call>call:f{a:<|"|>…<|"|>}<tool_call|>
+  kHarmony,   // gpt-oss: <|channel|>commentary to=functions.f<|message|>{...}
 };
 
 // The format that a chat template describes; kUnsupported if Baton does not know it.
@@ -46,8 +55,11 @@ class ToolCallParser {
     std::vector<ToolCall> calls;
   };
 
-  // REQUIRES: `format` is supported. Ids follow from `id_seed`, which should be random.
-  ToolCallParser(ToolCallFormat format, uint64_t id_seed);
+  // REQUIRES: `format` is supported. Ids follow from `id_seed`, which should be random. `tools`, an
+  // array as Conversation has it, says which values are strings in formats that do not quote them;
+  // null: what is no JSON is a string.
+  ToolCallParser(ToolCallFormat format, uint64_t id_seed,
+                 std::shared_ptr<const json::Value> tools = nullptr);
 
   Delta Append(absl::string_view text);
   // The answer ends here.
@@ -61,6 +73,9 @@ class ToolCallParser {
   bool StepStart();
   bool StepText(Delta* delta);
   bool StepCall(Delta* delta);
+  bool StepBareCall(Delta* delta);
+  // False if the text is no call; nullopt if it may be the beginning of one.
+  std::optional<bool> ParseBareCalls(absl::string_view text, Delta* delta);
   bool StepBetween();
   void EnterCall(absl::string_view opener);
   void FailCall(Delta* delta);
@@ -68,11 +83,13 @@ class ToolCallParser {
   std::string NextId();
 
   const ToolCallFormat format_;
+  const std::shared_ptr<const json::Value> tools_;
   uint64_t id_state_;
   State state_;
   std::string held_;     // not yet out; in a call, what follows its opener
   std::string dropped_;  // since the last text or call
   std::string opener_;   // of the call, with what was dropped before it
+  int ends_ = 0;         // marks in the call that have not ended it
   // These describe the JSON value in held_.
   size_t json_start_ = std::string::npos;
   size_t scanned_ = 0;

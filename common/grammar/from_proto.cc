@@ -6,7 +6,9 @@
 
 namespace baton::grammar {
 
-GrammarSpec FromProto(const v1::StructuredOutput& structured_output) {
+namespace {
+
+GrammarSpec KindFromProto(const v1::StructuredOutput& structured_output) {
   using Kind = GrammarSpec::Kind;
   switch (structured_output.kind_case()) {
     case v1::StructuredOutput::kJsonObject:
@@ -22,6 +24,17 @@ GrammarSpec FromProto(const v1::StructuredOutput& structured_output) {
       return {Kind::kChoices, {texts.begin(), texts.end()}};
     }
   }
+}
+
+}  // namespace
+
+GrammarSpec FromProto(const v1::StructuredOutput& structured_output) {
+  GrammarSpec spec = KindFromProto(structured_output);
+  if (structured_output.has_reasoning()) {
+    spec.reasoning = {structured_output.reasoning().begin(), structured_output.reasoning().end()};
+  }
+  spec.any_whitespace = structured_output.any_whitespace();
+  return spec;
 }
 
 absl::Status CheckBeside(bool beams, bool ignores_eos, bool min_tokens) {

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,15 @@ struct GrammarSpec {
   // The schema, the regular expression, the choices, or what ToolCallTexts makes of tools; empty
   // for kJsonObject.
   std::vector<std::string> texts = {};
+  // What the model may write before (inference.proto); absent: the grammar holds from the first
+  // token on.
+  struct Reasoning {
+    std::string begin = {};
+    std::string end = {};
+    friend auto operator<=>(const Reasoning&, const Reasoning&) = default;
+  };
+  std::optional<Reasoning> reasoning = {};
+  bool any_whitespace = false;  // between tokens of JSON; else kMaxWhitespace characters in a row
 
   friend auto operator<=>(const GrammarSpec&, const GrammarSpec&) = default;
 };
@@ -33,7 +43,12 @@ inline constexpr size_t kMaxToolNameBytes = size_t{2} << 10;
 inline constexpr size_t kMaxParametersBytes = size_t{256} << 10;  // of all tools
 inline constexpr size_t kMaxCallTextBytes = 256;                  // of each text of the format
 inline constexpr size_t kMaxExcludedTexts = 16;
-inline constexpr size_t kMaxSpecTexts = 512;  // of any kind; more than any has
+inline constexpr size_t kMaxReasoningTextBytes = 256;  // of each text around it
+inline constexpr size_t kMaxSpecTexts = 512;           // of any kind; more than any has
+
+// Characters of white space in a row between two tokens of JSON: enough to indent, too little to
+// fill an answer.
+inline constexpr int kMaxWhitespace = 16;
 
 }  // namespace baton::grammar
 

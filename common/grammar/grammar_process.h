@@ -5,8 +5,11 @@
 // Protocol (frames.h). Control socket, one reply for each request:
 //   kHello    model_dir, token count, end token ids, milliseconds of the processor for a
 //             compilation and for a mask             ->  status
-//   kCompile  kind, texts                            ->  status, serialized grammar: the special
-//                                                        tokens that it names, and XGrammar's
+//   kCompile  kind, any white space, whether there
+//             is reasoning and then what begins and
+//             ends it, texts                         ->  status, serialized grammar: the special
+//                                                        tokens that it names, XGrammar's, whether
+//                                                        there is reasoning, its two texts
 //   kLoad     grammar id, serialized grammar         ->  status
 //   kUnload   grammar id                             ->  status
 // Mask socket: closed sessions, then items of {session, grammar id, tokens known, further tokens};

@@ -15,6 +15,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/utf8.h"
 #include "common/grammar/normal_regex.h"
+#include "common/grammar/reasoning_phase.h"
 #include "common/grammar/schema_keywords.h"
 #include "common/grammar/tool_call_grammar.h"
 #include "common/json/json.h"
@@ -451,6 +452,7 @@ absl::Status CheckChoices(const std::vector<std::string>& choices) {
 }  // namespace
 
 absl::Status CheckSpec(const GrammarSpec& spec) {
+  if (spec.reasoning) BATON_RETURN_IF_ERROR(CheckReasoning(*spec.reasoning));
   const bool one = spec.texts.size() == 1;
   switch (spec.kind) {
     case GrammarSpec::Kind::kJsonObject:

@@ -133,7 +133,10 @@ absl::StatusOr<std::string> StructuredOutput::RunCompiler(const GrammarSpec& spe
   FrameWriter request;
   request.Number(static_cast<uint64_t>(Request::kCompile))
       .Number(static_cast<uint64_t>(spec.kind))
-      .Number(spec.texts.size());
+      .Number(spec.any_whitespace ? 1 : 0)
+      .Number(spec.reasoning ? 1 : 0);
+  if (spec.reasoning) request.Text(spec.reasoning->begin).Text(spec.reasoning->end);
+  request.Number(spec.texts.size());
   for (const std::string& text : spec.texts) request.Text(text);
   absl::Status last_loss;
   for (int attempt = 0; attempt < 2; ++attempt) {

@@ -14,14 +14,14 @@
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
 #include "common/base/utf8.h"
+#include "common/grammar/bare_arguments.h"
 #include "common/grammar/schema_check.h"
-#include "common/json/json.h"
+#include "common/grammar/structural_tag.h"
 
 namespace baton::grammar {
 namespace {
 
 constexpr absl::string_view kToolCalls = "structured_output.tool_calls";
-constexpr absl::string_view kAnyObject = R"({"type":"object","additionalProperties":true})";
 constexpr absl::string_view kSpace = " \t\n\v\f\r";
 
 // The texts in the order in which a GrammarSpec has them; then the excluded ones, after their
@@ -35,6 +35,8 @@ enum Place : size_t {
   kSeparator,
   kClosing,
   kTrigger,
+  kArgumentStyle,  // its number
+  kAnswerSchema,
   kExcludedCount,
   kFirstExcluded,
 };
@@ -50,14 +52,18 @@ class Calls {
     const absl::Status malformed = InvalidField("SCHEMA_INVALID", kToolCalls, "malformed texts");
     Calls calls;
     size_t excluded = 0;
+    int style = 0;
     constexpr absl::string_view kAllFlags[] = {"", "r", "s", "rs"};
     if (texts.size() < kFirstExcluded || !absl::c_linear_search(kAllFlags, texts[kFlags]) ||
+        !absl::SimpleAtoi(texts[kArgumentStyle], &style) ||
+        !v1::StructuredOutput::ToolCalls::ArgumentStyle_IsValid(style) ||
         !absl::SimpleAtoi(texts[kExcludedCount], &excluded) ||
         excluded > texts.size() - kFirstExcluded ||
         (texts.size() - kFirstExcluded - excluded) % 2 != 0) {
       return malformed;
     }
     calls.texts_ = texts;
+    calls.style_ = static_cast<ArgumentStyle>(style);
     calls.excluded_ = texts.subspan(kFirstExcluded, excluded);
     calls.tools_ = texts.subspan(kFirstExcluded + excluded);
     return calls;
@@ -65,6 +71,7 @@ class Calls {
 
   bool required() const { return absl::StrContains(texts_[kFlags], 'r'); }
   bool single() const { return absl::StrContains(texts_[kFlags], 's'); }
+  ArgumentStyle style() const { return style_; }
   const std::string& at(Place place) const { return texts_[place]; }
   absl::Span<const std::string> excluded() const { return excluded_; }
   size_t tools() const { return tools_.size() / 2; }
@@ -75,6 +82,7 @@ class Calls {
 
  private:
   absl::Span<const std::string> texts_, excluded_, tools_;
+  ArgumentStyle style_ = v1::StructuredOutput::ToolCalls::ARGUMENT_STYLE_JSON;
 };
 
 absl::Status CheckText(const std::string& field, const std::string& text, size_t most,
@@ -93,7 +101,8 @@ absl::Status CheckFormat(const Calls& calls) {
   const auto field = [](absl::string_view name) { return absl::StrCat(kToolCalls, ".", name); };
   for (const Place place :
        {kOpening, kBeforeName, kBeforeArguments, kAfterArguments, kSeparator, kClosing, kTrigger}) {
-    const bool may_be_empty = place != kBeforeName && place != kBeforeArguments;
+    const bool may_be_empty =
+        place != kBeforeName && (place != kBeforeArguments || !IsJson(calls.style()));
     BATON_RETURN_IF_ERROR(
         CheckText(field(kNames[place]), calls.at(place), kMaxCallTextBytes, may_be_empty));
   }
@@ -117,6 +126,14 @@ absl::Status CheckFormat(const Calls& calls) {
   if (calls.required() && (!trigger.empty() || !calls.excluded().empty())) {
     return InvalidField("SCHEMA_INVALID", field(trigger.empty() ? "excluded" : "trigger"),
                         "given together with required: there is no text beside the calls");
+  }
+  const std::string& answer = calls.at(kAnswerSchema);
+  if (!answer.empty()) {
+    if (calls.required() || !trigger.empty() || !calls.excluded().empty()) {
+      return InvalidField("SCHEMA_INVALID", field("answer_schema"),
+                          "given together with required, trigger or excluded");
+    }
+    return NormalSchema(answer, field("answer_schema")).status();
   }
   if (!absl::StartsWith(calls.beginning(), trigger)) {
     return InvalidField("SCHEMA_INVALID", field("trigger"),
@@ -154,47 +171,13 @@ absl::Status CheckTools(const Calls& calls) {
                           absl::StrCat("the schemas up to this one have ", bytes,
                                        " bytes, at most ", kMaxParametersBytes, " expected"));
     }
-    BATON_RETURN_IF_ERROR(NormalParameters(calls.parameters(i), field + ".parameters").status());
+    BATON_RETURN_IF_ERROR(
+        CheckArguments(calls.parameters(i), calls.style(), field + ".parameters"));
   }
   return absl::OkStatus();
 }
 
-// --- What XGrammar gets. Its parser of JSON passes on bytes that are not UTF-8.
-
-std::string JsonString(absl::string_view text) {
-  std::string json = "\"";
-  for (const char c : text) {
-    if (static_cast<unsigned char>(c) < 0x20) {
-      absl::StrAppendFormat(&json, "\\u%04x", static_cast<unsigned char>(c));
-    } else {
-      if (c == '"' || c == '\\') json.push_back('\\');
-      json.push_back(c);
-    }
-  }
-  json.push_back('"');
-  return json;
-}
-
-std::string JsonStrings(absl::Span<const std::string> texts) {
-  return absl::StrCat("[",
-                      absl::StrJoin(texts, ",",
-                                    [](std::string* out, const std::string& text) {
-                                      absl::StrAppend(out, JsonString(text));
-                                    }),
-                      "]");
-}
-
-std::string Constant(absl::string_view text) {
-  return absl::StrCat(R"({"type":"const_string","value":)", JsonString(text), "}");
-}
-
-std::string Sequence(absl::Span<const std::string> formats) {
-  return absl::StrCat(R"({"type":"sequence","elements":[)", absl::StrJoin(formats, ","), "]}");
-}
-
-std::string AnyOf(absl::Span<const std::string> formats) {
-  return absl::StrCat(R"({"type":"or","elements":[)", absl::StrJoin(formats, ","), "]}");
-}
+// --- What XGrammar gets.
 
 // A class of ASCII, or the negation of one, in EBNF.
 std::string EbnfClass(absl::string_view characters, bool negated) {
@@ -238,7 +221,8 @@ std::string NotBeginning(absl::Span<const std::string> excluded) {
 
 class Builder {
  public:
-  Builder(const Calls& calls, absl::Span<const SpecialToken> special_tokens, int max_whitespace)
+  Builder(const Calls& calls, absl::Span<const SpecialToken> special_tokens,
+          std::optional<int> max_whitespace)
       : calls_(calls), special_tokens_(special_tokens), max_whitespace_(max_whitespace) {
     for (size_t place = kOpening; place <= kTrigger; ++place) {
       replaced_[place] = Replaced(calls.at(static_cast<Place>(place)));
@@ -262,11 +246,14 @@ class Builder {
  private:
   absl::Status BuildArguments() {
     for (size_t i = 0; i < calls_.tools(); ++i) {
-      BATON_ASSIGN_OR_RETURN(const std::string schema,
-                             NormalParameters(calls_.parameters(i), kToolCalls));
-      arguments_.push_back(absl::StrCat(R"({"type":"json_schema","max_whitespace_cnt":)",
-                                        max_whitespace_, R"(,"json_schema":)", schema, "}"));
+      BATON_ASSIGN_OR_RETURN(
+          arguments_.emplace_back(),
+          Arguments(calls_.parameters(i), calls_.style(), kToolCalls, max_whitespace_,
+                    [this](absl::string_view text) { return Replaced(text); }));
     }
+    if (calls_.at(kAnswerSchema).empty()) return absl::OkStatus();
+    BATON_ASSIGN_OR_RETURN(const std::string schema, NormalSchema(calls_.at(kAnswerSchema)));
+    answer_ = JsonOfSchema(schema, max_whitespace_);
     return absl::OkStatus();
   }
 
@@ -291,11 +278,8 @@ class Builder {
   }
 
   std::string Call(size_t tool, absl::string_view before_name) {
-    return absl::StrCat(
-        R"({"type":"tag","begin":)",
-        JsonString(absl::StrCat(before_name, calls_.name(tool), replaced_[kBeforeArguments])),
-        R"(,"content":)", arguments_[tool], R"(,"end":)", JsonString(replaced_[kAfterArguments]),
-        "}");
+    return Tag(absl::StrCat(before_name, calls_.name(tool), replaced_[kBeforeArguments]),
+               arguments_[tool], replaced_[kAfterArguments]);
   }
 
   // All calls of an answer, or of a place in a text, without `begun`, with which they begin.
@@ -315,6 +299,7 @@ class Builder {
 
   std::string TextAndCalls() {
     const std::string& trigger = replaced_[kTrigger];
+    if (!answer_.empty()) return AnyOf({AllCalls(""), answer_});
     if (trigger.empty()) {
       const std::string text = absl::StrCat(R"({"type":"grammar","grammar":)",
                                             JsonString(NotBeginning(calls_.excluded())), "}");
@@ -346,9 +331,10 @@ class Builder {
 
   const Calls& calls_;
   const absl::Span<const SpecialToken> special_tokens_;
-  const int max_whitespace_;
+  const std::optional<int> max_whitespace_;
   std::string replaced_[kTrigger + 1];  // the texts of the format, by Place
   std::vector<std::string> arguments_;  // of each tool, as a format
+  std::string answer_;                  // instead of calls, as a format; empty without
   std::set<int32_t> used_;
 };
 
@@ -364,6 +350,8 @@ std::vector<std::string> ToolCallTexts(const v1::StructuredOutput::ToolCalls& ca
       calls.separator(),
       calls.closing(),
       calls.trigger(),
+      absl::StrCat(calls.argument_style()),
+      calls.answer_schema(),
       absl::StrCat(calls.excluded_size())};
   texts.insert(texts.end(), calls.excluded().begin(), calls.excluded().end());
   for (const auto& tool : calls.tools()) {
@@ -371,20 +359,6 @@ std::vector<std::string> ToolCallTexts(const v1::StructuredOutput::ToolCalls& ca
     texts.push_back(tool.parameters());
   }
   return texts;
-}
-
-absl::StatusOr<std::string> NormalParameters(const std::string& parameters,
-                                             absl::string_view field) {
-  if (parameters.empty()) return std::string(kAnyObject);
-  BATON_ASSIGN_OR_RETURN(std::string normal, NormalSchema(parameters, field));
-  BATON_ASSIGN_OR_RETURN(const json::Value schema, json::Parse(normal, "schema", kMaxSchemaValues));
-  const json::Value* const type = schema.Find("type");
-  const bool is_object =
-      type == nullptr ? schema.Find("properties") != nullptr
-                      : type->kind == json::Value::Kind::kScalar && type->scalar.text == "object";
-  if (is_object) return normal;
-  return InvalidField("SCHEMA_UNSUPPORTED", field,
-                      "#: not supported: arguments whose type is not \"object\"");
 }
 
 absl::Status CheckToolCalls(absl::Span<const std::string> texts) {
@@ -397,7 +371,7 @@ std::string PrivateText(int32_t id) { return absl::StrCat("\xff", id, "\xff"); }
 
 absl::StatusOr<ToolCallGrammar> MakeToolCallGrammar(absl::Span<const std::string> texts,
                                                     absl::Span<const SpecialToken> special_tokens,
-                                                    int max_whitespace) {
+                                                    std::optional<int> max_whitespace) {
   BATON_RETURN_IF_ERROR(CheckToolCalls(texts));
   BATON_ASSIGN_OR_RETURN(const Calls calls, Calls::Read(texts));
   return Builder(calls, special_tokens, max_whitespace).Build();

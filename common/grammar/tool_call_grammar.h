@@ -3,6 +3,7 @@
 #define BATON_COMMON_GRAMMAR_TOOL_CALL_GRAMMAR_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,11 +22,6 @@ std::vector<std::string> ToolCallTexts(const v1::StructuredOutput::ToolCalls& ca
 // the errors of NormalSchema for a tool's parameters.
 absl::Status CheckToolCalls(absl::Span<const std::string> texts);
 
-// `parameters` in the form that XGrammar gets. NormalSchema's errors; SCHEMA_UNSUPPORTED also for a
-// schema whose type is not object. Empty text is the schema of any object.
-absl::StatusOr<std::string> NormalParameters(const std::string& parameters,
-                                             absl::string_view field);
-
 // A special token of the tokenizer.
 struct SpecialToken {
   std::string text;
@@ -42,11 +38,11 @@ struct ToolCallGrammar {
 };
 
 // Special tokens in the texts of the format become their private texts. There are at most
-// `max_whitespace` characters of white space in a row between tokens of JSON. CheckToolCalls's
-// errors; SCHEMA_INVALID also for a trigger that ends within a special token.
+// `max_whitespace` characters of white space in a row between tokens of JSON; absent: any number.
+// CheckToolCalls's errors; SCHEMA_INVALID also for a trigger that ends within a special token.
 absl::StatusOr<ToolCallGrammar> MakeToolCallGrammar(absl::Span<const std::string> texts,
                                                     absl::Span<const SpecialToken> special_tokens,
-                                                    int max_whitespace);
+                                                    std::optional<int> max_whitespace);
 
 }  // namespace baton::grammar
 

@@ -13,10 +13,11 @@ AnswerParts::AnswerParts(const Options& options, int choice)
     : include_reasoning_(options.include_reasoning),
       parallel_tool_calls_(options.parallel_tool_calls) {
   if (options.reasoning != chat::ReasoningFormat::kNone) {
-    reasoning_.emplace(options.reasoning, options.starts_in_reasoning);
+    reasoning_.emplace(options.reasoning, options.starts_in_reasoning,
+                       options.tool_calls == chat::ToolCallFormat::kHarmony);
   }
   if (options.tool_calls == chat::ToolCallFormat::kUnsupported) return;
-  parser_.emplace(options.tool_calls, options.call_id_seed + choice);
+  parser_.emplace(options.tool_calls, options.call_id_seed + choice, options.tools);
 }
 
 AnswerParts::Delta AnswerParts::Append(absl::string_view text, bool ends) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "baton/v1/inference.pb.h"
 #include "common/chat/reasoning.h"
 #include "common/chat/tool_calls.h"
+#include "common/json/json.h"
 
 namespace baton::router {
 
@@ -22,6 +24,8 @@ class AnswerParts {
   struct Options {
     // The calls in the text become tool calls, unless it is kUnsupported.
     chat::ToolCallFormat tool_calls = chat::ToolCallFormat::kUnsupported;
+    // The request's, for formats that do not quote strings; null without.
+    std::shared_ptr<const json::Value> tools;
     bool parallel_tool_calls = true;  // else only the first call of a choice is returned
     uint64_t call_id_seed = 0;        // random
     // The reasoning in the text is parted from it, unless it is kNone. Calls are found behind it.

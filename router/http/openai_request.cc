@@ -267,6 +267,7 @@ constexpr Field kCommonFields[] = {
     {"guided_json", ReadGuidedDecoding},
     {"guided_regex", ReadGuidedDecoding},
     {"guided_choice", ReadGuidedDecoding},
+    {"any_whitespace", ReadAnyWhitespace},
     {"truncation", ReadTruncation},
 };
 

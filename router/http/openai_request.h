@@ -40,8 +40,9 @@ struct OpenAiRequest {
   // tools if the model is not to call any.
   chat::Conversation conversation;
   bool parallel_tool_calls = true;
-  bool requires_call = false;  // of any tool
-  std::string required_tool;   // the one that is called; empty: the model decides
+  bool requires_call = false;   // of any tool
+  std::string required_tool;    // the one that is called; empty: the model decides
+  bool any_whitespace = false;  // of what is constrained to JSON
   bool include_reasoning = true;
   std::string reasoning_effort;  // one of kReasoningEfforts, or empty: ApplyReasoningEffort
   std::string reasoning_effort_field = "reasoning_effort";  // its name in the API

@@ -5,6 +5,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/chat/reasoning.h"
 #include "common/json/json.h"
 #include "router/http/json_readers.h"
 
@@ -104,6 +105,33 @@ absl::Status ReadGuidedDecoding(absl::string_view name, const Value& value,
   if (request.generate.has_structured_output()) return Twice(name);
   return ReadKind(std::string(name), absl::StripPrefix(name, "guided_"), value,
                   *request.generate.mutable_structured_output());
+}
+
+absl::Status ReadAnyWhitespace(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  BATON_ASSIGN_OR_RETURN(request.any_whitespace, Bool(name, value));
+  return absl::OkStatus();
+}
+
+void SettleAnyWhitespace(OpenAiRequest& request) {
+  if (!request.any_whitespace) return;
+  if (!request.generate.has_structured_output()) {
+    request.ignored.emplace_back("any_whitespace");
+    return;
+  }
+  request.generate.mutable_structured_output()->set_any_whitespace(true);
+}
+
+void LetReason(chat::ReasoningFormat format, bool ends_in_reasoning, bool ends_after_reasoning,
+               v1::GenerateRequest& request) {
+  if (format == chat::ReasoningFormat::kNone || !request.has_structured_output() ||
+      ends_after_reasoning) {
+    return;
+  }
+  v1::StructuredOutput& constraint = *request.mutable_structured_output();
+  const bool calls = constraint.has_tool_calls() && constraint.tool_calls().required();
+  const chat::ReasoningTexts texts = chat::ReasoningTextsOf(format, calls);
+  if (!ends_in_reasoning) constraint.mutable_reasoning()->set_begin(std::string(texts.begin));
+  constraint.mutable_reasoning()->set_end(std::string(texts.end));
 }
 
 }  // namespace baton::router

@@ -23,6 +23,17 @@ absl::Status ReadStructuredOutputs(absl::string_view name, const json::Value& va
 absl::Status ReadGuidedDecoding(absl::string_view name, const json::Value& value,
                                 OpenAiRequest& request);
 
+// An extension: true lifts the bound of white space in JSON. SettleAnyWhitespace applies it once it
+// is known whether anything is constrained, and else names it as ignored.
+absl::Status ReadAnyWhitespace(absl::string_view name, const json::Value& value,
+                               OpenAiRequest& request);
+void SettleAnyWhitespace(OpenAiRequest& request);
+
+// Lets the answer reason before what is constrained, if anything is. `ends_in_reasoning` and
+// `ends_after_reasoning` are those of the prompt (RenderedChat).
+void LetReason(chat::ReasoningFormat format, bool ends_in_reasoning, bool ends_after_reasoning,
+               v1::GenerateRequest& request);
+
 }  // namespace baton::router
 
 #endif  // BATON_ROUTER_HTTP_OPENAI_RESPONSE_FORMAT_H_

@@ -18,6 +18,7 @@
 #include "common/base/log.h"
 #include "common/base/random_id.h"
 #include "common/base/request_limits.h"
+#include "common/chat/bare_calls.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/tracing/tracer.h"
 #include "router/fleet/roster.h"
@@ -30,6 +31,7 @@
 #include "router/http/json_readers.h"
 #include "router/http/openai_error.h"
 #include "router/http/openai_response.h"
+#include "router/http/openai_response_format.h"
 #include "router/http/reasoning_effort.h"
 #include "router/http/response_store.h"
 #include "router/http/responses_answer.h"
@@ -84,14 +86,6 @@ std::vector<int32_t> SpecialTokensOf(absl::Span<const absl::string_view> markers
     if (id && tokenizer.IsSpecial(*id)) ids.push_back(*id);
   }
   return ids;
-}
-
-// A constraint holds from the first token on, so a constrained answer has no reasoning. Where only
-// the calls in a text are constrained, reasoning may come before them.
-bool MayReason(const OpenAiRequest& request) {
-  const v1::StructuredOutput& constraint = request.generate.structured_output();
-  return !request.generate.has_structured_output() ||
-         (constraint.has_tool_calls() && !constraint.tool_calls().required());
 }
 
 std::unique_ptr<AnswerFormat> FormatOpenAi(OpenAiResponse::Options options,
@@ -299,6 +293,7 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const GenerationApi& api, Http
     if (api.chat) ApplyReasoningEffort(parts_.chat, &*request);
     absl::Status checked =
         api.chat ? ForceTools(parts_.chat.tool_call_syntax(), *request) : absl::OkStatus();
+    if (checked.ok()) SettleAnyWhitespace(*request);
     if (checked.ok()) checked = CheckIgnored(request->ignored);
     if (checked.ok() && request->responses != nullptr) {
       checked = BindToStore(responses_, caller.tenant.value_or(""), *request);
@@ -316,9 +311,12 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const GenerationApi& api, Http
     prompts = std::max(prompts, static_cast<int>(request->prompts.size()));
     if (!request->conversation.tools.is_null()) {
       options.parts.tool_calls = parts_.chat.tool_call_format();
+      if (!chat::BareCallEnd(options.parts.tool_calls).empty()) {
+        options.parts.tools = std::make_shared<const json::Value>(request->conversation.tools);
+      }
     }
     if (api.chat) {
-      if (MayReason(*request)) options.parts.reasoning = reasoning_;
+      options.parts.reasoning = reasoning_;
       options.parts.include_reasoning = request->include_reasoning;
       options.shown_special_tokens = ShownSpecialTokens(*request);
     }
@@ -398,9 +396,7 @@ absl::Status OpenAiService::CheckOpenAiRequest(const OpenAiRequest& request) con
 std::vector<int32_t> OpenAiService::ShownSpecialTokens(const OpenAiRequest& request) const {
   std::vector<int32_t> shown;
   if (!request.conversation.tools.is_null()) shown = tool_call_tokens_;
-  if (MayReason(request)) {
-    shown.insert(shown.end(), reasoning_tokens_.begin(), reasoning_tokens_.end());
-  }
+  shown.insert(shown.end(), reasoning_tokens_.begin(), reasoning_tokens_.end());
   return shown;
 }
 
@@ -430,6 +426,7 @@ void OpenAiService::StartChat(std::shared_ptr<Exchange> exchange, OpenAiRequest 
     exchange->Rendered(begin, parts_.clock.SinceStart(), prompt.ok() ? prompt->dropped_tokens : 0);
     if (!prompt.ok()) return exchange->Refuse(prompt.status());
     if (prompt->ends_in_reasoning) exchange->StartInReasoning();
+    LetReason(reasoning_, prompt->ends_in_reasoning, prompt->ends_after_reasoning, generate);
     std::vector<v1::GenerateRequest> requests(1);
     requests[0].Swap(&generate);
     exchange->Start(std::move(requests), deadline);

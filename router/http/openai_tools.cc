@@ -8,7 +8,9 @@
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
 #include "common/chat/tool_call_syntax.h"
-#include "common/grammar/tool_call_grammar.h"
+#include "common/grammar/bare_arguments.h"
+#include "common/grammar/grammar.h"
+#include "common/grammar/schema_check.h"
 #include "common/json/json.h"
 #include "router/http/json_readers.h"
 #include "router/http/openai_request.h"
@@ -59,6 +61,10 @@ bool IsStrict(const Value& tool) {
   return strict != nullptr && strict->scalar.boolean;
 }
 
+grammar::ArgumentStyle StyleOf(const chat::ToolCallSyntax& syntax) {
+  return static_cast<grammar::ArgumentStyle>(syntax.argument_style);
+}
+
 absl::Status AddTool(const std::string& at, const Value& tool, const chat::ToolCallSyntax& syntax,
                      v1::StructuredOutput::ToolCalls& calls) {
   std::optional<std::string> name = chat::WrittenName(syntax, NameOf(tool));
@@ -76,7 +82,8 @@ absl::Status AddTool(const std::string& at, const Value& tool, const chat::ToolC
     const bool is_any = IsObject(*parameters) && parameters->keys.empty();
     schema = is_any ? "" : json::ToText(*parameters);
   }
-  const absl::Status supported = grammar::NormalParameters(schema, at + ".parameters").status();
+  const absl::Status supported =
+      grammar::CheckArguments(schema, StyleOf(syntax), at + ".parameters");
   const bool is_beyond = ErrorReason(supported) == "SCHEMA_UNSUPPORTED" ||
                          ErrorReason(supported) == "SCHEMA_TOO_COMPLEX";
   if (!supported.ok() && (IsStrict(tool) || !is_beyond)) return supported;
@@ -84,6 +91,13 @@ absl::Status AddTool(const std::string& at, const Value& tool, const chat::ToolC
   added.set_name(*std::move(name));
   if (supported.ok()) added.set_parameters(std::move(schema));
   return absl::OkStatus();
+}
+
+// The schema of a JSON answer that is asked for beside tools; empty without.
+std::string AnswerSchema(const v1::GenerateRequest& request) {
+  const v1::StructuredOutput& asked = request.structured_output();
+  if (asked.has_json_object()) return R"({"type":"object","additionalProperties":true})";
+  return asked.json_schema();
 }
 
 }  // namespace
@@ -136,7 +150,8 @@ absl::Status ForceTools(const chat::ToolCallSyntax* syntax, OpenAiRequest& reque
   const bool is_named = !request.required_tool.empty();
   const bool is_required = is_named || request.requires_call;
   const auto first_strict = absl::c_find_if(tools, IsStrict);
-  if (!is_required && first_strict == tools.end()) return absl::OkStatus();
+  const bool is_answered = request.generate.has_structured_output() && !tools.empty();
+  if (!is_required && !is_answered && first_strict == tools.end()) return absl::OkStatus();
   const std::string field =
       is_required ? "tool_choice"
                   : ToolAt(request, "tools", first_strict - tools.begin()) + ".function.strict";
@@ -150,21 +165,26 @@ absl::Status ForceTools(const chat::ToolCallSyntax* syntax, OpenAiRequest& reque
     return OutOfRange("tool_choice.function.name", json::Quoted(request.required_tool),
                       "the name of one of the tools expected");
   }
-  // Where a call is required there is no text, which is what response_format is about.
-  if (request.generate.has_structured_output() && !is_required) {
-    return InvalidField("NOT_WITH_STRUCTURED_OUTPUT", field,
-                        "response_format or structured_outputs constrain the answer, so it has no "
-                        "calls");
-  }
-  if (syntax == nullptr && !is_required) {
+  const bool is_known = syntax != nullptr && (is_required || !syntax->ends_answer);
+  if (!is_known && !is_required) {
     // Agents ask for strict tools by default, and are right with calls that are not forced.
-    request.ignored.emplace_back("strict");
+    if (first_strict != tools.end()) request.ignored.emplace_back("strict");
     return absl::OkStatus();
   }
   if (syntax == nullptr) {
     return Unsupported(field,
                        "calls are not forced: the model's chat template writes them in a way that "
                        "this server does not know");
+  }
+  // Where a call is required there is no text, which is what response_format is about.
+  const std::string answer_schema = is_required ? "" : AnswerSchema(request.generate);
+  if (request.generate.has_structured_output() && !is_required && answer_schema.empty()) {
+    if (first_strict == tools.end()) return absl::OkStatus();
+    return InvalidField("NOT_WITH_STRUCTURED_OUTPUT", field,
+                        "an expression or choices constrain the answer, so it has no calls");
+  }
+  if (!answer_schema.empty()) {
+    BATON_RETURN_IF_ERROR(grammar::NormalSchema(answer_schema).status());
   }
   v1::StructuredOutput::ToolCalls& calls =
       *request.generate.mutable_structured_output()->mutable_tool_calls();
@@ -179,10 +199,12 @@ absl::Status ForceTools(const chat::ToolCallSyntax* syntax, OpenAiRequest& reque
   calls.set_after_arguments(std::string(syntax->after_arguments));
   calls.set_separator(std::string(syntax->separator));
   calls.set_closing(std::string(syntax->closing));
+  calls.set_argument_style(StyleOf(*syntax));
   calls.set_required(is_required);
   // A named function is called once, as OpenAI's API does.
-  calls.set_single(is_named || !request.parallel_tool_calls);
-  if (is_required) return absl::OkStatus();
+  calls.set_single(is_named || !request.parallel_tool_calls || syntax->ends_answer);
+  calls.set_answer_schema(answer_schema);
+  if (is_required || !answer_schema.empty()) return absl::OkStatus();
   calls.set_trigger(std::string(syntax->trigger));
   for (const absl::string_view text : syntax->excluded) calls.add_excluded(std::string(text));
   return absl::OkStatus();

@@ -356,6 +356,7 @@ constexpr ResponsesField kFields[] = {
     {"stop_token_ids", ReadAsChat},
     {"ignore_eos", ReadAsChat},
     {"min_tokens", ReadAsChat},
+    {"any_whitespace", ReadAsChat},
     {"cache_salt", ReadAsChat},
     {"retention", ReadAsChat},
     {"split_special_tokens", ReadAsChat},

@@ -43,6 +43,7 @@ std::vector<size_t> CutsOf(const std::vector<json::Value>& messages, size_t lead
 struct RenderedTokens {
   std::vector<int32_t> ids;
   bool ends_in_reasoning = false;
+  bool ends_after_reasoning = false;
 };
 
 // `tenant`: its recent texts are reused; null: none is, and the text is not kept for others.
@@ -66,7 +67,8 @@ absl::StatusOr<RenderedTokens> TokensOf(const RouterParts& parts, const std::str
   if (tokens->empty()) {
     return InvalidField("EMPTY_PROMPT", "messages", "the prompt has no tokens");
   }
-  return RenderedTokens{*std::move(tokens), rendered->ends_in_reasoning};
+  return RenderedTokens{*std::move(tokens), rendered->ends_in_reasoning,
+                        rendered->ends_after_reasoning};
 }
 
 // Makes `prompt`, the tokens of the whole conversation, those without the oldest messages: the
@@ -156,7 +158,7 @@ absl::StatusOr<ChatPrompt> RenderChat(const RouterParts& parts, const RequestCla
   }
   request->mutable_token_ids()->mutable_ids()->Assign(tokens.ids.begin(), tokens.ids.end());
   request->clear_truncation();
-  return ChatPrompt{dropped, tokens.ends_in_reasoning};
+  return ChatPrompt{dropped, tokens.ends_in_reasoning, tokens.ends_after_reasoning};
 }
 
 absl::StatusOr<int64_t> CountChatTokens(const RouterParts& parts, const std::string& tenant,

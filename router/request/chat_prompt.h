@@ -15,8 +15,10 @@ namespace baton::router {
 
 // What RenderChat has made of a conversation, beside its tokens.
 struct ChatPrompt {
-  int dropped_tokens = 0;          // those that fewer messages have saved
-  bool ends_in_reasoning = false;  // RenderedChat::ends_in_reasoning
+  int dropped_tokens = 0;  // those that fewer messages have saved
+  // Those of RenderedChat.
+  bool ends_in_reasoning = false;
+  bool ends_after_reasoning = false;
 };
 
 // Takes up to seconds for large conversations: for the threads of RouterParts::pool. Thread-safe.

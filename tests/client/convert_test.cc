@@ -121,6 +121,9 @@ TEST(ConvertTest, StructuredOutput) {
   request = {};
   request.json_schema = "{}";
   EXPECT_EQ(ToProto(request).structured_output().json_schema(), "{}");
+  EXPECT_FALSE(ToProto(request).structured_output().any_whitespace());
+  request.any_whitespace = true;
+  EXPECT_TRUE(ToProto(request).structured_output().any_whitespace());
   request = {};
   request.regex = "a";
   EXPECT_EQ(ToProto(request).structured_output().regex(), "a");

@@ -11,6 +11,7 @@
 #include <regex>
 #include <set>
 
+#include "absl/strings/ascii.h"
 #include "absl/time/clock.h"
 #include "common/chat/tool_call_syntax.h"
 #include "common/chat/tool_calls.h"
@@ -93,6 +94,12 @@ class ConstrainedAnswersTest : public WholeClusterTest {
     return structured;
   }
 
+  // What follows the first text `end` is constrained.
+  static v1::StructuredOutput Behind(const std::string& end, v1::StructuredOutput structured) {
+    structured.mutable_reasoning()->set_end(end);
+    return structured;
+  }
+
   // In the format of Hermes.
   static v1::StructuredOutput::ToolCalls TwoTools() {
     v1::StructuredOutput::ToolCalls calls;
@@ -151,7 +158,14 @@ class ConstrainedAnswersTest : public WholeClusterTest {
     }
   }
 
-  static void ExpectWhatWasAskedFor(const v1::StructuredOutput& asked, const std::string& text) {
+  static void ExpectWhatWasAskedFor(const v1::StructuredOutput& asked, const std::string& answer) {
+    std::string text = answer;
+    if (asked.has_reasoning()) {
+      const std::string& end = asked.reasoning().end();
+      const size_t at = answer.find(end);
+      ASSERT_NE(at, std::string::npos) << answer;
+      text = std::string(absl::StripLeadingAsciiWhitespace(answer.substr(at + end.size())));
+    }
     if (asked.has_regex()) {
       EXPECT_TRUE(std::regex_match(text, std::regex(asked.regex()))) << text;
     } else if (asked.has_choices()) {
@@ -213,7 +227,9 @@ TEST_F(ConstrainedAnswersTest, TokensAreTheOraclesInEveryBatchAndCacheState) {
   std::mt19937 random(testing::TestSeed(41));
   std::vector<ConstrainedCase> cases;
   for (int i = 0; i < 25; ++i) {
-    cases.push_back(MakeCase(random, OfKind(i % 5), 80, /*n=*/i % 6 == 5 ? 3 : 1));
+    const v1::StructuredOutput structured = OfKind(i % 5);
+    cases.push_back(MakeCase(random, i % 4 == 3 ? Behind("e", structured) : structured, 80,
+                             /*n=*/i % 6 == 5 ? 3 : 1));
   }
   AskAll(cases, 6);
   AskAll(cases, 6);  // the prompts are cached now
@@ -226,7 +242,8 @@ TEST_F(ConstrainedAnswersTest, APreemptionChangesNoToken) {
   std::mt19937 random(testing::TestSeed(42));
   std::vector<ConstrainedCase> cases;
   for (int i = 0; i < 24; ++i) {
-    cases.push_back(MakeCase(random, Regex("[a-z ]{500,600}[.]"), 300));
+    const v1::StructuredOutput structured = Regex("[a-z ]{500,600}[.]");
+    cases.push_back(MakeCase(random, i % 3 == 0 ? Behind("a", structured) : structured, 300));
   }
   AskAll(cases, 24);
   double preempted = 0;
@@ -242,7 +259,9 @@ TEST_F(ConstrainedAnswersTest, ALostWorkerChangesNoToken) {
   std::mt19937 random(testing::TestSeed(43));
   std::vector<ConstrainedCase> cases;
   for (int i = 0; i < 8; ++i) {
-    cases.push_back(MakeCase(random, Regex("([a-z]{3}[0-9])+!{590}"), 600));
+    const v1::StructuredOutput structured = Regex("([a-z]{3}[0-9])+!{590}");
+    cases.push_back(MakeCase(
+        random, i % 2 == 0 ? Behind(i == 0 ? "e" : "no such text", structured) : structured, 600));
   }
   std::vector<std::thread> threads;
   for (const ConstrainedCase& c : cases) threads.emplace_back([&] { Ask(c); });

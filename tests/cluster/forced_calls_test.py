@@ -170,7 +170,7 @@ class ForcedCallsTest(unittest.TestCase):
         for given, options, code, param in (
                 (tools, {"tool_choice": {"type": "function", "function": {"name": "none"}}}, "out_of_range",
                  "tool_choice.function.name"),
-                (strict, {"response_format": {"type": "json_object"}}, "not_with_structured_output",
+                (strict, {"extra_body": {"guided_regex": "a"}}, "not_with_structured_output",
                  "tools[0].function.strict")):
             with self.assertRaises(openai.BadRequestError) as caught:
                 self.ask(given, **options)

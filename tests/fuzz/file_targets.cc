@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
+#include <memory>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -207,13 +209,22 @@ void FuzzChatTemplate(absl::string_view data) {
 void FuzzToolCalls(absl::string_view data) {
   if (data.size() < 2) return;
   constexpr chat::ToolCallFormat kFormats[] = {
-      chat::ToolCallFormat::kHermes, chat::ToolCallFormat::kLlama3, chat::ToolCallFormat::kMistral,
-      chat::ToolCallFormat::kDeepSeek};
-  const chat::ToolCallFormat format = kFormats[static_cast<unsigned char>(data[0]) % 4];
+      chat::ToolCallFormat::kHermes,  chat::ToolCallFormat::kLlama3,
+      chat::ToolCallFormat::kMistral, chat::ToolCallFormat::kDeepSeek,
+      chat::ToolCallFormat::kQwenXml, chat::ToolCallFormat::kGlm,
+      chat::ToolCallFormat::kLfm2,    chat::ToolCallFormat::kGemma4,
+      chat::ToolCallFormat::kHarmony};
+  static const auto* const tools = new std::shared_ptr<const json::Value>(
+      std::make_shared<const json::Value>(json::Parse(R"([{"function": {"name": "f", "parameters":
+          {"properties": {"s": {"type": "string"}, "o": {"type": ["object", "null"]}}}}}])",
+                                                      "tools")
+                                              .value()));
+  const chat::ToolCallFormat format =
+      kFormats[static_cast<unsigned char>(data[0]) % std::size(kFormats)];
   const size_t piece = static_cast<unsigned char>(data[1]) % 16 + 1;
   data.remove_prefix(2);
   const auto parse = [&](size_t size) {
-    chat::ToolCallParser parser(format, 1);
+    chat::ToolCallParser parser(format, 1, *tools);
     chat::ToolCallParser::Delta all;
     const auto add = [&all](const chat::ToolCallParser::Delta& delta) {
       all.text += delta.text;
@@ -317,7 +328,20 @@ std::vector<FuzzTarget> FileTargets() {
         absl::StrCat("\x02\x03"s, R"([TOOL_CALLS][{"name": "f", "arguments": {"a": [1, 2]}}])"),
         absl::StrCat("\x03\x03"s,
                      "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n"
-                     "```json\n{\"a\": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>")}},
+                     "```json\n{\"a\": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"),
+        absl::StrCat("\x04\x03"s,
+                     "<tool_call>\n<function=f>\n<parameter=s>\n5\n</parameter>\n<parameter=o>\n"
+                     "{\"a\": 1}\n</parameter>\n</function>\n</tool_call>"),
+        absl::StrCat("\x05\x03"s,
+                     "<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>a</arg_value>\n<arg_key>o"
+                     "</arg_key>\n<arg_value>null</arg_value>\n</tool_call>"),
+        absl::StrCat("\x06\x03"s,
+                     "<|tool_call_start|>[f(s='a\\n', o={\"b\": [1, True]}), g()]"
+                     "<|tool_call_end|>"),
+        absl::StrCat("\x07\x03"s, "<|tool_call>call:f{s:<|\"|>a<|\"|>,o:{k:[1,null]}}<tool_call|>"),
+        absl::StrCat("\x08\x03"s,
+                     "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}"
+                     "<|call|>")}},
   };
 }
 

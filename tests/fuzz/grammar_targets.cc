@@ -128,14 +128,23 @@ std::vector<FuzzTarget> GrammarTargets() {
        FuzzGrammarSpec,
        {absl::StrCat("\x01", schema), "\x03yes\xffno\xffn\"o",
         absl::StrCat("\x04rs\xff<t>\xff<t>>\n\xff: \xff\xff, \xff]\xff\xff"
+                     "1\xff\xff"
                      "0\xff"
                      "f\xff",
                      schema),
         absl::StrCat("\x04\xff\xff{\"n\": \"\xff\": \xff}\xff; \xff\xff\xff"
+                     "0\xff\xff"
                      "2\xff{\xff<|x|>\xff"
                      "f\xff\xffg\xff",
                      schema),
+        absl::StrCat("\x04r\xff\xff<t>f=\xff>\xff</f>\xff\n\xff\xff\xff"
+                     "2\xff\xff"
+                     "0\xff"
+                     "f\xff",
+                     R"({"type": "object", "properties": {"a": {"type": "string"},
+                        "b": {"enum": ["x", "y"]}, "c": {"type": "integer"}}, "required": ["a"]})"),
         "\x04s\xff<t>\xff<c>\xff:\xff\xff\xff</t>\xff<t>\xff"
+        "1\xff\xff"
         "1\xff<c>\xff"
         "f\xff"}},
       {"grammar_regex",

@@ -1,4 +1,4 @@
-"""The demo model with a chat template that has tools, in the format of Hermes.
+"""The demo model with a chat template that has tools, in the format of Hermes or another.
 
 The model knows nothing of tools, so that only a constraint makes calls. Its tokenizer has one marker
 of calls as a special token and spells the other. Importers have scripts/ in sys.path.
@@ -9,6 +9,7 @@ import demo_cluster
 
 END = 1021  # of the demo's tokens
 MARKER = 1022  # <|im_start|> of the demo's tokenizer becomes <tool_call>
+THOUGHT = 1023  # <|im_end|> becomes </think>
 TEMPLATE = """\
 {%- for t in tools or [] %}{{ t.function.name }} {% endfor %}
 {%- if tools %}
@@ -21,7 +22,7 @@ Call: <tool_call>\\n{"name": <name>, "arguments": <object>}\\n</tool_call>{% end
 {% endfor %}"""
 
 
-def make_tool_model(directory, context=None):
+def make_tool_model(directory, context=None, template=TEMPLATE):
     """Writes the model into the directory; `context`: its tokens, if not those of the demo."""
     for file in ("generation_config.json", "model.safetensors", "tokenizer_config.json"):
         (directory / file).symlink_to(demo_cluster.MODEL / file)
@@ -30,11 +31,12 @@ def make_tool_model(directory, context=None):
         config["max_position_embeddings"] = context
     (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
     tokenizer = json.loads((demo_cluster.MODEL / "tokenizer.json").read_text(encoding="utf-8"))
-    for token in tokenizer["added_tokens"]:
-        if token["id"] == MARKER:
-            name, token["content"] = token["content"], "<tool_call>"
+    names = {MARKER: "<tool_call>", THOUGHT: "</think>"}
     vocabulary = tokenizer["model"]["vocab"]
-    if name in vocabulary:
-        vocabulary["<tool_call>"] = vocabulary.pop(name)
+    for token in tokenizer["added_tokens"]:
+        if token["id"] in names:
+            name, token["content"] = token["content"], names[token["id"]]
+            if name in vocabulary:
+                vocabulary[token["content"]] = vocabulary.pop(name)
     (directory / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
-    (directory / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+    (directory / "chat_template.jinja").write_text(template, encoding="utf-8")

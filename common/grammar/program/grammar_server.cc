@@ -23,9 +23,6 @@
 namespace baton::grammar {
 namespace {
 
-// Between two tokens of JSON: enough to indent, too little to fill an answer.
-constexpr int kMaxWhitespace = 16;
-
 absl::Status Refused(absl::string_view reason, absl::string_view message) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason, message);
 }
@@ -71,11 +68,15 @@ std::string ChoicesGrammar(const std::vector<std::string>& choices) {
   return grammar + "\n";
 }
 
+std::optional<int> MaxWhitespace(const GrammarSpec& spec) {
+  return spec.any_whitespace ? std::nullopt : std::make_optional(kMaxWhitespace);
+}
+
 absl::StatusOr<xgrammar::Grammar> ToolCallsGrammar(const GrammarSpec& spec,
                                                    absl::Span<const SpecialToken> special_tokens,
                                                    std::vector<int32_t>* used) {
   BATON_ASSIGN_OR_RETURN(ToolCallGrammar grammar,
-                         MakeToolCallGrammar(spec.texts, special_tokens, kMaxWhitespace));
+                         MakeToolCallGrammar(spec.texts, special_tokens, MaxWhitespace(spec)));
   *used = std::move(grammar.special_tokens);
   auto made = xgrammar::Grammar::FromStructuralTag(grammar.structural_tag);
   if (auto* const made_grammar = std::get_if<xgrammar::Grammar>(&made)) return *made_grammar;
@@ -88,9 +89,9 @@ absl::StatusOr<xgrammar::Grammar> ToolCallsGrammar(const GrammarSpec& spec,
 absl::StatusOr<xgrammar::Grammar> ToGrammar(const GrammarSpec& spec,
                                             absl::Span<const SpecialToken> special_tokens,
                                             std::vector<int32_t>* used) {
-  const auto json = [](const std::string& schema, bool strict) {
+  const auto json = [&spec](const std::string& schema, bool strict) {
     return xgrammar::Grammar::FromJSONSchema(schema, /*any_whitespace=*/true, std::nullopt,
-                                             std::nullopt, strict, kMaxWhitespace);
+                                             std::nullopt, strict, MaxWhitespace(spec));
   };
   BATON_RETURN_IF_ERROR(CheckSpec(spec));
   switch (spec.kind) {
@@ -136,14 +137,35 @@ absl::StatusOr<std::string> GrammarServer::Hello(FrameReader& request) {
     special_tokens_.push_back({(*tokenizer)->IdToToken(id).value_or(""), id});
     texts[i] = PrivateText(id);
   }
+  reasoning_vocabulary_.texts = bytes;
+  reasoning_vocabulary_.special.resize(token_count);
+  for (const SpecialToken& token : special_tokens_) {
+    reasoning_vocabulary_.texts[static_cast<size_t>(token.id)] = token.text;
+    reasoning_vocabulary_.special[static_cast<size_t>(token.id)] = true;
+  }
+  for (const int32_t end : end_token_ids) {
+    if (end >= 0 && static_cast<size_t>(end) < token_count) {
+      reasoning_vocabulary_.texts[static_cast<size_t>(end)].clear();
+    }
+  }
   vocabulary_ = xgrammar::TokenizerInfo(texts, xgrammar::VocabType::RAW,
                                         static_cast<int>(token_count), end_token_ids);
   utf8_masks_.emplace(std::move(bytes));
   return "";
 }
 
+static std::optional<GrammarSpec::Reasoning> ReadReasoning(FrameReader& reader) {
+  if (reader.Number() == 0) return std::nullopt;
+  GrammarSpec::Reasoning reasoning;
+  reasoning.begin = std::string(reader.Text());
+  reasoning.end = std::string(reader.Text());
+  return reasoning;
+}
+
 absl::StatusOr<std::string> GrammarServer::Compile(FrameReader& request, CpuLimit& limit) {
   GrammarSpec spec = {.kind = static_cast<GrammarSpec::Kind>(request.Number())};
+  spec.any_whitespace = request.Number() != 0;
+  spec.reasoning = ReadReasoning(request);
   spec.texts.resize(std::min<uint64_t>(request.Number(), kMaxSpecTexts));
   for (std::string& text : spec.texts) text = std::string(request.Text());
   if (!request.ok()) return Refused("MALFORMED_REQUEST", "compile");
@@ -154,7 +176,10 @@ absl::StatusOr<std::string> GrammarServer::Compile(FrameReader& request, CpuLimi
   // No cache: the worker keeps what is compiled. One thread: the other cores are the worker's.
   xgrammar::GrammarCompiler compiler(*vocabulary_, /*max_threads=*/1, /*cache_enabled=*/false);
   FrameWriter serialized_grammar;
-  serialized_grammar.Ids(special_tokens).Text(compiler.CompileGrammar(grammar).SerializeJSON());
+  serialized_grammar.Ids(special_tokens)
+      .Text(compiler.CompileGrammar(grammar).SerializeJSON())
+      .Number(spec.reasoning ? 1 : 0);
+  if (spec.reasoning) serialized_grammar.Text(spec.reasoning->begin).Text(spec.reasoning->end);
   std::string serialized = serialized_grammar.bytes();
   if (serialized.size() + 1024 > kMaxFrameBytes) {
     return Refused("SCHEMA_TOO_COMPLEX",
@@ -168,14 +193,21 @@ absl::StatusOr<std::string> GrammarServer::Load(FrameReader& request) {
   FrameReader serialized(request.Text());
   std::vector<int32_t> special_tokens = serialized.Ids();
   const std::string compiled(serialized.Text());
+  std::optional<GrammarSpec::Reasoning> reasoning = ReadReasoning(serialized);
   if (!request.ok() || !serialized.ok()) return Refused("MALFORMED_REQUEST", "load");
   auto loaded = xgrammar::CompiledGrammar::DeserializeJSON(compiled, *vocabulary_);
   if (!std::holds_alternative<xgrammar::CompiledGrammar>(loaded)) {
     return Refused("SCHEMA_INVALID", "a compiled grammar that cannot be loaded");
   }
+  Grammar grammar = {std::get<xgrammar::CompiledGrammar>(std::move(loaded)),
+                     std::move(special_tokens), /*reasoning=*/nullptr};
+  if (reasoning) {
+    BATON_RETURN_IF_ERROR(CheckReasoning(*reasoning));
+    grammar.reasoning =
+        std::make_shared<ReasoningPhase>(*std::move(reasoning), reasoning_vocabulary_);
+  }
   absl::MutexLock lock(&mutex_);
-  grammars_.insert_or_assign(id, Grammar{std::get<xgrammar::CompiledGrammar>(std::move(loaded)),
-                                         std::move(special_tokens)});
+  grammars_.insert_or_assign(id, std::move(grammar));
   return "";
 }
 
@@ -221,22 +253,62 @@ absl::Status GrammarServer::FillMask(FrameReader& item, CpuLimit& limit,
     absl::MutexLock lock(&mutex_);
     const auto grammar = grammars_.find(grammar_id);
     if (grammar == grammars_.end()) return Refused("MALFORMED_REQUEST", "no such grammar");
-    sessions_.emplace(session_id,
-                      Session{.matcher = xgrammar::GrammarMatcher(grammar->second.compiled),
-                              .special_tokens = grammar->second.special_tokens});
+    Session session{.matcher = xgrammar::GrammarMatcher(grammar->second.compiled),
+                    .special_tokens = grammar->second.special_tokens,
+                    .reasoning = grammar->second.reasoning};
+    if (session.reasoning != nullptr) session.place = session.reasoning->Start();
+    sessions_.emplace(session_id, std::move(session));
   }
   const auto found = sessions_.find(session_id);
   if (found == sessions_.end()) return Refused("MALFORMED_REQUEST", "no such session");
-  auto& [matcher, special_tokens, text_end] = found->second;
+  Session& session = found->second;
   for (const int32_t token : further) {
-    if (MayCome(token, special_tokens) && matcher.AcceptToken(token)) {
-      text_end = utf8_masks_->After(text_end, token);
-      if (text_end != Utf8State::kInvalid) continue;
-    }
+    if (Accept(session, token)) continue;
     return Refused("GRAMMAR_MISMATCH", absl::StrCat("token ", token,
                                                     " of the answer so far does not follow the "
                                                     "request's grammar"));
   }
+  if (session.constrained) {
+    FillConstrainedMask(session, mask);
+  } else {
+    mask.assign((vocabulary_->GetVocabSize() + 31) / 32, 0);
+  }
+  if (session.place.place != ReasoningPhase::State::Place::kConstrained) {
+    const std::vector<uint32_t>& free = session.reasoning->Mask(session.place);
+    for (size_t i = 0; i < mask.size(); ++i) mask[i] |= free[i];
+  }
+  utf8_masks_->Apply(session.text_end, absl::MakeSpan(mask));
+  return absl::OkStatus();
+}
+
+bool GrammarServer::Accept(Session& session, int32_t token) const {
+  using Place = ReasoningPhase::State::Place;
+  if (token < 0 || token >= vocabulary_->GetVocabSize()) return false;
+  const std::optional<ReasoningPhase::State> after =
+      session.place.place == Place::kConstrained ? std::nullopt
+                                                 : session.reasoning->After(session.place, token);
+  const bool enters = after && after->place == Place::kReasoning;
+  if (session.constrained && !enters) {
+    session.constrained =
+        MayCome(token, session.special_tokens) && session.matcher.AcceptToken(token);
+  }
+  const bool is_space = after && after->place == Place::kSpace;
+  if (is_space && session.place.place == Place::kSpace && session.constrained) {
+    session.place = {};  // white space with which the constrained part begins
+  } else if (after) {
+    if (enters || is_space) session.matcher.Reset();
+    session.constrained = !enters && (is_space || session.constrained);
+    session.place = *after;
+  } else if (session.constrained) {
+    session.place = {};
+  } else {
+    return false;
+  }
+  session.text_end = utf8_masks_->After(session.text_end, token);
+  return session.text_end != Utf8State::kInvalid;
+}
+
+void GrammarServer::FillConstrainedMask(Session& session, std::vector<uint32_t>& mask) const {
   const int vocab_size = vocabulary_->GetVocabSize();
   std::vector<int32_t> bits(static_cast<size_t>(xgrammar::GetBitmaskSize(vocab_size)));
   int64_t shape[1] = {static_cast<int64_t>(bits.size())};
@@ -246,13 +318,11 @@ absl::Status GrammarServer::FillMask(FrameReader& item, CpuLimit& limit,
   tensor.ndim = 1;
   tensor.dtype = xgrammar::GetBitmaskDLType();
   tensor.shape = shape;
-  const bool constrained = matcher.FillNextTokenBitmask(&tensor);
+  const bool is_masked = session.matcher.FillNextTokenBitmask(&tensor);
   mask.assign(bits.begin(), bits.end());
-  if (!constrained) mask.assign(bits.size(), ~uint32_t{0});
-  utf8_masks_->Apply(text_end, absl::MakeSpan(mask));
-  MaskSpecialTokens(special_tokens, absl::MakeSpan(mask));
+  if (!is_masked) mask.assign(bits.size(), ~uint32_t{0});
+  MaskSpecialTokens(session.special_tokens, absl::MakeSpan(mask));
   if (vocab_size % 32 != 0) mask.back() &= (uint32_t{1} << (vocab_size % 32)) - 1;
-  return absl::OkStatus();
 }
 
 bool GrammarServer::MayCome(int32_t token, const std::vector<int32_t>& allowed) const {

@@ -5,6 +5,7 @@
 #include <xgrammar/xgrammar.h>
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "common/grammar/grammar.h"
 #include "common/grammar/program/cpu_limit.h"
 #include "common/grammar/program/utf8_masks.h"
+#include "common/grammar/reasoning_phase.h"
 #include "common/grammar/tool_call_grammar.h"
 
 namespace baton::grammar {
@@ -36,6 +38,11 @@ class GrammarServer {
   absl::StatusOr<std::string> Load(FrameReader& request);
   absl::Status FillMask(FrameReader& item, CpuLimit& limit, std::vector<uint32_t>& mask);
 
+  struct Session;
+  // One more token of an answer; false if it cannot come there.
+  bool Accept(Session& session, int32_t token) const;
+  // What the constrained part may go on with.
+  void FillConstrainedMask(Session& session, std::vector<uint32_t>& mask) const;
   // False for a special token that is not `allowed`.
   bool MayCome(int32_t token, const std::vector<int32_t>& allowed) const;
   // Clears the bits of the special tokens that are not `allowed`.
@@ -45,11 +52,15 @@ class GrammarServer {
     xgrammar::CompiledGrammar compiled;
     // The special tokens that its answers may have, besides the end tokens; ascending.
     std::vector<int32_t> special_tokens;
+    std::shared_ptr<ReasoningPhase> reasoning;  // null without; for ServeMasks
   };
   // An answer so far.
   struct Session {
     xgrammar::GrammarMatcher matcher;
     std::vector<int32_t> special_tokens;  // of the grammar
+    std::shared_ptr<ReasoningPhase> reasoning;
+    ReasoningPhase::State place = {};
+    bool constrained = true;  // the answer may be at `matcher`; false within its reasoning
     Utf8State text_end = Utf8State::kCharacter;
   };
 
@@ -57,6 +68,7 @@ class GrammarServer {
   std::optional<xgrammar::TokenizerInfo> vocabulary_;
   std::optional<Utf8Masks> utf8_masks_;
   std::vector<SpecialToken> special_tokens_;  // by id, without the end tokens
+  ReasoningVocabulary reasoning_vocabulary_;
   uint64_t compile_ms_ = 0, mask_ms_ = 0;
   absl::Mutex mutex_;
   std::map<uint64_t, Grammar> grammars_ ABSL_GUARDED_BY(mutex_);

@@ -104,7 +104,11 @@ class RequestTest(unittest.TestCase):
             structured = to_request("p", {"structured_output": option}).structured_output
             self.assertEqual(structured.WhichOneof("kind"), kind)
         self.assertEqual(list(structured.choices.texts), ["a", "b"])
-        for option in ({}, {"regex": "a", "json_schema": "{}"}, {"xml": "a"}):
+        option = {"json_schema": "{}", "any_whitespace": True, "reasoning": {"end": "</think>"}}
+        structured = to_request("p", {"structured_output": option}).structured_output
+        self.assertTrue(structured.any_whitespace)
+        self.assertEqual((structured.reasoning.begin, structured.reasoning.end), ("", "</think>"))
+        for option in ({}, {"regex": "a", "json_schema": "{}"}, {"xml": "a"}, {"any_whitespace": True}):
             with self.assertRaises(ValueError):
                 to_request("p", {"structured_output": option})
 

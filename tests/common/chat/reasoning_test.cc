@@ -257,6 +257,43 @@ TEST(ReasoningTest, PublishedTemplates) {
   }
 }
 
+TEST(ReasoningTest, APromptThatEndsTheReasoningSaysSo) {
+  for (const char* const name :
+       {"Qwen-Qwen3-0.6B", "Qwen3.5-4B", "GLM-4.6", "GLM-4.7-Flash", "deepseek-ai-DeepSeek-V3.1",
+        "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "HuggingFaceTB-SmolLM3-3B"}) {
+    const ModelChat chat = Published(name);
+    for (const bool thinks : {false, true}) {
+      const auto rendered = chat.Render(
+          {.messages = ParseJson(R"([{"role": "user", "content": "a</think>"}])"),
+           .variables = ParseJson(thinks ? R"({"enable_thinking": true, "thinking": true})"
+                                         : R"({"enable_thinking": false, "thinking": false})")},
+          absl::UnixEpoch());
+      ASSERT_TRUE(rendered.ok()) << rendered.status();
+      EXPECT_EQ(rendered->ends_after_reasoning, !thinks) << name;
+    }
+  }
+  const std::vector<ByteRange> request = {{0, 9}};
+  EXPECT_TRUE(EndsAfterReasoning(kThink, "a</think> \n", {}));
+  EXPECT_FALSE(EndsAfterReasoning(kThink, "a</think>", request));
+  EXPECT_FALSE(EndsAfterReasoning(ReasoningFormat::kNone, "a</think>", {}));
+}
+
+TEST(ReasoningTest, TheTextsAroundReasoningAreThoseOfTheModel) {
+  EXPECT_EQ(ReasoningTextsOf(kThink, false).begin, "<think>");
+  EXPECT_EQ(ReasoningTextsOf(kThink, true).end, "</think>");
+  // In Harmony the answer is a further message, and calls bring their own header.
+  EXPECT_EQ(ReasoningTextsOf(kHarmony, false).begin, "<|channel|>analysis<|message|>");
+  for (const bool calls : {false, true}) {
+    ReasoningParser parser(kHarmony, false, calls);
+    const auto texts = ReasoningTextsOf(kHarmony, calls);
+    const auto delta = parser.Append(
+        absl::StrCat(texts.begin, "hm", texts.end,
+                     calls ? "<|channel|>commentary to=functions.f<|message|>" : "", "{}"));
+    EXPECT_EQ(delta.reasoning, "hm");
+    EXPECT_EQ(delta.content, calls ? "<|channel|>commentary to=functions.f<|message|>{}" : "{}");
+  }
+}
+
 TEST(ReasoningTest, ATextAtTheEndOfThePromptBeginsNoReasoning) {
   const ModelDir dir;
   dir.Write("chat_template.jinja",

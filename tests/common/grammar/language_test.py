@@ -98,8 +98,10 @@ class GrammarProcess:
             data += more
         return data
 
-    def compile(self, kind, texts):
-        request = struct.pack("<QQQ", COMPILE, kind, len(texts))
+    def compile(self, kind, texts, reasoning=None, any_whitespace=False):
+        """`reasoning`: what begins and what ends it."""
+        request = struct.pack("<QQQQ", COMPILE, kind, any_whitespace, reasoning is not None)
+        request += b"".join(text_field(t.encode()) for t in reasoning or ()) + struct.pack("<Q", len(texts))
         compiled, _ = take_text(
             self.ask(self.control, request + b"".join(text_field(t.encode()) for t in texts)), 0
         )

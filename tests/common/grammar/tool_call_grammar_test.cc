@@ -136,6 +136,53 @@ TEST(ToolCallGrammarTest, WhatItDoesNotIsRefusedByName) {
   EXPECT_EQ(Refused([](ToolCalls& c) { c.add_excluded(""); }), "SCHEMA_INVALID excluded[0]");
 }
 
+TEST(ToolCallGrammarTest, AnAnswerBesideCallsHasASchema) {
+  const auto answer = [](ToolCalls& calls, const char* schema) {
+    calls.clear_trigger();
+    calls.set_answer_schema(schema);
+  };
+  EXPECT_EQ(Refused([&](ToolCalls& c) { answer(c, kSchema); }), "");
+  EXPECT_EQ(Refused([&](ToolCalls& c) { answer(c, "{"); }), "SCHEMA_INVALID answer_schema");
+  EXPECT_EQ(Refused([&](ToolCalls& c) { answer(c, R"({"not": {}})"); }),
+            "SCHEMA_UNSUPPORTED answer_schema");
+  EXPECT_EQ(Refused([&](ToolCalls& c) {
+              answer(c, kSchema);
+              c.set_required(true);
+            }),
+            "SCHEMA_INVALID answer_schema");
+  EXPECT_EQ(Refused([](ToolCalls& c) { c.set_answer_schema(kSchema); }),
+            "SCHEMA_INVALID answer_schema");
+}
+
+TEST(ToolCallGrammarTest, AStyleSaysWhatItCannotWrite) {
+  const auto refused = [](const std::string& property) {
+    return Refused([&](ToolCalls& c) {
+      c.set_argument_style(ToolCalls::ARGUMENT_STYLE_GLM_XML_COMPACT);
+      c.clear_before_arguments();
+      c.mutable_tools(0)->set_parameters(
+          absl::StrCat(R"({"type": "object", "properties": {)", property, R"(}, "required": []})"));
+    });
+  };
+  for (const char* const property :
+       {R"("a": {"type": "string"})", R"("a": {"enum": ["x", ""]})", R"("a": {"type": "integer"})",
+        R"("a": {"type": ["string", "null"]})", R"("a": {})", R"("a": true)",
+        R"("a": {"type": "array", "items": {"type": "string", "maxLength": 3}})", ""}) {
+    EXPECT_EQ(refused(property), "") << property;
+  }
+  for (const char* const property :
+       {R"("a": {"type": "string", "maxLength": 3})",
+        R"("a": {"type": "string", "format": "date"})", R"("a": {"enum": ["x", 1]})",
+        R"("a": {"enum": ["</arg_value>"]})", R"("a b": {"type": "integer"})",
+        R"("a": {"type": "array", "items": {"$ref": "#"}})",
+        R"("a": {"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 1}]})"}) {
+    EXPECT_EQ(refused(property), "SCHEMA_UNSUPPORTED tools[0].parameters") << property;
+  }
+  EXPECT_EQ(Refused([](ToolCalls& c) {
+              c.set_argument_style(static_cast<v1::StructuredOutput::ToolCalls::ArgumentStyle>(9));
+            }),
+            "SCHEMA_INVALID structured_output.tool_calls");
+}
+
 TEST(ToolCallGrammarTest, SpecialTokensOfTheFormatGetTheirPrivateTexts) {
   const auto made = [](const ToolCalls& calls, absl::Span<const SpecialToken> special) {
     return MakeToolCallGrammar(ToolCallTexts(calls), special, /*max_whitespace=*/16).value();

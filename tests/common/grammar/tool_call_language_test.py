@@ -93,7 +93,7 @@ class Request:
     def spec(self):
         flags = ("r" if self.required else "") + ("s" if self.single else "")
         trigger, excluded = ("", []) if self.required else (self.texts[6], FORMATS[self.format][7])
-        texts = [flags, *self.texts[:6], trigger, str(len(excluded)), *excluded]
+        texts = [flags, *self.texts[:6], trigger, "1", "", str(len(excluded)), *excluded]
         for name, schema in self.schemas.items():
             texts += [name, "" if schema is None else json.dumps(schema)]
         return texts
@@ -215,7 +215,7 @@ def check_random(process, rng, count):
 def spec(name, flags, tools, excluded=None):
     texts = FORMATS[name]
     trigger, more = ("", []) if "r" in flags else (texts[6], texts[7])
-    return [flags, *texts[:6], trigger, str(len(more)), *more, *tools]
+    return [flags, *texts[:6], trigger, "1", "", str(len(more)), *more, *tools]
 
 
 def check_chosen(process):
@@ -284,10 +284,135 @@ def check_chosen(process):
     assert END_TOKEN not in within and all(0x80 <= process.tokens[t][0] < 0xc0 for t in within), within
 
 
+def check_answers(process):
+    """Calls, or JSON of a schema."""
+    tools = ["f", json.dumps({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})]
+    answer = json.dumps({"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]})
+    for name in ("tags", "bare", "list"):
+        texts = ["", *FORMATS[name][:6], "", "1", answer, "0", *tools]
+        made = process.compile(TOOL_CALLS, texts)
+        call = FORMATS[name][0] + FORMATS[name][1] + "f" + FORMATS[name][2] + '{"a": 1}' + FORMATS[name][3]
+        two = call + FORMATS[name][4] + call[len(FORMATS[name][0]):] + FORMATS[name][5]
+        for text, expected in (('{"x": 1}', True), ('{"x": "1"}', False), (call + FORMATS[name][5], True),
+                               (two, True), ("text", False), ("", False), ('{"x": 1}' + call, False)):
+            assert accepts(process, made, marked(text)) == expected, (name, text)
+        process.unload(made)
+
+
+BARE = {  # opening to closing, as FORMATS; the number of the style; what stands around a key and a value
+    "qwen": (("", "<tool_call>\n<function=", ">\n", "</function>\n</tool_call>", "\n", ""), 2,
+             ("<parameter=", ">\n", "\n</parameter>\n")),
+    "glm": (("", "<tool_call>", "\n", "</tool_call>", "\n", ""), 3,
+            ("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n")),
+    "glm compact": (("", "<tool_call>", "", "</tool_call>", "", ""), 4,
+                    ("<arg_key>", "</arg_key><arg_value>", "</arg_value>")),
+    "special": (("", "<call>", "", "<call|>", "", ""), 4, ("<arg_key>", "</arg_key><arg_value>", "</arg_value>")),
+}
+
+
+def check_bare(process, rng):
+    """Calls whose strings have no quotes."""
+    schema = {"type": "object", "properties": {
+        "s": {"type": "string"}, "n": {"type": "integer", "minimum": 0}, "e": {"enum": ["red", "blue"]},
+        "o": {"$ref": "#/$defs/o"}, "m": {"anyOf": [{"type": "string"}, {"type": "null"}]}}, "required": ["s", "n"],
+        "$defs": {"o": {"type": "object", "properties": {"k": {"type": "string"}}, "required": ["k"]}}}
+    tools = ["f", json.dumps(schema), "g", json.dumps({"type": "object", "properties": {}}), "any", ""]
+    for name, (texts, style, around) in BARE.items():
+        def call(function, **arguments):
+            return texts[1] + function + texts[2] + "".join(
+                around[0] + key + around[1] + value + around[2] for key, value in arguments.items()) + texts[3]
+        end = around[2].strip()
+        cases = [
+            (call("f", s="a", n="5"), True), (call("f", s='q"<b>\n{', n="5"), True), (call("f", s="", n="0"), True),
+            (call("f", s="a"), False), (call("f", n="5", s="a"), False), (call("f", s="a", n="x"), False),
+            (call("f", s="a", n="-5"), False), (call("f", s="a", n="5", e="red"), True),
+            (call("f", s="a", n="5", e="green"), False), (call("f", s="a", n="5", e='"red"'), False),
+            (call("f", s="a", n="5", o='{"k": "%s"}' % end), True), (call("f", s="a", n="5", o="{}"), False),
+            (call("f", s="a", n="5", m="null"), True), (call("f", s="a", n="5", z="1"), False),
+            (call("f", s="a" + end + "b", n="5"), False), (call("g"), True), (call("g", a="1"), False),
+            (call("any"), True), (call("any", a="1", b_2="x\ny"), True), (call("h"), False),
+            (call("f", s="a", n="5") + texts[4] + call("g"), True), ("text", False)]
+        made = process.compile(TOOL_CALLS, ["r", *texts, "", str(style), "", "0", *tools])
+        for text, expected in cases:
+            assert accepts(process, made, marked(text)) == expected, f"{name} {text!r}: not {expected}"
+        # What is drawn at random can be taken apart.
+        for _ in range(8):
+            answer = walk(process, made, rng, [marked(texts[4] + texts[1]), around[2].encode(), b"</", b"\n"])
+            if answer is not None:
+                text, _ = without_marks(answer)
+                assert text.startswith(texts[1]) and text.endswith(texts[3]), (name, answer)
+        process.unload(made)
+    for value in ({"type": "string", "maxLength": 4}, {"type": "string", "pattern": "a"}, {"enum": ["a", 1]},
+                  {"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 5}]}):
+        bad = json.dumps({"type": "object", "properties": {"a": value}})
+        try:
+            process.compile(TOOL_CALLS, ["r", *BARE["qwen"][0], "", "2", "", "0", "f", bad])
+            raise AssertionError(f"{bad} compiled")
+        except Refused as error:
+            assert str(error).startswith("SCHEMA_UNSUPPORTED"), error
+
+
+def check_white_space(process):
+    schema = json.dumps({"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]})
+    calls = spec("bare", "r", ["f", schema])
+    for kind, texts, text in ((language_test.JSON_SCHEMA, [schema], '{%s"x": 1}'),
+                              (TOOL_CALLS, calls, '{"name": "f", "arguments": {%s"x": 1}}')):
+        for any_whitespace in (False, True):
+            made = process.compile(kind, texts, any_whitespace=any_whitespace)
+            for count, expected in ((16, True), (17, any_whitespace), (300, any_whitespace)):
+                white = (text % (" " * count)).encode()
+                assert accepts(process, made, white) == expected, (kind, any_whitespace, count)
+            process.unload(made)
+
+
+def check_reasoning(process):
+    """What comes before a constraint, and that masks say the same as what is accepted."""
+    for begin, end, cases in (
+            ("<think>", "</think>", [
+                ("12", True), ("<think>a b</think>12", True), ("<think></think>\n\n12", True), (" 12", False),
+                ("<think>a</think>", False), ("<think>a", False), ("<think", False), ("<thinl>12", False),
+                ("<think></think>" + " " * 16 + "1", True), ("<think></think>" + " " * 17 + "1", False),
+                ("<think></thin</think>1", True), ("<think></think>1</think>1", False),
+                ("<think>\xff<call>\xff</think>1", False)]),
+            ("", "</think>", [("12", False), ("a</think>12", True), ("<think></think> 1", True), ("</think>x", False)]),
+            ("<call>", "<call|>", [
+                ("\xff<call>\xffa\xff<call|>\xff1", True), ("<call>a<call|>1", True), ("1", True),
+                ("\xff<call>\xff\xff<|other|>\xff", False), ("\xff<call|>\xff1", False)]),
+            ("", "<call|>go<call>on", [
+                ("x\xff<call|>\xffgo\xff<call>\xffon 1", True), ("x\xff<call|>\xffx", False),
+                ("x\xff<call>\xff", False), ("x\xff<call|>\xff\xff<call|>\xff", False)])):
+        made = process.compile(language_test.REGEX, ["[0-9]+"], reasoning=(begin, end))
+        for text, expected in cases:
+            answer = text.encode("utf-8").replace("\xff".encode(), b"\xff")
+            assert accepts(process, made, answer) == expected, (begin, end, text)
+            if not expected:
+                continue
+            ids, known = encoded(process, answer), 0
+            process.ask_mask(closed=[made], items=0, item=b"", reply=False)
+            for i, token in enumerate(ids):
+                allowed = process.allowed(made, known, ids[known:i])
+                known = i
+                assert token in allowed, (begin, end, text, i)
+                assert i == len(ids) - 1 or END_TOKEN not in allowed or text[:2] == "12", (text, i)
+        process.unload(made)
+    # What begins like reasoning may be an answer.
+    made = process.compile(language_test.CHOICES, ["<tea>", "<think>"], reasoning=("<think>", "</think>"))
+    for text, expected in (("<tea>", True), ("<think>", False), ("<think>x</think><tea>", True),
+                           ("<think>x</think><think>", True)):
+        assert accepts(process, made, text.encode()) == expected, text
+    process.unload(made)
+    for reasoning, reason in ((("", ""), "SCHEMA_INVALID"), (("x" * 257, "y"), "SCHEMA_TOO_COMPLEX")):
+        try:
+            process.compile(language_test.REGEX, ["a"], reasoning=reasoning)
+            raise AssertionError(f"{reasoning} compiled")
+        except Refused as error:
+            assert str(error).startswith(reason), (reasoning, error)
+
+
 def check_refused(process):
     good = spec("tags", "", ["f", ""])
     for texts, reason in (
-            ([], "SCHEMA_INVALID"), (good[:-1], "SCHEMA_INVALID"), (good[:9], "SCHEMA_INVALID"),
+            ([], "SCHEMA_INVALID"), (good[:-1], "SCHEMA_INVALID"), (good[:11], "SCHEMA_INVALID"),
             (good + ["f", ""], "SCHEMA_INVALID"), (good + ["g", "{"], "SCHEMA_INVALID"),
             (good + ["g", '{"type": "string"}'], "SCHEMA_UNSUPPORTED"),
             (good + ["g", '{"type": "object", "not": {}}'], "SCHEMA_UNSUPPORTED"),
@@ -307,6 +432,10 @@ def main():
         process = GrammarProcess(program, directory, write_tokenizer(directory, rng))
         check_refused(process)
         check_chosen(process)
+        check_answers(process)
+        check_bare(process, rng)
+        check_white_space(process)
+        check_reasoning(process)
         check_random(process, rng, count)
         process.end()
 

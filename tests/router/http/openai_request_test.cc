@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
 #include "router/http/body_reader.h"
+#include "router/http/openai_response_format.h"
 
 namespace baton::router {
 namespace {
@@ -286,6 +287,22 @@ TEST(OpenAiRequestTest, StructuredOutput) {
                    .generate.has_structured_output());
 }
 
+TEST(OpenAiRequestTest, AnyWhiteSpaceIsOfWhatIsConstrained) {
+  for (const char* const asked :
+       {R"("response_format": {"type": "json_object"})", R"("guided_json": {"type": "null"})"}) {
+    OpenAiRequest request =
+        Completion(absl::StrCat(R"({"prompt": "p", "any_whitespace": true, )", asked, "}"));
+    EXPECT_FALSE(request.generate.structured_output().any_whitespace());
+    SettleAnyWhitespace(request);
+    EXPECT_TRUE(request.generate.structured_output().any_whitespace());
+    EXPECT_THAT(request.ignored, ElementsAre());
+  }
+  OpenAiRequest nothing = Completion(R"({"prompt": "p", "any_whitespace": true})");
+  SettleAnyWhitespace(nothing);
+  EXPECT_FALSE(nothing.generate.has_structured_output());
+  EXPECT_THAT(nothing.ignored, ElementsAre("any_whitespace"));
+}
+
 TEST(OpenAiRequestTest, DefaultsAreOpenAis) {
   const OpenAiRequest completion = Completion(R"({"prompt": "p", "temperature": null})");
   EXPECT_FALSE(completion.generate.stop().has_max_tokens()) << "16 of them, if there is room";
@@ -503,6 +520,8 @@ TEST(OpenAiRequestTest, WhatIsNotHonouredIsRefusedByName) {
         "OUT_OF_RANGE", "reasoning_effort"},
        {R"({"messages": [{"role": "user", "content": "x"}], "reasoning_effort": 3})", "WRONG_TYPE",
         "reasoning_effort"},
+       {R"({"messages": [{"role": "user", "content": "x"}], "any_whitespace": 1})", "WRONG_TYPE",
+        "any_whitespace"},
        {R"({"messages": [{"role": "user", "content": "x"}], "include_reasoning": 1})", "WRONG_TYPE",
         "include_reasoning"}});
 }

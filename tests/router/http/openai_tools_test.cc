@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
+#include "common/base/status_macros.h"
 #include "common/chat/tool_call_syntax.h"
 #include "common/grammar/from_proto.h"
 #include "common/grammar/schema_check.h"
@@ -40,8 +41,8 @@ absl::StatusOr<v1::StructuredOutput> Forced(const std::string& more,
     return forced;
   }
   if (request->generate.has_structured_output()) {
-    EXPECT_EQ(grammar::CheckSpec(grammar::FromProto(request->generate.structured_output())),
-              absl::OkStatus());
+    BATON_RETURN_IF_ERROR(
+        grammar::CheckSpec(grammar::FromProto(request->generate.structured_output())));
   }
   return request->generate.structured_output();
 }
@@ -107,14 +108,66 @@ TEST(OpenAiToolsTest, NothingIsForcedUnlessItIsAskedFor) {
     ASSERT_TRUE(forced.ok()) << forced.status();
     EXPECT_EQ(forced->kind_case(), v1::StructuredOutput::KIND_NOT_SET) << more;
   }
-  const auto beside =
-      Forced(absl::StrCat(kTools, R"(, "response_format": {"type": "json_object"})"));
+  const auto beside = Forced(absl::StrCat(kTools, R"(, "guided_regex": "a")"));
   ASSERT_TRUE(beside.ok()) << beside.status();
-  EXPECT_TRUE(beside->has_json_object());
+  EXPECT_EQ(beside->regex(), "a");
   // A required call leaves no text to which the format could apply.
   EXPECT_TRUE(CallsOf(absl::StrCat(kTools, R"(, "tool_choice": "required", "response_format": )",
                                    R"({"type": "json_object"})"))
                   .required());
+}
+
+TEST(OpenAiToolsTest, AFormatBesideToolsIsThatOfAnAnswerWithoutCalls) {
+  const std::string format = R"(, "response_format": {"type": "json_schema", "json_schema":
+      {"name": "n", "schema": {"type": "null"}}})";
+  for (const char* const tools : {kTools, kStrictTools}) {
+    const ToolCalls calls = CallsOf(tools + format);
+    EXPECT_EQ(calls.answer_schema(), R"({"type":"null"})");
+    EXPECT_FALSE(calls.required());
+    EXPECT_EQ(calls.trigger(), "");
+    EXPECT_EQ(calls.excluded_size(), 0);
+  }
+  EXPECT_EQ(CallsOf(kStrictTools + format, ToolCallFormat::kLlama3).excluded_size(), 0);
+  EXPECT_EQ(CallsOf(absl::StrCat(kTools, R"(, "response_format": {"type": "json_object"})"))
+                .answer_schema(),
+            R"({"type":"object","additionalProperties":true})");
+  EXPECT_EQ(CallsOf(absl::StrCat(kStrictTools, R"(, "response_format": {"type": "text"})"))
+                .answer_schema(),
+            "");
+  EXPECT_EQ(Refused(absl::StrCat(kTools, R"(, "guided_json": {"not": {}})")),
+            "SCHEMA_UNSUPPORTED structured_output.json_schema");
+  // Without a way to force calls, the answer has none.
+  const auto plain = Forced(kStrictTools + format, ToolCallFormat::kUnsupported);
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_TRUE(plain->has_json_schema());
+}
+
+TEST(OpenAiToolsTest, ArgumentsAreInTheStyleOfTheModel) {
+  const ToolCalls calls =
+      CallsOf(absl::StrCat(kTools, R"(, "tool_choice": "required")"), ToolCallFormat::kQwenXml);
+  EXPECT_EQ(calls.argument_style(), ToolCalls::ARGUMENT_STYLE_QWEN_XML);
+  EXPECT_EQ(CallsOf(absl::StrCat(kTools, R"(, "tool_choice": "required")")).argument_style(),
+            ToolCalls::ARGUMENT_STYLE_JSON);
+  // What the style cannot write is beyond the support, as a keyword is.
+  const auto bounded = [](const std::string& strict) {
+    return absl::StrCat(R"(, "tool_choice": "required", "tools": [{"function": {"name": "f", )",
+                        strict, R"("parameters": {"type": "object",
+                        "properties": {"a": {"type": "string", "maxLength": 3}}}}}])");
+  };
+  EXPECT_EQ(CallsOf(bounded(""), ToolCallFormat::kQwenXml).tools(0).parameters(), "");
+  EXPECT_NE(CallsOf(bounded("")).tools(0).parameters(), "");
+  EXPECT_EQ(Refused(bounded(R"("strict": true, )"), ToolCallFormat::kQwenXml),
+            "SCHEMA_UNSUPPORTED tools[0].function.parameters");
+}
+
+TEST(OpenAiToolsTest, HarmonysCallsEndTheAnswer) {
+  const ToolCalls calls =
+      CallsOf(absl::StrCat(kTools, R"(, "tool_choice": "required")"), ToolCallFormat::kHarmony);
+  EXPECT_TRUE(calls.required() && calls.single());
+  // A text would need marks of its own, so calls in it are not constrained.
+  const auto strict = Forced(kStrictTools, ToolCallFormat::kHarmony);
+  ASSERT_TRUE(strict.ok()) << strict.status();
+  EXPECT_EQ(strict->kind_case(), v1::StructuredOutput::KIND_NOT_SET);
 }
 
 TEST(OpenAiToolsTest, WhatCannotBeForcedIsRefusedByName) {
@@ -127,8 +180,8 @@ TEST(OpenAiToolsTest, WhatCannotBeForcedIsRefusedByName) {
   EXPECT_TRUE(absl::StrContains(Forced(kTools + named).status().message(), "\"h\""));
   EXPECT_EQ(Refused(kTools + required, ToolCallFormat::kUnsupported),
             "UNSUPPORTED_FIELD tool_choice");
-  const std::string json = R"(, "response_format": {"type": "json_object"})";
-  EXPECT_EQ(Refused(kStrictTools + json), "NOT_WITH_STRUCTURED_OUTPUT tools[1].function.strict");
+  EXPECT_EQ(Refused(absl::StrCat(kStrictTools, R"(, "guided_regex": "a")")),
+            "NOT_WITH_STRUCTURED_OUTPUT tools[1].function.strict");
   const auto tool = [&](const std::string& function) {
     return absl::StrCat(R"(, "tools": [{"function": {)", function, "}}]", required);
   };

@@ -60,6 +60,7 @@ class ReasoningServiceTest : public HttpRouterTest {
                              stream ? "true" : "false", more, "}"));
     DecodeCall call = cluster_->decode(0)->AwaitDecode();
     prompt_.assign(call.request.tokens().begin(), call.request.tokens().end());
+    constraint_ = call.request.structured_output();
     for (const int32_t token : tokens) call.SendTokens({token});
     call.Finish({testing::kEndToken}, DecodeResponse::FINISH_STOP);
     return client.Read();
@@ -88,6 +89,7 @@ class ReasoningServiceTest : public HttpRouterTest {
   testing::ModelDir dir_;
   std::string prompt_;
   int reasoning_tokens_ = 0;  // of the last answer; -1: its usage says nothing of them
+  v1::StructuredOutput constraint_;
 
  private:
   static int ReasoningTokensOf(const Json& usage) {
@@ -147,10 +149,34 @@ TEST_F(ReasoningServiceTest, ThePromptBeginsTheReasoning) {
   EXPECT_EQ(prompt_, "<think><think>\n");
 }
 
-TEST_F(ReasoningServiceTest, AConstrainedAnswerIsContent) {
+TEST_F(ReasoningServiceTest, AConstraintIsOfWhatFollowsTheReasoning) {
   StartWith(kThinks);
-  EXPECT_EQ(Ask(R"(, "structured_outputs": {"choice": ["</think>"]})", Ids("</think>")),
-            (Parts{Json(), "</think>", "stop"}));
+  const std::string choice = R"(, "structured_outputs": {"choice": ["4"]})";
+  EXPECT_EQ(Ask(choice, Ids("hm\n</think>\n\n4")), (Parts{"hm", "4", "stop"}));
+  EXPECT_EQ(constraint_.choices().texts_size(), 1);
+  EXPECT_EQ(constraint_.reasoning().begin(), "") << "the prompt has begun it";
+  EXPECT_EQ(constraint_.reasoning().end(), "</think>");
+  EXPECT_EQ(Ask(choice + R"(, "reasoning_effort": "none")", Ids("4")),
+            (Parts{Json(), "4", "stop"}));
+  EXPECT_FALSE(constraint_.has_reasoning()) << "the template has closed it";
+  Ask("", Ids("</think>4"));
+  EXPECT_FALSE(constraint_.has_reasoning()) << "nothing is constrained";
+}
+
+TEST_F(ReasoningServiceTest, TheAnswerMayBeginTheReasoningItself) {
+  StartWith("{# </think> #}{{ messages[0].content }}");
+  const std::string json = R"(, "response_format": {"type": "json_object"})";
+  EXPECT_EQ(Ask(json, Ids("<think>hm</think>{}")), (Parts{"hm", "{}", "stop"}));
+  EXPECT_EQ(constraint_.reasoning().begin(), "<think>");
+  EXPECT_EQ(constraint_.reasoning().end(), "</think>");
+  EXPECT_EQ(Ask(json, Ids("{}")), (Parts{Json(), "{}", "stop"}));
+}
+
+TEST_F(ReasoningServiceTest, WithoutAParserTheConstraintHoldsFromTheFirstTokenOn) {
+  StartWith(kThinks, "none");
+  EXPECT_EQ(Ask(R"(, "response_format": {"type": "json_object"})", Ids("{}")),
+            (Parts{Json(), "{}", "stop"}));
+  EXPECT_TRUE(constraint_.has_json_object() && !constraint_.has_reasoning());
 }
 
 TEST_F(ReasoningServiceTest, WithoutAParserTheReasoningIsContent) {

@@ -40,7 +40,8 @@ class GenerateOptions(TypedDict, total=False):
     ignore_eos: Optional[bool]
 
     # What the answer must be: {"json_object": {}}, {"json_schema": text}, {"regex": text} or
-    # {"choices": {"texts": [...]}}. docs/structured_output.md has what is supported.
+    # {"choices": {"texts": [...]}}; beside it, "any_whitespace": True, and "reasoning": {"begin": text,
+    # "end": text} for what comes before. docs/structured_output.md has what is supported.
     structured_output: Optional[Mapping[str, Any]]
 
     # Shortens a prompt that is too long, in steps that keep later turns cached: a mapping with any of
@@ -88,8 +89,9 @@ ARGUMENTS: Mapping[str, str] = {
 
 
 def to_structured_output(option: Mapping[str, Any]) -> inference_pb2.StructuredOutput:
-    if len(option) != 1:
-        raise ValueError(f"structured_output takes one kind, not {sorted(option)}")
+    kinds = sorted(set(option) - {"reasoning", "any_whitespace"})
+    if len(kinds) != 1:
+        raise ValueError(f"structured_output takes one kind, not {kinds}")
     return inference_pb2.StructuredOutput(**option)
 
 

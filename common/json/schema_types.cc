@@ -1,0 +1,91 @@
+#include "common/json/schema_types.h"
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+
+namespace baton::json {
+namespace {
+
+constexpr int kMaxSchemaLevels = 16;
+
+uint32_t Named(const Value& name) {
+  static constexpr struct {
+    absl::string_view name;
+    uint32_t types;
+  } kTypes[] = {{"null", kNullType},       {"boolean", kBooleanType},
+                {"integer", kIntegerType}, {"number", kNumberType | kIntegerType},
+                {"string", kStringType},   {"array", kArrayType},
+                {"object", kObjectType}};
+  for (const auto& [text, types] : kTypes) {
+    if (name.kind == Value::Kind::kScalar && name.scalar.text == text) return types;
+  }
+  return kAnyType;
+}
+
+// Null if the reference leads nowhere.
+const Value* Target(const Value& reference, const Value& root) {
+  absl::string_view uri = reference.scalar.text;
+  if (uri == "#") return &root;
+  for (const char* const place : {"$defs", "definitions"}) {
+    absl::string_view name = uri;
+    if (!absl::ConsumePrefix(&name, "#/") || !absl::ConsumePrefix(&name, place) ||
+        !absl::ConsumePrefix(&name, "/")) {
+      continue;
+    }
+    const Value* const definitions = root.Find(place);
+    return definitions == nullptr ? nullptr : definitions->Find(name);
+  }
+  return nullptr;
+}
+
+uint32_t Types(const Value& schema, const Value& root, int depth) {
+  if (schema.kind != Value::Kind::kObject || depth > kMaxSchemaLevels) return kAnyType;
+  if (const Value* reference = schema.Find("$ref")) {
+    const Value* const target = Target(*reference, root);
+    return target == nullptr ? kAnyType : Types(*target, root, depth + 1);
+  }
+  uint32_t types = 0;
+  if (const Value* constant = schema.Find("const")) return SchemaTypeOf(*constant);
+  if (const Value* listed = schema.Find("enum")) {
+    for (const Value& value : listed->items) types |= SchemaTypeOf(value);
+    return types == 0 ? kAnyType : types;
+  }
+  if (const Value* type = schema.Find("type")) {
+    if (type->kind != Value::Kind::kArray) return Named(*type);
+    for (const Value& one : type->items) types |= Named(one);
+    return types == 0 ? kAnyType : types;
+  }
+  for (const char* const name : {"anyOf", "oneOf"}) {
+    const Value* const branches = schema.Find(name);
+    if (branches == nullptr || branches->items.empty()) continue;
+    for (const Value& branch : branches->items) types |= Types(branch, root, depth + 1);
+    return types;
+  }
+  return schema.Find("properties") != nullptr ? kObjectType : kAnyType;
+}
+
+}  // namespace
+
+uint32_t SchemaTypeOf(const Value& value) {
+  if (value.kind == Value::Kind::kArray) return kArrayType;
+  if (value.kind == Value::Kind::kObject) return kObjectType;
+  switch (value.scalar.kind) {
+    case Scalar::Kind::kNull:
+      return kNullType;
+    case Scalar::Kind::kBool:
+      return kBooleanType;
+    case Scalar::Kind::kInteger:
+      return kIntegerType;
+    case Scalar::Kind::kReal:
+      return kNumberType;
+    case Scalar::Kind::kString:
+      break;
+  }
+  return kStringType;
+}
+
+uint32_t TypesOf(const Value& schema, const Value& root) { return Types(schema, root, 0); }
+
+}  // namespace baton::json
