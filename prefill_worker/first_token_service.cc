@@ -42,7 +42,8 @@ absl::Status CheckOneToken(const DecodeRequest& request, uint64_t epoch,
   return absl::OkStatus();
 }
 
-// The answer: one message, which Finish sends.
+// The answer: one message, which is sent once the token is known. What the worker does for its
+// cache then does not delay it.
 class FirstTokenStream final : public ServerStream<DecodeResponse, DecodeResponse>,
                                public prefill::TokenSink {
  public:
@@ -65,11 +66,9 @@ class FirstTokenStream final : public ServerStream<DecodeResponse, DecodeRespons
     answer_.mutable_usage()->set_cached_prompt_tokens(token.cached_prompt_tokens);
     answer_.mutable_timings()->set_queue_ms(token.queue_ms);
     answer_.mutable_timings()->set_prefill_ms(token.prefill_ms);
+    Push(std::move(answer_));
   }
-  void Finish(const absl::Status& status) override {
-    if (status.ok()) Push(std::move(answer_));
-    ServerStream::Finish(ToGrpcStatus(status));
-  }
+  void Finish(const absl::Status& status) override { ServerStream::Finish(ToGrpcStatus(status)); }
 
  private:
   void Encode(DecodeResponse item, DecodeResponse* message) override { *message = std::move(item); }
