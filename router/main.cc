@@ -11,6 +11,7 @@
 #include "common/base/command_line.h"
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
+#include "common/base/malloc_settings.h"
 #include "common/base/model_directory.h"
 #include "common/base/shutdown_signal.h"
 #include "common/base/version.h"
@@ -226,6 +227,8 @@ void AddFlags(CLI::App* app, Options* options, LogFlags* log) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // A long prompt's text and tokens are buffers of hundreds of KB each.
+  baton::KeepFreedMemory();
   baton::ShutdownSignal signals;  // before any thread
   // An Abseil that was built with assertions, as distributions ship it, looks for cycles in the
   // order of locks whenever one is taken, in gRPC as here: a twentieth of the router's time.
