@@ -41,6 +41,7 @@ constexpr std::pair<absl::string_view, absl::string_view> kFlags[] = {
     {"structured_output.json_schema", "--json-schema"},
     {"structured_output.regex", "--regex"},
     {"structured_output.choices", "--choice"},
+    {"structured_output.any_whitespace", "--any-whitespace"},
     {"explain_cache", "--cache"},
     {"max_decisions", "--last"},
     {"prefix", "--prefix"},

@@ -88,6 +88,8 @@ void AddStructuredOutput(CLI::App* app, client::GenerateRequest* request) {
       "--json-schema",
       [request](const std::string& path) { request->json_schema = ReadSchema(path); },
       "FILE: the answer is JSON that is valid against the JSON schema in it");
+  app->add_flag("--any-whitespace", request->any_whitespace,
+                "Any white space may stand between tokens of JSON, not 16 characters at most");
   CLI::Option* regex = app->add_option("--regex", request->regex,
                                        "The answer is a text that this regular expression matches");
   CLI::Option* choice = app->add_option("--choice", request->answer_texts,

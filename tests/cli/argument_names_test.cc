@@ -64,7 +64,8 @@ TEST(ArgumentNamesTest, EachFieldOfARequestIsAFlagOrHasNone) {
                                       "truncation.keep_first",
                                       "truncation.keep_last",
                                       "truncation.retention_ratio",
-                                      "structured_output.tool_calls"};
+                                      "structured_output.tool_calls",
+                                      "structured_output.reasoning"};
   const std::set<std::string> of_others = {"cache_salt", "explain_cache"};
   std::set<std::string> flags;
   for (const std::string& field : FieldsOf(*v1::GenerateRequest::descriptor())) {

