@@ -266,10 +266,8 @@ class Literals {
         }
       } else if (c == '"') {
         json += "\\\"";
-      } else if (c == '\n') {
-        json += "\\n";
-      } else if (c == '\t') {
-        json += "\\t";
+      } else if (static_cast<unsigned char>(c) < ' ') {
+        absl::StrAppend(&json, "\\u00", absl::Hex(c, absl::kZeroPad2));
       } else {
         json += c;
       }

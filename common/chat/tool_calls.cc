@@ -22,7 +22,8 @@ namespace {
 
 constexpr size_t kMaxHeaderBytes = 1024;
 constexpr size_t kMaxNameBytes = 256;
-// Marks in a call that may be parts of its values; each lets the call be read again.
+// Marks that may be parts of a call's values, of all calls that are none until one is; each lets
+// what is held be read again.
 constexpr int kMaxEnds = 64;
 constexpr absl::string_view kDeepSeekSeparator = "<｜tool▁sep｜>";
 
@@ -171,11 +172,13 @@ ToolCallFormat DetectToolCallFormat(absl::string_view source) {
 }
 
 ToolCallParser::ToolCallParser(ToolCallFormat format, uint64_t id_seed,
-                               std::shared_ptr<const json::Value> tools)
+                               std::shared_ptr<const json::Value> tools, bool calls_begin)
     : format_(format),
       tools_(std::move(tools)),
       id_state_(id_seed),
-      state_(format == ToolCallFormat::kLlama3 ? State::kStart : State::kText) {
+      state_(format == ToolCallFormat::kLlama3 ? State::kStart
+             : calls_begin                     ? State::kFirst
+                                               : State::kText) {
   BATON_CHECK(format != ToolCallFormat::kUnsupported) << "the caller checks the format";
 }
 
@@ -199,7 +202,11 @@ ToolCallParser::Delta ToolCallParser::Finish() {
   }
   const bool drops_space = state_ == State::kBetween;
   delta.text = state_ == State::kCall ? absl::StrCat(opener_, held_) : held_;
-  if (drops_space && absl::StripAsciiWhitespace(held_).empty()) delta.text.clear();
+  if (drops_space && DroppedOpening()) {
+    delta.text = absl::StrCat(dropped_, held_);
+  } else if (drops_space && absl::StripAsciiWhitespace(held_).empty()) {
+    delta.text.clear();
+  }
   held_.clear();
   state_ = State::kPlain;
   return delta;
@@ -209,12 +216,14 @@ bool ToolCallParser::Step(Delta* delta) {
   switch (state_) {
     case State::kStart:
       return StepStart();
+    case State::kFirst:
+      return StepFirst();
     case State::kText:
       return StepText(delta);
     case State::kCall:
       return BareCallEnd(format_).empty() ? StepCall(delta) : StepBareCall(delta);
     case State::kBetween:
-      return StepBetween();
+      return StepBetween(delta);
     case State::kPlain:
       absl::StrAppend(&delta->text, held_);
       held_.clear();
@@ -235,6 +244,20 @@ bool ToolCallParser::StepStart() {
     return true;
   }
   EnterCall(std::string(held_, 0, held_.size() - rest.size()));
+  return true;
+}
+
+// Decides whether the answer begins with a call, or with what may stand before one.
+bool ToolCallParser::StepFirst() {
+  const absl::string_view rest = absl::StripLeadingAsciiWhitespace(held_);
+  bool may_grow = rest.empty() || IsProperPrefix(rest, Opener(format_));
+  bool begins = absl::StartsWith(rest, Opener(format_));
+  for (const absl::string_view separator : Separators(format_)) {
+    may_grow = may_grow || IsProperPrefix(rest, separator);
+    begins = begins || absl::StartsWith(rest, separator);
+  }
+  if (!begins && may_grow) return false;
+  state_ = begins ? State::kText : State::kPlain;
   return true;
 }
 
@@ -271,7 +294,6 @@ void ToolCallParser::EnterCall(absl::string_view opener) {
   state_ = State::kCall;
   json_start_ = std::string::npos;
   scanned_ = 0;
-  ends_ = 0;
   depth_ = 0;
   in_string_ = false;
   escaped_ = false;
@@ -336,10 +358,11 @@ bool ToolCallParser::StepBareCall(Delta* delta) {
     if (parsed && *parsed) {
       held_.erase(0, at + end.size());
       dropped_.clear();
+      ends_ = 0;
       state_ = State::kBetween;
       return true;
     }
-    if (parsed || ++ends_ == kMaxEnds) {
+    if (parsed || ++ends_ >= kMaxEnds) {
       FailCall(delta);
       return true;
     }
@@ -391,8 +414,13 @@ bool ToolCallParser::ParseCalls(absl::string_view header, absl::string_view json
   return true;
 }
 
+bool ToolCallParser::DroppedOpening() const {
+  return format_ == ToolCallFormat::kQwenXml && (absl::StrContains(dropped_, "<tool_call>") ||
+                                                 absl::StrContains(dropped_, "<seed:tool_call>"));
+}
+
 // Drops separators up to the next call or text.
-bool ToolCallParser::StepBetween() {
+bool ToolCallParser::StepBetween(Delta* delta) {
   absl::string_view rest = absl::StripLeadingAsciiWhitespace(held_);
   const absl::string_view opener = Opener(format_);
   bool may_grow = rest.empty();
@@ -413,6 +441,10 @@ bool ToolCallParser::StepBetween() {
     return true;
   }
   if (may_grow || IsProperPrefix(rest, opener)) return false;
+  if (DroppedOpening()) {
+    absl::StrAppend(&delta->text, dropped_, held_.substr(0, held_.size() - rest.size()));
+  }
+  dropped_.clear();
   held_.erase(0, held_.size() - rest.size());
   state_ = format_ == ToolCallFormat::kLlama3 ? State::kPlain : State::kText;
   return true;

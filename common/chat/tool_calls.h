@@ -43,9 +43,10 @@ struct ToolCall {
   std::string arguments;  // a JSON object
 };
 
-// Text comes out as soon as it cannot be a part of a call. A call comes out at once when its
-// arguments are complete. White space before, between and after calls is dropped, as are the
-// markers. What starts like a call and is none, or does not end, comes out as text.
+// Text comes out as soon as it cannot be a part of a call. A call comes out when its arguments are
+// complete; in formats that do not quote values, at the mark that ends it. White space before,
+// between and after calls is dropped, as are the markers. What starts like a call and is none, or
+// does not end, comes out as text.
 //
 // One per choice; one thread. The text must have the markers, also those that are special tokens.
 class ToolCallParser {
@@ -57,26 +58,30 @@ class ToolCallParser {
 
   // REQUIRES: `format` is supported. Ids follow from `id_seed`, which should be random. `tools`, an
   // array as Conversation has it, says which values are strings in formats that do not quote them;
-  // null: what is no JSON is a string.
+  // null: what is no JSON is a string. `calls_begin`: calls begin the answer, or it has none, so
+  // what looks like a call within a JSON answer is text.
   ToolCallParser(ToolCallFormat format, uint64_t id_seed,
-                 std::shared_ptr<const json::Value> tools = nullptr);
+                 std::shared_ptr<const json::Value> tools = nullptr, bool calls_begin = false);
 
   Delta Append(absl::string_view text);
   // The answer ends here.
   Delta Finish();
 
  private:
-  enum class State : uint8_t { kStart, kText, kCall, kBetween, kPlain };
+  enum class State : uint8_t { kStart, kFirst, kText, kCall, kBetween, kPlain };
 
   // Each returns false when it needs more text.
   bool Step(Delta* delta);
   bool StepStart();
+  bool StepFirst();
   bool StepText(Delta* delta);
   bool StepCall(Delta* delta);
   bool StepBareCall(Delta* delta);
   // False if the text is no call; nullopt if it may be the beginning of one.
   std::optional<bool> ParseBareCalls(absl::string_view text, Delta* delta);
-  bool StepBetween();
+  bool StepBetween(Delta* delta);
+  // True if what was dropped has a mark that opens calls, and no call has followed.
+  bool DroppedOpening() const;
   void EnterCall(absl::string_view opener);
   void FailCall(Delta* delta);
   bool ParseCalls(absl::string_view header, absl::string_view json, Delta* delta);
@@ -89,7 +94,7 @@ class ToolCallParser {
   std::string held_;     // not yet out; in a call, what follows its opener
   std::string dropped_;  // since the last text or call
   std::string opener_;   // of the call, with what was dropped before it
-  int ends_ = 0;         // marks in the call that have not ended it
+  int ends_ = 0;         // marks that have not ended a call, since the last call
   // These describe the JSON value in held_.
   size_t json_start_ = std::string::npos;
   size_t scanned_ = 0;

@@ -55,14 +55,27 @@ bool IsPlain(const Value& schema) {
   });
 }
 
-bool RefersToRoot(const Value& schema) {
+// True if the schema, or one within it, has a reference, to `target` unless that is empty.
+bool Refers(const Value& schema, absl::string_view target) {
   for (size_t i = 0; i < schema.items.size(); ++i) {
     const bool is_reference = i < schema.keys.size() && schema.keys[i] == "$ref";
-    if (is_reference && schema.items[i].scalar.text == "#") return true;
-    if (RefersToRoot(schema.items[i])) return true;
+    if (is_reference && (target.empty() || schema.items[i].scalar.text == target)) return true;
+    if (Refers(schema.items[i], target)) return true;
   }
   return false;
 }
+
+void SetMember(absl::string_view name, const Value& value, Value* object) {
+  const auto found = absl::c_find(object->keys, name);
+  if (found == object->keys.end()) {
+    json::AddMember(name, value, object);
+  } else {
+    object->items[static_cast<size_t>(found - object->keys.begin())] = value;
+  }
+}
+
+// Each property that refers to definitions has a copy of them.
+constexpr size_t kMaxCopiedBytes = size_t{1} << 20;
 
 class BareArguments {
  public:
@@ -128,20 +141,25 @@ class BareArguments {
   std::string AnyValue() const { return Tag(before_value_, AnyText(), after_value_); }
 
   absl::StatusOr<std::string> ValueOf(const std::string& key, const Value& schema,
-                                      const Value& root) const {
+                                      const Value& root) {
     const uint32_t types = json::TypesOf(schema, root);
     if ((types & json::kStringType) == 0) {
-      if (RefersToRoot(schema)) {
-        return Unsupported(json::Printable(key), "a reference to #, in this model's calls");
-      }
+      if (!Refers(schema, "")) return JsonOfSchema(json::ToText(schema), max_whitespace_);
       Value own = schema;
       for (const char* const name : {"$defs", "definitions"}) {
-        const Value* const definitions = root.Find(name);
-        if (definitions != nullptr && own.Find(name) == nullptr) {
-          json::AddMember(name, *definitions, &own);
-        }
+        if (const Value* definitions = root.Find(name)) SetMember(name, *definitions, &own);
       }
-      return JsonOfSchema(json::ToText(own), max_whitespace_);
+      if (Refers(own, "#")) {
+        return Unsupported(json::Printable(key), "a reference to #, in this model's calls");
+      }
+      const std::string text = json::ToText(own);
+      copied_bytes_ += text.size();
+      if (copied_bytes_ > kMaxCopiedBytes) {
+        return InvalidField("SCHEMA_TOO_COMPLEX", field_,
+                            absl::StrCat("more than ", kMaxCopiedBytes,
+                                         " bytes with the definitions that each property needs"));
+      }
+      return JsonOfSchema(text, max_whitespace_);
     }
     const Value* const listed = schema.Find("enum");
     const Value* const constant = schema.Find("const");
@@ -176,6 +194,7 @@ class BareArguments {
   const absl::string_view field_;
   const std::optional<int> max_whitespace_;
   const std::string before_key_, before_value_, after_value_, end_;
+  size_t copied_bytes_ = 0;
 };
 
 }  // namespace

@@ -15,6 +15,9 @@ namespace {
 
 using ReasoningPlace = ReasoningPhase::State::Place;
 
+// Of one phase; each has a bit for each token. Marks that are special tokens need two or three.
+constexpr int kMostMasks = 32;
+
 absl::Status CheckMark(absl::string_view name, const std::string& text) {
   const std::string field = absl::StrCat("structured_output.reasoning.", name);
   if (text.size() > kMaxReasoningTextBytes) {
@@ -107,6 +110,10 @@ const std::vector<uint32_t>& ReasoningPhase::Mask(const State& state) {
   if (state.place == ReasoningPlace::kSpace) index += reasoning_.end.size();
   std::vector<uint32_t>& mask = masks_.at(index);
   if (!mask.empty()) return mask;
+  if (++kept_masks_ > kMostMasks) {
+    for (std::vector<uint32_t>& kept : masks_) kept = {};
+    kept_masks_ = 1;
+  }
   mask.resize((vocabulary_.texts.size() + 31) / 32);
   for (size_t i = 0; i < vocabulary_.texts.size(); ++i) {
     if (After(state, static_cast<int32_t>(i))) mask[i / 32] |= uint32_t{1} << (i % 32);

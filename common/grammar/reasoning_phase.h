@@ -48,7 +48,8 @@ class ReasoningPhase {
   // The state after one more token of kBegin, kReasoning or kSpace; nullopt if the token cannot
   // come there. In kBegin and kSpace it may still be a token of the constrained part.
   std::optional<State> After(const State& state, int32_t token) const;
-  // One bit for each token: those for which After has a state. Kept for the next call.
+  // One bit for each token: those for which After has a state. Valid until the next call; the most
+  // recent ones are kept.
   const std::vector<uint32_t>& Mask(const State& state);
 
  private:
@@ -61,7 +62,8 @@ class ReasoningPhase {
   std::vector<size_t> fallback_;  // the failure function of Knuth, Morris and Pratt
   // From so many bytes of `end` on, the rest of it follows: its first special token is there.
   size_t decided_ = std::string::npos;
-  std::vector<std::vector<uint32_t>> masks_;  // empty: not computed yet
+  std::vector<std::vector<uint32_t>> masks_;  // empty: not kept
+  int kept_masks_ = 0;
 };
 
 }  // namespace baton::grammar

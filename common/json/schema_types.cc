@@ -1,5 +1,6 @@
 #include "common/json/schema_types.h"
 
+#include <cmath>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -9,6 +10,8 @@ namespace baton::json {
 namespace {
 
 constexpr int kMaxSchemaLevels = 16;
+// Of one look; references let a small schema have very many.
+constexpr int kMaxSchemasSeen = 1024;
 
 uint32_t Named(const Value& name) {
   static constexpr struct {
@@ -40,11 +43,13 @@ const Value* Target(const Value& reference, const Value& root) {
   return nullptr;
 }
 
-uint32_t Types(const Value& schema, const Value& root, int depth) {
+// `left`: how many more schemas may be looked at.
+uint32_t Types(const Value& schema, const Value& root, int depth, int* left) {
   if (schema.kind != Value::Kind::kObject || depth > kMaxSchemaLevels) return kAnyType;
+  if (--*left < 0) return kAnyType;
   if (const Value* reference = schema.Find("$ref")) {
     const Value* const target = Target(*reference, root);
-    return target == nullptr ? kAnyType : Types(*target, root, depth + 1);
+    return target == nullptr ? kAnyType : Types(*target, root, depth + 1, left);
   }
   uint32_t types = 0;
   if (const Value* constant = schema.Find("const")) return SchemaTypeOf(*constant);
@@ -60,7 +65,7 @@ uint32_t Types(const Value& schema, const Value& root, int depth) {
   for (const char* const name : {"anyOf", "oneOf"}) {
     const Value* const branches = schema.Find(name);
     if (branches == nullptr || branches->items.empty()) continue;
-    for (const Value& branch : branches->items) types |= Types(branch, root, depth + 1);
+    for (const Value& branch : branches->items) types |= Types(branch, root, depth + 1, left);
     return types;
   }
   return schema.Find("properties") != nullptr ? kObjectType : kAnyType;
@@ -78,14 +83,18 @@ uint32_t SchemaTypeOf(const Value& value) {
       return kBooleanType;
     case Scalar::Kind::kInteger:
       return kIntegerType;
-    case Scalar::Kind::kReal:
-      return kNumberType;
+    case Scalar::Kind::kReal:  // 1.0 is an integer, and so is one of more than 64 bits
+      return std::trunc(value.scalar.real) == value.scalar.real ? kNumberType | kIntegerType
+                                                                : kNumberType;
     case Scalar::Kind::kString:
       break;
   }
   return kStringType;
 }
 
-uint32_t TypesOf(const Value& schema, const Value& root) { return Types(schema, root, 0); }
+uint32_t TypesOf(const Value& schema, const Value& root) {
+  int left = kMaxSchemasSeen;
+  return Types(schema, root, 0, &left);
+}
 
 }  // namespace baton::json

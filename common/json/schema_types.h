@@ -14,7 +14,7 @@ namespace baton::json {
 inline constexpr uint32_t kNullType = 1;
 inline constexpr uint32_t kBooleanType = 2;
 inline constexpr uint32_t kIntegerType = 4;
-inline constexpr uint32_t kNumberType = 8;  // numbers that are no integers
+inline constexpr uint32_t kNumberType = 8;  // numbers, of which some are integers
 inline constexpr uint32_t kStringType = 16;
 inline constexpr uint32_t kArrayType = 32;
 inline constexpr uint32_t kObjectType = 64;
@@ -24,7 +24,7 @@ uint32_t SchemaTypeOf(const Value& value);
 
 // The types that values of `schema` may have, as far as type, const, enum, anyOf, oneOf, properties
 // and references to #, #/$defs/NAME and #/definitions/NAME of `root` say; kAnyType if they say
-// nothing, or too little at a depth of 16.
+// nothing, or too little at a depth of 16, or within 1,024 schemas.
 uint32_t TypesOf(const Value& schema, const Value& root);
 
 }  // namespace baton::json

@@ -269,8 +269,14 @@ grpc::ServerUnaryReactor* InferenceService::Embed(grpc::CallbackServerContext* c
   absl::StatusOr<Caller> caller = Admit(parts_, *context, *bytes);
   v1::EmbedRequest request;
   absl::Status parsed = caller.ok() ? ParseRequest(*bytes, &request) : caller.status();
+  const std::optional<ModelInfo> model = parts_.roster.model();
+  if (parsed.ok() && model && CheckEmbedRequest(request, parts_.options).ok() &&
+      CheckEmbeddings(request, *model).ok()) {
+    parsed = CheckAnswerSize(request, *model);
+  }
   auto call =
-      std::make_shared<ScoreCall>(parts_, Receive(std::move(caller), context, &request, &parsed));
+      std::make_shared<ScoreCall>(parts_, Receive(std::move(caller), context, &request, &parsed),
+                                  /*embeds=*/true);
   auto* writer =
       new ItemsOnceWriter<v1::EmbedResponse>(call, context, request.request_id(), response, parts_);
   if (!parsed.ok()) {

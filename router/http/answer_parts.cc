@@ -17,7 +17,8 @@ AnswerParts::AnswerParts(const Options& options, int choice)
                        options.tool_calls == chat::ToolCallFormat::kHarmony);
   }
   if (options.tool_calls == chat::ToolCallFormat::kUnsupported) return;
-  parser_.emplace(options.tool_calls, options.call_id_seed + choice, options.tools);
+  parser_.emplace(options.tool_calls, options.call_id_seed + choice, options.tools,
+                  options.calls_begin);
 }
 
 AnswerParts::Delta AnswerParts::Append(absl::string_view text, bool ends) {

@@ -26,6 +26,7 @@ class AnswerParts {
     chat::ToolCallFormat tool_calls = chat::ToolCallFormat::kUnsupported;
     // The request's, for formats that do not quote strings; null without.
     std::shared_ptr<const json::Value> tools;
+    bool calls_begin = false;         // the answer is calls, or JSON in which nothing is one
     bool parallel_tool_calls = true;  // else only the first call of a choice is returned
     uint64_t call_id_seed = 0;        // random
     // The reasoning in the text is parted from it, unless it is kNone. Calls are found behind it.

@@ -9,12 +9,12 @@ namespace baton::router {
 
 ItemExchange::ItemExchange(RouterParts& parts, const Caller& caller,
                            std::shared_ptr<HttpResponder> responder, HttpHeaders headers,
-                           const char* field)
+                           const char* field, bool embeds)
     : responder_(std::move(responder)),
       headers_(std::move(headers)),
       field_(field),
       unread_(parts.unread, [this] { responder_->Abort(); }),
-      call_(std::make_shared<ScoreCall>(parts, caller)) {}
+      call_(std::make_shared<ScoreCall>(parts, caller, embeds)) {}
 
 void ItemExchange::Start(ScoreCall::Settings settings, absl::Time deadline) {
   if (gone_) return Refuse(absl::CancelledError("the client has closed the connection"));

@@ -27,7 +27,7 @@ class ItemExchange : public HttpCall,
   // `headers` are those of every answer, errors included. `field`: of the items, as clients name
   // it.
   ItemExchange(RouterParts& parts, const Caller& caller, std::shared_ptr<HttpResponder> responder,
-               HttpHeaders headers, const char* field);
+               HttpHeaders headers, const char* field, bool embeds);
 
   void Start(ScoreCall::Settings settings, absl::Time deadline);
   void Refuse(const absl::Status& error);

@@ -42,6 +42,7 @@ absl::Status ReadField(const std::string& name, const Value& value, EmbeddingsBo
     return ReadEncoding(value, body);
   } else if (name == "dimensions") {
     BATON_ASSIGN_OR_RETURN(const int32_t dimensions, Int32(name, value));
+    if (dimensions < 1) return OutOfRange(name, absl::StrCat(dimensions), "1 or more expected");
     request.set_dimensions(dimensions);
   } else if (name == "user") {
     BATON_ASSIGN_OR_RETURN(*request.mutable_tenant(), Text(name, value));
@@ -106,7 +107,8 @@ int64_t EmbeddingsBytes(int64_t elements, bool base64) {
 EmbeddingsExchange::EmbeddingsExchange(RouterParts& parts, const Caller& caller,
                                        std::shared_ptr<HttpResponder> responder,
                                        HttpHeaders headers, bool base64)
-    : ItemExchange(parts, caller, std::move(responder), std::move(headers), kInput.data()),
+    : ItemExchange(parts, caller, std::move(responder), std::move(headers), kInput.data(),
+                   /*embeds=*/true),
       model_(parts.options.served_model_name),
       base64_(base64) {}
 

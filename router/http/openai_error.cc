@@ -51,6 +51,7 @@ std::string ParamOf(const absl::Status& error, absl::string_view prompt_field) {
   if (name == "text" || name == "token_ids" || name == "inputs" || name == "items") {
     return std::string(prompt_field);
   }
+  if (name == "prefix") return "query";  // of a ranking
   absl::ConsumePrefix(&name, "sampling.");
   absl::ConsumePrefix(&name, "stop.");
   if (name == "tenant") return "user";

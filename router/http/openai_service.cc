@@ -181,6 +181,7 @@ absl::string_view OpenAiService::Route(absl::string_view path) {
                                                   kRerankPath,  kModels,    kStatus,
                                                   "/",          "/livez",   "/readyz",
                                                   "/startupz",  "/health"};
+  if (path == "/rerank" || path == "/v2/rerank") return kRerankPath;  // vLLM's, Cohere's
   if (absl::StartsWith(path, kModelPrefix)) return kModels;
   if (absl::StartsWith(path, kResponsePrefix)) return kResponses;
   const auto* found = absl::c_find(kRoutes, path);
@@ -314,6 +315,8 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const GenerationApi& api, Http
       if (!chat::BareCallEnd(options.parts.tool_calls).empty()) {
         options.parts.tools = std::make_shared<const json::Value>(request->conversation.tools);
       }
+      options.parts.calls_begin =
+          !request->generate.structured_output().tool_calls().answer_schema().empty();
     }
     if (api.chat) {
       options.parts.reasoning = reasoning_;

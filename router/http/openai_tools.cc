@@ -152,9 +152,11 @@ absl::Status ForceTools(const chat::ToolCallSyntax* syntax, OpenAiRequest& reque
   const auto first_strict = absl::c_find_if(tools, IsStrict);
   const bool is_answered = request.generate.has_structured_output() && !tools.empty();
   if (!is_required && !is_answered && first_strict == tools.end()) return absl::OkStatus();
-  const std::string field =
-      is_required ? "tool_choice"
-                  : ToolAt(request, "tools", first_strict - tools.begin()) + ".function.strict";
+  const auto first = static_cast<size_t>(first_strict - tools.begin());
+  const std::string field = is_required ? "tool_choice"
+                            : first == tools.size()
+                                ? "tools"
+                                : ToolAt(request, "tools", first) + ".function.strict";
   if (tools.empty()) {
     return InvalidField("MISSING_FIELD", "tools",
                         "required beside a tool_choice that forces a call");
@@ -186,12 +188,14 @@ absl::Status ForceTools(const chat::ToolCallSyntax* syntax, OpenAiRequest& reque
   if (!answer_schema.empty()) {
     BATON_RETURN_IF_ERROR(grammar::NormalSchema(answer_schema).status());
   }
-  v1::StructuredOutput::ToolCalls& calls =
-      *request.generate.mutable_structured_output()->mutable_tool_calls();
+  v1::StructuredOutput::ToolCalls calls;
   for (size_t i = 0; i < tools.size(); ++i) {
     if (is_named && NameOf(tools[i]) != request.required_tool) continue;
-    BATON_RETURN_IF_ERROR(
-        AddTool(ToolAt(request, "tools", i) + ".function", tools[i], *syntax, calls));
+    const absl::Status added =
+        AddTool(ToolAt(request, "tools", i) + ".function", tools[i], *syntax, calls);
+    // Nothing asks for a call of a tool that cannot be forced: the answer is JSON.
+    if (!added.ok() && !is_required && first == tools.size()) return absl::OkStatus();
+    if (!added.ok()) return added;
   }
   calls.set_opening(std::string(syntax->opening));
   calls.set_before_name(std::string(syntax->before_name));
@@ -204,9 +208,11 @@ absl::Status ForceTools(const chat::ToolCallSyntax* syntax, OpenAiRequest& reque
   // A named function is called once, as OpenAI's API does.
   calls.set_single(is_named || !request.parallel_tool_calls || syntax->ends_answer);
   calls.set_answer_schema(answer_schema);
-  if (is_required || !answer_schema.empty()) return absl::OkStatus();
-  calls.set_trigger(std::string(syntax->trigger));
-  for (const absl::string_view text : syntax->excluded) calls.add_excluded(std::string(text));
+  if (!is_required && answer_schema.empty()) {
+    calls.set_trigger(std::string(syntax->trigger));
+    for (const absl::string_view text : syntax->excluded) calls.add_excluded(std::string(text));
+  }
+  *request.generate.mutable_structured_output()->mutable_tool_calls() = std::move(calls);
   return absl::OkStatus();
 }
 

@@ -5,6 +5,8 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/time.h"
 #include "common/base/error.h"
 #include "common/base/request_limits.h"
 #include "common/base/status_macros.h"
@@ -47,7 +49,7 @@ absl::Status ReadField(const std::string& name, const Value& value, RerankBody& 
     return ReadDocuments(value, body);
   } else if (name == "top_n") {
     BATON_ASSIGN_OR_RETURN(body.top_n, Int32(name, value));
-    if (body.top_n < 1) return OutOfRange(name, absl::StrCat(body.top_n), "1 or more expected");
+    if (body.top_n < 0) return OutOfRange(name, absl::StrCat(body.top_n), "0 or more expected");
   } else if (name == "return_documents") {
     BATON_ASSIGN_OR_RETURN(body.return_documents, Bool(name, value));
   } else if (name == "instruction") {
@@ -61,6 +63,19 @@ absl::Status ReadField(const std::string& name, const Value& value, RerankBody& 
     return InvalidField("UNKNOWN_FIELD", field, absl::StrCat("unknown field ", json::Quoted(name)));
   }
   return absl::OkStatus();
+}
+
+// Of a document that could not be scored.
+absl::Status ErrorOf(const v1::ItemScore& score) {
+  const auto code = static_cast<absl::StatusCode>(score.error().code());
+  absl::string_view message = score.error().message();
+  absl::ConsumePrefix(&message, "items: ");
+  if (code == absl::StatusCode::kInvalidArgument) {
+    return InvalidField(score.error().reason(), absl::StrCat(kDocuments, "[", score.id(), "]"),
+                        message);
+  }
+  const absl::Status error = MakeError(code, score.error().reason(), message);
+  return code == absl::StatusCode::kUnavailable ? WithRetryAfter(error, absl::Seconds(1)) : error;
 }
 
 }  // namespace
@@ -88,22 +103,15 @@ absl::StatusOr<RerankBody> ParseRerank(absl::string_view text) {
 RerankExchange::RerankExchange(RouterParts& parts, const Caller& caller,
                                std::shared_ptr<HttpResponder> responder, HttpHeaders headers,
                                RerankBody body)
-    : ItemExchange(parts, caller, std::move(responder), std::move(headers), kDocuments),
+    : ItemExchange(parts, caller, std::move(responder), std::move(headers), kDocuments,
+                   /*embeds=*/false),
       id_(caller.request_id),
       model_(parts.options.served_model_name),
       body_(std::move(body)) {}
 
 void RerankExchange::Result(ItemResult item) {
   if (item.score.has_error()) {
-    const v1::ScoreError& error = item.score.error();
-    if (error_.ok()) {
-      error_ = InvalidField(error.reason(), absl::StrCat(kDocuments, "[", item.score.id(), "]"),
-                            error.message());
-      if (static_cast<absl::StatusCode>(error.code()) != absl::StatusCode::kInvalidArgument) {
-        error_ =
-            MakeError(static_cast<absl::StatusCode>(error.code()), error.reason(), error.message());
-      }
-    }
+    if (error_.ok()) error_ = ErrorOf(item.score);
     return;
   }
   scores_.emplace_back(item.score.probability(), static_cast<size_t>(item.score.id()));

@@ -94,7 +94,8 @@ absl::Status ReadCall(const std::string& at, const Value& item, ItemsRead& read)
   BATON_ASSIGN_OR_RETURN(std::string call_id, RequiredText(at, item, "call_id"));
   BATON_ASSIGN_OR_RETURN(std::string name, RequiredText(at, item, "name"));
   const Value* name_space = FindSet(item, "namespace");
-  if (name_space != nullptr) name = QualifiedName(name_space->scalar.text, name);
+  if (name_space != nullptr && !name_space->scalar.text.empty())
+    name = QualifiedName(name_space->scalar.text, name);
   BATON_ASSIGN_OR_RETURN(std::string arguments, RequiredText(at, item, "arguments"));
   read.messages.AddCall(std::move(call_id), std::move(name), std::move(arguments));
   return absl::OkStatus();

@@ -91,8 +91,8 @@ void GenerateCall::Start(v1::GenerateRequest request, absl::Time deadline, Respo
     if (!checked.ok()) return Fail(checked);
     registered_ = parts_.calls.Add(request.tenant(), request_id_, weak_from_this());
   }
-  // A chat was rendered on a thread of the pool.
-  if (parts_.pool.OwnsThisThread() || IsShort(request)) {
+  // A chat was rendered, and made into tokens, on a thread of the pool.
+  if ((parts_.pool.OwnsThisThread() && request.has_token_ids()) || IsShort(request)) {
     Prepare(std::move(request));
     return;
   }

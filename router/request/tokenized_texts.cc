@@ -113,6 +113,9 @@ std::shared_ptr<const TokenizedTexts::Entry> TokenizedTexts::Find(absl::string_v
 
 // `continued`: an earlier text that the new one begins with, which takes its place; null for none.
 void TokenizedTexts::Keep(Entry entry, std::vector<uint64_t> keys, const Entry* continued) {
+  // They may have grown to much more than they need.
+  entry.text.shrink_to_fit();
+  entry.encoded.ids.shrink_to_fit();
   Kept kept;
   kept.bytes = static_cast<int64_t>(sizeof(Kept) + sizeof(Entry) + entry.tenant.size() +
                                     entry.text.size() + entry.split.size() * sizeof(ByteRange) +

@@ -6,6 +6,7 @@
 #include "common/base/error.h"
 #include "common/base/request_limits.h"
 #include "common/base/status_macros.h"
+#include "router/request/delta_merging.h"
 #include "router/request/request_check.h"
 #include "router/score/score_check.h"
 
@@ -53,6 +54,17 @@ v1::ScoreRequest SettingsOf(const v1::EmbedRequest& request) {
 
 int DimensionsOf(const v1::EmbedRequest& request, const ModelInfo& model) {
   return request.has_dimensions() ? request.dimensions() : model.embeddings->dimensions();
+}
+
+absl::Status CheckAnswerSize(const v1::EmbedRequest& request, const ModelInfo& model) {
+  constexpr int64_t kBytesBeside = 32;  // of a vector's message
+  const int64_t bytes = request.inputs_size() *
+                        (int64_t{sizeof(float)} * DimensionsOf(request, model) + kBytesBeside);
+  if (bytes <= static_cast<int64_t>(WholeAnswer::kMaxMessageBytes)) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kOutOfRange, "ANSWER_TOO_LARGE",
+                   absl::StrCat("the embeddings of ", request.inputs_size(), " inputs are ", bytes,
+                                " bytes, more than clients take in one message: expected fewer "
+                                "inputs or dimensions"));
 }
 
 std::vector<float> EmbeddingOf(absl::Span<const float> hidden_state, int dimensions,

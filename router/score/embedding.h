@@ -27,6 +27,10 @@ v1::ScoreRequest SettingsOf(const v1::EmbedRequest& request);
 // How many elements each vector of the answer has. REQUIRES: CheckEmbeddings(request, model).ok().
 int DimensionsOf(const v1::EmbedRequest& request, const ModelInfo& model);
 
+// OUT_OF_RANGE, ANSWER_TOO_LARGE, if the answer is larger than a message of gRPC may be. REQUIRES:
+// as DimensionsOf.
+absl::Status CheckAnswerSize(const v1::EmbedRequest& request, const ModelInfo& model);
+
 // The first `dimensions` elements of a model's hidden state, and of length 1 if the model's vectors
 // are. A vector of zeros stays one.
 std::vector<float> EmbeddingOf(absl::Span<const float> hidden_state, int dimensions,

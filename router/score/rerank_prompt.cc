@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/error.h"
@@ -46,35 +47,36 @@ absl::StatusOr<RerankPrompt> RerankPrompt::Make(const std::string& name, absl::s
   if (document == whole.npos || whole.find(kDocument, document + kDocument.size()) != whole.npos) {
     return Bad(absl::StrCat(name, ": expected {document} once"));
   }
-  const auto cut = [](absl::string_view part) {
-    std::vector<Piece> pieces;
-    const std::pair<absl::string_view, Piece::Kind> places[] = {
-        {"{query}", Piece::Kind::kQuery}, {"{instruction}", Piece::Kind::kInstruction}};
-    while (!part.empty()) {
-      size_t at = part.size();
-      absl::string_view found;
-      Piece::Kind kind = Piece::Kind::kText;
-      for (const auto& [place, of] : places) {
-        const size_t begin = part.find(place);
-        if (begin == absl::string_view::npos || begin >= at) continue;
-        at = begin;
-        found = place;
-        kind = of;
-      }
-      if (at > 0) pieces.push_back({Piece::Kind::kText, std::string(part.substr(0, at))});
-      if (!found.empty()) pieces.push_back({kind, ""});
-      part.remove_prefix(at + found.size());
-    }
-    return pieces;
-  };
   RerankPrompt prompt;
-  prompt.before_document_ = cut(whole.substr(0, document));
-  prompt.after_document_ = cut(whole.substr(document + kDocument.size()));
+  prompt.after_document_ = std::string(whole.substr(document + kDocument.size()));
+  constexpr std::pair<absl::string_view, Piece::Kind> kPlaces[] = {
+      {"{query}", Piece::Kind::kQuery}, {"{instruction}", Piece::Kind::kInstruction}};
   bool has_query = false;
-  for (const auto* pieces : {&prompt.before_document_, &prompt.after_document_}) {
-    for (const Piece& piece : *pieces) has_query |= piece.kind == Piece::Kind::kQuery;
+  absl::string_view part = whole.substr(0, document);
+  while (!part.empty()) {
+    size_t at = part.size();
+    absl::string_view found;
+    Piece::Kind kind = Piece::Kind::kText;
+    for (const auto& [place, of] : kPlaces) {
+      const size_t begin = part.find(place);
+      if (begin == absl::string_view::npos || begin >= at) continue;
+      at = begin;
+      found = place;
+      kind = of;
+    }
+    if (at > 0) {
+      prompt.before_document_.push_back({Piece::Kind::kText, std::string(part.substr(0, at))});
+    }
+    if (!found.empty()) prompt.before_document_.push_back({kind, ""});
+    has_query = has_query || kind == Piece::Kind::kQuery;
+    part.remove_prefix(at + found.size());
   }
-  if (!has_query) return Bad(absl::StrCat(name, ": expected {query}"));
+  if (!has_query) return Bad(absl::StrCat(name, ": expected {query} before {document}"));
+  for (const auto& [place, of] : kPlaces) {
+    // Each document would have a copy of what is put there.
+    if (!absl::StrContains(prompt.after_document_, place)) continue;
+    return Bad(absl::StrCat(name, ": found ", place, " behind {document}, expected it before"));
+  }
   prompt.instruction_ = std::string(kInstruction);
   prompt.labels_ = absl::StrSplit(labels, ',');
   if (prompt.labels_.size() != 2 || prompt.labels_[0].empty() || prompt.labels_[1].empty() ||
@@ -87,34 +89,29 @@ absl::StatusOr<RerankPrompt> RerankPrompt::Make(const std::string& name, absl::s
 }
 
 ScoreCall::Settings RerankPrompt::SettingsFor(RerankRequest request) const {
-  const std::string& instruction = request.instruction.empty() ? instruction_ : request.instruction;
-  // Appends the pieces to `text`, and what comes from the request to `split`.
-  const auto append = [&](const std::vector<Piece>& pieces, std::string& text, ByteRanges& split) {
-    for (const Piece& piece : pieces) {
-      const size_t begin = text.size();
-      switch (piece.kind) {
-        case Piece::Kind::kText:
-          text += piece.text;
-          continue;
-        case Piece::Kind::kQuery:
-          text += request.query;
-          break;
-        case Piece::Kind::kInstruction:
-          text += instruction;
-          break;
-      }
-      AppendRange(begin, text.size(), &split);
-    }
-  };
   ScoreCall::Settings settings;
   settings.request = std::move(request.names);
-  append(before_document_, *settings.request.mutable_prefix(), settings.prefix_split);
+  std::string& prefix = *settings.request.mutable_prefix();
+  for (const Piece& piece : before_document_) {
+    const size_t begin = prefix.size();
+    switch (piece.kind) {
+      case Piece::Kind::kText:
+        prefix += piece.text;
+        continue;
+      case Piece::Kind::kQuery:
+        prefix += request.query;
+        break;
+      case Piece::Kind::kInstruction:
+        prefix += request.instruction.empty() ? instruction_ : request.instruction;
+        break;
+    }
+    AppendRange(begin, prefix.size(), &settings.prefix_split);
+  }
   for (std::string& document : request.documents) {
+    AppendRange(0, document.size(), &settings.item_splits.emplace_back());
     std::string& item = *settings.request.add_items();
-    ByteRanges& split = settings.item_splits.emplace_back();
     item = std::move(document);
-    AppendRange(0, item.size(), &split);
-    append(after_document_, item, split);
+    item += after_document_;
   }
   for (const std::string& label : labels_) settings.request.add_labels(label);
   settings.request.set_add_special_tokens(false);  // the template writes them

@@ -21,9 +21,9 @@ struct RerankRequest {
   std::vector<std::string> documents;
 };
 
-// A template is a text with {query} and {document}, and maybe {instruction}, which stands before
-// {document}; {document} stands there once. What clients put in their place is split
-// (Tokenizer::Encode), so that it has no special tokens. Immutable, thread-safe.
+// A template is a text with {query}, maybe {instruction}, and then {document}, which stands there
+// once. What clients put in their place is split (Tokenizer::Encode), so that it has no special
+// tokens. Immutable, thread-safe.
 class RerankPrompt {
  public:
   // `name`: that of a known template, as "qwen3" for Qwen3-Reranker, or the path of a file.
@@ -44,7 +44,7 @@ class RerankPrompt {
   RerankPrompt() = default;
 
   std::vector<Piece> before_document_;
-  std::vector<Piece> after_document_;
+  std::string after_document_;
   std::string instruction_;
   std::vector<std::string> labels_;
 };

@@ -59,10 +59,11 @@ absl::Status ErrorOf(const internal::v1::ScoredItem& result) {
 
 }  // namespace
 
-ScoreCall::ScoreCall(RouterParts& parts, Caller caller)
+ScoreCall::ScoreCall(RouterParts& parts, Caller caller, bool embeds)
     : parts_(parts),
       retry_(RetryContextOf(parts)),
       caller_(std::move(caller)),
+      embeds_(embeds),
       received_(parts.clock.SinceStart()),
       trace_(parts.tracer, caller_.trace, parts.options.served_model_name, received_) {}
 

@@ -58,7 +58,8 @@ class ScoreCall final : public ScoreListener,
                         public CancellableCall,
                         public std::enable_shared_from_this<ScoreCall> {
  public:
-  explicit ScoreCall(RouterParts& parts, Caller caller = {});
+  // `embeds`: whether it will, for the metrics of a call that is refused.
+  explicit ScoreCall(RouterParts& parts, Caller caller = {}, bool embeds = false);
 
   struct Settings {
     v1::ScoreRequest request;  // its items are the first; more may come if `stream`
@@ -147,9 +148,7 @@ class ScoreCall final : public ScoreListener,
   void Fail(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Cancels what still runs. Returns the sink, for the one answer; afterwards there is none.
   ScoreSink* End(absl::StatusCode code) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  const char* Kind() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return settings_.embed ? "embed" : "score";
-  }
+  const char* Kind() const { return embeds_ ? "embed" : "score"; }
   void CheckReader(absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // --- Batches, and their losses: score_call_failover.cc.
@@ -173,6 +172,7 @@ class ScoreCall final : public ScoreListener,
   RouterParts& parts_;
   const RetryContext retry_;
   const Caller caller_;
+  const bool embeds_;
   const absl::Duration received_;
 
   absl::Mutex mutex_;

@@ -188,6 +188,17 @@ absl::StatusOr<std::string> GrammarServer::Compile(FrameReader& request, CpuLimi
   return serialized;
 }
 
+std::shared_ptr<ReasoningPhase> GrammarServer::PhaseOf(GrammarSpec::Reasoning reasoning) {
+  const std::pair texts(reasoning.begin, reasoning.end);
+  if (const auto found = phases_.find(texts); found != phases_.end()) {
+    if (std::shared_ptr<ReasoningPhase> phase = found->second.lock()) return phase;
+  }
+  std::erase_if(phases_, [](const auto& entry) { return entry.second.expired(); });
+  auto phase = std::make_shared<ReasoningPhase>(std::move(reasoning), reasoning_vocabulary_);
+  phases_[texts] = phase;
+  return phase;
+}
+
 absl::StatusOr<std::string> GrammarServer::Load(FrameReader& request) {
   const uint64_t id = request.Number();
   FrameReader serialized(request.Text());
@@ -201,12 +212,9 @@ absl::StatusOr<std::string> GrammarServer::Load(FrameReader& request) {
   }
   Grammar grammar = {std::get<xgrammar::CompiledGrammar>(std::move(loaded)),
                      std::move(special_tokens), /*reasoning=*/nullptr};
-  if (reasoning) {
-    BATON_RETURN_IF_ERROR(CheckReasoning(*reasoning));
-    grammar.reasoning =
-        std::make_shared<ReasoningPhase>(*std::move(reasoning), reasoning_vocabulary_);
-  }
+  if (reasoning) BATON_RETURN_IF_ERROR(CheckReasoning(*reasoning));
   absl::MutexLock lock(&mutex_);
+  if (reasoning) grammar.reasoning = PhaseOf(*std::move(reasoning));
   grammars_.insert_or_assign(id, std::move(grammar));
   return "";
 }
@@ -296,7 +304,7 @@ bool GrammarServer::Accept(Session& session, int32_t token) const {
   if (is_space && session.place.place == Place::kSpace && session.constrained) {
     session.place = {};  // white space with which the constrained part begins
   } else if (after) {
-    if (enters || is_space) session.matcher.Reset();
+    if (is_space) session.matcher.Reset();
     session.constrained = !enters && (is_space || session.constrained);
     session.place = *after;
   } else if (session.constrained) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -43,6 +44,8 @@ class GrammarServer {
   bool Accept(Session& session, int32_t token) const;
   // What the constrained part may go on with.
   void FillConstrainedMask(Session& session, std::vector<uint32_t>& mask) const;
+  std::shared_ptr<ReasoningPhase> PhaseOf(GrammarSpec::Reasoning reasoning)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // False for a special token that is not `allowed`.
   bool MayCome(int32_t token, const std::vector<int32_t>& allowed) const;
   // Clears the bits of the special tokens that are not `allowed`.
@@ -72,6 +75,9 @@ class GrammarServer {
   uint64_t compile_ms_ = 0, mask_ms_ = 0;
   absl::Mutex mutex_;
   std::map<uint64_t, Grammar> grammars_ ABSL_GUARDED_BY(mutex_);
+  // Those that grammars have, by their texts: a model's marks are the same for all.
+  std::map<std::pair<std::string, std::string>, std::weak_ptr<ReasoningPhase>> phases_
+      ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, Session> sessions_;  // of ServeMasks
 };
 

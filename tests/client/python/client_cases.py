@@ -248,6 +248,8 @@ class ClientCases:
         self.assertEqual(request.inputs[0].text, "a b")
         self.assertEqual(list(request.inputs[1].token_ids.ids), [4, 5])
         self.assertEqual((request.dimensions, request.priority), (2, inference_pb2.PRIORITY_HIGH))
+        with self.assertRaises(TypeError):
+            self.ask("embed", "one text")
         self.assertTrue(request.request_id)
 
     def test_score_stream(self):

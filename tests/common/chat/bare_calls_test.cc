@@ -25,10 +25,11 @@ constexpr char kBareTools[] = R"([{"type": "function", "function": {"name": "f",
   "$defs": {"o": {"type": "object"}}}}}, {"function": {"name": "g"}}])";
 
 // "text|name(arguments)|..." of what one answer gives, appended in these parts.
-std::string ParsedBare(ToolCallFormat format, const std::vector<std::string>& parts) {
+std::string ParsedBare(ToolCallFormat format, const std::vector<std::string>& parts,
+                       bool calls_begin = false) {
   ToolCallParser parser(
       format, /*id_seed=*/1,
-      std::make_shared<const json::Value>(json::Parse(kBareTools, "tools").value()));
+      std::make_shared<const json::Value>(json::Parse(kBareTools, "tools").value()), calls_begin);
   std::string text, calls;
   const auto add = [&](const ToolCallParser::Delta& delta) {
     text += delta.text;
@@ -222,6 +223,32 @@ TEST(BareCallsTest, RandomAnswersDoNotDependOnTheSplit) {
     ASSERT_EQ(ParsedBare(format, parts), ParsedBare(format, {answer}))
         << answer << " in format " << static_cast<int>(format);
   }
+}
+
+// Where the answer is calls or JSON, JSON has none.
+TEST(BareCallsTest, JsonThatQuotesACallIsJson) {
+  for (const ToolCallFormat format : {ToolCallFormat::kQwenXml, ToolCallFormat::kGlm}) {
+    const std::string call =
+        format == ToolCallFormat::kGlm ? Glm("s", "x") : Qwen(QwenArgument("s", "x"));
+    const std::string json = absl::StrCat(" {\"doc\": \"", call, "\"}");
+    EXPECT_EQ(ParsedBare(format, {json}, /*calls_begin=*/true), json);
+    std::vector<std::string> bytes;
+    for (const char c : json) bytes.emplace_back(1, c);
+    EXPECT_EQ(ParsedBare(format, bytes, /*calls_begin=*/true), json);
+    EXPECT_NE(ParsedBare(format, {json}), json);
+    EXPECT_EQ(ParsedBare(format, {"\n", call}, /*calls_begin=*/true), "|f({\"s\": \"x\"})");
+  }
+}
+
+TEST(BareCallsTest, AMarkOfCallsThatNoCallFollowsIsText) {
+  for (const char* text : {"Use the <tool_call> tag", "It ends in <tool_call>\n"}) {
+    EXPECT_EQ(ParsedBare(ToolCallFormat::kQwenXml, {text}), text);
+  }
+}
+
+TEST(BareCallsTest, WholeNumbersOfAnySizeAreIntegers) {
+  EXPECT_EQ(ParsedBare(ToolCallFormat::kQwenXml, {Qwen(QwenArgument("n", "12345678901234567890"))}),
+            "|f({\"n\": 1.2345678901234567e+19})");
 }
 
 TEST(BareCallsTest, ManyEndsWithinACallAreBounded) {

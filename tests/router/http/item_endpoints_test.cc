@@ -193,7 +193,7 @@ TEST_F(ItemEndpointsTest, BadRerankRequestsNameTheField) {
       {R"({"query": "a", "documents": ["x", {"image": "y"}]})", "documents[1].image",
        "unknown_field"},
       {R"({"query": "a", "documents": [{}]})", "documents[0].text", "missing_field"},
-      {R"({"query": "a", "documents": ["x"], "top_n": 0})", "top_n", "out_of_range"},
+      {R"({"query": "a", "documents": ["x"], "top_n": -1})", "top_n", "out_of_range"},
       {R"({"query": "a", "documents": ["x"], "max_chunks": 3})", "max_chunks", "unknown_field"},
   };
   for (const auto& bad : cases) {

@@ -142,6 +142,40 @@ TEST(OpenAiToolsTest, AFormatBesideToolsIsThatOfAnAnswerWithoutCalls) {
   EXPECT_TRUE(plain->has_json_schema());
 }
 
+// Of an API with other places of tools, as /v1/responses has them.
+TEST(OpenAiToolsTest, AFormatBesideToolsThatAreNotStrictNamesNoTool) {
+  auto request = ParseChat(
+      R"({"messages": [{"role": "user", "content": "hi"}], "response_format":
+          {"type": "json_object"}, "tools": [{"type": "function", "function": {"name": "g"}}]})");
+  ASSERT_TRUE(request.ok()) << request.status();
+  request->tool_places = {"tools[0]"};
+  const auto syntaxes = SyntaxesOf(ToolCallFormat::kHermes);
+  ASSERT_TRUE(ForceTools(&syntaxes[0], *request).ok());
+  EXPECT_FALSE(request->generate.structured_output().tool_calls().answer_schema().empty());
+}
+
+TEST(OpenAiToolsTest, ToolsThatCannotBeForcedLeaveTheFormatOfTheAnswer) {
+  const std::string format = R"(, "response_format": {"type": "json_object"}, "tools": [
+      {"function": {"name": "two words")";
+  const auto forced = Forced(format + "}}]", ToolCallFormat::kQwenXml);
+  ASSERT_TRUE(forced.ok()) << forced.status();
+  EXPECT_TRUE(forced->has_json_object());
+  EXPECT_FALSE(Forced(format + R"(, "strict": true}}])", ToolCallFormat::kQwenXml).ok());
+}
+
+// References let a small schema have very many branches.
+TEST(OpenAiToolsTest, ASchemaThatRefersToItselfIsLookedAtForABoundedTime) {
+  std::string branches = R"({"type": "string"})";
+  for (int i = 0; i < 100; ++i) branches += R"(, {"$ref": "#/$defs/d"})";
+  const auto forced =
+      Forced(absl::StrCat(R"(, "tool_choice": "required", "tools": [{"function": {"name": "f",
+          "parameters": {"type": "object", "properties": {"a": {"$ref": "#/$defs/d"}},
+          "$defs": {"d": {"anyOf": [)",
+                          branches, "]}}}}}]"),
+             ToolCallFormat::kQwenXml);
+  EXPECT_TRUE(forced.ok() || absl::IsInvalidArgument(forced.status())) << forced.status();
+}
+
 TEST(OpenAiToolsTest, ArgumentsAreInTheStyleOfTheModel) {
   const ToolCalls calls =
       CallsOf(absl::StrCat(kTools, R"(, "tool_choice": "required")"), ToolCallFormat::kQwenXml);

@@ -48,7 +48,7 @@ TEST(RerankPromptTest, TheKnownTemplateIsThatOfQwen3Reranker) {
 // The template's special tokens are tokens, the client's stay text.
 TEST(RerankPromptTest, ClientsTextGainsNoSpecialToken) {
   testing::ModelDir dir;
-  dir.Write("prompt", "<|end|>{document}<|end|>{query}");
+  dir.Write("prompt", "{query}<|end|>{document}<|end|>");
   const auto prompt = RerankPrompt::Make(dir.PathOf("prompt"), "y,n");
   ASSERT_TRUE(prompt.ok()) << prompt.status();
   RerankRequest request;
@@ -63,13 +63,13 @@ TEST(RerankPromptTest, ClientsTextGainsNoSpecialToken) {
   ASSERT_TRUE(prompts.ok()) << prompts.status();
   const auto item = prompts->Make({settings.request.items(0), settings.item_splits[0]});
   ASSERT_TRUE(item.ok()) << item.status();
-  std::vector<int32_t> expected = {testing::kEndToken};
+  std::vector<int32_t> expected = testing::Ids("<|end|>");
+  expected.push_back(testing::kEndToken);
   for (const int32_t id : testing::Ids("<|end|>{query}")) expected.push_back(id);
   expected.push_back(testing::kEndToken);
-  for (const int32_t id : testing::Ids("<|end|>")) expected.push_back(id);
   EXPECT_EQ(item->tokens, expected);
   EXPECT_THAT(item->labels, ElementsAre(testing::Ids("y")));
-  EXPECT_EQ(item->prefix_tokens, 1);
+  EXPECT_EQ(item->prefix_tokens, 8);
 }
 
 TEST(RerankPromptTest, TemplatesAndLabelsAreChecked) {
@@ -82,6 +82,8 @@ TEST(RerankPromptTest, TemplatesAndLabelsAreChecked) {
   EXPECT_EQ(reason("{document}"), "BAD_RERANK_TEMPLATE");
   EXPECT_EQ(reason("{query}"), "BAD_RERANK_TEMPLATE");
   EXPECT_EQ(reason("{query} {document} {document}"), "BAD_RERANK_TEMPLATE");
+  EXPECT_EQ(reason("{document} {query}"), "BAD_RERANK_TEMPLATE");
+  EXPECT_EQ(reason("{query} {document} {instruction}"), "BAD_RERANK_TEMPLATE");
   for (const char* labels : {"", "a", "a,", ",b", "a,a", "a,b,c"}) {
     EXPECT_EQ(reason("{query} {document}", labels), "BAD_RERANK_TEMPLATE") << labels;
   }

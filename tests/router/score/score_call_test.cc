@@ -116,6 +116,16 @@ TEST_F(ScoreCallTest, BadEmbedCallsAreRefused) {
             "NOT_AN_EMBEDDING_MODEL");
 }
 
+TEST(EmbeddingTest, AnAnswerBeyondAMessageIsRefusedBeforehand) {
+  router::ModelInfo model;
+  model.embeddings.emplace().set_dimensions(1024);
+  EXPECT_TRUE(router::CheckAnswerSize(Embed(1000), model).ok());
+  EXPECT_EQ(ErrorReason(router::CheckAnswerSize(Embed(1024), model)), "ANSWER_TOO_LARGE");
+  v1::EmbedRequest fewer = Embed(1024);
+  fewer.set_dimensions(512);
+  EXPECT_TRUE(router::CheckAnswerSize(fewer, model).ok());
+}
+
 TEST_F(ScoreCallTest, LostInputsAreEmbeddedElsewhereOrFailTheCall) {
   Start(SettingsFor(Embed(3)));
   batch(0).Score(1);

@@ -155,6 +155,8 @@ def to_embed_request(
         request_id=request_id or uuid.uuid4().hex[:16],
         priority=f"PRIORITY_{priority.upper()}" if priority else "PRIORITY_UNSPECIFIED",
     )
+    if isinstance(inputs, str):  # a sequence of its characters
+        raise TypeError("inputs is a str, expected a sequence of them")
     for text in inputs:
         if isinstance(text, str):
             request.inputs.add(text=text)
