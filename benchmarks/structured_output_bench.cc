@@ -144,7 +144,7 @@ struct CallsCondition {
   std::vector<double> answer_ms = {}, ttft_ms = {}, gap_ms = {};
 };
 
-// As the router makes it of a chat, for a model that writes calls as Hermes does.
+// This is what the router makes of a chat, for a model that writes calls as Hermes does.
 v1::StructuredOutput::ToolCalls ToolCallsOf(CallsCondition::Tools tools) {
   const chat::ToolCallSyntax& syntax = chat::SyntaxesOf(chat::ToolCallFormat::kHermes)[0];
   v1::StructuredOutput::ToolCalls calls;

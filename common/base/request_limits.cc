@@ -77,7 +77,7 @@ absl::Status CheckRange(absl::string_view field, int64_t given, int64_t least, i
 
 absl::Status CheckTokenIds(absl::string_view field, absl::Span<const int32_t> token_ids,
                            int vocab_size) {
-  // Without a branch for each id, the compiler compares many at once.
+  // The loop has no branch for each id, so the compiler compares many at once.
   unsigned wrong = 0;
   for (const int32_t id : token_ids) wrong |= (id < 0 ? 1u : 0u) | (id >= vocab_size ? 1u : 0u);
   if (wrong == 0) return absl::OkStatus();

@@ -88,7 +88,7 @@ class ModelEngine final : public Engine {
   // run.
   bool UseRow(size_t wanted, size_t first, const backend::Tensor& logits, const Batch& batch,
               std::vector<StepResult>& results);
-  // Of a row of wanted_.
+  // Returns the hidden state of the row `wanted` of wanted_.
   std::vector<float> HiddenState(int wanted);
   // logits_ are of the entry's row.
   void UseLogits(const BatchEntry& entry, int row, StepResult& result) const;

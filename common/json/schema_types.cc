@@ -10,7 +10,7 @@ namespace baton::json {
 namespace {
 
 constexpr int kMaxSchemaLevels = 16;
-// Of one look; references let a small schema have very many.
+// One call looks at so many schemas at most; references let a small schema have very many.
 constexpr int kMaxSchemasSeen = 1024;
 
 uint32_t Named(const Value& name) {

@@ -166,7 +166,7 @@ absl::StatusOr<Tokenizer::Encoded> Tokenizer::EncodeOnward(absl::string_view tex
   if (const Encoded::Cut* cut = LastDecidedCut(earlier, common); cut != nullptr) {
     begin = encoded.known_bytes = cut->byte;
     encoded.cuts.assign(earlier.cuts.data(), cut);
-    // Of the rest, a guess: most tokens stand for two bytes or more.
+    // This is a guess for the rest: most tokens stand for two bytes or more.
     encoded.ids.reserve(cut->token + (text.size() - begin) / 2);
     encoded.ids.assign(earlier.ids.begin(),
                        earlier.ids.begin() + static_cast<std::ptrdiff_t>(cut->token));

@@ -24,7 +24,7 @@ constexpr absl::string_view kInput = "input";
 // `user` is as in OpenAiRequest; the last two are Baton's.
 constexpr absl::string_view kFields[] = {
     "model", "input", "encoding_format", "dimensions", "user", "add_special_tokens", "cache_salt"};
-// Of one float as text: a sign, nine digits, a point, an exponent.
+// A float has so many bytes as text at most: a sign, nine digits, a point, an exponent.
 constexpr size_t kFloatBytes = 16;
 
 absl::Status ReadEncoding(const Value& value, EmbeddingsBody& body) {

@@ -271,8 +271,8 @@ class Client:
         model: str = "",
         timeout: Optional[float] = None,
     ) -> list[list[float]]:
-        """A vector for each input, a text or token ids (docs/embeddings.md). At most 2,048 inputs;
-        one that cannot be embedded fails the call."""
+        """A vector for each input, a text or token ids (docs/embeddings.md). At most 2,048 inputs,
+        whose vectors have 4 MiB together; one that cannot be embedded fails the call."""
         request = to_embed_request(inputs, dimensions, priority, tenant, request_id, model)
         return self._ask(calls.embed(request), timeout)
 
