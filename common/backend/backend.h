@@ -311,6 +311,7 @@ struct SampleRow {
   // this row of the last batch uploaded with RaggedBatch.drawn.
   int drawn_row = kNotDrawn;
   int prompt_tokens = 0;                                   // of `tokens`
+  absl::Span<const int32_t> drafts;                        // more of the answer, behind `tokens`
   absl::Span<const int32_t> suppressed;                    // in any order, perhaps repeated
   absl::Span<const std::pair<int32_t, float>> logit_bias;  // by id, each once
 };

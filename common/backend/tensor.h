@@ -230,7 +230,8 @@ struct SequenceRows {
   absl::Span<const int32_t> blocks;
   // Of pools with states. The pages of the state behind `context` tokens, [KvPool::state_tables];
   // empty: all zeros, before the first token. And where the step leaves it, in ascending order of
-  // tokens, the last one behind the sequence's last row; it may be the pages that are read.
+  // tokens, at least once; it may be the pages that are read. Rows behind the last store leave
+  // none: those of drafts, which may not be drawn.
   absl::Span<const int32_t> state = {};
   absl::Span<const StateStore> state_stores = {};
 };

@@ -40,6 +40,25 @@ void SetStates(const kv::BlockLease& lease, BatchEntry* entry, int block_tokens)
 
 }  // namespace
 
+model::SamplingHistory BatchEntry::HistoryBehind(int drafted) const {
+  model::SamplingHistory behind = history;
+  const auto count = static_cast<size_t>(drafted);
+  behind.drafts = drafts.first(count);
+  if (drafted >= suppressed_draws) behind.suppressed = {};
+  if (drafted > 0) {
+    behind.allowed =
+        allowed_after.empty() ? absl::Span<const uint32_t>() : allowed_after[count - 1];
+  }
+  return behind;
+}
+
+bool DraftsAreDrawn(const BatchEntry& entry, int index,
+                    const absl::StatusOr<std::vector<model::SampledToken>>& drawn) {
+  if (index == 0) return true;
+  const auto count = static_cast<size_t>(index);
+  return drawn.ok() && drawn->size() == count && drawn->back().token_id == entry.drafts[count - 1];
+}
+
 void SetBlocks(const kv::BlockLease& lease, BatchEntry* entry, int block_tokens) {
   const kv::BlockShape shape = lease.shape();
   if (shape.pages() == 1) {
@@ -52,8 +71,7 @@ void SetBlocks(const kv::BlockLease& lease, BatchEntry* entry, int block_tokens)
   // Kernels read whole groups of tokens and hide those before the window. What they read there is
   // the first page that is seen: others may be of another sequence by the time the step runs.
   const int first = shape.FirstWindowBlockAt(entry->context, block_tokens);
-  const int end =
-      (entry->context + static_cast<int>(entry->tokens.size()) + block_tokens - 1) / block_tokens;
+  const int end = (entry->context + entry->rows() + block_tokens - 1) / block_tokens;
   for (int table = shape.full_pages; table < shape.pages(); ++table) {
     const auto begin = tables->pages.begin() + int64_t{table} * lease.size();
     BATON_CHECK(std::find(begin + first, begin + end, -1) == begin + end)

@@ -10,36 +10,42 @@ namespace baton::engine {
 bool DeviceDraws::Suffice(const BatchEntry& entry, int row) {
   const size_t index = static_cast<size_t>(row);
   const bool is_target = entry.prompt_logprobs && index < entry.targets.size();
-  return entry.sample && index + 1 == entry.tokens.size() && !is_target && entry.labels.empty() &&
-         entry.beam_candidates == 0 && !entry.sampling->logprobs && entry.history.allowed.empty();
+  return entry.sample && index + 1 >= entry.tokens.size() && !is_target && entry.labels.empty() &&
+         entry.beam_candidates == 0 && !entry.sampling->logprobs && entry.history.allowed.empty() &&
+         entry.allowed_after.empty();
 }
 
-void DeviceDraws::Add(const BatchEntry& entry, int logit_row, int batch_row, StepResult& result) {
+void DeviceDraws::Add(const BatchEntry& entry, int drafted, int logit_row, int batch_row,
+                      StepResult& result) {
   BATON_CHECK_GE(entry.draws, 1);
   const model::SamplingParams& params = *entry.sampling;
   if (absl::Status status = model::Validate(params); !status.ok()) {
     result.tokens = status;
     return;
   }
-  result.tokens = std::vector<model::SampledToken>();
+  if (drafted == 0) result.tokens = std::vector<model::SampledToken>();
+  const model::SamplingHistory history = entry.HistoryBehind(drafted);
   for (int i = 0; i < entry.draws; ++i) {
-    rows_.push_back({.logit_row = logit_row,
-                     .temperature = params.temperature,
-                     .top_p = params.top_p,
-                     .min_p = params.min_p,
-                     .top_k = params.top_k,
-                     .repetition_penalty = params.repetition_penalty,
-                     .frequency_penalty = params.frequency_penalty,
-                     .presence_penalty = params.presence_penalty,
-                     .seed = params.seed,
-                     .choice = params.choice + static_cast<uint32_t>(i),
-                     .position = static_cast<uint64_t>(entry.context) + entry.tokens.size(),
-                     .tokens = entry.history.tokens,
-                     .drawn_row = entry.drawn_by ? batch_row : backend::kNotDrawn,
-                     .prompt_tokens = entry.history.prompt_tokens,
-                     .suppressed = entry.history.suppressed,
-                     .logit_bias = params.logit_bias});
-    draws_.push_back({entry.history.suppressed.size(), &result});
+    rows_.push_back(
+        {.logit_row = logit_row,
+         .temperature = params.temperature,
+         .top_p = params.top_p,
+         .min_p = params.min_p,
+         .top_k = params.top_k,
+         .repetition_penalty = params.repetition_penalty,
+         .frequency_penalty = params.frequency_penalty,
+         .presence_penalty = params.presence_penalty,
+         .seed = params.seed,
+         .choice = params.choice + static_cast<uint32_t>(i),
+         .position = static_cast<uint64_t>(entry.context + drafted) + entry.tokens.size(),
+         .tokens = history.tokens,
+         .drawn_row = entry.drawn_by ? batch_row : backend::kNotDrawn,
+         .prompt_tokens = history.prompt_tokens,
+         .drafts = history.drafts,
+         .suppressed = history.suppressed,
+         .logit_bias = params.logit_bias});
+    draws_.push_back(
+        {history.suppressed.size(), &result, entry.drafts.empty() ? nullptr : &entry, drafted});
   }
 }
 
@@ -76,7 +82,12 @@ bool DeviceDraws::FinishAll() {
 }
 
 void DeviceDraws::Finish(const Draw& draw, const backend::SampleOutcome& outcome) {
-  if (!draw.result->tokens.ok()) return;  // an earlier draw from the same logits failed
+  if (!draw.result->tokens.ok()) return;  // an earlier draw failed
+  if (draw.drafted > 0 && (!DraftsAreDrawn(*draw.entry, draw.drafted, draw.result->tokens) ||
+                           // The next step, of which this is the first draw, fails.
+                           outcome.kind != backend::SampleOutcome::Kind::kToken)) {
+    return;
+  }
   switch (outcome.kind) {
     case backend::SampleOutcome::Kind::kToken:
       draw.result->tokens->emplace_back();

@@ -15,12 +15,13 @@ namespace baton::engine {
 class DeviceDraws {
  public:
   // True if only tokens are wanted of this row of the entry, no scores or log probabilities, and
-  // any token may be drawn.
+  // any token may be drawn; so of all draws of an entry with drafts, or of none.
   static bool Suffice(const BatchEntry& entry, int row);
 
-  // `result` must live until Collect. logit_row is a row of the tensor passed to Enqueue, batch_row
-  // one of the step.
-  void Add(const BatchEntry& entry, int logit_row, int batch_row, StepResult& result);
+  // The draw behind the first `drafted` of the entry's drafts, after that behind one less. `entry`
+  // and `result` must live until Collect, an entry without drafts until Enqueue. logit_row is a row
+  // of the tensor passed to Enqueue, batch_row one of the step.
+  void Add(const BatchEntry& entry, int drafted, int logit_row, int batch_row, StepResult& result);
   // Enqueues the draws added. What their entries refer to need not live longer.
   // REQUIRES: at most StepLimits' max_logit_rows draws, not collected yet.
   void Enqueue(backend::Backend& backend, const backend::Tensor& logits, int64_t token_count);
@@ -37,6 +38,8 @@ class DeviceDraws {
   struct Draw {
     size_t suppressed;  // tokens of the entry's history
     StepResult* result;
+    const BatchEntry* entry;  // null: without drafts
+    int drafted;
   };
   static void Finish(const Draw& draw, const backend::SampleOutcome& outcome);
   bool FinishAll();

@@ -283,7 +283,10 @@ backend::Tensor ModelEngine::Forward(absl::Span<const backend::SampleRow> draws,
 bool ModelEngine::RunsAhead(const Batch& batch) const {
   return backend_->samples_on_device() &&
          std::all_of(batch.entries.begin(), batch.entries.end(), [](const BatchEntry& entry) {
-           if (entry.prompt_logprobs || !entry.labels.empty() || entry.embed) return false;
+           if (entry.prompt_logprobs || !entry.labels.empty() || entry.embed ||
+               !entry.drafts.empty()) {
+             return false;
+           }
            const int last = static_cast<int>(entry.tokens.size()) - 1;
            return !entry.sample || (entry.draws == 1 && DeviceDraws::Suffice(entry, last) &&
                                     model::Validate(*entry.sampling).ok());
@@ -300,7 +303,8 @@ void ModelEngine::Launch(const Batch& batch) {
   for (size_t i = 0; i < wanted_.size(); ++i) {
     const size_t entry = wanted_[i].entry;
     step.draw_of[entry] = static_cast<int>(step.draws.rows().size());
-    step.draws.Add(batch.entries[entry], static_cast<int>(i), logit_rows_[i], step.results[entry]);
+    step.draws.Add(batch.entries[entry], /*drafted=*/0, static_cast<int>(i), logit_rows_[i],
+                   step.results[entry]);
   }
   const backend::Tensor logits = Forward(step.draws.rows(), nullptr);
   step.draws.Enqueue(*backend_, logits, config_.token_count);
@@ -343,15 +347,18 @@ bool ModelEngine::UseRow(size_t wanted, size_t first, const backend::Tensor& log
                          const Batch& batch, std::vector<StepResult>& results) {
   const auto [index, row] = wanted_[wanted];
   const BatchEntry& entry = batch.entries[index];
-  const bool embeds = entry.embed && static_cast<size_t>(row) + 1 == entry.tokens.size();
+  // Drafts that are computed before the row.
+  const int drafted = row + 1 - static_cast<int>(entry.tokens.size());
+  const bool embeds = entry.embed && drafted == 0;
   if (embeds) results[index].hidden_state = HiddenState(static_cast<int>(wanted));
   if (embeds && !entry.sample && entry.labels.empty() && !entry.prompt_logprobs) return true;
   const size_t logit_row = wanted - first;
   if (backend_->samples_on_device() && DeviceDraws::Suffice(entry, row)) {
-    draws_.Add(entry, static_cast<int>(logit_row), sequences_[index].first_row + row,
+    draws_.Add(entry, drafted, static_cast<int>(logit_row), sequences_[index].first_row + row,
                results[index]);
     return false;
   }
+  if (drafted > 0 && !DraftsAreDrawn(entry, drafted, results[index].tokens)) return false;
   const float* source =
       static_cast<const float*>(logits.data) + static_cast<int64_t>(logit_row) * logits.row_stride;
   backend_->CopyToHost(logits_.data(), source, logits_.size() * sizeof(float));
@@ -369,8 +376,11 @@ std::vector<float> ModelEngine::HiddenState(int wanted) {
 }
 
 void ModelEngine::AddEntry(const BatchEntry& entry, size_t index) {
-  const int count = static_cast<int>(entry.tokens.size());
-  BATON_CHECK_GE(count, 1);
+  const int count = entry.rows();
+  BATON_CHECK(!entry.tokens.empty());
+  BATON_CHECK(entry.drafts.empty() ||
+              (entry.sample && entry.draws == 1 && !entry.drawn_by && entry.beam_candidates == 0 &&
+               !entry.prompt_logprobs && entry.labels.empty() && !entry.embed));
   BATON_CHECK_LE(entry.context + count, max_model_len_);
   BATON_CHECK_GE(
       static_cast<int64_t>(entry.blocks.size()) / pool_.block_tables() * layout_.block_tokens,
@@ -386,6 +396,7 @@ void ModelEngine::AddEntry(const BatchEntry& entry, size_t index) {
   rows.state_stores = entry.state_stores;
   sequences_.push_back(rows);
   tokens_.insert(tokens_.end(), entry.tokens.begin(), entry.tokens.end());
+  tokens_.insert(tokens_.end(), entry.drafts.begin(), entry.drafts.end());
   if (entry.drawn_by) {
     // Two steps may be in flight: the one before this is the last.
     BATON_CHECK(!launched_.empty());
@@ -399,8 +410,8 @@ void ModelEngine::AddEntry(const BatchEntry& entry, size_t index) {
   }
   const int targets = entry.prompt_logprobs ? static_cast<int>(entry.targets.size()) : 0;
   for (int row = 0; row < count; ++row) {
-    const bool after_last =
-        (entry.sample || !entry.labels.empty() || entry.embed) && row == count - 1;
+    const bool after_last = (entry.sample || !entry.labels.empty() || entry.embed) &&
+                            static_cast<size_t>(row) + 1 >= entry.tokens.size();
     if (row >= targets && !after_last) continue;
     logit_rows_.push_back(rows.first_row + row);
     wanted_.push_back({index, row});
@@ -418,14 +429,23 @@ void ModelEngine::UseLogits(const BatchEntry& entry, int row, StepResult& result
       result.prompt_logprobs = token.status();
     }
   }
-  if (static_cast<size_t>(row) + 1 != entry.tokens.size()) return;
+  const int drafted = row + 1 - static_cast<int>(entry.tokens.size());
+  if (drafted < 0) return;
   if (!entry.labels.empty()) result.label_logprobs = model::LogprobsOf(logits_, entry.labels);
   if (!entry.sample) return;
-  const uint64_t position = static_cast<uint64_t>(entry.context) + entry.tokens.size();
-  result.tokens =
-      entry.beam_candidates > 0
-          ? model::BestTokens(logits_, *entry.sampling, entry.history, entry.beam_candidates)
-          : model::SampleMany(logits_, *entry.sampling, entry.history, position, entry.draws);
+  if (entry.beam_candidates > 0) {
+    result.tokens =
+        model::BestTokens(logits_, *entry.sampling, entry.history, entry.beam_candidates);
+    return;
+  }
+  const uint64_t position = static_cast<uint64_t>(entry.context + row + 1);
+  absl::StatusOr<std::vector<model::SampledToken>> drawn = model::SampleMany(
+      logits_, *entry.sampling, entry.HistoryBehind(drafted), position, entry.draws);
+  if (drafted == 0) {
+    result.tokens = std::move(drawn);
+  } else if (drawn.ok()) {  // else the next step, of which this is the first draw, fails
+    result.tokens->push_back(std::move(drawn->front()));
+  }
 }
 
 }  // namespace

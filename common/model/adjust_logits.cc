@@ -49,15 +49,21 @@ void Penalize(const SamplingParams& params, const SamplingHistory& history,
   thread_local std::vector<uint32_t> seen;
   seen.resize(std::max(seen.size(), logits.size()));
   const size_t prompt_tokens = static_cast<size_t>(history.prompt_tokens);
-  for (size_t i = 0; i < history.tokens.size(); ++i) {
-    const auto id = static_cast<size_t>(history.tokens[i]);
-    if (id < logits.size()) seen[id] = (seen[id] | 1) + (i < prompt_tokens ? 0 : 2);
-  }
-  for (const int32_t token : history.tokens) {
+  const auto see = [&](int32_t token, uint32_t in_answer) {
     const auto id = static_cast<size_t>(token);
-    if (id >= logits.size() || seen[id] == 0) continue;
-    logits[id] = Penalized(logits[id], params, seen[id] / 2);
-    seen[id] = 0;
+    if (id < logits.size()) seen[id] = (seen[id] | 1) + in_answer;
+  };
+  for (size_t i = 0; i < history.tokens.size(); ++i) {
+    see(history.tokens[i], i < prompt_tokens ? 0 : 2);
+  }
+  for (const int32_t token : history.drafts) see(token, 2);
+  for (const absl::Span<const int32_t> tokens : {history.tokens, history.drafts}) {
+    for (const int32_t token : tokens) {
+      const auto id = static_cast<size_t>(token);
+      if (id >= logits.size() || seen[id] == 0) continue;
+      logits[id] = Penalized(logits[id], params, seen[id] / 2);
+      seen[id] = 0;
+    }
   }
 }
 
@@ -73,7 +79,7 @@ void Allow(absl::Span<const uint32_t> allowed, absl::Span<float> logits) {
 
 bool ChangesLogits(const SamplingParams& params, const SamplingHistory& history) {
   return !params.logit_bias.empty() || !history.suppressed.empty() || !history.allowed.empty() ||
-         (HasPenalties(params) && !history.tokens.empty());
+         (HasPenalties(params) && !(history.tokens.empty() && history.drafts.empty()));
 }
 
 void AdjustLogits(const SamplingParams& params, const SamplingHistory& history,

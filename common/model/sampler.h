@@ -39,6 +39,7 @@ struct SamplingHistory {
   absl::Span<const int32_t> suppressed = {};  // never drawn now: stop tokens before min_tokens
   // Structured output: only tokens whose bit (i % 32 of word i / 32) is set are drawn. Empty: all.
   absl::Span<const uint32_t> allowed = {};
+  absl::Span<const int32_t> drafts = {};  // more tokens of the answer, behind `tokens`
 };
 
 struct TokenLogprob {

@@ -26,7 +26,7 @@ CpuBatch::CpuBatch(const RaggedBatch& batch)
       sequence.state_stores.push_back(
           {tokens, std::vector<int32_t>(store.pages.begin(), store.pages.end())});
     }
-    if (!rows.state_stores.empty()) BATON_CHECK_EQ(tokens, rows.context + rows.row_count);
+    BATON_CHECK_LE(tokens, rows.context + rows.row_count);
   }
   BATON_CHECK_EQ(sequence_of_.size(), tokens_.size());
   for (int32_t row : logit_rows_) BATON_CHECK(row >= 0 && row < rows()) << "logit row " << row;

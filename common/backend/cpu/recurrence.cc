@@ -80,9 +80,21 @@ void RecurrenceRunner::Plan(const CpuBatch& batch, const StatePlane& plane, int6
   }
 }
 
+void RecurrenceRunner::FindOwnUnits(int thread, const StatePlane& plane, int count, float** units) {
+  constexpr size_t kAlignment = 64;
+  const auto floats = static_cast<size_t>(plane.unit_bytes() / 4);
+  std::vector<float>& memory = own_units_[static_cast<size_t>(thread)];
+  const size_t needed = static_cast<size_t>(count) * floats + kAlignment / sizeof(float);
+  if (memory.size() < needed) memory.resize(needed);
+  const auto address = reinterpret_cast<uintptr_t>(memory.data());
+  float* at = memory.data() + (kAlignment - address % kAlignment) % kAlignment / sizeof(float);
+  for (int i = 0; i < count; ++i, at += floats) units[i] = at;
+}
+
 void RecurrenceRunner::ForRuns(const CpuBatch& batch, const KvPool& kv, const StatePlane& plane,
                                int64_t group, Body body) {
   Plan(batch, plane, group);
+  own_units_.resize(static_cast<size_t>(pool_.thread_count()));
   pool_.Run(static_cast<int>(tasks_.size()), [&](int index, int thread) {
     const Task& task = tasks_[static_cast<size_t>(index)];
     const CpuBatch::Sequence& sequence = batch.sequences()[static_cast<size_t>(task.sequence)];
@@ -92,6 +104,15 @@ void RecurrenceRunner::ForRuns(const CpuBatch& batch, const KvPool& kv, const St
       FindUnits(kv, plane, sequence.state, task.first_unit, task.units, from);
     }
     int done = 0;
+    const auto run_to = [&](int end) {
+      while (done < end) {
+        const int tokens = std::min(kRunTokens, end - done);
+        body({tokens, task.units, from.data(), to.data()}, sequence.first_row + done,
+             task.first_unit);
+        done += tokens;
+        from = to;
+      }
+    };
     for (const CpuBatch::Store& store : sequence.state_stores) {
       FindUnits(kv, plane, store.pages, task.first_unit, task.units, to);
       if (done == 0 && sequence.state.empty()) {
@@ -100,14 +121,11 @@ void RecurrenceRunner::ForRuns(const CpuBatch& batch, const KvPool& kv, const St
         }
         from = to;
       }
-      while (done < store.tokens - sequence.context) {
-        const int tokens = std::min(kRunTokens, store.tokens - sequence.context - done);
-        body({tokens, task.units, from.data(), to.data()}, sequence.first_row + done,
-             task.first_unit);
-        done += tokens;
-        from = to;
-      }
+      run_to(store.tokens - sequence.context);
     }
+    if (done == sequence.row_count) return;
+    FindOwnUnits(thread, plane, task.units, to.data());
+    run_to(sequence.row_count);
   });
 }
 

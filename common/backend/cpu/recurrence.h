@@ -16,7 +16,8 @@ namespace baton::backend {
 
 // A task takes some units of one sequence's state through all of the sequence's tokens. It writes
 // them to the pages where they are to be left, and goes on from there: a unit is a few KiB in one
-// piece, which stay in the cache wherever they are.
+// piece, which stay in the cache wherever they are. Behind the last such place it goes on in memory
+// of its thread.
 //
 // Thread: as the backend that owns it.
 class RecurrenceRunner {
@@ -44,11 +45,14 @@ class RecurrenceRunner {
                Body body);
   // Sets tasks_.
   void Plan(const CpuBatch& batch, const StatePlane& plane, int64_t group);
+  // Points to memory of the thread for so many units.
+  void FindOwnUnits(int thread, const StatePlane& plane, int count, float** units);
 
   const Kernels& kernels_;
   ThreadPool& pool_;
   std::vector<int> order_;  // sequences with rows, the longest first
   std::vector<Task> tasks_;
+  std::vector<std::vector<float>> own_units_;  // by thread
 };
 
 }  // namespace baton::backend

@@ -152,6 +152,13 @@ TEST(AdjustLogitsTest, EqualsTheDefinitionOnRandomRequests) {
                                      .suppressed = suppressed};
     const std::vector<float> adjusted = Adjust(logits, params, history);
     const std::vector<double> expected = Reference(logits, params, history);
+    // The end of the answer may be drafts.
+    SamplingHistory drafted = history;
+    const size_t known = static_cast<size_t>(
+        whole(history.prompt_tokens, static_cast<int>(history.tokens.size())));
+    drafted.tokens = history.tokens.first(known);
+    drafted.drafts = history.tokens.subspan(known);
+    ASSERT_EQ(Adjust(logits, params, drafted), adjusted) << "round " << round;
     for (int id = 0; id < vocab; ++id) {
       if (std::isinf(expected[id])) {
         ASSERT_EQ(adjusted[id], -kInf) << "round " << round << " id " << id;

@@ -188,8 +188,10 @@ HeadsKernel(HeadsLaunch launch) {
   }
   const float skip = kDelta ? 0.0f : LoadFloat(launch.skip + head);
   int done = 0;
-  for (int store = 0; store < entry.store_count; ++store) {
-    const StoreAt to = StoreOf(launch.state, entry, store);
+  // Behind the last store are drafts, which leave no state.
+  for (int store = 0; store <= entry.store_count; ++store) {
+    const bool stores = store < entry.store_count;
+    const StoreAt to = stores ? StoreOf(launch.state, entry, store) : StoreAt{entry.row_count, 0};
     while (done < to.rows) {
       const int count = Least(launch.staged_tokens, to.rows - done);
       const int64_t row = entry.first_row + done;
@@ -203,7 +205,7 @@ HeadsKernel(HeadsLaunch launch) {
       SyncThreads();
       done += count;
     }
-    if (active) {
+    if (active && stores) {
       float* const unit_to = UnitIn(launch.state, to.pages, unit);
       ForQuads<kHeld>(half, [&](int i) {
         BATON_UNROLL for (int j = 0; j < 4; ++j) {

@@ -15,13 +15,13 @@ static_assert(sizeof(TokenBias) % alignof(int32_t) == 0);
 bool HasPenalties(const SampleRow& row) {
   return row.repetition_penalty != 1 || row.frequency_penalty != 0 || row.presence_penalty != 0;
 }
-// History tokens that the kernel needs.
-absl::Span<const int32_t> NeededTokens(const SampleRow& row) {
-  return HasPenalties(row) ? row.tokens : absl::Span<const int32_t>();
+// How many tokens of the history the kernel needs: all or none.
+size_t NeededTokens(const SampleRow& row) {
+  return HasPenalties(row) ? row.tokens.size() + row.drafts.size() : 0;
 }
 bool NeedsDrawn(const SampleRow& row) { return HasPenalties(row) && row.drawn_row != kNotDrawn; }
 bool ChangesLogits(const SampleRow& row) {
-  return !row.logit_bias.empty() || !row.suppressed.empty() || !NeededTokens(row).empty() ||
+  return !row.logit_bias.empty() || !row.suppressed.empty() || NeededTokens(row) > 0 ||
          NeedsDrawn(row);
 }
 
@@ -40,8 +40,8 @@ size_t SamplingUpload::Pack(absl::Span<const SampleRow> rows, const SamplingCapa
   size_t size_bytes = 0;
   int workspace_rows = 0;
   for (const SampleRow& row : rows) {
-    const absl::Span<const int32_t> tokens = NeededTokens(row);
-    size_bytes += MaxBytes(tokens.size(), row.suppressed.size(), row.logit_bias.size());
+    const size_t tokens = NeededTokens(row);
+    size_bytes += MaxBytes(tokens, row.suppressed.size(), row.logit_bias.size());
     const bool changes = ChangesLogits(row);
     if (size_bytes > room.bytes || workspace_rows + (changes ? 1 : 0) > room.workspace_rows) break;
     BATON_CHECK(row.prompt_tokens >= 0 &&
@@ -61,10 +61,13 @@ size_t SamplingUpload::Pack(absl::Span<const SampleRow> rows, const SamplingCapa
     request.seed = row.seed;
     request.position = row.position;
     request.first_token = static_cast<int>(ids_.size());
-    request.token_count = static_cast<int>(tokens.size());
-    request.prompt_tokens = tokens.empty() ? 0 : row.prompt_tokens;
+    request.token_count = static_cast<int>(tokens);
+    request.prompt_tokens = tokens == 0 ? 0 : row.prompt_tokens;
     request.drawn_row = NeedsDrawn(row) ? row.drawn_row : kNotDrawn;
-    ids_.insert(ids_.end(), tokens.begin(), tokens.end());
+    if (tokens > 0) {
+      ids_.insert(ids_.end(), row.tokens.begin(), row.tokens.end());
+      ids_.insert(ids_.end(), row.drafts.begin(), row.drafts.end());
+    }
     request.first_suppressed = static_cast<int>(ids_.size());
     request.suppressed_count = static_cast<int>(row.suppressed.size());
     ids_.insert(ids_.end(), row.suppressed.begin(), row.suppressed.end());

@@ -131,6 +131,7 @@ class CudaSamplingTest : public KernelTest {
                              .position = request.position,
                              .tokens = request.tokens,
                              .prompt_tokens = request.prompt_tokens,
+                             .drafts = {},
                              .suppressed = request.suppressed,
                              .logit_bias = params.logit_bias});
     }

@@ -25,7 +25,7 @@ Packed Unpack(const SamplingUpload& upload) {
 }
 
 TEST(SamplingUploadTest, EverythingArrives) {
-  const std::vector<int32_t> tokens = {7, 8, 9, -1}, suppressed = {3, 4};
+  const std::vector<int32_t> tokens = {7, 8, 9, -1}, suppressed = {3, 4}, drafts = {11, 7};
   const std::vector<std::pair<int32_t, float>> biases = {{1, 0.5f}, {6, -2}};
   std::vector<SampleRow> rows(3);
   rows[0].tokens = tokens;  // ignored without penalties
@@ -43,6 +43,7 @@ TEST(SamplingUploadTest, EverythingArrives) {
              .position = (uint64_t{1} << 50) + 3,
              .tokens = tokens,
              .prompt_tokens = 3,
+             .drafts = drafts,
              .suppressed = suppressed,
              .logit_bias = biases};
   rows[2].logit_row = 1;
@@ -71,7 +72,9 @@ TEST(SamplingUploadTest, EverythingArrives) {
   EXPECT_EQ(request.position, (uint64_t{1} << 50) + 3);
   EXPECT_EQ(request.prompt_tokens, 3);
   const int32_t* first = launch.ids + request.first_token;
-  EXPECT_EQ(std::vector<int32_t>(first, first + request.token_count), tokens);
+  std::vector<int32_t> history = tokens;
+  history.insert(history.end(), drafts.begin(), drafts.end());
+  EXPECT_EQ(std::vector<int32_t>(first, first + request.token_count), history);
   first = launch.ids + request.first_suppressed;
   EXPECT_EQ(std::vector<int32_t>(first, first + request.suppressed_count), suppressed);
   ASSERT_EQ(request.bias_count, 2);
@@ -82,7 +85,7 @@ TEST(SamplingUploadTest, EverythingArrives) {
   EXPECT_EQ(launch.requests[2].logit_row, 1);
   EXPECT_EQ(launch.requests[2].workspace_row, 1);
   EXPECT_EQ(launch.ids[launch.requests[2].first_suppressed + 1], 4);
-  const size_t bytes = SamplingUpload::MaxBytes(0, 0, 0) + SamplingUpload::MaxBytes(4, 2, 2) +
+  const size_t bytes = SamplingUpload::MaxBytes(0, 0, 0) + SamplingUpload::MaxBytes(6, 2, 2) +
                        SamplingUpload::MaxBytes(0, 2, 0);
   EXPECT_EQ(upload.bytes().size(), bytes);
 }
