@@ -12,8 +12,10 @@
 //                                                        there is reasoning, its two texts
 //   kLoad     grammar id, serialized grammar         ->  status
 //   kUnload   grammar id                             ->  status
-// Mask socket: closed sessions, then items of {session, grammar id, tokens known, further tokens};
-// one reply for each item: status, mask. An item of which no token is known starts its session.
+// Mask socket: closed sessions, then items of {session, grammar id, tokens known, further tokens,
+// drafts}; one reply for each item: status, masks, of the token behind the further ones and behind
+// each draft that follows the grammar. An item of which no token is known starts its session, and
+// no session goes on over drafts.
 // A status is a reason and a message; an empty reason is OK.
 #ifndef BATON_COMMON_GRAMMAR_GRAMMAR_PROCESS_H_
 #define BATON_COMMON_GRAMMAR_GRAMMAR_PROCESS_H_

@@ -35,6 +35,10 @@ absl::Status TooMuchComputing(absl::string_view what, absl::Duration limit) {
 // True if the process gave no answer, so another must take its place.
 bool IsLost(const absl::Status& status) { return !status.ok() && ErrorReason(status).empty(); }
 
+bool AllowsNone(const StructuredOutput::Mask& mask) {
+  return std::all_of(mask.begin(), mask.end(), [](uint32_t word) { return word == 0; });
+}
+
 }  // namespace
 
 StructuredOutput::StructuredOutput(StructuredOutputOptions options) : options_(std::move(options)) {
@@ -234,12 +238,13 @@ absl::Status StructuredOutput::LoadForMasks(const CompiledGrammar& grammar) {
   return ProcessLost(absl::StatusCode::kUnavailable, status.message());
 }
 
-std::vector<absl::StatusOr<StructuredOutput::Mask>> StructuredOutput::Masks(
+std::vector<absl::StatusOr<std::vector<StructuredOutput::Mask>>> StructuredOutput::Masks(
     absl::Span<const Item> items) {
-  std::vector<std::optional<absl::StatusOr<Mask>>> results(items.size());
+  std::vector<std::optional<absl::StatusOr<std::vector<Mask>>>> results(items.size());
   std::vector<int> losses(items.size(), 0);
   std::shared_ptr<GrammarProcess> lost;
-  for (;;) {
+  // A process that is lost behind a draft says nothing of the answer.
+  for (bool with_drafts = true;; with_drafts = false) {
     absl::StatusOr<std::shared_ptr<GrammarProcess>> process = MaskProcess(lost.get());
     if (!process.ok()) {
       for (auto& result : results) {
@@ -249,9 +254,13 @@ std::vector<absl::StatusOr<StructuredOutput::Mask>> StructuredOutput::Masks(
       }
       break;
     }
-    const std::optional<Loss> loss = AskForMasks(**process, items, results);
+    const std::optional<Loss> loss = AskForMasks(**process, items, with_drafts, results);
     if (!loss) break;
     BATON_LOG(Warning) << "grammar process: " << loss->status.ToString();
+    if (with_drafts && !items[loss->item].drafts.empty()) {
+      lost = *std::move(process);
+      continue;
+    }
     // A process that ends, or does not answer, may have been killed or stopped from outside; one
     // that computes too long, or is lost again at the same mask, fails on this sequence's grammar.
     if ((*process)->EndedAtCpuLimit()) {
@@ -261,14 +270,14 @@ std::vector<absl::StatusOr<StructuredOutput::Mask>> StructuredOutput::Masks(
     }
     lost = *std::move(process);
   }
-  std::vector<absl::StatusOr<Mask>> masks;
+  std::vector<absl::StatusOr<std::vector<Mask>>> masks;
   for (auto& result : results) masks.push_back(*std::move(result));
   return masks;
 }
 
 std::optional<StructuredOutput::Loss> StructuredOutput::AskForMasks(
-    GrammarProcess& process, absl::Span<const Item> items,
-    std::vector<std::optional<absl::StatusOr<Mask>>>& results) {
+    GrammarProcess& process, absl::Span<const Item> items, bool with_drafts,
+    std::vector<std::optional<absl::StatusOr<std::vector<Mask>>>>& results) {
   FrameWriter request, asked_items;
   std::vector<std::pair<size_t, absl::Duration>> asked;  // items, and how long to wait for each
   for (size_t i = 0; i < items.size(); ++i) {
@@ -287,6 +296,7 @@ std::optional<StructuredOutput::Loss> StructuredOutput::AskForMasks(
     }
     const absl::Span<const int32_t> further = items[i].tokens.subspan(session.tokens);
     asked_items.Number(items[i].session).Number(grammar.id).Number(session.tokens).Ids(further);
+    asked_items.Ids(with_drafts ? items[i].drafts : absl::Span<const int32_t>());
     session.tokens = items[i].tokens.size();
     asked.emplace_back(i, options_.mask_limit * (1 + further.size() / kTokensPerLimit));
   }
@@ -303,13 +313,20 @@ std::optional<StructuredOutput::Loss> StructuredOutput::AskForMasks(
     if (!reply.ok()) return Loss{item, reply.status()};
     FrameReader reader(*reply);
     absl::Status status = ReadStatus(reader);
-    Mask mask = reader.Words();
-    if (IsLost(status) || !reader.ok()) return Loss{item, absl::UnavailableError("bad reply")};
-    if (status.ok() && std::all_of(mask.begin(), mask.end(), [](uint32_t w) { return w == 0; })) {
+    std::vector<Mask> masks(std::min<uint64_t>(reader.Number(), 1 + items[item].drafts.size()));
+    for (Mask& mask : masks) mask = reader.Words();
+    if (IsLost(status) || !reader.ok() || (status.ok() && masks.empty())) {
+      return Loss{item, absl::UnavailableError("bad reply")};
+    }
+    if (status.ok() && AllowsNone(masks.front())) {
       status = MakeError(absl::StatusCode::kInvalidArgument, "NO_TOKEN_LEFT",
                          "no token can follow the answer so far by its grammar");
     }
-    results[item] = status.ok() ? absl::StatusOr<Mask>(std::move(mask)) : status;
+    if (status.ok()) {
+      results[item] = std::move(masks);
+    } else {
+      results[item] = status;
+    }
   }
   return std::nullopt;
 }

@@ -76,14 +76,17 @@ class StructuredOutput {
     uint64_t session = 0;  // the sequence: its tokens only ever grow
     const CompiledGrammar* grammar = nullptr;
     absl::Span<const int32_t> tokens;  // the answer so far
+    // Tokens that may follow. They do not count to the answer.
+    absl::Span<const int32_t> drafts = {};
   };
   // One bit for each token: bit i % 32 of word i / 32 is set if token i may follow.
   using Mask = std::vector<uint32_t>;
-  // Returns one mask for each item. An error is that item's: INTERNAL (GRAMMAR_PROCESS_LOST), or
-  // INVALID_ARGUMENT (NO_TOKEN_LEFT) if nothing may follow. Waits for the masks. The first call
-  // after the process was lost also waits for another to start.
-  // Thread: one at a time; likewise Close.
-  std::vector<absl::StatusOr<Mask>> Masks(absl::Span<const Item> items);
+  // Returns for each item the mask of the token behind its tokens, and those of the tokens behind
+  // its drafts, as far as these follow the grammar: at least one. An error is that item's: INTERNAL
+  // (GRAMMAR_PROCESS_LOST), or INVALID_ARGUMENT (NO_TOKEN_LEFT) if nothing may follow. Waits for
+  // the masks. The first call after the process was lost also waits for another to start. Thread:
+  // one at a time; likewise Close.
+  std::vector<absl::StatusOr<std::vector<Mask>>> Masks(absl::Span<const Item> items);
   // The session ends; its state is freed with the next call of Masks.
   void Close(uint64_t session);
 
@@ -125,8 +128,9 @@ class StructuredOutput {
     absl::Status status;
   };
   // Asks for the masks of the items without a result. After a loss, some still have none.
-  std::optional<Loss> AskForMasks(GrammarProcess& process, absl::Span<const Item> items,
-                                  std::vector<std::optional<absl::StatusOr<Mask>>>& results);
+  std::optional<Loss> AskForMasks(
+      GrammarProcess& process, absl::Span<const Item> items, bool with_drafts,
+      std::vector<std::optional<absl::StatusOr<std::vector<Mask>>>>& results);
 
   const StructuredOutputOptions options_;
 

@@ -1,9 +1,14 @@
 #include "common/grammar/program/grammar_server.h"
 
+#include <time.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <new>
+#include <optional>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -12,8 +17,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/base/error.h"
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/grammar/grammar_process.h"
 #include "common/grammar/normal_regex.h"
@@ -35,6 +42,16 @@ std::string WithoutPlace(absl::string_view message) {
     message.remove_prefix(end + 2);
   }
   return std::string(absl::StripAsciiWhitespace(message));
+}
+
+// For masks behind drafts, in time of the processor: the step waits for them.
+constexpr absl::Duration kDraftsCpuTime = absl::Milliseconds(10);
+
+// Of this thread.
+absl::Duration CpuTime() {
+  timespec time = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return absl::DurationFromTimespec(time);
 }
 
 // Exceptions are XGrammar's way to refuse a grammar.
@@ -248,14 +265,17 @@ void GrammarServer::ServeControl(int socket) {
   }
 }
 
-absl::Status GrammarServer::FillMask(FrameReader& item, CpuLimit& limit,
-                                     std::vector<uint32_t>& mask) {
+absl::Status GrammarServer::FillMasks(FrameReader& item, CpuLimit& limit,
+                                      std::vector<Mask>& masks) {
   const uint64_t session_id = item.Number();
   const uint64_t grammar_id = item.Number();
   const uint64_t known = item.Number();
   const std::vector<int32_t> further = item.Ids();
+  const std::vector<int32_t> drafts = item.Ids();
   if (!item.ok()) return Refused("MALFORMED_REQUEST", "mask");
-  const CpuLimit::Scope scope(limit, mask_ms_ * (1 + further.size() / kTokensPerLimit));
+  const absl::Duration began = CpuTime();
+  std::optional<CpuLimit::Scope> scope(std::in_place, limit,
+                                       mask_ms_ * (1 + further.size() / kTokensPerLimit));
   if (known == 0) {
     sessions_.erase(session_id);
     absl::MutexLock lock(&mutex_);
@@ -276,6 +296,14 @@ absl::Status GrammarServer::FillMask(FrameReader& item, CpuLimit& limit,
                                                     " of the answer so far does not follow the "
                                                     "request's grammar"));
   }
+  masks.push_back(MaskOf(session));
+  scope.reset();
+  if (CpuTime() - began < kDraftsCpuTime) FillDraftMasks(session, drafts, limit, masks);
+  return absl::OkStatus();
+}
+
+GrammarServer::Mask GrammarServer::MaskOf(Session& session) {
+  Mask mask;
   if (session.constrained) {
     FillConstrainedMask(session, mask);
   } else {
@@ -286,7 +314,53 @@ absl::Status GrammarServer::FillMask(FrameReader& item, CpuLimit& limit,
     for (size_t i = 0; i < mask.size(); ++i) mask[i] |= free[i];
   }
   utf8_masks_->Apply(session.text_end, absl::MakeSpan(mask));
-  return absl::OkStatus();
+  return mask;
+}
+
+void GrammarServer::FillDraftMasks(Session& session, absl::Span<const int32_t> drafts,
+                                   CpuLimit& limit, std::vector<Mask>& masks) {
+  const absl::Duration began = CpuTime();
+  const auto [place, constrained, text_end, matched] =
+      std::tuple(session.place, session.constrained, session.text_end, session.matched);
+  // What fails behind a draft must not fail the answer: the worker asks another process, without
+  // drafts.
+  const auto guarded = [](auto&& function) {
+    try {
+      return function();
+    } catch (const std::exception& error) {
+      BATON_LOG(Error) << "behind a draft: " << error.what();
+      std::_Exit(1);
+    }
+  };
+  for (const int32_t draft : drafts) {
+    const Mask& mask = masks.back();
+    const auto word = static_cast<size_t>(draft) / 32;
+    if (draft < 0 || word >= mask.size() || (mask[word] >> (draft % 32) & 1) == 0) break;
+    // Where reasoning ends, the matcher begins anew, which cannot be undone.
+    if (EndsReasoning(session, draft) || CpuTime() - began >= kDraftsCpuTime) break;
+    const CpuLimit::Scope scope(limit, mask_ms_);
+    const bool follows = guarded([&] {
+      if (!Accept(session, draft)) return false;
+      masks.push_back(MaskOf(session));
+      return true;
+    });
+    if (!follows) break;
+  }
+  guarded([&] {
+    if (session.matched > matched) session.matcher.Rollback(session.matched - matched);
+    return true;
+  });
+  session.place = place;
+  session.constrained = constrained;
+  session.text_end = text_end;
+  session.matched = matched;
+}
+
+bool GrammarServer::EndsReasoning(const Session& session, int32_t token) const {
+  using Place = ReasoningPhase::State::Place;
+  if (session.place.place == Place::kConstrained) return false;
+  const std::optional<ReasoningPhase::State> after = session.reasoning->After(session.place, token);
+  return after && after->place == Place::kSpace;
 }
 
 bool GrammarServer::Accept(Session& session, int32_t token) const {
@@ -299,6 +373,7 @@ bool GrammarServer::Accept(Session& session, int32_t token) const {
   if (session.constrained && !enters) {
     session.constrained =
         MayCome(token, session.special_tokens) && session.matcher.AcceptToken(token);
+    session.matched += session.constrained ? 1 : 0;
   }
   const bool is_space = after && after->place == Place::kSpace;
   if (is_space && session.place.place == Place::kSpace && session.constrained) {
@@ -362,13 +437,14 @@ void GrammarServer::ServeMasks(int socket) {
     uint64_t items = request.Number();
     FrameReader item(request.Text());
     for (; items > 0 && request.ok(); --items) {
-      std::vector<uint32_t> mask;
+      std::vector<Mask> masks;
       const absl::Status status =
-          Guarded([&]() -> absl::Status { return FillMask(item, limit, mask); });
+          Guarded([&]() -> absl::Status { return FillMasks(item, limit, masks); });
       FrameWriter reply;
       WriteStatus(status, reply);
-      if (!status.ok()) mask.clear();
-      reply.Words(mask);
+      if (!status.ok()) masks.clear();
+      reply.Number(masks.size());
+      for (const Mask& mask : masks) reply.Words(mask);
       if (!SendFrame(socket, reply.bytes(), absl::InfiniteDuration()).ok()) return;
     }
   }

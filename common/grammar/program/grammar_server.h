@@ -37,9 +37,18 @@ class GrammarServer {
   absl::StatusOr<std::string> Hello(FrameReader& request);
   absl::StatusOr<std::string> Compile(FrameReader& request, CpuLimit& limit);
   absl::StatusOr<std::string> Load(FrameReader& request);
-  absl::Status FillMask(FrameReader& item, CpuLimit& limit, std::vector<uint32_t>& mask);
-
   struct Session;
+  using Mask = std::vector<uint32_t>;
+  absl::Status FillMasks(FrameReader& item, CpuLimit& limit, std::vector<Mask>& masks);
+  // Adds the masks behind the drafts, as far as these follow the grammar and their masks take
+  // little time; the session stays as it is.
+  void FillDraftMasks(Session& session, absl::Span<const int32_t> drafts, CpuLimit& limit,
+                      std::vector<Mask>& masks);
+  // What the answer may go on with.
+  Mask MaskOf(Session& session);
+
+  // The token ends the reasoning of the session.
+  bool EndsReasoning(const Session& session, int32_t token) const;
   // One more token of an answer; false if it cannot come there.
   bool Accept(Session& session, int32_t token) const;
   // What the constrained part may go on with.
@@ -60,6 +69,7 @@ class GrammarServer {
   // An answer so far.
   struct Session {
     xgrammar::GrammarMatcher matcher;
+    int matched = 0;                      // tokens that the matcher has taken
     std::vector<int32_t> special_tokens;  // of the grammar
     std::shared_ptr<ReasoningPhase> reasoning;
     ReasoningPhase::State place = {};

@@ -89,7 +89,9 @@ class StructuredOutputTest : public ::testing::Test {
   }
   absl::StatusOr<Mask> MaskOf(uint64_t session, const CompiledGrammar& grammar,
                               const std::vector<int32_t>& tokens) {
-    return output_->Masks({{.session = session, .grammar = &grammar, .tokens = tokens}})[0];
+    auto masks = output_->Masks({{.session = session, .grammar = &grammar, .tokens = tokens}})[0];
+    if (!masks.ok()) return masks.status();
+    return masks->front();
   }
 
   std::string dir_;
@@ -105,8 +107,12 @@ void CheckLanguage(StructuredOutput& output, const CompiledGrammar& grammar,
     std::vector<int32_t> tokens;
     std::string answer;
     for (;;) {
-      const auto mask = output.Masks({{session, &grammar, tokens}})[0];
-      ASSERT_TRUE(mask.ok()) << mask.status();
+      // Drafts are any tokens, and change no mask.
+      std::vector<int32_t> drafts(random() % 4);
+      for (int32_t& draft : drafts) draft = static_cast<int32_t>(random() % TokenCount());
+      const auto masks = output.Masks({{session, &grammar, tokens, drafts}})[0];
+      ASSERT_TRUE(masks.ok()) << masks.status();
+      const auto* const mask = &masks->front();
       std::vector<int32_t> allowed;
       for (int id = 0; id < TokenCount(); ++id) {
         bool expected = id == kEndToken && texts.contains(answer);
@@ -125,6 +131,59 @@ void CheckLanguage(StructuredOutput& output, const CompiledGrammar& grammar,
       answer += TokenText(token);
     }
     output.Close(session);
+  }
+}
+
+TEST_F(StructuredOutputTest, MasksBehindDraftsAreThoseOfTheAnswerWithThem) {
+  std::mt19937 random(testing::TestSeed(17));
+  GrammarSpec reasoned = {Kind::kRegex, {"(ab|a)(cd|c){1,9}"}};
+  reasoned.reasoning = GrammarSpec::Reasoning{.begin = "yes", .end = "no"};
+  uint64_t session = 0, plain = 1000;
+  for (const GrammarSpec& spec : {GrammarSpec{Kind::kRegex, {"(ab|a)(cd|c){1,9}"}},
+                                  GrammarSpec{Kind::kJsonObject, {}}, reasoned}) {
+    const auto grammar = Grammar(spec);
+    ASSERT_NE(grammar, nullptr);
+    int behind_drafts = 0, refused = 0;
+    const auto any_of = [&](const Mask& mask) {
+      std::vector<int32_t> allowed;
+      for (int id = 0; id < TokenCount(); ++id) {
+        if (Bit(mask, id)) allowed.push_back(id);
+      }
+      return allowed.empty() ? 'x' : allowed[random() % allowed.size()];
+    };
+    for (int answer = 0; answer < 10; ++answer) {
+      ++session;
+      std::vector<int32_t> tokens;
+      while (tokens.size() < 24 && (tokens.empty() || tokens.back() != kEndToken)) {
+        // Drafts that follow, perhaps with one among them that does not, and what they would have
+        // as masks if they were tokens.
+        std::vector<int32_t> with = tokens, drafts(random() % 5);
+        std::vector<absl::StatusOr<Mask>> expected = {MaskOf(++plain, *grammar, with)};
+        output_->Close(plain);
+        for (int32_t& draft : drafts) {
+          draft = random() % 6 == 0 || !expected.back().ok() ? 'x' : any_of(*expected.back());
+          with.push_back(draft);
+          expected.push_back(MaskOf(++plain, *grammar, with));
+          output_->Close(plain);
+        }
+        const auto masks = output_->Masks({{session, grammar.get(), tokens, drafts}})[0];
+        ASSERT_TRUE(masks.ok()) << masks.status();
+        ASSERT_LE(masks->size(), drafts.size() + 1);
+        for (size_t i = 0; i < masks->size(); ++i) {
+          if (i > 0 && !expected[i].ok()) {  // at the end, nothing follows
+            ASSERT_EQ((*masks)[i], Mask((*masks)[i].size(), 0));
+            continue;
+          }
+          ASSERT_EQ((*masks)[i], *expected[i]) << "behind " << i << " drafts";
+        }
+        behind_drafts += static_cast<int>(masks->size()) - 1;
+        refused += masks->size() <= drafts.size() ? 1 : 0;
+        tokens.push_back(any_of(masks->front()));
+      }
+      output_->Close(session);
+    }
+    EXPECT_GT(behind_drafts, 20);
+    EXPECT_GT(refused, 0);
   }
 }
 
