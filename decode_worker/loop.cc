@@ -84,6 +84,7 @@ DecodeLoop::DecodeLoop(const LoopOptions& options, engine::Engine& engine,
                        }
                      },
                      holder_, jobs_)),
+      speculation_(options.speculation),
       link_meter_(std::make_shared<transfer::LinkMeter>(clock)) {
   StartThread();
 }
@@ -337,7 +338,9 @@ void DecodeLoop::OnFirstToken(uint64_t id, const transfer::FirstToken& first) {
   }
   // Several choices, beams, and answers of a grammar are drawn here, once the KV has come.
   if (sequence->draws_here()) return;
-  Append(*sequence, sequence->sampling.logprobs ? &first.logprobs : nullptr, first.token_id);
+  const size_t wanted = sequence->sampling.logprobs ? 1 : 0;
+  Append(*sequence, absl::MakeConstSpan(&first.token_id, 1),
+         absl::MakeConstSpan(&first.logprobs, wanted), /*drafted=*/false);
 }
 
 void DecodeLoop::OnTransferEnd(uint64_t id, const absl::Status& status,
@@ -417,6 +420,7 @@ void DecodeLoop::EndCall(std::shared_ptr<Call> call, const absl::Status& status)
 }
 
 void DecodeLoop::Drop(Sequence& sequence) {
+  speculation_.Ended(sequence);
   host_kv_.Drop(sequence);
   if (sequence.call->grammar != nullptr) options_.structured_output->Close(sequence.id);
   if (sequence.state == Sequence::State::kReceiving ||

@@ -1,5 +1,6 @@
 // The decode worker's compute loop: admits requests, gets their prompts' KV from another worker or
-// computes it here, and advances all running sequences by one token a step. Its steps also have
+// computes it here, and advances all running sequences by one token a step, or by more where drafts
+// are drawn (speculation.h). Its steps also have
 // jobs: prompts that other workers answer, and items to score (common/prefill/jobs.h).
 #ifndef BATON_DECODE_WORKER_LOOP_H_
 #define BATON_DECODE_WORKER_LOOP_H_
@@ -30,12 +31,14 @@
 #include "decode_worker/metrics.h"
 #include "decode_worker/prompt_budget.h"
 #include "decode_worker/scheduler.h"
+#include "decode_worker/speculation.h"
 #include "decode_worker/step_times.h"
 
 namespace baton::decode_worker {
 
 struct LoopOptions : worker::WorkerLoopOptions {
   SchedulerOptions scheduler;
+  SpeculationOptions speculation;
   prefill::JobsOptions jobs;
   std::string worker_id;
   KvOffersOptions kv_offers;
@@ -82,6 +85,7 @@ class DecodeLoop final : public worker::WorkerLoop {
   void CheckIntegrity() const override;
   const kv::BlockPool& pool() const { return pool_; }
   const DecodeScheduler& scheduler() const { return scheduler_; }
+  int64_t accepted_draft_tokens() const { return accepted_draft_tokens_; }
 
  private:
   void RefuseNew(bool draining) override;
@@ -111,8 +115,8 @@ class DecodeLoop final : public worker::WorkerLoop {
                      const transfer::TransferSummary& summary);
   struct InflightStep {
     std::vector<std::shared_ptr<Call>> calls;  // the calls whose sequences are in it
-    int rows = 0;                              // input tokens of the batch
     int decoding = 0;                          // sequences that decode in this step
+    int prompt_rows = 0;    // input tokens of prompts, preempted answers and jobs
     int prompt_tokens = 0;  // computed tokens of prompts, and of preempted answers
     bool has_jobs = false;  // the last results are theirs
     PrefillWork jobs;
@@ -128,24 +132,34 @@ class DecodeLoop final : public worker::WorkerLoop {
   // Launches a step, and the one ahead if possible; completes the oldest. False: there is no step.
   bool Step();
   StepPlan PlanStep();
+  // Gives the plan's chunks drafts, where they are worth their time.
+  void PlanDrafts(StepPlan& plan);
   // False: jobs have no part in the step of `plan`.
   bool PlanJobs(const StepPlan& plan);
   // With the masks of grammars, which are kept until the next call.
-  engine::Batch MakeBatch(const StepPlan& plan);
-  void AddMasks(const StepPlan& plan, engine::Batch& batch);
-  void Launch(const StepPlan& plan, engine::Batch batch, bool has_jobs);
-  void LaunchAhead(const StepPlan& plan);
+  engine::Batch MakeBatch(StepPlan& plan);
+  void AddMasks(StepPlan& plan, engine::Batch& batch);
+  // `began`: when its planning did.
+  void Launch(const StepPlan& plan, engine::Batch batch, bool has_jobs, absl::Duration began);
+  void LaunchAhead(StepPlan plan);
   void Complete();
   void TakeResult(const Chunk& chunk, engine::StepResult& result);
   // False after an error, which has ended the call.
   bool CollectPromptLogprobs(Call& call, engine::StepResult& result);
-  // Appends the token that the engine sampled. For the first token of a call with several choices,
-  // `tokens` has one for each choice, and the other choices are forked from `sequence` here.
-  void Draw(Sequence& sequence, std::vector<model::SampledToken> tokens);
+  // Appends the tokens that the engine sampled. For the first token of a call with several choices,
+  // `tokens` has one for each choice, and the other choices are forked from `sequence` here. Of a
+  // chunk with drafts, they are those that were drawn, and one more.
+  void Draw(const Chunk& chunk, std::vector<model::SampledToken> tokens);
   void AdvanceBeams(Call& call, std::vector<engine::StepResult*> results,
                     std::vector<Sequence*> beams);
-  void Append(Sequence& sequence, const v1::TokenLogprobs* logprobs, int32_t token);
+  // Appends tokens that were drawn one behind the other, up to a stop token, and sends them.
+  // `logprobs`: none, or of each token. `drafted`: that all but the last were drafts. Returns how
+  // many it appended; the sequence may have ended.
+  int Append(Sequence& sequence, absl::Span<const int32_t> tokens,
+             absl::Span<const v1::TokenLogprobs> logprobs, bool drafted);
   void CountGenerated(int64_t tokens);
+  // Of one sequence in a step.
+  void CountDrafts(int64_t drafted, int64_t accepted);
   void Send(Call& call, internal::v1::DecodeResponse response);
   void EndChoice(Sequence& sequence);
   // Ends the call with all its sequences.
@@ -173,13 +187,16 @@ class DecodeLoop final : public worker::WorkerLoop {
   HostKv host_kv_;
   prefill::PrefillJobs jobs_;
   DecodeScheduler scheduler_;
+  Speculation speculation_;
   std::map<uint64_t, Bringing> bringing_;
   std::optional<absl::Duration> head_waits_since_;  // a request waits, and none is admitted
   std::optional<absl::Duration> last_job_at_;       // when there were jobs
   std::deque<InflightStep> inflight_;               // oldest first, as in the scheduler
-  std::vector<absl::StatusOr<grammar::StructuredOutput::Mask>> masks_;  // of the last batch made
-  std::vector<std::pair<size_t, absl::Status>> mask_errors_;            // of its chunks
-  absl::Duration last_completed_at_;                                    // end of the last step
+  // Of the last batch made: by entry with a grammar, of its draw and of those behind its drafts.
+  std::vector<absl::StatusOr<std::vector<grammar::StructuredOutput::Mask>>> masks_;
+  std::vector<std::vector<absl::Span<const uint32_t>>> masks_after_;  // behind drafts
+  std::vector<std::pair<size_t, absl::Status>> mask_errors_;          // of its chunks
+  absl::Duration last_completed_at_;                                  // end of the last step
   std::map<uint64_t, std::shared_ptr<Call>> calls_;  // calls that have not ended, by id
   uint64_t last_sequence_id_ = 0;
   // Prefill calls that are not closed, by a number that the loop assigns. They are kept so that
@@ -195,6 +212,8 @@ class DecodeLoop final : public worker::WorkerLoop {
   // Since the start.
   int64_t computed_prompt_tokens_ = 0;
   int64_t generated_tokens_ = 0;
+  int64_t draft_tokens_ = 0;
+  int64_t accepted_draft_tokens_ = 0;
 };
 
 }  // namespace baton::decode_worker

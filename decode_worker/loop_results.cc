@@ -1,4 +1,5 @@
 // The part of the loop that makes tokens, choices, beams and messages of a step's results.
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -24,7 +25,7 @@ void DecodeLoop::TakeResult(const Chunk& chunk, engine::StepResult& result) {
     return;
   }
   OnComputedHere(sequence);
-  Draw(sequence, *std::move(result.tokens));
+  Draw(chunk, *std::move(result.tokens));
 }
 
 bool DecodeLoop::CollectPromptLogprobs(Call& call, engine::StepResult& result) {
@@ -38,7 +39,24 @@ bool DecodeLoop::CollectPromptLogprobs(Call& call, engine::StepResult& result) {
   return true;
 }
 
-void DecodeLoop::Draw(Sequence& sequence, std::vector<model::SampledToken> tokens) {
+void DecodeLoop::Draw(const Chunk& chunk, std::vector<model::SampledToken> tokens) {
+  Sequence& sequence = *chunk.sequence;
+  std::vector<int32_t> ids;
+  std::vector<v1::TokenLogprobs> logprobs;
+  for (const model::SampledToken& token : tokens) {
+    ids.push_back(token.token_id);
+    if (sequence.sampling.logprobs) logprobs.push_back(worker::ToProto(token));
+  }
+  if (!chunk.drafts.empty()) {
+    BATON_CHECK_LE(tokens.size(), chunk.drafts.size() + 1);
+    const std::shared_ptr<Call> call = sequence.call;
+    const int drafts = static_cast<int>(chunk.drafts.size());
+    call->draft_tokens += drafts;
+    const int appended = Append(sequence, ids, logprobs, /*drafted=*/true);
+    CountGenerated(appended);
+    CountDrafts(drafts, appended - 1);
+    return;
+  }
   BATON_CHECK_EQ(static_cast<int>(tokens.size()), sequence.draws);
   CountGenerated(sequence.draws);
   sequence.draws = 1;
@@ -53,9 +71,8 @@ void DecodeLoop::Draw(Sequence& sequence, std::vector<model::SampledToken> token
     choices.push_back(scheduler_.Fork(sequence, std::move(choice)));
   }
   for (size_t i = 0; i < tokens.size(); ++i) {
-    const bool wanted = choices[i]->sampling.logprobs.has_value();
-    const v1::TokenLogprobs logprobs = wanted ? worker::ToProto(tokens[i]) : v1::TokenLogprobs();
-    Append(*choices[i], wanted ? &logprobs : nullptr, tokens[i].token_id);
+    Append(*choices[i], absl::MakeConstSpan(ids).subspan(i, 1),
+           absl::MakeConstSpan(logprobs).subspan(logprobs.empty() ? 0 : i, 1), /*drafted=*/false);
   }
 }
 
@@ -126,32 +143,51 @@ void DecodeLoop::CountGenerated(int64_t tokens) {
   metrics_.Generated(tokens);
 }
 
-void DecodeLoop::Append(Sequence& sequence, const v1::TokenLogprobs* logprobs, int32_t token) {
+void DecodeLoop::CountDrafts(int64_t drafted, int64_t accepted) {
+  draft_tokens_ += drafted;
+  accepted_draft_tokens_ += accepted;
+  metrics_.Drafted(/*steps=*/1, drafted, accepted);
+}
+
+int DecodeLoop::Append(Sequence& sequence, absl::Span<const int32_t> tokens,
+                       absl::Span<const v1::TokenLogprobs> logprobs, bool drafted) {
   Call& call = *sequence.call;
-  sequence.tokens.push_back(token);
-  scheduler_.Charge(call, 1);
-  const bool stop = call.stop_token_set.contains(token);
+  const auto stop = std::find_if(tokens.begin(), tokens.end(), [&](int32_t token) {
+    return call.stop_token_set.contains(token);
+  });
+  const bool stopped = stop != tokens.end();
+  if (stopped) tokens = tokens.first(static_cast<size_t>(stop - tokens.begin()) + 1);
+  const int count = static_cast<int>(tokens.size());
+  sequence.tokens.insert(sequence.tokens.end(), tokens.begin(), tokens.end());
+  if (drafted) {
+    scheduler_.EndDrafts(sequence, count - 1);
+    call.accepted_draft_tokens += count - 1;
+  }
+  scheduler_.Charge(call, count);
   const bool full = sequence.generated_tokens() == call.max_tokens;
   // The first token overtakes the last layers' KV: a sequence that continues waits for that, one
   // that ends here does not.
   DecodeResponse response;
   response.set_choice(static_cast<int>(sequence.sampling.choice));
-  response.add_token_ids(token);
-  if (logprobs != nullptr) *response.add_logprobs() = *logprobs;
+  response.mutable_token_ids()->Add(tokens.begin(), tokens.end());
+  for (size_t i = 0; i < logprobs.size() && i < tokens.size(); ++i) {
+    *response.add_logprobs() = logprobs[i];
+  }
   const absl::Duration now = clock_.SinceStart();
   if (!call.first_token_at) call.first_token_at = now;
-  if (call.trace != nullptr) call.trace->Tokens(1, call.computed_at, now);
-  if (!call.answered || stop || full) {
+  if (call.trace != nullptr) call.trace->Tokens(count, call.computed_at, now);
+  if (!call.answered || stopped || full) {
     FillUsage(call, response);
     FillTimings(call, now, response);
   }
   TakePromptLogprobs(call, response);
   call.answered = true;
-  if (stop || full) {
-    response.set_finish(stop ? DecodeResponse::FINISH_STOP : DecodeResponse::FINISH_LENGTH);
+  if (stopped || full) {
+    response.set_finish(stopped ? DecodeResponse::FINISH_STOP : DecodeResponse::FINISH_LENGTH);
   }
   Send(call, std::move(response));
-  if (stop || full) EndChoice(sequence);
+  if (stopped || full) EndChoice(sequence);
+  return count;
 }
 
 }  // namespace baton::decode_worker

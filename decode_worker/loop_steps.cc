@@ -3,7 +3,7 @@
 // Where the engine can, the next step is launched before this one's tokens are known, and the loop
 // sends tokens, handles messages and plans while the device computes. A sequence that ends at a
 // stop token then has one more draw in flight, which is ignored. Sequences whose KV has come join
-// such a step; prompts, and draws on the host, wait until no step is in flight.
+// such a step; prompts, draws on the host, and drafts wait until no step is in flight.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -17,13 +17,15 @@ namespace baton::decode_worker {
 
 bool DecodeLoop::Step() {
   if (inflight_.empty()) {
-    const StepPlan plan = PlanStep();
+    const absl::Duration began = clock_.SinceStart();
+    StepPlan plan = PlanStep();
+    PlanDrafts(plan);
     const bool has_jobs = PlanJobs(plan);
     if (plan.chunks.empty() && !has_jobs) return plan.preempted;
-    Launch(plan, MakeBatch(plan), has_jobs);
+    Launch(plan, MakeBatch(plan), has_jobs, began);
   }
-  if (inflight_.front().ahead && jobs_.empty()) {
-    if (const std::optional<StepPlan> next = scheduler_.PlanAhead()) LaunchAhead(*next);
+  if (inflight_.front().ahead && jobs_.empty() && !speculation_.Promises(step_times_, scheduler_)) {
+    if (std::optional<StepPlan> next = scheduler_.PlanAhead()) LaunchAhead(*std::move(next));
   }
   Complete();
   return true;
@@ -51,13 +53,20 @@ StepPlan DecodeLoop::PlanStep() {
   return plan;
 }
 
+void DecodeLoop::PlanDrafts(StepPlan& plan) {
+  if (!speculation_.on()) return;
+  int room = options_.scheduler.max_num_batched_tokens;
+  if (!jobs_.empty()) room -= options_.scheduler.block_tokens;
+  for (const Chunk& chunk : plan.chunks) room -= chunk.rows();
+  speculation_.AddDrafts(room, step_times_, scheduler_, plan);
+}
+
 bool DecodeLoop::PlanJobs(const StepPlan& plan) {
   if (jobs_.empty()) return false;
   int rows = 0, prompt_tokens = 0;
   for (const Chunk& chunk : plan.chunks) {
-    const int tokens = chunk.end - chunk.begin;
-    rows += tokens;
-    prompt_tokens += tokens > 1 ? tokens : 0;
+    rows += chunk.rows();
+    prompt_tokens += chunk.decodes ? 0 : chunk.rows();
   }
   prefill::StepRoom room;
   room.tokens =
@@ -81,7 +90,7 @@ bool DecodeLoop::PlanJobs(const StepPlan& plan) {
   return planned;
 }
 
-engine::Batch DecodeLoop::MakeBatch(const StepPlan& plan) {
+engine::Batch DecodeLoop::MakeBatch(StepPlan& plan) {
   engine::Batch batch;
   const int block_tokens = options_.scheduler.block_tokens;
   for (const Chunk& chunk : plan.chunks) {
@@ -93,9 +102,10 @@ engine::Batch DecodeLoop::MakeBatch(const StepPlan& plan) {
 }
 
 // A mask depends on all tokens before the draw, so such an entry is drawn on the host, and no step
-// is launched ahead of it.
-void DecodeLoop::AddMasks(const StepPlan& plan, engine::Batch& batch) {
+// is launched ahead of it. Drafts that do not follow the grammar are left out.
+void DecodeLoop::AddMasks(StepPlan& plan, engine::Batch& batch) {
   masks_.clear();
+  masks_after_.clear();
   mask_errors_.clear();
   std::vector<size_t> chunks;
   std::vector<grammar::StructuredOutput::Item> items;
@@ -107,43 +117,58 @@ void DecodeLoop::AddMasks(const StepPlan& plan, engine::Batch& batch) {
     items.push_back({.session = chunk.sequence->id,
                      .grammar = call.grammar.get(),
                      .tokens = absl::MakeConstSpan(chunk.sequence->tokens)
-                                   .subspan(static_cast<size_t>(call.prompt_tokens))});
+                                   .subspan(static_cast<size_t>(call.prompt_tokens)),
+                     .drafts = chunk.drafts});
   }
   if (items.empty()) return;
   masks_ = options_.structured_output->Masks(items);
+  masks_after_.reserve(chunks.size());  // entries refer to its elements
   for (size_t i = 0; i < chunks.size(); ++i) {
-    if (masks_[i].ok()) {
-      batch.entries[chunks[i]].history.allowed = *masks_[i];
-    } else {
+    Chunk& chunk = plan.chunks[chunks[i]];
+    engine::BatchEntry& entry = batch.entries[chunks[i]];
+    if (!masks_[i].ok()) {
       mask_errors_.emplace_back(chunks[i], masks_[i].status());
+      chunk.drafts.clear();
+      entry.drafts = {};
+      continue;
     }
+    const std::vector<grammar::StructuredOutput::Mask>& masks = *masks_[i];
+    entry.history.allowed = masks.front();
+    chunk.drafts.resize(masks.size() - 1);
+    entry.drafts = chunk.drafts;
+    if (masks.size() == 1) continue;
+    auto& after = masks_after_.emplace_back(masks.begin() + 1, masks.end());
+    entry.allowed_after = after;
   }
 }
 
 // A sequence that joined may need a draw on the host: then the step is not launched ahead.
-void DecodeLoop::LaunchAhead(const StepPlan& plan) {
+void DecodeLoop::LaunchAhead(StepPlan plan) {
+  const absl::Duration began = clock_.SinceStart();
   engine::Batch batch = MakeBatch(plan);
-  if (engine_.RunsAhead(batch)) Launch(plan, std::move(batch), /*has_jobs=*/false);
+  if (engine_.RunsAhead(batch)) Launch(plan, std::move(batch), /*has_jobs=*/false, began);
 }
 
-void DecodeLoop::Launch(const StepPlan& plan, engine::Batch batch, bool has_jobs) {
+void DecodeLoop::Launch(const StepPlan& plan, engine::Batch batch, bool has_jobs,
+                        absl::Duration began) {
   InflightStep step;
   if (has_jobs) {
     jobs_.AddTo(batch);
     step.has_jobs = true;
     step.jobs = jobs_.planned_work();
   }
-  step.begin = clock_.SinceStart();
+  step.begin = began;
   if (!plan.copy_sources.empty()) engine_.CopyPages(plan.copy_sources, plan.copy_targets);
+  int answer_rows = 0;
   for (const Chunk& chunk : plan.chunks) {
     step.calls.push_back(chunk.sequence->call);
-    const int tokens = chunk.end - chunk.begin;
-    step.decoding += tokens == 1 ? 1 : 0;
-    // One token may be the last of a prompt; several are of a prompt or of a preempted answer.
-    const bool of_prompt = tokens > 1 || chunk.begin < chunk.sequence->call->request_tokens;
-    step.prompt_tokens += of_prompt ? tokens : 0;
+    step.decoding += chunk.decodes ? 1 : 0;
+    answer_rows += chunk.decodes ? chunk.rows() : 0;
+    // The last of a prompt, too, is computed by what decodes.
+    const bool of_prompt = !chunk.decodes || chunk.begin < chunk.sequence->call->request_tokens;
+    step.prompt_tokens += of_prompt ? chunk.end - chunk.begin : 0;
   }
-  step.rows = batch.rows();
+  step.prompt_rows = batch.rows() - answer_rows;
   step.ahead = !has_jobs && engine_.RunsAhead(batch);
   step.mask_errors = std::move(mask_errors_);
   scheduler_.OnLaunch(plan);
@@ -165,10 +190,10 @@ void DecodeLoop::Complete() {
   // The device began it when the step before was over.
   const absl::Duration took = now - std::max(step.begin, last_completed_at_);
   last_completed_at_ = now;
-  prompt_budget_.OnStep(step.rows - step.decoding, step.decoding, took);
+  prompt_budget_.OnStep(step.prompt_rows, step.decoding, took);
   if (!chunks.empty()) metrics_.Stepped(took, static_cast<int>(chunks.size()));
   step_times_.AddStep(chunks, step.jobs, took, now);
-  if (step.decoding == 0) estimate_.Prefilled(step.rows, took);
+  if (step.decoding == 0) estimate_.Prefilled(step.prompt_rows, took);
   metrics_.PrefilledHere(step.prompt_tokens);
   computed_prompt_tokens_ += step.prompt_tokens;
   // First, since results may add and remove sequences.

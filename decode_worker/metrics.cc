@@ -44,6 +44,15 @@ struct DecodeMetrics::Series {
         generated_tokens(set.Counter(
             "baton_decode_tokens_total",
             "Tokens of answers drawn here, without first tokens that arrived with the KV.")),
+        drafted_steps(set.Counter(
+            "baton_decode_drafted_steps_total",
+            "Steps with drafts, each counted once for every sequence that had some. Accepted "
+            "drafts divided by it, plus 1, are the tokens that such a step adds to a sequence.")),
+        draft_tokens(set.Counter("baton_decode_draft_tokens_total",
+                                 "Tokens drafted by speculative decoding.")),
+        accepted_draft_tokens(
+            set.Counter("baton_decode_accepted_draft_tokens_total",
+                        "Drafted tokens that were drawn. A step draws one more than it accepts.")),
         requests(set.Counters("baton_decode_requests_total", "Requests that have ended.",
                               {{"code", AllCodes()}})),
         active_sequences(
@@ -90,6 +99,9 @@ struct DecodeMetrics::Series {
   prometheus::Histogram& step_duration;
   prometheus::Histogram& batch_size;
   prometheus::Counter& generated_tokens;
+  prometheus::Counter& drafted_steps;
+  prometheus::Counter& draft_tokens;
+  prometheus::Counter& accepted_draft_tokens;
   telemetry::Family<prometheus::Counter> requests;
   prometheus::Gauge& active_sequences;
   prometheus::Gauge& active_context_tokens;
@@ -146,6 +158,12 @@ void DecodeMetrics::Stepped(absl::Duration duration, int sequences) {
 
 void DecodeMetrics::Generated(int64_t tokens) {
   series_->generated_tokens.Increment(static_cast<double>(tokens));
+}
+
+void DecodeMetrics::Drafted(int64_t steps, int64_t drafted, int64_t accepted) {
+  series_->drafted_steps.Increment(static_cast<double>(steps));
+  series_->draft_tokens.Increment(static_cast<double>(drafted));
+  series_->accepted_draft_tokens.Increment(static_cast<double>(accepted));
 }
 
 void DecodeMetrics::Ended(absl::StatusCode code) {

@@ -2,6 +2,7 @@
 #ifndef BATON_DECODE_WORKER_METRICS_H_
 #define BATON_DECODE_WORKER_METRICS_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,6 +34,8 @@ class DecodeMetrics {
   void Stepped(absl::Duration duration, int sequences);
   // Answer tokens were drawn on this worker.
   void Generated(int64_t tokens);
+  // A step drafted `drafted` tokens for `steps` sequences, and drew `accepted` of them.
+  void Drafted(int64_t steps, int64_t drafted, int64_t accepted);
   void Ended(absl::StatusCode code);
   // A request was admitted for the first time: its tokens, and how many of them the prefix cache
   // had.

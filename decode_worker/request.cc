@@ -61,6 +61,7 @@ std::unique_ptr<Sequence> MakeSequence(const internal::v1::DecodeRequest& reques
   call->n = std::max(1, request.n());
   call->stop_token_ids.assign(request.stop_token_ids().begin(), request.stop_token_ids().end());
   call->stop_token_set.insert(request.stop_token_ids().begin(), request.stop_token_ids().end());
+  call->speculates = !request.no_speculation();
   if (request.has_prompt_logprobs()) call->prompt_logprobs = request.prompt_logprobs();
 
   auto sequence = std::make_unique<Sequence>();

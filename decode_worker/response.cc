@@ -18,6 +18,8 @@ bool IsHeartbeat(const internal::v1::DecodeResponse& response) {
 void FillUsage(const Call& call, internal::v1::DecodeResponse& response) {
   response.mutable_usage()->set_cached_prompt_tokens(call.transfer.cached_prompt_tokens);
   response.mutable_usage()->set_kv_bytes(call.transfer.kv_bytes);
+  response.mutable_usage()->set_draft_tokens(call.draft_tokens);
+  response.mutable_usage()->set_accepted_draft_tokens(call.accepted_draft_tokens);
 }
 
 void FillTimings(const Call& call, absl::Duration now, internal::v1::DecodeResponse& response) {

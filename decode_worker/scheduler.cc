@@ -116,7 +116,7 @@ StepPlan DecodeScheduler::PlanStep(int max_prompt_tokens, int reserved_tokens) {
   EnforceLongContextShare();
   std::vector<Sequence*> decoding;
   for (const auto& [rank, sequence] : admitted_) {
-    if (sequence->state == Sequence::State::kRunning && sequence->remaining_tokens() == 1) {
+    if (sequence->state == Sequence::State::kRunning && sequence->decodes()) {
       decoding.push_back(sequence.get());
     }
   }
@@ -130,7 +130,10 @@ StepPlan DecodeScheduler::PlanStep(int max_prompt_tokens, int reserved_tokens) {
     }
     if (group[0]->state != Sequence::State::kRunning || !Grow(group, plan)) continue;
     for (Sequence* sequence : group) {
-      plan.chunks.push_back({sequence, sequence->computed_tokens, sequence->computed_tokens + 1});
+      plan.chunks.push_back({.sequence = sequence,
+                             .begin = sequence->computed_tokens,
+                             .end = static_cast<int>(sequence->tokens.size()),
+                             .decodes = true});
     }
   }
   Sequence* stalled = PlanPrompts(max_prompt_tokens, reserved_tokens, plan);
@@ -144,12 +147,13 @@ StepPlan DecodeScheduler::PlanStep(int max_prompt_tokens, int reserved_tokens) {
 
 Sequence* DecodeScheduler::PlanPrompts(int max_tokens, int reserved_tokens, StepPlan& plan) {
   Sequence* stalled = nullptr;
-  int budget = std::min(max_tokens, options_.max_num_batched_tokens - reserved_tokens -
-                                        static_cast<int>(plan.chunks.size()));
+  int decoded = 0;
+  for (const Chunk& chunk : plan.chunks) decoded += chunk.rows();
+  int budget = std::min(max_tokens, options_.max_num_batched_tokens - reserved_tokens - decoded);
   std::vector<const Sequence*> ahead;
   const size_t first_chunk = plan.chunks.size();
   for (const auto& [rank, sequence] : admitted_) {
-    if (sequence->state != Sequence::State::kRunning || sequence->remaining_tokens() <= 1) continue;
+    if (sequence->state != Sequence::State::kRunning || sequence->decodes()) continue;
     if (cache_ != nullptr && MayReuse(*sequence)) {
       const int found = TakeCached(*cache_, *sequence);
       if (found > 0) plan.cache_hits.push_back({sequence.get(), found});
@@ -185,10 +189,22 @@ void DecodeScheduler::LeaveForWaiting(const Sequence& waiting, size_t first_chun
   }
 }
 
+std::pair<int, int> DecodeScheduler::NextBlocks(const Sequence& sequence) const {
+  return {sequence.computed_tokens / options_.block_tokens,
+          (static_cast<int>(sequence.tokens.size()) - 1) / options_.block_tokens};
+}
+
 int DecodeScheduler::PagesToGrow(const Sequence& sequence) const {
-  if (NeedsBlock(sequence)) return pool_.shape().pages();
-  const int index = sequence.computed_tokens / options_.block_tokens;
-  return LacksWindow(sequence, index) ? pool_.shape().window_pages : 0;
+  int pages = 0;
+  const auto [first, last] = NextBlocks(sequence);
+  for (int index = first; index <= last; ++index) {
+    if (NeedsBlock(sequence, index)) {
+      pages += pool_.shape().pages();
+    } else if (LacksWindow(sequence, index)) {
+      pages += pool_.shape().window_pages;
+    }
+  }
+  return pages;
 }
 
 bool DecodeScheduler::LacksWindow(const Sequence& sequence, int index) const {
@@ -196,12 +212,18 @@ bool DecodeScheduler::LacksWindow(const Sequence& sequence, int index) const {
   return pool_.shape().windowed() && index >= sequence.window_end;
 }
 
-bool DecodeScheduler::NeedsBlock(const Sequence& sequence) const {
-  const int index = sequence.computed_tokens / options_.block_tokens;
-  return index == sequence.blocks.size() || pool_.RefCount(sequence.blocks.ids()[index]) > 1;
+bool DecodeScheduler::NeedsBlock(const Sequence& sequence, int index) const {
+  return index >= sequence.blocks.size() || pool_.RefCount(sequence.blocks.ids()[index]) > 1;
 }
 
 bool DecodeScheduler::Grow(const std::vector<Sequence*>& group, StepPlan& plan) {
+  for (Sequence* sequence : group) {
+    // A step over two blocks needs both their states, and not the one before.
+    if (sequence->repeated_tokens > 0) {
+      sequence->blocks.DropWindows(
+          pool_.shape().FirstSeenBlock(sequence->computed_tokens, options_.block_tokens));
+    }
+  }
   while (true) {
     int64_t needed = 0;
     for (const Sequence* sequence : group) needed += PagesToGrow(*sequence);
@@ -209,19 +231,20 @@ bool DecodeScheduler::Grow(const std::vector<Sequence*>& group, StepPlan& plan) 
     if (!PreemptLastInRank(group)) return false;
   }
   for (Sequence* sequence : group) {
-    const int index = sequence->computed_tokens / options_.block_tokens;
-    // A copy before may have left this one the only owner of its block.
-    if (NeedsBlock(*sequence)) {
-      GrowOne(*sequence, plan);
-    } else if (LacksWindow(*sequence, index)) {
-      sequence->window_end = sequence->blocks.AddWindows(index, index + 1);
+    const auto [first, last] = NextBlocks(*sequence);
+    for (int index = first; index <= last; ++index) {
+      // A copy before may have left this one the only owner of its block.
+      if (NeedsBlock(*sequence, index)) {
+        GrowOne(*sequence, index, plan);
+      } else if (LacksWindow(*sequence, index)) {
+        sequence->window_end = sequence->blocks.AddWindows(index, index + 1);
+      }
     }
   }
   return true;
 }
 
-void DecodeScheduler::GrowOne(Sequence& sequence, StepPlan& plan) {
-  const int index = sequence.computed_tokens / options_.block_tokens;
+void DecodeScheduler::GrowOne(Sequence& sequence, int index, StepPlan& plan) {
   absl::StatusOr<kv::BlockLease> fresh = pool_.Acquire(1, kv::BlockUse::kActive);
   BATON_CHECK(fresh.ok()) << fresh.status();
   if (index < sequence.blocks.size()) {
@@ -295,6 +318,7 @@ void DecodeScheduler::Preempt(Sequence& sequence) {
   std::unique_ptr<Sequence> owned = TakeAdmitted(sequence);
   owned->blocks.Release();
   owned->computed_tokens = 0;
+  owned->repeated_tokens = 0;
   waiting_.PushResumed(std::move(owned));
 }
 
@@ -327,12 +351,13 @@ void DecodeScheduler::Restart(Call& call) {
 
 void DecodeScheduler::Computed(const Chunk& chunk) {
   BATON_CHECK_EQ(chunk.sequence->computed_tokens, chunk.begin);
-  chunk.sequence->computed_tokens = chunk.end;
+  Sequence& sequence = *chunk.sequence;
+  const bool of_prompt = chunk.end - chunk.begin > 1 + sequence.repeated_tokens;
+  sequence.computed_tokens = chunk.end;
+  sequence.repeated_tokens = 0;
   // A prompt that is computed here is cached for others at once.
-  if (chunk.end - chunk.begin > 1 || chunk.end == chunk.sequence->call->request_tokens) {
-    InsertIntoCache(*chunk.sequence);
-  }
-  LeaveWindows(*chunk.sequence);
+  if (of_prompt || chunk.end == sequence.call->request_tokens) InsertIntoCache(sequence);
+  LeaveWindows(sequence);
 }
 
 Sequence* DecodeScheduler::Fork(const Sequence& parent, std::unique_ptr<Sequence> sequence) {

@@ -29,6 +29,13 @@
 // A step is in flight from OnLaunch to OnComplete. While one is, the next can be planned before its
 // tokens are known (PlanAhead).
 //
+// Drafts (speculation.h): a step may compute tokens behind a sequence's last one, which its draws
+// confirm or not. They get blocks only beyond what all sequences may need next, nothing is
+// preempted for them, and blocks that hold none but drafts are given back when the step is over.
+// What was not drawn never counts as computed, so it reaches neither the prefix cache nor another
+// worker. A recurrent model's state stays behind the tokens that were known before the step: drafts
+// that were drawn are computed again, with the next step's token.
+//
 // Thread: owned by the loop; unsynchronized.
 #ifndef BATON_DECODE_WORKER_SCHEDULER_H_
 #define BATON_DECODE_WORKER_SCHEDULER_H_
@@ -41,9 +48,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "common/kv/block_pool.h"
 #include "common/kv/radix_cache.h"
 #include "decode_worker/sequence.h"
@@ -74,7 +83,8 @@ struct SchedulerOptions {
   int64_t fair_quantum_tokens = 512;
 };
 
-// Tokens [begin, end) of a sequence in one step; the next is drawn if they are its last.
+// Tokens [begin, end) of a sequence in one step, and perhaps drafts behind them; the next token is
+// drawn if they are its last.
 struct Chunk {
   Sequence* sequence = nullptr;
   int begin = 0;
@@ -82,6 +92,10 @@ struct Chunk {
   // Index of the chunk, in the step in flight, whose draw is this chunk's only token. nullopt: the
   // tokens are known.
   std::optional<int> drawn_by = std::nullopt;
+  bool decodes = false;  // nothing of a prompt but its last token
+  std::vector<int32_t> drafts = {};
+  // Tokens that are computed.
+  int rows() const { return end - begin + static_cast<int>(drafts.size()); }
   bool draws() const { return end == static_cast<int>(sequence->tokens.size()); }
 };
 
@@ -161,9 +175,20 @@ class DecodeScheduler {
   // are not freed before the last step in flight that reads them is over.
   void OnLaunch(const StepPlan& plan);
   std::vector<Chunk> OnComplete();
+  // The chunks of the oldest step in flight. REQUIRES: there is one.
+  const std::vector<Chunk>& in_flight() const { return inflight_.front().chunks; }
   int inflight_count() const { return static_cast<int>(inflight_.size()); }
-  // The chunk's tokens have KV.
+  // How many drafts a chunk of the sequence may have that decodes. 0: it is of a beam search, or
+  // its next draw is for several choices.
+  int MaxDrafts(const Sequence& sequence) const;
+  // Gives a chunk of a planned step the first of `drafts`, as many of them as there are blocks for.
+  // REQUIRES: the chunk decodes, and drafts.size() <= MaxDrafts(sequence).
+  void AddDrafts(absl::Span<const int32_t> drafts, Chunk& chunk);
+  // The chunk's tokens, drafts apart, have KV.
   void Computed(const Chunk& chunk);
+  // The first `count` drafts of a step that is over were drawn, and are in the sequence's tokens
+  // with the draw behind them. Gives back the blocks that only other drafts are in.
+  void EndDrafts(Sequence& sequence, int count);
   // Adds another choice that continues from `parent` and shares its blocks. `sequence` has id,
   // call, tokens and sampling.
   Sequence* Fork(const Sequence& parent, std::unique_ptr<Sequence> sequence);
@@ -247,11 +272,13 @@ class DecodeScheduler {
   void LeaveForWaiting(const Sequence& waiting, size_t first_chunk, const StepPlan& plan) const;
   // Gives back the window pages that the sequence has left behind.
   void LeaveWindows(Sequence& sequence);
-  bool NeedsBlock(const Sequence& sequence) const;
-  // The block `index`, which its next token is for, has no window pages.
+  // The blocks that the tokens of a sequence that decodes are for: those without KV.
+  std::pair<int, int> NextBlocks(const Sequence& sequence) const;  // first, last
+  bool NeedsBlock(const Sequence& sequence, int index) const;
+  // The block `index`, which a token without KV is for, has no window pages.
   bool LacksWindow(const Sequence& sequence, int index) const;
   int PagesToGrow(const Sequence& sequence) const;
-  void GrowOne(Sequence& sequence, StepPlan& plan);
+  void GrowOne(Sequence& sequence, int index, StepPlan& plan);
   // Preempts the last in rank. False if that belongs to `group`, or its blocks are freed later.
   bool PreemptLastInRank(const std::vector<Sequence*>& group);
   // Preempts the last long-context sequences while together they exceed their share.

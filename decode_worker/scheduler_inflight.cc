@@ -1,8 +1,11 @@
-// The part of DecodeScheduler that tracks steps in flight and plans the next one ahead.
+// The part of DecodeScheduler that tracks steps in flight, plans the next one ahead, and gives
+// drafts their place in a step.
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/types/span.h"
 #include "common/base/check.h"
 #include "decode_worker/beam_search.h"
 #include "decode_worker/scheduler.h"
@@ -17,7 +20,11 @@ bool DecodeScheduler::AddAhead(Sequence& sequence, int position, std::optional<i
     return false;
   }
   if (index < sequence.blocks.size() && LacksWindow(sequence, index)) return false;
-  plan.chunks.push_back({&sequence, position, position + 1, drawn_by});
+  plan.chunks.push_back({.sequence = &sequence,
+                         .begin = position,
+                         .end = position + 1,
+                         .drawn_by = drawn_by,
+                         .decodes = true});
   return true;
 }
 
@@ -30,7 +37,8 @@ std::optional<StepPlan> DecodeScheduler::PlanAhead() {
   for (size_t i = 0; i < chunks.size(); ++i) {
     if (chunks[i].sequence == nullptr) continue;
     Sequence& sequence = *chunks[i].sequence;
-    if (!chunks[i].draws() || sequence.draws > 1 || sequence.call->beams != nullptr) {
+    if (!chunks[i].draws() || !chunks[i].drafts.empty() || sequence.draws > 1 ||
+        sequence.call->beams != nullptr) {
       return std::nullopt;
     }
     in_flight.insert(&sequence);
@@ -64,6 +72,53 @@ std::optional<StepPlan> DecodeScheduler::PlanAhead() {
     chunk.sequence->window_end = chunk.sequence->blocks.size();
   }
   return plan;
+}
+
+int DecodeScheduler::MaxDrafts(const Sequence& sequence) const {
+  if (sequence.draws > 1 || sequence.call->beams != nullptr) return 0;
+  // One token of the answer is drawn behind the last draft.
+  const int left = sequence.call->max_tokens - sequence.generated_tokens() - 1;
+  // What is computed again must not reach beyond the block behind that of the state.
+  return pool_.shape().recurrent ? std::min(left, options_.block_tokens - 1) : left;
+}
+
+void DecodeScheduler::AddDrafts(absl::Span<const int32_t> drafts, Chunk& chunk) {
+  Sequence& sequence = *chunk.sequence;
+  int count = static_cast<int>(drafts.size());
+  BATON_CHECK(chunk.decodes && !chunk.drawn_by);
+  BATON_CHECK_LE(count, std::max(0, MaxDrafts(sequence)));
+  const kv::BlockShape& shape = pool_.shape();
+  const int lacking = BlocksFor(int64_t{chunk.end} + count) - sequence.blocks.size();
+  if (lacking > 0) {
+    // No state goes on over drafts.
+    const int with_windows = shape.recurrent ? 0 : lacking;
+    const int64_t pages = shape.PagesOf(lacking, with_windows);
+    const int evictable = cache_ != nullptr ? cache_->evictable_page_count() : 0;
+    if (pool_.counts().free + evictable >= pages + GrowthPages() && MakeFree(pages)) {
+      absl::StatusOr<kv::BlockLease> fresh =
+          pool_.Acquire(lacking, kv::BlockUse::kActive, 0, with_windows);
+      BATON_CHECK(fresh.ok()) << fresh.status();
+      sequence.blocks.Append(*std::move(fresh));
+      if (!shape.recurrent) sequence.window_end = sequence.blocks.size();
+    } else {
+      count = sequence.blocks.size() * options_.block_tokens - chunk.end;
+    }
+  }
+  chunk.drafts.assign(drafts.begin(), drafts.begin() + count);
+}
+
+void DecodeScheduler::EndDrafts(Sequence& sequence, int count) {
+  if (pool_.shape().recurrent) {
+    sequence.repeated_tokens = count;
+  } else {
+    sequence.computed_tokens += count;
+    LeaveWindows(sequence);
+  }
+  BATON_CHECK(sequence.decodes());
+  const int blocks = BlocksFor(static_cast<int64_t>(sequence.tokens.size()));
+  if (blocks >= sequence.blocks.size()) return;
+  sequence.blocks.SplitAt(blocks);
+  sequence.window_end = std::min(sequence.window_end, blocks);
 }
 
 void DecodeScheduler::OnLaunch(const StepPlan& plan) {

@@ -34,6 +34,7 @@ namespace baton::decode_worker {
 class BeamSearch;
 class CallTrace;
 class DecodeStream;
+class Drafter;
 
 // The prefill worker that the router chose.
 struct PrefillPeer {
@@ -72,6 +73,10 @@ struct Call {
   std::shared_ptr<BeamSearch> beams;  // null: sampling
   // What the choices must follow; null: anything. Each sequence is a session of it, by its id.
   std::shared_ptr<const grammar::CompiledGrammar> grammar;
+
+  bool speculates = true;         // drafts may be made for it
+  int draft_tokens = 0;           // made so far, for all choices
+  int accepted_draft_tokens = 0;  // of these, drawn
 
   // Facts about the first admission; resuming after a preemption does not change them.
   bool answered = false;  // a token has been pushed
@@ -113,12 +118,15 @@ struct Sequence {
   int window_end = 0;          // the first of `blocks` without window pages that has no KV yet
   std::vector<int> snapshots;  // as PrefillJob has them, of the prompt that is computed here
   int computed_tokens = 0;     // how many of `tokens`, from the first, have KV in `blocks`
+  // Of a recurrent model: drawn drafts behind computed_tokens, which the next step computes again.
+  int repeated_tokens = 0;
   std::shared_ptr<transfer::PrefillCall> transfer_call;  // while receiving
   std::optional<absl::Duration> first_token_arrived_at;  // of the transfer
   int preemptions = 0;
   bool compute_here = false;  // after the transfer that followed a preemption failed
   HostCopy host_copy;
-  uint64_t submission = 0;  // set by the scheduler: age
+  std::shared_ptr<Drafter> drafter;  // null: nothing has been drafted yet
+  uint64_t submission = 0;           // set by the scheduler: age
 
   int generated_tokens() const { return static_cast<int>(tokens.size()) - call->request_tokens; }
   // True if the cached tokens of the sequence are those of the request. Preempted beams are
@@ -135,6 +143,8 @@ struct Sequence {
     return static_cast<int>(tokens.size()) - (shape.recurrent && draws_here() ? 1 : 0);
   }
   int remaining_tokens() const { return static_cast<int>(tokens.size()) - computed_tokens; }
+  // Its last token alone has not been computed, but for drafts that were drawn.
+  bool decodes() const { return remaining_tokens() == 1 + repeated_tokens; }
   // The order of admission and the reverse order of preemption: lower goes first.
   std::tuple<int, uint64_t, uint32_t> Rank() const {
     return {-static_cast<int>(call->priority), submission, sampling.choice};

@@ -13,6 +13,7 @@ engine::BatchEntry MakeEntry(const Chunk& chunk, int block_tokens) {
   const absl::Span<const int32_t> tokens = sequence.tokens;
   engine::BatchEntry entry;
   entry.tokens = tokens.subspan(chunk.begin, chunk.end - chunk.begin);
+  entry.drafts = chunk.drafts;
   entry.context = chunk.begin;
   engine::SetBlocks(sequence.blocks, &entry, block_tokens);
   entry.sample = chunk.draws();
@@ -23,6 +24,7 @@ engine::BatchEntry MakeEntry(const Chunk& chunk, int block_tokens) {
   entry.history.prompt_tokens = call.prompt_tokens;
   if (sequence.generated_tokens() < call.min_tokens) {
     entry.history.suppressed = call.stop_token_ids;
+    entry.suppressed_draws = call.min_tokens - sequence.generated_tokens();
   }
   if (call.prompt_logprobs && !call.answered) {
     const int last = std::min(chunk.end, call.prompt_tokens - 1);

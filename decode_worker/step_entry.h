@@ -7,7 +7,8 @@
 
 namespace baton::decode_worker {
 
-// Refers to the chunk's sequence and its call, which must stay as they are until the step is over.
+// Refers to the chunk, its sequence and its call, which must stay as they are until the step is
+// over.
 engine::BatchEntry MakeEntry(const Chunk& chunk, int block_tokens);
 
 // The same for a chunk with drawn_by, which PlanAhead() planned.

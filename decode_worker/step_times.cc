@@ -31,11 +31,11 @@ void StepTimes::AddStep(const std::vector<Chunk>& chunks, const PrefillWork& job
   PrefillWork prompts = jobs;
   double decoding = 0, context_tokens = 0;
   for (const Chunk& chunk : chunks) {
-    if (chunk.end - chunk.begin > 1) {
-      prompts.Add(chunk.end - chunk.begin, chunk.begin);
-    } else {
-      ++decoding;
+    if (chunk.decodes) {
+      decoding += chunk.rows();
       context_tokens += chunk.begin;
+    } else {
+      prompts.Add(chunk.end - chunk.begin, chunk.begin);
     }
   }
   if (decoding == 0 && prompts.tokens > 0) {
@@ -43,6 +43,18 @@ void StepTimes::AddStep(const std::vector<Chunk>& chunks, const PrefillWork& job
   } else if (prompts.tokens == 0 && decoding > 0) {
     decoding_.AddStep({1, decoding, context_tokens, experts_.Distinct(decoding)}, took, now);
   }
+}
+
+double StepTimes::DecodeSeconds(double rows, double context_tokens,
+                                const PrefillWork& prompts) const {
+  const worker::StepCost::Terms& terms = decoding_.known() ? decoding_.terms() : decode_prior_;
+  double seconds =
+      terms[0] + terms[1] * rows + terms[2] * context_tokens + terms[3] * experts_.Distinct(rows);
+  // The weights are read once for both.
+  seconds += decoding_.known() && prompts_.known()
+                 ? prompts_.terms()[1] * prompts.tokens + prompts_.terms()[2] * prompts.pairs
+                 : terms[1] * prompts.tokens;
+  return seconds;
 }
 
 void StepTimes::Report(const std::vector<Sequence*>& sequences, const PrefillWork& jobs,
@@ -57,7 +69,7 @@ void StepTimes::Report(const std::vector<Sequence*>& sequences, const PrefillWor
     const bool here = running || sequence->compute_here || sequence->call->prefill.address.empty();
     const int missing = tokens - sequence->computed_tokens;
     // The last token of one that decodes is no prompt.
-    if (here && missing > 1) work.Add(missing, sequence->computed_tokens);
+    if (here && !sequence->decodes()) work.Add(missing, sequence->computed_tokens);
   }
   load->prefill_cost = ToPrefillCost(prompts_, now);
   load->decode_cost = ToDecodeCost(decoding_, experts_, now);

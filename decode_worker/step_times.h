@@ -31,10 +31,14 @@ DecodeShape DecodeShapeOf(const model::ModelConfig& config, bool on_gpu);
 class StepTimes {
  public:
   explicit StepTimes(const DecodeShape& decoding)
-      : prompts_(worker::kPrefillShape), decoding_(decoding.costs), experts_(decoding.experts) {}
+      : prompts_(worker::kPrefillShape),
+        decoding_(decoding.costs),
+        decode_prior_(decoding.costs),
+        experts_(decoding.experts) {}
 
   // A step ended at `now`; `jobs`: of the prompts that it computed as jobs. A step that decodes and
-  // computes prompts is left out: the share of each in its time is not known.
+  // computes prompts is left out: the share of each in its time is not known. Drafts count as
+  // sequences without a context: their rows read that of their sequence with it.
   void AddStep(const std::vector<Chunk>& chunks, const PrefillWork& jobs, absl::Duration took,
                absl::Duration now);
 
@@ -45,9 +49,14 @@ class StepTimes {
 
   worker::StepCost& prompts() { return prompts_; }
 
+  // The time of a step that computes so many rows of answers beside those of prompts, for sequences
+  // with so many tokens of context together; as a multiple of any unit while nothing is measured.
+  double DecodeSeconds(double rows, double context_tokens, const PrefillWork& prompts) const;
+
  private:
   worker::StepCost prompts_;
   worker::StepCost decoding_;
+  const worker::StepCost::Terms decode_prior_;
   const ExpertChoice experts_;
 };
 

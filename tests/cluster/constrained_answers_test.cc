@@ -70,7 +70,7 @@ class ConstrainedAnswersTest : public WholeClusterTest {
       c.expected.push_back(
           oracle_->Generate(c.prompt, sampling, c.request.stop().max_tokens(),
                             {eos.begin(), eos.end()}, 0, [&](absl::Span<const int32_t> answer) {
-                              return masks_->Masks({{session, compiled->get(), answer}})[0].value();
+                              return masks_->Masks({{session, compiled->get(), answer}})[0].value().front();
                             }));
       masks_->Close(session);
     }

@@ -123,9 +123,9 @@ class FakeEngine final : public engine::Engine {
         BATON_CHECK_EQ(found, entry.history.tokens[static_cast<size_t>(i)]) << "KV at " << i;
       }
       ComputeStates(entry);
-      for (size_t i = 0; i < entry.tokens.size(); ++i) {
-        WriteKv(entry.blocks, entry.context + static_cast<int>(i), entry.tokens[i]);
-      }
+      int position = entry.context;
+      for (const int32_t token : entry.tokens) WriteKv(entry.blocks, position++, token);
+      for (const int32_t token : entry.drafts) WriteKv(entry.blocks, position++, token);
       results.push_back(Draw(entry));
     }
     on_step(batch);
@@ -175,6 +175,14 @@ class FakeEngine final : public engine::Engine {
       if (entry.sampling->logprobs) token.logprob = -static_cast<float>(token.token_id) / 1000;
     }
     result.tokens = std::move(tokens);
+    std::vector<int32_t> known(entry.history.tokens.begin(), entry.history.tokens.end());
+    for (int drafted = 1; drafted <= static_cast<int>(entry.drafts.size()); ++drafted) {
+      if (!engine::DraftsAreDrawn(entry, drafted, result.tokens)) break;
+      known.push_back(entry.drafts[static_cast<size_t>(drafted - 1)]);
+      model::SampledToken& token = result.tokens->emplace_back();
+      token.token_id = Next(known, entry.sampling->choice);
+      if (entry.sampling->logprobs) token.logprob = -static_cast<float>(token.token_id) / 1000;
+    }
     return result;
   }
 

@@ -67,6 +67,10 @@ struct LoopWish {
   std::vector<int32_t> stop_token_ids = {};
   absl::Duration within = absl::InfiniteDuration();
   bool continuation = false;  // of what a lost worker had
+  bool no_speculation = false;
+  v1::Priority priority = v1::PRIORITY_UNSPECIFIED;
+  std::string tenant = "";
+  std::string cache_salt = "";
 };
 
 inline std::vector<int32_t> Prompt(int length, int first = 1) {
@@ -78,10 +82,11 @@ inline std::vector<int32_t> Prompt(int length, int first = 1) {
 // The parameter: whether the engine runs ahead.
 class LoopTest : public ::testing::TestWithParam<bool> {
  protected:
-  void Make(int blocks, LoopOptions options = {}) {
+  void Make(int blocks, LoopOptions options = {}, bool recurrent = false) {
     loop_.reset();
-    engine_ = std::make_unique<testing::FakeEngine>(blocks, options.scheduler.max_num_seqs,
-                                                    options.scheduler.max_num_batched_tokens);
+    engine_ =
+        std::make_unique<testing::FakeEngine>(blocks, options.scheduler.max_num_seqs,
+                                              options.scheduler.max_num_batched_tokens, recurrent);
     engine_->ahead = GetParam();
     loop_ = std::make_unique<DecodeLoop>(
         options, *engine_, journal_, clock_, metrics_,
@@ -120,6 +125,10 @@ class LoopTest : public ::testing::TestWithParam<bool> {
     if (wish.logprobs) request.mutable_sampling()->set_logprobs(0);
     request.mutable_stop_token_ids()->Add(wish.stop_token_ids.begin(), wish.stop_token_ids.end());
     request.set_continuation(wish.continuation);
+    request.set_no_speculation(wish.no_speculation);
+    request.set_priority(wish.priority);
+    request.set_tenant(wish.tenant);
+    request.set_cache_salt(wish.cache_salt);
     if (wish.remote) {
       request.mutable_prefill()->set_address("p:1");
       request.mutable_prefill()->set_worker_id("p");

@@ -27,6 +27,13 @@ class StepTimesTest : public ::testing::Test {
     now_ += took;
     times_.AddStep(chunks, {}, took, now_);
   }
+  static Chunk Decoding(int context, int drafts = 0) {
+    return {.sequence = nullptr,
+            .begin = context,
+            .end = context + 1,
+            .decodes = true,
+            .drafts = std::vector<int32_t>(static_cast<size_t>(drafts))};
+  }
   std::vector<std::unique_ptr<Sequence>> sequences_;
   absl::Duration now_ = absl::Seconds(1);
   StepTimes times_{{{1000, 100, 1}, {}}};
@@ -35,7 +42,7 @@ class StepTimesTest : public ::testing::Test {
 TEST_F(StepTimesTest, DecodeStepsAreReportedByTheirSequencesAndContext) {
   EXPECT_FALSE(Report().decode_cost.has_value());
   for (int i = 0; i < 50; ++i) {
-    Took({{nullptr, 100, 101}, {nullptr, 300, 301}}, absl::Milliseconds(8));
+    Took({Decoding(100), Decoding(300)}, absl::Milliseconds(8));
   }
   const worker::WorkerLoad load = Report();
   ASSERT_TRUE(load.decode_cost.has_value());
@@ -46,9 +53,23 @@ TEST_F(StepTimesTest, DecodeStepsAreReportedByTheirSequencesAndContext) {
   EXPECT_NEAR(cost.measured().seconds(), 8e-3 * cost.measured().steps(), 1e-6);
   EXPECT_FALSE(load.prefill_cost.has_value());
   // A prompt's chunk in the step makes it count for neither.
-  Took({{nullptr, 100, 101}, {nullptr, 0, 500}}, absl::Seconds(1));
+  Took({Decoding(100), {nullptr, 0, 500}}, absl::Seconds(1));
   EXPECT_LT(Report().decode_cost->measured().seconds(), cost.measured().seconds());
   EXPECT_FALSE(Report().prefill_cost.has_value());
+}
+
+TEST_F(StepTimesTest, DraftsCostRowsButNoContext) {
+  // Before anything is measured, by the prior.
+  EXPECT_NEAR(times_.DecodeSeconds(2, 100, {}) / times_.DecodeSeconds(1, 100, {}), 1300. / 1200,
+              1e-9);
+  for (int i = 0; i < 100; ++i) {
+    const int drafts = i % 5;
+    Took({Decoding(100, drafts)}, absl::Milliseconds(10 + 3 * drafts));
+  }
+  EXPECT_NEAR(times_.DecodeSeconds(1, 100, {}), 10e-3, 0.3e-3);
+  EXPECT_NEAR(times_.DecodeSeconds(5, 100, {}), 22e-3, 0.5e-3);
+  // What prompts take comes on top, but for what is read once.
+  EXPECT_GT(times_.DecodeSeconds(1, 100, {.tokens = 10, .pairs = 100}), 30e-3);
 }
 
 TEST_F(StepTimesTest, ContextIsOfTheSequencesThatHaveBlocks) {

@@ -9,6 +9,8 @@ enum class Bug {
   // In workers and between them.
   kCopiesNothing,      // copy-on-write that copies nothing
   kSnapshotsUnstored,  // a state is left behind a step's last token only
+  kDraftsBelieved,     // what is drawn behind a draft counts, whether the draft was drawn or not
+  kDraftsInState,      // a state goes on over drafts that are not drawn
   kChecksumSkipped,    // frames are believed as they come
   kPinsIgnored,        // blocks are reused while their bytes are still being sent
   kPinsLeaked,         // some blocks are never given back once they are sent

@@ -39,6 +39,15 @@ float LogprobOf(uint64_t digest, int32_t token) {
   return -static_cast<float>(Mix(digest, static_cast<uint64_t>(token)) % 1000) / 100;
 }
 
+int32_t InputOf(const engine::BatchEntry& entry, int row) {
+  const auto index = static_cast<size_t>(row);
+  return index < entry.tokens.size() ? entry.tokens[index]
+                                     : entry.drafts[index - entry.tokens.size()];
+}
+
+// Tokens of a cycle.
+constexpr int32_t kCycle = 4;
+
 bool Contains(absl::Span<const int32_t> tokens, int32_t token) {
   return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
 }
@@ -94,15 +103,15 @@ uint64_t* HashEngine::Slot(absl::Span<const int32_t> blocks, int layer, int valu
 }
 
 void HashEngine::WriteSlots(const engine::BatchEntry& entry, int layer) const {
-  for (size_t i = 0; i < entry.tokens.size(); ++i) {
-    const int position = entry.context + static_cast<int>(i);
+  for (int i = 0; i < entry.rows(); ++i) {
+    const int position = entry.context + i;
     uint64_t key = 0;
     uint64_t value = 0;
     if (position > 0) {
       key = *Slot(entry.blocks, layer, 0, position - 1);
       value = *Slot(entry.blocks, layer, 1, position - 1);
     }
-    const auto slots = SlotsOf(layer, position, entry.tokens[i], key, value);
+    const auto slots = SlotsOf(layer, position, InputOf(entry, i), key, value);
     *Slot(entry.blocks, layer, 0, position) = slots[0];
     *Slot(entry.blocks, layer, 1, position) = slots[1];
   }
@@ -120,7 +129,7 @@ std::vector<uint64_t*> HashEngine::StateWords(absl::Span<const int32_t> pages) c
 
 std::vector<uint64_t> HashEngine::WriteStates(const engine::BatchEntry& entry) const {
   std::vector<uint64_t> states;
-  if (!hash_options_.recurrent) return std::vector<uint64_t>(entry.tokens.size(), 0);
+  if (!hash_options_.recurrent) return std::vector<uint64_t>(static_cast<size_t>(entry.rows()), 0);
   uint64_t state = 0;
   BATON_CHECK_EQ(entry.context > 0, !entry.state.empty());
   if (!entry.state.empty()) {
@@ -132,13 +141,16 @@ std::vector<uint64_t> HashEngine::WriteStates(const engine::BatchEntry& entry) c
     }
   }
   auto store = entry.state_stores.begin();
-  for (size_t i = 0; i < entry.tokens.size(); ++i) {
-    const int position = entry.context + static_cast<int>(i);
-    state = NextState(state, position, entry.tokens[i]);
+  for (int i = 0; i < entry.rows(); ++i) {
+    const int position = entry.context + i;
+    state = NextState(state, position, InputOf(entry, i));
     states.push_back(state);
-    BATON_CHECK(store != entry.state_stores.end());
+    if (hash_options_.state_over_drafts && i >= static_cast<int>(entry.tokens.size())) {
+      *StateWords(entry.state_stores.back().pages)[0] = state;
+    }
+    if (store == entry.state_stores.end()) continue;  // drafts
     if (store->tokens != position + 1) continue;
-    const bool last = i + 1 == entry.tokens.size();
+    const bool last = i + 1 == static_cast<int>(entry.tokens.size());
     if (!last && hash_options_.stores_last_only) {
       ++store;
       continue;
@@ -186,7 +198,7 @@ std::vector<engine::StepResult> HashEngine::Compute(const engine::Batch& batch,
   for (int layer = 0; layer < kLayers; ++layer) {
     world_.Spend((step_time + hash_options_.token_time * batch.rows()) / kLayers);
     for (const engine::BatchEntry& entry : batch.entries) {
-      const int end = entry.context + static_cast<int>(entry.tokens.size());
+      const int end = entry.context + entry.rows();
       BATON_CHECK_LE(end, max_model_len_);
       BATON_CHECK_GE(static_cast<int>(entry.blocks.size()) / pool_.block_tables() * kBlockTokens,
                      end);
@@ -210,7 +222,7 @@ std::vector<engine::StepResult> HashEngine::Compute(const engine::Batch& batch,
       }
     }
     if (!entry.sample) continue;
-    const uint64_t digest = Digest(entry.blocks, end, states[i].back());
+    const uint64_t digest = Digest(entry.blocks, end, states[i][entry.tokens.size() - 1]);
     if (entry.beam_candidates > 0) {
       results[i].tokens = HashBest(digest, entry.history, entry.beam_candidates);
       continue;
@@ -222,8 +234,23 @@ std::vector<engine::StepResult> HashEngine::Compute(const engine::Batch& batch,
       tokens.push_back(HashDraw(digest, params, entry.history, static_cast<uint64_t>(end)));
     }
     results[i].tokens = std::move(tokens);
+    for (int drafted = 1; drafted < entry.draw_rows(); ++drafted) {
+      if (!engine::DraftsAreDrawn(entry, drafted, results[i].tokens) &&
+          !hash_options_.believes_drafts) {
+        break;
+      }
+      results[i].tokens->push_back(DrawBehind(entry, drafted, states[i]));
+    }
   }
   return results;
+}
+
+model::SampledToken HashEngine::DrawBehind(const engine::BatchEntry& entry, int drafted,
+                                           absl::Span<const uint64_t> states) const {
+  const size_t row = entry.tokens.size() - 1 + static_cast<size_t>(drafted);
+  const int end = entry.context + static_cast<int>(row) + 1;
+  return HashDraw(Digest(entry.blocks, end, states[row]), *entry.sampling,
+                  entry.HistoryBehind(drafted), static_cast<uint64_t>(end));
 }
 
 void HashEngine::CopyPages(absl::Span<const int32_t> sources, absl::Span<const int32_t> targets) {
@@ -273,12 +300,15 @@ model::SampledToken HashDraw(uint64_t digest, const model::SamplingParams& param
   if (params.repetition_penalty != 1) {
     state = Mix(state, static_cast<uint64_t>(history.prompt_tokens));
     for (const int32_t token : history.tokens) state = Mix(state, static_cast<uint64_t>(token));
+    for (const int32_t token : history.drafts) state = Mix(state, static_cast<uint64_t>(token));
   }
-  int32_t token;
-  do {
+  const int32_t last = history.drafts.empty() ? history.tokens.back() : history.drafts.back();
+  int32_t token = last - last % kCycle + (last + 1) % kCycle;
+  while (state % 4 == 0 || token >= kVocab || Contains(history.suppressed, token)) {
     state = Mix(state, 5);
     token = static_cast<int32_t>(state % kVocab);
-  } while (Contains(history.suppressed, token));
+    if (!Contains(history.suppressed, token)) break;
+  }
   if (params.logprobs) return HashLogprobs(digest, token, *params.logprobs);
   model::SampledToken sampled;
   sampled.token_id = token;

@@ -35,10 +35,12 @@ struct HashEngineOptions {
   int slow_first_steps = 0;
   Micros slow_step_time = 0;
   bool runs_ahead = false;
-  bool copies_nothing = false;    // a planted bug: CopyPages returns at once
-  bool stores_last_only = false;  // a planted bug: no state is left within a chunk
-  int window = 0;                 // of the last layer; 0: it sees all tokens, as the others do
-  bool recurrent = false;         // there is a recurrent layer, too, and no window
+  bool copies_nothing = false;     // a planted bug: CopyPages returns at once
+  bool stores_last_only = false;   // a planted bug: no state is left within a chunk
+  bool believes_drafts = false;    // a planted bug: what is drawn behind a wrong draft counts
+  bool state_over_drafts = false;  // a planted bug: the state goes on over drafts
+  int window = 0;                  // of the last layer; 0: it sees all tokens, as the others do
+  bool recurrent = false;          // there is a recurrent layer, too, and no window
 };
 
 class HashEngine final : public engine::Engine {
@@ -62,6 +64,9 @@ class HashEngine final : public engine::Engine {
                                           model::LayerObserver* observer);
   uint64_t* Slot(absl::Span<const int32_t> blocks, int layer, int value, int position) const;
   void WriteSlots(const engine::BatchEntry& entry, int layer) const;
+  // The token behind the first `drafted` drafts.
+  model::SampledToken DrawBehind(const engine::BatchEntry& entry, int drafted,
+                                 absl::Span<const uint64_t> states) const;
   // Of the first `count` tokens' slots, and the state behind them.
   uint64_t Digest(absl::Span<const int32_t> blocks, int count, uint64_t state) const;
   // The states behind each of the entry's tokens, which it reads and leaves where the entry says.
@@ -98,7 +103,8 @@ class HashOracle {
   std::array<std::array<uint64_t, 2>, kLayers> last_ = {};
 };
 
-// The draw of the token at `position`.
+// The draw of the token at `position`. Most continue a short cycle that the token before is in, so
+// that texts repeat themselves.
 model::SampledToken HashDraw(uint64_t digest, const model::SamplingParams& params,
                              const model::SamplingHistory& history, uint64_t position);
 // The `count` tokens that are most probable, best first, with scores.

@@ -76,10 +76,10 @@ struct Router::Process {
         tenants(world),
         network(world, router.node_, router.decode_, static_cast<int>(router.prefill_.size()),
                 router.counts_, continuations, router.bug_),
-        parts{options, HashTokenizer(), world,        awake,         fleet.roster, fleet.planner,
-              metrics, admission,       retry_budget, continuations, pool,         call_watch,
-              unread,  network,         decisions,    access,        tenants,      chat,
-              registry, prompts} {
+        parts{options,       HashTokenizer(), world,     awake,        fleet.roster,
+              fleet.planner, metrics,         admission, retry_budget, continuations,
+              pool,          call_watch,      unread,    network,      decisions,
+              access,        tenants,         chat,      registry,     prompts} {
     if (router.bug_ == Bug::kChargeNotGivenBack) return;
     fleet.roster.SetOnDeath([this](const router::Incarnation& dead) {
       retry_budget.OnDeath(dead, awake.SinceStart());
@@ -313,8 +313,7 @@ bool Router::Idle() const {
   return process.calls.empty() && process.network.live_calls() == 0 &&
          process.inside.requests == 0 && process.inside.prompt_tokens == 0 &&
          process.admission.empty() && process.registry.size() == 0 &&
-         process.continuations.waiting() == 0 &&
-         process.continuations.holds() == 0;
+         process.continuations.waiting() == 0 && process.continuations.holds() == 0;
 }
 
 std::string Router::Describe() const {

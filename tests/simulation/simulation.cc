@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <memory>
 #include <vector>
@@ -136,6 +137,7 @@ class Simulation {
     loop.scheduler.max_num_batched_tokens = engine.max_num_batched_tokens;
     if (random().Chance(0.3)) loop.scheduler.local_prefill_max_tokens = random().Between(1, 60);
     if (random().Chance(0.2)) loop.scheduler.long_context_tokens = random().Between(20, 60);
+    DrawSpeculation(&loop.speculation);
     if (tight_queues_) loop.scheduler.max_queued_requests = random().Between(1, 6);
     if (tight_queues_ && random().Chance(0.5)) {
       loop.scheduler.max_tenant_requests = 3;
@@ -156,6 +158,14 @@ class Simulation {
         /*serves_prefill=*/random().Chance(0.6)));
   }
 
+  void DrawSpeculation(decode_worker::SpeculationOptions* speculation) {
+    using Mode = decode_worker::SpeculationOptions::Mode;
+    speculation->mode = std::array{Mode::kOff, Mode::kSuffix, Mode::kNgram}[random().Below(3)];
+    speculation->max_drafts = random().Between(1, 8);
+    speculation->ngram_min = random().Between(1, 2);
+    speculation->ngram_max = random().Between(2, 4);
+  }
+
   HashEngineOptions EngineOptions() {
     HashEngineOptions engine;
     engine.max_num_seqs = random().Between(2, 6);
@@ -164,6 +174,8 @@ class Simulation {
     engine.token_time = random().Time(0, 300);
     engine.copies_nothing = bug_ == Bug::kCopiesNothing;
     engine.stores_last_only = bug_ == Bug::kSnapshotsUnstored;
+    engine.believes_drafts = bug_ == Bug::kDraftsBelieved;
+    engine.state_over_drafts = bug_ == Bug::kDraftsInState;
     engine.window = window_;
     engine.recurrent = recurrent_;
     return engine;
@@ -360,7 +372,10 @@ class Simulation {
     outcome.clients = clients_->counts();
     outcome.failed_by_reason = clients_->failed_by_reason();
     for (const auto& router : routers_) outcome.resumed += router->counts().resumed;
-    for (const auto& worker : decode_) outcome.preemptions += worker->preemptions();
+    for (const auto& worker : decode_) {
+      outcome.preemptions += worker->preemptions();
+      outcome.accepted_drafts += worker->accepted_drafts();
+    }
     outcome.events = world_.event_count();
     outcome.time = world_.now();
     return outcome;
@@ -399,6 +414,7 @@ void Outcome::Add(const Outcome& other) {
   for (const auto& [reason, calls] : other.failed_by_reason) failed_by_reason[reason] += calls;
   resumed += other.resumed;
   preemptions += other.preemptions;
+  accepted_drafts += other.accepted_drafts;
   events += other.events;
   time += other.time;
 }

@@ -18,6 +18,7 @@ struct Outcome {
   std::map<std::string, int> failed_by_reason;  // of calls to routers
   int resumed = 0;  // Decode calls that went on from tokens of the answer
   int64_t preemptions = 0;
+  int64_t accepted_drafts = 0;
   int64_t events = 0;
   Micros time = 0;
   bool ok() const { return failure.empty(); }

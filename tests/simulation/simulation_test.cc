@@ -61,6 +61,7 @@ TEST_F(SimulationTest, EverySeedKeepsThePromises) {
   EXPECT_GT(clients.heartbeats, least(0.03));
   EXPECT_GT(total.resumed, least(0.25));
   EXPECT_GT(total.preemptions, least(1));
+  EXPECT_GT(total.accepted_drafts, least(10));
   for (const char* reason :
        {"NO_WORKER", "QUEUE_FULL", "RETRY_BUDGET_EXHAUSTED", "TENANT_LIMIT", "TOKENIZER_QUEUE_FULL",
         "TOO_MANY_PROMPT_TOKENS", "TOO_MANY_REQUESTS", "WORKER_EXPIRED", "WORKER_LOST"}) {
@@ -86,6 +87,7 @@ TEST_F(SimulationTest, EqualSeedsGiveEqualHistories) {
     EXPECT_EQ(first.failed_by_reason, second.failed_by_reason) << "seed " << seed;
     EXPECT_EQ(first.resumed, second.resumed) << "seed " << seed;
     EXPECT_EQ(first.preemptions, second.preemptions) << "seed " << seed;
+    EXPECT_EQ(first.accepted_drafts, second.accepted_drafts) << "seed " << seed;
   }
 }
 
@@ -97,6 +99,14 @@ TEST_F(SimulationTest, ACopyThatCopiesNothingIsFound) {
 
 TEST_F(SimulationTest, SnapshotsThatAreNotStoredAreFound) {
   EXPECT_GT(SeedsThatFail(Bug::kSnapshotsUnstored, 300), 0);
+}
+
+TEST_F(SimulationTest, DraftsBelievedUncheckedAreFound) {
+  EXPECT_GT(SeedsThatFail(Bug::kDraftsBelieved, 300), 0);
+}
+
+TEST_F(SimulationTest, AStateThatGoesOnOverDraftsIsFound) {
+  EXPECT_GT(SeedsThatFail(Bug::kDraftsInState, 300), 0);
 }
 
 TEST_F(SimulationTest, FramesBelievedUncheckedAreFound) {

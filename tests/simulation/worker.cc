@@ -282,6 +282,7 @@ void DecodeWorker::StartLoop() {
 
 void DecodeWorker::KillLoop() {
   preemptions_ += LivePreemptions();
+  accepted_drafts_ += loop_->accepted_draft_tokens();
   for (const std::shared_ptr<SimPrefillCall>& call : calls_) call->Kill();
   calls_.clear();
   loop_->Stop();

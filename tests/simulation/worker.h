@@ -144,6 +144,9 @@ class DecodeWorker final : public Worker {
   bool Idle() const override;
   std::string Describe() const override;
   int64_t preemptions() const { return preemptions_ + (loop_ ? LivePreemptions() : 0); }
+  int64_t accepted_drafts() const {
+    return accepted_drafts_ + (loop_ ? loop_->accepted_draft_tokens() : 0);
+  }
 
  private:
   void StartLoop() override;
@@ -170,6 +173,7 @@ class DecodeWorker final : public Worker {
   std::list<std::shared_ptr<SimPrefillCall>> calls_;
   uint64_t last_call_ = 0;
   int64_t preemptions_ = 0;  // of earlier lives
+  int64_t accepted_drafts_ = 0;
 };
 
 }  // namespace baton::simulation

@@ -1,0 +1,38 @@
+// What --speculative and --speculative-priorities say: how a decode worker drafts tokens, and for
+// which requests. docs/speculation.md.
+#ifndef BATON_DECODE_WORKER_DRAFTS_SPECULATION_OPTIONS_H_
+#define BATON_DECODE_WORKER_DRAFTS_SPECULATION_OPTIONS_H_
+
+#include <array>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace baton::decode_worker {
+
+// Bounds of the flag's numbers.
+inline constexpr int kMostDrafts = 32;  // of a sequence in a step
+inline constexpr int kLongestNgram = 32;
+
+struct SpeculationOptions {
+  enum class Mode { kOff, kSuffix, kNgram };
+  Mode mode = Mode::kOff;
+  int max_drafts = 8;  // of a sequence in a step
+  // With kNgram: how many last tokens are looked up, the longest first; otherwise 0.
+  int ngram_min = 0;
+  int ngram_max = 0;
+  // By Priority: whether requests of it are drafted for.
+  std::array<bool, 3> priorities = {true, true, true};
+};
+
+// Reads "off", "suffix", "suffix:K" or "ngram:K,MIN,MAX"; the priorities are all set.
+// INVALID_ARGUMENT, naming the flag.
+absl::StatusOr<SpeculationOptions> ParseSpeculation(absl::string_view text);
+// Reads a list such as "low,normal", of at least one priority; its order means nothing.
+// INVALID_ARGUMENT, naming the flag.
+absl::StatusOr<std::array<bool, 3>> ParseSpeculativePriorities(absl::string_view text);
+
+}  // namespace baton::decode_worker
+
+#endif  // BATON_DECODE_WORKER_DRAFTS_SPECULATION_OPTIONS_H_

@@ -1,0 +1,70 @@
+// Speculative decoding: which drafts a step computes, beside the tokens that it has to.
+//
+// A step computes the sequence's last token and its drafts, a row each, and draws a token behind
+// each. A draw is a function of the logits, which no other row of the step changes, and of seed,
+// choice and position (common/model/sampler.h). So the draws up to the first that differs from its
+// draft are those that steps of one token would have made, sampled ones, too: nothing is rejected
+// by chance, and no answer shows whether there were drafts.
+//
+// Drafts come from what the sequence and recent answers of its tenant have said before
+// (drafts/drafter.h), with an estimate of how likely each is to be drawn. They are computed where
+// they pay: a step of R rows that draws E tokens takes t(R), as measured (StepTimes), so one row
+// more that is drawn with probability p makes tokens faster where
+//
+//   (E + p) / t(R + 1) > E / t(R),  which is  p > E (t(R + 1) - t(R)) / t(R).
+//
+// Of all sequences, the draft that is most likely to be drawn is taken first. At a batch that fills
+// the processor a row costs its full share of the step, and nothing but near certainties is
+// drafted; a batch that waits for memory has rows to spare. An estimate also learns while nothing
+// is drafted, so a text that begins to repeat itself is noticed.
+//
+// Thread: owned by the loop.
+#ifndef BATON_DECODE_WORKER_SPECULATION_H_
+#define BATON_DECODE_WORKER_SPECULATION_H_
+
+#include <vector>
+
+#include "decode_worker/drafts/acceptance_table.h"
+#include "decode_worker/drafts/answer_memory.h"
+#include "decode_worker/drafts/draft.h"
+#include "decode_worker/drafts/speculation_options.h"
+#include "decode_worker/scheduler.h"
+#include "decode_worker/sequence.h"
+#include "decode_worker/step_times.h"
+
+namespace baton::decode_worker {
+
+class Speculation {
+ public:
+  explicit Speculation(const SpeculationOptions& options);
+
+  bool on() const { return options_.mode != SpeculationOptions::Mode::kOff; }
+
+  // Gives chunks of a planned step drafts, at most `room` rows together.
+  void AddDrafts(int room, const StepTimes& times, DecodeScheduler& scheduler, StepPlan& plan);
+  // True if sequences of the step in flight, whose draws are not known, would now get drafts: then
+  // a step that is planned when they are known is worth more than one that is planned before.
+  bool Promises(const StepTimes& times, const DecodeScheduler& scheduler);
+  // The sequence has ended, or leaves the worker's memory.
+  void Ended(const Sequence& sequence);
+
+ private:
+  struct Candidate {
+    size_t chunk = 0;  // of the plan
+    Draft draft;
+    size_t taken = 0;
+  };
+  bool DraftsFor(const Sequence& sequence) const;
+  Draft Propose(Sequence& sequence, int most);
+  // Takes the drafts that pay, the likeliest first.
+  void Choose(const std::vector<Chunk>& chunks, int room, const StepTimes& times,
+              std::vector<Candidate>& candidates) const;
+
+  const SpeculationOptions options_;
+  AcceptanceTable acceptance_;
+  AnswerMemory memory_;
+};
+
+}  // namespace baton::decode_worker
+
+#endif  // BATON_DECODE_WORKER_SPECULATION_H_
