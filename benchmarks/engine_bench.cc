@@ -24,9 +24,14 @@
 //
 //   engine_bench --model DIR --fit-steps 400
 //
-// The last form says how far off the times are that a worker's fit predicts for its decode steps:
+// The form above says how far off the times are that a worker's fit predicts for its decode steps:
 // batches of 1 to 16 sequences at random, each predicted before it counts, with and without the
 // fit's term for experts.
+//
+//   engine_bench --model DIR --draft-rows 8 [--repeat 9]
+//
+// The last form says what drafts cost: steps of 1, 4 and 16 sequences with up to so many drafts
+// each, none of which is drawn, as multiples of the step without them, in turn.
 //
 // The same quantities as llama.cpp's llama-bench (-p 512,2048 -n 128 -d 0,4096) and
 // llama-batched-bench (-npp 512 -ntg 64 -npl 1,4,8,16). Prints medians of --repeat runs. Each form
@@ -129,7 +134,7 @@ class Bench {
   }
 
   // Seconds for `steps` decode steps of `batch_size` sequences from `context` on.
-  double Decode(int batch_size, int context, int steps) {
+  double Decode(int batch_size, int context, int steps, int drafts = 0) {
     const auto start = Clock::now();
     for (int step = 0; step < steps; ++step) {
       engine::Batch batch;
@@ -140,6 +145,8 @@ class Bench {
         entry.tokens = absl::MakeConstSpan(tokens_).subspan(token, 1);
         entry.context = context + step;
         PlaceStates(context + step, context + step + 1, blocks_[i]);
+        entry.drafts = absl::MakeConstSpan(tokens_).subspan(static_cast<size_t>(31 * i),
+                                                            static_cast<size_t>(drafts));
         engine::SetBlocks(blocks_[i], &entry, 16);
         entry.sample = true;
         entry.sampling = &greedy_;
@@ -186,6 +193,32 @@ void Run(engine::Engine& engine, int repeat, const std::string& only) {
     const int steps = batch == 1 ? 64 : context == 512 ? 32 : 16;
     row(absl::StrCat("decode batch ", batch, " after ", context), batch * steps,
         [&, batch = batch, context = context] { return bench.Decode(batch, context, steps); });
+  }
+}
+
+void PrintDraftRows(engine::Engine& engine, int most, int repeat) {
+  std::printf("%s\n%9s %8s %7s %10s %18s\n", engine.Description().c_str(), "sequences", "context",
+              "drafts", "step, ms", "x without drafts");
+  for (const auto& [batch, context] : {std::pair{1, 512}, {1, 4096}, {4, 512}, {16, 512}}) {
+    constexpr int kSteps = 4;
+    Bench bench(engine, context + 128, batch);
+    std::vector<std::vector<double>> seconds(static_cast<size_t>(most) + 1);
+    std::vector<std::vector<double>> ratios(seconds.size());
+    for (int round = -1; round < repeat; ++round) {
+      std::vector<double> of_round;
+      for (int drafts = 0; drafts <= most; ++drafts) {
+        of_round.push_back(bench.Decode(batch, context, kSteps, drafts) / kSteps);
+      }
+      if (round < 0) continue;  // warms up
+      for (size_t i = 0; i < of_round.size(); ++i) {
+        seconds[i].push_back(of_round[i]);
+        ratios[i].push_back(of_round[i] / of_round[0]);
+      }
+    }
+    for (size_t i = 0; i < seconds.size(); ++i) {
+      std::printf("%9d %8d %7d %10.3f %18.2f\n", batch, context, static_cast<int>(i),
+                  Median(seconds[i]) * 1e3, Median(ratios[i]));
+    }
   }
 }
 
@@ -450,8 +483,9 @@ int Main(int argc, char** argv) {
   app.add_option("--only", only, "Of the first two forms, the rows whose name contains this");
   bool stages = false;
   app.add_flag("--stages", stages);
-  int fit_steps = 0;
+  int fit_steps = 0, draft_rows = 0;
   app.add_option("--fit-steps", fit_steps)->check(CLI::Range(101, 1 << 20));
+  app.add_option("--draft-rows", draft_rows)->check(CLI::Range(1, 32));
   std::map<std::string, const backend::Kernels*> kernels_by_name;
   for (const backend::Kernels* each : backend::UsableKernels()) kernels_by_name[each->name] = each;
   std::string isa = backend::KernelsOf(backend::BestIsa()).name;
@@ -497,6 +531,8 @@ int Main(int argc, char** argv) {
     PrintStages(*columns.front().engine, times, repeat);
   } else if (fit_steps > 0) {
     PrintFitErrors(*columns.front().engine, fit_steps);
+  } else if (draft_rows > 0) {
+    PrintDraftRows(*columns.front().engine, draft_rows, repeat);
   } else if (sweep_mib > 0) {
     CompareWithSweep(*columns.front().engine, options.backend, sweep_mib, repeat);
   } else if (kv_dtypes.empty() && columns.size() == 1) {
