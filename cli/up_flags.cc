@@ -122,6 +122,9 @@ void AddUp(CLI::App* app, UpOptions* up, UpFlags* flags) {
   app->add_flag("--dequantize-weights", flags->dequantize_weights, "Passed to every worker");
   app->add_flag("--kv-fetch", flags->kv_fetch, "Passed to every process");
   app->add_flag("--kv-write-back", flags->kv_write_back, "Passed to decode workers");
+  for (const char* flag : {"--speculative", "--speculative-priorities"}) {
+    app->add_option(flag, flags->decode_values[flag], "Passed to decode workers");
+  }
   app->add_flag("--no-deterministic,!--deterministic", flags->no_deterministic,
                 "Passed to every worker");
   app->add_flag("--no-enable-prefix-caching,!--enable-prefix-caching", flags->no_prefix_caching,
@@ -145,6 +148,9 @@ void FinishUp(const CLI::App& app, const UpFlags& flags, UpOptions* up) {
   cluster.router_tls = flags.tls.on();
   // Not among worker_flags: prompts that `--prefill auto` measures with must not get into KV tiers.
   cluster.prefill_flags = cluster.decode_flags = GivenFlags(app, flags.tier_values);
+  for (std::string& flag : GivenFlags(app, flags.decode_values)) {
+    cluster.decode_flags.push_back(std::move(flag));
+  }
   if (flags.kv_write_back) cluster.decode_flags.push_back("--kv-write-back");
   cluster.worker_flags = GivenFlags(app, flags.values);
   for (const auto& [flag, given] :

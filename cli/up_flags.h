@@ -34,6 +34,7 @@ struct UpFlags {
   bool no_prefix_caching = false;
   bool no_deterministic = false;
   bool kv_fetch = false, kv_write_back = false;
+  std::map<std::string, std::string> decode_values;  // of decode workers alone
 };
 
 void AddUp(CLI::App* app, UpOptions* up, UpFlags* flags);

@@ -1,10 +1,42 @@
 #include "decode_worker/options.h"
 
 #include <CLI/CLI.hpp>
+#include <utility>
 
+#include "absl/status/statusor.h"
 #include "common/security/flags.h"
 
 namespace baton::decode_worker {
+namespace {
+
+template <class Value>
+Value ValueOf(absl::StatusOr<Value> parsed) {
+  if (!parsed.ok()) throw CLI::ValidationError(std::string(parsed.status().message()));
+  return *std::move(parsed);
+}
+
+void AddSpeculationFlags(CLI::App& app, SpeculationOptions& o) {
+  app.add_option_function<std::string>(
+         "--speculative",
+         [&o](const std::string& text) {
+           SpeculationOptions parsed = ValueOf(ParseSpeculation(text));
+           parsed.priorities = o.priorities;
+           o = parsed;
+         },
+         "draft tokens, and check them in one step; the answers stay the same. off; suffix:K, at "
+         "most K drafts behind the longest text that was seen before (suffix: 8); "
+         "ngram:K,MIN,MAX, behind the last MAX to MIN tokens")
+      ->default_str("off");
+  app.add_option_function<std::string>(
+         "--speculative-priorities",
+         [&o](const std::string& text) {
+           o.priorities = ValueOf(ParseSpeculativePriorities(text));
+         },
+         "priorities of the requests for which tokens are drafted, separated by commas")
+      ->default_str("low,normal,high");
+}
+
+}  // namespace
 
 void AddDecodeFlags(CLI::App& app, DecodeOptions& o) {
   security::AddWorkerTls(app, o.worker_tls);
@@ -41,6 +73,7 @@ void AddDecodeFlags(CLI::App& app, DecodeOptions& o) {
                  "most prompt tokens of one tenant, waiting and running; 0: no bound")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str();
+  AddSpeculationFlags(app, o.speculation);
 }
 
 }  // namespace baton::decode_worker

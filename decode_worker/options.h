@@ -7,6 +7,7 @@
 
 #include "common/base/tls_files.h"
 #include "common/prefill/tier_options.h"
+#include "decode_worker/drafts/speculation_options.h"
 
 namespace CLI {
 class App;
@@ -24,6 +25,7 @@ struct DecodeOptions {
   double long_context_share = 0.5;   // share of the pool for all long requests together
   int max_tenant_requests = 0;       // 0: no bound
   int64_t max_tenant_tokens = 0;     // 0: no bound
+  SpeculationOptions speculation;    // default: off
   std::string grammar_program = "";  // not a flag: baton-grammar; empty: beside this program
   ChannelTls worker_tls;             // for channels to other workers
 };

@@ -52,6 +52,7 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
   loop.max_retained_share = options.max_retained_share;
   loop.max_snapshot_share = options.max_snapshot_share;
   loop.host_kv_bytes = decode.host_kv_bytes;
+  loop.speculation = decode.speculation;
   if (options.kv_transport == "nccl") {
     auto devices = engine().MakeDeviceLinks();
     if (!devices.ok()) return Annotate(devices.status(), "--kv-transport nccl");

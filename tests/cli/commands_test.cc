@@ -299,6 +299,20 @@ TEST(CommandsTest, DeterministicIsTheDefault) {
   EXPECT_FALSE(parsed.commands.plan.question.engine.backend.deterministic);
 }
 
+TEST(CommandsTest, UpHandsSpeculationToDecodeWorkers) {
+  ParsedCommands parsed = Parse({"up", "--model", "/tmp", "--speculative", "ngram:5,2,4",
+                                 "--speculative-priorities", "low,high", "--kv-write-back"});
+  ASSERT_FALSE(parsed.exit_now);
+  const ClusterOptions& cluster = parsed.commands.up.cluster;
+  EXPECT_THAT(cluster.decode_flags,
+              ElementsAre("--speculative", "ngram:5,2,4", "--speculative-priorities", "low,high",
+                          "--kv-write-back"));
+  EXPECT_TRUE(cluster.prefill_flags.empty());
+  EXPECT_TRUE(cluster.worker_flags.empty());
+  parsed = Parse({"up", "--model", "/tmp"});
+  EXPECT_TRUE(parsed.commands.up.cluster.decode_flags.empty());
+}
+
 TEST(CommandsTest, UpHandsGenerationDefaultsOn) {
   const char* defaults = R"({"temperature": 0.2, "top_p": 0.9})";
   const ParsedCommands parsed =
