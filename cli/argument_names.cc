@@ -43,6 +43,7 @@ constexpr std::pair<absl::string_view, absl::string_view> kFlags[] = {
     {"structured_output.choices", "--choice"},
     {"structured_output.any_whitespace", "--any-whitespace"},
     {"explain_cache", "--cache"},
+    {"speculation", "--no-speculation"},
     {"max_decisions", "--last"},
     {"prefix", "--prefix"},
     {"items", "--items"},

@@ -152,6 +152,8 @@ struct GenerateRequest {
   bool return_token_ids = false;
   std::optional<Retention> retention;
   bool explain_cache = false;  // report a cache miss in Usage::cache_miss
+  // False: no drafts for this request, where the workers draft. Absent: true.
+  std::optional<bool> speculation;
 };
 
 // Why less of the prompt was cached than an earlier prompt of the tenant would have allowed; the

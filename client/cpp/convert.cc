@@ -129,6 +129,7 @@ v1::GenerateRequest ToProto(const GenerateRequest& request) {
   if (request.split_special_tokens) out.set_split_special_tokens(*request.split_special_tokens);
   if (request.retention) *out.mutable_retention() = ToProto(*request.retention);
   out.set_explain_cache(request.explain_cache);
+  if (request.speculation) out.set_speculation(*request.speculation);
   return out;
 }
 

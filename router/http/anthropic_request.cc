@@ -252,6 +252,10 @@ absl::Status ReadSpeed(const std::string& name, Value& value, OpenAiRequest&) {
   return Unsupported(name, "only \"standard\" is supported: there is one speed");
 }
 
+absl::Status ReadSpeculation(const std::string& name, Value& value, OpenAiRequest& request) {
+  return ReadChatField(name, value, request);
+}
+
 absl::Status ReadCacheControl(const std::string& name, Value& value, OpenAiRequest& request) {
   Value body;
   json::AddMember(name, std::move(value), &body);
@@ -321,6 +325,7 @@ constexpr BodyField kBodyFields[] = {
     {"thread", true, RefuseThread},
     {"container", false, RefuseAnthropic},
     {"inference_geo", false, RefuseAnthropic},
+    {"speculation", false, ReadSpeculation},  // Baton's own
     {"system", true, ReadAnthropicSystem},
     {"messages", true, ReadAnthropicMessages},
 };

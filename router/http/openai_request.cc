@@ -181,22 +181,10 @@ absl::Status ReadRetention(absl::string_view name, const Value& value, OpenAiReq
   return absl::OkStatus();
 }
 
-absl::Status ReadExplainCache(absl::string_view name, const Value& value, OpenAiRequest& request) {
-  BATON_ASSIGN_OR_RETURN(const bool explain, Bool(name, value));
-  request.generate.set_explain_cache(explain);
-  return absl::OkStatus();
-}
-
-absl::Status ReadSpecialTokens(absl::string_view name, const Value& value, OpenAiRequest& request) {
-  BATON_ASSIGN_OR_RETURN(const bool add, Bool(name, value));
-  request.generate.set_add_special_tokens(add);
-  return absl::OkStatus();
-}
-
-absl::Status ReadSplitSpecialTokens(absl::string_view name, const Value& value,
-                                    OpenAiRequest& request) {
-  BATON_ASSIGN_OR_RETURN(const bool split, Bool(name, value));
-  request.generate.set_split_special_tokens(split);
+template <void (v1::GenerateRequest::*kSet)(bool)>
+absl::Status ReadSwitch(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  BATON_ASSIGN_OR_RETURN(const bool on, Bool(name, value));
+  (request.generate.*kSet)(on);
   return absl::OkStatus();
 }
 
@@ -257,9 +245,10 @@ constexpr Field kCommonFields[] = {
     {"user", ReadUser},
     {"cache_salt", ReadCacheSalt},
     {"retention", ReadRetention},
-    {"explain_cache", ReadExplainCache},
-    {"add_special_tokens", ReadSpecialTokens},
-    {"split_special_tokens", ReadSplitSpecialTokens},
+    {"explain_cache", ReadSwitch<&v1::GenerateRequest::set_explain_cache>},
+    {"speculation", ReadSwitch<&v1::GenerateRequest::set_speculation>},
+    {"add_special_tokens", ReadSwitch<&v1::GenerateRequest::set_add_special_tokens>},
+    {"split_special_tokens", ReadSwitch<&v1::GenerateRequest::set_split_special_tokens>},
     {"skip_special_tokens", ReadOnlyBool<true>},
     {"include_stop_str_in_output", ReadOnlyBool<false>},
     {"response_format", ReadResponseFormat},

@@ -359,6 +359,7 @@ constexpr ResponsesField kFields[] = {
     {"any_whitespace", ReadAsChat},
     {"cache_salt", ReadAsChat},
     {"retention", ReadAsChat},
+    {"speculation", ReadAsChat},
     {"split_special_tokens", ReadAsChat},
     {"chat_template_kwargs", ReadAsChat},
 };

@@ -412,6 +412,7 @@ absl::StatusOr<PreparedRequest> PrepareRequest(v1::GenerateRequest request,
     for (int32_t id : model.eos_token_ids) decode.add_stop_token_ids(id);
   }
   decode.set_cache_salt(request.cache_salt());
+  decode.set_no_speculation(request.has_speculation() && !request.speculation());
   if (request.has_retention()) *decode.mutable_retention() = request.retention();
   if (request.has_structured_output()) {
     *decode.mutable_structured_output() = request.structured_output();

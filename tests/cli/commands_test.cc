@@ -176,6 +176,13 @@ TEST(CommandsTest, GenerateTakesBeams) {
   EXPECT_EQ(parsed.commands.generate.request.priority, client::Priority::kDefault);
 }
 
+TEST(CommandsTest, GenerateTurnsSpeculationOff) {
+  EXPECT_FALSE(Parse({"generate", "hello"}).commands.generate.request.speculation.has_value());
+  const ParsedCommands parsed = Parse({"generate", "hello", "--no-speculation"});
+  ASSERT_FALSE(parsed.exit_now);
+  EXPECT_EQ(parsed.commands.generate.request.speculation, false);
+}
+
 TEST(CommandsTest, GenerateTakesOneKindOfStructuredOutput) {
   const std::string path = ::testing::TempDir() + "/commands_test_schema.json";
   std::ofstream(path) << R"({"type": "null"})";

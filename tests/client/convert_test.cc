@@ -44,6 +44,7 @@ TEST(ConvertTest, EveryFieldOfARequest) {
   request.tenant = "t";
   request.add_special_tokens = false;
   request.split_special_tokens = false;
+  request.speculation = false;
   const v1::GenerateRequest proto = ToProto(request);
   EXPECT_EQ(proto.sampling().repetition_penalty(), 1.5f);
   EXPECT_EQ(proto.sampling().frequency_penalty(), -1);
@@ -61,6 +62,8 @@ TEST(ConvertTest, EveryFieldOfARequest) {
   EXPECT_TRUE(proto.has_add_special_tokens());
   EXPECT_TRUE(proto.has_split_special_tokens());
   EXPECT_FALSE(proto.split_special_tokens());
+  EXPECT_TRUE(proto.has_speculation());
+  EXPECT_FALSE(proto.speculation());
 }
 
 TEST(ConvertTest, Retention) {
@@ -147,6 +150,7 @@ TEST(ConvertTest, WhatIsAbsentStaysAbsent) {
   EXPECT_FALSE(proto.has_prompt_logprobs());
   EXPECT_FALSE(proto.has_add_special_tokens());
   EXPECT_FALSE(proto.has_split_special_tokens());
+  EXPECT_FALSE(proto.has_speculation());
   EXPECT_EQ(proto.priority(), v1::PRIORITY_UNSPECIFIED);
 }
 

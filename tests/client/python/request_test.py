@@ -52,6 +52,7 @@ OPTIONS = {
     "retention": ({"priority": 7, "ttl_ms": 9},
                   lambda r: {"priority": r.retention.priority, "ttl_ms": r.retention.ttl_ms}),
     "explain_cache": (True, lambda r: r.explain_cache),
+    "speculation": (False, lambda r: r.speculation if r.HasField("speculation") else None),
 }
 
 

@@ -97,7 +97,7 @@ TEST(AnthropicRequestTest, TheParametersAreThoseOfOpenAis) {
   const OpenAiRequest request = Parsed(absl::StrCat(
       R"("model": "m", "temperature": 0.5, "top_p": 0.25, "top_k": 7, "stop_sequences": ["x", "y"],
          "stream": true, "metadata": {"user_id": "me"}, "service_tier": "standard_only",
-         "speed": "standard", "mcp_servers": [], "container": null, )",
+         "speed": "standard", "speculation": false, "mcp_servers": [], "container": null, )",
       kHi));
   EXPECT_EQ(request.generate.model(), "m");
   EXPECT_EQ(request.generate.stop().max_tokens(), 8);
@@ -106,6 +106,7 @@ TEST(AnthropicRequestTest, TheParametersAreThoseOfOpenAis) {
   EXPECT_EQ(request.generate.sampling().top_k(), 7);
   EXPECT_THAT(request.generate.stop().stop(), ElementsAre("x", "y"));
   EXPECT_EQ(request.generate.tenant(), "me");
+  EXPECT_TRUE(request.generate.has_speculation() && !request.generate.speculation());
   EXPECT_TRUE(request.stream);
   EXPECT_FALSE(request.generate.add_special_tokens());
   EXPECT_TRUE(request.generate.has_add_special_tokens());
@@ -293,6 +294,8 @@ TEST(AnthropicRequestTest, ACountHasNoFieldsOfAnAnswer) {
   };
   EXPECT_TRUE(count(kHi).ok());
   EXPECT_EQ(ErrorField(count(absl::StrCat("\"max_tokens\": 8, ", kHi)).status()), "max_tokens");
+  EXPECT_EQ(ErrorField(count(absl::StrCat("\"speculation\": false, ", kHi)).status()),
+            "speculation");
   const auto begun = count(R"("messages": [{"role": "user", "content": "x"},
                                            {"role": "assistant", "content": "y"}])");
   ASSERT_TRUE(begun.ok()) << begun.status();

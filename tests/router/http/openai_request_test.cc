@@ -234,6 +234,7 @@ TEST(OpenAiRequestTest, EveryFieldArrives) {
       "min_tokens": 2, "n": 3, "user": "u", "cache_salt": "s", "add_special_tokens": false,
       "split_special_tokens": true,
       "retention": {"until_token": 5, "priority": 7, "ttl_ms": 86400000000}, "explain_cache": true,
+      "speculation": false,
       "skip_special_tokens": true, "include_stop_str_in_output": false, "logprobs": 4,
       "best_of": 1, "suffix": "", "echo": false, "response_format": {"type": "text"}})");
   EXPECT_TRUE(request.stream && request.include_usage && request.continuous_usage);
@@ -260,6 +261,7 @@ TEST(OpenAiRequestTest, EveryFieldArrives) {
   EXPECT_EQ(g.retention().priority(), 7);
   EXPECT_EQ(g.retention().ttl_ms(), 86'400'000'000);
   EXPECT_TRUE(g.explain_cache());
+  EXPECT_TRUE(g.has_speculation() && !g.speculation());
   EXPECT_TRUE(g.has_add_special_tokens() && !g.add_special_tokens());
   EXPECT_TRUE(g.split_special_tokens());
   EXPECT_EQ(g.logprobs(), 4);
@@ -310,6 +312,7 @@ TEST(OpenAiRequestTest, DefaultsAreOpenAis) {
   const OpenAiRequest chat = Chat("");
   EXPECT_FALSE(chat.generate.stop().has_max_tokens());
   EXPECT_FALSE(chat.generate.has_logprobs());
+  EXPECT_FALSE(chat.generate.has_speculation());
   EXPECT_FALSE(chat.generate.has_split_special_tokens());
   EXPECT_FALSE(completion.generate.has_split_special_tokens());
   EXPECT_TRUE(Chat(R"(, "split_special_tokens": false)").generate.has_split_special_tokens());
@@ -383,6 +386,7 @@ TEST(OpenAiRequestTest, WhatIsNotHonouredIsRefusedByName) {
        {R"({"prompt": [1, "a"]})", "WRONG_TYPE", "prompt"},
        {R"({"prompt": [4294967296]})", "OUT_OF_RANGE", "prompt"},
        {R"({"prompt": "p", "echo": 1})", "WRONG_TYPE", "echo"},
+       {R"({"prompt": "p", "speculation": "off"})", "WRONG_TYPE", "speculation"},
        {R"({"prompt": "p", "suffix": "s"})", "UNSUPPORTED_FIELD", "suffix"},
        {R"({"prompt": "p", "best_of": 2})", "UNSUPPORTED_FIELD", "best_of"},
        {R"({"prompt": "p", "temperature": "hot"})", "WRONG_TYPE", "temperature"},

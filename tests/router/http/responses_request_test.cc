@@ -111,6 +111,7 @@ TEST(ResponsesRequestTest, LimitsFormatsAndSampling) {
       ParsedResponses(R"({"input": "x", "model": "m", "max_output_tokens": 7,
       "temperature": 0.5, "top_p": 0.25, "stream": true, "user": "u", "truncation": "auto",
       "top_logprobs": 2, "include": ["message.output_text.logprobs"], "seed": 3, "top_k": 4,
+      "speculation": false,
       "text": {"verbosity": "low", "format": {"type": "json_schema", "name": "n", "strict": true,
                "schema": {"type": "object"}}}})");
   EXPECT_EQ(request.generate.model(), "m");
@@ -122,6 +123,7 @@ TEST(ResponsesRequestTest, LimitsFormatsAndSampling) {
   EXPECT_EQ(request.generate.tenant(), "u");
   EXPECT_EQ(request.generate.logprobs(), 2);
   EXPECT_TRUE(request.generate.has_truncation());
+  EXPECT_TRUE(request.generate.has_speculation() && !request.generate.speculation());
   EXPECT_TRUE(request.stream);
   EXPECT_EQ(Json::parse(request.generate.structured_output().json_schema()),
             Json({{"type", "object"}}));

@@ -63,6 +63,7 @@ TEST_F(RequestCheckTest, DefaultsOfAPlainRequest) {
   EXPECT_FALSE(decode.has_prompt_logprobs());
   EXPECT_EQ(decode.priority(), v1::PRIORITY_UNSPECIFIED);
   EXPECT_EQ(decode.tenant(), "");
+  EXPECT_FALSE(decode.no_speculation());
   const internal::v1::TokenSampling& sampling = decode.sampling();
   EXPECT_EQ(sampling.temperature(), 1);
   EXPECT_EQ(sampling.repetition_penalty(), 1);
@@ -98,6 +99,7 @@ TEST_F(RequestCheckTest, AllThatIsGivenIsPassedOn) {
   request_.set_prompt_logprobs(20);
   request_.set_priority(v1::PRIORITY_HIGH);
   request_.set_tenant(std::string(128, 't'));
+  request_.set_speculation(false);
   request_.mutable_retention()->set_until_token(3);
   request_.mutable_retention()->set_priority(100);
   request_.mutable_retention()->set_ttl_ms(604'800'000);
@@ -116,9 +118,12 @@ TEST_F(RequestCheckTest, AllThatIsGivenIsPassedOn) {
   EXPECT_EQ(decode.n(), 16);
   EXPECT_EQ(decode.priority(), v1::PRIORITY_HIGH);
   EXPECT_EQ(decode.tenant(), std::string(128, 't'));
+  EXPECT_TRUE(decode.no_speculation());
   EXPECT_EQ(decode.retention().until_token(), 3);
   EXPECT_EQ(decode.retention().priority(), 100);
   EXPECT_EQ(decode.retention().ttl_ms(), 604'800'000);
+  request_.set_speculation(true);
+  EXPECT_FALSE(Prepared().no_speculation());
 }
 
 TEST_F(RequestCheckTest, PromptLogprobsOfLongPromptsAreBounded) {

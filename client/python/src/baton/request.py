@@ -71,6 +71,7 @@ class GenerateOptions(TypedDict, total=False):
     # docs/prefix-care.md has the meanings.
     retention: Optional[Mapping[str, int]]
     explain_cache: Optional[bool]  # report cache misses in usage.cache_miss
+    speculation: Optional[bool]  # False: no drafts for this request, where the workers draft
 
 
 _SAMPLING = frozenset(inference_pb2.SamplingParams.DESCRIPTOR.fields_by_name)
