@@ -72,6 +72,10 @@ std::string AnswerFigures(const client::Completion& answer) {
   if (usage.generated_tokens > 1 && later_s > 0) {
     absl::StrAppendFormat(&line, ", %.1f tokens/s", (usage.generated_tokens - 1) / later_s);
   }
+  if (usage.draft_tokens > 0) {
+    absl::StrAppendFormat(&line, ", %d of %d drafts accepted", usage.accepted_draft_tokens,
+                          usage.draft_tokens);
+  }
   return line + "]";
 }
 

@@ -180,6 +180,9 @@ struct Usage {
     int cached = 0;
   };
   std::map<PromptSource, Source> by_source = {};  // with segments
+  // Speculative decoding: tokens drafted for all choices, and how many of them were drawn.
+  int draft_tokens = 0;
+  int accepted_draft_tokens = 0;
 };
 
 // Times in milliseconds, as defined in baton/v1/inference.proto.

@@ -141,6 +141,8 @@ Usage FromProto(const v1::Usage& usage) {
   out.kv_bytes = usage.kv_bytes();
   if (usage.has_cache_miss()) out.cache_miss = FromProto(usage.cache_miss());
   out.dropped_prompt_tokens = usage.dropped_prompt_tokens();
+  out.draft_tokens = usage.draft_tokens();
+  out.accepted_draft_tokens = usage.accepted_draft_tokens();
   for (const v1::SourceUsage& source : usage.by_source()) {
     out.by_source[static_cast<PromptSource>(source.source())] = {source.tokens(), source.cached()};
   }

@@ -73,7 +73,12 @@ OrderedJson FinishJson(v1::FinishReason reason, bool with_calls) {
 std::string OpenAiResponse::UsageText(const v1::Usage& usage) const {
   OrderedJson json = UsageJson(usage);
   if (options_.parts.reasoning != chat::ReasoningFormat::kNone) {
-    json["completion_tokens_details"] = {{"reasoning_tokens", reasoning_tokens_.count()}};
+    json["completion_tokens_details"]["reasoning_tokens"] = reasoning_tokens_.count();
+  }
+  if (usage.draft_tokens() > 0) {
+    OrderedJson& details = json["completion_tokens_details"];
+    details["accepted_prediction_tokens"] = usage.accepted_draft_tokens();
+    details["rejected_prediction_tokens"] = usage.draft_tokens() - usage.accepted_draft_tokens();
   }
   return Dump(json);
 }

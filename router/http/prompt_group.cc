@@ -82,6 +82,8 @@ v1::GenerateResponse PromptGroup::Combined(int prompt, const v1::GenerateRespons
     sum.set_generated_tokens(sum.generated_tokens() + usage.generated_tokens());
     sum.set_kv_bytes(sum.kv_bytes() + usage.kv_bytes());
     sum.set_dropped_prompt_tokens(sum.dropped_prompt_tokens() + usage.dropped_prompt_tokens());
+    sum.set_draft_tokens(sum.draft_tokens() + usage.draft_tokens());
+    sum.set_accepted_draft_tokens(sum.accepted_draft_tokens() + usage.accepted_draft_tokens());
   }
   return combined;
 }

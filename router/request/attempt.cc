@@ -14,6 +14,9 @@ void AddTimings(const internal::v1::DecodeTimings& more, internal::v1::DecodeTim
   sum->set_kv_transfer_ms(sum->kv_transfer_ms() + more.kv_transfer_ms());
 }
 
+// Of a count that has been `*before`, and is remembered there.
+int64_t Increase(int64_t now, int64_t* before) { return now - std::exchange(*before, now); }
+
 }  // namespace
 
 void RetryState::OnTokens() {
@@ -33,14 +36,21 @@ void RetryState::ForgetWorkers(absl::Duration now) {
   if (retries.refused()) failed.clear();  // full workers may have room now
 }
 
-int64_t Attempt::OnMessage(const internal::v1::DecodeResponse& response, absl::Duration now) {
+void Attempt::OnMessage(const internal::v1::DecodeResponse& response, absl::Duration now,
+                        v1::Usage* sum) {
   heard = true;
   hold.reset();
   last_message = now;
   if (response.has_timings()) timings = response.timings();
-  if (!response.has_usage()) return 0;
-  cached_tokens = response.usage().cached_prompt_tokens();
-  return response.usage().kv_bytes() - std::exchange(kv_bytes, response.usage().kv_bytes());
+  if (!response.has_usage()) return;
+  const internal::v1::DecodeUsage& usage = response.usage();
+  cached_tokens = usage.cached_prompt_tokens();
+  sum->set_kv_bytes(sum->kv_bytes() + Increase(usage.kv_bytes(), &kv_bytes));
+  sum->set_draft_tokens(
+      static_cast<int32_t>(sum->draft_tokens() + Increase(usage.draft_tokens(), &draft_tokens)));
+  sum->set_accepted_draft_tokens(
+      static_cast<int32_t>(sum->accepted_draft_tokens() +
+                           Increase(usage.accepted_draft_tokens(), &accepted_draft_tokens)));
 }
 
 RetryState Attempt::PastAfter(const StreamEnd& end, int sequences, const WorkerSigns& signs) const {

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "baton/internal/v1/decode.pb.h"
+#include "baton/v1/inference.pb.h"
 #include "router/request/answer.h"
 #include "router/request/continuation_line.h"
 #include "router/request/decode_network.h"
@@ -49,7 +50,10 @@ struct Attempt {
   int token_messages = 0;
   bool worked = false;  // the planner knows that the pair works
   int ends = 0;         // how many finishes the worker has reported
+  // As the worker has reported last.
   int64_t kv_bytes = 0;
+  int64_t draft_tokens = 0;
+  int64_t accepted_draft_tokens = 0;
   absl::Duration sent_at;           // when it was sent, by RouterParts::clock
   absl::Duration sent_at_awake;     // when it was sent, by RouterParts::awake
   std::optional<int64_t> decision;  // number in the decision log
@@ -58,8 +62,9 @@ struct Attempt {
   // The attempt has it from a refusal for want of room to the first message of a worker.
   std::optional<ContinuationLine::Hold> hold;
 
-  // A message of the worker has come. Returns by how many bytes of moved KV it reports more.
-  int64_t OnMessage(const internal::v1::DecodeResponse& response, absl::Duration now);
+  // A message of the worker has come. Adds to `sum` what it reports more of: bytes of moved KV,
+  // drafted and accepted tokens.
+  void OnMessage(const internal::v1::DecodeResponse& response, absl::Duration now, v1::Usage* sum);
   // The worker has been silent for longer than `bound`.
   bool Stalled(absl::Duration now, absl::Duration bound) const {
     return heard && now - last_message > bound;

@@ -201,7 +201,7 @@ void GenerateCall::OnDecoded(int stream, const decode_pb::DecodeResponse& respon
 
 void GenerateCall::RelayTokens(int stream, const decode_pb::DecodeResponse& response) {
   Attempt& attempt = attempts_.at(stream);
-  usage_.set_kv_bytes(usage_.kv_bytes() + attempt.OnMessage(response, parts_.awake.SinceStart()));
+  attempt.OnMessage(response, parts_.awake.SinceStart(), &usage_);
   // The first stream that answers says how much of the client's prompt was cached.
   if (!first_token_at_) {
     usage_.set_cached_prompt_tokens(attempt.cached_tokens);

@@ -112,6 +112,21 @@ TEST_F(ChatSessionTest, AConversationThatIsNone) {
   EXPECT_EQ(ParseConversation(ConversationJson({{"user", "\xff"}}))->at(0).role, "user");
 }
 
+TEST_F(ChatSessionTest, FiguresHaveDraftsIfThereWereAny) {
+  int drafts = 0;
+  cluster_.decode(0)->SetReply([&drafts](DecodeCall call) {
+    internal::v1::DecodeResponse drafted;
+    drafted.mutable_usage()->set_draft_tokens(drafts);
+    drafted.mutable_usage()->set_accepted_draft_tokens(std::exchange(drafts, 9) / 2);
+    call.stream->Send(drafted);
+    call.Finish(Ids("day"), internal::v1::DecodeResponse::FINISH_LENGTH);
+  });
+  EXPECT_EQ(Run({"hi"}, /*terminal=*/true), kExitOk);
+  EXPECT_THAT(out_.str(), Not(HasSubstr("drafts")));
+  EXPECT_EQ(Run({"hi"}, /*terminal=*/true), kExitOk);
+  EXPECT_THAT(out_.str(), HasSubstr(", 4 of 9 drafts accepted]\n"));
+}
+
 // A script ends at its first error, with its exit code; a person goes on.
 TEST_F(ChatSessionTest, Errors) {
   AnswerAll();

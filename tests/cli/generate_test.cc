@@ -37,6 +37,10 @@ class GenerateCommandTest : public ::testing::Test {
 TEST_F(GenerateCommandTest, PrintsTextOrJson) {
   cluster_.decode(0)->SetReply([](DecodeCall call) {
     call.SendTokens(Ids("good "));
+    internal::v1::DecodeResponse drafted;
+    drafted.mutable_usage()->set_draft_tokens(6);
+    drafted.mutable_usage()->set_accepted_draft_tokens(2);
+    call.stream->Send(drafted);
     call.Finish(Ids("day"), internal::v1::DecodeResponse::FINISH_LENGTH);
   });
   EXPECT_EQ(RunGenerate(options_, out_, err_), 0);
@@ -53,6 +57,8 @@ TEST_F(GenerateCommandTest, PrintsTextOrJson) {
   EXPECT_EQ(json["token_ids"].size(), 8u);
   EXPECT_EQ(json["finish_reason"], "length");
   EXPECT_EQ(json["usage"]["prompt_tokens"], 2);
+  EXPECT_EQ(json["usage"]["draft_tokens"], 6);
+  EXPECT_EQ(json["usage"]["accepted_draft_tokens"], 2);
   EXPECT_EQ(json["timings"]["prefill_ms"], 7);
   EXPECT_EQ(err_.str(), "");
 }

@@ -109,11 +109,15 @@ TEST(ConvertTest, TruncationSegmentsAndTheirUsage) {
   EXPECT_EQ(proto.segments(1).source(), v1::PROMPT_SOURCE_UNSPECIFIED);
   v1::Usage usage;
   usage.set_dropped_prompt_tokens(5);
+  usage.set_draft_tokens(8);
+  usage.set_accepted_draft_tokens(6);
   v1::SourceUsage* source = usage.add_by_source();
   source->set_source(v1::PROMPT_SOURCE_USER);
   source->set_tokens(4);
   source->set_cached(3);
   EXPECT_EQ(FromProto(usage).dropped_prompt_tokens, 5);
+  EXPECT_EQ(FromProto(usage).draft_tokens, 8);
+  EXPECT_EQ(FromProto(usage).accepted_draft_tokens, 6);
   EXPECT_EQ(FromProto(usage).by_source.at(PromptSource::kUser).cached, 3);
 }
 

@@ -144,9 +144,12 @@ class RequestTest(unittest.TestCase):
     def test_usage_by_source(self):
         usage = to_usage(inference_pb2.Usage(
             prompt_tokens=9, dropped_prompt_tokens=4,
+            draft_tokens=8, accepted_draft_tokens=6,
             by_source=[inference_pb2.SourceUsage(source="PROMPT_SOURCE_TOOLS", tokens=9, cached=2)]))
         self.assertEqual(
-            usage, Usage(9, dropped_prompt_tokens=4, by_source={"tools": SourceUsage(9, 2)}))
+            usage, Usage(
+                9, dropped_prompt_tokens=4, by_source={"tools": SourceUsage(9, 2)},
+                draft_tokens=8, accepted_draft_tokens=6))
 
     def test_one_stop_string_is_not_its_letters(self):
         self.assertEqual(list(to_request("p", {"stop": "end"}).stop.stop), ["end"])

@@ -311,6 +311,37 @@ TEST_F(OpenAiResponseTest, EveryChoiceOfAPromptBeginsWithItsEcho) {
   EXPECT_EQ(logprobs["top_logprobs"][1], Json({{"z", 0.0}, {"b", -2.0}}));
 }
 
+TEST_F(OpenAiResponseTest, DraftsAreOpenAisPredictionTokens) {
+  for (const bool chat : {false, true}) {
+    OpenAiResponse::Options options;
+    options.chat = chat;
+    v1::Usage usage;
+    EXPECT_FALSE(Json::parse(OpenAiResponse(options, *tokenizer_).Whole(usage))["usage"].contains(
+        "completion_tokens_details"));
+    usage.set_draft_tokens(9);
+    usage.set_accepted_draft_tokens(7);
+    EXPECT_EQ(Json::parse(OpenAiResponse(options, *tokenizer_)
+                              .Whole(usage))["usage"]["completion_tokens_details"],
+              Json({{"accepted_prediction_tokens", 7}, {"rejected_prediction_tokens", 2}}));
+    options.include_usage = true;
+    EXPECT_NE(OpenAiResponse(options, *tokenizer_)
+                  .StreamEnd(usage)
+                  .find(R"({"accepted_prediction_tokens":7,"rejected_prediction_tokens":2})"),
+              std::string::npos);
+  }
+  OpenAiResponse::Options reasons;
+  reasons.chat = true;
+  reasons.parts.reasoning = chat::ReasoningFormat::kThinkTags;
+  v1::Usage usage;
+  usage.set_draft_tokens(9);
+  EXPECT_EQ(
+      Json::parse(
+          OpenAiResponse(reasons, *tokenizer_).Whole(usage))["usage"]["completion_tokens_details"],
+      Json({{"reasoning_tokens", 0},
+            {"accepted_prediction_tokens", 0},
+            {"rejected_prediction_tokens", 9}}));
+}
+
 TEST_F(OpenAiResponseTest, ACacheMissIsPartOfTheUsage) {
   v1::Usage usage;
   OpenAiResponse format({}, *tokenizer_);

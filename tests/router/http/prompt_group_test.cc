@@ -50,6 +50,10 @@ TEST_F(PromptGroupTest, ChoicesAreNumberedByPromptAndUsageIsTheSum) {
   auto calls = Calls(2);
   for (auto& [prompt, call] : calls) {
     EXPECT_EQ(call.request.n(), 2);
+    DecodeResponse drafted;
+    drafted.mutable_usage()->set_draft_tokens(8);
+    drafted.mutable_usage()->set_accepted_draft_tokens(prompt == "one" ? 3 : 1);
+    call.stream->Send(drafted);
     call.FinishChoice(1, Ids(prompt.substr(0, 1) + "1"), DecodeResponse::FINISH_LENGTH);
     call.Finish(Ids(prompt.substr(0, 1) + "0"), DecodeResponse::FINISH_LENGTH);
   }
@@ -64,6 +68,8 @@ TEST_F(PromptGroupTest, ChoicesAreNumberedByPromptAndUsageIsTheSum) {
   }
   EXPECT_EQ(json["usage"]["prompt_tokens"], 7);
   EXPECT_EQ(json["usage"]["completion_tokens"], 8);
+  EXPECT_EQ(json["usage"]["completion_tokens_details"],
+            Json({{"accepted_prediction_tokens", 4}, {"rejected_prediction_tokens", 12}}));
 }
 
 TEST_F(PromptGroupTest, StreamsInterleave) {

@@ -98,7 +98,8 @@ TEST(AttemptTest, ADeathCountsIfTheRequestRanThereWhenTheProcessEnded) {
     EXPECT_EQ(deaths(After(attempt, kLost, reason, true)), 0) << "it fell silent: " << reason;
   }
   attempt.sent_at_awake = kNow - absl::Minutes(1);
-  attempt.OnMessage({}, kNow - absl::Minutes(1));
+  v1::Usage usage;
+  attempt.OnMessage({}, kNow - absl::Minutes(1), &usage);
   EXPECT_EQ(deaths(After(attempt, kLost, "WORKER_LOST", true)), 1);
   EXPECT_EQ(deaths(After(attempt, kLost, "WORKER_LOST", true, absl::Seconds(5))), 0)
       << "the worker froze, and its connection was closed later";
@@ -113,9 +114,8 @@ TEST(AttemptTest, TimingsOfAllAttemptsAddUp) {
   message.mutable_timings()->set_kv_transfer_ms(5);
   message.mutable_usage()->set_kv_bytes(100);
   message.mutable_usage()->set_cached_prompt_tokens(16);
-  EXPECT_EQ(attempt.OnMessage(message, kNow), 100);
-  message.mutable_usage()->set_kv_bytes(130);
-  EXPECT_EQ(attempt.OnMessage(message, kNow), 30) << "usage is cumulative";
+  v1::Usage usage;
+  attempt.OnMessage(message, kNow, &usage);
   EXPECT_EQ(attempt.cached_tokens, 16);
   Attempt second = OnePair();
   second.past = After(attempt, absl::StatusCode::kUnavailable, "WORKER_LOST");
@@ -125,10 +125,36 @@ TEST(AttemptTest, TimingsOfAllAttemptsAddUp) {
   EXPECT_EQ(past.timings.kv_transfer_ms(), 5);
 }
 
+// A worker reports what it has done so far; an attempt before this one has done some of the sum.
+TEST(AttemptTest, WhatWorkersReportAddsUp) {
+  Attempt attempt = OnePair();
+  v1::Usage sum;
+  sum.set_kv_bytes(7);
+  sum.set_draft_tokens(20);
+  sum.set_accepted_draft_tokens(11);
+  internal::v1::DecodeResponse message;
+  message.mutable_usage()->set_kv_bytes(100);
+  attempt.OnMessage(message, kNow, &sum);
+  EXPECT_EQ(sum.kv_bytes(), 107);
+  EXPECT_EQ(sum.draft_tokens(), 20);
+  message.mutable_usage()->set_kv_bytes(130);
+  message.mutable_usage()->set_draft_tokens(8);
+  message.mutable_usage()->set_accepted_draft_tokens(3);
+  attempt.OnMessage(message, kNow, &sum);
+  attempt.OnMessage({}, kNow, &sum);
+  message.mutable_usage()->set_draft_tokens(16);
+  message.mutable_usage()->set_accepted_draft_tokens(4);
+  attempt.OnMessage(message, kNow, &sum);
+  EXPECT_EQ(sum.kv_bytes(), 137);
+  EXPECT_EQ(sum.draft_tokens(), 36);
+  EXPECT_EQ(sum.accepted_draft_tokens(), 15);
+}
+
 TEST(AttemptTest, SilenceCountsFromTheFirstMessage) {
   Attempt attempt = OnePair();
   EXPECT_FALSE(attempt.Stalled(kNow, absl::Seconds(5)));
-  attempt.OnMessage({}, kNow);
+  v1::Usage usage;
+  attempt.OnMessage({}, kNow, &usage);
   EXPECT_FALSE(attempt.Stalled(kNow + absl::Seconds(5), absl::Seconds(5)));
   EXPECT_TRUE(attempt.Stalled(kNow + absl::Seconds(6), absl::Seconds(5)));
 }

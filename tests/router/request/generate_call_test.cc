@@ -123,6 +123,8 @@ TEST_F(FailoverTest, UsageAndTimingsAreOfTheWhole) {
   first.add_token_ids('a');
   first.mutable_usage()->set_cached_prompt_tokens(4);
   first.mutable_usage()->set_kv_bytes(1000);
+  first.mutable_usage()->set_draft_tokens(8);
+  first.mutable_usage()->set_accepted_draft_tokens(5);
   first.mutable_timings()->set_queue_ms(5);
   first.mutable_timings()->set_prefill_ms(20);
   clock_.Advance(absl::Milliseconds(30));
@@ -141,11 +143,16 @@ TEST_F(FailoverTest, UsageAndTimingsAreOfTheWhole) {
   *last.mutable_timings() = first.timings();
   last.mutable_timings()->set_kv_transfer_ms(1);
   last.mutable_timings()->set_decode_ms(99);
+  *last.mutable_usage() = first.usage();
+  last.mutable_usage()->set_draft_tokens(12);
+  last.mutable_usage()->set_accepted_draft_tokens(7);
   stream(1).Say(last);
   ASSERT_TRUE(sink.End().ok());
   const auto answer = sink.choice();
   EXPECT_EQ(answer.usage().cached_prompt_tokens(), 4) << "of the client's prompt, at first";
   EXPECT_EQ(answer.usage().kv_bytes(), 1300);
+  EXPECT_EQ(answer.usage().draft_tokens(), 8 + 12);
+  EXPECT_EQ(answer.usage().accepted_draft_tokens(), 5 + 7);
   EXPECT_EQ(answer.usage().generated_tokens(), 3);
   EXPECT_EQ(answer.timings().queue_ms(), 10);
   EXPECT_EQ(answer.timings().prefill_ms(), 22);
