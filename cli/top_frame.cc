@@ -25,6 +25,11 @@ std::optional<double> Rate(int64_t before, int64_t now, absl::Duration between) 
   return *increase / absl::ToDoubleSeconds(between);
 }
 
+std::optional<double> Share(std::optional<double> part, std::optional<double> whole) {
+  if (!part || !whole || *whole <= 0) return std::nullopt;
+  return *part / *whole;
+}
+
 void AddTo(std::optional<double>* sum, std::optional<double> value) {
   if (value) *sum = sum->value_or(0) + *value;
 }
@@ -52,6 +57,9 @@ void SetWorkerRates(const v1::GetLoadsResponse& before, absl::Duration between, 
         Rate(then.computed_prompt_tokens(), worker.load.computed_prompt_tokens(), between);
     worker.decode_tokens_per_s =
         Rate(then.generated_tokens(), worker.load.generated_tokens(), between);
+    worker.accepted_draft_share =
+        Share(Increase(then.accepted_draft_tokens(), worker.load.accepted_draft_tokens()),
+              Increase(then.draft_tokens(), worker.load.draft_tokens()));
     AddTo(&frame->prefill_tokens_per_s, worker.prefill_tokens_per_s);
     AddTo(&frame->decode_tokens_per_s, worker.decode_tokens_per_s);
   }
@@ -62,9 +70,9 @@ void SetRouterRates(const v1::RouterTotals& before, const v1::RouterTotals& now,
   if (now.epoch() == 0 || now.epoch() != before.epoch()) return;
   frame->requests_per_s = Rate(before.requests(), now.requests(), between);
   frame->refused_per_s = Rate(before.rejections(), now.rejections(), between);
-  const auto prompt = Increase(before.prompt_tokens(), now.prompt_tokens());
-  const auto cached = Increase(before.cached_prompt_tokens(), now.cached_prompt_tokens());
-  if (prompt && cached && *prompt > 0) frame->cached_prompt_share = *cached / *prompt;
+  frame->cached_prompt_share =
+      Share(Increase(before.cached_prompt_tokens(), now.cached_prompt_tokens()),
+            Increase(before.prompt_tokens(), now.prompt_tokens()));
   frame->time_to_first_token =
       PercentilesBetween(before.time_to_first_token(), now.time_to_first_token());
   frame->inter_token_latency =
@@ -97,6 +105,7 @@ Json WorkerJson(const TopFrame::Worker& worker) {
           {"open_transfers", load.open_transfers()},
           {"prefill_tokens_per_s", OrNull(worker.prefill_tokens_per_s)},
           {"decode_tokens_per_s", OrNull(worker.decode_tokens_per_s)},
+          {"accepted_draft_share", OrNull(worker.accepted_draft_share)},
           {"age_ms", load.has_age_ms() ? Json(load.age_ms()) : Json()}};
 }
 

@@ -20,6 +20,7 @@ struct TopFrame {
     v1::WorkerLoad load;
     std::optional<double> prefill_tokens_per_s;
     std::optional<double> decode_tokens_per_s;
+    std::optional<double> accepted_draft_share;  // absent: no drafts
   };
   // In seconds, of the values observed between the two answers.
   struct Percentiles {

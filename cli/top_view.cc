@@ -169,6 +169,10 @@ constexpr Column kColumns[] = {
     {"WORK", 7,
      [](const TopFrame::Worker& w) { return Seconds(w.load.remaining_work_ms() / 1000); }},
     {"AGE", 7, [](const TopFrame::Worker& w) { return Seconds(w.load.age_ms() / 1000); }},
+    {"SPEC", 4,
+     [](const TopFrame::Worker& w) {
+       return w.accepted_draft_share ? Percent(*w.accepted_draft_share) : std::string();
+     }},
     {"ID", 16, [](const TopFrame::Worker& w) { return TopPrintable(w.load.worker_id()); }},
 };
 constexpr int kNarrowColumns = 5;
@@ -223,6 +227,7 @@ TextLine WorkerLine(const TopFrame::Worker& worker, const Layout& layout, bool u
                     static_cast<int>(text.size()) > column.width ? Left(text, column.width)
                                                                  : Right(text, column.width));
   }
+  absl::StripTrailingAsciiWhitespace(&rest);  // the last cell may be empty
   line.push_back({Style::kPlain, std::move(rest)});
   return line;
 }

@@ -27,6 +27,8 @@ internal::v1::LoadReport ToProto(const WorkerLoad& load, absl::Duration now) {
   numbers.set_receiving(load.receiving);
   numbers.set_computed_prompt_tokens(load.computed_prompt_tokens);
   numbers.set_generated_tokens(load.generated_tokens);
+  numbers.set_draft_tokens(load.draft_tokens);
+  numbers.set_accepted_draft_tokens(load.accepted_draft_tokens);
   numbers.set_age_us(absl::ToInt64Microseconds(now - load.read_at));
   numbers.set_accepted_age_us(absl::ToInt64Microseconds(now - load.last_accepted_at));
   return numbers;

@@ -51,6 +51,8 @@ struct WorkerLoad {
   // Since the worker's start.
   int64_t computed_prompt_tokens = 0;  // those of preempted answers included
   int64_t generated_tokens = 0;        // of answers, drawn here
+  int64_t draft_tokens = 0;            // of speculative decoding
+  int64_t accepted_draft_tokens = 0;   // of draft_tokens, those that were drawn
   // When the loop last accepted requests, and when it read these numbers, by the worker's clock.
   absl::Duration last_accepted_at;
   absl::Duration read_at;

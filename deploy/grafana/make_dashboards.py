@@ -192,6 +192,7 @@ def prefill_and_decode():
     queue, prefill = "baton_queue_duration_seconds", "baton_prefill_duration_seconds"
     transfer, step = "baton_kv_transfer_duration_seconds", "baton_decode_step_duration_seconds"
     first, second = "baton_time_to_first_token_seconds", "baton_second_token_latency_seconds"
+    drafted, accepted = "baton_decode_draft_tokens_total", "baton_decode_accepted_draft_tokens_total"
 
     def mean(metric, per, where=ALL):
         """Seconds of `metric` for each observation of `per`: means of stages can be added, quantiles cannot."""
@@ -244,6 +245,15 @@ def prefill_and_decode():
         panel("Decode requests by code", REQUESTS_PER_S,
               [(nonzero(total("baton_decode_requests_total", "code"), "code"), "{{code}}")],
               "Calls of routers that decode workers ended. A router may retry a failed one.", width=12),
+        row("Speculation"),
+        panel("Speculation: drafts", TOKENS_PER_S, [(total(drafted), "drafted"), (total(accepted), "accepted")],
+              "Tokens that decode workers drafted, and those of them that were drawn. 0 unless --speculative is on.",
+              width=12),
+        panel("Speculation: tokens of a step with drafts", COUNT,
+              [(f"1 + {total(accepted, 'instance')} / clamp_min({total('baton_decode_drafted_steps_total', 'instance')}, 1e-9)",
+                "{{instance}}")],
+              "Acceptance: accepted drafts and the step's own draw, mean over sequences that had drafts. 1 without drafts.",
+              width=12),
         row("Scoring"),
         panel("Items by result", PER_S, [(nonzero(total("baton_score_items_total", "result"), "result"), "{{result}}")],
               "Items that routers have answered. error: the item has one.", stack=True),

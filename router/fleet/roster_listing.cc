@@ -195,6 +195,8 @@ std::vector<v1::WorkerLoad> Roster::Loads() const {
     load.set_open_transfers(w.load.open_transfers());
     load.set_computed_prompt_tokens(w.load.computed_prompt_tokens());
     load.set_generated_tokens(w.load.generated_tokens());
+    load.set_draft_tokens(w.load.draft_tokens());
+    load.set_accepted_draft_tokens(w.load.accepted_draft_tokens());
     load.set_epoch(w.card->epoch());
     // An idle loop reads nothing anew until a request comes.
     const bool idle = w.load.running() + w.load.queued() == 0;

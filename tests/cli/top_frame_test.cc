@@ -21,7 +21,7 @@ constexpr char kDecode[] = "10.0.0.2:1";
 class TopFrameTest : public ::testing::Test {
  protected:
   struct Counted {
-    int64_t computed = 0, generated = 0;
+    int64_t computed = 0, generated = 0, drafted = 0, accepted = 0;
     uint64_t worker_epoch = 7, router_epoch = 5;
     int64_t requests = 0, rejections = 0, prompt = 0, cached = 0;
     std::vector<uint64_t> ttft = {0, 0, 0, 0};
@@ -32,6 +32,8 @@ class TopFrameTest : public ::testing::Test {
          {.role = v1::WORKER_ROLE_DECODE,
           .address = kDecode,
           .generated = counted.generated,
+          .drafted = counted.drafted,
+          .accepted = counted.accepted,
           .epoch = counted.worker_epoch}});
     v1::RouterTotals& totals = *answer.mutable_totals();
     totals.set_epoch(counted.router_epoch);
@@ -107,6 +109,22 @@ TEST_F(TopFrameTest, AProcessThatRestartsHasNoRateUntilTheNextAnswer) {
   EXPECT_EQ(Add(back).requests_per_s, 0);
 }
 
+TEST_F(TopFrameTest, TheShareOfAcceptedDraftsIsThatOfTheInterval) {
+  EXPECT_FALSE(Add({.drafted = 100, .accepted = 90}).workers[1].accepted_draft_share);
+  const TopFrame frame = Add({.drafted = 120, .accepted = 95});
+  EXPECT_EQ(frame.workers[1].accepted_draft_share, 0.25);
+  EXPECT_FALSE(frame.workers[0].accepted_draft_share) << "a prefill worker drafts nothing";
+  EXPECT_FALSE(Add({.drafted = 120, .accepted = 95}).workers[1].accepted_draft_share)
+      << "no drafts";
+  EXPECT_EQ(Add({.drafted = 130, .accepted = 95}).workers[1].accepted_draft_share, 0);
+  EXPECT_FALSE(
+      Add({.drafted = 8, .accepted = 8, .worker_epoch = 8}).workers[1].accepted_draft_share)
+      << "another worker's counters";
+  EXPECT_FALSE(
+      Add({.drafted = 5, .accepted = 5, .worker_epoch = 8}).workers[1].accepted_draft_share)
+      << "they went back";
+}
+
 TEST_F(TopFrameTest, AWorkerWithoutACardHasNoRate) {
   Add({.worker_epoch = 0});
   EXPECT_FALSE(Add({.generated = 10, .worker_epoch = 0}).workers[1].decode_tokens_per_s);
@@ -151,8 +169,13 @@ TEST(TopQuantileTest, InterpolatesWithinTheBucketsOfTheInterval) {
 // Scripts read these keys: they only grow.
 TEST_F(TopFrameTest, JsonHasItsKeys) {
   Add({});
-  const TopFrame frame =
-      Add({.computed = 200, .requests = 4, .prompt = 8, .cached = 2, .ttft = {4, 4, 4, 4}});
+  const TopFrame frame = Add({.computed = 200,
+                              .drafted = 8,
+                              .accepted = 6,
+                              .requests = 4,
+                              .prompt = 8,
+                              .cached = 2,
+                              .ttft = {4, 4, 4, 4}});
   const std::string line = FrameJson(frame, "r:1");
   EXPECT_EQ(line.find('\n'), std::string::npos);
   EXPECT_EQ(Json::parse(line), Json::parse(R"({
@@ -168,12 +191,12 @@ TEST_F(TopFrameTest, JsonHasItsKeys) {
        "kv_blocks": {"total": 100, "active": 0, "held": 0, "cached": 0, "free": 100},
        "running": 0, "queued": 0, "queued_tokens": 0, "context_tokens": 0,
        "remaining_work_ms": 0.0, "open_transfers": 0, "prefill_tokens_per_s": 100.0,
-       "decode_tokens_per_s": 0.0, "age_ms": 40.0},
+       "decode_tokens_per_s": 0.0, "accepted_draft_share": null, "age_ms": 40.0},
       {"address": "10.0.0.2:1", "worker_id": "id-10.0.0.2", "role": "decode", "state": "ready",
        "kv_blocks": {"total": 100, "active": 0, "held": 0, "cached": 0, "free": 100},
        "running": 0, "queued": 0, "queued_tokens": 0, "context_tokens": 0,
        "remaining_work_ms": 0.0, "open_transfers": 0, "prefill_tokens_per_s": 0.0,
-       "decode_tokens_per_s": 0.0, "age_ms": 40.0}]})"));
+       "decode_tokens_per_s": 0.0, "accepted_draft_share": 0.75, "age_ms": 40.0}]})"));
   const Json failed = Json::parse(FrameJson(frames_.Add(absl::UnavailableError("gone")), "r:1"));
   EXPECT_EQ(failed["error"], Json::parse(R"({"code": "UNAVAILABLE", "message": "gone"})"));
   EXPECT_EQ(failed["workers"].size(), 2u);

@@ -17,7 +17,7 @@ struct WorkerWish {
   int active = 0, held = 0, cached = 0, free = 100;
   int running = 0, queued = 0;
   int64_t queued_tokens = 0;
-  int64_t computed = 0, generated = 0;  // tokens so far
+  int64_t computed = 0, generated = 0, drafted = 0, accepted = 0;  // tokens so far
   uint64_t epoch = 7;
 };
 
@@ -40,6 +40,8 @@ inline v1::WorkerLoad LoadOf(const WorkerWish& wish) {
   load.set_open_transfers(wish.held / 2);
   load.set_computed_prompt_tokens(wish.computed);
   load.set_generated_tokens(wish.generated);
+  load.set_draft_tokens(wish.drafted);
+  load.set_accepted_draft_tokens(wish.accepted);
   load.set_epoch(wish.epoch);
   load.set_age_ms(40);
   return load;

@@ -28,6 +28,10 @@ TopFrame FrameOf(const std::vector<WorkerWish>& workers) {
     added.load = LoadOf(worker);
     if (worker.role == v1::WORKER_ROLE_PREFILL) added.prefill_tokens_per_s = worker.computed;
     if (worker.role == v1::WORKER_ROLE_DECODE) added.decode_tokens_per_s = worker.generated;
+    if (worker.drafted > 0) {
+      added.accepted_draft_share =
+          static_cast<double>(worker.accepted) / static_cast<double>(worker.drafted);
+    }
   }
   frame.router.set_requests(12);
   frame.router.set_max_requests(256);
@@ -53,7 +57,9 @@ TopFrame Busy() {
        .running = 32,
        .queued = 4,
        .queued_tokens = 2048,
-       .generated = 321},
+       .generated = 321,
+       .drafted = 300,
+       .accepted = 219},
       {.role = v1::WORKER_ROLE_PREFILL,
        .address = "10.0.0.1:50052",
        .active = 10,
@@ -124,11 +130,11 @@ TTFT       p50 12.3 ms   p95 45.6 ms   p99 1.23 s
 ITL        p50 8.12 ms   p95 12.3 ms   p99 -
 KV blocks  # active 170    + held 1      - cached 110    . free 119    of 400
 
-ROLE    WORKER                             STATE      KV           USED  RUN  QUE Q.TOK TOK/S XFER   CTX    WORK     AGE
-prefill 10.0.0.1:50052                     READY      #-----------  10%    2   31  123k 12346    0   200  61.7 s 40.0 ms
-prefill 10.0.0.2:50052                     SUSPECT    ............   0%    0    0     0     0    0     0 0.00 ms 40.0 ms
-decode  10.0.0.3:50053                     READY      #######+--..  61%   32    4  2048   321    0  3200  1.02 s 40.0 ms
-decode  decode-17.workers.example.c~:50053 DRAINING   ############ 100%  100    0     0     0    0 10000 0.00 ms 40.0 ms
+ROLE    WORKER                        STATE      KV           USED  RUN  QUE Q.TOK TOK/S XFER   CTX    WORK     AGE SPEC
+prefill 10.0.0.1:50052                READY      #-----------  10%    2   31  123k 12346    0   200  61.7 s 40.0 ms
+prefill 10.0.0.2:50052                SUSPECT    ............   0%    0    0     0     0    0     0 0.00 ms 40.0 ms
+decode  10.0.0.3:50053                READY      #######+--..  61%   32    4  2048   321    0  3200  1.02 s 40.0 ms  73%
+decode  decode-17.workers.exam~:50053 DRAINING   ############ 100%  100    0     0     0    0 10000 0.00 ms 40.0 ms
 )");
 }
 

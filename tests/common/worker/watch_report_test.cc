@@ -49,6 +49,16 @@ TEST_F(WatchReportTest, TheCardAndASnapshotOnceThenChangesThatAreNumbered) {
   EXPECT_EQ(report[0].delta().removed(0), 5u);
 }
 
+TEST_F(WatchReportTest, TheLoadHasTheTokensThatWereDrawnAndDrafted) {
+  load_.generated_tokens = 9;
+  load_.draft_tokens = 8;
+  load_.accepted_draft_tokens = 5;
+  const internal::v1::LoadReport load = Next().back().load();
+  EXPECT_EQ(load.generated_tokens(), 9);
+  EXPECT_EQ(load.draft_tokens(), 8);
+  EXPECT_EQ(load.accepted_draft_tokens(), 5);
+}
+
 TEST_F(WatchReportTest, WhatTheJournalHasForgottenIsToldByAnotherSnapshot) {
   const uint64_t sequence = Next()[1].snapshot().sequence();
   for (uint64_t key = 1; key <= 5; ++key) journal_.Record({true, key});

@@ -204,6 +204,8 @@ TEST_F(WorkerAdminTest, LoadsAreThoseLastReportedAndTheRoutersOwn) {
   load.set_age_us(5'000'000);
   load.set_computed_prompt_tokens(9000);
   load.set_generated_tokens(600);
+  load.set_draft_tokens(500);
+  load.set_accepted_draft_tokens(400);
   cluster_.decode(1)->Tell(event);
   v1::GetLoadsResponse loads;
   const auto find = [&] {
@@ -235,6 +237,8 @@ TEST_F(WorkerAdminTest, LoadsAreThoseLastReportedAndTheRoutersOwn) {
   EXPECT_GE(worker.age_ms(), 5000) << "the worker's numbers were old when they were sent";
   EXPECT_EQ(worker.computed_prompt_tokens(), 9000);
   EXPECT_EQ(worker.generated_tokens(), 600);
+  EXPECT_EQ(worker.draft_tokens(), 500);
+  EXPECT_EQ(worker.accepted_draft_tokens(), 400);
   EXPECT_NE(worker.epoch(), 0u);
   EXPECT_EQ(loads.router().requests(), 1);
   EXPECT_EQ(loads.router().prompt_tokens(), 5);
