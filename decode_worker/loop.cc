@@ -453,6 +453,8 @@ void DecodeLoop::FillLoad(worker::WorkerLoad* load) {
   load->computed_prompt_tokens = computed_prompt_tokens_ + jobs_.computed_tokens();
   load->tier_load_time = jobs_.tier_load_time();
   load->generated_tokens = generated_tokens_;
+  load->draft_tokens = draft_tokens_;
+  load->accepted_draft_tokens = accepted_draft_tokens_;
   step_times_.Report(scheduler_.All(), jobs_.remaining_work(),
                      options_.scheduler.max_num_batched_tokens, load->read_at, load);
   ReportLinks(*load);
