@@ -17,7 +17,7 @@ namespace {
 
 using JsonValue = json::Value;
 
-constexpr int kMaxNesting = 32;  // of values in values
+constexpr int kMaxNesting = 64;  // of values in values, as of JSON
 
 // The parameters of the tool; null if they are not known.
 const JsonValue* ParametersOf(const JsonValue* tools, absl::string_view name) {

@@ -97,6 +97,24 @@ constexpr ToolCallSyntax kGlmSyntax[] = {
      .argument_style = ToolCallSyntax::ArgumentStyle::kGlmXmlCompact},
 };
 
+constexpr ToolCallSyntax kLfm2Syntax[] = {
+    {.opening = "<|tool_call_start|>[",
+     .before_arguments = "(",
+     .after_arguments = ")",
+     .separator = ", ",
+     .closing = "]<|tool_call_end|>",
+     .trigger = "<|tool_call_start|>",
+     .argument_style = ToolCallSyntax::ArgumentStyle::kPython},
+};
+
+constexpr ToolCallSyntax kGemmaSyntax[] = {
+    {.before_name = "<|tool_call>call:",
+     .before_arguments = "{",
+     .after_arguments = "}<tool_call|>",
+     .trigger = "<|tool_call>",
+     .argument_style = ToolCallSyntax::ArgumentStyle::kGemma},
+};
+
 constexpr ToolCallSyntax kHarmonySyntax[] = {
     {.before_name = "<|channel|>commentary to=functions.",
      .before_arguments = " <|constrain|>json<|message|>",
@@ -116,6 +134,10 @@ std::vector<absl::string_view> MarksOf(ToolCallSyntax::ArgumentStyle style) {
       return {"<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n"};
     case ToolCallSyntax::ArgumentStyle::kGlmXmlCompact:
       return {"<arg_key>", "</arg_key><arg_value>", "</arg_value>"};
+    case ToolCallSyntax::ArgumentStyle::kPython:
+      return {"", "=", ""};
+    case ToolCallSyntax::ArgumentStyle::kGemma:
+      return {"", ":<|\"|>", "<|\"|>"};
   }
   return {};
 }
@@ -129,7 +151,8 @@ bool HasCall(absl::string_view rendered, const ToolCallSyntax& syntax, absl::str
   if (at == absl::string_view::npos || marks.size() == 1) return at != absl::string_view::npos;
   at = rendered.find(marks[1], at + begin.size());
   if (at == absl::string_view::npos) return false;
-  return absl::StrContains(rendered.substr(at), absl::StrCat(marks[2], syntax.after_arguments));
+  return absl::StrContains(rendered.substr(at),
+                           absl::StrCat(marks[2], syntax.after_arguments, syntax.closing));
 }
 
 }  // namespace
@@ -148,6 +171,10 @@ absl::Span<const ToolCallSyntax> SyntaxesOf(ToolCallFormat format) {
       return kQwenXmlSyntax;
     case ToolCallFormat::kGlm:
       return kGlmSyntax;
+    case ToolCallFormat::kLfm2:
+      return kLfm2Syntax;
+    case ToolCallFormat::kGemma4:
+      return kGemmaSyntax;
     case ToolCallFormat::kHarmony:
       return kHarmonySyntax;
     default:
@@ -164,6 +191,10 @@ const ToolCallSyntax* FindSyntax(ToolCallFormat format, absl::string_view render
                    absl::StrContains(rendered, absl::StrCat("to=functions.", name, " "))
                ? &syntaxes[0]
                : nullptr;
+  }
+  // Templates of LFM2 leave earlier calls out, but for those of 2.5; its models write all alike.
+  if (format == ToolCallFormat::kLfm2 && !absl::StrContains(rendered, syntaxes.front().trigger)) {
+    return &syntaxes.front();
   }
   const auto found =
       std::find_if(syntaxes.begin(), syntaxes.end(),

@@ -19,7 +19,14 @@ namespace baton::chat {
 // ToolCallParser reads what is written so.
 struct ToolCallSyntax {
   // How arguments are written: StructuredOutput.ToolCalls.ArgumentStyle has the same numbers.
-  enum class ArgumentStyle : uint8_t { kJson = 1, kQwenXml, kGlmXml, kGlmXmlCompact };
+  enum class ArgumentStyle : uint8_t {
+    kJson = 1,
+    kQwenXml,
+    kGlmXml,
+    kGlmXmlCompact,
+    kPython,
+    kGemma
+  };
   absl::string_view opening = "";
   absl::string_view before_name = "";
   absl::string_view before_arguments = "";

@@ -10,6 +10,7 @@
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
 #include "common/grammar/grammar.h"
+#include "common/grammar/literal_arguments.h"
 #include "common/grammar/schema_check.h"
 #include "common/grammar/schema_keywords.h"
 #include "common/grammar/structural_tag.h"
@@ -210,6 +211,7 @@ absl::StatusOr<std::string> Arguments(
   BATON_ASSIGN_OR_RETURN(const std::string normal, NormalParameters(parameters, field));
   if (IsJson(style)) return JsonOfSchema(normal, max_whitespace);
   BATON_ASSIGN_OR_RETURN(const Value schema, json::Parse(normal, "schema", kMaxSchemaValues));
+  if (IsLiteral(style)) return LiteralArguments(schema, style, field, replaced);
   return BareArguments(style, field, max_whitespace, replaced).Object(schema);
 }
 

@@ -1,5 +1,5 @@
-// The arguments of a tool call as a model's format writes them: a JSON object, or a mark for each
-// argument with strings that have no quotes.
+// The arguments of a tool call as a model's format writes them: a JSON object, literals
+// (literal_arguments.h), or a mark for each argument with strings that have no quotes.
 #ifndef BATON_COMMON_GRAMMAR_BARE_ARGUMENTS_H_
 #define BATON_COMMON_GRAMMAR_BARE_ARGUMENTS_H_
 

@@ -101,8 +101,9 @@ absl::Status CheckFormat(const Calls& calls) {
   const auto field = [](absl::string_view name) { return absl::StrCat(kToolCalls, ".", name); };
   for (const Place place :
        {kOpening, kBeforeName, kBeforeArguments, kAfterArguments, kSeparator, kClosing, kTrigger}) {
-    const bool may_be_empty =
-        place != kBeforeName && (place != kBeforeArguments || !IsJson(calls.style()));
+    const bool may_be_empty = place == kBeforeName        ? !calls.at(kOpening).empty()
+                              : place == kBeforeArguments ? !IsJson(calls.style())
+                                                          : true;
     BATON_RETURN_IF_ERROR(
         CheckText(field(kNames[place]), calls.at(place), kMaxCallTextBytes, may_be_empty));
   }

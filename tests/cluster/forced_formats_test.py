@@ -51,6 +51,17 @@ GLM = HEAD + """
 {% endfor %}</tool_call>""" + TAIL
 GLM_COMPACT = GLM.replace("name }}\n", "name }}").replace("</arg_key>\n", "</arg_key>").replace(
     "</arg_value>\n", "</arg_value>")
+LFM2 = HEAD + """
+<|tool_call_start|>[{{ c.function.name }}(
+{%- for k, v in c.function.arguments | items %}{{ k }}='{{ v }}'{% endfor %})]<|tool_call_end|>""" + TAIL
+# As LFM2's own, which leaves earlier calls out.
+LFM2_WITHOUT_CALLS = """\
+{%- if tools %}List of tools: <|tool_list_start|>{{ tools | tojson }}<|tool_list_end|>
+{% endif %}{% for m in messages %}{{ m.content }}
+{% endfor %}"""
+GEMMA = HEAD + """
+<|tool_call>call:{{ c.function.name }}{
+{%- for k, v in c.function.arguments | items %}{{ k }}:<|"|>{{ v }}<|"|>{% endfor %}}<tool_call|>""" + TAIL
 HARMONY = HEAD + """
 <|start|>assistant to=functions.{{ c.function.name }}<|channel|>commentary json<|message|>
 {{- c.function.arguments | tojson }}<|call|>""" + TAIL
@@ -72,6 +83,7 @@ class Cluster(unittest.TestCase):
     """A cluster of the model with `template`."""
 
     template = TEMPLATE
+    special = {}  # the texts of special tokens, for make_tool_model
 
     @classmethod
     def setUpClass(cls):
@@ -80,7 +92,7 @@ class Cluster(unittest.TestCase):
         cls.directory = tempfile.TemporaryDirectory(prefix="baton-forced-formats-")
         model = Path(cls.directory.name) / "model"
         model.mkdir()
-        make_tool_model(model, template=cls.template)
+        make_tool_model(model, template=cls.template, **cls.special)
         cls.cluster, (_, _, cls.http) = demo_cluster.start_cluster(
             BIN / "baton", Path(cls.directory.name), model=model, prefill=1, decode=1)
         cls.client = openai.OpenAI(base_url=f"http://{cls.http}/v1", api_key="none", max_retries=0,
@@ -114,9 +126,10 @@ class Cluster(unittest.TestCase):
                 [[c.function.name, c.function.arguments] for c in message.tool_calls or []])
 
 
-def random_tools(rng, strict):
+def random_tools(rng, strict, more_values=()):
     """Tools whose arguments are short, of each kind that a style writes its own way."""
     values = {
+        **dict(more_values),
         "unit": {"enum": ["C", "F°"]}, "n": {"type": "integer", "minimum": 0, "maximum": 99}, "on": {"type": "boolean"},
         "list": {"type": "array", "items": {"enum": ["</parameter>", "</arg_value>", 1]}, "maxItems": 2},
         "object": {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"],
@@ -136,16 +149,18 @@ class StyleTest:
 
     may_reason = False
     least = 4  # answers that end
+    more_values = ()  # schemas that other styles refuse, by name
+    end_bias = {}  # for what ends a text
 
     def test_forced_calls_are_valid(self):
         ended = with_arguments = 0
         for number in range(24):
             rng = seed.generator(f"{type(self).__name__} {number}")
-            tools = random_tools(rng, strict=True)
+            tools = random_tools(rng, strict=True, more_values=self.more_values)
             schemas = {t["function"]["name"]: t["function"]["parameters"] for t in tools}
             # The end, and what ends a text, is likely where it may come.
             options = {"tools": tools, "tool_choice": "required", "seed": number,
-                       "parallel_tool_calls": number % 2 == 0, "logit_bias": {str(END): 5}}
+                       "parallel_tool_calls": number % 2 == 0, "logit_bias": {str(END): 5, **self.end_bias}}
             choice = self.ask(**options).choices[0]
             reasoning, text, calls = self.parts(choice)
             for name, arguments in calls:
@@ -175,6 +190,71 @@ class GlmTest(StyleTest, Cluster):
 
 class GlmCompactTest(StyleTest, Cluster):
     template = GLM_COMPACT
+
+
+class LiteralsTest(StyleTest):
+    """The same in styles with quotes, which know every schema; named, and strict in a text, too."""
+
+    least = 12
+    more_values = (
+        ("code", {"type": "string", "pattern": "^[a-z]{2}-[0-9]$"}), ("short", {"type": "string", "maxLength": 3}),
+        ("any", {}), ("mixed", {"enum": ["True", True, None, 'q"\'\\', [1, {"k 1": False}]]}),
+        ("tree", {"type": "object", "properties": {"on": {"type": "boolean"}, "kids": {
+            "type": "array", "items": {"type": "object", "properties": {}, "additionalProperties": False},
+            "maxItems": 2}}, "additionalProperties": False}))
+    tool = {"type": "function", "function": {"name": "place", "strict": True,
+                                             "parameters": Place.model_json_schema()}}
+
+    def test_a_named_function(self):
+        for number in range(4):
+            options = {"tools": [self.tool], "tool_choice": {"type": "function", "function": {"name": "place"}},
+                       "seed": number}
+            choice = self.ask(**options).choices[0]
+            _, text, calls = parts = self.parts(choice)
+            self.assertEqual((choice.finish_reason, text, len(calls)), ("stop", "", 1))
+            Place.model_validate_json(calls[0][1])
+            self.assertEqual(self.streamed(**options), parts)
+
+    def test_strict_tools_in_a_text(self):
+        called = texts = 0
+        for number in range(9):
+            options = {"tools": [self.tool], "seed": number, "max_tokens": 120, "parallel_tool_calls": number % 2 == 0,
+                       "logit_bias": {str(MARKER): (-100, 6, 100)[number % 3], str(END): 3}}
+            choice = self.ask(**options).choices[0]
+            _, text, calls = parts = self.parts(choice)
+            for name, arguments in calls:
+                self.assertEqual(name, "place")
+                Place.model_validate_json(arguments)
+            self.assertTrue(number % 2 == 0 or len(calls) <= 1)
+            called, texts = called + bool(calls), texts + bool(text)
+            self.assertEqual(self.streamed(**options), parts)
+        print(f"{type(self).__name__}: {called} of 9 answers with calls, {texts} with texts")
+        self.assertTrue(called and texts)
+
+    def test_what_is_refused(self):
+        bad = json.loads(json.dumps(self.tool))
+        bad["function"]["parameters"] = {"type": "object", "properties": {"n": {"type": "integer", "multipleOf": 2}}}
+        with self.assertRaisesRegex(openai.BadRequestError, "multipleOf"):
+            self.ask(tools=[bad])
+        raw = self.client.chat.completions.with_raw_response.create(
+            model="model", messages=[{"role": "user", "content": "hi"}], max_tokens=1, tools=[self.tool])
+        self.assertNotIn("strict", raw.headers.get("x-baton-ignored") or "")
+
+
+class Lfm2Test(LiteralsTest, Cluster):
+    template = LFM2
+    special = {"marker": "<|tool_call_start|>", "thought": "<|tool_call_end|>"}
+
+
+class Lfm2WithoutCallsTest(LiteralsTest, Cluster):
+    template = LFM2_WITHOUT_CALLS
+    special = {"marker": "<|tool_call_start|>"}
+
+
+class GemmaTest(LiteralsTest, Cluster):
+    template = GEMMA
+    special = {"marker": "<|tool_call>", "thought": '<|"|>'}
+    end_bias = {str(THOUGHT): 5}
 
 
 class HarmonyTest(StyleTest, Cluster):

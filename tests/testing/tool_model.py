@@ -1,7 +1,7 @@
 """The demo model with a chat template that has tools, in the format of Hermes or another.
 
 The model knows nothing of tools, so that only a constraint makes calls. Its tokenizer has one marker
-of calls as a special token and spells the other. Importers have scripts/ in sys.path.
+of calls as a special token and spells the other, or has both. Importers have scripts/ in sys.path.
 """
 import json
 
@@ -22,8 +22,9 @@ Call: <tool_call>\\n{"name": <name>, "arguments": <object>}\\n</tool_call>{% end
 {% endfor %}"""
 
 
-def make_tool_model(directory, context=None, template=TEMPLATE):
-    """Writes the model into the directory; `context`: its tokens, if not those of the demo."""
+def make_tool_model(directory, context=None, template=TEMPLATE, marker="<tool_call>", thought="</think>"):
+    """Writes the model into the directory; `context`: its tokens, if not those of the demo; `marker` and
+    `thought`: the texts of those two special tokens."""
     for file in ("generation_config.json", "model.safetensors", "tokenizer_config.json"):
         (directory / file).symlink_to(demo_cluster.MODEL / file)
     config = json.loads((demo_cluster.MODEL / "config.json").read_text(encoding="utf-8"))
@@ -31,7 +32,7 @@ def make_tool_model(directory, context=None, template=TEMPLATE):
         config["max_position_embeddings"] = context
     (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
     tokenizer = json.loads((demo_cluster.MODEL / "tokenizer.json").read_text(encoding="utf-8"))
-    names = {MARKER: "<tool_call>", THOUGHT: "</think>"}
+    names = {MARKER: marker, THOUGHT: thought}
     vocabulary = tokenizer["model"]["vocab"]
     for token in tokenizer["added_tokens"]:
         if token["id"] in names:

@@ -281,7 +281,13 @@ TEST(BareCallsTest, TemplatesShowTheirFormats) {
   EXPECT_EQ(find(ToolCallFormat::kHarmony,
                  "<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{}"),
             0);
-  EXPECT_TRUE(SyntaxesOf(ToolCallFormat::kLfm2).empty());
+  const std::string lfm2 = "<|tool_call_start|>[f(s='x')]<|tool_call_end|>";
+  EXPECT_EQ(find(ToolCallFormat::kLfm2, lfm2), 0);
+  EXPECT_EQ(find(ToolCallFormat::kLfm2, "a template that leaves calls out"), 0);
+  EXPECT_EQ(find(ToolCallFormat::kLfm2, "<|tool_call_start|>[{\"name\": \"f\"}]<|tool_call_end|>"),
+            -1);
+  EXPECT_EQ(find(ToolCallFormat::kGemma4, "<|tool_call>call:f{s:<|\"|>x<|\"|>}<tool_call|>"), 0);
+  EXPECT_EQ(find(ToolCallFormat::kGemma4, "<|tool_call>call:f{\"s\":\"x\"}<tool_call|>"), -1);
 }
 
 // Harmony's calls are messages, which the parser of reasoning takes apart first.

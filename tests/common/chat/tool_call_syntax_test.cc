@@ -17,6 +17,7 @@ namespace {
 
 constexpr ToolCallFormat kWrittenFormats[] = {ToolCallFormat::kHermes, ToolCallFormat::kLlama3,
                                               ToolCallFormat::kMistral, ToolCallFormat::kDeepSeek};
+constexpr ToolCallFormat kLiteralFormats[] = {ToolCallFormat::kLfm2, ToolCallFormat::kGemma4};
 
 using Calls = std::vector<std::pair<std::string, std::string>>;  // names and arguments
 
@@ -78,14 +79,59 @@ TEST(ToolCallSyntaxTest, WhatIsWrittenIsReadBackWhateverTheSplit) {
   EXPECT_TRUE(SyntaxesOf(ToolCallFormat::kUnsupported).empty());
 }
 
+// Arguments that are literals: as they are written, and as JSON.
+TEST(ToolCallSyntaxTest, LiteralsAreReadBackWhateverTheSplit) {
+  using Literals = std::vector<std::pair<std::string, std::string>>;
+  static const Literals kPython = {
+      {"", "{}"},
+      {"a=1, b_2=-2.5e3", R"({"a": 1, "b_2": -2500.0})"},
+      {"a=True, b=False, c=None", R"({"a": true, "b": false, "c": null})"},
+      {R"(a="x\"'\n\u00e9)]<|tool_call_end|>")", R"({"a": "x\"'\né)]<|tool_call_end|>"})"},
+      {R"(a='x\'\"\\"')", R"({"a": "x'\"\\\""})"},
+      {"a=\"1\n2\"", R"({"a": "1\n2"})"},
+      {R"(a=[{"k 1": [True, None], 'k"2': {}}, []])",
+       R"({"a": [{"k 1": [true, null], "k\"2": {}}, []]})"}};
+  static const Literals kGemma = {
+      {"", "{}"},
+      {"a:1,b_2:-2.5e3", R"({"a": 1, "b_2": -2500.0})"},
+      {"a:true,b:false,c:null", R"({"a": true, "b": false, "c": null})"},
+      {R"(a:<|"|>x"'\n<|"|}<tool_call|><|"|>)", R"({"a": "x\"'\\n<|\"|}<tool_call|>"})"},
+      {"a:<|\"|>1\n2<|\"|>,b:<|\"|><|\"|>", R"({"a": "1\n2", "b": ""})"},
+      {R"(<|"|>k 1<|"|>:[{k:[true,None],<|"|>{}<|"|>:{}},[]])",
+       R"({"k 1": [{"k": [true, null], "{}": {}}, []]})"}};
+  std::mt19937 random(testing::TestSeed(62));
+  for (const auto& [format, literals] :
+       {std::pair(ToolCallFormat::kLfm2, kPython), std::pair(ToolCallFormat::kGemma4, kGemma)}) {
+    const ToolCallSyntax& syntax = SyntaxesOf(format)[0];
+    for (size_t i = 0; i < literals.size(); ++i) {
+      Calls written, expected;
+      for (size_t count = 1 + i % 3; count > 0; --count) {
+        const auto& [literal, json] = literals[count == 1 ? i : random() % literals.size()];
+        const std::string name = absl::StrCat("f.", count);
+        written.emplace_back(name, literal);
+        expected.emplace_back(name, json);
+      }
+      const std::string answer = Written(syntax, written);
+      const absl::string_view text = answer;
+      for (size_t at = 0; at < text.size(); ++at) {
+        ASSERT_EQ(ReadBack(format, {text.substr(0, at), text.substr(at)}), expected)
+            << answer << " split at byte " << at;
+      }
+    }
+  }
+}
+
 // What constrains a text relies on this.
 TEST(ToolCallSyntaxTest, TextWithoutTriggersAndExcludedTextsHasNoCalls) {
-  for (const ToolCallFormat format : kWrittenFormats) {
+  std::vector<ToolCallFormat> formats(std::begin(kWrittenFormats), std::end(kWrittenFormats));
+  formats.insert(formats.end(), std::begin(kLiteralFormats), std::end(kLiteralFormats));
+  for (const ToolCallFormat format : formats) {
     for (const ToolCallSyntax& syntax : SyntaxesOf(format)) {
       const absl::string_view beginning =
           syntax.opening.empty() ? syntax.before_name : syntax.opening;
       EXPECT_TRUE(absl::StartsWith(beginning, syntax.trigger));
-      const std::string call = Written(syntax, {{"f", "{}"}});
+      const bool is_json = syntax.argument_style == ToolCallSyntax::ArgumentStyle::kJson;
+      const std::string call = Written(syntax, {{"f", is_json ? "{}" : ""}});
       // The shortest ends of the text with a call that are still calls.
       for (size_t from = 1; from < call.size(); ++from) {
         const std::string rest = call.substr(from);

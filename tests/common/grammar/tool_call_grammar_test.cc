@@ -52,6 +52,7 @@ std::string Refused(const std::function<void(ToolCalls&)>& change) {
 TEST(ToolCallGrammarTest, WhatTheProtoAllowsIsAccepted) {
   EXPECT_EQ(Refused([](ToolCalls&) {}), "");
   EXPECT_EQ(Refused([](ToolCalls& c) { c.set_single(true); }), "");
+  EXPECT_EQ(Refused([](ToolCalls& c) { c.clear_before_name(); }), "");
   EXPECT_EQ(Refused([](ToolCalls& c) {
               c.set_required(true);
               c.clear_trigger();
@@ -109,7 +110,11 @@ TEST(ToolCallGrammarTest, WhatItDoesNotIsRefusedByName) {
               }
             }),
             "SCHEMA_TOO_COMPLEX tools[6].parameters");
-  EXPECT_EQ(Refused([](ToolCalls& c) { c.clear_before_name(); }), "SCHEMA_INVALID before_name");
+  EXPECT_EQ(Refused([](ToolCalls& c) {
+              c.clear_before_name();
+              c.clear_opening();
+            }),
+            "SCHEMA_INVALID before_name");
   EXPECT_EQ(Refused([](ToolCalls& c) { c.clear_before_arguments(); }),
             "SCHEMA_INVALID before_arguments");
   EXPECT_EQ(Refused([](ToolCalls& c) { c.set_separator(std::string(257, ' ')); }),
@@ -181,6 +186,53 @@ TEST(ToolCallGrammarTest, AStyleSaysWhatItCannotWrite) {
               c.set_argument_style(static_cast<v1::StructuredOutput::ToolCalls::ArgumentStyle>(9));
             }),
             "SCHEMA_INVALID structured_output.tool_calls");
+}
+
+TEST(ToolCallGrammarTest, StylesOfLiteralsSayWhatTheyCannotWrite) {
+  const auto refused = [](ToolCalls::ArgumentStyle style, const std::string& members) {
+    return Refused([&](ToolCalls& c) {
+      c.set_argument_style(style);
+      c.clear_before_name();
+      c.clear_before_arguments();
+      c.mutable_tools(0)->set_parameters(absl::StrCat(R"({"type": "object", )", members, "}"));
+    });
+  };
+  const auto property = [](absl::string_view schema, absl::string_view name = "a") {
+    return absl::StrCat(R"("properties": {")", name, "\": ", schema, "}");
+  };
+  constexpr char kUnsupported[] = "SCHEMA_UNSUPPORTED tools[0].parameters";
+  for (const auto style : {ToolCalls::ARGUMENT_STYLE_PYTHON, ToolCalls::ARGUMENT_STYLE_GEMMA}) {
+    const bool is_python = style == ToolCalls::ARGUMENT_STYLE_PYTHON;
+    for (const char* const schema :
+         {R"({"type": "string", "maxLength": 3})", R"({"type": "string", "pattern": "^a[é-ü]+$"})",
+          R"({"enum": ["x", 1, null, [true, {"k 1": 2.5}]]})", R"({"type": ["string", "null"]})",
+          "{}", R"({"$ref": "#"})", R"({"type": "array", "items": {"$ref": "#/$defs/d"}})",
+          R"({"type": "integer", "minimum": -5, "exclusiveMaximum": 12})",
+          R"({"type": "array", "prefixItems": [true], "items": {}, "maxItems": 3})",
+          R"({"type": "object", "additionalProperties": {"type": "integer"}})",
+          R"({"anyOf": [{"type": "string", "format": "ipv6"}, {"type": "integer"}]})"}) {
+      EXPECT_EQ(refused(style, absl::StrCat(property(schema), R"(, "$defs": {"d": {"anyOf": [
+          {"type": "null"}, {"type": "array", "items": {"$ref": "#/$defs/d"}}]}})")),
+                "")
+          << schema;
+    }
+    for (
+        const char* const schema :
+        {R"({"type": "integer", "minimum": 3, "maximum": 2})",
+         R"({"type": "array", "items": true, "minItems": 1, "prefixItems": [{}, {}], "maxItems": 1})",
+         R"({"type": "array", "minItems": 1})", R"({"type": "integer", "multipleOf": 2})"}) {
+      EXPECT_EQ(refused(style, property(schema)), kUnsupported) << schema;
+    }
+    // Definitions that are one another, and nothing else.
+    EXPECT_EQ(refused(style, property(R"({"$ref": "#/$defs/d"}}, "$defs": {
+        "d": {"anyOf": [{"$ref": "#/$defs/e"}, {"type": "null"}]}, "e": {"$ref": "#/$defs/d"})")),
+              kUnsupported);
+    // Gemma's strings have no escapes; names of Python's arguments have no quotes.
+    EXPECT_EQ(refused(style, property(R"({"const": "a<|\"|>"})")), is_python ? "" : kUnsupported);
+    for (const char* const name : {"a b", "a=", "", "\\\""}) {
+      EXPECT_EQ(refused(style, property("true", name)), is_python ? kUnsupported : "") << name;
+    }
+  }
 }
 
 TEST(ToolCallGrammarTest, SpecialTokensOfTheFormatGetTheirPrivateTexts) {

@@ -26,7 +26,7 @@ from language_test import END_TOKEN, GrammarProcess, Refused  # noqa: E402
 TOOL_CALLS = 4  # GrammarSpec::Kind
 MAX_TOKENS = 600
 # Special tokens after the end token; the last is of no format.
-SPECIAL = ["[TOOL_CALLS]", "[ARGS]", "<call|>", "<call>", "<|other|>"]
+SPECIAL = ["[TOOL_CALLS]", "[ARGS]", "<call|>", "<call>", '<|"|>', "<|other|>"]
 JSON_NAME, JSON_ARGUMENTS = '{"name": "', '", "arguments": '
 FORMATS = {  # opening, before_name, before_arguments, after_arguments, separator, closing, trigger, excluded
     "tags": ("", '<tool_call>\n{"name": "', JSON_ARGUMENTS, "}\n</tool_call>", "\n", "", "<tool_call>", []),
@@ -38,13 +38,13 @@ FORMATS = {  # opening, before_name, before_arguments, after_arguments, separato
 }
 
 
-def write_tokenizer(directory, rng):
+def write_tokenizer(directory, rng, special=SPECIAL):
     """language_test's, with special tokens. Returns what each token adds to an answer."""
     tokens = language_test.write_tokenizer(directory, rng)
     path = os.path.join(directory, "tokenizer.json")
     with open(path) as file:
         tokenizer = json.load(file)
-    for text in SPECIAL:
+    for text in special:
         added = dict(tokenizer["added_tokens"][0], id=len(tokens), content=text)
         tokenizer["added_tokens"].append(added)
         tokens.append(b"\xff%s\xff" % text.encode())
@@ -180,7 +180,7 @@ def encoded(process, text):
 
 def marked(text):
     """The text, as bytes, with special tokens between bytes 0xff."""
-    pattern = "|".join(re.escape(s) for s in sorted(SPECIAL[:4], key=len, reverse=True))
+    pattern = "|".join(re.escape(s) for s in sorted(SPECIAL[:-1], key=len, reverse=True))
     return re.sub(pattern.encode(), lambda m: b"\xff" + m.group() + b"\xff", text.encode())
 
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <tuple>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -192,6 +193,30 @@ TEST(OpenAiToolsTest, ArgumentsAreInTheStyleOfTheModel) {
   EXPECT_NE(CallsOf(bounded("")).tools(0).parameters(), "");
   EXPECT_EQ(Refused(bounded(R"("strict": true, )"), ToolCallFormat::kQwenXml),
             "SCHEMA_UNSUPPORTED tools[0].function.parameters");
+}
+
+TEST(OpenAiToolsTest, StylesOfLiteralsTakeWhatJsonTakes) {
+  const std::string bounded = R"(, "tools": [{"function": {"name": "f", "strict": true,
+      "parameters": {"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}}}}}])";
+  for (const auto& [format, style, opening, trigger] :
+       {std::tuple(ToolCallFormat::kLfm2, ToolCalls::ARGUMENT_STYLE_PYTHON, "<|tool_call_start|>[",
+                   "<|tool_call_start|>"),
+        std::tuple(ToolCallFormat::kGemma4, ToolCalls::ARGUMENT_STYLE_GEMMA, "", "<|tool_call>")}) {
+    const ToolCalls strict = CallsOf(bounded, format);
+    EXPECT_EQ(strict.argument_style(), style);
+    EXPECT_EQ(strict.opening(), opening);
+    EXPECT_EQ(strict.trigger(), trigger);
+    EXPECT_NE(strict.tools(0).parameters(), "");
+    const ToolCalls named =
+        CallsOf(absl::StrCat(bounded,
+                             R"(, "tool_choice": {"type": "function", "function": {"name": "f"}})"),
+                format);
+    EXPECT_TRUE(named.required() && named.single());
+    EXPECT_EQ(Refused(R"(, "tools": [{"function": {"name": "f", "strict": true, "parameters": {
+                  "type": "object", "properties": {"n": {"type": "integer", "multipleOf": 2}}}}}])",
+                      format),
+              "SCHEMA_UNSUPPORTED tools[0].function.parameters");
+  }
 }
 
 TEST(OpenAiToolsTest, HarmonysCallsEndTheAnswer) {

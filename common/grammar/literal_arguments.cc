@@ -1,0 +1,450 @@
+#include "common/grammar/literal_arguments.h"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/types/span.h"
+#include "common/base/error.h"
+#include "common/base/status_macros.h"
+#include "common/grammar/structural_tag.h"
+#include "common/grammar/value_patterns.h"
+
+namespace baton::grammar {
+namespace {
+
+using json::Scalar;
+using json::Value;
+using ToolCalls = v1::StructuredOutput::ToolCalls;
+
+constexpr absl::string_view kGemmaQuote = "<|\"|>";
+
+// What a string has between quotes of Python: JSON's escapes, and that of the quote. Line breaks
+// and tabs also stand for themselves, as chat templates write them. No escape is a part of a pair.
+constexpr absl::string_view kEscapes =
+    R"((["'\\bfnrt]|u([0-9A-CE-Fa-ce-f][0-9A-Fa-f]{3}|[Dd][0-7][0-9A-Fa-f]{2})))";
+
+// A text in which kGemmaQuote does not occur. After a '<', each turn of the first group leads back
+// to a '<', each branch of the second one away from it.
+constexpr absl::string_view kNoGemmaQuote =
+    R"(([^<]|<(<|\|<|\|"<|\|"\|<)*([^<\|]|\|[^"<]|\|"[^<\|]|\|"\|[^<>])))"
+    R"(*(<(<|\|<|\|"<|\|"\|<)*(\|"\||\|"|\|){0,1}){0,1})";
+
+// How a style writes what is no string or number.
+struct Words {
+  absl::string_view separator, after_key, yes, no;
+};
+constexpr Words kPython = {", ", ": ", "True", "False"};
+constexpr Words kGemma = {",", ":", "true", "false"};
+
+// A text as EBNF.
+std::string Ebnf(absl::string_view text) {
+  std::string ebnf = "\"";
+  for (const char c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      absl::StrAppendFormat(&ebnf, "\\u%04x", c);
+    } else {
+      if (c == '"' || c == '\\') ebnf.push_back('\\');
+      ebnf.push_back(c);
+    }
+  }
+  ebnf.push_back('"');
+  return ebnf;
+}
+
+// The same of a text with private texts (tool_call_grammar.h), which EBNF cannot spell.
+std::string EbnfOfReplaced(absl::string_view text) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, '\xff');
+  std::vector<std::string> ebnf;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (i % 2 != 0) ebnf.push_back(absl::StrCat("Token(", parts[i], ")"));
+    if (i % 2 == 0 && !parts[i].empty()) ebnf.push_back(Ebnf(parts[i]));
+  }
+  return absl::StrJoin(ebnf, " ");
+}
+
+std::string Regex(absl::string_view pattern) {
+  return pattern.empty() ? "\"\"" : absl::StrCat("Regex(", Ebnf(pattern), ")");
+}
+
+bool IsObject(const Value& value) { return value.kind == Value::Kind::kObject; }
+
+bool HasAny(absl::string_view text, absl::string_view characters) {
+  return text.find_first_of(characters) != absl::string_view::npos;
+}
+
+// A name that readers of calls take without quotes.
+bool IsBareName(absl::string_view name) {
+  return !name.empty() && !HasAny(name, "<>{}()=:,\"'\\") &&
+         absl::c_none_of(name, [](char c) { return static_cast<unsigned char>(c) <= ' '; });
+}
+
+class LiteralGrammar {
+ public:
+  LiteralGrammar(const Value& root, bool python, absl::string_view field, absl::string_view quote)
+      : root_(root),
+        python_(python),
+        words_(python ? kPython : kGemma),
+        field_(field),
+        quote_(EbnfOfReplaced(quote)) {}
+
+  absl::StatusOr<std::string> Run() {
+    BATON_ASSIGN_OR_RETURN(const std::string members, Members(root_, "#", /*is_call=*/true));
+    // Definitions are written once each, whatever refers to them.
+    while (!waiting_.empty()) {
+      const auto [uri, name] = waiting_.back();
+      waiting_.pop_back();
+      defined_ = &direct_[uri];
+      BATON_ASSIGN_OR_RETURN(const std::string value, ValueOf(*Target(uri), uri));
+      defined_ = nullptr;
+      absl::StrAppend(&rules_, name, " ::= ", value, "\n");
+    }
+    BATON_RETURN_IF_ERROR(CheckReferences());
+    return absl::StrCat(R"({"type":"grammar","grammar":)",
+                        JsonString(absl::StrCat("root ::= ", members, "\n", rules_)), "}");
+  }
+
+ private:
+  absl::Status Unsupported(absl::string_view place, absl::string_view what) const {
+    return InvalidField("SCHEMA_UNSUPPORTED", field_,
+                        absl::StrCat(place, ": not supported: ", what));
+  }
+
+  // The name of a rule of this body; of the same one, if a rule has it.
+  std::string Rule(const std::string& body) {
+    std::string& name = names_[body];
+    if (name.empty()) {
+      name = NewName();
+      absl::StrAppend(&rules_, name, " ::= ", body, "\n");
+    }
+    return name;
+  }
+  std::string NewName() { return absl::StrCat("r", names_count_++); }
+
+  std::string OneOf(const std::vector<std::string>& values) {
+    return values.size() == 1 ? values[0] : Rule(absl::StrJoin(values, " | "));
+  }
+
+  // --- Values.
+
+  absl::StatusOr<std::string> ValueOf(const Value& schema, const std::string& place) {
+    if (!IsObject(schema)) return Any();
+    if (const Value* uri = schema.Find("$ref")) return Reference(uri->scalar.text);
+    if (const Value* constant = schema.Find("const")) return Listed({constant, 1}, place);
+    if (const Value* listed = schema.Find("enum")) return Listed(listed->items, place);
+    for (const char* const name : {"anyOf", "oneOf"}) {
+      const Value* const branches = schema.Find(name);
+      if (branches == nullptr) continue;
+      std::vector<std::string> values;
+      for (size_t i = 0; i < branches->items.size(); ++i) {
+        BATON_ASSIGN_OR_RETURN(values.emplace_back(),
+                               ValueOf(branches->items[i], absl::StrCat(place, "/", name, "/", i)));
+      }
+      return OneOf(values);
+    }
+    const Value* const type = schema.Find("type");
+    if (type == nullptr) {
+      return schema.Find("properties") == nullptr ? Any() : Object(schema, place);
+    }
+    std::vector<std::string> values;
+    for (const Value& one :
+         type->kind == Value::Kind::kArray ? type->items : absl::MakeConstSpan(type, 1)) {
+      BATON_ASSIGN_OR_RETURN(values.emplace_back(), OfType(one.scalar.text, schema, place));
+    }
+    return OneOf(values);
+  }
+
+  absl::StatusOr<std::string> OfType(absl::string_view type, const Value& schema,
+                                     const std::string& place) {
+    if (type == "object") return Object(schema, place);
+    if (type == "array") return Array(schema, place);
+    if (type == "boolean") return Boolean();
+    if (type == "null") return Null();
+    if (type == "number") return Number();
+    if (type == "integer") return Integer(schema, place);
+    if (const Value* pattern = schema.Find("pattern")) return Quoted(pattern->scalar.text);
+    if (const Value* format = schema.Find("format")) {
+      return Quoted(FormatPattern(format->scalar.text));
+    }
+    return String();
+  }
+
+  std::string Any() {
+    if (any_.empty()) {
+      any_ = NewName();
+      const std::string items = Rule(absl::StrCat("(", any_, Repeated(any_), "){0,1}"));
+      const std::string key = python_ ? String() : Regex("[A-Z_a-z][\\-.0-9A-Z_a-z]*");
+      const std::string member = Rule(absl::StrCat(key, " ", Ebnf(words_.after_key), " ", any_));
+      absl::StrAppend(&rules_, any_, " ::= ", String(), " | ", Number(), " | ", Boolean(), " | ",
+                      Null(), " | \"[\" ", items, " \"]\" | \"{\" (", member, Repeated(member),
+                      "){0,1} \"}\"\n");
+    }
+    return any_;
+  }
+
+  std::string Boolean() { return Rule(absl::StrCat(Ebnf(words_.yes), " | ", Ebnf(words_.no))); }
+  // Gemma's chat template writes None, as Python prints it, where JSON has null.
+  std::string Null() { return Rule(python_ ? "\"None\"" : "\"null\" | \"None\""); }
+  std::string Number() { return Rule(Regex(NumberPattern())); }
+
+  // Any number of further values.
+  std::string Repeated(absl::string_view value, absl::string_view count = "*") {
+    return absl::StrCat(" (", Ebnf(words_.separator), " ", value, ")", count);
+  }
+
+  absl::StatusOr<std::string> Integer(const Value& schema, const std::string& place) {
+    const auto bound = [&](absl::string_view inclusive, absl::string_view exclusive, int64_t step) {
+      std::optional<int64_t> found;
+      if (const Value* value = schema.Find(inclusive)) found = value->scalar.integer;
+      if (const Value* value = schema.Find(exclusive)) {
+        const int64_t next = value->scalar.integer + step;
+        if (!found || (next - *found) * step > 0) found = next;
+      }
+      return found;
+    };
+    const std::optional<std::string> pattern = IntegerPattern(
+        bound("minimum", "exclusiveMinimum", 1), bound("maximum", "exclusiveMaximum", -1));
+    if (!pattern) return Unsupported(place, "bounds that no integer is within");
+    return Rule(Regex(*pattern));
+  }
+
+  // --- Strings.
+
+  std::string String() {
+    if (!python_) return Rule(absl::StrCat(quote_, " ", Regex(kNoGemmaQuote), " ", quote_));
+    const auto quoted = [](absl::string_view quote) {
+      return Regex(absl::StrCat(quote, "([^\\u0000-\x08\x0b\x0c\x0e-\x1f", quote,
+                                "\\\\\\ud800-\\udfff]|\\\\", kEscapes, ")*", quote));
+    };
+    return Rule(absl::StrCat(quoted("\""), " | ", quoted("'")));
+  }
+
+  // A string that the pattern matches: it has no quote, and needs no escapes.
+  std::string Quoted(absl::string_view pattern) {
+    const std::string quote = python_ ? Ebnf("\"") : quote_;
+    return Rule(absl::StrCat(quote, " ", Regex(pattern), " ", quote));
+  }
+
+  absl::StatusOr<std::string> Text(const std::string& text, const std::string& place) {
+    if (python_) {
+      const std::string json = json::ToText(json::TextValue(text));
+      const std::string other = absl::StrReplaceAll(
+          json.substr(1, json.size() - 2), {{"\\\\", "\\\\"}, {"\\\"", "\""}, {"'", "\\'"}});
+      return absl::StrCat("(", Ebnf(json), " | ", Ebnf(absl::StrCat("'", other, "'")), ")");
+    }
+    if (absl::StrContains(text, kGemmaQuote)) {
+      return Unsupported(place, absl::StrCat("a string with ", kGemmaQuote,
+                                             ", which ends it in this model's calls"));
+    }
+    return absl::StrCat(quote_, " ", Ebnf(text), " ", quote_);
+  }
+
+  // --- Listed values.
+
+  absl::StatusOr<std::string> Listed(absl::Span<const Value> values, const std::string& place) {
+    std::vector<std::string> literals;
+    for (const Value& value : values) {
+      BATON_ASSIGN_OR_RETURN(literals.emplace_back(), Literal(value, place));
+    }
+    return Rule(absl::StrJoin(literals, " | "));
+  }
+
+  absl::StatusOr<std::string> Literal(const Value& value, const std::string& place) {
+    const bool is_list = value.kind == Value::Kind::kArray;
+    if (is_list || IsObject(value)) {
+      std::vector<std::string> items;
+      for (size_t i = 0; i < value.items.size(); ++i) {
+        BATON_ASSIGN_OR_RETURN(std::string item, Literal(value.items[i], place));
+        if (!is_list) {
+          BATON_ASSIGN_OR_RETURN(const std::string key, Key(value.keys[i], place));
+          item = absl::StrCat(key, " ", Ebnf(words_.after_key), " ", item);
+        }
+        items.push_back(std::move(item));
+      }
+      return absl::StrCat(is_list ? "\"[\" " : "\"{\" ",
+                          absl::StrJoin(items, absl::StrCat(" ", Ebnf(words_.separator), " ")),
+                          is_list ? " \"]\"" : " \"}\"");
+    }
+    switch (value.scalar.kind) {
+      case Scalar::Kind::kNull:
+        return Null();
+      case Scalar::Kind::kBool:
+        return Ebnf(value.scalar.boolean ? words_.yes : words_.no);
+      case Scalar::Kind::kString:
+        return Text(value.scalar.text, place);
+      case Scalar::Kind::kInteger:
+      case Scalar::Kind::kReal:
+        break;
+    }
+    return Ebnf(json::ToText(value));
+  }
+
+  // --- Objects and arrays.
+
+  // A name within an object.
+  absl::StatusOr<std::string> Key(const std::string& name, const std::string& place) {
+    if (!python_ && IsBareName(name)) return Ebnf(name);
+    return Text(name, place);
+  }
+
+  absl::StatusOr<std::string> Object(const Value& schema, const std::string& place) {
+    BATON_ASSIGN_OR_RETURN(const std::string members, Members(schema, place, /*is_call=*/false));
+    return Rule(absl::StrCat("\"{\" ", members, " \"}\""));
+  }
+
+  // A value within an object or an array: a reference there leads to no endless loop.
+  absl::StatusOr<std::string> Inner(const Value& schema, const std::string& place) {
+    std::set<std::string>* const outside = std::exchange(defined_, nullptr);
+    auto value = ValueOf(schema, place);
+    defined_ = outside;
+    return value;
+  }
+
+  // What stands between the braces of an object or, if `is_call`, the parentheses of a call.
+  absl::StatusOr<std::string> Members(const Value& schema, const std::string& place, bool is_call) {
+    const std::string after_key = is_call && python_ ? "=" : std::string(words_.after_key);
+    const Value* const properties = schema.Find("properties");
+    if (properties == nullptr || properties->items.empty()) {
+      const Value* const additional = schema.Find("additionalProperties");
+      const bool is_closed =
+          additional == nullptr || (!IsObject(*additional) && !additional->scalar.boolean);
+      if (is_closed) return std::string("\"\"");
+      BATON_ASSIGN_OR_RETURN(const std::string value,
+                             Inner(*additional, absl::StrCat(place, "/additionalProperties")));
+      const std::string key = python_ && !is_call ? String() : Regex("[A-Z_a-z][\\-.0-9A-Z_a-z]*");
+      const std::string member = Rule(absl::StrCat(key, " ", Ebnf(after_key), " ", value));
+      return Rule(absl::StrCat("(", member, Repeated(member), "){0,1}"));
+    }
+    const Value* const required = schema.Find("required");
+    // What may follow from a member on: where one has come before, and where none has.
+    std::string after = "\"\"", first = "\"\"";
+    for (size_t i = properties->items.size(); i-- > 0;) {
+      const std::string& name = properties->keys[i];
+      const std::string at = absl::StrCat(place, "/properties/", json::Printable(name));
+      if (is_call && python_ && !IsBareName(name)) {
+        return Unsupported(
+            at, "a name with white space or one of <>{}()=:,\"'\\, in this model's calls");
+      }
+      BATON_ASSIGN_OR_RETURN(const std::string key, is_call&& python_ ? Ebnf(name) : Key(name, at));
+      BATON_ASSIGN_OR_RETURN(const std::string value, Inner(properties->items[i], at));
+      const std::string member = Rule(absl::StrCat(key, " ", Ebnf(after_key), " ", value));
+      const bool is_required =
+          required != nullptr && absl::c_any_of(required->items, [&](const Value& other) {
+            return other.scalar.text == name;
+          });
+      const std::string with = absl::StrCat(member, " ", after);
+      first = Rule(is_required ? with : absl::StrCat(first, " | ", with));
+      const std::string also = absl::StrCat(Ebnf(words_.separator), " ", with);
+      after = Rule(is_required ? also : absl::StrCat(after, " | ", also));
+    }
+    return first;
+  }
+
+  absl::StatusOr<std::string> Array(const Value& schema, const std::string& place) {
+    const auto count = [&](absl::string_view name) {
+      const Value* const value = schema.Find(name);
+      return value == nullptr ? std::nullopt : std::optional(value->scalar.integer);
+    };
+    const int64_t least = count("minItems").value_or(0);
+    const std::optional<int64_t> most = count("maxItems");
+    std::vector<std::string> parts;
+    if (const Value* prefix = schema.Find("prefixItems")) {
+      for (size_t i = 0; i < prefix->items.size(); ++i) {
+        BATON_ASSIGN_OR_RETURN(parts.emplace_back(),
+                               Inner(prefix->items[i], absl::StrCat(place, "/prefixItems/", i)));
+      }
+    }
+    const auto fixed = static_cast<int64_t>(parts.size());
+    const Value* const items = schema.Find("items");
+    if ((most && *most < std::max(fixed, least)) || (items == nullptr && least > fixed)) {
+      return Unsupported(place, "counts that no array of these items has");
+    }
+    const std::string listed = absl::StrJoin(parts, absl::StrCat(" ", Ebnf(words_.separator), " "));
+    if (items == nullptr || most == fixed) return Rule(absl::StrCat("\"[\" ", listed, " \"]\""));
+    BATON_ASSIGN_OR_RETURN(const std::string item, Inner(*items, absl::StrCat(place, "/items")));
+    // Of the items beyond the fixed ones.
+    const int64_t at_least = std::max<int64_t>(least - fixed, 0);
+    const auto times = [&](int64_t fewer) {
+      return absl::StrCat("{", std::max<int64_t>(at_least - fewer, 0), ",",
+                          most ? absl::StrCat(*most - fixed - fewer) : "", "}");
+    };
+    if (fixed > 0) {
+      return Rule(absl::StrCat("\"[\" ", listed, Repeated(item, times(0)), " \"]\""));
+    }
+    const std::string further = most == 1 ? "" : Repeated(item, times(1));
+    return Rule(absl::StrCat("\"[\" (", item, further, at_least > 0 ? ")" : "){0,1}", " \"]\""));
+  }
+
+  // --- References.
+
+  const Value* Target(const std::string& uri) const {
+    const std::vector<std::string> steps = absl::StrSplit(uri, '/');
+    const Value* target = &root_;
+    for (size_t i = 1; i < steps.size(); ++i) target = target->Find(steps[i]);
+    return target;
+  }
+
+  std::string Reference(const std::string& uri) {
+    if (defined_ != nullptr) defined_->insert(uri);
+    std::string& name = references_[uri];
+    if (name.empty()) {
+      name = NewName();
+      waiting_.emplace_back(uri, name);
+    }
+    return name;
+  }
+
+  // A definition that may be another one, which may be the first one, is no value.
+  absl::Status CheckReferences() {
+    while (!direct_.empty()) {
+      const auto is_done = [&](const std::string& uri) { return !direct_.contains(uri); };
+      const size_t removed = std::erase_if(
+          direct_, [&](const auto& entry) { return absl::c_all_of(entry.second, is_done); });
+      if (removed == 0) {
+        return Unsupported(json::Printable(direct_.begin()->first),
+                           "a reference that leads back to itself");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const Value& root_;
+  const bool python_;
+  const Words words_;
+  const absl::string_view field_;
+  const std::string quote_;  // Gemma's, as EBNF
+  std::string rules_;
+  std::map<std::string, std::string> names_;  // of rules, by their bodies
+  int names_count_ = 0;
+  std::string any_;                                // the rule of any value, once there is one
+  std::map<std::string, std::string> references_;  // names of rules, by URI
+  std::vector<std::pair<std::string, std::string>> waiting_;  // URIs and names without a body yet
+  std::map<std::string, std::set<std::string>> direct_;  // what a definition may itself be, by URI
+  std::set<std::string>* defined_ =
+      nullptr;  // of the definition that is written; null within values
+};
+
+}  // namespace
+
+bool IsLiteral(ToolCalls::ArgumentStyle style) {
+  return style == ToolCalls::ARGUMENT_STYLE_PYTHON || style == ToolCalls::ARGUMENT_STYLE_GEMMA;
+}
+
+absl::StatusOr<std::string> LiteralArguments(
+    const Value& schema, ToolCalls::ArgumentStyle style, absl::string_view field,
+    absl::FunctionRef<std::string(absl::string_view)> replaced) {
+  const bool python = style == ToolCalls::ARGUMENT_STYLE_PYTHON;
+  return LiteralGrammar(schema, python, field, python ? "" : replaced(kGemmaQuote)).Run();
+}
+
+}  // namespace baton::grammar
