@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -192,24 +193,37 @@ ToolCallParser::Delta ToolCallParser::Append(absl::string_view text) {
 
 ToolCallParser::Delta ToolCallParser::Finish() {
   Delta delta;
-  // Some models do not mark the end of their last call. Where no bracket closes it, it may have
-  // been cut off.
-  const bool has_brackets = format_ == ToolCallFormat::kLfm2 || format_ == ToolCallFormat::kGemma4;
-  if (state_ == State::kCall && has_brackets && ParseBareCalls(held_, &delta).value_or(false)) {
-    held_.clear();
-    state_ = State::kPlain;
-    return delta;
-  }
-  const bool drops_space = state_ == State::kBetween;
-  delta.text = state_ == State::kCall ? absl::StrCat(opener_, held_) : held_;
-  if (drops_space && DroppedOpening()) {
+  if (state_ == State::kBetween && DroppedOpening()) {
     delta.text = absl::StrCat(dropped_, held_);
-  } else if (drops_space && absl::StripAsciiWhitespace(held_).empty()) {
-    delta.text.clear();
+  } else if (state_ == State::kCall) {
+    if (!ParseUnmarkedCalls(&delta)) delta.text = absl::StrCat(opener_, held_);
+  } else if (state_ != State::kBetween || !MayBeDropped()) {
+    delta.text = held_;
   }
   held_.clear();
   state_ = State::kPlain;
   return delta;
+}
+
+// Some models do not mark the end of their last call, and an answer may be cut off within the mark.
+// Where no bracket closes the call and no part of the mark is there, it may itself have been cut
+// off; a "<" alone may begin a further argument.
+bool ToolCallParser::ParseUnmarkedCalls(Delta* delta) {
+  const absl::string_view end = BareCallEnd(format_);
+  if (end.empty()) return false;
+  const bool has_brackets = format_ == ToolCallFormat::kLfm2 || format_ == ToolCallFormat::kGemma4;
+  const size_t begun = HeldBytes(held_, end);
+  if (!has_brackets && begun < 2) return false;
+  const absl::string_view calls(held_.data(), held_.size() - begun);
+  return ParseBareCalls(calls, delta).value_or(false);
+}
+
+// True if what follows a call is white space, and maybe the beginning of a mark that is dropped.
+bool ToolCallParser::MayBeDropped() const {
+  const absl::string_view rest = absl::StripLeadingAsciiWhitespace(held_);
+  return rest.empty() || absl::c_any_of(Separators(format_), [&](absl::string_view separator) {
+           return IsProperPrefix(rest, separator);
+         });
 }
 
 bool ToolCallParser::Step(Delta* delta) {

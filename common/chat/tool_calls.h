@@ -45,8 +45,8 @@ struct ToolCall {
 
 // Text comes out as soon as it cannot be a part of a call. A call comes out when its arguments are
 // complete; in formats that do not quote values, at the mark that ends it. White space before,
-// between and after calls is dropped, as are the markers. What starts like a call and is none, or
-// does not end, comes out as text.
+// between and after calls is dropped, as are the markers, also one that the answer ends within.
+// What starts like a call and is none, or does not end, comes out as text.
 //
 // One per choice; one thread. The text must have the markers, also those that are special tokens.
 class ToolCallParser {
@@ -80,6 +80,8 @@ class ToolCallParser {
   // False if the text is no call; nullopt if it may be the beginning of one.
   std::optional<bool> ParseBareCalls(absl::string_view text, Delta* delta);
   bool StepBetween(Delta* delta);
+  bool ParseUnmarkedCalls(Delta* delta);
+  bool MayBeDropped() const;
   // True if what was dropped has a mark that opens calls, and no call has followed.
   bool DroppedOpening() const;
   void EnterCall(absl::string_view opener);

@@ -92,6 +92,16 @@ const Case kCases[] = {
      "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": "
      "1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
      "|f({\"a\": 1})"},
+    // Answers that end within a mark.
+    {ToolCallFormat::kHermes, "<tool_call>{\"name\": \"f\", \"arguments\": {}}\n</tool_ca",
+     "|f({})"},
+    {ToolCallFormat::kHermes, "<tool_call>{\"name\": \"f\", \"arguments\": {}}\n</tool_box",
+     "</tool_box|f({})"},
+    {ToolCallFormat::kHermes, "<tool_call>{\"name\": \"f\", \"arguments\": {}}\n<tool_ca",
+     "\n<tool_ca|f({})"},
+    {ToolCallFormat::kDeepSeek,
+     "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls",
+     "|f({})"},
     {ToolCallFormat::kDeepSeek, "```json\n{}\n``` <｜tool", "```json\n{}\n``` <｜tool"},
 };
 
