@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "common/base/check.h"
 #include "common/base/error.h"
 #include "tests/testing/http_client.h"
 #include "tests/testing/ipv6.h"
