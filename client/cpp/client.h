@@ -27,6 +27,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -291,6 +292,33 @@ struct Scores {
   std::string request_id;
 };
 
+// docs/embeddings.md.
+struct EmbedRequest {
+  std::string model;                  // empty: the only model that is served
+  std::optional<int32_t> dimensions;  // the first elements of the model's vectors; absent: all
+  // For inputs that are texts. Absent: true, as most such models take the vector from a token that
+  // the tokenizer adds at the end.
+  std::optional<bool> add_special_tokens;
+  Priority priority = Priority::kDefault;
+  std::string tenant;
+  std::string request_id;  // empty: the client generates one
+  std::string cache_salt;
+};
+
+// A text, or token ids, which are taken as they are.
+using EmbedInput = std::variant<std::string, std::vector<int32_t>>;
+
+struct Embedding {
+  std::vector<float> values;
+  int prompt_tokens = 0;
+  int cached_prompt_tokens = 0;
+};
+
+struct Embeddings {
+  std::vector<Embedding> embeddings;  // in the order of the inputs
+  std::string request_id;
+};
+
 class StreamCall;
 struct Connection;
 
@@ -450,6 +478,11 @@ class Client {
   // Any number of items. `in_order`: results come in the order of the items.
   std::unique_ptr<ScoreStream> Score(const ScoreRequest& request, bool in_order,
                                      const CallOptions& call = {});
+  // A vector for each input, of which there are at most 2,048; all vectors have 4 MiB together. An
+  // input that cannot be embedded fails the call.
+  absl::StatusOr<Embeddings> Embed(const EmbedRequest& request,
+                                   const std::vector<EmbedInput>& inputs,
+                                   const CallOptions& call = {});
   absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string& text,
                                                 bool add_special_tokens = true,
                                                 const CallOptions& call = {},
