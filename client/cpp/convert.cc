@@ -5,7 +5,10 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/base/error.h"
 
 namespace baton::client {
 namespace {
@@ -225,6 +228,23 @@ Completion FromProto(v1::GenerateOnceResponse response) {
   }
   if (completion.choices.empty()) completion.choices.resize(1);  // unfinished
   return completion;
+}
+
+absl::Status InCallersNames(const absl::Status& error) {
+  const std::string field = ErrorField(error);
+  absl::string_view name = field;
+  if (!absl::ConsumePrefix(&name, "stop.") && !absl::ConsumePrefix(&name, "structured_output.")) {
+    return error;
+  }
+  std::string callers(name);
+  if (absl::ConsumePrefix(&name, "choices")) callers = absl::StrCat("answer_texts", name);
+  // A message about a field begins with it.
+  absl::string_view text = error.message();
+  const bool named = absl::ConsumePrefix(&text, absl::StrCat(field, ": "));
+  absl::Status renamed(error.code(), named ? absl::StrCat(callers, ": ", text) : text);
+  error.ForEachPayload(
+      [&](absl::string_view url, const absl::Cord& payload) { renamed.SetPayload(url, payload); });
+  return WithDetails(std::move(renamed), /*reason=*/"", callers, /*retry_after=*/std::nullopt);
 }
 
 }  // namespace baton::client

@@ -2,6 +2,7 @@
 #ifndef BATON_CLIENT_CPP_CONVERT_H_
 #define BATON_CLIENT_CPP_CONVERT_H_
 
+#include "absl/status/status.h"
 #include "baton/v1/admin.pb.h"
 #include "baton/v1/inference.pb.h"
 #include "client/cpp/client.h"
@@ -22,6 +23,10 @@ std::vector<TokenLogprobs> FromProto(
 // choices.
 bool Merge(const v1::GenerateResponse& response, Completion* completion);
 Completion FromProto(v1::GenerateOnceResponse response);
+
+// The error of a v1::GenerateRequest, with the caller's name of its field, that in GenerateRequest,
+// where the message has another: "max_tokens" instead of "stop.max_tokens".
+absl::Status InCallersNames(const absl::Status& error);
 
 }  // namespace baton::client
 

@@ -7,6 +7,7 @@
 
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/error.h"
 #include "common/base/rpc/channel.h"
 #include "common/security/api_keys.h"
@@ -124,6 +125,31 @@ TEST_F(ClientTest, ErrorsCarryReasonAndField) {
   auto stream = client_->Generate(request);
   EXPECT_FALSE(stream->Next().has_value());
   EXPECT_EQ(ErrorField(stream->status()), "sampling.temperature");
+  // A field of the message that has another name in the struct.
+  const auto refused = [&](const GenerateRequest& wrong) {
+    const absl::Status status = client_->GenerateOnce(wrong).status();
+    const auto begun = client_->Generate(wrong);
+    EXPECT_FALSE(begun->Next().has_value());
+    EXPECT_EQ(begun->status().message(), status.message());
+    EXPECT_EQ(ErrorField(begun->status()), ErrorField(status));
+    EXPECT_NE(ErrorReason(status), "");
+    EXPECT_NE(ErrorRequestId(status), "");
+    EXPECT_THAT(std::string(status.message()),
+                ::testing::StartsWith(absl::StrCat(ErrorField(status), ": ")));
+    return ErrorField(status);
+  };
+  request = Request();
+  request.max_tokens = -1;
+  EXPECT_EQ(refused(request), "max_tokens");
+  request = Request();
+  request.stop = {""};
+  EXPECT_EQ(refused(request), "stop");
+  request = Request();
+  request.json_schema = "{";
+  EXPECT_EQ(refused(request), "json_schema");
+  request = Request();
+  request.answer_texts = {"a", ""};
+  EXPECT_EQ(refused(request), "answer_texts[1]");
 }
 
 TEST_F(ClientTest, CancelFromAnotherThreadAndByDestruction) {
