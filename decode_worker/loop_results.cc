@@ -176,10 +176,10 @@ int DecodeLoop::Append(Sequence& sequence, absl::Span<const int32_t> tokens,
   const absl::Duration now = clock_.SinceStart();
   if (!call.first_token_at) call.first_token_at = now;
   if (call.trace != nullptr) call.trace->Tokens(count, call.computed_at, now);
-  if (!call.answered || stopped || full) {
-    FillUsage(call, response);
-    FillTimings(call, now, response);
-  }
+  const bool at_an_end = !call.answered || stopped || full;
+  // A router that ends the answer itself, at a stop string, gets no last message.
+  if (at_an_end || drafted) FillUsage(call, response);
+  if (at_an_end) FillTimings(call, now, response);
   TakePromptLogprobs(call, response);
   call.answered = true;
   if (stopped || full) {

@@ -40,6 +40,9 @@ constexpr absl::string_view kNoGemmaQuote =
     R"(([^<]|<(<|\|<|\|"<|\|"\|<)*([^<\|]|\|[^"<]|\|"[^<\|]|\|"\|[^<>])))"
     R"(*(<(<|\|<|\|"<|\|"\|<)*(\|"\||\|"|\|){0,1}){0,1})";
 
+// A name that no schema gives.
+constexpr absl::string_view kAnyName = "[A-Z_a-z][\\-.0-9A-Z_a-z]*";
+
 // How a style writes what is no string or number.
 struct Words {
   absl::string_view separator, after_key, yes, no;
@@ -105,7 +108,7 @@ class LiteralGrammar {
       const auto [uri, name] = waiting_.back();
       waiting_.pop_back();
       defined_ = &direct_[uri];
-      BATON_ASSIGN_OR_RETURN(const std::string value, ValueOf(*Target(uri), uri));
+      BATON_ASSIGN_OR_RETURN(const std::string value, ValueOf(*Target(uri), json::Printable(uri)));
       defined_ = nullptr;
       absl::StrAppend(&rules_, name, " ::= ", value, "\n");
     }
@@ -183,7 +186,7 @@ class LiteralGrammar {
     if (any_.empty()) {
       any_ = NewName();
       const std::string items = Rule(absl::StrCat("(", any_, Repeated(any_), "){0,1}"));
-      const std::string key = python_ ? String() : Regex("[A-Z_a-z][\\-.0-9A-Z_a-z]*");
+      const std::string key = python_ ? String() : Regex(kAnyName);
       const std::string member = Rule(absl::StrCat(key, " ", Ebnf(words_.after_key), " ", any_));
       absl::StrAppend(&rules_, any_, " ::= ", String(), " | ", Number(), " | ", Boolean(), " | ",
                       Null(), " | \"[\" ", items, " \"]\" | \"{\" (", member, Repeated(member),
@@ -312,7 +315,8 @@ class LiteralGrammar {
 
   // What stands between the braces of an object or, if `is_call`, the parentheses of a call.
   absl::StatusOr<std::string> Members(const Value& schema, const std::string& place, bool is_call) {
-    const std::string after_key = is_call && python_ ? "=" : std::string(words_.after_key);
+    const bool is_keyword = is_call && python_;
+    const absl::string_view after_key = is_keyword ? "=" : words_.after_key;
     const Value* const properties = schema.Find("properties");
     if (properties == nullptr || properties->items.empty()) {
       const Value* const additional = schema.Find("additionalProperties");
@@ -321,7 +325,7 @@ class LiteralGrammar {
       if (is_closed) return std::string("\"\"");
       BATON_ASSIGN_OR_RETURN(const std::string value,
                              Inner(*additional, absl::StrCat(place, "/additionalProperties")));
-      const std::string key = python_ && !is_call ? String() : Regex("[A-Z_a-z][\\-.0-9A-Z_a-z]*");
+      const std::string key = python_ && !is_keyword ? String() : Regex(kAnyName);
       const std::string member = Rule(absl::StrCat(key, " ", Ebnf(after_key), " ", value));
       return Rule(absl::StrCat("(", member, Repeated(member), "){0,1}"));
     }
@@ -331,11 +335,11 @@ class LiteralGrammar {
     for (size_t i = properties->items.size(); i-- > 0;) {
       const std::string& name = properties->keys[i];
       const std::string at = absl::StrCat(place, "/properties/", json::Printable(name));
-      if (is_call && python_ && !IsBareName(name)) {
+      if (is_keyword && !IsBareName(name)) {
         return Unsupported(
             at, "a name with white space or one of <>{}()=:,\"'\\, in this model's calls");
       }
-      BATON_ASSIGN_OR_RETURN(const std::string key, is_call&& python_ ? Ebnf(name) : Key(name, at));
+      BATON_ASSIGN_OR_RETURN(const std::string key, is_keyword ? Ebnf(name) : Key(name, at));
       BATON_ASSIGN_OR_RETURN(const std::string value, Inner(properties->items[i], at));
       const std::string member = Rule(absl::StrCat(key, " ", Ebnf(after_key), " ", value));
       const bool is_required =
@@ -430,8 +434,8 @@ class LiteralGrammar {
   std::map<std::string, std::string> references_;  // names of rules, by URI
   std::vector<std::pair<std::string, std::string>> waiting_;  // URIs and names without a body yet
   std::map<std::string, std::set<std::string>> direct_;  // what a definition may itself be, by URI
-  std::set<std::string>* defined_ =
-      nullptr;  // of the definition that is written; null within values
+  // That of the definition that is written; null within its values.
+  std::set<std::string>* defined_ = nullptr;
 };
 
 }  // namespace

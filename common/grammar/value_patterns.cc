@@ -123,8 +123,8 @@ std::optional<std::string> IntegerPattern(std::optional<int64_t> least,
   if (!least || *least < 0) {
     const int64_t highest = std::min<int64_t>(most.value_or(-1), -1);
     if (!least || *least <= highest) {
-      const std::optional<int64_t> lowest = least ? std::optional<int64_t>(-*least) : std::nullopt;
-      alternatives.push_back(absl::StrCat("-", Magnitudes(-highest, lowest)));
+      alternatives.push_back(
+          absl::StrCat("-", least ? Magnitudes(-highest, -*least) : Magnitudes(-highest, {})));
     }
   }
   if (!most || *most >= 0) {
