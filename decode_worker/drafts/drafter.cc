@@ -12,8 +12,7 @@ namespace {
 // Of more new tokens than this (a prompt, above all) only the last are matched: what a prompt says
 // of itself is no record of answers.
 constexpr size_t kMostLearnedAtOnce = 64;
-// A match of so many tokens is resumed when it ends, until so many more have been drawn: from there
-// on it is a match like others.
+// A match of so many tokens is resumed when it ends.
 constexpr int kResumedLength = 8;
 constexpr int kMostDraftTokens = 256;
 
@@ -62,7 +61,6 @@ void Drafter::Observe(absl::Span<const int32_t> tokens) {
   if (const size_t window = static_cast<size_t>(options_.window_tokens);
       tokens.size() - observed_ > window) {
     observed_ = tokens.size() - window;
-    text_.Append(SuffixIndex::kSeparator);
   }
   const size_t end = std::min(tokens.size(), observed_ + kMostIndexedAtOnce);
   while (observed_ < end) text_.Append(tokens[observed_++]);
@@ -81,24 +79,25 @@ void Drafter::Take(int32_t token, absl::Span<const int32_t> tokens) {
   Learn(of_match_, token);
   Learn(of_resumed_, token);
   // The text does not have the token yet, so whatever agrees has a token behind it afterwards.
-  if (resumed_.has_value() &&
-      (TokenOf(*resumed_, 0, {}) != token || ++resumed_->length == kResumedLength)) {
-    resumed_.reset();
-  } else if (resumed_.has_value()) {
-    ++resumed_->next;
+  if (resumed_.has_value()) {
+    if (TokenOf(*resumed_, 0, {}) == token) {
+      ++resumed_->next;
+      ++resumed_->length;
+    } else {
+      resumed_.reset();
+    }
   }
   size_t kept = 0;
   for (size_t i = 0; i < candidates_.size(); ++i) {
     Candidate candidate = candidates_[i];
-    const int32_t promised = TokenOf(candidate, 0, {});
+    const bool goes_on = TokenOf(candidate, 0, {}) == token;
     ++candidate.next;
-    if (promised == token) {
+    if (goes_on) {
       ++candidate.length;
       candidates_[kept++] = candidate;
     } else if (i == 0) {
       search_ = true;
-      if (promised >= 0 && candidate.length >= kResumedLength &&
-          options_.mode == DrafterOptions::Mode::kSuffix) {
+      if (candidate.length >= kResumedLength && options_.mode == DrafterOptions::Mode::kSuffix) {
         resumed_ = {.next = candidate.next, .length = 0, .in_memory = candidate.in_memory};
       }
     }
@@ -134,8 +133,6 @@ void Drafter::Search(absl::Span<const int32_t> tokens) {
     // The sequence's own text is the later one.
     std::stable_sort(candidates_.begin(), candidates_.end(),
                      [](const Candidate& a, const Candidate& b) { return a.length > b.length; });
-    if (candidates_.size() > SuffixIndex::kMostMatches)
-      candidates_.resize(SuffixIndex::kMostMatches);
   }
   search_ = false;
 }
@@ -173,8 +170,7 @@ int Drafter::CellOfMatch(int32_t token, absl::Span<const int32_t> drafted,
 }
 
 int Drafter::CellOfResumed(int ahead) const {
-  const int length = resumed_->length + ahead;
-  return AcceptanceCell(length, length < kResumedLength ? Agreement::kResumed : Agreement::kAlone);
+  return AcceptanceCell(resumed_->length + ahead, Agreement::kResumed);
 }
 
 float Drafter::Probability(const Prediction& prediction) const {

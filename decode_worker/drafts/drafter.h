@@ -116,8 +116,8 @@ class Drafter {
   std::optional<uint64_t> answers_as_of_;  // the memory's changes()
 
   std::vector<Candidate>
-      candidates_;  // the longest first, then the latest; no more than SuffixIndex::kMostMatches
-  bool search_ = true;                // the first of them may not be the longest
+      candidates_;      // the longest first, then the latest; at most 2 * kMostMatches
+  bool search_ = true;  // the first of them may not be the longest
   std::optional<Candidate> resumed_;  // length: tokens drawn since
   Prediction of_match_;
   Prediction of_resumed_;

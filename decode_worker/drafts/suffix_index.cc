@@ -1,17 +1,22 @@
 #include "decode_worker/drafts/suffix_index.h"
 
+#include <bit>
+
 #include "common/base/check.h"
 #include "common/base/splitmix64.h"
 
 namespace baton::decode_worker {
 
-SuffixIndex::SuffixIndex(int window_tokens)
-    : window_tokens_(window_tokens),
-      mask_(kFirstRoom - 1),
-      tokens_(kFirstRoom),
-      links_(kFirstRoom) {
+namespace {
+
+constexpr size_t kFirstTable = 256;
+
+}  // namespace
+
+SuffixIndex::SuffixIndex(int window_tokens) : window_tokens_(window_tokens) {
   BATON_CHECK(window_tokens >= 1 && window_tokens <= 1 << 30) << window_tokens;
-  for (std::vector<uint32_t>& last : last_) last.resize(kFirstRoom / 2);
+  mask_ = std::max(std::bit_ceil(static_cast<size_t>(window_tokens)), kBlock) - 1;
+  for (std::vector<uint32_t>& last : last_) last.resize(kFirstTable);
   recent_.fill(kSeparator);
 }
 
@@ -21,23 +26,16 @@ size_t SuffixIndex::Hash(const int32_t* end, int count) {
   return static_cast<size_t>(hash >> 32);
 }
 
-void SuffixIndex::Grow() {
-  const size_t room = 2 * tokens_.size();
-  tokens_.resize(room);
-  links_.resize(room);
-  for (std::vector<uint32_t>& last : last_) {
-    const size_t half = last.size();
-    last.resize(2 * half);
-    std::copy_n(last.begin(), half, last.begin() + static_cast<std::ptrdiff_t>(half));
-  }
-  mask_ = room - 1;
-}
-
 void SuffixIndex::Append(int32_t token) {
-  // Positions are still what they are modulo the room, as there are no more than it.
-  if (end_ == tokens_.size() && tokens_.size() < static_cast<size_t>(window_tokens_)) Grow();
-  const size_t slot = end_ & mask_;
-  tokens_[slot] = token;
+  if (const size_t table = last_[0].size(); end_ == 2 * table && end_ <= mask_) {
+    for (std::vector<uint32_t>& last : last_) {
+      last.resize(2 * table);
+      std::copy_n(last.begin(), table, last.begin() + static_cast<std::ptrdiff_t>(table));
+    }
+  }
+  if ((end_ & mask_) == blocks_.size() * kBlock) blocks_.push_back(std::make_unique<Block>());
+  Block& block = BlockOf(end_);
+  block.tokens[end_ % kBlock] = token;
   if (token < 0) {
     since_separator_ = 0;
     ++end_;
@@ -45,18 +43,24 @@ void SuffixIndex::Append(int32_t token) {
   }
   // The tokens before this one enter their chains only now, so whatever a chain has is followed by
   // a token.
-  const size_t table_mask = mask_ >> 1;
+  const size_t table_mask = last_[0].size() - 1;
   for (int chain = 0; chain < kChains; ++chain) {
     if (since_separator_ < kTokensOfChain[chain]) break;
     uint32_t& last =
         last_[chain][Hash(recent_.data() + recent_.size(), kTokensOfChain[chain]) & table_mask];
-    links_[slot][chain] = last;
+    block.links[end_ % kBlock][chain] = last;
     last = static_cast<uint32_t>(end_);
   }
   std::copy(recent_.begin() + 1, recent_.end(), recent_.begin());
   recent_.back() = token;
   since_separator_ = std::min(since_separator_ + 1, static_cast<int>(recent_.size()));
   ++end_;
+}
+
+size_t SuffixIndex::bytes() const {
+  size_t bytes = blocks_.size() * sizeof(Block) + blocks_.capacity() * sizeof(blocks_[0]);
+  for (const std::vector<uint32_t>& last : last_) bytes += last.capacity() * sizeof(uint32_t);
+  return bytes;
 }
 
 int SuffixIndex::MatchLength(uint64_t position, absl::Span<const int32_t> suffix) const {
@@ -66,7 +70,7 @@ int SuffixIndex::MatchLength(uint64_t position, absl::Span<const int32_t> suffix
   uint64_t length = 0;
   while (length < most) {
     const int32_t token = *(end - 1 - length);
-    if (token < 0 || token != tokens_[(position - 1 - length) & mask_]) break;
+    if (token < 0 || token != at(position - 1 - length)) break;
     ++length;
   }
   return static_cast<int>(length);
@@ -76,7 +80,7 @@ SuffixIndex::Matches SuffixIndex::Find(absl::Span<const int32_t> suffix, int eno
                                        int most) const {
   Matches found;
   most = std::min(most, kMostMatches);
-  const size_t table_mask = mask_ >> 1;
+  const size_t table_mask = last_[0].size() - 1;
   // The most that a match of the chain can be worth. No longer match is in a chain of fewer tokens
   // once that of more tokens has none.
   int ceiling =
@@ -95,7 +99,7 @@ SuffixIndex::Matches SuffixIndex::Find(absl::Span<const int32_t> suffix, int eno
       ++found.steps;
       const uint64_t next = end_ - distance;
       const int length = MatchLength(next, suffix);
-      position = links_[next & mask_][chain];
+      position = BlockOf(next).links[next % kBlock][chain];
       if (length < tokens) continue;  // another hash, or not all of it is in the window
       const int worth = std::min(length, enough);
       int at = found.size;

@@ -12,9 +12,10 @@
 // of the walk and never makes a wrong match. A walk has a bound, so texts with few distinct tokens
 // cost no more than others; of a chain that is longer, only the latest positions are looked at.
 //
-// Memory: 22 bytes for each token that there is room for; the room doubles as the text grows, up to
-// the window. Doubling copies the tables and hashes nothing again: both halves of a larger table
-// begin with the chains of the smaller one.
+// Memory: 22 to 28 bytes a token of the window, allocated as the text grows. The tables double;
+// that copies them and hashes nothing again (both halves of the larger table begin with the chains
+// of the smaller one), so even the last doubling holds up the caller for a fraction of a
+// millisecond.
 //
 // Thread: unsynchronized; const calls may run beside each other.
 #ifndef BATON_DECODE_WORKER_DRAFTS_SUFFIX_INDEX_H_
@@ -24,6 +25,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -67,7 +69,10 @@ class SuffixIndex {
     return static_cast<int>(std::min(end_, static_cast<uint64_t>(window_tokens_)));
   }
   // REQUIRES: begin() <= position < end().
-  int32_t at(uint64_t position) const { return tokens_[position & mask_]; }
+  int32_t at(uint64_t position) const { return BlockOf(position).tokens[position % kBlock]; }
+
+  // Memory held.
+  size_t bytes() const;
 
   // Where the last tokens of `suffix` occur in the window, with a token behind them that is no
   // separator: up to `most` (at most kMostMatches) places, those of the longest matches; of equally
@@ -78,21 +83,26 @@ class SuffixIndex {
 
  private:
   static constexpr std::array<int, kChains> kTokensOfChain = {1, 2, 4};
-  static constexpr int kFirstRoom = 256;
+  static constexpr size_t kBlock = 1024;
   // Positions are stored in 32 bits: a distance from end() says which is meant.
   using Links = std::array<uint32_t, kChains>;
+  // A part of the ring that has the window.
+  struct Block {
+    std::array<int32_t, kBlock> tokens;
+    std::array<Links, kBlock> links;
+  };
 
   // The hash of `count` tokens that end before `end`; none of them may be a separator.
   static size_t Hash(const int32_t* end, int count);
+  Block& BlockOf(uint64_t position) { return *blocks_[(position & mask_) / kBlock]; }
+  const Block& BlockOf(uint64_t position) const { return *blocks_[(position & mask_) / kBlock]; }
   int MatchLength(uint64_t position, absl::Span<const int32_t> suffix) const;
-  void Grow();
 
   int window_tokens_;
-  size_t mask_;  // room for tokens - 1, a power of two - 1
-  std::vector<int32_t> tokens_;
-  std::vector<Links> links_;  // [position & mask_]
-  std::array<std::vector<uint32_t>, kChains>
-      last_;                       // [hash & (room / 2 - 1)]: the latest position behind the tokens
+  uint64_t mask_;                               // a power of two, at least the window, - 1
+  std::vector<std::unique_ptr<Block>> blocks_;  // as many as have been used
+  // [hash & (size - 1)]: the latest position behind the tokens.
+  std::array<std::vector<uint32_t>, kChains> last_;
   std::array<int32_t, 4> recent_;  // the last tokens
   int since_separator_ = 0;        // tokens, at most 4
   uint64_t end_ = 0;

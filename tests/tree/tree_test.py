@@ -68,6 +68,9 @@ SUBROOMS = {
         "plan": {"kernels", "runtime", "matrices", "sampling", "steps"},  # host arithmetic
         "emulated": {"simt", "runtime"},
     },
+    "decode_worker": {
+        "drafts": set(),  # tokens in, tokens out
+    },
     "router": {
         "prefix_index": set(),
         "fleet": {"prefix_index"},
