@@ -36,12 +36,12 @@ WORDS = "brano kipe dralu stovi glire tremo visa refund approve reject Table Not
 
 
 def metric(address, name):
+    connection = http.client.HTTPConnection(address, timeout=PATIENCE_S)
     try:
-        connection = http.client.HTTPConnection(address, timeout=PATIENCE_S)
         connection.request("GET", "/metrics")
         text = connection.getresponse().read().decode()
-    except OSError:
-        return 0
+    finally:
+        connection.close()
     return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name + "{"))
 
 
@@ -55,7 +55,7 @@ class Processes:
         for i, mode in enumerate(MODES):
             # So small a pool preempts.
             self.start(f"decode{i}", "baton-decode-worker", *common, "--speculative", mode, "--max-num-seqs", "8",
-                       "--num-blocks", "72", "--max-model-len", "600")
+                       "--num-blocks", "44", "--max-model-len", "600")
         self.start("router", "baton-router", "--model", MODEL, "--http-listen", "127.0.0.1:0",
                    "--prefill-workers", self.addresses["prefill"][0],
                    "--decode-workers", ",".join(self.addresses[f"decode{i}"][0] for i in range(len(MODES))))
@@ -95,7 +95,7 @@ def random_request(rng):
     words = rng.choices(WORDS, k=rng.randrange(4, 16))
     prompt = " ".join(words * rng.randrange(1, 4)) + " ?"
     request = {"prompt": prompt, "max_tokens": rng.randrange(8, 220), "seed": rng.randrange(1 << 31),
-               "temperature": rng.choice((0, 0, 0.3, 1.0)), "return_token_ids": True,
+               "temperature": rng.choice((0, 0, 0.3, 1.0)),
                "ignore_eos": rng.random() < 0.7}
     if rng.random() < 0.2:
         request["repetition_penalty"] = 1.05
@@ -115,8 +115,6 @@ def random_request(rng):
                                {"guided_choice": ["approve the refund of brano", "reject the visa of kipe"]}))
         for field in ("ignore_eos", "min_tokens"):
             request.pop(field, None)
-    if rng.random() < 0.2:
-        request["priority"] = rng.choice((-1, 0, 1))
     return request
 
 
