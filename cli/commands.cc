@@ -155,8 +155,9 @@ void AddGenerate(CLI::App* app, GenerateOptions* options, bool* no_stream) {
       ->needs(json);
   AddPriority(app, &request.priority);
   app->add_option("--tenant", request.tenant, "Tenant, for fair shares");
-  app->add_flag("!--no-speculation", request.speculation,
-                "Draft no tokens for this request; the answer is the same");
+  app->add_flag_callback(
+      "--no-speculation", [&request] { request.speculation = false; },
+      "Draft no tokens for this request; the answer is the same");
   app->add_flag("--no-stream", *no_stream, "Print the text once it is complete");
 }
 
