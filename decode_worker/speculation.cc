@@ -48,7 +48,14 @@ Draft Speculation::Propose(Sequence& sequence, int most) {
                                                  ScopeOf(*sequence.call));
   }
   sequence.drafter->Observe(sequence.tokens);
-  return sequence.drafter->Propose(std::min(most, options_.max_drafts));
+  Draft draft = sequence.drafter->Propose(std::min(most, options_.max_drafts));
+  // The token that ends an answer is never computed.
+  const auto& stops = sequence.call->stop_token_set;
+  const auto end = std::find_if(draft.tokens.begin(), draft.tokens.end(),
+                                [&](int32_t token) { return stops.contains(token); });
+  draft.tokens.erase(end, draft.tokens.end());
+  draft.likelihoods.resize(draft.tokens.size());
+  return draft;
 }
 
 void Speculation::AddDrafts(int room, const StepTimes& times, DecodeScheduler& scheduler,

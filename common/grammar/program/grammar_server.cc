@@ -341,8 +341,9 @@ void GrammarServer::FillDraftMasks(Session& session, absl::Span<const int32_t> d
     const CpuLimit::Scope scope(limit, mask_ms_);
     const bool follows = guarded([&] {
       if (!Accept(session, draft)) return false;
-      masks.push_back(MaskOf(session));
-      return true;
+      const bool ended = session.constrained && session.matcher.IsTerminated();
+      masks.push_back(ended ? Mask(mask.size(), 0) : MaskOf(session));
+      return !ended;
     });
     if (!follows) break;
   }

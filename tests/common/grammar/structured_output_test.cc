@@ -139,6 +139,8 @@ TEST_F(StructuredOutputTest, MasksBehindDraftsAreThoseOfTheAnswerWithThem) {
   GrammarSpec reasoned = {Kind::kRegex, {"(ab|a)(cd|c){1,9}"}};
   reasoned.reasoning = GrammarSpec::Reasoning{.begin = "yes", .end = "no"};
   uint64_t session = 0, plain = 1000;
+  EXPECT_TRUE(MaskOf(++plain, *Grammar({Kind::kChoices, {"a"}}), {}).ok());
+  const pid_t process = output_->mask_pid();
   for (const GrammarSpec& spec : {GrammarSpec{Kind::kRegex, {"(ab|a)(cd|c){1,9}"}},
                                   GrammarSpec{Kind::kJsonObject, {}}, reasoned}) {
     const auto grammar = Grammar(spec);
@@ -185,6 +187,7 @@ TEST_F(StructuredOutputTest, MasksBehindDraftsAreThoseOfTheAnswerWithThem) {
     EXPECT_GT(behind_drafts, 20);
     EXPECT_GT(refused, 0);
   }
+  EXPECT_EQ(output_->mask_pid(), process) << "a draft has ended the process";
 }
 
 TEST_F(StructuredOutputTest, ChoicesAllowExactlyTheirTokens) {
