@@ -121,12 +121,22 @@ class GrammarProcess:
         self.masks.sendall(struct.pack("<I", len(request)) + request)
         return None
 
+    def masks_behind(self, grammar, known, further, drafts=()):
+        """The tokens that may come next, and those behind each draft, of which the last ones may be
+        left out. There is one session for each grammar."""
+        item = struct.pack("<QQQ", grammar, grammar, known) + ids_field(further) + ids_field(drafts)
+        reply = self.ask_mask(closed=[], items=1, item=item)
+        (count,) = struct.unpack_from("<Q", reply)
+        allowed, at = [], 8
+        for _ in range(count):
+            end = at + 8 + 4 * struct.unpack_from("<Q", reply, at)[0]
+            bits = int.from_bytes(reply[at + 8 : end], "little")
+            allowed.append([i for i in range(len(self.tokens)) if bits >> i & 1])
+            at = end
+        return allowed
+
     def allowed(self, grammar, known, further):
-        """The tokens that may come next. There is one session for each grammar."""
-        item = struct.pack("<QQQ", grammar, grammar, known) + ids_field(further)
-        words = self.ask_mask(closed=[], items=1, item=item)
-        bits = int.from_bytes(words[8:], "little")
-        return [i for i in range(len(self.tokens)) if bits >> i & 1]
+        return self.masks_behind(grammar, known, further)[0]
 
     def walk(self, grammar, rng):
         """A random answer, or None if it does not end within MAX_TOKENS."""
