@@ -55,9 +55,15 @@ StepPlan DecodeLoop::PlanStep() {
 
 void DecodeLoop::PlanDrafts(StepPlan& plan) {
   if (!speculation_.on()) return;
-  int room = options_.scheduler.max_num_batched_tokens;
-  if (!jobs_.empty()) room -= options_.scheduler.block_tokens;
+  const SchedulerOptions& scheduler = options_.scheduler;
+  int room = scheduler.max_num_batched_tokens;
+  if (!jobs_.empty()) room -= scheduler.block_tokens;
   for (const Chunk& chunk : plan.chunks) room -= chunk.rows();
+  // With states, the next step computes those that are drawn again, beside a token of each sequence
+  // and prompts.
+  if (pool_.shape().recurrent) {
+    room = std::min(room, (scheduler.max_num_batched_tokens - scheduler.max_num_seqs) / 2);
+  }
   speculation_.AddDrafts(room, step_times_, scheduler_, plan);
 }
 

@@ -296,8 +296,7 @@ struct StepLimits {
 struct SampleRow {
   int logit_row = 0;
   float temperature = 1;  // 0: greedy
-  float top_p = 1;
-  float min_p = 0;
+  float top_p = 1, min_p = 0;
   int top_k = 0;  // 0 or -1: no limit
   float repetition_penalty = 1;
   float frequency_penalty = 0;

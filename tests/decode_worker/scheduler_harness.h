@@ -30,8 +30,9 @@ struct Wish {
 // A scheduler with its pool and cache, and the events it sends.
 class SchedulerHarness : public ::testing::Test {
  protected:
-  void Make(int blocks, const SchedulerOptions& options = {}, bool caching = true) {
-    pool_ = std::make_unique<kv::BlockPool>(blocks);
+  void Make(int blocks, const SchedulerOptions& options = {}, bool caching = true,
+            const kv::BlockShape& shape = {}) {
+    pool_ = std::make_unique<kv::BlockPool>(blocks, shape);
     if (caching) cache_ = std::make_unique<kv::RadixCache>(*pool_, options.block_tokens);
     DecodeScheduler::Events events;
     events.before_preemption = [this](Sequence& s) { preempted_.push_back(s.id); };

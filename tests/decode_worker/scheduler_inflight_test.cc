@@ -237,5 +237,92 @@ TEST_F(SchedulerInflightTest, WhoWantsAPlaceDoesNotWaitForBlocks) {
   Check();
 }
 
+class SchedulerDraftsTest : public SchedulerInflightTest {
+ protected:
+  // A sequence that decodes, its last token at position `tokens` - 1.
+  Sequence* Decoding(uint64_t id, int tokens, int max_tokens) {
+    Sequence* const sequence = Enter(id, {.prompt = tokens - 1, .max_tokens = max_tokens + 1});
+    EXPECT_NE(sequence, nullptr);
+    Step();
+    EXPECT_TRUE(sequence->decodes());
+    EXPECT_EQ(sequence->tokens.size(), static_cast<size_t>(tokens));
+    return sequence;
+  }
+  // A step of the sequence alone with so many drafts, of which the first `drawn` are drawn; returns
+  // how many there was memory for.
+  int StepWithDrafts(Sequence& sequence, int drafts, int drawn) {
+    StepPlan plan = scheduler_->PlanStep();
+    EXPECT_EQ(plan.chunks.size(), 1u);
+    Chunk& chunk = plan.chunks.front();
+    scheduler_->AddDrafts(std::vector<int32_t>(static_cast<size_t>(drafts), 5), chunk);
+    const int given = static_cast<int>(chunk.drafts.size());
+    EXPECT_EQ(chunk.rows(), chunk.end - chunk.begin + given);
+    EXPECT_GE(sequence.blocks.size() * 16, chunk.end + given);
+    Check();
+    scheduler_->OnLaunch(plan);
+    for (const Chunk& of_step : scheduler_->OnComplete()) scheduler_->Computed(of_step);
+    drawn = std::min(drawn, given);
+    for (int i = 0; i <= drawn; ++i) sequence.tokens.push_back(5);
+    if (given > 0) scheduler_->EndDrafts(sequence, drawn);
+    Check();
+    return given;
+  }
+};
+
+TEST_F(SchedulerDraftsTest, DraftsThatAreDrawnHaveKvAndOthersLeaveNoBlock) {
+  Make(20);
+  Sequence* const sequence = Decoding(1, 20, 100);
+  EXPECT_EQ(StepWithDrafts(*sequence, 30, 0), 30);
+  EXPECT_EQ(sequence->computed_tokens, 20);
+  EXPECT_EQ(sequence->blocks.size(), 2) << "those of 21 tokens";
+  EXPECT_EQ(StepWithDrafts(*sequence, 30, 12), 30);
+  EXPECT_EQ(sequence->computed_tokens, 33);
+  EXPECT_EQ(sequence->blocks.size(), 3) << "those of 34 tokens";
+  EXPECT_TRUE(sequence->decodes());
+  EXPECT_EQ(Free(), 17);
+}
+
+TEST_F(SchedulerDraftsTest, NoMoreThanTheAnswerIsDrafted) {
+  Make(20);
+  Sequence* const sequence = Decoding(1, 20, 10);
+  EXPECT_EQ(scheduler_->MaxDrafts(*sequence), 9) << "the tenth is drawn behind them";
+  Sequence* const choices = Enter(2, {.prompt = 20, .max_tokens = 10, .n = 3});
+  EXPECT_EQ(scheduler_->MaxDrafts(*choices), 0);
+  Step();
+  EXPECT_EQ(scheduler_->MaxDrafts(*choices), 8) << "each for itself";
+}
+
+TEST_F(SchedulerDraftsTest, DraftsTakeNoBlockThatAnySequenceMayNeedNext) {
+  Make(6);
+  Sequence* const first = Decoding(1, 30, 60);
+  EXPECT_EQ(first->blocks.size(), 2);
+  // Four are free; one of them is for the next token of the only sequence.
+  EXPECT_EQ(StepWithDrafts(*first, 50, 0), 50);
+  EXPECT_EQ(StepWithDrafts(*first, 60 - 2, 0), 1) << "what fits into its own";
+  EXPECT_TRUE(preempted_.empty());
+}
+
+TEST_F(SchedulerDraftsTest, AStateGoesOnBehindTheTokensThatWereKnown) {
+  Make(24, {}, /*caching=*/true, {.full_pages = 1, .window_pages = 1, .recurrent = true});
+  Sequence* const sequence = Decoding(1, 20, 100);
+  EXPECT_EQ(scheduler_->MaxDrafts(*sequence), 15);
+  EXPECT_EQ(StepWithDrafts(*sequence, 15, 14), 15);
+  EXPECT_EQ(sequence->computed_tokens, 20);
+  EXPECT_EQ(sequence->repeated_tokens, 14);
+  EXPECT_TRUE(sequence->decodes());
+  EXPECT_EQ(scheduler_->MaxDrafts(*sequence), 15);
+  // They are computed again, over the end of a block, whose state stays as a snapshot.
+  EXPECT_EQ(StepWithDrafts(*sequence, 3, 0), 3);
+  EXPECT_EQ(sequence->computed_tokens, 35);
+  EXPECT_EQ(sequence->repeated_tokens, 0);
+  EXPECT_EQ(sequence->blocks.window_count(), 2);
+  // A preemption forgets them as it does other KV.
+  EXPECT_EQ(StepWithDrafts(*sequence, 8, 8), 8);
+  EXPECT_EQ(sequence->repeated_tokens, 8);
+  scheduler_->Remove(*sequence);
+  Check();
+  EXPECT_EQ(Free(), 24);
+}
+
 }  // namespace
 }  // namespace baton::decode_worker
