@@ -64,7 +64,13 @@ void DecodeLoop::PlanDrafts(StepPlan& plan) {
   if (pool_.shape().recurrent) {
     room = std::min(room, (scheduler.max_num_batched_tokens - scheduler.max_num_seqs) / 2);
   }
-  speculation_.AddDrafts(room, step_times_, scheduler_, plan);
+  // What jobs will have of the step.
+  PrefillWork jobs = jobs_.remaining_work();
+  if (const double budget = prompt_budget_.Tokens(); jobs.tokens > budget) {
+    jobs.pairs *= budget / jobs.tokens;
+    jobs.tokens = budget;
+  }
+  speculation_.AddDrafts(room, jobs, step_times_, scheduler_, plan);
 }
 
 bool DecodeLoop::PlanJobs(const StepPlan& plan) {

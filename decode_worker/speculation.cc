@@ -58,8 +58,8 @@ Draft Speculation::Propose(Sequence& sequence, int most) {
   return draft;
 }
 
-void Speculation::AddDrafts(int room, const StepTimes& times, DecodeScheduler& scheduler,
-                            StepPlan& plan) {
+void Speculation::AddDrafts(int room, const PrefillWork& jobs, const StepTimes& times,
+                            DecodeScheduler& scheduler, StepPlan& plan) {
   if (!on()) return;
   std::vector<Candidate> candidates;
   for (size_t i = 0; i < plan.chunks.size(); ++i) {
@@ -70,18 +70,18 @@ void Speculation::AddDrafts(int room, const StepTimes& times, DecodeScheduler& s
     Draft draft = Propose(*chunk.sequence, most);
     if (!draft.tokens.empty()) candidates.push_back({i, std::move(draft)});
   }
-  Choose(plan.chunks, room, times, candidates);
+  Choose(plan.chunks, room, jobs, times, candidates);
   for (const Candidate& candidate : candidates) {
     scheduler.AddDrafts(absl::MakeConstSpan(candidate.draft.tokens).first(candidate.taken),
                         plan.chunks[candidate.chunk]);
   }
 }
 
-void Speculation::Choose(const std::vector<Chunk>& chunks, int room, const StepTimes& times,
-                         std::vector<Candidate>& candidates) const {
+void Speculation::Choose(const std::vector<Chunk>& chunks, int room, PrefillWork prompts,
+                         const StepTimes& times, std::vector<Candidate>& candidates) const {
   if (candidates.empty()) return;
-  double rows = 0, context_tokens = 0, tokens = 0;
-  PrefillWork prompts;
+  // Tokens of prompts, which a longer step makes wait as well, count like those that are drawn.
+  double rows = 0, context_tokens = 0, tokens = prompts.tokens;
   for (const Chunk& chunk : chunks) {
     const int count = chunk.end - chunk.begin;
     if (chunk.decodes) {
@@ -90,7 +90,7 @@ void Speculation::Choose(const std::vector<Chunk>& chunks, int room, const StepT
       tokens += 1;
     } else {
       prompts.Add(count, chunk.begin);
-      tokens += count;  // of a prompt, which a longer step makes wait as well
+      tokens += count;
     }
   }
   const auto next = [](const Candidate& candidate) {
@@ -126,7 +126,7 @@ bool Speculation::Promises(const StepTimes& times, const DecodeScheduler& schedu
     Draft draft = Propose(*sequence, most);
     if (!draft.tokens.empty()) candidates.push_back({i, std::move(draft)});
   }
-  Choose(chunks, options_.max_drafts, times, candidates);
+  Choose(chunks, options_.max_drafts, /*prompts=*/{}, times, candidates);
   return std::any_of(candidates.begin(), candidates.end(),
                      [](const Candidate& candidate) { return candidate.taken > 0; });
 }

@@ -24,6 +24,7 @@
 
 #include <vector>
 
+#include "common/base/prefill_work.h"
 #include "decode_worker/drafts/acceptance_table.h"
 #include "decode_worker/drafts/answer_memory.h"
 #include "decode_worker/drafts/draft.h"
@@ -40,8 +41,10 @@ class Speculation {
 
   bool on() const { return options_.mode != SpeculationOptions::Mode::kOff; }
 
-  // Gives chunks of a planned step drafts, at most `room` rows together.
-  void AddDrafts(int room, const StepTimes& times, DecodeScheduler& scheduler, StepPlan& plan);
+  // Gives chunks of a planned step drafts, at most `room` rows together. `jobs`: prompts that the
+  // step computes beside the plan's.
+  void AddDrafts(int room, const PrefillWork& jobs, const StepTimes& times,
+                 DecodeScheduler& scheduler, StepPlan& plan);
   // True if sequences of the step in flight, whose draws are not known, would now get drafts: then
   // a step that is planned when they are known is worth more than one that is planned before.
   bool Promises(const StepTimes& times, const DecodeScheduler& scheduler);
@@ -57,8 +60,8 @@ class Speculation {
   bool DraftsFor(const Sequence& sequence) const;
   Draft Propose(Sequence& sequence, int most);
   // Takes the drafts that pay, the likeliest first.
-  void Choose(const std::vector<Chunk>& chunks, int room, const StepTimes& times,
-              std::vector<Candidate>& candidates) const;
+  void Choose(const std::vector<Chunk>& chunks, int room, PrefillWork prompts,
+              const StepTimes& times, std::vector<Candidate>& candidates) const;
 
   const SpeculationOptions options_;
   AcceptanceTable acceptance_;

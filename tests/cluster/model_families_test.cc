@@ -57,7 +57,11 @@ TEST_P(ModelFamiliesTest, ManyAtOnceThroughATinyPoolEqualTheOracle) {
   options.model_dir = std::string(BATON_CHECKPOINT_DIR "/") + shape;
   options.num_blocks = 40;
   options.max_model_len = 256;
-  StartPair(options, options);
+  decode_worker::DecodeOptions decode = NothingLocal();
+  if (transport_ == "shm") {  // with drafts, too
+    decode.speculation.mode = decode_worker::SpeculationOptions::Mode::kSuffix;
+  }
+  StartPair(options, options, decode);
   engine::EngineOptions alone = testing::Oracle::OptionsFor(options.model_dir, {});
   alone.max_model_len = options.max_model_len;
   testing::Oracle oracle(alone);
