@@ -141,13 +141,15 @@ def main():
                 for turn in range(-1, options.rounds):
                     rng = random.Random(f"{SEED} {task} {batch} {turn}")
                     requests = [TASKS[task](rng, texts, options) | {"max_tokens": options.tokens} for _ in range(2 * batch)]
-                    of_turn = []
-                    for at, (_, addresses) in enumerate(clusters):
+                    of_turn = [None for _ in modes]
+                    # Each mode is first in some turns.
+                    for at in [(turn + i) % len(modes) for i in range(len(modes))]:
+                        addresses = clusters[at][1]
                         log = Path(folders[at].name) / "up.log"
                         before = counter(log, "baton_decode_drafted_steps_total")
                         answers, rate, tokens, drafted, accepted = run(addresses[2], requests, batch)
                         drafted_steps = counter(log, "baton_decode_drafted_steps_total") - before
-                        of_turn.append((answers, rate))
+                        of_turn[at] = (answers, rate)
                         if turn >= 0:
                             rates[at].append(rate)
                             totals[at] = [a + b for a, b in zip(totals[at], (tokens, drafted, accepted))]
