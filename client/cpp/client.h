@@ -162,8 +162,7 @@ struct GenerateRequest {
 struct CacheMiss {
   std::string cause;  // "changed", "evicted" or "other_salt"
   int first_different_token = 0;
-  std::string text;
-  std::string earlier_text;
+  std::string text, earlier_text;
   int lost_tokens = 0;
   double lost_ms = 0;  // 0: unknown
   std::string earlier_request_id;
@@ -177,22 +176,16 @@ struct Usage {
   std::optional<CacheMiss> cache_miss = {};  // with explain_cache, in the last message
   int dropped_prompt_tokens = 0;             // by truncation; not part of prompt_tokens
   struct Source {
-    int tokens = 0;
-    int cached = 0;
+    int tokens = 0, cached = 0;
   };
   std::map<PromptSource, Source> by_source = {};  // with segments
   // Speculative decoding: tokens drafted for all choices, and how many of them were drawn.
-  int draft_tokens = 0;
-  int accepted_draft_tokens = 0;
+  int draft_tokens = 0, accepted_draft_tokens = 0;
 };
 
 // Times in milliseconds, as defined in baton/v1/inference.proto.
 struct Timings {
-  double queue_ms = 0;
-  double prefill_ms = 0;
-  double kv_transfer_ms = 0;
-  double decode_ms = 0;
-  double ttft_ms = 0;
+  double queue_ms = 0, prefill_ms = 0, kv_transfer_ms = 0, decode_ms = 0, ttft_ms = 0;
 };
 
 enum class FinishReason { kUnfinished, kStop, kLength };
@@ -280,10 +273,8 @@ struct ItemScore {
 };
 
 struct ScoreUsage {
-  int64_t items = 0;
-  int64_t failed_items = 0;
-  int64_t prompt_tokens = 0;
-  int64_t cached_prompt_tokens = 0;
+  int64_t items = 0, failed_items = 0;
+  int64_t prompt_tokens = 0, cached_prompt_tokens = 0;
 };
 
 struct Scores {
