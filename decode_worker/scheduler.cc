@@ -319,6 +319,7 @@ void DecodeScheduler::Preempt(Sequence& sequence) {
   owned->blocks.Release();
   owned->computed_tokens = 0;
   owned->repeated_tokens = 0;
+  owned->drafter = nullptr;  // so drafters have no more tokens than the pool
   waiting_.PushResumed(std::move(owned));
 }
 

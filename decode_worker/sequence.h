@@ -125,7 +125,7 @@ struct Sequence {
   int preemptions = 0;
   bool compute_here = false;  // after the transfer that followed a preemption failed
   HostCopy host_copy;
-  std::shared_ptr<Drafter> drafter;  // null: nothing has been drafted yet
+  std::shared_ptr<Drafter> drafter;  // null: nothing has been drafted since it was admitted
   uint64_t submission = 0;           // set by the scheduler: age
 
   int generated_tokens() const { return static_cast<int>(tokens.size()) - call->request_tokens; }
