@@ -20,8 +20,9 @@ import jsonschema
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "testing"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import seed  # noqa: E402
-from language_test import GrammarProcess  # noqa: E402
-from tool_call_language_test import SPECIAL, TOOL_CALLS, accepts, walk, without_marks, write_tokenizer  # noqa: E402
+from language_test import END_TOKEN, GrammarProcess  # noqa: E402
+from tool_call_language_test import (  # noqa: E402
+    SPECIAL, TOOL_CALLS, accepts, encoded, walk, without_marks, write_tokenizer)
 
 PYTHON, GEMMA = 5, 6  # ArgumentStyle
 QUOTE = '<|"|>'
@@ -214,6 +215,30 @@ def check_chosen(process):
         process.unload(made)
 
 
+def check_drafts(process):
+    """Masks behind drafts are those of an answer that goes on so, and leave it as it was."""
+    text = {PYTHON: """s="a\\n", b=None, o={'k': "ab"}""",
+            GEMMA: 's:<|"|>a"\n<|"|>,b:null,o:{k:<|"|>ab<|"|>}'}
+    schema = {"type": "object", "properties": {
+        "s": {"type": "string"}, "b": {"type": ["boolean", "null"]},
+        "o": {"type": "object", "properties": {"k": {"type": "string", "maxLength": 2}}}}}
+    for style, texts in TEXTS.items():
+        grammars = [process.compile(TOOL_CALLS, ["r", *texts, "", str(style), "", "0", "f", json.dumps(schema)])
+                    for _ in range(2)]
+        whole = texts[0] + texts[1] + "f" + texts[2] + text[style] + texts[3] + texts[5]
+        ids = encoded(process, tokens_of(process, whole))
+        alone = [process.allowed(grammars[0], max(i - 1, 0), ids[max(i - 1, 0):i]) for i in range(len(ids) + 1)]
+        assert all(token in allowed for token, allowed in zip(ids, alone)) and END_TOKEN in alone[-1], whole
+        behind = 0
+        for i in range(len(ids)):
+            masks = process.masks_behind(grammars[1], max(i - 1, 0), ids[max(i - 1, 0):i], ids[i:i + 4])
+            assert masks == alone[i:i + len(masks)], (whole, i)
+            behind += len(masks) - 1
+        assert behind > 0
+        for grammar in grammars:
+            process.unload(grammar)
+
+
 def main():
     program = os.path.join(sys.argv[1], "baton-grammar")
     count = int(sys.argv[2]) if len(sys.argv) > 2 else 300
@@ -223,6 +248,7 @@ def main():
         with tempfile.TemporaryDirectory() as directory:
             process = GrammarProcess(program, directory, write_tokenizer(directory, rng, special))
             check_chosen(process)
+            check_drafts(process)
             check_random(process, rng, count)
             process.end()
 
