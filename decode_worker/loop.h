@@ -139,8 +139,9 @@ class DecodeLoop final : public worker::WorkerLoop {
   // With the masks of grammars, which are kept until the next call.
   engine::Batch MakeBatch(StepPlan& plan);
   void AddMasks(StepPlan& plan, engine::Batch& batch);
-  // `began`: when its planning did.
-  void Launch(const StepPlan& plan, engine::Batch batch, bool has_jobs, absl::Duration began);
+  // Leaves the chunk its first `count` drafts.
+  void CutDrafts(size_t count, Chunk& chunk, engine::BatchEntry& entry);
+  void Launch(const StepPlan& plan, engine::Batch batch, bool has_jobs);
   void LaunchAhead(StepPlan plan);
   void Complete();
   void TakeResult(const Chunk& chunk, engine::StepResult& result);

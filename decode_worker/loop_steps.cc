@@ -17,12 +17,11 @@ namespace baton::decode_worker {
 
 bool DecodeLoop::Step() {
   if (inflight_.empty()) {
-    const absl::Duration began = clock_.SinceStart();
     StepPlan plan = PlanStep();
     PlanDrafts(plan);
     const bool has_jobs = PlanJobs(plan);
     if (plan.chunks.empty() && !has_jobs) return plan.preempted;
-    Launch(plan, MakeBatch(plan), has_jobs, began);
+    Launch(plan, MakeBatch(plan), has_jobs);
   }
   if (inflight_.front().ahead && jobs_.empty() && !speculation_.Promises(step_times_, scheduler_)) {
     if (std::optional<StepPlan> next = scheduler_.PlanAhead()) LaunchAhead(*std::move(next));
@@ -58,7 +57,13 @@ void DecodeLoop::PlanDrafts(StepPlan& plan) {
   const SchedulerOptions& scheduler = options_.scheduler;
   int room = scheduler.max_num_batched_tokens;
   if (!jobs_.empty()) room -= scheduler.block_tokens;
-  for (const Chunk& chunk : plan.chunks) room -= chunk.rows();
+  // A step has logits of so many rows at once; for more, it would read the LM head again.
+  int logit_rows = scheduler.max_num_seqs;
+  for (const Chunk& chunk : plan.chunks) {
+    room -= chunk.rows();
+    logit_rows -= chunk.draws() ? 1 : 0;
+  }
+  room = std::min(room, logit_rows);
   // With states, the next step computes those that are drawn again, beside a token of each sequence
   // and prompts.
   if (pool_.shape().recurrent) {
@@ -133,43 +138,53 @@ void DecodeLoop::AddMasks(StepPlan& plan, engine::Batch& batch) {
                      .drafts = chunk.drafts});
   }
   if (items.empty()) return;
+  const absl::Duration began = clock_.SinceStart();
   masks_ = options_.structured_output->Masks(items);
+  int computed = 0;
+  for (const auto& of_item : masks_)
+    computed += of_item.ok() ? static_cast<int>(of_item->size()) : 1;
+  speculation_.OnMasks(computed, clock_.SinceStart() - began);
   masks_after_.reserve(chunks.size());  // entries refer to its elements
   for (size_t i = 0; i < chunks.size(); ++i) {
     Chunk& chunk = plan.chunks[chunks[i]];
     engine::BatchEntry& entry = batch.entries[chunks[i]];
     if (!masks_[i].ok()) {
       mask_errors_.emplace_back(chunks[i], masks_[i].status());
-      chunk.drafts.clear();
-      entry.drafts = {};
+      CutDrafts(0, chunk, entry);
       continue;
     }
     const std::vector<grammar::StructuredOutput::Mask>& masks = *masks_[i];
     entry.history.allowed = masks.front();
-    chunk.drafts.resize(masks.size() - 1);
-    entry.drafts = chunk.drafts;
+    CutDrafts(masks.size() - 1, chunk, entry);
     if (masks.size() == 1) continue;
     auto& after = masks_after_.emplace_back(masks.begin() + 1, masks.end());
     entry.allowed_after = after;
   }
 }
 
-// A sequence that joined may need a draw on the host: then the step is not launched ahead.
-void DecodeLoop::LaunchAhead(StepPlan plan) {
-  const absl::Duration began = clock_.SinceStart();
-  engine::Batch batch = MakeBatch(plan);
-  if (engine_.RunsAhead(batch)) Launch(plan, std::move(batch), /*has_jobs=*/false, began);
+void DecodeLoop::CutDrafts(size_t count, Chunk& chunk, engine::BatchEntry& entry) {
+  if (chunk.drafts.size() <= count) return;
+  chunk.drafts.resize(count);
+  entry.drafts = chunk.drafts;
+  if (count > 0) return;
+  scheduler_.GiveBackDraftBlocks(*chunk.sequence);
+  engine::SetBlocks(chunk.sequence->blocks, &entry, options_.scheduler.block_tokens);
 }
 
-void DecodeLoop::Launch(const StepPlan& plan, engine::Batch batch, bool has_jobs,
-                        absl::Duration began) {
+// A sequence that joined may need a draw on the host: then the step is not launched ahead.
+void DecodeLoop::LaunchAhead(StepPlan plan) {
+  engine::Batch batch = MakeBatch(plan);
+  if (engine_.RunsAhead(batch)) Launch(plan, std::move(batch), /*has_jobs=*/false);
+}
+
+void DecodeLoop::Launch(const StepPlan& plan, engine::Batch batch, bool has_jobs) {
   InflightStep step;
   if (has_jobs) {
     jobs_.AddTo(batch);
     step.has_jobs = true;
     step.jobs = jobs_.planned_work();
   }
-  step.begin = began;
+  step.begin = clock_.SinceStart();
   if (!plan.copy_sources.empty()) engine_.CopyPages(plan.copy_sources, plan.copy_targets);
   int answer_rows = 0;
   for (const Chunk& chunk : plan.chunks) {
@@ -201,10 +216,19 @@ void DecodeLoop::Complete() {
   const absl::Duration now = clock_.SinceStart();
   // The device began it when the step before was over.
   const absl::Duration took = now - std::max(step.begin, last_completed_at_);
+  // Where a step waits for the draws before it, the host's work is between the two. A longer time
+  // is one without work.
+  const absl::Duration between =
+      std::clamp(step.begin - last_completed_at_, absl::ZeroDuration(), absl::Milliseconds(1));
   last_completed_at_ = now;
-  prompt_budget_.OnStep(step.prompt_rows, step.decoding, took);
+  const bool drafted = std::any_of(chunks.begin(), chunks.end(),
+                                   [](const Chunk& chunk) { return !chunk.drafts.empty(); });
+  // The budget is for what answers take without drafts.
+  if (!drafted || step.prompt_rows > 0) {
+    prompt_budget_.OnStep(step.prompt_rows, step.decoding, took);
+  }
   if (!chunks.empty()) metrics_.Stepped(took, static_cast<int>(chunks.size()));
-  step_times_.AddStep(chunks, step.jobs, took, now);
+  step_times_.AddStep(chunks, step.jobs, took, between, now);
   if (step.decoding == 0) estimate_.Prefilled(step.prompt_rows, took);
   metrics_.PrefilledHere(step.prompt_tokens);
   computed_prompt_tokens_ += step.prompt_tokens;

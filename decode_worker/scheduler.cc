@@ -219,7 +219,8 @@ bool DecodeScheduler::NeedsBlock(const Sequence& sequence, int index) const {
 bool DecodeScheduler::Grow(const std::vector<Sequence*>& group, StepPlan& plan) {
   for (Sequence* sequence : group) {
     // A step over two blocks needs both their states, and not the one before.
-    if (sequence->repeated_tokens > 0) {
+    const auto [first, last] = NextBlocks(*sequence);
+    if (sequence->repeated_tokens > 0 && first < last) {
       sequence->blocks.DropWindows(
           pool_.shape().FirstSeenBlock(sequence->computed_tokens, options_.block_tokens));
     }

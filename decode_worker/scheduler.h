@@ -178,8 +178,8 @@ class DecodeScheduler {
   // The chunks of the oldest step in flight. REQUIRES: there is one.
   const std::vector<Chunk>& in_flight() const { return inflight_.front().chunks; }
   int inflight_count() const { return static_cast<int>(inflight_.size()); }
-  // How many drafts a chunk of the sequence may have that decodes. 0: it is of a beam search, or
-  // its next draw is for several choices.
+  // How many drafts a chunk of the sequence may have that decodes. 0: it is of a beam search, its
+  // next draw is for several choices, or it still owes log probabilities of its prompt.
   int MaxDrafts(const Sequence& sequence) const;
   // Gives a chunk of a planned step the first of `drafts`, as many of them as there are blocks for.
   // REQUIRES: the chunk decodes, and drafts.size() <= MaxDrafts(sequence).
@@ -189,6 +189,10 @@ class DecodeScheduler {
   // The first `count` drafts of a step that is over were drawn, and are in the sequence's tokens
   // with the draw behind them. Gives back the blocks that only other drafts are in.
   void EndDrafts(Sequence& sequence, int count);
+  // The chunk that was given drafts is computed without them.
+  void GiveBackDraftBlocks(Sequence& sequence);
+  // A recurrent model computes drafts that were drawn again.
+  bool repeats_drafts() const { return pool_.shape().recurrent; }
   // Adds another choice that continues from `parent` and shares its blocks. `sequence` has id,
   // call, tokens and sampling.
   Sequence* Fork(const Sequence& parent, std::unique_ptr<Sequence> sequence);

@@ -75,9 +75,12 @@ std::optional<StepPlan> DecodeScheduler::PlanAhead() {
 }
 
 int DecodeScheduler::MaxDrafts(const Sequence& sequence) const {
-  if (sequence.draws > 1 || sequence.call->beams != nullptr) return 0;
+  const Call& call = *sequence.call;
+  if (sequence.draws > 1 || call.beams != nullptr) return 0;
+  // Log probabilities of a prompt come with its last token.
+  if (call.prompt_logprobs && !call.answered) return 0;
   // One token of the answer is drawn behind the last draft.
-  const int left = sequence.call->max_tokens - sequence.generated_tokens() - 1;
+  const int left = call.max_tokens - sequence.generated_tokens() - 1;
   // What is computed again must not reach beyond the block behind that of the state.
   return pool_.shape().recurrent ? std::min(left, options_.block_tokens - 1) : left;
 }
@@ -115,6 +118,10 @@ void DecodeScheduler::EndDrafts(Sequence& sequence, int count) {
     LeaveWindows(sequence);
   }
   BATON_CHECK(sequence.decodes());
+  GiveBackDraftBlocks(sequence);
+}
+
+void DecodeScheduler::GiveBackDraftBlocks(Sequence& sequence) {
   const int blocks = BlocksFor(static_cast<int64_t>(sequence.tokens.size()));
   if (blocks >= sequence.blocks.size()) return;
   sequence.blocks.SplitAt(blocks);

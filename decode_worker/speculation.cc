@@ -17,6 +17,8 @@ namespace {
 // What a draft has to promise beyond its cost, for all that is not in the measured times: a row
 // that draws nothing has been looked for, sampled and thrown away.
 constexpr double kMargin = 1.15;
+// New tokens of an answer, at most; more are of a prompt.
+constexpr int64_t kAlwaysIndexed = 64;
 
 // Who may be told what: another tenant's text would show in the time of an answer.
 std::string ScopeOf(const Call& call) {
@@ -47,8 +49,14 @@ Draft Speculation::Propose(Sequence& sequence, int most) {
     sequence.drafter = std::make_shared<Drafter>(DrafterOptionsOf(options_), &acceptance_, &memory_,
                                                  ScopeOf(*sequence.call));
   }
+  // Prompts are indexed a part in each step.
+  const auto missing = static_cast<int64_t>(sequence.tokens.size() - sequence.drafter->observed());
+  if (missing > kAlwaysIndexed) {
+    if (to_index_ <= 0) return {};
+    to_index_ -= std::min<int64_t>(missing, Drafter::kMostIndexedAtOnce);
+  }
   sequence.drafter->Observe(sequence.tokens);
-  Draft draft = sequence.drafter->Propose(std::min(most, options_.max_drafts));
+  Draft draft = sequence.drafter->Propose(most);
   // The token that ends an answer is never computed.
   const auto& stops = sequence.call->stop_token_set;
   const auto end = std::find_if(draft.tokens.begin(), draft.tokens.end(),
@@ -60,25 +68,32 @@ Draft Speculation::Propose(Sequence& sequence, int most) {
 
 void Speculation::AddDrafts(int room, const PrefillWork& jobs, const StepTimes& times,
                             DecodeScheduler& scheduler, StepPlan& plan) {
-  if (!on()) return;
+  to_index_ = Drafter::kMostIndexedAtOnce;
   std::vector<Candidate> candidates;
   for (size_t i = 0; i < plan.chunks.size(); ++i) {
     const Chunk& chunk = plan.chunks[i];
     if (!chunk.decodes || !DraftsFor(*chunk.sequence)) continue;
-    const int most = scheduler.MaxDrafts(*chunk.sequence);
+    const int most = std::min(scheduler.MaxDrafts(*chunk.sequence), options_.max_drafts);
     if (most <= 0) continue;
     Draft draft = Propose(*chunk.sequence, most);
     if (!draft.tokens.empty()) candidates.push_back({i, std::move(draft)});
   }
-  Choose(plan.chunks, room, jobs, times, candidates);
+  Choose(plan.chunks, room, jobs, times, scheduler.repeats_drafts(), candidates);
   for (const Candidate& candidate : candidates) {
+    if (candidate.taken == 0) continue;
     scheduler.AddDrafts(absl::MakeConstSpan(candidate.draft.tokens).first(candidate.taken),
                         plan.chunks[candidate.chunk]);
   }
 }
 
+void Speculation::OnMasks(int count, absl::Duration took) {
+  constexpr double kWeight = 0.05;
+  mask_seconds_ += kWeight * (absl::ToDoubleSeconds(took) / std::max(1, count) - mask_seconds_);
+}
+
 void Speculation::Choose(const std::vector<Chunk>& chunks, int room, PrefillWork prompts,
-                         const StepTimes& times, std::vector<Candidate>& candidates) const {
+                         const StepTimes& times, bool repeats_drafts,
+                         std::vector<Candidate>& candidates) const {
   if (candidates.empty()) return;
   // Tokens of prompts, which a longer step makes wait as well, count like those that are drawn.
   double rows = 0, context_tokens = 0, tokens = prompts.tokens;
@@ -98,35 +113,50 @@ void Speculation::Choose(const std::vector<Chunk>& chunks, int room, PrefillWork
                ? candidate.draft.likelihoods[candidate.taken]
                : 0.0f;
   };
-  double seconds = times.DecodeSeconds(rows, context_tokens, prompts);
+  const double plain_seconds = times.DecodeSeconds(rows, context_tokens, prompts);
+  const double plain_tokens = tokens;
+  double seconds = plain_seconds;
   for (; room > 0; --room) {
     const auto best =
         std::max_element(candidates.begin(), candidates.end(),
                          [&](const Candidate& a, const Candidate& b) { return next(a) < next(b); });
     const double likelihood = next(*best);
-    const double longer = times.DecodeSeconds(rows + 1, context_tokens, prompts);
-    if (likelihood * seconds <= kMargin * tokens * (longer - seconds)) return;
+    const Chunk& chunk = chunks[best->chunk];
+    const double context = StepTimes::kDraftContext * chunk.begin;
+    double row = times.DecodeSeconds(rows + 1, context_tokens + context, prompts) -
+                 times.DecodeSeconds(rows, context_tokens, prompts);
+    if (repeats_drafts) row *= 1 + likelihood;
+    if (times.measured() && chunk.sequence->call->grammar != nullptr) row += mask_seconds_;
+    if (likelihood * seconds <= kMargin * tokens * row) break;
     ++best->taken;
     tokens += likelihood;
     rows += 1;
-    seconds = longer;
+    context_tokens += context;
+    seconds += row;
   }
+  if (tokens * plain_seconds > plain_tokens * (seconds + times.DraftedExtraSeconds())) return;
+  for (Candidate& candidate : candidates) candidate.taken = 0;
 }
 
 bool Speculation::Promises(const StepTimes& times, const DecodeScheduler& scheduler) {
   if (!on()) return false;
+  to_index_ = Drafter::kMostIndexedAtOnce;
   const std::vector<Chunk>& chunks = scheduler.in_flight();
   std::vector<Candidate> candidates;
   for (size_t i = 0; i < chunks.size(); ++i) {
     Sequence* const sequence = chunks[i].sequence;
     if (sequence == nullptr || !DraftsFor(*sequence)) continue;
-    // One token is being drawn.
-    const int most = scheduler.MaxDrafts(*sequence) - 1;
-    if (most <= 0) continue;
+    // The first token of the proposal is being drawn.
+    const int most = std::min(scheduler.MaxDrafts(*sequence), options_.max_drafts + 1);
+    if (most <= 1) continue;
     Draft draft = Propose(*sequence, most);
-    if (!draft.tokens.empty()) candidates.push_back({i, std::move(draft)});
+    if (draft.tokens.size() <= 1) continue;
+    draft.tokens.erase(draft.tokens.begin());
+    draft.likelihoods.erase(draft.likelihoods.begin());
+    candidates.push_back({i, std::move(draft)});
   }
-  Choose(chunks, options_.max_drafts, /*prompts=*/{}, times, candidates);
+  Choose(chunks, options_.max_drafts, /*prompts=*/{}, times, scheduler.repeats_drafts(),
+         candidates);
   return std::any_of(candidates.begin(), candidates.end(),
                      [](const Candidate& candidate) { return candidate.taken > 0; });
 }

@@ -13,6 +13,10 @@
 //
 //   (E + p) / t(R + 1) > E / t(R),  which is  p > E (t(R + 1) - t(R)) / t(R).
 //
+// A row has the cost of its mask, if there is a grammar, and in a recurrent model, where drafts
+// that are drawn are computed again, 1 + p of its own. What steps with drafts take beyond their
+// rows counts once for all.
+//
 // Of all sequences, the draft that is most likely to be drawn is taken first. At a batch that fills
 // the processor a row costs its full share of the step, and nothing but near certainties is
 // drafted; a batch that waits for memory has rows to spare. An estimate also learns while nothing
@@ -22,8 +26,10 @@
 #ifndef BATON_DECODE_WORKER_SPECULATION_H_
 #define BATON_DECODE_WORKER_SPECULATION_H_
 
+#include <cstdint>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "common/base/prefill_work.h"
 #include "decode_worker/drafts/acceptance_table.h"
 #include "decode_worker/drafts/answer_memory.h"
@@ -45,6 +51,8 @@ class Speculation {
   // step computes beside the plan's.
   void AddDrafts(int room, const PrefillWork& jobs, const StepTimes& times,
                  DecodeScheduler& scheduler, StepPlan& plan);
+  // So many masks of grammars have been computed in a time that is not part of a step's.
+  void OnMasks(int count, absl::Duration took);
   // True if sequences of the step in flight, whose draws are not known, would now get drafts: then
   // a step that is planned when they are known is worth more than one that is planned before.
   bool Promises(const StepTimes& times, const DecodeScheduler& scheduler);
@@ -61,9 +69,12 @@ class Speculation {
   Draft Propose(Sequence& sequence, int most);
   // Takes the drafts that pay, the likeliest first.
   void Choose(const std::vector<Chunk>& chunks, int room, PrefillWork prompts,
-              const StepTimes& times, std::vector<Candidate>& candidates) const;
+              const StepTimes& times, bool repeats_drafts,
+              std::vector<Candidate>& candidates) const;
 
   const SpeculationOptions options_;
+  double mask_seconds_ = 0;  // of one, a mean of the last ones
+  int64_t to_index_ = 0;     // tokens that drafters may still index in this step
   AcceptanceTable acceptance_;
   AnswerMemory memory_;
 };

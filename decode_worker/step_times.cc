@@ -27,13 +27,16 @@ DecodeShape DecodeShapeOf(const model::ModelConfig& config, bool on_gpu) {
 }
 
 void StepTimes::AddStep(const std::vector<Chunk>& chunks, const PrefillWork& jobs,
-                        absl::Duration took, absl::Duration now) {
+                        absl::Duration took, absl::Duration between, absl::Duration now) {
   PrefillWork prompts = jobs;
   double decoding = 0, context_tokens = 0;
+  bool drafted = false;
   for (const Chunk& chunk : chunks) {
     if (chunk.decodes) {
+      const auto drafts = static_cast<double>(chunk.drafts.size());
       decoding += chunk.rows();
-      context_tokens += chunk.begin;
+      context_tokens += (1 + kDraftContext * drafts) * chunk.begin;
+      drafted |= drafts > 0;
     } else {
       prompts.Add(chunk.end - chunk.begin, chunk.begin);
     }
@@ -41,9 +44,27 @@ void StepTimes::AddStep(const std::vector<Chunk>& chunks, const PrefillWork& job
   if (decoding == 0 && prompts.tokens > 0) {
     prompts_.AddStep({1, prompts.tokens, prompts.pairs}, took, now);
   } else if (prompts.tokens == 0 && decoding > 0) {
+    AddRest(DecodeSeconds(decoding, context_tokens, {}), drafted,
+            absl::ToDoubleSeconds(took + between));
     decoding_.AddStep({1, decoding, context_tokens, experts_.Distinct(decoding)}, took, now);
   }
 }
+
+void StepTimes::AddRest(double predicted, bool drafted, double seconds) {
+  if (!decoding_.known()) return;
+  constexpr double kWeight = 0.05;
+  constexpr double kForget = 0.999;  // so that drafts are tried again
+  // A stall says nothing of drafts.
+  const double rest = std::clamp(seconds - predicted, -predicted, predicted);
+  if (drafted) {
+    drafted_rest_ += kWeight * (rest - drafted_rest_);
+  } else {
+    plain_rest_ += kWeight * (rest - plain_rest_);
+    drafted_rest_ = plain_rest_ + kForget * (drafted_rest_ - plain_rest_);
+  }
+}
+
+double StepTimes::DraftedExtraSeconds() const { return std::max(0.0, drafted_rest_ - plain_rest_); }
 
 double StepTimes::DecodeSeconds(double rows, double context_tokens,
                                 const PrefillWork& prompts) const {

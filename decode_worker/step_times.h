@@ -38,9 +38,13 @@ class StepTimes {
 
   // A step ended at `now`; `jobs`: of the prompts that it computed as jobs. A step that decodes and
   // computes prompts is left out: the share of each in its time is not known. Drafts count as
-  // sequences without a context: their rows read that of their sequence with it.
+  // sequences with kDraftContext of their sequence's context, whose KV they read together.
+  // `between`: from the end of the step before to its begin.
   void AddStep(const std::vector<Chunk>& chunks, const PrefillWork& jobs, absl::Duration took,
-               absl::Duration now);
+               absl::Duration between, absl::Duration now);
+  // What a row behind `context` tokens costs beside a sequence's first, in tokens of context: on a
+  // CPU a row more took 0.09 of the time that the first row's context takes.
+  static constexpr double kDraftContext = 1.0 / 8;
 
   // Fills in the costs, as far as they are known, the context of the sequences, and the time that
   // the prompts computed here will still take, with `jobs` those of jobs.
@@ -48,15 +52,24 @@ class StepTimes {
               int max_tokens_per_step, absl::Duration now, worker::WorkerLoad* load) const;
 
   worker::StepCost& prompts() { return prompts_; }
+  bool measured() const { return decoding_.known(); }
 
   // The time of a step that computes so many rows of answers beside those of prompts, for sequences
   // with so many tokens of context together; as a multiple of any unit while nothing is measured.
   double DecodeSeconds(double rows, double context_tokens, const PrefillWork& prompts) const;
+  // By how much steps with drafts take longer than DecodeSeconds says, where others do not: on a
+  // GPU they are neither launched ahead nor repeated from a record. 0 or more, and in the same
+  // unit.
+  double DraftedExtraSeconds() const;
 
  private:
+  void AddRest(double predicted, bool drafted, double seconds);
+
   worker::StepCost prompts_;
   worker::StepCost decoding_;
   const worker::StepCost::Terms decode_prior_;
+  // Means of what decode steps took beyond what was predicted, of the last ones.
+  double drafted_rest_ = 0, plain_rest_ = 0;
   const ExpertChoice experts_;
 };
 

@@ -52,6 +52,12 @@ model::SamplingHistory BatchEntry::HistoryBehind(int drafted) const {
   return behind;
 }
 
+void CheckDrafts(const BatchEntry& entry) {
+  if (entry.drafts.empty()) return;
+  BATON_CHECK(entry.sample && entry.draws == 1 && !entry.drawn_by && entry.beam_candidates == 0 &&
+              !entry.prompt_logprobs && entry.labels.empty() && !entry.embed);
+}
+
 bool DraftsAreDrawn(const BatchEntry& entry, int index,
                     const absl::StatusOr<std::vector<model::SampledToken>>& drawn) {
   if (index == 0) return true;

@@ -77,6 +77,9 @@ struct BatchEntry {
   model::SamplingHistory HistoryBehind(int drafted) const;
 };
 
+// Ends the process unless an entry with drafts has nothing that these exclude.
+void CheckDrafts(const BatchEntry& entry);
+
 // Whether draw `index` counts: those before it, which the result has, are the drafts before it.
 bool DraftsAreDrawn(const BatchEntry& entry, int index,
                     const absl::StatusOr<std::vector<model::SampledToken>>& drawn);

@@ -378,9 +378,7 @@ std::vector<float> ModelEngine::HiddenState(int wanted) {
 void ModelEngine::AddEntry(const BatchEntry& entry, size_t index) {
   const int count = entry.rows();
   BATON_CHECK(!entry.tokens.empty());
-  BATON_CHECK(entry.drafts.empty() ||
-              (entry.sample && entry.draws == 1 && !entry.drawn_by && entry.beam_candidates == 0 &&
-               !entry.prompt_logprobs && entry.labels.empty() && !entry.embed));
+  CheckDrafts(entry);
   BATON_CHECK_LE(entry.context + count, max_model_len_);
   BATON_CHECK_GE(
       static_cast<int64_t>(entry.blocks.size()) / pool_.block_tables() * layout_.block_tokens,

@@ -243,7 +243,6 @@ std::vector<absl::StatusOr<std::vector<StructuredOutput::Mask>>> StructuredOutpu
   std::vector<std::optional<absl::StatusOr<std::vector<Mask>>>> results(items.size());
   std::vector<int> losses(items.size(), 0);
   std::shared_ptr<GrammarProcess> lost;
-  // A process that is lost behind a draft says nothing of the answer.
   for (bool with_drafts = true;; with_drafts = false) {
     absl::StatusOr<std::shared_ptr<GrammarProcess>> process = MaskProcess(lost.get());
     if (!process.ok()) {
@@ -257,7 +256,10 @@ std::vector<absl::StatusOr<std::vector<StructuredOutput::Mask>>> StructuredOutpu
     const std::optional<Loss> loss = AskForMasks(**process, items, with_drafts, results);
     if (!loss) break;
     BATON_LOG(Warning) << "grammar process: " << loss->status.ToString();
-    if (with_drafts && !items[loss->item].drafts.empty()) {
+    // That may have been a draft's fault, which says nothing of the answer.
+    if (Session& session = sessions_[items[loss->item].session];
+        with_drafts && session.drafts && !items[loss->item].drafts.empty()) {
+      session.drafts = false;
       lost = *std::move(process);
       continue;
     }
@@ -292,11 +294,13 @@ std::optional<StructuredOutput::Loss> StructuredOutput::AskForMasks(
     }
     Session& session = sessions_[items[i].session];
     if (session.process != process.number() || session.tokens > items[i].tokens.size()) {
-      session = {process.number(), 0};
+      session.process = process.number();
+      session.tokens = 0;
     }
     const absl::Span<const int32_t> further = items[i].tokens.subspan(session.tokens);
     asked_items.Number(items[i].session).Number(grammar.id).Number(session.tokens).Ids(further);
-    asked_items.Ids(with_drafts ? items[i].drafts : absl::Span<const int32_t>());
+    const bool drafts = with_drafts && session.drafts;
+    asked_items.Ids(drafts ? items[i].drafts : absl::Span<const int32_t>());
     session.tokens = items[i].tokens.size();
     asked.emplace_back(i, options_.mask_limit * (1 + further.size() / kTokensPerLimit));
   }

@@ -107,6 +107,7 @@ class StructuredOutput {
   struct Session {
     uint64_t process = 0;  // number of the process that knows the tokens
     size_t tokens = 0;     // how many it knows
+    bool drafts = true;    // a process was not lost behind one of its drafts
   };
 
   void Run();

@@ -71,6 +71,9 @@ class Drafter {
   // part: nothing is proposed until all of it is.
   void Observe(absl::Span<const int32_t> tokens);
 
+  // How many of the tokens it has taken.
+  size_t observed() const { return observed_; }
+
   // The tokens that probably follow, at most `most`; empty if nothing matches.
   Draft Propose(int most);
 

@@ -181,6 +181,7 @@ class DraftsTest(unittest.TestCase):
         self.assertGreater(self.accepted, COUNT)
         self.assertGreater(self.refuted, 0)
         self.assertGreater(self.kills, 0)
+        self.assertGreater(self.preemptions, 0)
 
 
 if __name__ == "__main__":

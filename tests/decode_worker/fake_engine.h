@@ -117,6 +117,7 @@ class FakeEngine final : public engine::Engine {
   std::vector<engine::StepResult> Compute(const engine::Batch& batch) {
     std::vector<engine::StepResult> results;
     for (const engine::BatchEntry& entry : batch.entries) {
+      engine::CheckDrafts(entry);
       for (int i = 0; i < entry.context; ++i) {
         int32_t found;
         std::memcpy(&found, At(entry.blocks, i), sizeof(found));

@@ -68,6 +68,8 @@ struct LoopWish {
   absl::Duration within = absl::InfiniteDuration();
   bool continuation = false;  // of what a lost worker had
   bool no_speculation = false;
+  bool prompt_logprobs = false;
+  int min_tokens = 0;
   v1::Priority priority = v1::PRIORITY_UNSPECIFIED;
   std::string tenant = "";
   std::string cache_salt = "";
@@ -126,6 +128,8 @@ class LoopTest : public ::testing::TestWithParam<bool> {
     request.mutable_stop_token_ids()->Add(wish.stop_token_ids.begin(), wish.stop_token_ids.end());
     request.set_continuation(wish.continuation);
     request.set_no_speculation(wish.no_speculation);
+    if (wish.prompt_logprobs) request.set_prompt_logprobs(0);
+    request.set_min_tokens(wish.min_tokens);
     request.set_priority(wish.priority);
     request.set_tenant(wish.tenant);
     request.set_cache_salt(wish.cache_salt);

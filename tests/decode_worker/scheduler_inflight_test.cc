@@ -316,12 +316,33 @@ TEST_F(SchedulerDraftsTest, AStateGoesOnBehindTheTokensThatWereKnown) {
   EXPECT_EQ(sequence->computed_tokens, 35);
   EXPECT_EQ(sequence->repeated_tokens, 0);
   EXPECT_EQ(sequence->blocks.window_count(), 2);
-  // A preemption forgets them as it does other KV.
+  // Within a block, the state of the last whole one stays, for later prompts.
+  EXPECT_EQ(StepWithDrafts(*sequence, 5, 4), 5);
+  EXPECT_EQ(sequence->repeated_tokens, 4);
+  EXPECT_EQ(StepWithDrafts(*sequence, 1, 0), 1);
+  EXPECT_EQ(sequence->blocks.window_count(), 2);
+  EXPECT_TRUE(sequence->blocks.has_window(1));
   EXPECT_EQ(StepWithDrafts(*sequence, 8, 8), 8);
   EXPECT_EQ(sequence->repeated_tokens, 8);
   scheduler_->Remove(*sequence);
   Check();
   EXPECT_EQ(Free(), 24);
+}
+
+TEST_F(SchedulerDraftsTest, APreemptionForgetsDraftsAsOtherKv) {
+  Make(14, {}, /*caching=*/false, {.full_pages = 1, .window_pages = 1, .recurrent = true});
+  Sequence* const last = Decoding(2, 20, 60);
+  EXPECT_EQ(StepWithDrafts(*last, 10, 10), 10);
+  EXPECT_EQ(last->repeated_tokens, 10);
+  ASSERT_TRUE(
+      Submit(1, {.prompt = 100, .max_tokens = 20, .remote = false, .priority = Priority::kHigh})
+          .ok());
+  EXPECT_NE(scheduler_->Admit(), nullptr);
+  EXPECT_EQ(preempted_, std::vector<uint64_t>{2});
+  EXPECT_EQ(last->repeated_tokens, 0);
+  EXPECT_EQ(last->computed_tokens, 0);
+  EXPECT_EQ(last->tokens.size(), 31u) << "its tokens stay";
+  Check();
 }
 
 }  // namespace

@@ -162,6 +162,20 @@ TEST_P(SpeculationTest, ChoicesAreDraftedApart) {
   EXPECT_GT(drafts_, 0);
 }
 
+// Such a prompt's last token decodes, and owes them.
+TEST_P(SpeculationTest, LogProbabilitiesOfAPromptComeBeforeDrafts) {
+  MakeCounting(64, Drafting());
+  Ask({.prompt = {7}, .max_tokens = 40});
+  Run();
+  const std::vector<int32_t> answer = FakeEngine::Answer({7}, 40);
+  // The prompt's only token is in the answer before.
+  const std::vector<int32_t> prompt = {answer[5]};
+  const auto stream = Ask({.prompt = prompt, .max_tokens = 10, .prompt_logprobs = true});
+  Run();
+  EXPECT_EQ(stream->finish, absl::OkStatus());
+  EXPECT_EQ(stream->tokens[0], FakeEngine::Answer(prompt, 10));
+}
+
 // The engine checks all KV and states that a step reads; CheckIntegrity the blocks, at every turn.
 TEST_P(SpeculationTest, AnyRequestsInAnyPoolHaveTheSameAnswers) {
   std::mt19937_64 random(testing::TestSeed());
@@ -184,6 +198,9 @@ TEST_P(SpeculationTest, AnyRequestsInAnyPoolHaveTheSameAnswers) {
       wish.prompt = Prompt(1 + below(3) * 16 + below(2), 1 + below(2) * 100);
       wish.max_tokens = 1 + below(60);
       wish.n = below(6) == 0 ? 2 : 0;
+      wish.logprobs = below(4) == 0;
+      wish.prompt_logprobs = below(4) == 0;
+      wish.remote = false;
       asked.push_back({wish, Ask(wish)});
       for (int turns = below(12); turns > 0; --turns) Turn();
     }

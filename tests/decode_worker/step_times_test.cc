@@ -25,7 +25,7 @@ class StepTimesTest : public ::testing::Test {
   }
   void Took(const std::vector<Chunk>& chunks, absl::Duration took) {
     now_ += took;
-    times_.AddStep(chunks, {}, took, now_);
+    times_.AddStep(chunks, {}, took, between_, now_);
   }
   static Chunk Decoding(int context, int drafts = 0) {
     return {.sequence = nullptr,
@@ -36,6 +36,7 @@ class StepTimesTest : public ::testing::Test {
   }
   std::vector<std::unique_ptr<Sequence>> sequences_;
   absl::Duration now_ = absl::Seconds(1);
+  absl::Duration between_ = absl::ZeroDuration();
   StepTimes times_{{{1000, 100, 1}, {}}};
 };
 
@@ -70,6 +71,22 @@ TEST_F(StepTimesTest, DraftsCostRowsButNoContext) {
   EXPECT_NEAR(times_.DecodeSeconds(5, 100, {}), 22e-3, 0.5e-3);
   // What prompts take comes on top, but for what is read once.
   EXPECT_GT(times_.DecodeSeconds(1, 100, {.tokens = 10, .pairs = 100}), 30e-3);
+}
+
+TEST_F(StepTimesTest, WhatStepsWithDraftsTakeBeyondTheirRowsIsKnownApart) {
+  // Rows cost 1 ms each, whatever they are of; drafts 5 ms more, once.
+  for (int i = 0; i < 400; ++i) {
+    const int sequences = 1 + i % 4, drafts = i % 3;
+    std::vector<Chunk> chunks(static_cast<size_t>(sequences), Decoding(100));
+    chunks.back() = Decoding(100, drafts);
+    between_ = drafts > 0 ? absl::Milliseconds(1) : absl::ZeroDuration();
+    Took(chunks, absl::Milliseconds(10 + sequences + drafts + (drafts > 0 ? 4 : 0)));
+  }
+  EXPECT_NEAR(times_.DraftedExtraSeconds(), 5e-3, 2.5e-3);
+  // Without any for long, they are worth a try again.
+  between_ = absl::ZeroDuration();
+  for (int i = 0; i < 5000; ++i) Took({Decoding(100)}, absl::Milliseconds(11));
+  EXPECT_LT(times_.DraftedExtraSeconds(), 0.1e-3);
 }
 
 TEST_F(StepTimesTest, ContextIsOfTheSequencesThatHaveBlocks) {

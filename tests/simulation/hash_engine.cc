@@ -207,7 +207,10 @@ std::vector<engine::StepResult> HashEngine::Compute(const engine::Batch& batch,
     if (observer != nullptr) observer->OnLayerWritten(layer, nullptr);
   }
   std::vector<std::vector<uint64_t>> states;
-  for (const engine::BatchEntry& entry : batch.entries) states.push_back(WriteStates(entry));
+  for (const engine::BatchEntry& entry : batch.entries) {
+    engine::CheckDrafts(entry);
+    states.push_back(WriteStates(entry));
+  }
   if (observer != nullptr && hash_options_.recurrent) observer->OnStateWritten(0, nullptr);
   std::vector<engine::StepResult> results(batch.entries.size());
   for (size_t i = 0; i < batch.entries.size(); ++i) {

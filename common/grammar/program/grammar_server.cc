@@ -46,6 +46,8 @@ std::string WithoutPlace(absl::string_view message) {
 
 // For masks behind drafts, in time of the processor: the step waits for them.
 constexpr absl::Duration kDraftsCpuTime = absl::Milliseconds(10);
+// And of the last one of them, which ends the process.
+constexpr uint64_t kDraftMaskMs = 100;
 
 // Of this thread.
 absl::Duration CpuTime() {
@@ -338,7 +340,7 @@ void GrammarServer::FillDraftMasks(Session& session, absl::Span<const int32_t> d
     if (draft < 0 || word >= mask.size() || (mask[word] >> (draft % 32) & 1) == 0) break;
     // Where reasoning ends, the matcher begins anew, which cannot be undone.
     if (EndsReasoning(session, draft) || CpuTime() - began >= kDraftsCpuTime) break;
-    const CpuLimit::Scope scope(limit, mask_ms_);
+    const CpuLimit::Scope scope(limit, std::min(mask_ms_, kDraftMaskMs));
     const bool follows = guarded([&] {
       if (!Accept(session, draft)) return false;
       const bool ended = session.constrained && session.matcher.IsTerminated();

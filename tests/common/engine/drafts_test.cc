@@ -52,6 +52,7 @@ class DraftsTest : public ::testing::TestWithParam<baton::testing::Device> {
     return drafts;
   }
 
+  int accepted_ = 0, refused_ = 0;
   const uint64_t seed_ = testing::TestSeed();
   std::mt19937_64 random_{seed_};
 };
@@ -142,7 +143,8 @@ void DraftsTest::ExpectTheSame(const std::string& model) {
       for (const model::SampledToken& token : drawn) sequence.tokens.push_back(token.token_id);
     }
   }
-  EXPECT_GT(accepted + refused, 0);
+  accepted_ += accepted;
+  refused_ += refused;
 }
 
 TEST_P(DraftsTest, TokensAreThoseOfSingleSteps) {
@@ -150,6 +152,8 @@ TEST_P(DraftsTest, TokensAreThoseOfSingleSteps) {
   for (int round = 0; round < rounds; ++round) {
     for (const char* model : kDraftedModels) ExpectTheSame(model);
   }
+  EXPECT_GT(accepted_, 0);
+  EXPECT_GT(refused_, 0);
 }
 
 // What stops a draw stops nothing before it.
