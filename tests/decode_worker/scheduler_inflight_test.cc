@@ -303,7 +303,8 @@ TEST_F(SchedulerDraftsTest, DraftsTakeNoBlockThatAnySequenceMayNeedNext) {
 }
 
 TEST_F(SchedulerDraftsTest, AStateGoesOnBehindTheTokensThatWereKnown) {
-  Make(24, {}, /*caching=*/true, {.full_pages = 1, .window_pages = 1, .recurrent = true});
+  Make(24, {}, /*caching=*/true,
+       {.full_pages = 1, .window_pages = 1, .window_blocks = 1, .recurrent = true});
   Sequence* const sequence = Decoding(1, 20, 100);
   EXPECT_EQ(scheduler_->MaxDrafts(*sequence), 15);
   EXPECT_EQ(StepWithDrafts(*sequence, 15, 14), 15);
@@ -330,7 +331,8 @@ TEST_F(SchedulerDraftsTest, AStateGoesOnBehindTheTokensThatWereKnown) {
 }
 
 TEST_F(SchedulerDraftsTest, APreemptionForgetsDraftsAsOtherKv) {
-  Make(14, {}, /*caching=*/false, {.full_pages = 1, .window_pages = 1, .recurrent = true});
+  Make(11, {}, /*caching=*/false,
+       {.full_pages = 1, .window_pages = 1, .window_blocks = 1, .recurrent = true});
   Sequence* const last = Decoding(2, 20, 60);
   EXPECT_EQ(StepWithDrafts(*last, 10, 10), 10);
   EXPECT_EQ(last->repeated_tokens, 10);
