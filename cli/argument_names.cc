@@ -10,8 +10,9 @@
 namespace baton::cli {
 namespace {
 
-// Of the requests of generate, chat, score, explain and prefix warm. What has the same name in two
-// of them has the same flag.
+// Of the requests of generate, chat, score, explain and prefix warm, and of
+// client::GenerateRequest, whose names the SDK gives in errors of generate and chat. What has the
+// same name in two of them has the same flag.
 constexpr std::pair<absl::string_view, absl::string_view> kFlags[] = {
     {"model", "--model"},
     {"sampling.temperature", "--temperature"},
@@ -42,6 +43,15 @@ constexpr std::pair<absl::string_view, absl::string_view> kFlags[] = {
     {"structured_output.regex", "--regex"},
     {"structured_output.choices", "--choice"},
     {"structured_output.any_whitespace", "--any-whitespace"},
+    {"max_tokens", "--max-tokens"},
+    {"min_tokens", "--min-tokens"},
+    {"stop", "--stop"},
+    {"ignore_eos", "--ignore-eos"},
+    {"json_object", "--json-object"},
+    {"json_schema", "--json-schema"},
+    {"regex", "--regex"},
+    {"answer_texts", "--choice"},
+    {"any_whitespace", "--any-whitespace"},
     {"explain_cache", "--cache"},
     {"speculation", "--no-speculation"},
     {"max_decisions", "--last"},
@@ -64,8 +74,13 @@ std::string ArgumentOf(absl::string_view field, ArgumentStyle style) {
     }
     return std::string(field);
   }
+  // An element of a list has its index behind the list's name.
+  const absl::string_view list = field.substr(0, field.find('['));
+  const absl::string_view index = field.substr(list.size());
+  const bool is_element = absl::EndsWith(index, "]");
   for (const auto& [known, flag] : kFlags) {
     if (field == known) return std::string(flag);
+    if (is_element && list == known) return absl::StrCat(flag, index);
   }
   return std::string(field);
 }

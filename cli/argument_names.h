@@ -14,8 +14,9 @@ enum class ArgumentStyle {
   kParameter,  // of `/set` in a chat: "top_p"
 };
 
-// Returns what sets a field of a request, which a router names in an error as "sampling.top_p". The
-// field itself if no flag, or no parameter, sets it.
+// Returns what sets a field of a request, which an error names as the router does
+// ("sampling.top_p", "stop.max_tokens") or as the SDK does ("max_tokens"); an element of a list
+// keeps its index. The field itself if no flag, or no parameter, sets it.
 std::string ArgumentOf(absl::string_view field, ArgumentStyle style);
 
 // The error's message, which begins with the field that it is about, if any, with the argument in
