@@ -8,6 +8,7 @@
 #include "absl/strings/strip.h"
 #include "common/base/error.h"
 #include "common/base/request_limits.h"
+#include "router/request/usage_sum.h"
 #include "router/request/work_pool.h"
 
 namespace baton::router {
@@ -77,13 +78,16 @@ v1::GenerateResponse PromptGroup::Combined(int prompt, const v1::GenerateRespons
   v1::Usage& sum = *combined.mutable_usage();
   sum.Clear();
   for (const v1::Usage& usage : usages_) {
-    sum.set_prompt_tokens(sum.prompt_tokens() + usage.prompt_tokens());
-    sum.set_cached_prompt_tokens(sum.cached_prompt_tokens() + usage.cached_prompt_tokens());
-    sum.set_generated_tokens(sum.generated_tokens() + usage.generated_tokens());
+    sum.set_prompt_tokens(SaturatedSum(sum.prompt_tokens(), usage.prompt_tokens()));
+    sum.set_cached_prompt_tokens(
+        SaturatedSum(sum.cached_prompt_tokens(), usage.cached_prompt_tokens()));
+    sum.set_generated_tokens(SaturatedSum(sum.generated_tokens(), usage.generated_tokens()));
     sum.set_kv_bytes(sum.kv_bytes() + usage.kv_bytes());
-    sum.set_dropped_prompt_tokens(sum.dropped_prompt_tokens() + usage.dropped_prompt_tokens());
-    sum.set_draft_tokens(sum.draft_tokens() + usage.draft_tokens());
-    sum.set_accepted_draft_tokens(sum.accepted_draft_tokens() + usage.accepted_draft_tokens());
+    sum.set_dropped_prompt_tokens(
+        SaturatedSum(sum.dropped_prompt_tokens(), usage.dropped_prompt_tokens()));
+    sum.set_draft_tokens(SaturatedSum(sum.draft_tokens(), usage.draft_tokens()));
+    sum.set_accepted_draft_tokens(
+        SaturatedSum(sum.accepted_draft_tokens(), usage.accepted_draft_tokens()));
   }
   return combined;
 }

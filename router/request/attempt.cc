@@ -1,9 +1,11 @@
 #include "router/request/attempt.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "common/base/error.h"
+#include "router/request/usage_sum.h"
 
 namespace baton::router {
 namespace {
@@ -14,8 +16,13 @@ void AddTimings(const internal::v1::DecodeTimings& more, internal::v1::DecodeTim
   sum->set_kv_transfer_ms(sum->kv_transfer_ms() + more.kv_transfer_ms());
 }
 
-// Of a count that has been `*before`, and is remembered there.
-int64_t Increase(int64_t now, int64_t* before) { return now - std::exchange(*before, now); }
+// Of a count that has been `*before` at most, and whose maximum is remembered there: messages of
+// several choices may come in another order than their counts.
+int64_t Increase(int64_t now, int64_t* before) {
+  const int64_t increase = std::max<int64_t>(now - *before, 0);
+  *before = std::max(*before, now);
+  return increase;
+}
 
 }  // namespace
 
@@ -47,10 +54,10 @@ void Attempt::OnMessage(const internal::v1::DecodeResponse& response, absl::Dura
   cached_tokens = usage.cached_prompt_tokens();
   sum->set_kv_bytes(sum->kv_bytes() + Increase(usage.kv_bytes(), &kv_bytes));
   sum->set_draft_tokens(
-      static_cast<int32_t>(sum->draft_tokens() + Increase(usage.draft_tokens(), &draft_tokens)));
+      SaturatedSum(sum->draft_tokens(), Increase(usage.draft_tokens(), &draft_tokens)));
   sum->set_accepted_draft_tokens(
-      static_cast<int32_t>(sum->accepted_draft_tokens() +
-                           Increase(usage.accepted_draft_tokens(), &accepted_draft_tokens)));
+      SaturatedSum(sum->accepted_draft_tokens(),
+                   Increase(usage.accepted_draft_tokens(), &accepted_draft_tokens)));
 }
 
 RetryState Attempt::PastAfter(const StreamEnd& end, int sequences, const WorkerSigns& signs) const {

@@ -50,7 +50,7 @@ struct Attempt {
   int token_messages = 0;
   bool worked = false;  // the planner knows that the pair works
   int ends = 0;         // how many finishes the worker has reported
-  // As the worker has reported last.
+  // The most that the worker has reported.
   int64_t kv_bytes = 0;
   int64_t draft_tokens = 0;
   int64_t accepted_draft_tokens = 0;

@@ -72,6 +72,22 @@ TEST_F(PromptGroupTest, ChoicesAreNumberedByPromptAndUsageIsTheSum) {
             Json({{"accepted_prediction_tokens", 4}, {"rejected_prediction_tokens", 12}}));
 }
 
+TEST_F(PromptGroupTest, UsageBeyondWhatAMessageHoldsSaturates) {
+  Start();
+  client_->Post(kManyPrompts, R"({"prompt": ["one", "two"], "max_tokens": 3})");
+  for (auto& [prompt, call] : Calls(2)) {
+    DecodeResponse drafted;
+    drafted.mutable_usage()->set_draft_tokens(2'000'000'000);
+    drafted.mutable_usage()->set_accepted_draft_tokens(2'000'000'000);
+    call.stream->Send(drafted);
+    call.Finish(Ids("1"), DecodeResponse::FINISH_LENGTH);
+  }
+  const HttpReply reply = client_->Read();
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(Json::parse(reply.body)["usage"]["completion_tokens_details"],
+            Json({{"accepted_prediction_tokens", 2147483647}, {"rejected_prediction_tokens", 0}}));
+}
+
 TEST_F(PromptGroupTest, StreamsInterleave) {
   Start();
   client_->Post(kManyPrompts, R"({"prompt": ["a", "b"], "stream": true, "echo": true,

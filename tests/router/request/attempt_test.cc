@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <vector>
+
 #include "common/base/error.h"
 #include "router/request/worker_error.h"
 
@@ -148,6 +151,37 @@ TEST(AttemptTest, WhatWorkersReportAddsUp) {
   EXPECT_EQ(sum.kv_bytes(), 137);
   EXPECT_EQ(sum.draft_tokens(), 36);
   EXPECT_EQ(sum.accepted_draft_tokens(), 15);
+}
+
+// Of several choices, a message may come behind one with later counts.
+TEST(AttemptTest, WhatWorkersReportNeverGoesBack) {
+  Attempt attempt = OnePair();
+  v1::Usage sum;
+  const auto report = [&](int64_t kv_bytes, int32_t drafted, int32_t accepted) {
+    internal::v1::DecodeResponse message;
+    message.mutable_usage()->set_kv_bytes(kv_bytes);
+    message.mutable_usage()->set_draft_tokens(drafted);
+    message.mutable_usage()->set_accepted_draft_tokens(accepted);
+    attempt.OnMessage(message, kNow, &sum);
+    return std::vector<int64_t>{sum.kv_bytes(), sum.draft_tokens(), sum.accepted_draft_tokens()};
+  };
+  EXPECT_THAT(report(130, 16, 4), ElementsAre(130, 16, 4));
+  EXPECT_THAT(report(100, 8, 3), ElementsAre(130, 16, 4));
+  EXPECT_THAT(report(131, 17, 5), ElementsAre(131, 17, 5));
+}
+
+TEST(AttemptTest, CountsBeyondWhatAMessageHoldsSaturate) {
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  Attempt attempt = OnePair();
+  v1::Usage sum;
+  sum.set_draft_tokens(kMost - 1);
+  sum.set_accepted_draft_tokens(kMost - 1);
+  internal::v1::DecodeResponse message;
+  message.mutable_usage()->set_draft_tokens(kMost);
+  message.mutable_usage()->set_accepted_draft_tokens(2);
+  attempt.OnMessage(message, kNow, &sum);
+  EXPECT_EQ(sum.draft_tokens(), kMost);
+  EXPECT_EQ(sum.accepted_draft_tokens(), kMost);
 }
 
 TEST(AttemptTest, SilenceCountsFromTheFirstMessage) {
