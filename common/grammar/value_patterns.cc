@@ -1,17 +1,22 @@
 #include "common/grammar/value_patterns.h"
 
 #include <algorithm>
+#include <map>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/check.h"
 #include "common/grammar/normal_regex.h"
+#include "common/grammar/schema_keywords.h"
 
 namespace baton::grammar {
 namespace {
 
-// Of numbers without a bound, and of fractions. More digits make more states, and each is compiled.
+// The digits of an integer without a bound: an int64 holds them all, which is what readers of JSON
+// take for an integer.
+constexpr size_t kMaxIntegerDigits = 18;
+// The digits on each side of a number's point. More digits make more states, and each is compiled.
 constexpr size_t kMaxDigits = 19;
 
 std::string Digit(char first, char last) {
@@ -67,7 +72,8 @@ std::string Magnitudes(int64_t least, std::optional<int64_t> most) {
     const std::string highest = size == to.size() ? to : std::string(size, '9');
     alternatives.push_back(SameSize(lowest, highest));
   }
-  if (!most) alternatives.push_back(absl::StrCat("[1-9]", Digits(from.size(), kMaxDigits - 1)));
+  if (!most)
+    alternatives.push_back(absl::StrCat("[1-9]", Digits(from.size(), kMaxIntegerDigits - 1)));
   return Group(alternatives);
 }
 
@@ -135,11 +141,20 @@ std::optional<std::string> IntegerPattern(std::optional<int64_t> least,
   return Normal(Group(alternatives));
 }
 
-std::string NumberPattern() {
-  return Normal(absl::StrCat("-?(0|[1-9]", Digits(0, kMaxDigits - 1), ")(\\.",
-                             Digits(1, kMaxDigits), ")?([Ee][+\\-]?", Digits(1, 2), ")?"));
+const std::string& NumberPattern() {
+  static const auto& pattern = *new std::string(
+      Normal(absl::StrCat("-?(0|[1-9]", Digits(0, kMaxDigits - 1), ")(\\.", Digits(1, kMaxDigits),
+                          ")?([Ee][+\\-]?", Digits(1, 2), ")?")));
+  return pattern;
 }
 
-std::string FormatPattern(absl::string_view format) { return Normal(OfFormat(format)); }
+const std::string& FormatPattern(absl::string_view format) {
+  static const auto& patterns = *new auto([] {
+    std::map<absl::string_view, std::string> made;
+    for (const absl::string_view name : Formats()) made[name] = Normal(OfFormat(name));
+    return made;
+  }());
+  return patterns.at(format);
+}
 
 }  // namespace baton::grammar

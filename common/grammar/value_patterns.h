@@ -14,16 +14,17 @@
 namespace baton::grammar {
 
 // Whole numbers from `least` to `most`, as JSON writes them; absent: without that bound, but with
-// at most 100 digits. Nullopt if there are none. REQUIRES: both are within 2^53 of 0.
+// at most 18 digits, so that an int64 holds them. Nullopt if there are none. REQUIRES: both are
+// within 2^53 of 0.
 std::optional<std::string> IntegerPattern(std::optional<int64_t> least,
                                           std::optional<int64_t> most);
 
 // Numbers as JSON writes them, with at most 19 digits on each side of the point, and two of an
 // exponent.
-std::string NumberPattern();
+const std::string& NumberPattern();
 
-// What a string of this `format` is, one of Formats() (schema_keywords.h).
-std::string FormatPattern(absl::string_view format);
+// What a string of this `format` is. REQUIRES: it is one of Formats() (schema_keywords.h).
+const std::string& FormatPattern(absl::string_view format);
 
 }  // namespace baton::grammar
 

@@ -71,6 +71,21 @@ TEST(ValuePatternsTest, IntegersOfRandomRanges) {
   }
 }
 
+// What an int64 does not hold is no integer to readers of JSON.
+TEST(ValuePatternsTest, IntegersWithoutABoundAreOnesOfAnInt64) {
+  const std::string longest(18, '9');
+  for (const Bound least : {Bound(), Bound(-5), Bound(5)}) {
+    const std::string pattern = *IntegerPattern(least, std::nullopt);
+    EXPECT_TRUE(Matches(longest, pattern));
+    EXPECT_FALSE(Matches(longest + "9", pattern));
+  }
+  for (const Bound most : {Bound(), Bound(-5), Bound(5)}) {
+    const std::string pattern = *IntegerPattern(std::nullopt, most);
+    EXPECT_TRUE(Matches("-" + longest, pattern));
+    EXPECT_FALSE(Matches("-" + longest + "9", pattern));
+  }
+}
+
 TEST(ValuePatternsTest, Numbers) {
   for (const char* const text : {"0", "-0", "12", "-1.5", "0.001", "1e5", "2.5E-10", "3e+7"}) {
     EXPECT_TRUE(Matches(text, NumberPattern())) << text;
