@@ -30,7 +30,8 @@ using ToolCalls = v1::StructuredOutput::ToolCalls;
 constexpr absl::string_view kGemmaQuote = "<|\"|>";
 
 // What a string has between quotes of Python: JSON's escapes, and that of the quote. Line breaks
-// and tabs also stand for themselves, as chat templates write them. No escape is a part of a pair.
+// and tabs also stand for themselves, as chat templates write them. An escape \u is a whole
+// character, so none of them is half of a pair of surrogates.
 constexpr absl::string_view kEscapes =
     R"((["'\\bfnrt]|u([0-9A-CE-Fa-ce-f][0-9A-Fa-f]{3}|[Dd][0-7][0-9A-Fa-f]{2})))";
 
@@ -50,7 +51,7 @@ struct Words {
 constexpr Words kPython = {", ", ": ", "True", "False"};
 constexpr Words kGemma = {",", ":", "true", "false"};
 
-// A text as EBNF.
+// Returns the text as a literal of EBNF.
 std::string Ebnf(absl::string_view text) {
   std::string ebnf = "\"";
   for (const char c : text) {
@@ -65,7 +66,7 @@ std::string Ebnf(absl::string_view text) {
   return ebnf;
 }
 
-// The same of a text with private texts (tool_call_grammar.h), which EBNF cannot spell.
+// Returns EBNF of a text with private texts (tool_call_grammar.h), which no literal can spell.
 std::string EbnfOfReplaced(absl::string_view text) {
   const std::vector<absl::string_view> parts = absl::StrSplit(text, '\xff');
   std::vector<std::string> ebnf;
@@ -186,8 +187,8 @@ class LiteralGrammar {
     if (any_.empty()) {
       any_ = NewName();
       const std::string items = Rule(absl::StrCat("(", any_, Repeated(any_), "){0,1}"));
-      const std::string key = python_ ? String() : Regex(kAnyName);
-      const std::string member = Rule(absl::StrCat(key, " ", Ebnf(words_.after_key), " ", any_));
+      const std::string member =
+          Rule(absl::StrCat(AnyKey(), " ", Ebnf(words_.after_key), " ", any_));
       absl::StrAppend(&rules_, any_, " ::= ", String(), " | ", Number(), " | ", Boolean(), " | ",
                       Null(), " | \"[\" ", items, " \"]\" | \"{\" (", member, Repeated(member),
                       "){0,1} \"}\"\n");
@@ -294,6 +295,11 @@ class LiteralGrammar {
 
   // --- Objects and arrays.
 
+  // Any name within an object.
+  std::string AnyKey() {
+    return python_ ? String() : Rule(absl::StrCat(Regex(kAnyName), " | ", String()));
+  }
+
   // A name within an object.
   absl::StatusOr<std::string> Key(const std::string& name, const std::string& place) {
     if (!python_ && IsBareName(name)) return Ebnf(name);
@@ -325,7 +331,7 @@ class LiteralGrammar {
       if (is_closed) return std::string("\"\"");
       BATON_ASSIGN_OR_RETURN(const std::string value,
                              Inner(*additional, absl::StrCat(place, "/additionalProperties")));
-      const std::string key = python_ && !is_keyword ? String() : Regex(kAnyName);
+      const std::string key = is_call ? Regex(kAnyName) : AnyKey();
       const std::string member = Rule(absl::StrCat(key, " ", Ebnf(after_key), " ", value));
       return Rule(absl::StrCat("(", member, Repeated(member), "){0,1}"));
     }
@@ -370,8 +376,11 @@ class LiteralGrammar {
     }
     const auto fixed = static_cast<int64_t>(parts.size());
     const Value* const items = schema.Find("items");
-    if ((most && *most < std::max(fixed, least)) || (items == nullptr && least > fixed)) {
+    if (items == nullptr && least > fixed) {
       return Unsupported(place, "counts that no array of these items has");
+    }
+    if (most && *most < fixed) {
+      return Unsupported(place, "\"maxItems\" below the number of \"prefixItems\"");
     }
     const std::string listed = absl::StrJoin(parts, absl::StrCat(" ", Ebnf(words_.separator), " "));
     if (items == nullptr || most == fixed) return Rule(absl::StrCat("\"[\" ", listed, " \"]\""));
@@ -391,11 +400,18 @@ class LiteralGrammar {
 
   // --- References.
 
-  const Value* Target(const std::string& uri) const {
-    const std::vector<std::string> steps = absl::StrSplit(uri, '/');
-    const Value* target = &root_;
-    for (size_t i = 1; i < steps.size(); ++i) target = target->Find(steps[i]);
-    return target;
+  // What the URI of a reference, which NormalSchema has checked, leads to.
+  const Value* Target(const std::string& uri) {
+    if (targets_.empty()) {
+      targets_["#"] = &root_;
+      for (const char* const place : {"$defs", "definitions"}) {
+        const Value* const definitions = root_.Find(place);
+        for (size_t i = 0; definitions != nullptr && i < definitions->keys.size(); ++i) {
+          targets_[absl::StrCat("#/", place, "/", definitions->keys[i])] = &definitions->items[i];
+        }
+      }
+    }
+    return targets_.at(uri);
   }
 
   std::string Reference(const std::string& uri) {
@@ -408,15 +424,34 @@ class LiteralGrammar {
     return name;
   }
 
-  // A definition that may be another one, which may be the first one, is no value.
-  absl::Status CheckReferences() {
-    while (!direct_.empty()) {
-      const auto is_done = [&](const std::string& uri) { return !direct_.contains(uri); };
-      const size_t removed = std::erase_if(
-          direct_, [&](const auto& entry) { return absl::c_all_of(entry.second, is_done); });
-      if (removed == 0) {
-        return Unsupported(json::Printable(direct_.begin()->first),
-                           "a reference that leads back to itself");
+  // A definition that may be another one, which may be the first one, is no value. This is a search
+  // in depth, along `path`.
+  absl::Status CheckReferences() const {
+    using Uris = std::set<std::string>;
+    struct Visit {
+      const std::string& uri;
+      Uris::const_iterator next, end;
+    };
+    std::vector<Visit> path;
+    std::map<absl::string_view, bool> is_on_path;  // of the definitions that have been reached
+    const auto enter = [&](const std::string& uri, const Uris& uris) {
+      const auto [reached, is_new] = is_on_path.try_emplace(uri, true);
+      if (is_new) path.push_back({uri, uris.begin(), uris.end()});
+      return is_new || !reached->second;
+    };
+    for (const auto& [first, uris] : direct_) {
+      enter(first, uris);
+      while (!path.empty()) {
+        Visit& last = path.back();
+        if (last.next == last.end) {
+          is_on_path[last.uri] = false;
+          path.pop_back();
+          continue;
+        }
+        const std::string& uri = *last.next++;
+        if (!enter(uri, direct_.at(uri))) {
+          return Unsupported(json::Printable(uri), "a reference that leads back to itself");
+        }
       }
     }
     return absl::OkStatus();
@@ -431,10 +466,11 @@ class LiteralGrammar {
   std::map<std::string, std::string> names_;  // of rules, by their bodies
   int names_count_ = 0;
   std::string any_;                                // the rule of any value, once there is one
+  std::map<std::string, const Value*> targets_;    // by URI, once one was looked for
   std::map<std::string, std::string> references_;  // names of rules, by URI
   std::vector<std::pair<std::string, std::string>> waiting_;  // URIs and names without a body yet
   std::map<std::string, std::set<std::string>> direct_;  // what a definition may itself be, by URI
-  // That of the definition that is written; null within its values.
+  // The one of the definition that is written; null within its values.
   std::set<std::string>* defined_ = nullptr;
 };
 

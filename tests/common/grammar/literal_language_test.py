@@ -148,7 +148,9 @@ def check_random(process, rng, count):
         process.unload(made)
         if answer is None:
             continue
-        text, _ = without_marks(answer)
+        text, special = without_marks(answer)
+        marks = "".join(TEXTS[style]) + (QUOTE if style == GEMMA else "")
+        assert all(token in marks for token in special), answer
         reader = Reader(text, python=style == PYTHON)
         calls = 0
         assert reader.takes(opening + before_name), answer
@@ -171,7 +173,9 @@ def check_chosen(process):
         "s": {"type": "string"}, "n": {"type": "integer", "minimum": 0}, "b": {"type": ["boolean", "null"]},
         "o": {"type": "object", "properties": {"k 1": {"type": "array", "items": {"type": "integer"}},
                                                "k": {"type": "string", "maxLength": 2}}}}, "required": ["s"]}
-    tools = ["f", json.dumps(schema), "g", json.dumps({"type": "object", "properties": {}}), "any", ""]
+    tools = ["f", json.dumps(schema), "g", json.dumps({"type": "object", "properties": {}}), "any", "",
+             "map", json.dumps({"type": "object", "properties": {
+                 "m": {"type": "object", "additionalProperties": {"type": "integer"}}}})]
     python = [
         ('s="a"', True), ("s='a'", True), ("s='a', n=5", True), ("s='a',n=5", False), ("n=5", False), ("", False),
         ("s='a', n=-5", False), ("s='a', n='5'", False), ("n=5, s='a'", False), ("s='it\\'s'", True), ("s='it's'", False),
@@ -193,6 +197,10 @@ def check_chosen(process):
 
         any_call = call("a=1, b_2={'x': [None, 'é']}" if style == PYTHON else 'a:1,b_2:{x:[null,<|"|>é<|"|>]}', "any")
         cases = [(call(arguments), expected) for arguments, expected in (python if style == PYTHON else gemma)]
+        if style == GEMMA:  # names within objects may have quotes, those of the call's arguments not
+            cases += [(call('a:{<|"|>b c<|"|>:{<|"|><|"|>:1,d:2}}', "any"), True), (call('<|"|>a<|"|>:1', "any"), False),
+                      (call("a:{b c:1}", "any"), False), (call('m:{<|"|>b c<|"|>:1,d:2}', "map"), True),
+                      (call('m:{<|"|>b<|"|>:<|"|>x<|"|>}', "map"), False)]
         cases += [(call("", "g"), True), (call("s=1" if style == PYTHON else "s:1", "g"), False), (any_call, True),
                   (call("", "any"), True), (call("", "h"), False), (call("", "g") + texts[4] + any_call, True)]
         made = process.compile(TOOL_CALLS, ["r", *texts, "", str(style), "", "0", *tools])
