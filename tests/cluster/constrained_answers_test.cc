@@ -67,11 +67,11 @@ class ConstrainedAnswersTest : public WholeClusterTest {
     for (int choice = 0; choice < c.request.n(); ++choice) {
       sampling.choice = static_cast<uint32_t>(choice);
       const uint64_t session = ++last_session_;
-      c.expected.push_back(
-          oracle_->Generate(c.prompt, sampling, c.request.stop().max_tokens(),
-                            {eos.begin(), eos.end()}, 0, [&](absl::Span<const int32_t> answer) {
-                              return masks_->Masks({{session, compiled->get(), answer}})[0].value().front();
-                            }));
+      c.expected.push_back(oracle_->Generate(
+          c.prompt, sampling, c.request.stop().max_tokens(), {eos.begin(), eos.end()}, 0,
+          [&](absl::Span<const int32_t> answer) {
+            return masks_->Masks({{session, compiled->get(), answer}})[0].value().front();
+          }));
       masks_->Close(session);
     }
   }
