@@ -179,7 +179,7 @@ struct Usage {
     int tokens = 0, cached = 0;
   };
   std::map<PromptSource, Source> by_source = {};  // with segments
-  // Speculative decoding: tokens drafted for all choices, and how many of them were drawn.
+  // Speculative decoding: tokens drafted for all choices, and how many of them were accepted.
   int draft_tokens = 0, accepted_draft_tokens = 0;
 };
 

@@ -51,7 +51,7 @@ class Usage:
     dropped_prompt_tokens: int = 0  # by truncation; not part of prompt_tokens
     # With segments, by source, such as "history"; all add up to prompt_tokens.
     by_source: dict[str, SourceUsage] = field(default_factory=dict)
-    # Speculative decoding: tokens drafted for all choices, and how many of them were drawn.
+    # Speculative decoding: tokens drafted for all choices, and how many of them were accepted.
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0
 
