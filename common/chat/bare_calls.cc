@@ -17,7 +17,8 @@ namespace {
 
 using JsonValue = json::Value;
 
-constexpr int kMaxNesting = 64;  // of values in values, as of JSON
+// Values nest at most so deep, as those of JSON do.
+constexpr int kMaxNesting = 64;
 
 // The parameters of the tool; null if they are not known.
 const JsonValue* ParametersOf(const JsonValue* tools, absl::string_view name) {

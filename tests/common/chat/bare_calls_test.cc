@@ -179,6 +179,21 @@ TEST(BareCallsTest, EverySplitGivesTheSame) {
   }
 }
 
+TEST(BareCallsTest, StringsMaySpellTheEndOfACall63Times) {
+  using enum ToolCallFormat;
+  const auto answer = [](ToolCallFormat format, int times) {
+    const bool is_python = format == kLfm2;
+    const char* const end = is_python ? "<|tool_call_end|>" : "<tool_call|>";
+    std::string answer = is_python ? "<|tool_call_start|>[f(s='" : "<|tool_call>call:f{s:<|\"|>";
+    for (int i = 0; i < times; ++i) answer += end;
+    return absl::StrCat(answer, is_python ? "')]" : "<|\"|>}", end);
+  };
+  for (const ToolCallFormat format : {kLfm2, kGemma4}) {
+    EXPECT_EQ(ParsedBare(format, {answer(format, 63)}).substr(0, 4), "|f({");
+    EXPECT_EQ(ParsedBare(format, {answer(format, 64)}), answer(format, 64));
+  }
+}
+
 TEST(BareCallsTest, RandomAnswersDoNotDependOnTheSplit) {
   const uint64_t seed = testing::TestSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
