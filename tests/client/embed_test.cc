@@ -1,10 +1,16 @@
 // The SDK's embedding call, through a real router to scripted prefill workers.
 #include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "baton/v1/inference.grpc.pb.h"
 #include "client/cpp/client.h"
 #include "common/base/error.h"
 #include "tests/testing/fake_cluster.h"
@@ -58,17 +64,49 @@ TEST_F(EmbedClientTest, EachInputHasItsVector) {
               ElementsAre(FloatNear(0.6f, 1e-6f), FloatNear(0.8f, 1e-6f)));
 }
 
-TEST_F(EmbedClientTest, SpecialTokensAreTheCallersChoice) {
-  cluster_.prefill(0)->SetScoreReply([](ScoreItemsCall call) { call.ScoreAll(); });
+// A router that keeps what it is asked.
+class AskedRouter final : public v1::InferenceService::Service {
+ public:
+  AskedRouter() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+  v1::EmbedRequest Asked() {
+    absl::MutexLock lock(&mutex_);
+    return asked_;
+  }
+
+ private:
+  grpc::Status Embed(grpc::ServerContext*, const v1::EmbedRequest* request,
+                     v1::EmbedResponse*) override {
+    absl::MutexLock lock(&mutex_);
+    asked_ = *request;
+    return grpc::Status::OK;
+  }
+
+  absl::Mutex mutex_;
+  v1::EmbedRequest asked_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+TEST(EmbedMessageTest, SpecialTokensAreTheCallersChoice) {
+  AskedRouter router;
+  const auto client = *Client::Create(router.address());
   EmbedRequest request;
-  const auto tokens = [&](std::optional<bool> add) {
+  for (const std::optional<bool> add : {std::optional<bool>(), {false}, {true}}) {
     request.add_special_tokens = add;
-    const auto made = client_->Embed(request, {"ab"});
-    EXPECT_TRUE(made.ok()) << made.status();
-    return made.ok() ? made->embeddings.at(0).prompt_tokens : -1;
-  };
-  EXPECT_EQ(tokens(false), 2);
-  EXPECT_EQ(tokens(true), tokens(std::nullopt));
+    const auto made = client->Embed(request, {"ab"});
+    ASSERT_TRUE(made.ok()) << made.status();
+    const v1::EmbedRequest asked = router.Asked();
+    EXPECT_EQ(asked.inputs(0).text(), "ab");
+    EXPECT_EQ(
+        asked.has_add_special_tokens() ? std::optional(asked.add_special_tokens()) : std::nullopt,
+        add);
+  }
 }
 
 TEST_F(EmbedClientTest, ARefusedCallHasItsReasonAndId) {
