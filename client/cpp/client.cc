@@ -120,7 +120,7 @@ absl::StatusOr<Completion> Client::GenerateOnce(const GenerateRequest& request,
   v1::GenerateOnceResponse response;
   absl::Status status = Ask(*connection_, options, *connection_->inference,
                             &v1::InferenceService::Stub::GenerateOnce, once, &response, request_id);
-  if (!status.ok()) return InCallersNames(status);
+  if (!status.ok()) return InCallersNames(status, once.request());
   return FromProto(std::move(response));
 }
 

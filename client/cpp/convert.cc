@@ -43,6 +43,23 @@ v1::Retention ToProto(const Retention& retention) {
   return out;
 }
 
+// The name in the message of what constrains an answer; empty if that is nothing of
+// GenerateRequest.
+absl::string_view NameOfKind(v1::StructuredOutput::KindCase kind) {
+  switch (kind) {
+    case v1::StructuredOutput::kJsonObject:
+      return "json_object";
+    case v1::StructuredOutput::kJsonSchema:
+      return "json_schema";
+    case v1::StructuredOutput::kRegex:
+      return "regex";
+    case v1::StructuredOutput::kChoices:
+      return "choices";
+    default:
+      return "";
+  }
+}
+
 CacheMiss FromProto(const v1::CacheMiss& miss) {
   return {ShortName(v1::CacheMissCause_Name(miss.cause()), "CACHE_MISS_CAUSE_"),
           miss.first_different_token(),
@@ -230,10 +247,14 @@ Completion FromProto(v1::GenerateOnceResponse response) {
   return completion;
 }
 
-absl::Status InCallersNames(const absl::Status& error) {
+absl::Status InCallersNames(const absl::Status& error, const v1::GenerateRequest& request) {
   const std::string field = ErrorField(error);
   absl::string_view name = field;
-  if (!absl::ConsumePrefix(&name, "stop.") && !absl::ConsumePrefix(&name, "structured_output.")) {
+  if (field == "structured_output") {
+    name = NameOfKind(request.structured_output().kind_case());
+    if (name.empty()) return error;
+  } else if (!absl::ConsumePrefix(&name, "stop.") &&
+             !absl::ConsumePrefix(&name, "structured_output.")) {
     return error;
   }
   std::string callers(name);

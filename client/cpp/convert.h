@@ -24,9 +24,10 @@ std::vector<TokenLogprobs> FromProto(
 bool Merge(const v1::GenerateResponse& response, Completion* completion);
 Completion FromProto(v1::GenerateOnceResponse response);
 
-// The error of a v1::GenerateRequest, with the caller's name of its field, that in GenerateRequest,
-// where the message has another: "max_tokens" instead of "stop.max_tokens".
-absl::Status InCallersNames(const absl::Status& error);
+// The error of `request`, with the caller's name of its field, that in GenerateRequest, where the
+// message has another: "max_tokens" instead of "stop.max_tokens", and the constraint that was given
+// instead of "structured_output".
+absl::Status InCallersNames(const absl::Status& error, const v1::GenerateRequest& request);
 
 }  // namespace baton::client
 

@@ -129,7 +129,8 @@ void StreamCall::OnMessage(const v1::GenerateResponse& response) {
 
 void StreamCall::OnAttemptEnd(const grpc::Status& status) {
   attempt_ = nullptr;
-  absl::Status error = InCallersNames(connection_->FromCall(status, completion_.request_id));
+  absl::Status error =
+      InCallersNames(connection_->FromCall(status, completion_.request_id), request_);
   if (absl::IsCancelled(error) && ErrorReason(error).empty() && cancelled()) {
     error = CancelledByCaller();
   }

@@ -52,7 +52,7 @@ std::vector<std::string> FieldsOf(const google::protobuf::Descriptor& request) {
 
 // As the SDK names the field of a request that the router refuses.
 std::string InSdk(const std::string& field) {
-  return ErrorField(client::InCallersNames(InvalidField("X", field, "m")));
+  return ErrorField(client::InCallersNames(InvalidField("X", field, "m"), {}));
 }
 
 TEST(ArgumentNamesTest, EachFieldOfARequestIsAFlagOrHasNone) {

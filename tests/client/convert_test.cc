@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/error.h"
 #include "tests/client/scripted_router.h"
 
 namespace baton::client {
@@ -290,6 +292,26 @@ TEST_F(StreamTest, AChoiceThatWasNotAskedForIsAnError) {
                 HasSubstr("choice " + std::to_string(bad)));
     EXPECT_EQ(stream->completion().choices[1].text, "");
   }
+}
+
+TEST(ConvertTest, AnErrorOfTheConstraintNamesTheOneGiven) {
+  const auto named = [](const GenerateRequest& request) {
+    const absl::Status error = InvalidField("SCHEMA_TOO_COMPLEX", "structured_output", "too large");
+    const absl::Status renamed = InCallersNames(error, ToProto(request));
+    EXPECT_EQ(renamed.message(), absl::StrCat(ErrorField(renamed), ": too large"));
+    EXPECT_EQ(ErrorReason(renamed), "SCHEMA_TOO_COMPLEX");
+    return ErrorField(renamed);
+  };
+  GenerateRequest object, schema, regex, texts;
+  object.json_object = true;
+  schema.json_schema = "{}";
+  regex.regex = "a";
+  texts.answer_texts = {"a"};
+  EXPECT_EQ(named(object), "json_object");
+  EXPECT_EQ(named(schema), "json_schema");
+  EXPECT_EQ(named(regex), "regex");
+  EXPECT_EQ(named(texts), "answer_texts");
+  EXPECT_EQ(named(GenerateRequest()), "structured_output");
 }
 
 }  // namespace
