@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "baton/v1/inference.grpc.pb.h"
@@ -88,7 +89,7 @@ class AskedRouter final : public v1::InferenceService::Service {
   }
 
   absl::Mutex mutex_;
-  v1::EmbedRequest asked_;
+  v1::EmbedRequest asked_ ABSL_GUARDED_BY(mutex_);
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };
