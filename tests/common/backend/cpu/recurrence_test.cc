@@ -499,8 +499,8 @@ TEST_P(RecurrenceTest, IsWhatTheFormulaSays) {
 }
 
 // Row by row, in one step with states left on the way, and in random steps beside another sequence,
-// each of which goes on from the state that the one before it left, there or elsewhere: the same
-// bits of every result and every state.
+// each of which goes on from the state that the one before it left, there or elsewhere, and perhaps
+// computes more rows, which leave none: the same bits of every result and every state.
 TEST_P(RecurrenceTest, NeitherCutsNorNeighboursShow) {
   for (uint32_t seed = 0; seed < Seeds(GetParam(), 24); ++seed) {
     Random random(seed + 1);
@@ -554,7 +554,8 @@ TEST_P(RecurrenceTest, NeitherCutsNorNeighboursShow) {
     for (int at = 0, other = 0; at < tokens;) {
       const int count = std::min(tokens - at, random.Of({1, 2, 15, 16, 17, 40}));
       const int more = std::min(others - other, random.Of({0, 1, 5, 40}));
-      const Part mine = {&in, at, count, left, stores_to(at, at + count, left)};
+      const int drafts = std::min(tokens - at - count, random.Of({0, 0, 1, 7, 20}));
+      const Part mine = {&in, at, count + drafts, left, stores_to(at, at + count, left)};
       Part its = {&other_in, other, more, other == 0 ? Pages() : other_pages, {}};
       if (more > 0) its.stores = {{other + more, other_pages}};
       const bool first = random.Int(0, 1) == 0;
@@ -562,7 +563,10 @@ TEST_P(RecurrenceTest, NeitherCutsNorNeighboursShow) {
           Step(*backend_, *operation, pool.kv(),
                first ? std::vector<Part>{mine, its} : std::vector<Part>{its, mine});
       const std::vector<float>& rows = results[first ? 0 : 1];
-      by_step.insert(by_step.end(), rows.begin(), rows.end());
+      const auto row_of = [&](int t) { return by_row.begin() + t * operation->out_cols(); };
+      ExpectSame(rows, {row_of(at), row_of(at + count + drafts)},
+                 absl::StrCat(drafts, " rows behind the last state of a step"));
+      by_step.insert(by_step.end(), rows.begin(), rows.begin() + count * operation->out_cols());
       expect_states(mine.stores);
       for (const auto& [ignored, pages] : mine.stores) {
         if (pages != left && pages != mine.stores.back().second) pool.Give(pages);
@@ -805,7 +809,7 @@ TEST(RecurrenceNumericsTest, SameTextSameBits) {
 }
 
 // What a batch must say of states.
-TEST(RecurrenceDeathTest, StatesAreLeftBehindTheLastRow) {
+TEST(RecurrenceDeathTest, StatesAreLeftBehindRows) {
   const auto backend = Make({&KernelsOf(BestIsa()), Compute::kF32, 1});
   Random random(1);
   const Conv conv(*backend, random, /*small=*/true);
@@ -814,8 +818,9 @@ TEST(RecurrenceDeathTest, StatesAreLeftBehindTheLastRow) {
   const Pages pages = pool.Take();
   const auto step = [&](Part part) { Step(*backend, conv, pool.kv(), {std::move(part)}); };
   step({&in, 1, 3, {}, {{2, pages}, {4, pages}}});
+  step({&in, 1, 3, {}, {{3, pages}}});
   EXPECT_DEATH(step({&in, 1, 3, {}, {}}), "no pages for the state");
-  EXPECT_DEATH(step({&in, 1, 3, {}, {{3, pages}}}), "rows.context \\+ rows.row_count");
+  EXPECT_DEATH(step({&in, 1, 3, {}, {{5, pages}}}), "rows.context \\+ rows.row_count");
   EXPECT_DEATH(step({&in, 1, 3, {}, {{1, pages}, {4, pages}}}), "store.tokens");
   EXPECT_DEATH(step({&in, 1, 3, {}, {{3, pages}, {3, pages}, {4, pages}}}), "store.tokens");
   EXPECT_DEATH(step({&in, 1, 3, {}, {{4, Pages(pages.size(), pool.kv().block_count)}}}), "page ");

@@ -269,7 +269,10 @@ TEST_P(RecurrenceOperationsTest, IsNearTheCpu) {
     const std::vector<std::vector<Part>> steps = {
         {{0, 20, -1, {{16, 0}, {20, 1}}}, {0, 1, -1, {{1, 2}}}, {0, 7, -1, {{7, 3}}}},
         {{20, 1, 1, {{21, 1}}}, {1, 30, 2, {{16, 4}, {31, 2}}}, {16, 5, 0, {{21, 5}}}},
-        {{31, 1, 2, {{32, 2}}}, {7, 1, 3, {{8, 6}}}, {21, 1, 5, {{22, 5}}}}};
+        {{31, 1, 2, {{32, 2}}}, {7, 1, 3, {{8, 6}}}, {21, 1, 5, {{22, 5}}}},
+        // Rows behind the last state, which leave none.
+        {{32, 5, 2, {{33, 2}}}, {8, 2, 6, {{9, 3}}}, {22, 20, 5, {{24, 0}, {30, 5}}}},
+        {{33, 1, 2, {{34, 2}}}, {9, 1, 3, {{10, 3}}}, {30, 1, 5, {{31, 5}}}}};
     for (const std::vector<Part>& parts : steps) {
       int rows = 0;
       for (const Part& part : parts) rows += part.count;
@@ -345,7 +348,7 @@ using RecurrenceOperationsDeathTest = RecurrenceOperationsTest;
 INSTANTIATE_TEST_SUITE_P(Devices, RecurrenceOperationsDeathTest,
                          ::testing::ValuesIn(baton::testing::Devices()), NameOfDevice);
 
-TEST_P(RecurrenceOperationsDeathTest, StatesAreLeftBehindTheLastRow) {
+TEST_P(RecurrenceOperationsDeathTest, StatesAreLeftBehindRows) {
   if (on_cpu()) GTEST_SKIP() << "cpu/recurrence_test.cc has these";
   if (on_gpu()) GTEST_SKIP() << "a driver does not survive a fork";
   ASSERT_TRUE(backend_->Prepare(LimitsOfStates(8)).ok());
@@ -353,8 +356,9 @@ TEST_P(RecurrenceOperationsDeathTest, StatesAreLeftBehindTheLastRow) {
   const std::vector<float> in = Floats(3 * Layers::kInCols);
   const auto run = [&](const Part& part) { Run(*backend_, layers, {part}, in); };
   run({1, 3, 0, {{2, 0}, {4, 1}}});
+  run({1, 3, 0, {{3, 0}}});
   EXPECT_DEATH(run({1, 3, 0, {}}), "no pages for the state");
-  EXPECT_DEATH(run({1, 3, 0, {{3, 0}}}), "rows.context|sequence.context");
+  EXPECT_DEATH(run({1, 3, 0, {{5, 0}}}), "rows.context|sequence.context");
   EXPECT_DEATH(run({1, 3, 0, {{1, 0}, {4, 1}}}), "store.tokens");
   EXPECT_DEATH(run({1, 3, 0, {{4, kPageCount}}}), "page|block");
 }
