@@ -8,7 +8,6 @@
 #include <memory>
 #include <new>
 #include <optional>
-#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -322,8 +321,10 @@ GrammarServer::Mask GrammarServer::MaskOf(Session& session) {
 void GrammarServer::FillDraftMasks(Session& session, absl::Span<const int32_t> drafts,
                                    CpuLimit& limit, std::vector<Mask>& masks) {
   const absl::Duration began = CpuTime();
-  const auto [place, constrained, text_end, matched] =
-      std::tuple(session.place, session.constrained, session.text_end, session.matched);
+  const ReasoningPhase::State place = session.place;
+  const bool constrained = session.constrained;
+  const Utf8State text_end = session.text_end;
+  const int matched = session.matched;
   // What fails behind a draft must not fail the answer: the worker asks another process, without
   // drafts.
   const auto guarded = [](auto&& function) {
