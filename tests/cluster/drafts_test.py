@@ -181,7 +181,8 @@ class DraftsTest(unittest.TestCase):
         self.assertGreater(self.accepted, COUNT)
         self.assertGreater(self.refuted, 0)
         self.assertGreater(self.kills, 0)
-        self.assertGreater(self.preemptions, 0)
+        if COUNT >= 1000:  # of few requests, too few may run at once
+            self.assertGreater(self.preemptions, 0)
 
 
 if __name__ == "__main__":

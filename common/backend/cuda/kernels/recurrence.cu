@@ -188,10 +188,8 @@ HeadsKernel(HeadsLaunch launch) {
   }
   const float skip = kDelta ? 0.0f : LoadFloat(launch.skip + head);
   int done = 0;
-  // Behind the last store are drafts, which leave no state.
-  for (int store = 0; store <= entry.store_count; ++store) {
-    const bool stores = store < entry.store_count;
-    const StoreAt to = stores ? StoreOf(launch.state, entry, store) : StoreAt{entry.row_count, 0};
+  for (int store = 0; done < entry.row_count; ++store) {
+    const StoreAt to = StoreOf(launch.state, entry, store);
     while (done < to.rows) {
       const int count = Least(launch.staged_tokens, to.rows - done);
       const int64_t row = entry.first_row + done;
@@ -205,7 +203,7 @@ HeadsKernel(HeadsLaunch launch) {
       SyncThreads();
       done += count;
     }
-    if (active && stores) {
+    if (active && LoadGlobal(launch.state.tables + to.pages) >= 0) {
       float* const unit_to = UnitIn(launch.state, to.pages, unit);
       ForQuads<kHeld>(half, [&](int i) {
         BATON_UNROLL for (int j = 0; j < 4; ++j) {

@@ -32,8 +32,10 @@ struct StateEntry {
   int32_t first_row;
   int32_t row_count;  // 0: padding
   int32_t state;      // of the pages to read, one a table; below 0: all zeros
-  int32_t stores;     // of the first store: its rows, counted from first_row, and then its pages
-  int32_t store_count;
+  // Of the first store: its rows, counted from first_row, and then its pages. Where rows follow the
+  // last store, one more has all rows, and pages below 0: they leave no state.
+  int32_t stores;
+  int32_t store_count;  // without that one
 };
 
 // Where some units of a plane are: StateSpot on the device.

@@ -14,6 +14,12 @@
 namespace baton::backend::cuda {
 namespace {
 
+// Rows follow its last store.
+bool LeavesNoState(const SequenceRows& sequence) {
+  return !sequence.state_stores.empty() &&
+         sequence.state_stores.back().tokens < sequence.context + sequence.row_count;
+}
+
 // Parts of a slot, one behind the other, written to pinned memory and found again on the device.
 class Packer {
  public:
@@ -167,6 +173,7 @@ size_t BatchUpload::StateTableSize(const RaggedBatch& batch) const {
     if (limits_.state_tables == 0 || sequence.state_stores.empty()) return 0;
     size += sequence.state.size() + sequence.state_stores.size();
     for (const StateStore& store : sequence.state_stores) size += store.pages.size();
+    if (LeavesNoState(sequence)) size += 1 + static_cast<size_t>(limits_.state_tables);
   }
   return size;
 }
@@ -200,6 +207,9 @@ void BatchUpload::FillStates(const RaggedBatch& batch, int first_page, CudaBatch
       add_pages(store.pages);
     }
     BATON_CHECK_LE(tokens, sequence.context + sequence.row_count);
+    if (!LeavesNoState(sequence)) continue;
+    *table++ = sequence.row_count;
+    table = std::fill_n(table, limits_.state_tables, -1);
   }
 }
 
