@@ -6,7 +6,7 @@ whose answers have to be equal.
                    [--tasks edit,extract,chat] [--tokens 160]
 
 Tasks: edit repeats paragraphs of this repository's docs with a word replaced; extract answers by a JSON schema from a
-text that has the values; chat is sampled, about something that the prompt does not say. Each round has texts of its own.
+text that has the values; chat is sampled and asks for a story that the prompt does not contain. Each round uses new texts.
 docs/results/speculation.md has the figures.
 """
 

@@ -10,9 +10,9 @@
 namespace baton::cli {
 namespace {
 
-// Of the requests of generate, chat, score, explain and prefix warm, and of
-// client::GenerateRequest, whose names the SDK gives in errors of generate and chat. What has the
-// same name in two of them has the same flag.
+// These are the fields of the requests of generate, chat, score, explain and prefix warm, and those
+// of client::GenerateRequest, whose names the SDK gives in errors of generate and chat. Fields of
+// the same name have the same flag.
 constexpr std::pair<absl::string_view, absl::string_view> kFlags[] = {
     {"model", "--model"},
     {"sampling.temperature", "--temperature"},

@@ -1,7 +1,7 @@
 // The decode worker's compute loop: admits requests, gets their prompts' KV from another worker or
 // computes it here, and advances all running sequences by one token a step, or by more where drafts
-// are drawn (speculation.h). Its steps also have
-// jobs: prompts that other workers answer, and items to score (common/prefill/jobs.h).
+// are drawn (speculation.h). Its steps also have jobs: prompts that other workers answer, and items
+// to score (common/prefill/jobs.h).
 #ifndef BATON_DECODE_WORKER_LOOP_H_
 #define BATON_DECODE_WORKER_LOOP_H_
 
@@ -159,7 +159,7 @@ class DecodeLoop final : public worker::WorkerLoop {
   int Append(Sequence& sequence, absl::Span<const int32_t> tokens,
              absl::Span<const v1::TokenLogprobs> logprobs, bool drafted);
   void CountGenerated(int64_t tokens);
-  // Of one sequence in a step.
+  // Counts the drafts that one sequence had in a step.
   void CountDrafts(int64_t drafted, int64_t accepted);
   void Send(Call& call, internal::v1::DecodeResponse response);
   void EndChoice(Sequence& sequence);
@@ -193,7 +193,8 @@ class DecodeLoop final : public worker::WorkerLoop {
   std::optional<absl::Duration> head_waits_since_;  // a request waits, and none is admitted
   std::optional<absl::Duration> last_job_at_;       // when there were jobs
   std::deque<InflightStep> inflight_;               // oldest first, as in the scheduler
-  // Of the last batch made: by entry with a grammar, of its draw and of those behind its drafts.
+  // These are of the last batch made. Each entry with a grammar has the mask of its draw, then
+  // those of the draws behind its drafts.
   std::vector<absl::StatusOr<std::vector<grammar::StructuredOutput::Mask>>> masks_;
   std::vector<std::vector<absl::Span<const uint32_t>>> masks_after_;  // behind drafts
   std::vector<std::pair<size_t, absl::Status>> mask_errors_;          // of its chunks

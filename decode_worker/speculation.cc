@@ -17,10 +17,11 @@ namespace {
 // What a draft has to promise beyond its cost, for all that is not in the measured times: a row
 // that draws nothing has been looked for, sampled and thrown away.
 constexpr double kMargin = 1.15;
-// New tokens of an answer, at most; more are of a prompt.
+// More new tokens than this belong to a prompt, not to an answer.
 constexpr int64_t kAlwaysIndexed = 64;
 
-// Who may be told what: another tenant's text would show in the time of an answer.
+// Sequences of one scope may see each other's answers. Another tenant's text would show in the time
+// that an answer takes.
 std::string ScopeOf(const Call& call) {
   return absl::StrCat(call.tenant.size(), ":", call.tenant, call.cache_salt);
 }

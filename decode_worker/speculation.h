@@ -13,9 +13,9 @@
 //
 //   (E + p) / t(R + 1) > E / t(R),  which is  p > E (t(R + 1) - t(R)) / t(R).
 //
-// A row has the cost of its mask, if there is a grammar, and in a recurrent model, where drafts
-// that are drawn are computed again, 1 + p of its own. What steps with drafts take beyond their
-// rows counts once for all.
+// If there is a grammar, the cost of a row includes its mask. A recurrent model computes a draft
+// that is drawn a second time, so its row costs 1 + p rows. The time that steps with drafts take
+// beyond their rows is added once a step.
 //
 // Of all sequences, the draft that is most likely to be drawn is taken first. At a batch that fills
 // the processor a row costs its full share of the step, and nothing but near certainties is

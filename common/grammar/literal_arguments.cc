@@ -385,7 +385,7 @@ class LiteralGrammar {
     const std::string listed = absl::StrJoin(parts, absl::StrCat(" ", Ebnf(words_.separator), " "));
     if (items == nullptr || most == fixed) return Rule(absl::StrCat("\"[\" ", listed, " \"]\""));
     BATON_ASSIGN_OR_RETURN(const std::string item, Inner(*items, absl::StrCat(place, "/items")));
-    // Of the items beyond the fixed ones.
+    // The array has at least so many items beyond the fixed ones.
     const int64_t at_least = std::max<int64_t>(least - fixed, 0);
     const auto times = [&](int64_t fewer) {
       return absl::StrCat("{", std::max<int64_t>(at_least - fewer, 0), ",",

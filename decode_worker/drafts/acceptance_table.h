@@ -1,9 +1,9 @@
 // How often the token behind a match is the next one that is drawn, learned from what is drawn.
 //
 // A cell is a kind of match: how many tokens agree, and what other matches of a similar length say.
-// A worker has one table, which all its sequences teach; a sequence has a record of its own in the
-// same cells, which counts more the more it has seen. Both forget exponentially, so they follow a
-// change of traffic, or of the text.
+// A worker has one table, which all its sequences teach. Each sequence also keeps its own record in
+// the same cells, which counts more the more it has seen. Both forget exponentially, so they follow
+// a change of traffic, or of the text.
 //
 // Thread: owned by the loop; unsynchronized.
 #ifndef BATON_DECODE_WORKER_DRAFTS_ACCEPTANCE_TABLE_H_

@@ -9,8 +9,8 @@ namespace baton::decode_worker {
 
 namespace {
 
-// Of more new tokens than this (a prompt, above all) only the last are matched: what a prompt says
-// of itself is no record of answers.
+// If more new tokens than this come at once, they are a prompt's, and only the last ones are
+// matched: what a prompt says of itself is no record of answers.
 constexpr size_t kMostLearnedAtOnce = 64;
 // A match of so many tokens is resumed when it ends.
 constexpr int kResumedLength = 8;

@@ -51,7 +51,7 @@ struct DrafterOptions {
   enum class Mode { kSuffix, kNgram };
   Mode mode = Mode::kSuffix;
   int window_tokens = 1 << 17;  // of prompt and answer
-  // Of kNgram, 1 <= ngram_min <= ngram_max <= SuffixIndex::kLongestMatch.
+  // kNgram needs 1 <= ngram_min <= ngram_max <= SuffixIndex::kLongestMatch.
   int ngram_min = 2;
   int ngram_max = 4;
 };

@@ -19,7 +19,7 @@ struct SpeculationOptions {
   enum class Mode { kOff, kSuffix, kNgram };
   Mode mode = Mode::kOff;
   int max_drafts = 8;  // of a sequence in a step
-  // With kNgram: how many last tokens are looked up, the longest first; otherwise 0.
+  // kNgram looks up this many last tokens, the most first. The other modes have 0.
   int ngram_min = 0;
   int ngram_max = 0;
   // By Priority: whether requests of it are drafted for.

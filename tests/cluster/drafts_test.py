@@ -142,7 +142,7 @@ class DraftsTest(unittest.TestCase):
     def compare(self, number):
         rng = seed.generator(number)
         request = random_request(rng)
-        # Either may come first, and leave its answer behind.
+        # Either may come first. Only an answer with drafts is remembered for later ones.
         answers = {drafts: self.ask(request | {"speculation": drafts})
                    for drafts in rng.sample((True, False), 2)}
         self.assertEqual(answers[True][0], answers[False][0], request)

@@ -148,7 +148,7 @@ TEST_P(SpeculationTest, ASearchIsWithoutDrafts) {
   EXPECT_EQ(drafts_, 0);
 }
 
-// Each choice has drafts of its own once the first tokens are drawn.
+// Once the first tokens are drawn, the worker drafts for each choice separately.
 TEST_P(SpeculationTest, ChoicesAreDraftedApart) {
   MakeCounting(64, Drafting());
   for (int i = 0; i < 2; ++i) {

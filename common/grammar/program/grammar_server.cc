@@ -48,7 +48,7 @@ constexpr absl::Duration kDraftsCpuTime = absl::Milliseconds(10);
 // And of the last one of them, which ends the process.
 constexpr uint64_t kDraftMaskMs = 100;
 
-// Of this thread.
+// Returns the processor time that this thread has used.
 absl::Duration CpuTime() {
   timespec time = {};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
