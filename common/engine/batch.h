@@ -69,6 +69,16 @@ struct BatchEntry {
 
   // Return the hidden state of the last of `tokens`, behind the model's final norm.
   bool embed = false;
+  // Return the hidden states of all rows, drafts' included, behind the model's final norm.
+  bool hidden_states = false;
+
+  // For the engine of an MTP head (Engine::mtp_head), which needs it: what `hidden_states` gave for
+  // the token before each of `tokens`, by the model or by the head itself. [tokens.size(),
+  // hidden_dim].
+  absl::Span<const float> hidden_before;
+  // Tokens of the sequence that are before those of `context`: an MTP head may have KV of a
+  // sequence's last tokens only. The position of a draw counts them.
+  int tokens_before = 0;
 
   int rows() const { return static_cast<int>(tokens.size() + drafts.size()); }
   // Draws requested by `sample`: one behind the last of `tokens`, and one behind each draft.

@@ -42,6 +42,8 @@ struct EngineOptions {
   // Other processes of the host may map the KV pool to read it (KvPool.shared_file), if it is host
   // memory.
   bool share_kv_pool = false;
+  // Load the checkpoint's MTP head, too, whose KV pool takes at most so many bytes. 0: do not.
+  int64_t mtp_kv_bytes = 0;
   // Steps that Load runs on a GPU, so that no request waits for kernels to be loaded or for CUDA
   // graphs to be captured. kPrompt: a prompt and a draw; kPromptAndDecode: also every kind of
   // decode step.
@@ -62,7 +64,8 @@ struct StepResult {
       std::vector<model::SampledToken>();
   // One per token of `labels`.
   absl::StatusOr<std::vector<float>> label_logprobs = std::vector<float>();
-  std::vector<float> hidden_state;  // [hidden_dim], if `embed` is set
+  std::vector<float> hidden_state;   // [hidden_dim], if `embed` is set
+  std::vector<float> hidden_states;  // [rows, hidden_dim], if `hidden_states` is set
 };
 
 // An interface, so that schedulers can run over an engine that computes nothing. Load() returns the
@@ -102,6 +105,10 @@ class Engine {
   // Copy whole pages to and from host memory, kv_pool().block_stride_bytes for each page in turn.
   virtual void ReadPages(absl::Span<const int32_t> pages, std::byte* host) = 0;
   virtual void WritePages(absl::Span<const int32_t> pages, const std::byte* host) = 0;
+  // The checkpoint's head for multi-token prediction (MTP), which drafts the token behind the next
+  // one: an engine with a KV pool of its own, whose entries have `hidden_before`. Null: it was not
+  // asked for (EngineOptions.mtp_kv_bytes). Its steps run between this engine's.
+  virtual Engine* mtp_head() { return nullptr; }
   // As Backend::MakeDeviceLinks, for the KV pool.
   virtual absl::StatusOr<std::shared_ptr<backend::DeviceLinks>> MakeDeviceLinks();
   // Returns one line for logs: device, instruction set or chip, types, and what fits if memory is
