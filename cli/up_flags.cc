@@ -122,7 +122,8 @@ void AddUp(CLI::App* app, UpOptions* up, UpFlags* flags) {
   app->add_flag("--dequantize-weights", flags->dequantize_weights, "Passed to every worker");
   app->add_flag("--kv-fetch", flags->kv_fetch, "Passed to every process");
   app->add_flag("--kv-write-back", flags->kv_write_back, "Passed to decode workers");
-  for (const char* flag : {"--speculative", "--speculative-priorities"}) {
+  for (const char* flag : {"--speculative", "--speculative-priorities", "--draft-kv-memory",
+                           "--draft-gpu-memory-utilization"}) {
     app->add_option(flag, flags->decode_values[flag], "Passed to decode workers");
   }
   app->add_flag("--no-deterministic,!--deterministic", flags->no_deterministic,

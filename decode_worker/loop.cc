@@ -84,7 +84,7 @@ DecodeLoop::DecodeLoop(const LoopOptions& options, engine::Engine& engine,
                        }
                      },
                      holder_, jobs_)),
-      speculation_(options.speculation),
+      speculation_(options.speculation, options.draft_engine, clock),
       link_meter_(std::make_shared<transfer::LinkMeter>(clock)) {
   StartThread();
 }
@@ -486,6 +486,7 @@ void DecodeLoop::ReportLinks(worker::WorkerLoad& load) {
 void DecodeLoop::CheckIntegrity() const {
   WorkerLoop::CheckIntegrity();
   scheduler_.CheckIntegrity();
+  speculation_.CheckIntegrity();
   jobs_.CheckIntegrity();
 }
 

@@ -39,6 +39,7 @@ namespace baton::decode_worker {
 struct LoopOptions : worker::WorkerLoopOptions {
   SchedulerOptions scheduler;
   SpeculationOptions speculation;
+  engine::Engine* draft_engine = nullptr;  // as Speculation has it
   prefill::JobsOptions jobs;
   std::string worker_id;
   KvOffersOptions kv_offers;
@@ -209,6 +210,7 @@ class DecodeLoop final : public worker::WorkerLoop {
   const std::shared_ptr<transfer::LinkMeter> link_meter_;
   std::shared_ptr<const std::vector<transfer::MeasuredLink>> measured_links_;  // as last reported
   std::shared_ptr<const std::vector<worker::LinkRate>> reported_links_;        // the same
+  absl::Duration drafting_;  // what the draft model took for the step being planned
   int64_t reported_preemptions_ = 0;
   int64_t swapped_preemptions_ = 0;  // of those not reported yet
   // Since the start.

@@ -75,7 +75,10 @@ void DecodeLoop::PlanDrafts(StepPlan& plan) {
     jobs.pairs *= budget / jobs.tokens;
     jobs.tokens = budget;
   }
-  speculation_.AddDrafts(room, jobs, step_times_, scheduler_, plan);
+  // A draft model computes no more of prompts beside a step than the step itself may.
+  const absl::Duration began = clock_.SinceStart();
+  speculation_.AddDrafts(room, prompt_budget_.Tokens(), jobs, step_times_, scheduler_, plan);
+  if (options_.draft_engine != nullptr) drafting_ = clock_.SinceStart() - began;
 }
 
 bool DecodeLoop::PlanJobs(const StepPlan& plan) {
@@ -219,7 +222,8 @@ void DecodeLoop::Complete() {
   // Where a step waits for the draws before it, the host's work is between the two. A longer time
   // is one without work.
   const absl::Duration between =
-      std::clamp(step.begin - last_completed_at_, absl::ZeroDuration(), absl::Milliseconds(1));
+      std::clamp(step.begin - last_completed_at_ - std::exchange(drafting_, absl::ZeroDuration()),
+                 absl::ZeroDuration(), absl::Milliseconds(1));
   last_completed_at_ = now;
   const bool drafted = std::any_of(chunks.begin(), chunks.end(),
                                    [](const Chunk& chunk) { return !chunk.drafts.empty(); });

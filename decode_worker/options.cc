@@ -15,7 +15,8 @@ Value ValueOf(absl::StatusOr<Value> parsed) {
   return *std::move(parsed);
 }
 
-void AddSpeculationFlags(CLI::App& app, SpeculationOptions& o) {
+void AddSpeculationFlags(CLI::App& app, DecodeOptions& decode) {
+  SpeculationOptions& o = decode.speculation;
   app.add_option_function<std::string>(
          "--speculative",
          [&o](const std::string& text) {
@@ -25,7 +26,8 @@ void AddSpeculationFlags(CLI::App& app, SpeculationOptions& o) {
          },
          "draft tokens, and check them in one step; the answers stay the same. off; suffix:K, at "
          "most K drafts behind the longest text that was seen before (suffix: 8); "
-         "ngram:K,MIN,MAX, behind the last MAX to MIN tokens")
+         "ngram:K,MIN,MAX, behind the last MAX to MIN tokens; draft:DIR,K, those that a smaller "
+         "model with the same tokenizer draws (draft:DIR: 8)")
       ->default_str("off");
   app.add_option_function<std::string>(
          "--speculative-priorities",
@@ -34,6 +36,13 @@ void AddSpeculationFlags(CLI::App& app, SpeculationOptions& o) {
          },
          "priorities of the requests for which tokens are drafted, separated by commas")
       ->default_str("low,normal,high");
+  app.add_option("--draft-kv-memory", decode.draft_kv_bytes,
+                 "bytes for the KV of a draft model, e.g. 1GB")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->capture_default_str();
+  app.add_option("--draft-gpu-memory-utilization", decode.draft_gpu_memory_utilization,
+                 "on a GPU, the part of --gpu-memory-utilization that a draft model takes")
+      ->capture_default_str();
 }
 
 }  // namespace
@@ -73,7 +82,7 @@ void AddDecodeFlags(CLI::App& app, DecodeOptions& o) {
                  "most prompt tokens of one tenant, waiting and running; 0: no bound")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str();
-  AddSpeculationFlags(app, o.speculation);
+  AddSpeculationFlags(app, o);
 }
 
 }  // namespace baton::decode_worker

@@ -21,11 +21,13 @@ struct DecodeOptions {
   bool kv_write_back = false;         // offer answers' KV to the prefill workers
   bool serve_prefill = true;          // computes prompts for other workers, and scores items
   prefill::TierOptions tiers;
-  int long_context_tokens = 0;       // requests of more tokens than this are long; 0: none are
-  double long_context_share = 0.5;   // share of the pool for all long requests together
-  int max_tenant_requests = 0;       // 0: no bound
-  int64_t max_tenant_tokens = 0;     // 0: no bound
-  SpeculationOptions speculation;    // default: off
+  int long_context_tokens = 0;         // requests of more tokens than this are long; 0: none are
+  double long_context_share = 0.5;     // share of the pool for all long requests together
+  int max_tenant_requests = 0;         // 0: no bound
+  int64_t max_tenant_tokens = 0;       // 0: no bound
+  SpeculationOptions speculation;      // default: off
+  int64_t draft_kv_bytes = 256 << 20;  // the KV pool of a draft model
+  double draft_gpu_memory_utilization = 0.1;  // of the worker's share, for a draft model
   std::string grammar_program = "";  // not a flag: baton-grammar; empty: beside this program
   ChannelTls worker_tls;             // for channels to other workers
 };

@@ -8,15 +8,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "common/base/check.h"
 #include "common/base/prefill_work.h"
 #include "decode_worker/drafts/drafter.h"
 
 namespace baton::decode_worker {
 namespace {
 
-// What a draft has to promise beyond its cost, for all that is not in the measured times: a row
-// that draws nothing has been looked for, sampled and thrown away.
-constexpr double kMargin = 1.15;
 // More new tokens than this belong to a prompt, not to an answer.
 constexpr int64_t kAlwaysIndexed = 64;
 
@@ -38,7 +36,12 @@ DrafterOptions DrafterOptionsOf(const SpeculationOptions& options) {
 
 }  // namespace
 
-Speculation::Speculation(const SpeculationOptions& options) : options_(options), memory_({}) {}
+Speculation::Speculation(const SpeculationOptions& options, engine::Engine* draft_engine,
+                         const Clock& clock)
+    : options_(options), memory_({}) {
+  BATON_CHECK_EQ(draft_engine != nullptr, options.mode == SpeculationOptions::Mode::kDraft);
+  if (draft_engine != nullptr) model_ = std::make_unique<ModelDrafter>(*draft_engine, clock);
+}
 
 bool Speculation::DraftsFor(const Sequence& sequence) const {
   return sequence.call->speculates &&
@@ -67,19 +70,37 @@ Draft Speculation::Propose(Sequence& sequence, int most) {
   return draft;
 }
 
-void Speculation::AddDrafts(int room, const PrefillWork& jobs, const StepTimes& times,
-                            DecodeScheduler& scheduler, StepPlan& plan) {
-  to_index_ = Drafter::kMostIndexedAtOnce;
+int Speculation::MostDrafts(const Sequence& sequence, const DecodeScheduler& scheduler) const {
+  if (!DraftsFor(sequence)) return 0;
+  return std::min(scheduler.MaxDrafts(sequence), options_.max_drafts);
+}
+
+void Speculation::AddDrafts(int room, int catch_up_tokens, const PrefillWork& jobs,
+                            const StepTimes& times, DecodeScheduler& scheduler, StepPlan& plan) {
+  const StepPrice price(plan.chunks, jobs, times, scheduler.repeats_drafts(), mask_seconds_);
   std::vector<Candidate> candidates;
-  for (size_t i = 0; i < plan.chunks.size(); ++i) {
-    const Chunk& chunk = plan.chunks[i];
-    if (!chunk.decodes || !DraftsFor(*chunk.sequence)) continue;
-    const int most = std::min(scheduler.MaxDrafts(*chunk.sequence), options_.max_drafts);
-    if (most <= 0) continue;
-    Draft draft = Propose(*chunk.sequence, most);
-    if (!draft.tokens.empty()) candidates.push_back({i, std::move(draft)});
+  if (model_ != nullptr) {
+    std::vector<ModelDrafter::Wish> wishes;
+    for (const Chunk& chunk : plan.chunks) {
+      const int most = chunk.decodes ? MostDrafts(*chunk.sequence, scheduler) : 0;
+      if (most > 0) wishes.push_back({&chunk, most});
+    }
+    std::vector<Draft> drafts = model_->Propose(wishes, room, catch_up_tokens, price);
+    for (size_t i = 0; i < wishes.size(); ++i) {
+      const auto chunk = static_cast<size_t>(wishes[i].chunk - plan.chunks.data());
+      if (!drafts[i].tokens.empty()) candidates.push_back({chunk, std::move(drafts[i])});
+    }
+  } else {
+    to_index_ = Drafter::kMostIndexedAtOnce;
+    for (size_t i = 0; i < plan.chunks.size(); ++i) {
+      const Chunk& chunk = plan.chunks[i];
+      const int most = chunk.decodes ? MostDrafts(*chunk.sequence, scheduler) : 0;
+      if (most <= 0) continue;
+      Draft draft = Propose(*chunk.sequence, most);
+      if (!draft.tokens.empty()) candidates.push_back({i, std::move(draft)});
+    }
   }
-  Choose(plan.chunks, room, jobs, times, scheduler.repeats_drafts(), candidates);
+  Choose(plan.chunks, room, price, candidates);
   for (const Candidate& candidate : candidates) {
     if (candidate.taken == 0) continue;
     scheduler.AddDrafts(absl::MakeConstSpan(candidate.draft.tokens).first(candidate.taken),
@@ -92,77 +113,58 @@ void Speculation::OnMasks(int count, absl::Duration took) {
   mask_seconds_ += kWeight * (absl::ToDoubleSeconds(took) / std::max(1, count) - mask_seconds_);
 }
 
-void Speculation::Choose(const std::vector<Chunk>& chunks, int room, PrefillWork prompts,
-                         const StepTimes& times, bool repeats_drafts,
-                         std::vector<Candidate>& candidates) const {
-  if (candidates.empty()) return;
-  // Tokens of prompts, which a longer step makes wait as well, count like those that are drawn.
-  double rows = 0, context_tokens = 0, tokens = prompts.tokens;
-  for (const Chunk& chunk : chunks) {
-    const int count = chunk.end - chunk.begin;
-    if (chunk.decodes) {
-      rows += count;
-      context_tokens += chunk.begin;
-      tokens += 1;
-    } else {
-      prompts.Add(count, chunk.begin);
-      tokens += count;
-    }
-  }
+void Speculation::Choose(const std::vector<Chunk>& chunks, int room, StepPrice price,
+                         std::vector<Candidate>& candidates) {
   const auto next = [](const Candidate& candidate) {
     return candidate.taken < candidate.draft.tokens.size()
                ? candidate.draft.likelihoods[candidate.taken]
                : 0.0f;
   };
-  const double plain_seconds = times.DecodeSeconds(rows, context_tokens, prompts);
-  const double plain_tokens = tokens;
-  double seconds = plain_seconds;
-  for (; room > 0; --room) {
+  for (; room > 0 && !candidates.empty(); --room) {
     const auto best =
         std::max_element(candidates.begin(), candidates.end(),
                          [&](const Candidate& a, const Candidate& b) { return next(a) < next(b); });
     const double likelihood = next(*best);
     const Chunk& chunk = chunks[best->chunk];
-    const double context = StepTimes::kDraftContext * chunk.begin;
-    double row = times.DecodeSeconds(rows + 1, context_tokens + context, prompts) -
-                 times.DecodeSeconds(rows, context_tokens, prompts);
-    if (repeats_drafts) row *= 1 + likelihood;
-    if (times.measured() && chunk.sequence->call->grammar != nullptr) row += mask_seconds_;
-    if (likelihood * seconds <= kMargin * tokens * row) break;
+    if (!price.Pays(likelihood, price.RowSeconds(chunk, likelihood))) break;
     ++best->taken;
-    tokens += likelihood;
-    rows += 1;
-    context_tokens += context;
-    seconds += row;
+    price.Add(chunk, likelihood);
   }
-  if (tokens * plain_seconds > plain_tokens * (seconds + times.DraftedExtraSeconds())) return;
+  if (price.Gains()) return;
   for (Candidate& candidate : candidates) candidate.taken = 0;
 }
 
 bool Speculation::Promises(const StepTimes& times, const DecodeScheduler& scheduler) {
   if (!on()) return false;
-  to_index_ = Drafter::kMostIndexedAtOnce;
   const std::vector<Chunk>& chunks = scheduler.in_flight();
+  const StepPrice price(chunks, /*prompts=*/{}, times, scheduler.repeats_drafts(), mask_seconds_);
+  std::vector<ModelDrafter::Wish> wishes;
   std::vector<Candidate> candidates;
+  to_index_ = Drafter::kMostIndexedAtOnce;
   for (size_t i = 0; i < chunks.size(); ++i) {
     Sequence* const sequence = chunks[i].sequence;
     if (sequence == nullptr || !DraftsFor(*sequence)) continue;
     // The first token of the proposal is being drawn.
     const int most = std::min(scheduler.MaxDrafts(*sequence), options_.max_drafts + 1);
     if (most <= 1) continue;
+    if (model_ != nullptr) {
+      wishes.push_back({&chunks[i], most - 1});
+      continue;
+    }
     Draft draft = Propose(*sequence, most);
     if (draft.tokens.size() <= 1) continue;
     draft.tokens.erase(draft.tokens.begin());
     draft.likelihoods.erase(draft.likelihoods.begin());
     candidates.push_back({i, std::move(draft)});
   }
-  Choose(chunks, options_.max_drafts, /*prompts=*/{}, times, scheduler.repeats_drafts(),
-         candidates);
+  if (model_ != nullptr) return model_->WouldPropose(wishes, price);
+  Choose(chunks, options_.max_drafts, price, candidates);
   return std::any_of(candidates.begin(), candidates.end(),
                      [](const Candidate& candidate) { return candidate.taken > 0; });
 }
 
 void Speculation::Ended(const Sequence& sequence) {
+  if (model_ != nullptr) model_->Ended(sequence);
   if (options_.mode != SpeculationOptions::Mode::kSuffix || !DraftsFor(sequence)) return;
   const Call& call = *sequence.call;
   if (call.beams != nullptr) return;

@@ -7,49 +7,64 @@
 // by chance, and no answer shows whether there were drafts.
 //
 // Drafts come from what the sequence and recent answers of its tenant have said before
-// (drafts/drafter.h), with an estimate of how likely each is to be drawn. They are computed where
-// they pay: a step of R rows that draws E tokens takes t(R), as measured (StepTimes), so one row
-// more that is drawn with probability p makes tokens faster where
+// (drafts/drafter.h), or from a smaller model (model_drafter.h), with an estimate of how likely
+// each is to be drawn. They are computed where they pay: a step of R rows that draws E tokens takes
+// t(R), as measured (StepTimes), so one row more that is drawn with probability p makes tokens
+// faster where
 //
 //   (E + p) / t(R + 1) > E / t(R),  which is  p > E (t(R + 1) - t(R)) / t(R).
 //
 // If there is a grammar, the cost of a row includes its mask. A recurrent model computes a draft
 // that is drawn a second time, so its row costs 1 + p rows. The time that steps with drafts take
-// beyond their rows is added once a step.
+// beyond their rows is added once a step. The time of a model that drafts is added where it is
+// decided how many drafts it makes; those that are made then cost their rows.
 //
 // Of all sequences, the draft that is most likely to be drawn is taken first. At a batch that fills
 // the processor a row costs its full share of the step, and nothing but near certainties is
-// drafted; a batch that waits for memory has rows to spare. An estimate also learns while nothing
-// is drafted, so a text that begins to repeat itself is noticed.
+// drafted; a batch that waits for memory has rows to spare. Estimates of drafts that no model makes
+// also learn while nothing is drafted, so a text that begins to repeat itself is noticed.
 //
 // Thread: owned by the loop.
 #ifndef BATON_DECODE_WORKER_SPECULATION_H_
 #define BATON_DECODE_WORKER_SPECULATION_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/base/clock.h"
 #include "common/base/prefill_work.h"
+#include "common/engine/engine.h"
 #include "decode_worker/drafts/acceptance_table.h"
 #include "decode_worker/drafts/answer_memory.h"
 #include "decode_worker/drafts/draft.h"
 #include "decode_worker/drafts/speculation_options.h"
+#include "decode_worker/model_drafter.h"
 #include "decode_worker/scheduler.h"
 #include "decode_worker/sequence.h"
+#include "decode_worker/step_price.h"
 #include "decode_worker/step_times.h"
 
 namespace baton::decode_worker {
 
 class Speculation {
  public:
-  explicit Speculation(const SpeculationOptions& options);
+  // draft_engine: of the draft model, of mode kDraft; else null. It and the clock must outlive
+  // this.
+  Speculation(const SpeculationOptions& options, engine::Engine* draft_engine, const Clock& clock);
+
+  // For tests.
+  void CheckIntegrity() const {
+    if (model_ != nullptr) model_->model().CheckIntegrity();
+  }
 
   bool on() const { return options_.mode != SpeculationOptions::Mode::kOff; }
 
   // Gives chunks of a planned step drafts, at most `room` rows together. `jobs`: prompts that the
-  // step computes beside the plan's.
-  void AddDrafts(int room, const PrefillWork& jobs, const StepTimes& times,
+  // step computes beside the plan's. A draft model may compute up to `catch_up_tokens` tokens of
+  // sequences that it does not know yet.
+  void AddDrafts(int room, int catch_up_tokens, const PrefillWork& jobs, const StepTimes& times,
                  DecodeScheduler& scheduler, StepPlan& plan);
   // So many masks of grammars have been computed in a time that is not part of a step's.
   void OnMasks(int count, absl::Duration took);
@@ -67,16 +82,18 @@ class Speculation {
   };
   bool DraftsFor(const Sequence& sequence) const;
   Draft Propose(Sequence& sequence, int most);
+  // Bounds on a chunk of the sequence that decodes; 0: none.
+  int MostDrafts(const Sequence& sequence, const DecodeScheduler& scheduler) const;
   // Takes the drafts that pay, the likeliest first.
-  void Choose(const std::vector<Chunk>& chunks, int room, PrefillWork prompts,
-              const StepTimes& times, bool repeats_drafts,
-              std::vector<Candidate>& candidates) const;
+  static void Choose(const std::vector<Chunk>& chunks, int room, StepPrice price,
+                     std::vector<Candidate>& candidates);
 
   const SpeculationOptions options_;
   double mask_seconds_ = 0;  // of one, a mean of the last ones
   int64_t to_index_ = 0;     // tokens that drafters may still index in this step
   AcceptanceTable acceptance_;
   AnswerMemory memory_;
+  std::unique_ptr<ModelDrafter> model_;  // null: drafts come from texts
 };
 
 }  // namespace baton::decode_worker

@@ -78,6 +78,14 @@ double StepTimes::DecodeSeconds(double rows, double context_tokens,
   return seconds;
 }
 
+double StepTimes::SecondsPerUnit() const {
+  if (!decoding_.known()) return 1;
+  const worker::StepCost::Terms one = {1, 1, 0, experts_.Distinct(1)};
+  double units = 0;
+  for (int i = 0; i < worker::StepCost::kTerms; ++i) units += decode_prior_[i] * one[i];
+  return DecodeSeconds(1, 0, {}) / units;
+}
+
 void StepTimes::Report(const std::vector<Sequence*>& sequences, const PrefillWork& jobs,
                        int max_tokens_per_step, absl::Duration now,
                        worker::WorkerLoad* load) const {

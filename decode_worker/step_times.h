@@ -57,6 +57,9 @@ class StepTimes {
   // The time of a step that computes so many rows of answers beside those of prompts, for sequences
   // with so many tokens of context together; as a multiple of any unit while nothing is measured.
   double DecodeSeconds(double rows, double context_tokens, const PrefillWork& prompts) const;
+  // What a unit of the prior is in seconds; 1 while nothing is measured. So a model of which
+  // nothing is measured can be priced beside this one.
+  double SecondsPerUnit() const;
   // By how much steps with drafts take longer than DecodeSeconds says, where others do not: on a
   // GPU they are neither launched ahead nor repeated from a record. 0 or more, and in the same
   // unit.

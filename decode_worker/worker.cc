@@ -4,8 +4,11 @@
 
 #include "common/base/clock.h"
 #include "common/base/error.h"
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/security/tls_check.h"
+#include "decode_worker/draft_engine.h"
+#include "decode_worker/draft_model.h"
 
 namespace baton::decode_worker {
 
@@ -28,10 +31,16 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
   if (!options.make_backend) {
     engine_options.warm_up = engine::EngineOptions::WarmUp::kPromptAndDecode;
   }
+  BATON_ASSIGN_OR_RETURN(draft_engine_, LoadDraftEngine(decode, engine_options));
   worker::WorkerOptions listed = options;
   listed.serves_prefill = decode.serve_prefill;
   BATON_RETURN_IF_ERROR(prefill::ListTiers(decode.tiers, &listed));
   BATON_RETURN_IF_ERROR(Load(baton::v1::WORKER_ROLE_DECODE, listed, engine_options));
+  if (draft_engine_ != nullptr) {
+    BATON_RETURN_IF_ERROR(CheckDraftModel(*draft_engine_, engine()));
+    BATON_LOG(Info) << "drafts with " << decode.speculation.draft_model << ": "
+                    << draft_engine_->Description();
+  }
   peers_ = std::make_unique<transfer::PeerChannels>(
       MakeChannelSecurity(decode.worker_tls, security::HeadersOf(secret())));
   metrics_ = std::make_unique<DecodeMetrics>(registry(), card().model(), cache_config());
@@ -53,6 +62,7 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
   loop.max_snapshot_share = options.max_snapshot_share;
   loop.host_kv_bytes = decode.host_kv_bytes;
   loop.speculation = decode.speculation;
+  loop.draft_engine = draft_engine_.get();
   if (options.kv_transport == "nccl") {
     auto devices = engine().MakeDeviceLinks();
     if (!devices.ok()) return Annotate(devices.status(), "--kv-transport nccl");

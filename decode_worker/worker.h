@@ -51,6 +51,7 @@ class DecodeWorker final : public worker::Worker {
   std::unique_ptr<transfer::PeerChannels> peers_;
   std::unique_ptr<transfer::SharedPools> shared_pools_;       // null: no pool is mapped
   std::unique_ptr<transfer::DeviceLinkClient> device_links_;  // null: the device is not linked
+  std::unique_ptr<engine::Engine> draft_engine_;              // null: no model drafts
   std::unique_ptr<DecodeLoop> loop_;
   std::unique_ptr<DecodeService> service_;
   std::unique_ptr<prefill::CallContext> calls_;

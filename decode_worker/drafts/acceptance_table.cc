@@ -1,7 +1,9 @@
 #include "decode_worker/drafts/acceptance_table.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <cstddef>
 
 namespace baton::decode_worker {
 
@@ -9,7 +11,9 @@ namespace {
 
 // Before anything is learned: by length, for a match alone (none has no token).
 constexpr std::array<float, kLengthBuckets> kStart = {0, 0.15f, 0.3f, 0.5f, 0.7f, 0.85f, 0.92f};
-// The weight of that, in observations; how many observations are remembered, by the table and by a
+// Of a model's drafts, whatever their probability: usual pairs of models are near this.
+constexpr float kStartOfAny = 0.65f;
+// The weight of these, in observations; how many observations are remembered, by the table and by a
 // sequence; and the weight of the table against a sequence's record.
 constexpr float kStartWeight = 16;
 constexpr float kTableForgets = 1.0f / 2048;
@@ -42,13 +46,36 @@ int AcceptanceCell(int length, Agreement agreement) {
   return static_cast<int>(agreement) * kLengthBuckets + std::min(bucket, kLengthBuckets - 1);
 }
 
-AcceptanceTable::AcceptanceTable() {
+std::vector<float> MatchesBeforeLearning() {
+  std::vector<float> start(kAcceptanceCells);
   for (int agreement = 0; agreement < kAgreements; ++agreement) {
     for (int bucket = 0; bucket < kLengthBuckets; ++bucket) {
-      cells_[agreement * kLengthBuckets + bucket] = {
-          .drawn = kStartWeight * Start(bucket, static_cast<Agreement>(agreement)),
-          .total = kStartWeight};
+      start[agreement * kLengthBuckets + bucket] = Start(bucket, static_cast<Agreement>(agreement));
     }
+  }
+  return start;
+}
+
+int ConfidenceCell(float probability) {
+  // Written so that NaN is in the first cell.
+  if (!(probability > 0)) return 0;
+  return std::min(static_cast<int>(std::min(probability, 1.0f) * kAnyConfidence),
+                  kAnyConfidence - 1);
+}
+
+std::vector<float> ConfidencesBeforeLearning() {
+  // As if both models said the same with the same confidence.
+  std::vector<float> start;
+  for (int cell = 0; cell < kAnyConfidence; ++cell) {
+    start.push_back((static_cast<float>(cell) + 0.5f) / kAnyConfidence);
+  }
+  start.push_back(kStartOfAny);
+  return start;
+}
+
+AcceptanceTable::AcceptanceTable(const std::vector<float>& before_learning) {
+  for (const float probability : before_learning) {
+    cells_.push_back({.drawn = kStartWeight * probability, .total = kStartWeight});
   }
 }
 
@@ -59,13 +86,14 @@ void AcceptanceTable::Record(int cell, bool drawn) {
 }
 
 void SequenceAcceptance::Record(int cell, bool drawn) {
+  if (static_cast<size_t>(cell) >= cells_.size()) cells_.resize(static_cast<size_t>(cell) + 1);
   Cell& counts = cells_[cell];
   counts.drawn += (drawn ? 1 : 0) - kSequenceForgets * counts.drawn;
   counts.total += 1 - kSequenceForgets * counts.total;
 }
 
 float SequenceAcceptance::Probability(int cell, const AcceptanceTable& table) const {
-  const Cell& own = cells_[cell];
+  const Cell own = static_cast<size_t>(cell) < cells_.size() ? cells_[cell] : Cell();
   return (own.drawn + kTableWeight * table.Probability(cell)) / (own.total + kTableWeight);
 }
 

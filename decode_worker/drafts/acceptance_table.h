@@ -1,7 +1,9 @@
-// How often the token behind a match is the next one that is drawn, learned from what is drawn.
+// How often a draft of some kind is the next token that is drawn, learned from what is drawn.
 //
-// A cell is a kind of match: how many tokens agree, and what other matches of a similar length say.
-// A worker has one table, which all its sequences teach. Each sequence also keeps its own record in
+// A cell is a kind of draft. A drafter without a model has a cell for each kind of match: how many
+// tokens agree, and what other matches of a similar length say (AcceptanceCell). A model that
+// drafts has one for each range of the probability that it gives its draft (ConfidenceCell). A
+// worker has one table, which all its sequences teach. Each sequence also keeps its own record in
 // the same cells, which counts more the more it has seen. Both forget exponentially, so they follow
 // a change of traffic, or of the text.
 //
@@ -9,7 +11,7 @@
 #ifndef BATON_DECODE_WORKER_DRAFTS_ACCEPTANCE_TABLE_H_
 #define BATON_DECODE_WORKER_DRAFTS_ACCEPTANCE_TABLE_H_
 
-#include <array>
+#include <vector>
 
 namespace baton::decode_worker {
 
@@ -29,10 +31,21 @@ inline constexpr int kAcceptanceCells = kLengthBuckets * kAgreements;
 
 // From 0 to kAcceptanceCells - 1. REQUIRES: length >= 0.
 int AcceptanceCell(int length, Agreement agreement);
+// What each of the cells says before anything is learned.
+std::vector<float> MatchesBeforeLearning();
+
+// The cells of a model's drafts: ranges of probabilities, and one for all of them together, which
+// says how likely the next draft is before it is made.
+inline constexpr int kAnyConfidence = 10;
+// From 0 to kAnyConfidence - 1. `probability`: of the draft, as the model that drafts says; it may
+// be any number.
+int ConfidenceCell(float probability);
+std::vector<float> ConfidencesBeforeLearning();
 
 class AcceptanceTable {
  public:
-  AcceptanceTable();
+  // `before_learning`: the probability of each cell, as if it had been observed a few times.
+  explicit AcceptanceTable(const std::vector<float>& before_learning = MatchesBeforeLearning());
   void Record(int cell, bool drawn);
   float Probability(int cell) const { return cells_[cell].drawn / cells_[cell].total; }
 
@@ -41,7 +54,7 @@ class AcceptanceTable {
     float drawn = 0;
     float total = 0;
   };
-  std::array<Cell, kAcceptanceCells> cells_;
+  std::vector<Cell> cells_;
 };
 
 class SequenceAcceptance {
@@ -56,7 +69,7 @@ class SequenceAcceptance {
     float drawn = 0;
     float total = 0;
   };
-  std::array<Cell, kAcceptanceCells> cells_;
+  std::vector<Cell> cells_;  // as many as were recorded
 };
 
 }  // namespace baton::decode_worker

@@ -1,8 +1,10 @@
 #include "decode_worker/drafts/speculation_options.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -18,9 +20,11 @@ constexpr size_t kMaxShownBytes = 64;
 absl::Status BadSpeculation(absl::string_view text) {
   return InvalidField(
       "BAD_OPTION", "--speculative",
-      absl::StrCat("\"", ClipToUtf8(text, kMaxShownBytes),
-                   "\" given, expected off, suffix, suffix:K or ngram:K,MIN,MAX, where K is 1 to ",
-                   kMostDrafts, " and 1 <= MIN <= MAX <= ", kLongestNgram));
+      absl::StrCat(
+          "\"", ClipToUtf8(text, kMaxShownBytes),
+          "\" given, expected off, suffix, suffix:K, ngram:K,MIN,MAX, draft:DIR or draft:DIR,K, "
+          "where K is 1 to ",
+          kMostDrafts, " and 1 <= MIN <= MAX <= ", kLongestNgram));
 }
 
 bool ParseCount(absl::string_view text, int most, int* count) {
@@ -49,6 +53,17 @@ absl::StatusOr<SpeculationOptions> ParseSpeculation(absl::string_view text) {
         options.ngram_min <= options.ngram_max) {
       return options;
     }
+  } else if (absl::ConsumePrefix(&rest, "draft:")) {
+    options.mode = SpeculationOptions::Mode::kDraft;
+    if (const size_t comma = rest.rfind(','); comma != rest.npos) {
+      const absl::string_view count = rest.substr(comma + 1);
+      if (std::all_of(count.begin(), count.end(), absl::ascii_isdigit)) {
+        if (!ParseCount(count, kMostDrafts, &options.max_drafts)) return BadSpeculation(text);
+        rest = rest.substr(0, comma);
+      }
+    }
+    options.draft_model = std::string(rest);
+    if (!rest.empty()) return options;
   }
   return BadSpeculation(text);
 }

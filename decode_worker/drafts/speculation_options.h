@@ -4,6 +4,7 @@
 #define BATON_DECODE_WORKER_DRAFTS_SPECULATION_OPTIONS_H_
 
 #include <array>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -16,9 +17,10 @@ inline constexpr int kMostDrafts = 32;  // of a sequence in a step
 inline constexpr int kLongestNgram = 32;
 
 struct SpeculationOptions {
-  enum class Mode { kOff, kSuffix, kNgram };
+  enum class Mode { kOff, kSuffix, kNgram, kDraft };
   Mode mode = Mode::kOff;
-  int max_drafts = 8;  // of a sequence in a step
+  std::string draft_model;  // kDraft: its directory or GGUF file
+  int max_drafts = 8;       // of a sequence in a step
   // kNgram looks up this many last tokens, the most first. The other modes have 0.
   int ngram_min = 0;
   int ngram_max = 0;
@@ -26,7 +28,8 @@ struct SpeculationOptions {
   std::array<bool, 3> priorities = {true, true, true};
 };
 
-// Reads "off", "suffix", "suffix:K" or "ngram:K,MIN,MAX"; the priorities are all set.
+// Reads "off", "suffix", "suffix:K", "ngram:K,MIN,MAX", "draft:DIR" or "draft:DIR,K"; the
+// priorities are all set. A DIR may have commas, but for one before a number at its end.
 // INVALID_ARGUMENT, naming the flag.
 absl::StatusOr<SpeculationOptions> ParseSpeculation(absl::string_view text);
 // Reads a list such as "low,normal", of at least one priority; its order means nothing.

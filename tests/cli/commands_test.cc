@@ -20,6 +20,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
 using ::testing::internal::CaptureStderr;
 using ::testing::internal::CaptureStdout;
 using ::testing::internal::GetCapturedStderr;
@@ -316,6 +317,12 @@ TEST(CommandsTest, UpHandsSpeculationToDecodeWorkers) {
                           "--kv-write-back"));
   EXPECT_TRUE(cluster.prefill_flags.empty());
   EXPECT_TRUE(cluster.worker_flags.empty());
+  parsed = Parse({"up", "--model", "/tmp", "--speculative", "draft:/small,4", "--draft-kv-memory",
+                  "1GB", "--draft-gpu-memory-utilization", "0.2"});
+  ASSERT_FALSE(parsed.exit_now);
+  EXPECT_THAT(parsed.commands.up.cluster.decode_flags,
+              UnorderedElementsAre("--speculative", "draft:/small,4", "--draft-kv-memory", "1GB",
+                                   "--draft-gpu-memory-utilization", "0.2"));
   parsed = Parse({"up", "--model", "/tmp"});
   EXPECT_TRUE(parsed.commands.up.cluster.decode_flags.empty());
 }

@@ -5,13 +5,17 @@ for all are killed by SIGKILL and started again.
 
     drafts_test.py BIN_DIR
 
-BATON_TEST_DRAFTED_ANSWERS is the number of requests, 120 if it is not set; BATON_TEST_MODEL another model than the
-demo's. docs/results/speculation.md has the figures of a long run.
+The decode workers draft in different ways; the draft model of one is the model's first layer. BATON_TEST_DRAFTED_ANSWERS
+is the number of requests, 120 if it is not set; BATON_TEST_MODEL another model than the demo's, with which
+BATON_TEST_DRAFT_MODEL drafts. docs/results/speculation.md has the figures of a long run.
 """
 import concurrent.futures
 import http.client
 import json
 import os
+import re
+import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -30,7 +34,8 @@ COUNT = int(os.environ.get("BATON_TEST_DRAFTED_ANSWERS", "120"))
 MODEL = os.environ.get("BATON_TEST_MODEL", str(demo_cluster.MODEL))
 PATIENCE_S = 120  # a limit, not an expectation
 AT_ONCE = 12
-MODES = ("suffix:8", "ngram:6,1,4")  # of the two decode workers
+DRAFT_MODEL = os.environ.get("BATON_TEST_DRAFT_MODEL")
+MODES = ("suffix:8", "ngram:6,1,4", "draft:{draft_model},6")  # of the decode workers
 ANSWERS_OF_A_LIFE = 60  # then a decode worker is killed
 WORDS = "brano kipe dralu stovi glire tremo visa refund approve reject Table Notes code of the is".split()
 
@@ -45,14 +50,39 @@ def metric(address, name):
     return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name + "{"))
 
 
+def first_layer(model, directory):
+    """A model of the same tokenizer, which draws some of the same tokens."""
+    shutil.copytree(model, directory, ignore=shutil.ignore_patterns("*.py", "*.safetensors"))
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
+    data = (model / "model.safetensors").read_bytes()
+    begin = 8 + struct.unpack("<Q", data[:8])[0]
+    kept, parts, end = {}, [], 0
+    for name, tensor in json.loads(data[8:begin]).items():
+        layer = re.match(r"model\.layers\.(\d+)\.", name)
+        if name == "__metadata__" or layer and int(layer[1]) > 0:
+            continue
+        first, last = tensor["data_offsets"]
+        parts.append(data[begin + first:begin + last])
+        kept[name] = tensor | {"data_offsets": [end, end + last - first]}
+        end += last - first
+    header = json.dumps(kept).encode()
+    (directory / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"".join(parts))
+
+
 class Processes:
-    """A prefill worker, two decode workers and a router; a decode worker that is killed comes back at its address."""
+    """A prefill worker, decode workers and a router; a decode worker that is killed comes back at its address."""
 
     def __init__(self, directory):
         self.directory, self.running, self.addresses, self.flags = Path(directory), {}, {}, {}
         common = ["--model", MODEL, "--threads", "1"]
         self.start("prefill", "baton-prefill-worker", *common)
+        draft_model = DRAFT_MODEL
+        if not draft_model:
+            draft_model = self.directory / "first layer"
+            first_layer(demo_cluster.MODEL, draft_model)
         for i, mode in enumerate(MODES):
+            mode = mode.format(draft_model=draft_model)
             # So small a pool preempts.
             self.start(f"decode{i}", "baton-decode-worker", *common, "--speculative", mode, "--max-num-seqs", "8",
                        "--num-blocks", "44", "--max-model-len", "600")
@@ -173,6 +203,7 @@ class DraftsTest(unittest.TestCase):
                     for _ in pool.map(self.compare, range(COUNT)):
                         pass
                 self.preemptions += self.processes.count("baton_preemptions_total")
+                drafted_by_model = metric(self.processes.addresses["decode2"][1], "baton_decode_draft_tokens_total")
             finally:
                 self.processes.stop()
         print(f"{self.answered} requests with and without drafts, seed {self.seed}: no difference in {self.tokens} tokens, "
@@ -181,6 +212,7 @@ class DraftsTest(unittest.TestCase):
         self.assertGreater(self.accepted, COUNT)
         self.assertGreater(self.refuted, 0)
         self.assertGreater(self.kills, 0)
+        self.assertGreater(drafted_by_model, 0)
         if COUNT >= 1000:  # of few requests, too few may run at once
             self.assertGreater(self.preemptions, 0)
 

@@ -50,6 +50,16 @@ class FakeEngine final : public engine::Engine {
   // Of every draw, unless OK.
   absl::Status draw_error;
 
+  // For a model that drafts: one of so many draws is another token than Next says; 0: none is.
+  int wrong_in = 0;
+  // Prices its steps by these layers; without any, as a model of 8 B.
+  void SetLayers(const model::ModelConfig& config) {
+    config_.layers = config.layers;
+    config_.hidden_dim = config.hidden_dim;
+  }
+  void SetMaxModelLen(int tokens) { max_model_len_ = tokens; }
+  void SetTokenizer(uint64_t fingerprint) { config_.tokenizer_fingerprint = fingerprint; }
+
   // What follows `tokens` in choice `choice`.
   static int32_t Next(absl::Span<const int32_t> tokens, uint32_t choice) {
     return static_cast<int32_t>(
@@ -171,6 +181,9 @@ class FakeEngine final : public engine::Engine {
                                   : entry.sampling->choice + static_cast<uint32_t>(i);
       model::SampledToken& token = tokens.emplace_back();
       token.token_id = Next(entry.history.tokens, choice);
+      if (wrong_in > 0 && token.token_id % wrong_in == 0) {
+        token.token_id = (token.token_id + 1) % kVocabulary;
+      }
       // Of beams: no two paths have equal scores.
       token.score = -0.5f - static_cast<float>(i) - static_cast<float>(token.token_id) / 5000;
       if (entry.sampling->logprobs) token.logprob = -static_cast<float>(token.token_id) / 1000;

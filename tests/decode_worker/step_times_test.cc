@@ -40,6 +40,12 @@ class StepTimesTest : public ::testing::Test {
   StepTimes times_{{{1000, 100, 1}, {}}};
 };
 
+TEST_F(StepTimesTest, AUnitOfThePriorIsWorthWhatWasMeasured) {
+  EXPECT_EQ(times_.SecondsPerUnit(), 1);
+  for (int i = 0; i < 50; ++i) Took({Decoding(0)}, absl::Milliseconds(11));
+  EXPECT_NEAR(times_.SecondsPerUnit(), 1e-5, 1e-8);
+}
+
 TEST_F(StepTimesTest, DecodeStepsAreReportedByTheirSequencesAndContext) {
   EXPECT_FALSE(Report().decode_cost.has_value());
   for (int i = 0; i < 50; ++i) {

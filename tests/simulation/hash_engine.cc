@@ -8,6 +8,7 @@
 #include "common/base/check.h"
 #include "common/engine/engine_shape.h"
 #include "tests/simulation/vocabulary.h"
+#include "tests/testing/dense_config.h"
 #include "tests/testing/tiny_tokenizer.h"
 
 namespace baton::simulation {
@@ -61,6 +62,18 @@ HashEngine::HashEngine(const HashEngineOptions& options, World& world)
   config_.eos_token_ids = {testing::kEndToken};
   config_.vocab_size = kVocab;
   config_.token_count = kVocab;
+  // A small model: its drafts pay before anything is measured.
+  if (options.draft_errors > 0) {
+    config_.layers = testing::DenseConfig({.layers = 1,
+                                           .query_heads = 1,
+                                           .kv_heads = 1,
+                                           .head_dim = 32,
+                                           .ffn_dim = 32,
+                                           .hidden_dim = 32,
+                                           .vocab_size = kVocab})
+                         .layers;
+    config_.hidden_dim = 32;
+  }
   layout_.layers = kLayers;
   layout_.kv_heads = 1;
   layout_.head_dim = 2;
@@ -235,6 +248,11 @@ std::vector<engine::StepResult> HashEngine::Compute(const engine::Batch& batch,
       model::SamplingParams params = *entry.sampling;
       params.choice += static_cast<uint32_t>(draw);
       tokens.push_back(HashDraw(digest, params, entry.history, static_cast<uint64_t>(end)));
+      int32_t& token = tokens.back().token_id;
+      if (hash_options_.draft_errors > 0 &&
+          digest % static_cast<uint64_t>(hash_options_.draft_errors) == 0) {
+        token = (token + 1) % kVocab;
+      }
     }
     results[i].tokens = std::move(tokens);
     for (int drafted = 1; drafted < entry.draw_rows(); ++drafted) {

@@ -39,6 +39,7 @@ struct HashEngineOptions {
   bool stores_last_only = false;   // a planted bug: no state is left within a chunk
   bool believes_drafts = false;    // a planted bug: what is drawn behind a wrong draft counts
   bool state_over_drafts = false;  // a planted bug: the state goes on over drafts
+  int draft_errors = 0;            // > 0: a draft model, one of so many draws of which is another
   int window = 0;                  // of the last layer; 0: it sees all tokens, as the others do
   bool recurrent = false;          // there is a recurrent layer, too, and no window
 };

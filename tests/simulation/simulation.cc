@@ -155,15 +155,29 @@ class Simulation {
     decode_.push_back(std::make_unique<DecodeWorker>(
         world_, loop.worker_id, engine, loop, faults_,
         [this](const std::string& address) { return WorkerAt(address); },
-        /*serves_prefill=*/random().Chance(0.6)));
+        /*serves_prefill=*/random().Chance(0.6), DraftEngineOptions(engine.max_num_seqs)));
   }
 
   void DrawSpeculation(decode_worker::SpeculationOptions* speculation) {
     using Mode = decode_worker::SpeculationOptions::Mode;
-    speculation->mode = std::array{Mode::kOff, Mode::kSuffix, Mode::kNgram}[random().Below(3)];
+    speculation->mode =
+        std::array{Mode::kOff, Mode::kSuffix, Mode::kNgram, Mode::kDraft}[random().Below(4)];
     speculation->max_drafts = random().Between(1, 8);
     speculation->ngram_min = random().Between(1, 2);
     speculation->ngram_max = random().Between(2, 4);
+  }
+
+  HashEngineOptions DraftEngineOptions(int max_num_seqs) {
+    HashEngineOptions draft;
+    draft.draft_errors = random().Between(2, 50);
+    draft.num_blocks = random().Between(4, 60);
+    draft.max_num_seqs = max_num_seqs;
+    draft.max_num_batched_tokens =
+        std::max(random().Between(8, 64), max_num_seqs * decode_worker::DraftModel::kMostMissing);
+    if (random().Chance(0.2)) draft.max_model_len = random().Between(20, 100);
+    draft.step_time = random().Time(20, 2'000);
+    draft.token_time = random().Time(0, 50);
+    return draft;
   }
 
   HashEngineOptions EngineOptions() {

@@ -258,9 +258,11 @@ class SimDecodeStream final : public decode_worker::DecodeStream {
 
 DecodeWorker::DecodeWorker(World& world, std::string address, const HashEngineOptions& engine,
                            const decode_worker::LoopOptions& loop, const FrameFaults& faults,
-                           FindWorker find_worker, bool serves_prefill)
+                           FindWorker find_worker, bool serves_prefill,
+                           const HashEngineOptions& draft_engine)
     : Worker(world, v1::WORKER_ROLE_DECODE, std::move(address), faults),
       engine_options_(engine),
+      draft_engine_options_(draft_engine),
       loop_options_(loop),
       find_worker_(std::move(find_worker)),
       serves_prefill_(serves_prefill) {}
@@ -271,8 +273,13 @@ DecodeWorker::~DecodeWorker() {
 
 void DecodeWorker::StartLoop() {
   engine_ = std::make_unique<HashEngine>(engine_options_, world_);
+  decode_worker::LoopOptions options = loop_options_;
+  if (options.speculation.mode == decode_worker::SpeculationOptions::Mode::kDraft) {
+    draft_engine_ = std::make_unique<HashEngine>(draft_engine_options_, world_);
+    options.draft_engine = draft_engine_.get();
+  }
   loop_ = std::make_unique<decode_worker::DecodeLoop>(
-      loop_options_, *engine_, *journal_, world_, DecodeMetricsForAll(),
+      options, *engine_, *journal_, world_, DecodeMetricsForAll(),
       [this](const decode_worker::PrefillPeer& peer, const internal::v1::PrefillRequest& request,
              absl::Time deadline, transfer::TransferPlan plan, transfer::PrefillEvents events) {
         return StartPrefill(peer, request, deadline, std::move(plan), std::move(events));
@@ -287,6 +294,7 @@ void DecodeWorker::KillLoop() {
   calls_.clear();
   loop_->Stop();
   loop_.reset();
+  draft_engine_.reset();
   engine_.reset();
 }
 

@@ -134,7 +134,8 @@ class DecodeWorker final : public Worker {
   };
   DecodeWorker(World& world, std::string address, const HashEngineOptions& engine,
                const decode_worker::LoopOptions& loop, const FrameFaults& faults,
-               FindWorker find_worker, bool serves_prefill = false);
+               FindWorker find_worker, bool serves_prefill = false,
+               const HashEngineOptions& draft_engine = {});
   ~DecodeWorker() override;
 
   // A Decode call has come.
@@ -165,10 +166,12 @@ class DecodeWorker final : public Worker {
                                                       transfer::PrefillEvents events);
 
   const HashEngineOptions engine_options_;
+  const HashEngineOptions draft_engine_options_;  // of a model that drafts, if the loop has one
   const decode_worker::LoopOptions loop_options_;
   const FindWorker find_worker_;
   const bool serves_prefill_;
   std::unique_ptr<HashEngine> engine_;
+  std::unique_ptr<HashEngine> draft_engine_;
   std::unique_ptr<decode_worker::DecodeLoop> loop_;
   std::list<std::shared_ptr<SimPrefillCall>> calls_;
   uint64_t last_call_ = 0;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <random>
 #include <set>
 #include <utility>
@@ -41,6 +42,23 @@ TEST(AcceptanceTableTest, StartsSensibly) {
     EXPECT_GT(start(length, Agreement::kMajority), start(length, Agreement::kMinority));
     EXPECT_LT(start(length, Agreement::kAlone), start(2 * length, Agreement::kAlone) + 1e-6f);
   }
+}
+
+TEST(AcceptanceTableTest, ConfidencesAreRangesOfProbabilities) {
+  std::set<int> cells;
+  for (float probability = 0; probability <= 1; probability += 0.001f) {
+    cells.insert(ConfidenceCell(probability));
+  }
+  EXPECT_EQ(cells.size(), static_cast<size_t>(kAnyConfidence));
+  EXPECT_EQ(ConfidenceCell(1), kAnyConfidence - 1);
+  EXPECT_EQ(ConfidenceCell(7), kAnyConfidence - 1);
+  EXPECT_EQ(ConfidenceCell(-1), 0);
+  EXPECT_EQ(ConfidenceCell(std::numeric_limits<float>::quiet_NaN()), 0);
+  EXPECT_EQ(ConfidenceCell(std::numeric_limits<float>::infinity()), kAnyConfidence - 1);
+  // A model that is as sure as it should be.
+  const AcceptanceTable table(ConfidencesBeforeLearning());
+  EXPECT_NEAR(table.Probability(ConfidenceCell(0.92f)), 0.95, 1e-6);
+  EXPECT_GT(table.Probability(kAnyConfidence), 0.5);
 }
 
 TEST(AcceptanceTableTest, LearnsAndForgets) {

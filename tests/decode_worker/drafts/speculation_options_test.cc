@@ -47,6 +47,25 @@ TEST(SpeculationOptionsTest, NgramsHaveThreeNumbers) {
   EXPECT_TRUE(ParseSpeculation("ngram:1,32,32").ok());
 }
 
+TEST(SpeculationOptionsTest, DraftModelsHaveAPathAndPerhapsACount) {
+  struct Case {
+    const char* text;
+    const char* model;
+    int drafts;
+  };
+  for (const auto& [text, model, drafts] : {Case{"draft:/models/small", "/models/small", 8},
+                                            {"draft:small.gguf,5", "small.gguf", 5},
+                                            {"draft:a,b", "a,b", 8},
+                                            {"draft:a,b,32", "a,b", 32},
+                                            {"draft:a,3b", "a,3b", 8}}) {
+    const auto parsed = ParseSpeculation(text);
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(parsed->mode, Mode::kDraft);
+    EXPECT_EQ(parsed->draft_model, model);
+    EXPECT_EQ(parsed->max_drafts, drafts);
+  }
+}
+
 TEST(SpeculationOptionsTest, NamesWhatIsWrong) {
   for (const char* text : {"",
                            "on",
@@ -73,6 +92,12 @@ TEST(SpeculationOptionsTest, NamesWhatIsWrong) {
                            "ngram:5,1,33",
                            "ngram:5,,4",
                            "ngram:5;2;4",
+                           "draft",
+                           "draft:",
+                           "draft:,4",
+                           "draft:a,",
+                           "draft:a,0",
+                           "draft:a,33",
                            "suffix:99999999999999999999"}) {
     const absl::Status status = ParseSpeculation(text).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;

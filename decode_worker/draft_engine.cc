@@ -1,0 +1,49 @@
+#include "decode_worker/draft_engine.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/error.h"
+#include "common/base/status_macros.h"
+#include "common/model/model_config.h"
+#include "decode_worker/draft_model.h"
+
+namespace baton::decode_worker {
+
+absl::StatusOr<std::unique_ptr<engine::Engine>> LoadDraftEngine(const DecodeOptions& decode,
+                                                                engine::EngineOptions& answers) {
+  if (decode.speculation.mode != SpeculationOptions::Mode::kDraft) return nullptr;
+  const double share = decode.draft_gpu_memory_utilization;
+  if (!(share > 0 && share < answers.backend.gpu_memory_utilization)) {
+    return InvalidField(
+        "BAD_OPTION", "--draft-gpu-memory-utilization",
+        absl::StrCat(share, " given, expected more than 0 and less than the ",
+                     answers.backend.gpu_memory_utilization, " of --gpu-memory-utilization"));
+  }
+  const std::string& dir = decode.speculation.draft_model;
+  const auto annotate = [&](const absl::Status& status) {
+    return Annotate(status, absl::StrCat("--speculative draft:", dir));
+  };
+  const auto config = model::ReadModelConfig(dir);
+  if (!config.ok()) return annotate(config.status());
+  engine::EngineOptions draft = answers;
+  draft.model_dir = dir;
+  draft.generation_overrides.clear();
+  draft.backend.gpu_memory_utilization = share;
+  draft.backend.cuda.device_links = false;
+  draft.experts_on_host = 0;
+  draft.num_blocks = 0;
+  draft.kv_cache_bytes = decode.draft_kv_bytes;
+  if (draft.max_model_len > 0)
+    draft.max_model_len = std::min(draft.max_model_len, config->max_positions);
+  draft.max_num_batched_tokens = std::max(512, DraftModel::kMostMissing * draft.max_num_seqs);
+  draft.share_kv_pool = false;
+  draft.mtp_kv_bytes = 0;
+  draft.progress = nullptr;
+  auto engine = engine::Engine::Load(draft);
+  if (!engine.ok()) return annotate(engine.status());
+  answers.backend.gpu_memory_utilization -= share;
+  return *std::move(engine);
+}
+
+}  // namespace baton::decode_worker

@@ -1,0 +1,107 @@
+// Which sequences a draft model drafts for, and how many tokens: as many as make tokens faster.
+//
+// A step of the draft model costs about the same for each further draft, and each further draft is
+// less likely to be drawn, so drafts are made one by one for all sequences together, the likeliest
+// first, until the next ones do not pay (StepPrice). How likely a draft is, is learned from the
+// tokens that are drawn: by the probability that the draft model gave it, and for the sequence.
+//
+// Before a sequence may draft, the draft model has to compute the tokens that it has so far: its
+// prompt, once. That is done, a part beside each step, where the answer will probably be long
+// enough to pay for it: as long as the worker's answers are of late.
+//
+// While drafts do not pay, one is made now and then, for about a hundredth of the time, so that a
+// change of the traffic is noticed.
+//
+// Thread: owned by the loop.
+#ifndef BATON_DECODE_WORKER_MODEL_DRAFTER_H_
+#define BATON_DECODE_WORKER_MODEL_DRAFTER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/engine/engine.h"
+#include "decode_worker/draft_model.h"
+#include "decode_worker/drafts/acceptance_table.h"
+#include "decode_worker/drafts/draft.h"
+#include "decode_worker/scheduler.h"
+#include "decode_worker/step_price.h"
+
+namespace baton::decode_worker {
+
+class ModelDrafter {
+ public:
+  // Both must outlive this. REQUIRES: CheckDraftModel is OK.
+  ModelDrafter(engine::Engine& engine, const Clock& clock)
+      : model_(engine, clock), most_lines_(static_cast<size_t>(engine.max_num_seqs())) {}
+
+  // A chunk that decodes and may have up to `most` drafts, 1 or more.
+  struct Wish {
+    const Chunk* chunk = nullptr;
+    int most = 0;
+  };
+  // Returns the drafts of each wish, perhaps none: at most `room` together. `price`: of the step
+  // without drafts. Runs steps of the draft model, for drafts and for up to `catch_up_tokens`
+  // tokens that sequences have and the draft model lacks.
+  std::vector<Draft> Propose(const std::vector<Wish>& wishes, int room, int catch_up_tokens,
+                             const StepPrice& price);
+  // Whether drafts for these would pay now, but for what it takes to begin.
+  bool WouldPropose(const std::vector<Wish>& wishes, const StepPrice& price);
+  void Ended(const Sequence& sequence);
+
+  const DraftModel& model() const { return model_; }
+
+ private:
+  struct Record {
+    SequenceAcceptance acceptance;
+    // The last drafts made, behind so many tokens.
+    size_t behind = 0;
+    std::vector<int32_t> drafts;
+    std::vector<int> cells;
+  };
+  // A wish that can be fulfilled now.
+  struct Line {
+    size_t wish = 0;
+    const Chunk* chunk = nullptr;
+    int most = 0;
+    int missing = 0;
+    double next = 0;  // probability of the next draft, if those before it are drawn
+    DraftModel::Line drafting;
+    std::vector<int> cells;
+    std::vector<float> likelihoods;
+    double likelihood() const { return likelihoods.empty() ? 1 : likelihoods.back(); }
+  };
+  // What drafts make of a step.
+  struct Outlook {
+    size_t lines = 0;  // for so many, the likeliest ones; 0: they do not pay
+    double tokens = 0;
+    double seconds = 0;
+  };
+
+  Record& Learn(const Sequence& sequence);
+  // The lines of the wishes, the likeliest first.
+  std::vector<Line> LinesFor(const std::vector<Wish>& wishes);
+  Outlook Best(const std::vector<Line>& lines, const StepPrice& price) const;
+  // Computes tokens that the draft model lacks of these, where that will pay.
+  void CatchUp(const std::vector<Line>& lagging, const Outlook& outlook, int tokens,
+               const StepPrice& price);
+  void Probe(std::vector<Line>& ready, const std::vector<Line>& lagging, int catch_up_tokens,
+             const StepPrice& price);
+  // Extends lines as long as that pays.
+  void Extend(std::vector<Line>& lines, int room, const StepPrice& price);
+  void ExtendOnce(const std::vector<Line*>& lines);
+
+  DraftModel model_;
+  const size_t most_lines_;
+  AcceptanceTable acceptance_{ConfidencesBeforeLearning()};
+  std::map<uint64_t, Record> records_;  // by the sequence's id
+  double answer_tokens_ = 128;          // a mean of the last answers' lengths
+  double probe_seconds_ = 0;            // that may be spent on drafts that do not pay
+  uint64_t probes_ = 0;
+};
+
+}  // namespace baton::decode_worker
+
+#endif  // BATON_DECODE_WORKER_MODEL_DRAFTER_H_

@@ -1,0 +1,212 @@
+// A draft model's KV: it follows the sequences' tokens, whatever becomes of the drafts.
+#include "decode_worker/draft_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/error.h"
+#include "decode_worker/request.h"
+#include "tests/decode_worker/fake_engine.h"
+#include "tests/router/fake_clock.h"
+
+namespace baton::decode_worker {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
+using testing::FakeEngine;
+using ::testing::HasSubstr;
+
+class DraftModelTest : public ::testing::Test {
+ protected:
+  void Make(int blocks) {
+    model_.reset();
+    engine_ = std::make_unique<FakeEngine>(blocks);
+    engine_->on_step = [this](const engine::Batch& batch) {
+      ++steps_;
+      rows_ += batch.rows();
+    };
+    model_ = std::make_unique<DraftModel>(*engine_, clock_);
+  }
+  std::unique_ptr<Sequence> NewSequence(int prompt_tokens, const std::string& salt = "") {
+    internal::v1::DecodeRequest request;
+    request.set_request_id("test");
+    for (int i = 0; i < prompt_tokens; ++i) request.add_tokens(i % 100);
+    request.mutable_sampling()->set_top_p(1);
+    request.set_max_tokens(100);
+    request.set_cache_salt(salt);
+    auto sequence = MakeSequence(request, absl::InfiniteFuture(), answers_);
+    sequence->id = ++last_id_;
+    return sequence;
+  }
+  void CatchUp(const Sequence& sequence, int most_tokens = 10'000) {
+    const Sequence* const one[] = {&sequence};
+    model_->CatchUp(one, most_tokens);
+    model_->CheckIntegrity();
+  }
+  std::vector<int32_t> Draft(const Sequence& sequence, int count) {
+    DraftModel::Line line = {.sequence = &sequence};
+    model_->Missing(sequence);
+    while (static_cast<int>(line.drafts.size()) < count && !line.ended) {
+      DraftModel::Line* const lines[] = {&line};
+      model_->Extend(lines);
+      model_->CheckIntegrity();
+    }
+    return line.drafts;
+  }
+  void Append(Sequence& sequence, const std::vector<int32_t>& tokens) {
+    sequence.tokens.insert(sequence.tokens.end(), tokens.begin(), tokens.end());
+  }
+
+  testing::FakeClock clock_;
+  FakeEngine answers_{16};
+  std::unique_ptr<FakeEngine> engine_;
+  std::unique_ptr<DraftModel> model_;
+  uint64_t last_id_ = 0;
+  int steps_ = 0;
+  int rows_ = 0;
+};
+
+TEST_F(DraftModelTest, DraftsWhatTheModelDraws) {
+  Make(16);
+  const auto sequence = NewSequence(50);
+  EXPECT_EQ(model_->Missing(*sequence), 50);
+  CatchUp(*sequence, 20);
+  EXPECT_EQ(model_->Missing(*sequence), 30);
+  CatchUp(*sequence);
+  EXPECT_EQ(model_->Missing(*sequence), 1);
+  EXPECT_EQ(rows_, 49);
+  const std::vector<int32_t> drafts = Draft(*sequence, 5);
+  EXPECT_THAT(drafts, ElementsAreArray(FakeEngine::Answer(sequence->tokens, 5)));
+  EXPECT_EQ(rows_, 54);
+}
+
+TEST_F(DraftModelTest, SaysHowSureItIs) {
+  Make(16);
+  const auto sequence = NewSequence(3);
+  DraftModel::Line line = {.sequence = sequence.get()};
+  model_->Missing(*sequence);
+  DraftModel::Line* const lines[] = {&line};
+  model_->Extend(lines);
+  ASSERT_EQ(line.confidences.size(), 1u);
+  EXPECT_FLOAT_EQ(line.confidences[0], std::exp(-static_cast<float>(line.drafts[0]) / 1000));
+}
+
+// The engine checks that what it reads is the KV of the tokens before.
+TEST_F(DraftModelTest, KeepsWhatWasDrawnOfItsDrafts) {
+  Make(16);
+  const auto sequence = NewSequence(30);
+  CatchUp(*sequence);
+  const std::vector<int32_t> drafts = Draft(*sequence, 4);
+  // The last draft is not computed. All were drawn, and a token behind them.
+  Append(*sequence, FakeEngine::Answer(sequence->tokens, 5));
+  EXPECT_EQ(model_->Missing(*sequence), 2);
+  Draft(*sequence, 4);
+  // The first two were drawn, then another token.
+  const std::vector<int32_t> answer = FakeEngine::Answer(sequence->tokens, 2);
+  Append(*sequence, {answer[0], answer[1], (answer[1] + 500) % 1000});
+  EXPECT_EQ(model_->Missing(*sequence), 1);
+  EXPECT_THAT(Draft(*sequence, 3), ElementsAreArray(FakeEngine::Answer(sequence->tokens, 3)));
+  // None was drawn, and the sequence went on without drafts.
+  Append(*sequence, {1, 2, 3});
+  EXPECT_EQ(model_->Missing(*sequence), 3);
+  EXPECT_THAT(Draft(*sequence, 3), ElementsAreArray(FakeEngine::Answer(sequence->tokens, 3)));
+}
+
+TEST_F(DraftModelTest, SharesPromptsWithinANamespace) {
+  Make(32);
+  const auto first = NewSequence(50);
+  CatchUp(*first);
+  const auto choice = NewSequence(50);
+  EXPECT_EQ(model_->Missing(*choice), 50 - 48);
+  const auto salted = NewSequence(50, "salt");
+  EXPECT_EQ(model_->Missing(*salted), 50);
+  // The next turn of a chat begins with this one's answer.
+  Append(*first, FakeEngine::Answer(first->tokens, 40));
+  CatchUp(*first);
+  model_->Ended(*first);
+  const auto turn = NewSequence(50);
+  Append(*turn, FakeEngine::Answer(turn->tokens, 50));
+  EXPECT_EQ(model_->Missing(*turn), 100 - 80);
+  for (const Sequence* const sequence : {choice.get(), salted.get(), turn.get()}) {
+    model_->Ended(*sequence);
+  }
+  model_->CheckIntegrity();
+  EXPECT_EQ(model_->pool().counts().active, 0);
+}
+
+TEST_F(DraftModelTest, ALaterSequenceGetsBlocksThatAreNotInUse) {
+  Make(4);
+  const auto first = NewSequence(40);
+  CatchUp(*first);
+  EXPECT_EQ(Draft(*first, 2).size(), 2u);
+  const auto second = NewSequence(60, "other");
+  CatchUp(*second);
+  EXPECT_EQ(model_->Missing(*second), 60) << "the first has drafted just now";
+  // Where it lacks blocks, a sequence drafts nothing.
+  const auto third = NewSequence(5, "third");
+  EXPECT_EQ(Draft(*third, 2).size(), 2u);
+  const auto fourth = NewSequence(5, "fourth");
+  EXPECT_TRUE(Draft(*fourth, 2).empty());
+  for (int i = 0; i < 70; ++i) Draft(*third, 1);
+  CatchUp(*second, 20);
+  EXPECT_EQ(model_->Missing(*second), 40);
+  // What the first has lost is computed again.
+  EXPECT_GE(model_->Missing(*first), 8);
+  for (const auto* sequence : {first.get(), second.get(), third.get(), fourth.get()}) {
+    model_->Ended(*sequence);
+  }
+  EXPECT_EQ(model_->pool().counts().active, 0);
+}
+
+TEST_F(DraftModelTest, EndsWhereItsContextDoes) {
+  Make(16);
+  engine_->SetMaxModelLen(33);
+  const auto sequence = NewSequence(30);
+  CatchUp(*sequence);
+  EXPECT_EQ(Draft(*sequence, 10).size(), 4u);
+  const auto longer = NewSequence(40, "longer");
+  CatchUp(*longer);
+  EXPECT_EQ(model_->Missing(*longer), 40);
+}
+
+TEST_F(DraftModelTest, ADrawThatFailsEndsTheLine) {
+  Make(16);
+  engine_->draw_error = absl::InternalError("no");
+  const auto sequence = NewSequence(3);
+  EXPECT_TRUE(Draft(*sequence, 3).empty());
+}
+
+TEST_F(DraftModelTest, LeastLengthsHoldForDrafts) {
+  Make(16);
+  const auto sequence = NewSequence(3);
+  sequence->call->min_tokens = 2;
+  sequence->call->stop_token_ids = {5};
+  std::vector<size_t> suppressed;
+  engine_->on_step = [&](const engine::Batch& batch) {
+    suppressed.push_back(batch.entries[0].history.suppressed.size());
+  };
+  Draft(*sequence, 3);
+  EXPECT_THAT(suppressed, ElementsAre(1, 1, 0));
+}
+
+TEST_F(DraftModelTest, SaysWhyAModelCannotDraft) {
+  FakeEngine other(4);
+  EXPECT_TRUE(CheckDraftModel(other, answers_).ok());
+  other.SetTokenizer(99);
+  absl::Status status = CheckDraftModel(other, answers_);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ErrorReason(status), "DRAFT_MODEL");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("same tokenizer"));
+  FakeEngine recurrent(4, 8, 4096, /*recurrent=*/true);
+  status = CheckDraftModel(recurrent, answers_);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("recurrent"));
+}
+
+}  // namespace
+}  // namespace baton::decode_worker
