@@ -78,7 +78,9 @@ void DecodeLoop::PlanDrafts(StepPlan& plan) {
   // A draft model computes no more of prompts beside a step than the step itself may.
   const absl::Duration began = clock_.SinceStart();
   speculation_.AddDrafts(room, prompt_budget_.Tokens(), jobs, step_times_, scheduler_, plan);
-  if (options_.draft_engine != nullptr) drafting_ = clock_.SinceStart() - began;
+  if (options_.draft_engine == nullptr) return;
+  drafting_ = clock_.SinceStart() - began;
+  metrics_.Drafting(drafting_);
 }
 
 bool DecodeLoop::PlanJobs(const StepPlan& plan) {

@@ -53,6 +53,10 @@ struct DecodeMetrics::Series {
         accepted_draft_tokens(
             set.Counter("baton_decode_accepted_draft_tokens_total",
                         "Drafted tokens that were drawn. A step draws one more than it accepts.")),
+        drafting_seconds(set.Counter(
+            "baton_decode_drafting_seconds_total",
+            "Time that a draft model took between steps: for drafts, and for the prompts that it "
+            "computes to make them.")),
         requests(set.Counters("baton_decode_requests_total", "Requests that have ended.",
                               {{"code", AllCodes()}})),
         active_sequences(
@@ -102,6 +106,7 @@ struct DecodeMetrics::Series {
   prometheus::Counter& drafted_steps;
   prometheus::Counter& draft_tokens;
   prometheus::Counter& accepted_draft_tokens;
+  prometheus::Counter& drafting_seconds;
   telemetry::Family<prometheus::Counter> requests;
   prometheus::Gauge& active_sequences;
   prometheus::Gauge& active_context_tokens;
@@ -158,6 +163,10 @@ void DecodeMetrics::Stepped(absl::Duration duration, int sequences) {
 
 void DecodeMetrics::Generated(int64_t tokens) {
   series_->generated_tokens.Increment(static_cast<double>(tokens));
+}
+
+void DecodeMetrics::Drafting(absl::Duration took) {
+  series_->drafting_seconds.Increment(absl::ToDoubleSeconds(took));
 }
 
 void DecodeMetrics::Drafted(int64_t steps, int64_t drafted, int64_t accepted) {

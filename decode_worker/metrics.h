@@ -36,6 +36,8 @@ class DecodeMetrics {
   void Generated(int64_t tokens);
   // A step drafted `drafted` tokens for `steps` sequences, and drew `accepted` of them.
   void Drafted(int64_t steps, int64_t drafted, int64_t accepted);
+  // A draft model took so long between two steps.
+  void Drafting(absl::Duration took);
   void Ended(absl::StatusCode code);
   // A request was admitted for the first time: its tokens, and how many of them the prefix cache
   // had.

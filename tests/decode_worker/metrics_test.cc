@@ -25,6 +25,9 @@ TEST(DecodeMetricsTest, DraftsAddUp) {
   EXPECT_EQ(CounterOf(registry, "baton_decode_drafted_steps_total"), 3);
   EXPECT_EQ(CounterOf(registry, "baton_decode_draft_tokens_total"), 19);
   EXPECT_EQ(CounterOf(registry, "baton_decode_accepted_draft_tokens_total"), 9);
+  metrics.Drafting(absl::Milliseconds(250));
+  metrics.Drafting(absl::Milliseconds(500));
+  EXPECT_EQ(CounterOf(registry, "baton_decode_drafting_seconds_total"), 0.75);
 }
 
 }  // namespace
