@@ -39,12 +39,14 @@ absl::Status CheckDraftModel(const engine::Engine& draft, const engine::Engine& 
   return absl::OkStatus();
 }
 
-DraftModel::DraftModel(engine::Engine& engine, const Clock& clock)
+DraftModel::DraftModel(engine::Engine& engine, Kind kind, bool on_gpu, const Clock& clock)
     : engine_(engine),
+      kind_(kind),
+      hidden_dim_(static_cast<size_t>(engine.config().hidden_dim)),
       clock_(clock),
       block_tokens_(engine.kv_layout().block_tokens),
-      on_device_(engine.kv_pool().copier != nullptr),
-      shape_(DecodeShapeOf(engine.config(), on_device_)),
+      on_gpu_(on_gpu),
+      shape_(DecodeShapeOf(engine.config(), on_gpu_)),
       pool_(engine.kv_pool().block_count, engine.kv_layout().Shape()),
       cache_(pool_, block_tokens_),
       steps_(shape_.costs),
@@ -54,13 +56,15 @@ DraftModel::Text& DraftModel::TextOf(const Sequence& sequence) {
   Text& text = texts_[sequence.id];
   const absl::Span<const int32_t> tokens = sequence.tokens;
   text.sequence = &sequence;
-  if (text.blocks.empty()) {
+  if (kind_ == Kind::kModel && text.blocks.empty()) {
     kv::Match match =
         cache_.MatchPrefix(sequence.call->root, tokens, static_cast<int>(tokens.size()) - 1);
     text.blocks = std::move(match.blocks);
     text.computed = match.tokens;
   }
-  // Drafts that were drawn are the sequence's tokens now.
+  // Drafts that were drawn are the sequence's tokens now, but for a head, which gets the model's
+  // states of them.
+  if (kind_ == Kind::kMtpHead) text.drafted.clear();
   for (const int32_t draft : text.drafted) {
     const auto next = static_cast<size_t>(text.computed);
     if (next + 1 >= tokens.size() || tokens[next] != draft) break;
@@ -71,7 +75,41 @@ DraftModel::Text& DraftModel::TextOf(const Sequence& sequence) {
 }
 
 int DraftModel::Missing(const Sequence& sequence) {
-  return static_cast<int>(sequence.tokens.size()) - TextOf(sequence).computed;
+  const Text& text = TextOf(sequence);
+  const int missing = static_cast<int>(sequence.tokens.size()) - text.computed;
+  return kind_ == Kind::kMtpHead && states(text) < missing ? kNoStates : missing;
+}
+
+void DraftModel::AddStates(const Sequence& sequence, int begin, absl::Span<const float> states) {
+  BATON_CHECK(kind_ == Kind::kMtpHead);
+  if (states.empty()) return;
+  Text& text = TextOf(sequence);
+  const int known = text.computed - 1 + this->states(text);  // of the tokens before
+  if (begin > known || text.computed == 0) {
+    text.blocks.Release();
+    text.states.clear();
+    text.first = text.computed = begin + 1;
+  } else {
+    const size_t again = std::min(states.size(), static_cast<size_t>(known - begin) * hidden_dim_);
+    states.remove_prefix(again);
+  }
+  text.states.insert(text.states.end(), states.begin(), states.end());
+  // The states of a prompt take much memory.
+  const int ready =
+      std::min(this->states(text), static_cast<int>(sequence.tokens.size()) - 1 - text.computed);
+  if (ready <= kMostMissing) return;
+  const Sequence* const one[] = {&sequence};
+  CatchUp(one, ready);
+  if (this->states(text) <= kMostMissing) return;
+  // There is no room for their KV: the head begins again with the last one.
+  text.blocks.Release();
+  text.first = text.computed = text.computed + this->states(text) - 1;
+  text.states.erase(text.states.begin(),
+                    text.states.end() - static_cast<std::ptrdiff_t>(hidden_dim_));
+}
+
+absl::Span<const float> DraftModel::StatesBefore(const Text& text, int count) const {
+  return absl::MakeConstSpan(text.states).first(static_cast<size_t>(count) * hidden_dim_);
 }
 
 void DraftModel::CatchUp(absl::Span<const Sequence* const> sequences, int most_tokens) {
@@ -86,7 +124,8 @@ void DraftModel::CatchUp(absl::Span<const Sequence* const> sequences, int most_t
         parts, [&](const auto& part) { return part.first->sequence->call == sequence->call; });
     if (computed) continue;
     Text& text = TextOf(*sequence);
-    const int missing = static_cast<int>(sequence->tokens.size()) - 1 - text.computed;
+    int missing = static_cast<int>(sequence->tokens.size()) - 1 - text.computed;
+    if (kind_ == Kind::kMtpHead) missing = std::min(missing, states(text));
     const int count = std::min(missing, most_tokens);
     if (count <= 0 || !Reserve(text, text.computed + count)) continue;
     text.used_in = uses_;
@@ -98,7 +137,9 @@ void DraftModel::CatchUp(absl::Span<const Sequence* const> sequences, int most_t
   engine::Batch batch;
   for (const auto& [text, count] : parts) {
     engine::BatchEntry& entry = batch.entries.emplace_back();
-    entry.context = text->computed;
+    entry.context = text->computed - text->first;
+    entry.tokens_before = text->first;
+    if (kind_ == Kind::kMtpHead) entry.hidden_before = StatesBefore(*text, count);
     entry.tokens = absl::MakeConstSpan(text->sequence->tokens)
                        .subspan(static_cast<size_t>(text->computed), static_cast<size_t>(count));
     entry.history.tokens = text->sequence->tokens;
@@ -107,6 +148,12 @@ void DraftModel::CatchUp(absl::Span<const Sequence* const> sequences, int most_t
   Step(batch, prompts_, {1, work.tokens, work.pairs});
   for (const auto& [text, count] : parts) {
     text->computed += count;
+    if (kind_ == Kind::kMtpHead) {
+      text->states.erase(
+          text->states.begin(),
+          text->states.begin() + static_cast<std::ptrdiff_t>(StatesBefore(*text, count).size()));
+      continue;
+    }
     // Other choices of the request, and its next turn, begin with the same tokens.
     if (text->computed + 1 == static_cast<int>(text->sequence->tokens.size())) Share(*text);
   }
@@ -135,12 +182,20 @@ void DraftModel::Extend(absl::Span<Line* const> lines) {
     const Call& call = *line->sequence->call;
     if (line->drafts.empty()) {
       text.sampling = line->sequence->sampling;
-      text.sampling.logprobs = on_device_ ? std::nullopt : std::make_optional(0);
+      text.sampling.logprobs = on_gpu_ ? std::nullopt : std::make_optional(0);
     }
     engine::BatchEntry& entry = batch.entries.emplace_back();
-    entry.context = text.computed + static_cast<int>(text.drafted.size());
-    entry.tokens = absl::MakeConstSpan(line->tokens).subspan(static_cast<size_t>(entry.context));
+    const int end = text.computed + static_cast<int>(text.drafted.size());
+    entry.context = end - text.first;
+    entry.tokens_before = text.first;
+    entry.tokens = absl::MakeConstSpan(line->tokens).subspan(static_cast<size_t>(end));
     BATON_CHECK_LE(entry.tokens.size(), size_t{kMostMissing});
+    if (kind_ == Kind::kMtpHead) {
+      entry.hidden_before = line->drafts.empty()
+                                ? StatesBefore(text, static_cast<int>(entry.tokens.size()))
+                                : absl::MakeConstSpan(text.own_state);
+      entry.hidden_states = true;
+    }
     engine::SetBlocks(text.blocks, &entry, block_tokens_);
     entry.sample = true;
     entry.sampling = &text.sampling;
@@ -157,6 +212,12 @@ void DraftModel::Extend(absl::Span<Line* const> lines) {
     Line& line = *extended[i];
     Text& text = texts_.at(line.sequence->id);
     const int known = static_cast<int>(line.sequence->tokens.size());
+    if (kind_ == Kind::kMtpHead) {
+      const std::vector<float>& own = results[i].hidden_states;
+      BATON_CHECK_GE(own.size(), hidden_dim_);
+      text.own_state.assign(own.end() - static_cast<std::ptrdiff_t>(hidden_dim_), own.end());
+      if (text.computed < known) text.states.clear();
+    }
     text.computed = std::max(text.computed, known);
     text.drafted = line.drafts;
     const auto& drawn = results[i].tokens;
@@ -164,7 +225,7 @@ void DraftModel::Extend(absl::Span<Line* const> lines) {
     if (line.ended) continue;
     line.drafts.push_back(drawn->front().token_id);
     line.tokens.push_back(drawn->front().token_id);
-    if (!on_device_) line.confidences.push_back(std::exp(drawn->front().logprob));
+    if (!on_gpu_) line.confidences.push_back(std::exp(drawn->front().logprob));
   }
 }
 
@@ -177,6 +238,7 @@ void DraftModel::Ended(const Sequence& sequence) {
 }
 
 bool DraftModel::Reserve(Text& text, int tokens) {
+  tokens -= text.first;
   if (tokens > engine_.max_model_len()) return false;
   const int missing = (tokens + block_tokens_ - 1) / block_tokens_ - text.blocks.size();
   if (missing <= 0) return true;
@@ -206,6 +268,7 @@ bool DraftModel::ReleaseOldest(const Text& other) {
 }
 
 void DraftModel::Share(const Text& text) {
+  if (kind_ == Kind::kMtpHead) return;
   const auto whole = static_cast<size_t>(text.computed / block_tokens_ * block_tokens_);
   cache_.Insert(text.sequence->call->root, absl::MakeConstSpan(text.sequence->tokens).first(whole),
                 text.blocks);
@@ -249,7 +312,7 @@ void DraftModel::CheckIntegrity() const {
   cache_.CheckIntegrity();
   for (const auto& [id, text] : texts_) {
     BATON_CHECK_EQ(id, text.sequence->id);
-    BATON_CHECK_LE(text.computed + static_cast<int>(text.drafted.size()),
+    BATON_CHECK_LE(text.computed - text.first + static_cast<int>(text.drafted.size()),
                    text.blocks.size() * block_tokens_);
   }
 }

@@ -1,5 +1,6 @@
-// A model that drafts for this worker's sequences: a smaller one with the same tokenizer. It has an
-// engine of its own, and in it KV of the tokens that the sequences have.
+// A model that drafts for this worker's sequences: a smaller one with the same tokenizer, or the
+// MTP head of the model itself. It has an engine of its own, and in it KV of the tokens that the
+// sequences have.
 //
 // A draft is drawn as the model that answers draws: with the request's sampling parameters, and
 // with the random number of the draft's position. Two models that give a token similar
@@ -12,6 +13,14 @@
 // pool, so the prompt that several choices, or several turns of a chat, share is computed once. The
 // cache's namespaces are those of the prefix cache of the answers' KV: another cache salt shares
 // nothing. Where blocks are lacking, sequences that have not drafted for some time lose theirs.
+//
+// An MTP head (multi-token prediction, DeepSeek-V3, arXiv 2412.19437) makes a draft from a token
+// and the hidden state that the model gave for the token before it, which is known once the model
+// has computed that one; and further drafts from its own hidden states. Other workers' prompts come
+// without hidden states, and cached ones have none, so the head has KV of a sequence only from the
+// first token on whose hidden state the worker has: it attends to the last part of the text alone.
+// KV that it computed from its own states is replaced when the model's are there. Nothing of it is
+// shared.
 //
 // What a draft costs is measured: the times of this engine's steps.
 //
@@ -49,24 +58,31 @@ class DraftModel {
     std::vector<int32_t> tokens = {};  // the sequence's, and `drafts` behind them
     std::vector<int32_t> drafts = {};
     // Of each draft, the probability that the model gives it. Empty where the engine draws on a
-    // device, which reports none.
+    // GPU, which reports none.
     std::vector<float> confidences = {};
     // No more drafts can follow: the last one could not be drawn, there is no room for its KV, or
     // the model's context ends here.
     bool ended = false;
   };
 
-  // The engine and the clock must outlive this. REQUIRES: CheckDraftModel is OK.
-  DraftModel(engine::Engine& engine, const Clock& clock);
+  enum class Kind { kModel, kMtpHead };
+  // The engine, which computes on a GPU or not, and the clock must outlive this. REQUIRES:
+  // CheckDraftModel is OK.
+  DraftModel(engine::Engine& engine, Kind kind, bool on_gpu, const Clock& clock);
 
   // How many tokens of the sequence have no KV here; at least 1, the last one. For a sequence that
-  // is new here, this looks up the prefix cache.
+  // is new here, this looks up the prefix cache. Of an MTP head: kNoStates if the hidden states are
+  // lacking from which it would compute them.
   int Missing(const Sequence& sequence);
+  static constexpr int kNoStates = 1 << 30;
   // Sequences that lack up to this many tokens may draft.
   static constexpr int kMostMissing = 8;
   // Computes tokens that the sequences lack, up to `most_tokens` together, the first sequence's
   // first; their last tokens are left to Extend.
   void CatchUp(absl::Span<const Sequence* const> sequences, int most_tokens);
+  // For an MTP head: `states` has the model's hidden states of tokens of the sequence, from its
+  // token `begin` on. Computes KV of a prompt's.
+  void AddStates(const Sequence& sequence, int begin, absl::Span<const float> states);
   // Draws one more draft for each line in one step of the engine. REQUIRES: each line's sequence
   // lacks at most kMostMissing tokens; none has ended; at most max_num_seqs lines.
   void Extend(absl::Span<Line* const> lines);
@@ -87,8 +103,14 @@ class DraftModel {
   struct Text {
     const Sequence* sequence = nullptr;  // Ended comes before it is deleted
     kv::BlockLease blocks;
-    int computed = 0;              // the sequence's first so many tokens have KV
+    // The sequence's tokens [first, computed) have KV. For an MTP head alone, `first` is not 0.
+    int first = 0;
+    int computed = 0;
     std::vector<int32_t> drafted;  // drafts that have KV behind these
+    // Of an MTP head: the model's hidden states of the tokens from computed - 1 on; and the head's
+    // own behind the last draft's input.
+    std::vector<float> states;
+    std::vector<float> own_state;
     model::SamplingParams sampling;
     uint64_t used_in = 0;
   };
@@ -107,10 +129,16 @@ class DraftModel {
   // The terms of a step of so many rows.
   worker::StepCost::Terms TermsOf(double rows, double context) const;
 
+  // The hidden states of `count` tokens before those from text.computed on.
+  absl::Span<const float> StatesBefore(const Text& text, int count) const;
+  int states(const Text& text) const { return static_cast<int>(text.states.size() / hidden_dim_); }
+
   engine::Engine& engine_;
+  const Kind kind_;
+  const size_t hidden_dim_;
   const Clock& clock_;
   const int block_tokens_;
-  const bool on_device_;
+  const bool on_gpu_;
   const DecodeShape shape_;
   kv::BlockPool pool_;
   kv::RadixCache cache_;

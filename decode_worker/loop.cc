@@ -84,7 +84,8 @@ DecodeLoop::DecodeLoop(const LoopOptions& options, engine::Engine& engine,
                        }
                      },
                      holder_, jobs_)),
-      speculation_(options.speculation, options.draft_engine, clock),
+      speculation_(options.speculation, options.draft_engine,
+                   /*on_gpu=*/engine.kv_pool().copier != nullptr, clock),
       link_meter_(std::make_shared<transfer::LinkMeter>(clock)) {
   StartThread();
 }

@@ -19,7 +19,9 @@ using internal::v1::DecodeResponse;
 void DecodeLoop::TakeResult(const Chunk& chunk, engine::StepResult& result) {
   Sequence& sequence = *chunk.sequence;
   const std::shared_ptr<Call> call = sequence.call;
-  if (!CollectPromptLogprobs(*call, result) || !chunk.draws()) return;
+  if (!CollectPromptLogprobs(*call, result)) return;
+  speculation_.AddStates(chunk, result);
+  if (!chunk.draws()) return;
   if (!result.tokens.ok()) {
     EndCall(call, result.tokens.status());
     return;

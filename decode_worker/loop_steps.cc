@@ -118,6 +118,8 @@ engine::Batch DecodeLoop::MakeBatch(StepPlan& plan) {
   for (const Chunk& chunk : plan.chunks) {
     batch.entries.push_back(chunk.drawn_by ? MakeEntryAhead(chunk, block_tokens)
                                            : MakeEntry(chunk, block_tokens));
+    batch.entries.back().hidden_states =
+        chunk.draws() && !chunk.drawn_by && speculation_.WantsStates(*chunk.sequence);
   }
   AddMasks(plan, batch);
   return batch;

@@ -99,8 +99,10 @@ std::vector<Draft> ModelDrafter::Propose(const std::vector<Wish>& wishes, int ro
     ready.resize(outlook.lines);
     Extend(ready, room, price);
   }
-  if (!lagging.empty()) {
-    for (Line& line : all) line.missing = 1;  // as it will be
+  for (Line& line : all) line.missing = 1;  // as it will be
+  if (kind_ == DraftModel::Kind::kMtpHead) {
+    wants_states_ = Best(all, price).lines > 0;
+  } else if (!lagging.empty()) {
     CatchUp(lagging, Best(all, price), catch_up_tokens, price);
   }
   if (outlook.lines == 0) Probe(ready, lagging, catch_up_tokens, price);
@@ -116,25 +118,36 @@ std::vector<Draft> ModelDrafter::Propose(const std::vector<Wish>& wishes, int ro
 
 bool ModelDrafter::WouldPropose(const std::vector<Wish>& wishes, const StepPrice& price) {
   const std::vector<Line> all = LinesFor(wishes);
-  return Best(all, price).lines > 0;
+  std::vector<Line> ready = all;
+  for (Line& line : ready) line.missing = 1;
+  const Outlook outlook = Best(ready, price);
+  if (outlook.lines == 0) return false;
+  // Steps that are launched ahead give no hidden states, and the draft model no time to catch up.
+  return kind_ == DraftModel::Kind::kMtpHead ||
+         std::any_of(all.begin(), all.end(), [&](const Line& line) {
+           return line.missing <= DraftModel::kMostMissing || PaysToCatchUp(line, outlook, price);
+         });
+}
+
+bool ModelDrafter::PaysToCatchUp(const Line& line, const Outlook& outlook,
+                                 const StepPrice& price) const {
+  if (outlook.lines == 0) return false;
+  // What a token of an answer takes less, as a share of the worker.
+  const double saved = price.seconds() / price.tokens() - outlook.seconds / outlook.tokens;
+  const Sequence& sequence = *line.drafting.sequence;
+  const double generated = sequence.generated_tokens();
+  const double left = std::min<double>(sequence.call->max_tokens - generated,
+                                       std::max(answer_tokens_ - generated, answer_tokens_ / 4));
+  const double context = static_cast<double>(sequence.tokens.size()) - line.missing;
+  return left * saved >
+         kCatchUpMargin * model_.CatchUpSeconds(line.missing, context, price.times());
 }
 
 void ModelDrafter::CatchUp(const std::vector<Line>& lagging, const Outlook& outlook, int tokens,
                            const StepPrice& price) {
-  if (outlook.lines == 0) return;
-  // What a token of an answer takes less, as a share of the worker.
-  const double saved = price.seconds() / price.tokens() - outlook.seconds / outlook.tokens;
   std::vector<const Sequence*> worth;
   for (const Line& line : lagging) {
-    const Sequence& sequence = *line.drafting.sequence;
-    const double generated = sequence.generated_tokens();
-    const double left = std::min<double>(sequence.call->max_tokens - generated,
-                                         std::max(answer_tokens_ - generated, answer_tokens_ / 4));
-    const double context = static_cast<double>(sequence.tokens.size()) - line.missing;
-    if (left * saved >
-        kCatchUpMargin * model_.CatchUpSeconds(line.missing, context, price.times())) {
-      worth.push_back(&sequence);
-    }
+    if (PaysToCatchUp(line, outlook, price)) worth.push_back(line.drafting.sequence);
   }
   if (!worth.empty()) model_.CatchUp(worth, tokens);
 }
@@ -152,6 +165,10 @@ void ModelDrafter::Probe(std::vector<Line>& ready, const std::vector<Line>& lagg
     return;
   }
   const Line& line = lagging.front();
+  if (kind_ == DraftModel::Kind::kMtpHead) {
+    wants_states_ |= probe_seconds_ >= model_.StepSeconds(1, line.chunk->begin, price.times());
+    return;
+  }
   const int tokens = std::min(line.missing, catch_up_tokens);
   if (probe_seconds_ < model_.CatchUpSeconds(tokens, line.chunk->begin, price.times())) return;
   probe_seconds_ = 0;

@@ -9,6 +9,9 @@
 // prompt, once. That is done, a part beside each step, where the answer will probably be long
 // enough to pay for it: as long as the worker's answers are of late.
 //
+// An MTP head can draft only where the model's hidden states are at hand, which steps return only
+// where drafts pay.
+//
 // While drafts do not pay, one is made now and then, for about a hundredth of the time, so that a
 // change of the traffic is noticed.
 //
@@ -21,6 +24,7 @@
 #include <map>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "common/base/clock.h"
 #include "common/engine/engine.h"
 #include "decode_worker/draft_model.h"
@@ -33,9 +37,11 @@ namespace baton::decode_worker {
 
 class ModelDrafter {
  public:
-  // Both must outlive this. REQUIRES: CheckDraftModel is OK.
-  ModelDrafter(engine::Engine& engine, const Clock& clock)
-      : model_(engine, clock), most_lines_(static_cast<size_t>(engine.max_num_seqs())) {}
+  // As DraftModel's. REQUIRES: CheckDraftModel is OK.
+  ModelDrafter(engine::Engine& engine, DraftModel::Kind kind, bool on_gpu, const Clock& clock)
+      : kind_(kind),
+        model_(engine, kind, on_gpu, clock),
+        most_lines_(static_cast<size_t>(engine.max_num_seqs())) {}
 
   // A chunk that decodes and may have up to `most` drafts, 1 or more.
   struct Wish {
@@ -49,6 +55,12 @@ class ModelDrafter {
                              const StepPrice& price);
   // Whether drafts for these would pay now, but for what it takes to begin.
   bool WouldPropose(const std::vector<Wish>& wishes, const StepPrice& price);
+  // Whether the next step is to return the hidden states of sequences that may have drafts.
+  bool wants_states() const { return wants_states_; }
+  // As DraftModel has it.
+  void AddStates(const Sequence& sequence, int begin, absl::Span<const float> states) {
+    model_.AddStates(sequence, begin, states);
+  }
   void Ended(const Sequence& sequence);
 
   const DraftModel& model() const { return model_; }
@@ -84,6 +96,8 @@ class ModelDrafter {
   // The lines of the wishes, the likeliest first.
   std::vector<Line> LinesFor(const std::vector<Wish>& wishes);
   Outlook Best(const std::vector<Line>& lines, const StepPrice& price) const;
+  // Whether the answer will probably be long enough for what the draft model lacks.
+  bool PaysToCatchUp(const Line& line, const Outlook& outlook, const StepPrice& price) const;
   // Computes tokens that the draft model lacks of these, where that will pay.
   void CatchUp(const std::vector<Line>& lagging, const Outlook& outlook, int tokens,
                const StepPrice& price);
@@ -93,7 +107,9 @@ class ModelDrafter {
   void Extend(std::vector<Line>& lines, int room, const StepPrice& price);
   void ExtendOnce(const std::vector<Line*>& lines);
 
+  const DraftModel::Kind kind_;
   DraftModel model_;
+  bool wants_states_ = false;
   const size_t most_lines_;
   AcceptanceTable acceptance_{ConfidencesBeforeLearning()};
   std::map<uint64_t, Record> records_;  // by the sequence's id

@@ -27,7 +27,9 @@ void AddSpeculationFlags(CLI::App& app, DecodeOptions& decode) {
          "draft tokens, and check them in one step; the answers stay the same. off; suffix:K, at "
          "most K drafts behind the longest text that was seen before (suffix: 8); "
          "ngram:K,MIN,MAX, behind the last MAX to MIN tokens; draft:DIR,K, those that a smaller "
-         "model with the same tokenizer draws (draft:DIR: 8)")
+         "model with the same tokenizer draws (draft:DIR: 8); mtp:K, those of the checkpoint's "
+         "head "
+         "for multi-token prediction (mtp: 3)")
       ->default_str("off");
   app.add_option_function<std::string>(
          "--speculative-priorities",
@@ -37,8 +39,9 @@ void AddSpeculationFlags(CLI::App& app, DecodeOptions& decode) {
          "priorities of the requests for which tokens are drafted, separated by commas")
       ->default_str("low,normal,high");
   app.add_option("--draft-kv-memory", decode.draft_kv_bytes,
-                 "bytes for the KV of a draft model, e.g. 1GB")
+                 "bytes for the KV of a draft model or MTP head, e.g. 1GB")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 50))
       ->capture_default_str();
   app.add_option("--draft-gpu-memory-utilization", decode.draft_gpu_memory_utilization,
                  "on a GPU, the part of --gpu-memory-utilization that a draft model takes")

@@ -26,7 +26,7 @@ struct DecodeOptions {
   int max_tenant_requests = 0;         // 0: no bound
   int64_t max_tenant_tokens = 0;       // 0: no bound
   SpeculationOptions speculation;      // default: off
-  int64_t draft_kv_bytes = 256 << 20;  // the KV pool of a draft model
+  int64_t draft_kv_bytes = 256 << 20;  // the KV pool of a draft model or MTP head
   double draft_gpu_memory_utilization = 0.1;  // of the worker's share, for a draft model
   std::string grammar_program = "";  // not a flag: baton-grammar; empty: beside this program
   ChannelTls worker_tls;             // for channels to other workers

@@ -37,10 +37,14 @@ DrafterOptions DrafterOptionsOf(const SpeculationOptions& options) {
 }  // namespace
 
 Speculation::Speculation(const SpeculationOptions& options, engine::Engine* draft_engine,
-                         const Clock& clock)
+                         bool on_gpu, const Clock& clock)
     : options_(options), memory_({}) {
-  BATON_CHECK_EQ(draft_engine != nullptr, options.mode == SpeculationOptions::Mode::kDraft);
-  if (draft_engine != nullptr) model_ = std::make_unique<ModelDrafter>(*draft_engine, clock);
+  const bool head = options.mode == SpeculationOptions::Mode::kMtp;
+  const bool drafts = head || options.mode == SpeculationOptions::Mode::kDraft;
+  BATON_CHECK_EQ(draft_engine != nullptr, drafts);
+  if (!drafts) return;
+  model_ = std::make_unique<ModelDrafter>(
+      *draft_engine, head ? DraftModel::Kind::kMtpHead : DraftModel::Kind::kModel, on_gpu, clock);
 }
 
 bool Speculation::DraftsFor(const Sequence& sequence) const {
@@ -106,6 +110,21 @@ void Speculation::AddDrafts(int room, int catch_up_tokens, const PrefillWork& jo
     scheduler.AddDrafts(absl::MakeConstSpan(candidate.draft.tokens).first(candidate.taken),
                         plan.chunks[candidate.chunk]);
   }
+}
+
+bool Speculation::WantsStates(const Sequence& sequence) const {
+  return model_ != nullptr && model_->wants_states() && DraftsFor(sequence) &&
+         sequence.call->beams == nullptr;
+}
+
+void Speculation::AddStates(const Chunk& chunk, const engine::StepResult& result) {
+  if (result.hidden_states.empty()) return;
+  const size_t row = result.hidden_states.size() / (1 + chunk.drafts.size());
+  // Those of drafts that were not drawn are of no token.
+  size_t known = 1;
+  if (!chunk.drafts.empty() && result.tokens.ok()) known = result.tokens->size();
+  model_->AddStates(*chunk.sequence, chunk.end - 1,
+                    absl::MakeConstSpan(result.hidden_states).first(known * row));
 }
 
 void Speculation::OnMasks(int count, absl::Duration took) {

@@ -7,7 +7,7 @@
 // by chance, and no answer shows whether there were drafts.
 //
 // Drafts come from what the sequence and recent answers of its tenant have said before
-// (drafts/drafter.h), or from a smaller model (model_drafter.h), with an estimate of how likely
+// (drafts/drafter.h), or from a model (model_drafter.h), with an estimate of how likely
 // each is to be drawn. They are computed where they pay: a step of R rows that draws E tokens takes
 // t(R), as measured (StepTimes), so one row more that is drawn with probability p makes tokens
 // faster where
@@ -50,9 +50,10 @@ namespace baton::decode_worker {
 
 class Speculation {
  public:
-  // draft_engine: of the draft model, of mode kDraft; else null. It and the clock must outlive
-  // this.
-  Speculation(const SpeculationOptions& options, engine::Engine* draft_engine, const Clock& clock);
+  // draft_engine: of the model that drafts in modes kDraft and kMtp, on a GPU or not; else null. It
+  // and the clock must outlive this.
+  Speculation(const SpeculationOptions& options, engine::Engine* draft_engine, bool on_gpu,
+              const Clock& clock);
 
   // For tests.
   void CheckIntegrity() const {
@@ -66,6 +67,11 @@ class Speculation {
   // sequences that it does not know yet.
   void AddDrafts(int room, int catch_up_tokens, const PrefillWork& jobs, const StepTimes& times,
                  DecodeScheduler& scheduler, StepPlan& plan);
+  // Whether a step is to return the hidden states of the sequence's tokens, for AddStates.
+  bool WantsStates(const Sequence& sequence) const;
+  // Takes the hidden states of the chunk's last token and of its drafts, if the result has them.
+  // The tokens that the result draws are not the sequence's yet.
+  void AddStates(const Chunk& chunk, const engine::StepResult& result);
   // So many masks of grammars have been computed in a time that is not part of a step's.
   void OnMasks(int count, absl::Duration took);
   // True if sequences of the step in flight, whose draws are not known, would now get drafts: then

@@ -32,6 +32,8 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
     engine_options.warm_up = engine::EngineOptions::WarmUp::kPromptAndDecode;
   }
   BATON_ASSIGN_OR_RETURN(draft_engine_, LoadDraftEngine(decode, engine_options));
+  const bool mtp = decode.speculation.mode == SpeculationOptions::Mode::kMtp;
+  if (mtp) engine_options.mtp_kv_bytes = decode.draft_kv_bytes;
   worker::WorkerOptions listed = options;
   listed.serves_prefill = decode.serve_prefill;
   BATON_RETURN_IF_ERROR(prefill::ListTiers(decode.tiers, &listed));
@@ -62,7 +64,7 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
   loop.max_snapshot_share = options.max_snapshot_share;
   loop.host_kv_bytes = decode.host_kv_bytes;
   loop.speculation = decode.speculation;
-  loop.draft_engine = draft_engine_.get();
+  loop.draft_engine = mtp ? engine().mtp_head() : draft_engine_.get();
   if (options.kv_transport == "nccl") {
     auto devices = engine().MakeDeviceLinks();
     if (!devices.ok()) return Annotate(devices.status(), "--kv-transport nccl");

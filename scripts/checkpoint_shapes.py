@@ -39,7 +39,7 @@ class Family(typing.NamedTuple):
     tied: bool = False  # LM head and embedding
     # Before all tensors but the LM head's, where it is the text part of a model for texts and images.
     nested: str = "language_model.model."
-    mtp: bool = False  # layers for speculation beside the others, of which no reader wants anything
+    mtp: bool = False  # a head for speculation beside the others, of which no model has any part
     experts: tuple[str, str, str] | None = None  # modules of an expert: gate, up, down
     dense_layers: typing.Callable = lambda config: config.get("mlp_only_layers", ())  # without experts
     mlp: str = "mlp."  # before the modules of MLP, router and experts
@@ -530,6 +530,9 @@ SHAPES = {
                               num_attention_heads=8, linear_key_head_dim=64, linear_value_head_dim=64),
     # Experts, and one more that each token uses as much as its gate says. As published, in tensors of all.
     "tiny-qwen3.5-moe": QWEN35_MOE,
+    # With whole heads for multi-token prediction.
+    "tiny-qwen3.5-mtp": dict(QWEN35, mtp_num_hidden_layers=1),
+    "tiny-qwen3.5-moe-mtp": dict(QWEN35_MOE, mtp_num_hidden_layers=1),
     "tiny-qwen3.5-moe-wide": dict(QWEN35_MOE, hidden_size=256, moe_intermediate_size=64, num_hidden_layers=3,
                                   shared_expert_intermediate_size=128, num_experts=4, num_experts_per_tok=2,
                                   num_attention_heads=8, linear_key_head_dim=32, linear_value_head_dim=32),

@@ -137,6 +137,8 @@ def tensors_of(config):
     if family.mtp:
         yield norm("mtp.norm", d, 1)
         yield "mtp.fc.weight", [d, 2 * d], 0, 1 / d ** 0.5
+    if text.get("mtp_num_hidden_layers"):
+        yield from mtp_tensors(text, family, norm)
     if text["model_type"] == "nemotron_h":
         yield from nemotron_tensors(text, norm)
         return
@@ -176,6 +178,20 @@ def tensors_of(config):
     if not tied_of(config):
         yield ("language_model." if prefix == "language_model.model." else "") + "lm_head.weight", [v, d], 0, head
     yield from vision_tensors(config)
+
+
+def mtp_tensors(text, family, norm):
+    """The rest of a head for multi-token prediction: norms, and a layer as the model's that attend."""
+    d, index = text["hidden_size"], kinds_of(text).index("full_attention")
+    yield norm("mtp.pre_fc_norm_embedding", d, 1)
+    yield norm("mtp.pre_fc_norm_hidden", d, 1)
+    layer = "mtp.layers.0."
+    yield norm(layer + family.norms.before_attention, d, 1)
+    yield from attention_tensors(text, family, layer + "self_attn.", index, norm)
+    yield norm(layer + family.norms.before_mlp, d, 1)
+    if family.shared:
+        yield from shared_tensors(text, layer + family.shared)
+    yield from mlp_tensors(text, family, layer + family.mlp, index)
 
 
 def nemotron_tensors(text, norm):

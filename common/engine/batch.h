@@ -69,7 +69,8 @@ struct BatchEntry {
 
   // Return the hidden state of the last of `tokens`, behind the model's final norm.
   bool embed = false;
-  // Return the hidden states of all rows, drafts' included, behind the model's final norm.
+  // Return the hidden states of the last of `tokens` and of each draft, behind the model's final
+  // norm.
   bool hidden_states = false;
 
   // For the engine of an MTP head (Engine::mtp_head), which needs it: what `hidden_states` gave for

@@ -37,7 +37,8 @@ void DeviceDraws::Add(const BatchEntry& entry, int drafted, int logit_row, int b
          .presence_penalty = params.presence_penalty,
          .seed = params.seed,
          .choice = params.choice + static_cast<uint32_t>(i),
-         .position = static_cast<uint64_t>(entry.context + drafted) + entry.tokens.size(),
+         .position = static_cast<uint64_t>(entry.tokens_before + entry.context + drafted) +
+                     entry.tokens.size(),
          .tokens = history.tokens,
          .drawn_row = entry.drawn_by ? batch_row : backend::kNotDrawn,
          .prompt_tokens = history.prompt_tokens,

@@ -42,7 +42,8 @@ struct EngineOptions {
   // Other processes of the host may map the KV pool to read it (KvPool.shared_file), if it is host
   // memory.
   bool share_kv_pool = false;
-  // Load the checkpoint's MTP head, too, whose KV pool takes at most so many bytes. 0: do not.
+  // Load the checkpoint's MTP head, too, whose KV pool takes at most so many bytes. 0: do not. A
+  // checkpoint without a head fails (MTP_HEAD_MISSING), as does a GPU (MTP_HEAD_ON_GPU).
   int64_t mtp_kv_bytes = 0;
   // Steps that Load runs on a GPU, so that no request waits for kernels to be loaded or for CUDA
   // graphs to be captured. kPrompt: a prompt and a draw; kPromptAndDecode: also every kind of
@@ -65,7 +66,7 @@ struct StepResult {
   // One per token of `labels`.
   absl::StatusOr<std::vector<float>> label_logprobs = std::vector<float>();
   std::vector<float> hidden_state;   // [hidden_dim], if `embed` is set
-  std::vector<float> hidden_states;  // [rows, hidden_dim], if `hidden_states` is set
+  std::vector<float> hidden_states;  // [1 + drafts, hidden_dim], if `hidden_states` is set
 };
 
 // An interface, so that schedulers can run over an engine that computes nothing. Load() returns the

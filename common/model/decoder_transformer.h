@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "common/backend/backend.h"
 #include "common/model/checkpoint.h"
 #include "common/model/model_config.h"
@@ -24,9 +25,11 @@ class DecoderTransformer final : public Transformer {
   // Work that is still enqueued reads the weights and workspaces.
   ~DecoderTransformer() override { AwaitLastStep(); }
 
-  absl::Status Load(const Checkpoint& checkpoint);
+  // `model`: whose embedding and LM head an MTP head uses; else null.
+  absl::Status Load(const Checkpoint& checkpoint, const DecoderTransformer* model = nullptr);
+  backend::Backend& backend() const { return backend_; }
   backend::Tensor Forward(const backend::RaggedBatch& batch, const backend::KvPool& pool,
-                          LayerObserver* observer) override;
+                          LayerObserver* observer, absl::Span<const float> hidden_before) override;
   backend::Tensor MoreLogits(int first) override;
   backend::Tensor HiddenState(int index) override;
   void WarmUp(const backend::KvPool& pool) override;
@@ -44,6 +47,9 @@ class DecoderTransformer final : public Transformer {
   absl::Status AllocateWorkspaces();
   // All products of the largest step.
   void TuneProducts();
+  // The inputs of an MTP head's layer: residual, which has the embeddings, becomes MtpSpec's x.
+  // delta_ has the hidden states.
+  void MixHidden(const Rows& rows);
   void CheckBatch(const backend::RaggedBatch& batch, const backend::KvPool& pool) const;
   void AwaitLastStep();
   // The batch on the device, and the rows of the step's tensors. Recorded steps have padding.
@@ -116,6 +122,7 @@ class DecoderTransformer final : public Transformer {
   const TransformerOptions options_;
   backend::Backend& backend_;
   Weights weights_;
+  const Weights* vocabulary_ = &weights_;  // those with the embedding and the LM head
   std::vector<std::unique_ptr<backend::RopeTable>> ropes_;
 
   // Their shapes are those of Workspaces.

@@ -55,7 +55,13 @@ WeightSizes WeightMemory(const ModelConfig& config, DType activation, DType stor
     if (quantization.reordered) sum.Add(cols * int64_t{sizeof(int32_t)});
   };
   WeightSizes sizes;
-  sizes.embedding.Add(MatrixBytes(config.vocab_size, d, {}, stored_embedding));
+  if (config.is_mtp_head) {
+    const ProductSpec& input = config.mtp->input;
+    add_matrix(sizes.feed_forward, input.rows(), input.cols, input.quantized, input.rounds);
+    for (int i = 0; i < 2; ++i) sizes.vectors.Add(d * kFloat);
+  } else {
+    sizes.embedding.Add(MatrixBytes(config.vocab_size, d, {}, stored_embedding));
+  }
   if (const LayerInputsSpec& inputs = config.inputs) {
     sizes.embedding.Add(MatrixBytes(inputs.vocab_size, inputs.columns(), {}, stored_embedding));
     sizes.feed_forward.Add(MatrixBytes(inputs.columns(), d, {}, activation));
@@ -111,8 +117,9 @@ WeightSizes WeightMemory(const ModelConfig& config, DType activation, DType stor
       sizes.fetched_expert_bytes = std::max(sizes.fetched_expert_bytes, fetched_bytes);
     }
   }
-  sizes.vectors.Add(d * kFloat);   // final_norm
-  if (config.lm_head_quantized) {  // tied or not
+  sizes.vectors.Add(d * kFloat);         // final_norm
+  if (config.is_mtp_head) return sizes;  // it has the model's embedding and LM head
+  if (config.lm_head_quantized) {        // tied or not
     add_matrix(sizes.lm_head, config.vocab_size, d, true);
   } else if (config.load_bits > 0) {
     add_rounded(sizes.lm_head, config.vocab_size, d, kLmHeadLoadBits);
@@ -176,6 +183,7 @@ Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_r
   const int64_t inputs = config.inputs.columns();
   // What the layers' own embeddings are made of lies there, too.
   qkv = inputs;
+  if (config.is_mtp_head) attended = 2 * d;
   backend::ExpertScratch experts_rows;
   Workspaces::Shape gate_up = {0, 0, DType::kF32}, gated = {0, 0, activation};
   const auto widen = [](Workspaces::Shape& shape, int64_t rows, int64_t cols) {

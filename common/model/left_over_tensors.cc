@@ -44,6 +44,7 @@ absl::Status CheckLeftOver(const Checkpoint& checkpoint, const ModelConfig& conf
           absl::StrCat(stored.file->path(), ": found ", json::Quoted(name),
                        ", expected no such tensor in ", config.architecture));
     }
+    if (config.loads_mtp && absl::StartsWith(name, "mtp.")) continue;
     // Multi-token prediction, as "mtp." or in layers behind the last one.
     (layer >= layers || absl::StartsWith(name, "mtp.") ? for_speculation : unknown).Add(name);
   }

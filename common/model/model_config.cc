@@ -179,6 +179,15 @@ bool PinPositions(int max_positions, ModelConfig* model) {
   return true;
 }
 
+ModelConfig MtpHeadConfig(const ModelConfig& model) {
+  BATON_CHECK(model.mtp != nullptr);
+  ModelConfig head = model;
+  head.layers = {model.mtp->layer};
+  head.final_norm = model.mtp->final_norm;
+  head.is_mtp_head = true;
+  return head;
+}
+
 std::string ConfigName(const std::string& model_dir) {
   return gguf::DocumentName(model_dir, kConfig);
 }

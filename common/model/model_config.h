@@ -4,6 +4,7 @@
 #define BATON_COMMON_MODEL_MODEL_CONFIG_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -52,6 +53,20 @@ struct EmbeddingSpec {
   bool normalize = false;  // to length 1
 };
 
+// A head for multi-token prediction (MTP, DeepSeek-V3, arXiv 2412.19437), of one layer. Its row for
+// a token, with h the model's hidden state behind its final norm (or the head's own) of the token
+// before:
+//   x = input(embedding_norm(embedding[token]), hidden_norm(h)), through `layer`, then final_norm
+// which the model's LM head makes the logits of, for the token behind that one.
+struct MtpSpec {
+  // Names outside the layer are whole; those of the layer are in mtp.layers.0.
+  NormSpec embedding_norm = {};
+  NormSpec hidden_norm = {};
+  ProductSpec input = {};  // [d, 2 d]
+  LayerSpec layer = {};
+  NormSpec final_norm = {};
+};
+
 struct ModelConfig {
   std::string architecture;  // e.g. "Qwen2ForCausalLM"
   int hidden_dim = 0;
@@ -97,6 +112,11 @@ struct ModelConfig {
   std::optional<float> repetition_penalty;  // whether do_sample is true or not
   std::optional<int> max_new_tokens;        // the same
   std::optional<EmbeddingSpec> embeddings;  // nullopt: the model is not made for them
+  // The checkpoint's MTP head, the first if it says that there are several. Null: it has none that
+  // is known.
+  std::shared_ptr<const MtpSpec> mtp;
+  bool loads_mtp = false;    // its tensors are read, too, though not as the model's
+  bool is_mtp_head = false;  // of MtpHeadConfig
   // Hash of config.json, tokenizer.json, the headers of all weight files and a few bytes of each
   // tensor (fine-tunes of one base have equal headers): equal in all workers and routers that serve
   // one model.
@@ -108,6 +128,10 @@ struct ModelConfig {
 // tokens: one for all requests, so that they can share a cached prefix. True if it is the one for
 // contexts beyond the original length.
 bool PinPositions(int max_positions, ModelConfig* model);
+
+// The config of the model's MTP head as a model of one layer, whose embedding and LM head are the
+// model's. REQUIRES: model.mtp.
+ModelConfig MtpHeadConfig(const ModelConfig& model);
 
 // `model_dir` is everywhere a directory, or a GGUF file that has all of these files' content.
 

@@ -39,7 +39,7 @@ TensorNames::TensorNames(const ModelConfig& config, const Checkpoint& checkpoint
       checkpoint.Find(embedding) != nullptr) {
     prefix_.clear();
   }
-  layers_ = absl::StrCat(prefix_, "layers.");
+  layers_ = config.is_mtp_head ? "mtp.layers." : absl::StrCat(prefix_, "layers.");
   embedding_ = absl::StrCat(prefix_, config.embedding_module);
 }
 

@@ -11,9 +11,10 @@ using backend::Tensor;
 
 namespace {
 
-// Columns [first, first + count) of a float32 tensor.
+// Columns [first, first + count) of a tensor.
 Tensor Columns(Tensor tensor, int64_t first, int64_t count) {
-  tensor.data = static_cast<float*>(tensor.data) + first;
+  tensor.data =
+      static_cast<std::byte*>(tensor.data) + static_cast<size_t>(first) * SizeOf(tensor.dtype);
   tensor.cols = count;
   return tensor;
 }
@@ -279,6 +280,22 @@ void DecoderTransformer::EmbedInputs(const Rows& rows) {
                  .eps = config_.norm_eps,
                  .out = inputs});
   backend_.ScaleLogits(rows.inputs, spec.scale, 0);
+}
+
+void DecoderTransformer::MixHidden(const Rows& rows) {
+  const int64_t d = config_.hidden_dim;
+  const Tensor both = attended_.View(rows.count, 2 * d);
+  backend_.Norm({.residual = rows.residual,
+                 .delta = {},
+                 .weight = weights_.mtp.embedding_norm.get(),
+                 .eps = config_.norm_eps,
+                 .out = Columns(both, 0, d)});
+  backend_.Norm({.residual = delta_.View(rows.count, d),
+                 .delta = {},
+                 .weight = weights_.mtp.hidden_norm.get(),
+                 .eps = config_.norm_eps,
+                 .out = Columns(both, d, d)});
+  Project(both, weights_.mtp.input, rows.residual);
 }
 
 void DecoderTransformer::UseInput(const LayerInputSpec& spec, const LayerInputWeights& weights,

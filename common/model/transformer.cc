@@ -18,9 +18,16 @@ namespace baton::model {
 
 using backend::Tensor;
 
-absl::Status DecoderTransformer::Load(const Checkpoint& checkpoint) {
-  BATON_ASSIGN_OR_RETURN(weights_, LoadWeights(checkpoint, config_, options_.progress, backend_,
-                                               options_.experts_on_host));
+absl::Status DecoderTransformer::Load(const Checkpoint& checkpoint,
+                                      const DecoderTransformer* model) {
+  BATON_CHECK_EQ(model != nullptr, config_.is_mtp_head);
+  if (model != nullptr) {
+    BATON_ASSIGN_OR_RETURN(weights_, LoadMtpWeights(checkpoint, config_, backend_));
+    vocabulary_ = model->vocabulary_;
+  } else {
+    BATON_ASSIGN_OR_RETURN(weights_, LoadWeights(checkpoint, config_, options_.progress, backend_,
+                                                 options_.experts_on_host));
+  }
   for (const backend::RopeSpec& rope : config_.ropes) {
     BATON_ASSIGN_OR_RETURN(ropes_.emplace_back(),
                            backend_.MakeRopeTable(rope, options_.max_positions));
@@ -31,7 +38,8 @@ absl::Status DecoderTransformer::Load(const Checkpoint& checkpoint) {
                                  options_.max_logit_rows, " logit rows"));
   }
   TuneProducts();
-  recorder_ = backend_.MakeStepRecorder();
+  // A head's steps begin with a copy from the host.
+  if (!config_.is_mtp_head) recorder_ = backend_.MakeStepRecorder();
   return absl::OkStatus();
 }
 
@@ -82,13 +90,14 @@ void DecoderTransformer::TuneProducts() {
       }
     }
   }
+  if (config_.is_mtp_head) add(attended_.View(rows, 2 * d), weights_.mtp.input, delta);
   if (config_.inputs) {
     add(normed, weights_.inputs.projection, qkv_.View(rows, config_.inputs.columns()));
   }
   const int64_t logit_rows = std::min(options_.max_logit_rows, options_.max_batch_tokens);
   Tensor logits = logits_.View(logit_rows, LogitStride(config_.vocab_size));
   logits.cols = config_.vocab_size;
-  products.push_back({normed_.View(logit_rows, d), weights_.lm_head.get(), nullptr, logits});
+  products.push_back({normed_.View(logit_rows, d), vocabulary_->lm_head.get(), nullptr, logits});
   backend_.Tune(products);
 }
 
@@ -235,11 +244,14 @@ void DecoderTransformer::Enqueue(const backend::RaggedBatch& batch, const backen
                .residual = residual_.View(count, d),
                .q = {},
                .inputs = inputs_.View(count, config_.inputs.columns())};
-  if (weights_.embedding.memory != nullptr) {
-    backend_.Embed(*rows.batch, weights_.embedding.table, config_.embedding_scale, rows.residual);
+  if (vocabulary_->embedding.memory != nullptr) {
+    backend_.Embed(*rows.batch, vocabulary_->embedding.table, config_.embedding_scale,
+                   rows.residual);
   } else {
-    backend_.EmbedPacked(*rows.batch, *weights_.lm_head, config_.embedding_scale, rows.residual);
+    backend_.EmbedPacked(*rows.batch, *vocabulary_->lm_head, config_.embedding_scale,
+                         rows.residual);
   }
+  if (config_.is_mtp_head) MixHidden(rows);
   if (config_.inputs) EmbedInputs(rows);
   const size_t last_writing = LastWritingLayer(config_.layers);
   const KvPools pools(pool);
@@ -311,12 +323,19 @@ void DecoderTransformer::Enqueue(const backend::RaggedBatch& batch, const backen
 }
 
 Tensor DecoderTransformer::Forward(const backend::RaggedBatch& batch, const backend::KvPool& pool,
-                                   LayerObserver* observer) {
+                                   LayerObserver* observer, absl::Span<const float> hidden_before) {
   CheckBatch(batch, pool);
+  const int64_t hidden = config_.is_mtp_head ? config_.hidden_dim : 0;
+  BATON_CHECK_EQ(hidden_before.size(), batch.tokens.size() * static_cast<size_t>(hidden));
+  if (hidden > 0) {
+    AwaitLastStep();  // It reads delta_.
+    backend_.CopyToDevice(delta_.View(static_cast<int64_t>(batch.tokens.size()), hidden).data,
+                          hidden_before.data(), hidden_before.size() * sizeof(float));
+  }
   // With few rows the host's launches take longer than the device's work: such steps are repeated.
   const bool decodes = batch.logit_rows.size() == batch.tokens.size() &&
                        batch.sequences.size() == batch.tokens.size();
-  if (recorded_pool_ != nullptr && recorded_pool_ != pool.base) {
+  if (recorder_ != nullptr && recorded_pool_ != nullptr && recorded_pool_ != pool.base) {
     AwaitLastStep();
     recorder_ = backend_.MakeStepRecorder();
   }
@@ -370,7 +389,7 @@ void DecoderTransformer::WarmUp(const backend::KvPool& pool) {
     batch.tokens = tokens;
     batch.sequences = sequences;
     batch.logit_rows = logit_rows;
-    for (int time = 0; time < 2; ++time) Forward(batch, pool, nullptr);
+    for (int time = 0; time < 2; ++time) Forward(batch, pool, nullptr, {});
   }
   AwaitLastStep();
 }
@@ -399,7 +418,7 @@ Tensor DecoderTransformer::HiddenState(int index) {
 Tensor DecoderTransformer::LogitsOfNormed(int64_t first, int64_t count) {
   const Tensor logits = LogitsView(count);
   const Tensor normed = NormedView(first, count);
-  backend_.MatMul(normed, *weights_.lm_head, nullptr, logits);
+  backend_.MatMul(normed, *vocabulary_->lm_head, nullptr, logits);
   if (config_.logit_scale != 1 || config_.logit_cap != 0) {
     backend_.ScaleLogits(logits, config_.logit_scale, config_.logit_cap);
   }
@@ -437,6 +456,16 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(const std::string
   auto transformer = std::make_unique<DecoderTransformer>(config, options, backend);
   BATON_RETURN_IF_ERROR(transformer->Load(checkpoint));
   return transformer;
+}
+
+absl::StatusOr<std::unique_ptr<Transformer>> Transformer::LoadMtpHead(
+    const std::string& model_dir, const ModelConfig& config, const TransformerOptions& options,
+    const Transformer& model) {
+  const auto& of_model = static_cast<const DecoderTransformer&>(model);  // there is no other kind
+  BATON_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model_dir));
+  auto head = std::make_unique<DecoderTransformer>(config, options, of_model.backend());
+  BATON_RETURN_IF_ERROR(head->Load(checkpoint, &of_model));
+  return head;
 }
 
 }  // namespace baton::model

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "common/backend/backend.h"
 #include "common/model/model_config.h"
 
@@ -45,13 +46,22 @@ class Transformer {
                                                            const ModelConfig& config,
                                                            const TransformerOptions& options,
                                                            backend::Backend& backend);
+  // The MTP head of the model's checkpoint, with the model's embedding and LM head, on its backend.
+  // `config`: MtpHeadConfig's. The model must outlive it. Errors as above.
+  static absl::StatusOr<std::unique_ptr<Transformer>> LoadMtpHead(const std::string& model_dir,
+                                                                  const ModelConfig& config,
+                                                                  const TransformerOptions& options,
+                                                                  const Transformer& model);
   virtual ~Transformer() = default;
 
   // Computes the batch's rows, writing their K and V to `pool`. Returns the logits of the batch's
   // logit rows, of the first max_logit_rows if there are more: f32 [rows, vocab_size] in device
   // memory, valid until the next call.
+  // hidden_before: of an MTP head, the hidden state of the token before each row's, [rows,
+  // hidden_dim]; else empty.
   virtual backend::Tensor Forward(const backend::RaggedBatch& batch, const backend::KvPool& pool,
-                                  LayerObserver* observer) = 0;
+                                  LayerObserver* observer,
+                                  absl::Span<const float> hidden_before = {}) = 0;
   // Returns the logits of 1 to max_logit_rows logit rows of the last step, from row `first` on.
   // REQUIRES: the step had n > max_logit_rows logit rows; 0 <= first < n.
   virtual backend::Tensor MoreLogits(int first) = 0;

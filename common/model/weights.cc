@@ -406,6 +406,32 @@ absl::StatusOr<LayerInputsWeights> LoadInputs(const LayerInputsSpec& spec, const
 
 }  // namespace
 
+absl::StatusOr<Weights> LoadMtpWeights(const Checkpoint& checkpoint, const ModelConfig& config,
+                                       backend::Backend& backend) {
+  const TensorNames names(config, checkpoint);
+  const std::function<void(double)> no_progress;
+  WeightLoader loader(checkpoint, config, no_progress, checkpoint.size_bytes(), backend);
+  const auto norm = [&](const NormSpec& spec) -> absl::StatusOr<std::unique_ptr<backend::Buffer>> {
+    BATON_ASSIGN_OR_RETURN(const std::vector<float> weight,
+                           loader.Norm(absl::StrCat(spec.name.hugging_face, ".weight"), spec));
+    return loader.ToDevice(weight);
+  };
+  Weights weights;
+  const MtpSpec& mtp = *config.mtp;
+  BATON_ASSIGN_OR_RETURN(weights.mtp.embedding_norm, norm(mtp.embedding_norm));
+  BATON_ASSIGN_OR_RETURN(weights.mtp.hidden_norm, norm(mtp.hidden_norm));
+  const MatrixSpec& input = mtp.input.parts.front();
+  BATON_ASSIGN_OR_RETURN(
+      weights.mtp.input.matrix,
+      loader.Matrix({{absl::StrCat(input.name.hugging_face, ".weight"), input.rows}},
+                    mtp.input.cols, mtp.input.quantized));
+  double residual_length = std::numeric_limits<double>::infinity();
+  LayerLoader layer(names, 0, /*experts_on_host=*/false, loader, &residual_length);
+  BATON_ASSIGN_OR_RETURN(weights.layers.emplace_back(), layer.Load(config.layers.front()));
+  BATON_ASSIGN_OR_RETURN(weights.final_norm, norm(config.final_norm));
+  return weights;
+}
+
 absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config,
                                     const std::function<void(double)>& progress,
                                     backend::Backend& backend, int experts_on_host) {

@@ -92,10 +92,17 @@ struct LayerInputsWeights {
   std::unique_ptr<backend::Buffer> norm;
 };
 
+// Of MtpSpec, but for its layer and its last norm.
+struct MtpInputWeights {
+  std::unique_ptr<backend::Buffer> embedding_norm, hidden_norm;  // [d]
+  ProductWeights input;
+};
+
 struct Weights {
   // Null: the LM head is the embedding, too. [vocabulary, d], of EmbeddingDType.
   EmbeddingWeights embedding;
   LayerInputsWeights inputs;
+  MtpInputWeights mtp;  // null but in an MTP head, which has neither embedding nor LM head
   std::vector<LayerWeights> layers;
   std::unique_ptr<backend::Buffer> final_norm;     // [d]
   std::unique_ptr<backend::PackedMatrix> lm_head;  // [vocabulary, d]
@@ -117,6 +124,9 @@ std::optional<backend::DType> EmbeddingDType(const Checkpoint& checkpoint,
 absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config,
                                     const std::function<void(double)>& progress,
                                     backend::Backend& backend, int experts_on_host = 0);
+// Those of an MTP head. INVALID_ARGUMENT as above. REQUIRES: config.is_mtp_head.
+absl::StatusOr<Weights> LoadMtpWeights(const Checkpoint& checkpoint, const ModelConfig& config,
+                                       backend::Backend& backend);
 
 }  // namespace baton::model
 

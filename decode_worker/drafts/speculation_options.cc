@@ -18,13 +18,12 @@ namespace {
 constexpr size_t kMaxShownBytes = 64;
 
 absl::Status BadSpeculation(absl::string_view text) {
-  return InvalidField(
-      "BAD_OPTION", "--speculative",
-      absl::StrCat(
-          "\"", ClipToUtf8(text, kMaxShownBytes),
-          "\" given, expected off, suffix, suffix:K, ngram:K,MIN,MAX, draft:DIR or draft:DIR,K, "
-          "where K is 1 to ",
-          kMostDrafts, " and 1 <= MIN <= MAX <= ", kLongestNgram));
+  return InvalidField("BAD_OPTION", "--speculative",
+                      absl::StrCat("\"", ClipToUtf8(text, kMaxShownBytes),
+                                   "\" given, expected off, suffix, suffix:K, ngram:K,MIN,MAX, "
+                                   "draft:DIR, draft:DIR,K, mtp or "
+                                   "mtp:K, where K is 1 to ",
+                                   kMostDrafts, " and 1 <= MIN <= MAX <= ", kLongestNgram));
 }
 
 bool ParseCount(absl::string_view text, int most, int* count) {
@@ -38,8 +37,10 @@ absl::StatusOr<SpeculationOptions> ParseSpeculation(absl::string_view text) {
   SpeculationOptions options;
   if (text == "off") return options;
   absl::string_view rest = text;
-  if (absl::ConsumePrefix(&rest, "suffix")) {
-    options.mode = SpeculationOptions::Mode::kSuffix;
+  const bool suffix = absl::ConsumePrefix(&rest, "suffix");
+  if (suffix || absl::ConsumePrefix(&rest, "mtp")) {
+    options.mode = suffix ? SpeculationOptions::Mode::kSuffix : SpeculationOptions::Mode::kMtp;
+    if (!suffix) options.max_drafts = kDraftsOfMtpHead;
     if (rest.empty()) return options;
     if (absl::ConsumePrefix(&rest, ":") && ParseCount(rest, kMostDrafts, &options.max_drafts)) {
       return options;

@@ -15,9 +15,11 @@ namespace baton::decode_worker {
 // Bounds of the flag's numbers.
 inline constexpr int kMostDrafts = 32;  // of a sequence in a step
 inline constexpr int kLongestNgram = 32;
+// Of a head that is made for one token; with each further one its own error grows.
+inline constexpr int kDraftsOfMtpHead = 3;  // unless the flag says another number
 
 struct SpeculationOptions {
-  enum class Mode { kOff, kSuffix, kNgram, kDraft };
+  enum class Mode { kOff, kSuffix, kNgram, kDraft, kMtp };
   Mode mode = Mode::kOff;
   std::string draft_model;  // kDraft: its directory or GGUF file
   int max_drafts = 8;       // of a sequence in a step
@@ -28,9 +30,9 @@ struct SpeculationOptions {
   std::array<bool, 3> priorities = {true, true, true};
 };
 
-// Reads "off", "suffix", "suffix:K", "ngram:K,MIN,MAX", "draft:DIR" or "draft:DIR,K"; the
-// priorities are all set. A DIR may have commas, but for one before a number at its end.
-// INVALID_ARGUMENT, naming the flag.
+// Reads "off", "suffix", "suffix:K", "ngram:K,MIN,MAX", "draft:DIR", "draft:DIR,K", "mtp" or
+// "mtp:K"; the priorities are all set. A DIR may have commas, but for one before a number at its
+// end. INVALID_ARGUMENT, naming the flag.
 absl::StatusOr<SpeculationOptions> ParseSpeculation(absl::string_view text);
 // Reads a list such as "low,normal", of at least one priority; its order means nothing.
 // INVALID_ARGUMENT, naming the flag.

@@ -23,14 +23,15 @@ using ::testing::HasSubstr;
 
 class DraftModelTest : public ::testing::Test {
  protected:
-  void Make(int blocks) {
+  void Make(int blocks, DraftModel::Kind kind = DraftModel::Kind::kModel) {
     model_.reset();
     engine_ = std::make_unique<FakeEngine>(blocks);
+    engine_->mtp = kind == DraftModel::Kind::kMtpHead;
     engine_->on_step = [this](const engine::Batch& batch) {
       ++steps_;
       rows_ += batch.rows();
     };
-    model_ = std::make_unique<DraftModel>(*engine_, clock_);
+    model_ = std::make_unique<DraftModel>(*engine_, kind, /*on_gpu=*/false, clock_);
   }
   std::unique_ptr<Sequence> NewSequence(int prompt_tokens, const std::string& salt = "") {
     internal::v1::DecodeRequest request;
@@ -60,6 +61,16 @@ class DraftModelTest : public ::testing::Test {
   }
   void Append(Sequence& sequence, const std::vector<int32_t>& tokens) {
     sequence.tokens.insert(sequence.tokens.end(), tokens.begin(), tokens.end());
+  }
+
+  // The model gives its states of the tokens [begin, end).
+  void AddStates(const Sequence& sequence, int begin, int end) {
+    std::vector<float> states;
+    for (int i = begin; i < end; ++i) {
+      states.push_back(FakeEngine::Hidden(i, sequence.tokens[static_cast<size_t>(i)], false));
+    }
+    model_->AddStates(sequence, begin, states);
+    model_->CheckIntegrity();
   }
 
   testing::FakeClock clock_;
@@ -192,6 +203,64 @@ TEST_F(DraftModelTest, LeastLengthsHoldForDrafts) {
   };
   Draft(*sequence, 3);
   EXPECT_THAT(suppressed, ElementsAre(1, 1, 0));
+}
+
+// The engine checks the states that it gets, and that what it reads is the KV of the tokens before.
+TEST_F(DraftModelTest, AHeadDraftsFromHiddenStates) {
+  Make(16, DraftModel::Kind::kMtpHead);
+  const auto sequence = NewSequence(20);
+  EXPECT_EQ(model_->Missing(*sequence), DraftModel::kNoStates);
+  AddStates(*sequence, 17, 19);
+  EXPECT_EQ(model_->Missing(*sequence), 2);
+  EXPECT_THAT(Draft(*sequence, 3), ElementsAreArray(FakeEngine::Answer(sequence->tokens, 3)));
+  EXPECT_EQ(rows_, 2 + 1 + 1);
+  // Two drafts were drawn, and a token behind them: the model's states replace the head's own.
+  Append(*sequence, FakeEngine::Answer(sequence->tokens, 3));
+  EXPECT_EQ(model_->Missing(*sequence), DraftModel::kNoStates);
+  AddStates(*sequence, 19, 22);
+  EXPECT_EQ(model_->Missing(*sequence), 3);
+  EXPECT_THAT(Draft(*sequence, 2), ElementsAreArray(FakeEngine::Answer(sequence->tokens, 2)));
+  // None was drawn.
+  Append(*sequence, {7});
+  AddStates(*sequence, 22, 23);
+  EXPECT_EQ(model_->Missing(*sequence), 1);
+  EXPECT_THAT(Draft(*sequence, 2), ElementsAreArray(FakeEngine::Answer(sequence->tokens, 2)));
+  model_->Ended(*sequence);
+  EXPECT_EQ(model_->pool().counts().free, 16);
+}
+
+TEST_F(DraftModelTest, AHeadBeginsAgainBehindTokensWithoutStates) {
+  Make(16, DraftModel::Kind::kMtpHead);
+  const auto sequence = NewSequence(20);
+  AddStates(*sequence, 18, 19);
+  Draft(*sequence, 1);
+  Append(*sequence, {1, 2, 3, 4});
+  // The model computes the last of them again, as one with a recurrent layer does.
+  AddStates(*sequence, 21, 23);
+  EXPECT_EQ(model_->Missing(*sequence), 2);
+  AddStates(*sequence, 20, 23);
+  EXPECT_EQ(model_->Missing(*sequence), 2);
+  EXPECT_THAT(Draft(*sequence, 2), ElementsAreArray(FakeEngine::Answer(sequence->tokens, 2)));
+}
+
+TEST_F(DraftModelTest, AHeadComputesAPromptsStatesAtOnce) {
+  Make(4, DraftModel::Kind::kMtpHead);
+  const auto sequence = NewSequence(50);
+  AddStates(*sequence, 0, 30);
+  // The first token has none before it.
+  EXPECT_EQ(rows_, 30);
+  AddStates(*sequence, 30, 49);
+  EXPECT_EQ(model_->Missing(*sequence), 1);
+  EXPECT_THAT(Draft(*sequence, 2), ElementsAreArray(FakeEngine::Answer(sequence->tokens, 2)));
+  // Where there is no room for all, only the last state is kept.
+  const auto longer = NewSequence(200);
+  AddStates(*longer, 0, 150);
+  EXPECT_EQ(model_->Missing(*longer), DraftModel::kNoStates);
+  AddStates(*longer, 150, 160);
+  AddStates(*longer, 160, 199);
+  EXPECT_EQ(model_->Missing(*longer), 1);
+  model_->Ended(*sequence);
+  EXPECT_THAT(Draft(*longer, 2), ElementsAreArray(FakeEngine::Answer(longer->tokens, 2)));
 }
 
 TEST_F(DraftModelTest, SaysWhyAModelCannotDraft) {

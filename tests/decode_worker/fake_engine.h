@@ -1,6 +1,7 @@
 // An engine that computes nothing but is strict: the KV of a token is the token itself, a state a
 // hash of the tokens before it, and every step checks that what it reads of a sequence's context is
-// there.
+// there. A hidden state is one number, made of a token and its position; an engine of an MTP head
+// checks those that it is given.
 #ifndef BATON_TESTS_DECODE_WORKER_FAKE_ENGINE_H_
 #define BATON_TESTS_DECODE_WORKER_FAKE_ENGINE_H_
 
@@ -26,6 +27,7 @@ class FakeEngine final : public engine::Engine {
                       bool recurrent = false) {
     config_.vocab_size = config_.token_count = kVocabulary;
     config_.fingerprint = 7;
+    config_.hidden_dim = 1;
     layout_.layers = layout_.kv_heads = layout_.head_dim = 1;
     layout_.block_tokens = kBlockTokens;
     layout_.dtype = kv::KvDtype::kF32;
@@ -50,13 +52,18 @@ class FakeEngine final : public engine::Engine {
   // Of every draw, unless OK.
   absl::Status draw_error;
 
+  // The engine is that of an MTP head.
+  bool mtp = false;
+  // What a token has for a hidden state, in the model or in its head.
+  static float Hidden(int position, int32_t token, bool mtp) {
+    const float state = static_cast<float>(1 + position * kVocabulary + token);
+    return mtp ? -state : state;
+  }
+
   // For a model that drafts: one of so many draws is another token than Next says; 0: none is.
   int wrong_in = 0;
   // Prices its steps by these layers; without any, as a model of 8 B.
-  void SetLayers(const model::ModelConfig& config) {
-    config_.layers = config.layers;
-    config_.hidden_dim = config.hidden_dim;
-  }
+  void SetLayers(const model::ModelConfig& config) { config_.layers = config.layers; }
   void SetMaxModelLen(int tokens) { max_model_len_ = tokens; }
   void SetTokenizer(uint64_t fingerprint) { config_.tokenizer_fingerprint = fingerprint; }
 
@@ -131,16 +138,35 @@ class FakeEngine final : public engine::Engine {
       for (int i = 0; i < entry.context; ++i) {
         int32_t found;
         std::memcpy(&found, At(entry.blocks, i), sizeof(found));
-        BATON_CHECK_EQ(found, entry.history.tokens[static_cast<size_t>(i)]) << "KV at " << i;
+        const auto token = static_cast<size_t>(entry.tokens_before + i);
+        BATON_CHECK_EQ(found, entry.history.tokens[token]) << "KV at " << i;
       }
+      CheckHidden(entry);
       ComputeStates(entry);
       int position = entry.context;
       for (const int32_t token : entry.tokens) WriteKv(entry.blocks, position++, token);
       for (const int32_t token : entry.drafts) WriteKv(entry.blocks, position++, token);
       results.push_back(Draw(entry));
+      if (!entry.hidden_states) continue;
+      position = entry.tokens_before + entry.context + static_cast<int>(entry.tokens.size()) - 1;
+      std::vector<float>& states = results.back().hidden_states;
+      states.push_back(Hidden(position, entry.tokens.back(), mtp));
+      for (const int32_t token : entry.drafts) states.push_back(Hidden(++position, token, mtp));
     }
     on_step(batch);
     return results;
+  }
+  // The last state may be the head's own: then it has drafted the token that follows.
+  void CheckHidden(const engine::BatchEntry& entry) const {
+    BATON_CHECK_EQ(mtp ? entry.tokens.size() : 0, entry.hidden_before.size());
+    for (size_t i = 0; i < entry.hidden_before.size(); ++i) {
+      const int before = entry.tokens_before + entry.context + static_cast<int>(i) - 1;
+      const int32_t token = entry.history.tokens[static_cast<size_t>(before)];
+      const float state = entry.hidden_before[i];
+      BATON_CHECK(state == Hidden(before, token, false) ||
+                  (i == 0 && entry.tokens.size() == 1 && state == Hidden(before, token, true)))
+          << "the state of token " << before;
+    }
   }
   void ComputeStates(const engine::BatchEntry& entry) {
     if (!layout_.recurrent()) return;

@@ -22,9 +22,10 @@ class ModelDrafterTest : public LoopTest {
  protected:
   // The model that answers is priced as one of 8 B.
   void MakeDrafting(int blocks, int draft_blocks, int max_drafts = 6, bool recurrent = false,
-                    bool caches = true) {
+                    bool caches = true, bool mtp = false) {
     loop_.reset();
     draft_ = std::make_unique<FakeEngine>(draft_blocks, 4);
+    draft_->mtp = mtp;
     // 0.8 B, of which 0.1 B are of the embedding.
     draft_->SetLayers(testing::DenseConfig({.layers = 16,
                                             .query_heads = 32,
@@ -39,7 +40,8 @@ class ModelDrafterTest : public LoopTest {
       clock_.Advance(draft_time_);
     };
     LoopOptions options = ByHand();
-    options.speculation.mode = SpeculationOptions::Mode::kDraft;
+    using Mode = SpeculationOptions::Mode;
+    options.speculation.mode = mtp ? Mode::kMtp : Mode::kDraft;
     options.speculation.max_drafts = max_drafts;
     options.draft_engine = draft_.get();
     options.enable_prefix_caching = caches;
@@ -138,6 +140,38 @@ TEST_P(ModelDrafterTest, ChoicesComputeTheirPromptOnce) {
   EXPECT_LT(draft_rows_, 2 * 160 + 3 * 2 * 40);
 }
 
+TEST_P(ModelDrafterTest, AnMtpHeadSavesSteps) {
+  for (const bool recurrent : {false, true}) {
+    MakeDrafting(64, 64, 3, recurrent, true, /*mtp=*/true);
+    EXPECT_LT(StepsOf({.prompt = Prompt(20), .max_tokens = 100}), 60);
+    EXPECT_LT(StepsOf({.prompt = Prompt(20), .max_tokens = 100}), 60) << "behind a cached prompt";
+    if (recurrent) continue;  // the fake transfer has no states
+    // Of a prompt that another worker computes, there are no hidden states.
+    const int before = steps_;
+    const auto stream = Ask({.prompt = Prompt(300, 7), .max_tokens = 100, .remote = true});
+    Run();
+    SendFirstToken(*transfers_.back());
+    SendKv(*transfers_.back());
+    Run();
+    EXPECT_EQ(stream->tokens[0], FakeEngine::Answer(Prompt(300, 7), 100));
+    EXPECT_LT(steps_ - before, 60);
+  }
+}
+
+TEST_P(ModelDrafterTest, AHeadThatIsWrongIsLeftAlone) {
+  MakeDrafting(64, 64, 3, false, true, /*mtp=*/true);
+  draft_->wrong_in = 1;
+  step_time_ = absl::Milliseconds(30);
+  draft_time_ = absl::Milliseconds(3);
+  StepsOf({.prompt = Prompt(20), .max_tokens = 100});
+  draft_steps_ = 0;
+  EXPECT_EQ(StepsOf({.prompt = Prompt(20, 500), .max_tokens = 400}), 400);
+  EXPECT_LE(draft_steps_ * draft_time_, 0.02 * 400 * step_time_);
+  draft_->wrong_in = 0;
+  for (int i = 0; i < 40; ++i) StepsOf({.prompt = Prompt(20, 10 * i), .max_tokens = 200});
+  EXPECT_LT(StepsOf({.prompt = Prompt(20, 700), .max_tokens = 100}), 60);
+}
+
 // Both engines check the KV that a step reads, CheckIntegrity the blocks of both at every turn.
 TEST_P(ModelDrafterTest, AnyRequestsInAnyPoolsHaveTheSameAnswers) {
   std::mt19937_64 random(testing::TestSeed());
@@ -147,7 +181,7 @@ TEST_P(ModelDrafterTest, AnyRequestsInAnyPoolsHaveTheSameAnswers) {
   for (int round = 0; round < 12; ++round) {
     const bool recurrent = round % 3 == 0;
     MakeDrafting(recurrent ? 24 : 10 + below(10), 4 + below(20), 1 + below(8), recurrent,
-                 /*caches=*/below(4) != 0);
+                 /*caches=*/below(4) != 0, /*mtp=*/round % 2 == 0);
     draft_->wrong_in = below(3) == 0 ? 0 : 2 + below(20);
     step_time_ = absl::Milliseconds(10 * below(3));
     draft_time_ = absl::Milliseconds(below(3));

@@ -26,7 +26,7 @@ class LaunchedSteps {
   static bool RunAhead(const engine::Batch& batch) {
     return std::all_of(
         batch.entries.begin(), batch.entries.end(), [](const engine::BatchEntry& entry) {
-          return !entry.prompt_logprobs && entry.drafts.empty() &&
+          return !entry.prompt_logprobs && entry.drafts.empty() && !entry.hidden_states &&
                  (!entry.sample ||
                   (entry.draws == 1 && entry.beam_candidates == 0 && !entry.sampling->logprobs));
         });

@@ -148,6 +148,8 @@ UNMIRRORED_TESTS = {
         "the part of engine_test.cc about steps in two halves",
     "tests/common/engine/drafts_test.cc":
         "steps with drafts, of batch.h, device_draws.h and the recurrent layers of every backend",
+    "tests/common/engine/mtp_head_test.cc":
+        "the part of engine_test.cc about MTP heads",
     "tests/common/engine/one_answer_test.cc":
         "engine_test.cc asks whether a step is right; this, whether all ways there agree",
     "tests/common/backend/cuda/simt/emulated_arithmetic_test.cc":

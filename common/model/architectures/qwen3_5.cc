@@ -1,6 +1,7 @@
 // Qwen3.5: the gated delta rule in three layers of four, attention with gates in the fourth; and
 // the same with experts, which Qwen3-Next has, too.
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -66,8 +67,34 @@ void SetGatedAttention(LayerSpec& layer) {
   attention.k_norm = {{"self_attn.k_norm", "attn_k_norm"}, attention.head_dim, true};
 }
 
+// The layer behind the last one is the MTP head's, until SetMtp takes it away: it has what the
+// others have. True if the checkpoint has a head.
+absl::StatusOr<bool> AddMtpLayer(const JsonFields& config, int layers_by_default,
+                                 ModelConfig* model) {
+  BATON_ASSIGN_OR_RETURN(const int layers,
+                         config.IntOr("mtp_num_hidden_layers", 0, kMaxLayers, layers_by_default));
+  BATON_ASSIGN_OR_RETURN(const bool dedicated, config.Bool("mtp_use_dedicated_embeddings", false));
+  if (layers == 0 || dedicated) return false;
+  model->layers.push_back(model->layers.back());
+  return true;
+}
+
+void SetMtp(ModelConfig* model) {
+  const int64_t d = model->hidden_dim;
+  const auto norm = [d](const char* name) { return NormSpec{{name, nullptr}, d, true}; };
+  MtpSpec mtp;
+  mtp.embedding_norm = norm("mtp.pre_fc_norm_embedding");
+  mtp.hidden_norm = norm("mtp.pre_fc_norm_hidden");
+  mtp.input = {.parts = {{{"mtp.fc", nullptr}, d}}, .cols = 2 * d};
+  mtp.layer = std::move(model->layers.back());
+  mtp.final_norm = norm("mtp.norm");
+  model->layers.pop_back();
+  model->mtp = std::make_shared<const MtpSpec>(std::move(mtp));
+}
+
 // Reads what both have.
-absl::StatusOr<ModelConfig> Describe(const JsonFields& config, const ClassDefaults& defaults) {
+absl::StatusOr<ModelConfig> Describe(const JsonFields& config, const ClassDefaults& defaults,
+                                     int mtp_by_default, bool* has_mtp) {
   BATON_ASSIGN_OR_RETURN(ModelConfig model, ReadDense(config, defaults));
   if (model.layers[0].attention().qkv.bias) {
     return config.Unsupported("attention_bias", "found true, expected false");
@@ -83,26 +110,29 @@ absl::StatusOr<ModelConfig> Describe(const JsonFields& config, const ClassDefaul
                          ReadRecurrentLayers(config, model.layers.size(), kLinearAttention,
                                              [&](int i) { return (i + 1) % interval != 0; }));
   BATON_ASSIGN_OR_RETURN(const RecurrentSpec delta, DeltaOf(config, model));
-  // The layers for speculation (mtp.*) are left out, with a line in the log.
-  for (const absl::string_view key :
-       {"mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mamba_ssm_dtype"}) {
-    config.Ignore(key);
-  }
+  config.Ignore("mamba_ssm_dtype");
   BATON_ASSIGN_OR_RETURN(const bool gated, config.Bool("attn_output_gate", true));
   if (!gated) return config.Unsupported("attn_output_gate", "found false, expected true");
   model.final_norm.less_one = true;
+  const size_t layers = model.layers.size();
+  BATON_ASSIGN_OR_RETURN(*has_mtp, AddMtpLayer(config, mtp_by_default, &model));
   for (size_t i = 0; i < model.layers.size(); ++i) {
     LayerSpec& layer = model.layers[i];
     for (SublayerSpec& sublayer : layer.sublayers) sublayer.norm_before.less_one = true;
     layer.mlp_sublayer().norm_before.name.gguf = "post_attention_norm";
     SetGatedAttention(layer);
-    if (recurrent[i]) layer.attention_sublayer().body = delta;
+    if (i < layers && recurrent[i]) layer.attention_sublayer().body = delta;
   }
   return model;
 }
 
 absl::StatusOr<ModelConfig> DescribeQwen35(const JsonFields& config) {
-  return Describe(config, {.head_dim = 256, .kv_heads = 4, .norm_eps = 1e-6});
+  bool has_mtp = false;
+  BATON_ASSIGN_OR_RETURN(
+      ModelConfig model,
+      Describe(config, {.head_dim = 256, .kv_heads = 4, .norm_eps = 1e-6}, 0, &has_mtp));
+  if (has_mtp) SetMtp(&model);
+  return model;
 }
 
 // Experts, beside one that all tokens share, in the layers for which `has_experts`.
@@ -138,10 +168,11 @@ absl::Status AddSharedExperts(const JsonFields& config, bool normalized,
 }
 
 absl::StatusOr<ModelConfig> DescribeQwen35Moe(const JsonFields& config) {
+  bool has_mtp = false;
   BATON_ASSIGN_OR_RETURN(
       ModelConfig model,
-      Describe(config,
-               {.head_dim = 256, .kv_heads = 2, .norm_eps = 1e-6, .ffn_key = kExpertFfnKey}));
+      Describe(config, {.head_dim = 256, .kv_heads = 2, .norm_eps = 1e-6, .ffn_key = kExpertFfnKey},
+               0, &has_mtp));
   // The class has neither these nor layers without experts.
   config.Ignore("intermediate_size");
   BATON_RETURN_IF_ERROR(config.IntOr("decoder_sparse_step", 1, 1, 1).status());
@@ -149,12 +180,16 @@ absl::StatusOr<ModelConfig> DescribeQwen35Moe(const JsonFields& config) {
   if (!normalized) return config.Unsupported("norm_topk_prob", "found false, expected true");
   BATON_RETURN_IF_ERROR(AddSharedExperts(
       config, normalized, [](int) { return true; }, &model));
+  if (has_mtp) SetMtp(&model);
   return model;
 }
 
+// Published checkpoints have a head of which the config says nothing.
 absl::StatusOr<ModelConfig> DescribeQwen3Next(const JsonFields& config) {
-  BATON_ASSIGN_OR_RETURN(ModelConfig model,
-                         Describe(config, {.head_dim = 256, .kv_heads = 2, .norm_eps = 1e-6}));
+  bool has_mtp = false;
+  BATON_ASSIGN_OR_RETURN(
+      ModelConfig model,
+      Describe(config, {.head_dim = 256, .kv_heads = 2, .norm_eps = 1e-6}, 1, &has_mtp));
   BATON_ASSIGN_OR_RETURN(const bool apart, config.Bool(kMatricesApart, false));
   for (LayerSpec& layer : model.layers) {
     auto* delta = std::get_if<RecurrentSpec>(&layer.sublayers[0].body);
@@ -177,6 +212,7 @@ absl::StatusOr<ModelConfig> DescribeQwen3Next(const JsonFields& config) {
       config, normalized,
       [&](int layer) { return (layer + 1) % step == 0 && !absl::c_linear_search(dense, layer); },
       &model));
+  if (has_mtp) SetMtp(&model);
   return model;
 }
 

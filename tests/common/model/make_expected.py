@@ -6,12 +6,14 @@ transformers and numpy:
     python tests/common/model/make_expected.py [NAME...]     (all without a name)
 """
 
+import copy
 import json
 import pathlib
 import subprocess
 import sys
 import tempfile
 
+import safetensors
 import torch
 import transformers
 
@@ -35,6 +37,8 @@ QUANTIZED = {
     "tiny-llama-awq": ("tiny-llama", "--quantize awq --group-size 32"),
     "tiny-gpt-oss-mxfp4": ("tiny-gpt-oss", "--quantize mxfp4"),
 }
+# Heads for multi-token prediction, which Transformers leaves out: made of its modules.
+HEADS = ("tiny-qwen3.5-mtp", "tiny-qwen3.5-moe-mtp")
 # Models for embeddings: the last token's state behind the final norm.
 EMBEDDINGS = {"tiny-qwen3-embedding": ("tiny-qwen3", "--embeddings")}
 LENGTHS = (1, 17, 64, 130)
@@ -74,6 +78,47 @@ def expected_embedding(model, prompt):
     return {"prompt": prompt, "hidden_state": [round(value, 6) for value in state.tolist()]}
 
 
+def head_of(model, directory):
+    """What makes logits and hidden states of tokens and the hidden states of the tokens before them."""
+    with safetensors.safe_open(pathlib.Path(directory) / "model.safetensors", "pt") as file:
+        stored = {name.removeprefix("mtp."): file.get_tensor(name) for name in file.keys() if name.startswith("mtp.")}
+    index = model.config.layer_types.index("full_attention")
+    layer = copy.deepcopy(model.model.layers[index])
+    layer.self_attn.layer_idx = 0
+    norms = {name: copy.deepcopy(model.model.norm) for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")}
+    for name, norm in norms.items():
+        norm.weight.data = stored.pop(name + ".weight")
+    fc = stored.pop("fc.weight")
+    layer.load_state_dict({name.removeprefix("layers.0."): tensor for name, tensor in stored.items()}, strict=True)
+
+    def head(tokens, hidden_before):
+        count = len(tokens)
+        x = torch.cat([norms["pre_fc_norm_embedding"](model.model.embed_tokens(torch.tensor([tokens]))),
+                       norms["pre_fc_norm_hidden"](hidden_before[None])], dim=-1) @ fc.T
+        mask = torch.full((count, count), float("-inf")).triu(1)[None, None]
+        positions = torch.arange(count)[None]
+        rotation = model.model.rotary_emb(x, positions)
+        x = layer(x, position_embeddings=rotation, attention_mask=mask, position_ids=positions)
+        states = norms["norm"](x)[0]
+        return model.lm_head(states), states
+
+    return head
+
+
+def expected_head(model, head, prompt):
+    """Behind the prompt's tokens but the first, and behind the best one, as a second draft."""
+    with torch.no_grad():
+        hidden = model.model(torch.tensor([prompt])).last_hidden_state[0]
+        first, states = head(prompt[1:], hidden[:-1])
+        draft = first[-1].argmax().item()
+        second, _ = head([*prompt[1:], draft], torch.cat([hidden[:-1], states[-1:]]))
+    top = [torch.topk(logits[-1], TOP) for logits in (first, second)]
+    print(f"  {len(prompt):4} tokens: a head's best {draft}, best/second {top[0].values[0] - top[0].values[1]:.2f}")
+    return {"prompt": prompt, "draft": draft,
+            "top": [[[token, round(value, 6)] for token, value in zip(of.indices.tolist(), of.values.tolist())]
+                    for of in top]}
+
+
 def model_of(directory, dtype, embeds):
     with open(pathlib.Path(directory) / "config.json", encoding="utf-8") as file:
         architecture = json.load(file)["architectures"][0]
@@ -97,6 +142,7 @@ def main():
     checkpoints = {shape: (shape, []) for shape in SHAPES}
     for name, (shape, options) in QUANTIZED.items():
         checkpoints[name] = (shape, [*options.split(), "--dequantize"])
+    checkpoints |= {name: (name, []) for name in HEADS}
     for name, (shape, options) in EMBEDDINGS.items():
         checkpoints[name] = (shape, options.split())
     for name in sys.argv[1:] or checkpoints:
@@ -107,10 +153,13 @@ def main():
                            check=True)
             dtype = torch.float64 if name in QUANTIZED else torch.float32
             model = model_of(directory, dtype, name in EMBEDDINGS)
+            head = head_of(model, directory) if name in HEADS else None
         print(name)
         vocab_size = model.config.get_text_config().vocab_size
-        prompts = [prompt_of(length, vocab_size) for length in LENGTHS]
+        # A head's first row is of the second token.
+        prompts = [prompt_of(length + (name in HEADS), vocab_size) for length in LENGTHS]
         cases = [expected_embedding(model, prompt) if name in EMBEDDINGS
+                 else expected_head(model, head, prompt) if name in HEADS
                  else expected_of(model, prompt, vocab_size) for prompt in prompts]
         with open(OUT / f"{name}.json", "w", encoding="utf-8") as file:
             json.dump({"shape": name, "transformers": transformers.__version__,

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -154,19 +155,22 @@ TEST(WeightsTest, LeavesOutWhatChangesNothing) {
 }
 
 TEST(WeightsTest, SaysWhichLayersForSpeculationAreLeftOut) {
-  for (const auto& [shape, first] : {std::pair("tiny-qwen3.5", "mtp.fc.weight"),
-                                     {"tiny-qwen3.5-moe", "mtp.fc.weight"},
-                                     {"tiny-qwen3-next", "mtp.fc.weight"},
-                                     {"tiny-nemotron-h", "mtp.fc.weight"},
-                                     {"tiny-nemotron-h-moe", "mtp.fc.weight"},
-                                     {"tiny-qwen3.5-mm", "mtp.fc.weight"},
-                                     {"tiny-qwen3.5-moe-mm", "mtp.fc.weight"},
-                                     {"tiny-glm4-moe-lite", "model.layers.4.eh_proj.weight"}}) {
+  // Two have whole heads.
+  for (const auto& [shape, count, first] :
+       {std::tuple("tiny-qwen3.5", 2, "mtp.fc.weight"),
+        {"tiny-qwen3.5-moe", 2, "mtp.fc.weight"},
+        {"tiny-qwen3-next", 2, "mtp.fc.weight"},
+        {"tiny-nemotron-h", 2, "mtp.fc.weight"},
+        {"tiny-nemotron-h-moe", 2, "mtp.fc.weight"},
+        {"tiny-qwen3.5-mm", 15, "mtp.fc.weight"},
+        {"tiny-qwen3.5-moe-mm", 19, "mtp.fc.weight"},
+        {"tiny-glm4-moe-lite", 2, "model.layers.4.eh_proj.weight"}}) {
     ::testing::internal::CaptureStderr();
     const absl::Status status = LoadChanged([](json&) {}, [](std::string&) {}, CpuBackend(), shape);
     const std::string log = ::testing::internal::GetCapturedStderr();
     EXPECT_TRUE(status.ok()) << shape << ": " << status;
-    EXPECT_THAT(log, HasSubstr(absl::StrCat("left out 2 tensors of layers for speculation "
+    EXPECT_THAT(log, HasSubstr(absl::StrCat("left out ", count,
+                                            " tensors of layers for speculation "
                                             "(multi-token prediction), e.g. \"",
                                             first, "\"")))
         << shape;

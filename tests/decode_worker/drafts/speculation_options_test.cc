@@ -66,6 +66,15 @@ TEST(SpeculationOptionsTest, DraftModelsHaveAPathAndPerhapsACount) {
   }
 }
 
+TEST(SpeculationOptionsTest, MtpHeadsHavePerhapsACount) {
+  for (const auto& [text, drafts] : {std::pair("mtp", 3), {"mtp:1", 1}, {"mtp:32", 32}}) {
+    const auto parsed = ParseSpeculation(text);
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(parsed->mode, Mode::kMtp);
+    EXPECT_EQ(parsed->max_drafts, drafts);
+  }
+}
+
 TEST(SpeculationOptionsTest, NamesWhatIsWrong) {
   for (const char* text : {"",
                            "on",
@@ -98,6 +107,10 @@ TEST(SpeculationOptionsTest, NamesWhatIsWrong) {
                            "draft:a,",
                            "draft:a,0",
                            "draft:a,33",
+                           "mtp:",
+                           "mtp:0",
+                           "mtp:33",
+                           "mtp,2",
                            "suffix:99999999999999999999"}) {
     const absl::Status status = ParseSpeculation(text).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
