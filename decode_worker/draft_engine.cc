@@ -41,7 +41,7 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> LoadDraftEngine(const DecodeOpti
   draft.mtp_kv_bytes = 0;
   draft.progress = nullptr;
   auto engine = engine::Engine::Load(draft);
-  if (!engine.ok()) return annotate(engine.status());
+  if (!engine.ok()) return annotate(Annotate(engine.status(), "with --draft-kv-memory"));
   answers.backend.gpu_memory_utilization -= share;
   return *std::move(engine);
 }

@@ -30,6 +30,11 @@ absl::Status CheckDraftModel(const engine::Engine& draft, const engine::Engine& 
                               " tokens and other content than the model's, which has ",
                               answers.config().token_count, "; expected the same tokenizer"));
   }
+  if (draft.config().token_count < answers.config().token_count) {
+    return Unfit(absl::StatusCode::kInvalidArgument,
+                 absl::StrCat("the draft model has ", draft.config().token_count,
+                              " of the tokens, expected all ", answers.config().token_count));
+  }
   if (draft.kv_layout().recurrent()) {
     return Unfit(absl::StatusCode::kUnimplemented,
                  absl::StrCat(draft.config().architecture,
@@ -112,7 +117,7 @@ absl::Span<const float> DraftModel::StatesBefore(const Text& text, int count) co
   return absl::MakeConstSpan(text.states).first(static_cast<size_t>(count) * hidden_dim_);
 }
 
-void DraftModel::CatchUp(absl::Span<const Sequence* const> sequences, int most_tokens) {
+int DraftModel::CatchUp(absl::Span<const Sequence* const> sequences, int most_tokens) {
   most_tokens = std::min(most_tokens, engine_.max_num_batched_tokens());
   std::vector<std::pair<Text*, int>> parts;  // how many tokens of each
   PrefillWork work;
@@ -133,7 +138,7 @@ void DraftModel::CatchUp(absl::Span<const Sequence* const> sequences, int most_t
     work.Add(count, text.computed);
     parts.emplace_back(&text, count);
   }
-  if (parts.empty()) return;
+  if (parts.empty()) return 0;
   engine::Batch batch;
   for (const auto& [text, count] : parts) {
     engine::BatchEntry& entry = batch.entries.emplace_back();
@@ -157,6 +162,7 @@ void DraftModel::CatchUp(absl::Span<const Sequence* const> sequences, int most_t
     // Other choices of the request, and its next turn, begin with the same tokens.
     if (text->computed + 1 == static_cast<int>(text->sequence->tokens.size())) Share(*text);
   }
+  return static_cast<int>(work.tokens);
 }
 
 void DraftModel::Extend(absl::Span<Line* const> lines) {

@@ -75,11 +75,15 @@ class DraftModel {
   // lacking from which it would compute them.
   int Missing(const Sequence& sequence);
   static constexpr int kNoStates = 1 << 30;
+  // Whether the model's context has room for the sequence and a draft.
+  bool Holds(const Sequence& sequence) const {
+    return static_cast<int>(sequence.tokens.size()) < engine_.max_model_len();
+  }
   // Sequences that lack up to this many tokens may draft.
-  static constexpr int kMostMissing = 8;
+  static constexpr int kMostMissing = engine::EngineOptions::kMtpRowsOfSequence;
   // Computes tokens that the sequences lack, up to `most_tokens` together, the first sequence's
-  // first; their last tokens are left to Extend.
-  void CatchUp(absl::Span<const Sequence* const> sequences, int most_tokens);
+  // first; their last tokens are left to Extend. Returns how many it computed.
+  int CatchUp(absl::Span<const Sequence* const> sequences, int most_tokens);
   // For an MTP head: `states` has the model's hidden states of tokens of the sequence, from its
   // token `begin` on. Computes KV of a prompt's.
   void AddStates(const Sequence& sequence, int begin, absl::Span<const float> states);

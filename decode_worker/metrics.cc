@@ -53,10 +53,10 @@ struct DecodeMetrics::Series {
         accepted_draft_tokens(
             set.Counter("baton_decode_accepted_draft_tokens_total",
                         "Drafted tokens that were drawn. A step draws one more than it accepts.")),
-        drafting_seconds(set.Counter(
-            "baton_decode_drafting_seconds_total",
-            "Time that a draft model took between steps: for drafts, and for the prompts that it "
-            "computes to make them.")),
+        drafting_seconds(set.Counter("baton_decode_drafting_seconds_total",
+                                     "Time that a draft model or MTP head took between steps: for "
+                                     "drafts, and for the tokens "
+                                     "that it computes before it can make them.")),
         requests(set.Counters("baton_decode_requests_total", "Requests that have ended.",
                               {{"code", AllCodes()}})),
         active_sequences(

@@ -37,6 +37,7 @@ std::vector<ModelDrafter::Line> ModelDrafter::LinesFor(const std::vector<Wish>& 
   std::vector<Line> lines;
   for (size_t i = 0; i < wishes.size(); ++i) {
     const Sequence& sequence = *wishes[i].chunk->sequence;
+    if (!model_.Holds(sequence)) continue;
     const Record& record = Learn(sequence);
     Line& line = lines.emplace_back();
     line.wish = i;
@@ -125,7 +126,8 @@ bool ModelDrafter::WouldPropose(const std::vector<Wish>& wishes, const StepPrice
   // Steps that are launched ahead give no hidden states, and the draft model no time to catch up.
   return kind_ == DraftModel::Kind::kMtpHead ||
          std::any_of(all.begin(), all.end(), [&](const Line& line) {
-           return line.missing <= DraftModel::kMostMissing || PaysToCatchUp(line, outlook, price);
+           return line.missing <= DraftModel::kMostMissing ||
+                  (!no_room_ && PaysToCatchUp(line, outlook, price));
          });
 }
 
@@ -149,7 +151,7 @@ void ModelDrafter::CatchUp(const std::vector<Line>& lagging, const Outlook& outl
   for (const Line& line : lagging) {
     if (PaysToCatchUp(line, outlook, price)) worth.push_back(line.drafting.sequence);
   }
-  if (!worth.empty()) model_.CatchUp(worth, tokens);
+  if (!worth.empty()) no_room_ = model_.CatchUp(worth, tokens) == 0;
 }
 
 void ModelDrafter::Probe(std::vector<Line>& ready, const std::vector<Line>& lagging,

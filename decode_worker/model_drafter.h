@@ -110,6 +110,7 @@ class ModelDrafter {
   const DraftModel::Kind kind_;
   DraftModel model_;
   bool wants_states_ = false;
+  bool no_room_ = false;  // the last catching up found no blocks
   const size_t most_lines_;
   AcceptanceTable acceptance_{ConfidencesBeforeLearning()};
   std::map<uint64_t, Record> records_;  // by the sequence's id

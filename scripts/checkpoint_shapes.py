@@ -39,7 +39,7 @@ class Family(typing.NamedTuple):
     tied: bool = False  # LM head and embedding
     # Before all tensors but the LM head's, where it is the text part of a model for texts and images.
     nested: str = "language_model.model."
-    mtp: bool = False  # a head for speculation beside the others, of which no model has any part
+    mtp: bool = False  # tensors of a head for speculation, which no model reads
     experts: tuple[str, str, str] | None = None  # modules of an expert: gate, up, down
     dense_layers: typing.Callable = lambda config: config.get("mlp_only_layers", ())  # without experts
     mlp: str = "mlp."  # before the modules of MLP, router and experts

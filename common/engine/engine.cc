@@ -28,9 +28,8 @@ EngineOptions OptionsOfHead(EngineOptions options) {
   options.kv_cache_bytes = options.mtp_kv_bytes;
   options.experts_on_host = 0;
   options.share_kv_pool = false;
-  // A few tokens of each sequence.
   options.max_num_batched_tokens =
-      std::min(options.max_num_batched_tokens, std::max(64, 8 * options.max_num_seqs));
+      std::max(64, EngineOptions::kMtpRowsOfSequence * options.max_num_seqs);
   return options;
 }
 
@@ -53,8 +52,10 @@ absl::Status ModelEngine::Initialize(const EngineOptions& options) {
     return MakeError(absl::StatusCode::kInvalidArgument, "MTP_HEAD_MISSING",
                      absl::StrCat(options.model_dir,
                                   ": found no head for multi-token prediction, expected "
-                                  "mtp_num_hidden_layers in config.json and tensors mtp.* in "
-                                  "safetensors files, as Qwen3.5 and Qwen3-Next have them"));
+                                  "mtp_num_hidden_layers in config.json without "
+                                  "mtp_use_dedicated_embeddings, and tensors mtp.* in safetensors "
+                                  "files that are not quantised, as Qwen3.5 and Qwen3-Next have "
+                                  "them"));
   }
   BATON_RETURN_IF_ERROR(CheckModel(config_, options));
   max_num_batched_tokens_ = options.max_num_batched_tokens;
@@ -63,7 +64,8 @@ absl::Status ModelEngine::Initialize(const EngineOptions& options) {
   if (config_.loads_mtp && backend_->FreeBytes().has_value()) {
     return MakeError(absl::StatusCode::kUnimplemented, "MTP_HEAD_ON_GPU",
                      absl::StrCat("a head for multi-token prediction on ", backend_->Kind(),
-                                  ", expected --device cpu: a GPU is prepared for one KV pool"));
+                                  ", expected --device cpu, or drafts of another kind: a GPU is "
+                                  "prepared for one KV pool"));
   }
   BATON_ASSIGN_OR_RETURN(shape_, ShapeOf(config_, options, backend_->activation_dtype()));
   if (const std::string numerics = backend_->Numerics();
@@ -104,7 +106,9 @@ absl::Status ModelEngine::InitializeHead(const EngineOptions& options, const Mod
   max_model_len_ = shape_.limits.max_positions;
   MemoryDemand demand = DemandOf(config_, shape_, of_head, activation);
   demand.scratch = model.scratch();
-  BATON_ASSIGN_OR_RETURN(plan_, engine::PlanMemory(demand));
+  absl::StatusOr<MemoryPlan> plan = engine::PlanMemory(demand);
+  if (!plan.ok()) return Annotate(plan.status(), "the MTP head's KV, of --draft-kv-memory");
+  plan_ = *std::move(plan);
   BATON_ASSIGN_OR_RETURN(
       transformer_,
       model::Transformer::LoadMtpHead(of_head.model_dir, config_,

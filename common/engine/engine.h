@@ -45,6 +45,8 @@ struct EngineOptions {
   // Load the checkpoint's MTP head, too, whose KV pool takes at most so many bytes. 0: do not. A
   // checkpoint without a head fails (MTP_HEAD_MISSING), as does a GPU (MTP_HEAD_ON_GPU).
   int64_t mtp_kv_bytes = 0;
+  // A step of the head has up to so many rows of each of max_num_seqs sequences.
+  static constexpr int kMtpRowsOfSequence = 8;
   // Steps that Load runs on a GPU, so that no request waits for kernels to be loaded or for CUDA
   // graphs to be captured. kPrompt: a prompt and a draw; kPromptAndDecode: also every kind of
   // decode step.
@@ -108,7 +110,8 @@ class Engine {
   virtual void WritePages(absl::Span<const int32_t> pages, const std::byte* host) = 0;
   // The checkpoint's head for multi-token prediction (MTP), which drafts the token behind the next
   // one: an engine with a KV pool of its own, whose entries have `hidden_before`. Null: it was not
-  // asked for (EngineOptions.mtp_kv_bytes). Its steps run between this engine's.
+  // asked for (EngineOptions.mtp_kv_bytes). The thread that runs this engine's steps runs its steps
+  // between them.
   virtual Engine* mtp_head() { return nullptr; }
   // As Backend::MakeDeviceLinks, for the KV pool.
   virtual absl::StatusOr<std::shared_ptr<backend::DeviceLinks>> MakeDeviceLinks();

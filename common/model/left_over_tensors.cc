@@ -30,6 +30,9 @@ absl::Status CheckLeftOver(const Checkpoint& checkpoint, const ModelConfig& conf
   LeftOut unknown, for_speculation;
   for (const auto& [name, stored] : checkpoint.tensors()) {
     if (taken.contains(name)) continue;
+    // Those of a head that is loaded are left over by its own loading.
+    const bool of_head = config.loads_mtp && absl::StartsWith(name, "mtp.");
+    if (of_head != config.is_mtp_head) continue;
     if (absl::EndsWith(name, "rotary_emb.inv_freq")) continue;  // follows from the config
     // Read with the config.
     if (name == gguf::kRopeFactorsName) continue;
@@ -44,7 +47,6 @@ absl::Status CheckLeftOver(const Checkpoint& checkpoint, const ModelConfig& conf
           absl::StrCat(stored.file->path(), ": found ", json::Quoted(name),
                        ", expected no such tensor in ", config.architecture));
     }
-    if (config.loads_mtp && absl::StartsWith(name, "mtp.")) continue;
     // Multi-token prediction, as "mtp." or in layers behind the last one.
     (layer >= layers || absl::StartsWith(name, "mtp.") ? for_speculation : unknown).Add(name);
   }

@@ -1,6 +1,8 @@
 #include "common/model/model_config.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -221,6 +223,13 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir,
   BATON_RETURN_IF_ERROR(CheckBiases(fields, checkpoint, model));
   BATON_RETURN_IF_ERROR(ApplyRopeFactors(checkpoint, &model));
   BATON_RETURN_IF_ERROR(FindQuantizedMatrices(checkpoint, &model));
+  // A copy of a model may have lost its head, or have it in a form that is not read: then it has
+  // none.
+  const char* const of_head[] = {"mtp.fc.weight", "mtp.layers.0.self_attn.o_proj.weight"};
+  if (!std::all_of(std::begin(of_head), std::end(of_head),
+                   [&](const char* name) { return checkpoint.Find(name) != nullptr; })) {
+    model.mtp = nullptr;
+  }
   const StoredTensor* embedding =
       checkpoint.Find(absl::StrCat(TensorNames(model, checkpoint).embedding(), ".weight"));
   if (!fields.Has("dtype") && !fields.Has("torch_dtype") && embedding != nullptr &&

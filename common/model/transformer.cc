@@ -328,7 +328,7 @@ Tensor DecoderTransformer::Forward(const backend::RaggedBatch& batch, const back
   const int64_t hidden = config_.is_mtp_head ? config_.hidden_dim : 0;
   BATON_CHECK_EQ(hidden_before.size(), batch.tokens.size() * static_cast<size_t>(hidden));
   if (hidden > 0) {
-    AwaitLastStep();  // It reads delta_.
+    AwaitLastStep();  // The last step reads delta_.
     backend_.CopyToDevice(delta_.View(static_cast<int64_t>(batch.tokens.size()), hidden).data,
                           hidden_before.data(), hidden_before.size() * sizeof(float));
   }

@@ -429,6 +429,8 @@ absl::StatusOr<Weights> LoadMtpWeights(const Checkpoint& checkpoint, const Model
   LayerLoader layer(names, 0, /*experts_on_host=*/false, loader, &residual_length);
   BATON_ASSIGN_OR_RETURN(weights.layers.emplace_back(), layer.Load(config.layers.front()));
   BATON_ASSIGN_OR_RETURN(weights.final_norm, norm(config.final_norm));
+  BATON_RETURN_IF_ERROR(CheckLeftOver(checkpoint, config, loader.taken()));
+  loader.LogLoss();
   return weights;
 }
 

@@ -6,8 +6,8 @@ for all are killed by SIGKILL and started again.
     drafts_test.py BIN_DIR
 
 The decode workers draft in different ways; the draft model of one is the model's first layer. BATON_TEST_DRAFTED_ANSWERS
-is the number of requests, 120 if it is not set; BATON_TEST_MODEL another model than the demo's, with which
-BATON_TEST_DRAFT_MODEL drafts. docs/results/speculation.md has the figures of a long run.
+is the number of requests, 120 if it is not set; BATON_TEST_MODEL another model than the demo's, for which
+BATON_TEST_DRAFT_MODEL drafts; BATON_TEST_DRAFT_MODES other values of --speculative, with semicolons between them. docs/results/speculation.md has the figures of a long run.
 """
 import concurrent.futures
 import http.client
@@ -35,7 +35,8 @@ MODEL = os.environ.get("BATON_TEST_MODEL", str(demo_cluster.MODEL))
 PATIENCE_S = 120  # a limit, not an expectation
 AT_ONCE = 12
 DRAFT_MODEL = os.environ.get("BATON_TEST_DRAFT_MODEL")
-MODES = ("suffix:8", "ngram:6,1,4", "draft:{draft_model},6")  # of the decode workers
+# Of the decode workers; the last one's is a model's.
+MODES = os.environ.get("BATON_TEST_DRAFT_MODES", "suffix:8;ngram:6,1,4;draft:{draft_model},6").split(";")
 ANSWERS_OF_A_LIFE = 60  # then a decode worker is killed
 WORDS = "brano kipe dralu stovi glire tremo visa refund approve reject Table Notes code of the is".split()
 
@@ -114,6 +115,9 @@ class Processes:
     def count(self, name):
         return sum(metric(self.addresses[f"decode{i}"][1], name) for i in range(len(MODES)))
 
+    def drafted_by_model(self):
+        return metric(self.addresses[f"decode{len(MODES) - 1}"][1], "baton_decode_draft_tokens_total")
+
     def stop(self):
         for process in self.running.values():
             process.kill()
@@ -187,6 +191,7 @@ class DraftsTest(unittest.TestCase):
         if due:
             with self.restarting:
                 self.preemptions += self.processes.count("baton_preemptions_total")
+                self.drafted_by_model += self.processes.drafted_by_model()
                 victim = f"decode{rng.randrange(len(MODES))}"
                 self.processes.kill_and_restart(victim)
                 self.kills += 1
@@ -195,6 +200,7 @@ class DraftsTest(unittest.TestCase):
         self.seed = seed.SEED
         self.lock, self.restarting = threading.Lock(), threading.Lock()
         self.tokens = self.accepted = self.refuted = self.refused = self.answered = self.kills = self.preemptions = 0
+        self.drafted_by_model = 0
         with tempfile.TemporaryDirectory(prefix="baton-drafts-") as directory:
             self.processes = Processes(directory)
             try:
@@ -203,7 +209,7 @@ class DraftsTest(unittest.TestCase):
                     for _ in pool.map(self.compare, range(COUNT)):
                         pass
                 self.preemptions += self.processes.count("baton_preemptions_total")
-                drafted_by_model = metric(self.processes.addresses["decode2"][1], "baton_decode_draft_tokens_total")
+                self.drafted_by_model += self.processes.drafted_by_model()
             finally:
                 self.processes.stop()
         print(f"{self.answered} requests with and without drafts, seed {self.seed}: no difference in {self.tokens} tokens, "
@@ -212,7 +218,7 @@ class DraftsTest(unittest.TestCase):
         self.assertGreater(self.accepted, COUNT)
         self.assertGreater(self.refuted, 0)
         self.assertGreater(self.kills, 0)
-        self.assertGreater(drafted_by_model, 0)
+        self.assertGreater(self.drafted_by_model, 0)
         if COUNT >= 1000:  # of few requests, too few may run at once
             self.assertGreater(self.preemptions, 0)
 

@@ -210,7 +210,10 @@ absl::StatusOr<ModelConfig> DescribeQwen3Next(const JsonFields& config) {
                          config.Ints("mlp_only_layers", 0, kMaxLayers));
   BATON_RETURN_IF_ERROR(AddSharedExperts(
       config, normalized,
-      [&](int layer) { return (layer + 1) % step == 0 && !absl::c_linear_search(dense, layer); },
+      [&](int layer) {
+        const bool head = has_mtp && layer + 1 == static_cast<int>(model.layers.size());
+        return head || ((layer + 1) % step == 0 && !absl::c_linear_search(dense, layer));
+      },
       &model));
   if (has_mtp) SetMtp(&model);
   return model;

@@ -248,6 +248,21 @@ TEST_P(MtpHeadTest, TakesItsKvFromTheMemoryItMay) {
   EXPECT_LE((*with_head)->kv_pool().block_count, (*without)->kv_pool().block_count);
 }
 
+// Several tokens of each sequence, however small the model's own steps are.
+TEST_P(MtpHeadTest, HasRoomForSomeRowsOfEachSequence) {
+  EngineOptions options = HeadOptions("tiny-qwen3.5-mtp", GetParam());
+  options.max_num_batched_tokens = 24;
+  options.mtp_kv_bytes = 1;
+  const absl::Status too_small = Engine::Load(options).status();
+  EXPECT_EQ(ErrorReason(too_small), "KV_POOL_SIZE");
+  EXPECT_THAT(std::string(too_small.message()), ::testing::HasSubstr("--draft-kv-memory"));
+  options.mtp_kv_bytes = 1 << 20;
+  auto engine = Engine::Load(options);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_EQ((*engine)->mtp_head()->max_num_batched_tokens(),
+            options.max_num_seqs * EngineOptions::kMtpRowsOfSequence);
+}
+
 TEST(MtpHeadOnGpuTest, IsRefused) {
   for (const baton::testing::Device& device : baton::testing::Devices()) {
     if (!device.slow) continue;
@@ -258,10 +273,13 @@ TEST(MtpHeadOnGpuTest, IsRefused) {
 }
 
 TEST_P(MtpHeadTest, AModelWithoutAHeadIsRefused) {
-  const absl::Status status = Engine::Load(HeadOptions("tiny-qwen3.5", GetParam())).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(ErrorReason(status), "MTP_HEAD_MISSING");
-  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("mtp_num_hidden_layers"));
+  // The config of the second has one, and its files have only two of its tensors.
+  for (const char* name : {"tiny-qwen3.5", "tiny-qwen3-next"}) {
+    const absl::Status status = Engine::Load(HeadOptions(name, GetParam())).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(ErrorReason(status), "MTP_HEAD_MISSING");
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("mtp_num_hidden_layers"));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, MtpHeadTest, ::testing::ValuesIn(baton::testing::FastDevices()),
