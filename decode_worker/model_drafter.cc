@@ -166,6 +166,7 @@ void ModelDrafter::Probe(std::vector<Line>& ready, const std::vector<Line>& lagg
     ExtendOnce({&line});
     return;
   }
+  if (lagging.empty()) return;
   const Line& line = lagging.front();
   if (kind_ == DraftModel::Kind::kMtpHead) {
     wants_states_ |= probe_seconds_ >= model_.StepSeconds(1, line.chunk->begin, price.times());

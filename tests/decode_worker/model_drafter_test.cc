@@ -129,6 +129,15 @@ TEST_P(ModelDrafterTest, LongPromptsAreForLongAnswers) {
   Run();
 }
 
+TEST_P(ModelDrafterTest, SequencesBeyondTheDraftModelsContextGoOnWithout) {
+  MakeDrafting(64, 64);
+  draft_->SetMaxModelLen(50);
+  EXPECT_LT(StepsOf({.prompt = Prompt(20), .max_tokens = 200}), 190);
+  draft_rows_ = 0;
+  EXPECT_EQ(StepsOf({.prompt = Prompt(60), .max_tokens = 300}), 300);
+  EXPECT_EQ(draft_rows_, 0);
+}
+
 TEST_P(ModelDrafterTest, ChoicesComputeTheirPromptOnce) {
   MakeDrafting(64, 64);
   const auto stream = Ask({.prompt = Prompt(160), .max_tokens = 40, .n = 3});
