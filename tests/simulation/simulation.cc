@@ -171,6 +171,7 @@ class Simulation {
     HashEngineOptions draft;
     draft.draft_errors = random().Between(2, 50);
     draft.num_blocks = random().Between(4, 60);
+    if (random().Chance(0.3)) draft.window = random().Between(1, 12);
     draft.max_num_seqs = max_num_seqs;
     draft.max_num_batched_tokens =
         std::max(random().Between(8, 64), max_num_seqs * decode_worker::DraftModel::kMostMissing);
