@@ -41,7 +41,10 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> LoadDraftEngine(const DecodeOpti
   draft.mtp_kv_bytes = 0;
   draft.progress = nullptr;
   auto engine = engine::Engine::Load(draft);
-  if (!engine.ok()) return annotate(Annotate(engine.status(), "with --draft-kv-memory"));
+  if (ErrorReason(engine.status()) == "KV_POOL_SIZE") {
+    return annotate(Annotate(engine.status(), "--draft-kv-memory"));
+  }
+  if (!engine.ok()) return annotate(engine.status());
   answers.backend.gpu_memory_utilization -= share;
   return *std::move(engine);
 }

@@ -14,7 +14,7 @@
 namespace baton::decode_worker {
 namespace {
 
-// A text keeps its blocks for so many calls of CatchUp and Extend behind its last.
+// A text keeps its blocks until CatchUp and Extend were called so many times without it.
 constexpr uint64_t kKeptUses = 64;
 
 absl::Status Unfit(absl::StatusCode code, const std::string& what) {
@@ -30,10 +30,10 @@ absl::Status CheckDraftModel(const engine::Engine& draft, const engine::Engine& 
                               " tokens and other content than the model's, which has ",
                               answers.config().token_count, "; expected the same tokenizer"));
   }
-  if (draft.config().token_count < answers.config().token_count) {
+  if (draft.config().token_count != answers.config().token_count) {
     return Unfit(absl::StatusCode::kInvalidArgument,
                  absl::StrCat("the draft model has ", draft.config().token_count,
-                              " of the tokens, expected all ", answers.config().token_count));
+                              " tokens, expected the model's ", answers.config().token_count));
   }
   if (draft.kv_layout().recurrent()) {
     return Unfit(absl::StatusCode::kUnimplemented,
@@ -85,6 +85,14 @@ int DraftModel::Missing(const Sequence& sequence) {
   return kind_ == Kind::kMtpHead && states(text) < missing ? kNoStates : missing;
 }
 
+bool DraftModel::Holds(const Sequence& sequence) {
+  Text& text = TextOf(sequence);
+  for (; text.checked < sequence.tokens.size(); ++text.checked) {
+    text.unknown |= sequence.tokens[text.checked] >= engine_.config().vocab_size;
+  }
+  return !text.unknown && static_cast<int>(sequence.tokens.size()) < engine_.max_model_len();
+}
+
 void DraftModel::AddStates(const Sequence& sequence, int begin, absl::Span<const float> states) {
   BATON_CHECK(kind_ == Kind::kMtpHead);
   if (states.empty()) return;
@@ -99,7 +107,7 @@ void DraftModel::AddStates(const Sequence& sequence, int begin, absl::Span<const
     states.remove_prefix(again);
   }
   text.states.insert(text.states.end(), states.begin(), states.end());
-  // The states of a prompt take much memory.
+  // States take much memory, and these are more than the next step computes.
   const int ready =
       std::min(this->states(text), static_cast<int>(sequence.tokens.size()) - 1 - text.computed);
   if (ready <= kMostMissing) return;
@@ -304,7 +312,7 @@ double DraftModel::StepSeconds(double rows, double context, const StepTimes& ans
 
 double DraftModel::CatchUpSeconds(double tokens, double context, const StepTimes& answers) const {
   if (!answers.measured() || !prompts_.known()) {
-    // As rows of answers, which cost more.
+    // Rows of answers cost more, so the draft model does not catch up too early.
     return StepSeconds(tokens, context, answers);
   }
   PrefillWork work;

@@ -1,6 +1,6 @@
 // A model that drafts for this worker's sequences: a smaller one with the same tokenizer, or the
-// MTP head of the model itself. It has an engine of its own, and in it KV of the tokens that the
-// sequences have.
+// MTP head of the model itself. It runs on an engine beside the worker's, whose pool holds KV of
+// the sequences' tokens.
 //
 // A draft is drawn as the model that answers draws: with the request's sampling parameters, and
 // with the random number of the draft's position. Two models that give a token similar
@@ -46,8 +46,9 @@
 
 namespace baton::decode_worker {
 
-// INVALID_ARGUMENT (DRAFT_MODEL) unless `draft` can draft for `answers`: it has the same tokenizer.
-// UNIMPLEMENTED (DRAFT_MODEL) if it has recurrent layers, whose state cannot leave refused drafts.
+// INVALID_ARGUMENT (DRAFT_MODEL) unless `draft` can draft for `answers`: the two must have the
+// same tokenizer. UNIMPLEMENTED (DRAFT_MODEL) if it has recurrent layers, whose state cannot leave
+// refused drafts.
 absl::Status CheckDraftModel(const engine::Engine& draft, const engine::Engine& answers);
 
 class DraftModel {
@@ -70,22 +71,23 @@ class DraftModel {
   // CheckDraftModel is OK.
   DraftModel(engine::Engine& engine, Kind kind, bool on_gpu, const Clock& clock);
 
-  // How many tokens of the sequence have no KV here; at least 1, the last one. For a sequence that
-  // is new here, this looks up the prefix cache. Of an MTP head: kNoStates if the hidden states are
-  // lacking from which it would compute them.
+  // Returns how many tokens of the sequence have no KV here: 1 or more, or 0 while the token
+  // behind the last one is being drawn. For a sequence that is new here, this looks up the prefix
+  // cache. For an MTP head it returns kNoStates if the hidden states are lacking from which the
+  // head would compute them.
   int Missing(const Sequence& sequence);
   static constexpr int kNoStates = 1 << 30;
-  // Whether the model's context has room for the sequence and a draft.
-  bool Holds(const Sequence& sequence) const {
-    return static_cast<int>(sequence.tokens.size()) < engine_.max_model_len();
-  }
+  // Whether the model knows all tokens of the sequence, and its context has room for a draft.
+  // Embeddings have rows that the tokenizer lacks, more or fewer of them by model, and a request
+  // may have their ids.
+  bool Holds(const Sequence& sequence);
   // Sequences that lack up to this many tokens may draft.
   static constexpr int kMostMissing = engine::EngineOptions::kMtpRowsOfSequence;
   // Computes tokens that the sequences lack, up to `most_tokens` together, the first sequence's
   // first; their last tokens are left to Extend. Returns how many it computed.
   int CatchUp(absl::Span<const Sequence* const> sequences, int most_tokens);
-  // For an MTP head: `states` has the model's hidden states of tokens of the sequence, from its
-  // token `begin` on. Computes KV of a prompt's.
+  // Takes, for an MTP head, the model's hidden states of tokens of the sequence, from its token
+  // `begin` on. Where there are more than kMostMissing, it computes their KV.
   void AddStates(const Sequence& sequence, int begin, absl::Span<const float> states);
   // Draws one more draft for each line in one step of the engine. REQUIRES: each line's sequence
   // lacks at most kMostMissing tokens; none has ended; at most max_num_seqs lines.
@@ -107,12 +109,14 @@ class DraftModel {
   struct Text {
     const Sequence* sequence = nullptr;  // Ended comes before it is deleted
     kv::BlockLease blocks;
-    // The sequence's tokens [first, computed) have KV. For an MTP head alone, `first` is not 0.
+    // The sequence's tokens [first, computed) have KV. `first` is not 0 for an MTP head alone.
     int first = 0;
     int computed = 0;
+    size_t checked = 0;            // so many tokens were compared with the model's vocabulary
+    bool unknown = false;          // one of them is not in it
     std::vector<int32_t> drafted;  // drafts that have KV behind these
-    // Of an MTP head: the model's hidden states of the tokens from computed - 1 on; and the head's
-    // own behind the last draft's input.
+    // An MTP head has the model's hidden states of the tokens from computed - 1 on, and the state
+    // that it gave itself for the last draft's input.
     std::vector<float> states;
     std::vector<float> own_state;
     model::SamplingParams sampling;
@@ -122,10 +126,10 @@ class DraftModel {
   Text& TextOf(const Sequence& sequence);
   // Blocks for so many tokens. False: there are none.
   bool Reserve(Text& text, int tokens);
-  // Takes the blocks of the sequence but `other` that has not drafted for the longest time. False:
-  // all have of late.
+  // Takes the blocks of the sequence but `other` that has not drafted for the longest time.
+  // Returns false if all have drafted of late.
   bool ReleaseOldest(const Text& other);
-  // Adds what the text has computed of `tokens` to the prefix cache.
+  // Adds the whole blocks that the text has computed to the prefix cache.
   void Share(const Text& text);
   // Runs a step of so many tokens behind so much context together, and measures it.
   std::vector<engine::StepResult> Step(const engine::Batch& batch, worker::StepCost& cost,

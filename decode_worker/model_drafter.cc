@@ -18,6 +18,7 @@ constexpr double kProbeShare = 0.01;
 
 ModelDrafter::Record& ModelDrafter::Learn(const Sequence& sequence) {
   Record& record = records_[sequence.id];
+  if (sequence.tokens.size() <= record.behind) return record;  // nothing is drawn behind them yet
   for (size_t i = 0; i < record.drafts.size() && record.behind + i < sequence.tokens.size(); ++i) {
     const bool drawn = sequence.tokens[record.behind + i] == record.drafts[i];
     const auto count = [&](int cell) {
@@ -181,7 +182,7 @@ void ModelDrafter::Probe(std::vector<Line>& ready, const std::vector<Line>& lagg
 void ModelDrafter::Extend(std::vector<Line>& lines, int room, const StepPrice& price) {
   double spent = price.times().DraftedExtraSeconds();
   for (;;) {
-    // Of the drafts that are there, with what is known of them now.
+    // The step is priced with the drafts that are there, and what is known of them now.
     StepPrice step = price;
     step.AddSeconds(spent);
     std::vector<Line*> next;
@@ -240,6 +241,7 @@ void ModelDrafter::ExtendOnce(const std::vector<Line*>& lines) {
 }
 
 void ModelDrafter::Ended(const Sequence& sequence) {
+  no_room_ = false;
   if (records_.contains(sequence.id)) {
     Learn(sequence);
     records_.erase(sequence.id);

@@ -37,7 +37,7 @@ namespace baton::decode_worker {
 
 class ModelDrafter {
  public:
-  // As DraftModel's. REQUIRES: CheckDraftModel is OK.
+  // The parameters are DraftModel's. REQUIRES: CheckDraftModel is OK.
   ModelDrafter(engine::Engine& engine, DraftModel::Kind kind, bool on_gpu, const Clock& clock)
       : kind_(kind),
         model_(engine, kind, on_gpu, clock),
@@ -57,7 +57,7 @@ class ModelDrafter {
   bool WouldPropose(const std::vector<Wish>& wishes, const StepPrice& price);
   // Whether the next step is to return the hidden states of sequences that may have drafts.
   bool wants_states() const { return wants_states_; }
-  // As DraftModel has it.
+  // Does what DraftModel::AddStates does.
   void AddStates(const Sequence& sequence, int begin, absl::Span<const float> states) {
     model_.AddStates(sequence, begin, states);
   }
@@ -73,7 +73,7 @@ class ModelDrafter {
     std::vector<int32_t> drafts;
     std::vector<int> cells;
   };
-  // A wish that can be fulfilled now.
+  // A wish, with what is known of it now.
   struct Line {
     size_t wish = 0;
     const Chunk* chunk = nullptr;
@@ -110,7 +110,7 @@ class ModelDrafter {
   const DraftModel::Kind kind_;
   DraftModel model_;
   bool wants_states_ = false;
-  bool no_room_ = false;  // the last catching up found no blocks
+  bool no_room_ = false;  // the last catching up found no blocks, and no sequence has ended since
   const size_t most_lines_;
   AcceptanceTable acceptance_{ConfidencesBeforeLearning()};
   std::map<uint64_t, Record> records_;  // by the sequence's id

@@ -43,8 +43,9 @@ void AddSpeculationFlags(CLI::App& app, DecodeOptions& decode) {
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 50))
       ->capture_default_str();
-  app.add_option("--draft-gpu-memory-utilization", decode.draft_gpu_memory_utilization,
-                 "on a GPU, the part of --gpu-memory-utilization that a draft model takes")
+  app.add_option(
+         "--draft-gpu-memory-utilization", decode.draft_gpu_memory_utilization,
+         "share of a GPU's memory that a draft model takes, out of --gpu-memory-utilization")
       ->capture_default_str();
 }
 

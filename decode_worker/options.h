@@ -27,7 +27,7 @@ struct DecodeOptions {
   int64_t max_tenant_tokens = 0;       // 0: no bound
   SpeculationOptions speculation;      // default: off
   int64_t draft_kv_bytes = 256 << 20;  // the KV pool of a draft model or MTP head
-  double draft_gpu_memory_utilization = 0.1;  // of the worker's share, for a draft model
+  double draft_gpu_memory_utilization = 0.1;  // of the device, out of gpu_memory_utilization
   std::string grammar_program = "";  // not a flag: baton-grammar; empty: beside this program
   ChannelTls worker_tls;             // for channels to other workers
 };

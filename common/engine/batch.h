@@ -42,7 +42,7 @@ struct BatchEntry {
   // `drafts` before it in the history. The result has the draws up to the first one that differs
   // from its draft, so at least one and at most one more than there are drafts. The KV of drafts
   // that were not drawn stays in the blocks, and no state goes on over any draft. REQUIRES with
-  // drafts: `sample`, one draw, and no drawn_by, beams, labels, targets or hidden state.
+  // drafts: `sample`, one draw, and no drawn_by, beams, labels, targets or `embed`.
   absl::Span<const int32_t> drafts;
 
   // For the draw requested by `sample`: `sampling` must then be set. With drafts, the history's

@@ -108,9 +108,9 @@ class Engine {
   // Copy whole pages to and from host memory, kv_pool().block_stride_bytes for each page in turn.
   virtual void ReadPages(absl::Span<const int32_t> pages, std::byte* host) = 0;
   virtual void WritePages(absl::Span<const int32_t> pages, const std::byte* host) = 0;
-  // The checkpoint's head for multi-token prediction (MTP), which drafts the token behind the next
-  // one: an engine with a KV pool of its own, whose entries have `hidden_before`. Null: it was not
-  // asked for (EngineOptions.mtp_kv_bytes). The thread that runs this engine's steps runs its steps
+  // The checkpoint's head for multi-token prediction (MTP) drafts the token behind the next one.
+  // It is an engine with another KV pool, whose entries have `hidden_before`. Null:
+  // EngineOptions.mtp_kv_bytes is 0. The thread that runs this engine's steps runs its steps
   // between them.
   virtual Engine* mtp_head() { return nullptr; }
   // As Backend::MakeDeviceLinks, for the KV pool.

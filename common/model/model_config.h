@@ -113,8 +113,8 @@ struct ModelConfig {
   std::optional<int> max_new_tokens;        // the same
   std::optional<EmbeddingSpec> embeddings;  // nullopt: the model is not made for them
   // The checkpoint's MTP head, the first if it has several. Null: it has none, or one that is not
-  // read: with an embedding of its own, or in few bits. ReadModelConfig sets it by config.json
-  // alone.
+  // read, with another embedding than the model's or in few bits. ReadModelConfig sets it by
+  // config.json alone.
   std::shared_ptr<const MtpSpec> mtp;
   bool loads_mtp = false;    // its tensors are read, too, though not as the model's
   bool is_mtp_head = false;  // of MtpHeadConfig

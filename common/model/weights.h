@@ -92,7 +92,7 @@ struct LayerInputsWeights {
   std::unique_ptr<backend::Buffer> norm;
 };
 
-// Of MtpSpec, but for its layer and its last norm.
+// The weights of MtpSpec, but for its layer and its last norm.
 struct MtpInputWeights {
   std::unique_ptr<backend::Buffer> embedding_norm, hidden_norm;  // [d]
   ProductWeights input;

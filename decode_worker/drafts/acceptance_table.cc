@@ -11,7 +11,7 @@ namespace {
 
 // Before anything is learned: by length, for a match alone (none has no token).
 constexpr std::array<float, kLengthBuckets> kStart = {0, 0.15f, 0.3f, 0.5f, 0.7f, 0.85f, 0.92f};
-// Of a model's drafts, whatever their probability: usual pairs of models are near this.
+// A model's drafts begin with this, whatever their probability: usual pairs of models are near it.
 constexpr float kStartOfAny = 0.65f;
 // The weight of these, in observations; how many observations are remembered, by the table and by a
 // sequence; and the weight of the table against a sequence's record.
@@ -64,7 +64,7 @@ int ConfidenceCell(float probability) {
 }
 
 std::vector<float> ConfidencesBeforeLearning() {
-  // As if both models said the same with the same confidence.
+  // Both models say the same with the same confidence, until something else is learned.
   std::vector<float> start;
   for (int cell = 0; cell < kAnyConfidence; ++cell) {
     start.push_back((static_cast<float>(cell) + 0.5f) / kAnyConfidence);

@@ -15,8 +15,9 @@ namespace baton::decode_worker {
 // Bounds of the flag's numbers.
 inline constexpr int kMostDrafts = 32;  // of a sequence in a step
 inline constexpr int kLongestNgram = 32;
-// Of a head that is made for one token; with each further one its own error grows.
-inline constexpr int kDraftsOfMtpHead = 3;  // unless the flag says another number
+// The most drafts of an MTP head, unless the flag says another number. A head is made for one
+// token, and its error grows with each further one.
+inline constexpr int kDraftsOfMtpHead = 3;
 
 struct SpeculationOptions {
   enum class Mode { kOff, kSuffix, kNgram, kDraft, kMtp };

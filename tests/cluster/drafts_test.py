@@ -79,9 +79,9 @@ class Processes:
         common = ["--model", MODEL, "--threads", "1"]
         self.start("prefill", "baton-prefill-worker", *common)
         draft_model = DRAFT_MODEL
-        if not draft_model:
+        if not draft_model and any("{draft_model}" in mode for mode in MODES):
             draft_model = self.directory / "first layer"
-            first_layer(demo_cluster.MODEL, draft_model)
+            first_layer(Path(MODEL), draft_model)
         for i, mode in enumerate(MODES):
             mode = mode.format(draft_model=draft_model)
             # So small a pool preempts.

@@ -185,6 +185,25 @@ TEST_F(DraftModelTest, EndsWhereItsContextDoes) {
   EXPECT_EQ(model_->Missing(*longer), 40);
 }
 
+// A model's embedding may have fewer rows behind the tokenizer's than that of the model that
+// answers, and a request may have the ids of such rows.
+TEST_F(DraftModelTest, HoldsSequencesWhoseTokensTheModelKnows) {
+  Make(16);
+  const auto sequence = NewSequence(10);
+  EXPECT_TRUE(model_->Holds(*sequence));
+  Append(*sequence, {FakeEngine::kVocabulary - 1});
+  EXPECT_TRUE(model_->Holds(*sequence));
+  Append(*sequence, {FakeEngine::kVocabulary});
+  EXPECT_FALSE(model_->Holds(*sequence));
+  Append(*sequence, {1});
+  EXPECT_FALSE(model_->Holds(*sequence));
+  engine_->SetMaxModelLen(33);
+  const auto longer = NewSequence(32, "longer");
+  EXPECT_TRUE(model_->Holds(*longer));
+  Append(*longer, {1});
+  EXPECT_FALSE(model_->Holds(*longer));
+}
+
 TEST_F(DraftModelTest, ADrawThatFailsEndsTheLine) {
   Make(16);
   engine_->draw_error = absl::InternalError("no");

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -157,6 +158,31 @@ class LoopTest : public ::testing::TestWithParam<bool> {
       stepped = loop_->Turn(absl::ZeroDuration());
       loop_->CheckIntegrity();
     }
+  }
+  // Asks for answers of any kind while others are computed, and expects each to be right.
+  void ExpectRightAnswers(std::mt19937_64& random) {
+    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<uint64_t>(n)); };
+    std::vector<std::pair<LoopWish, std::shared_ptr<FakeStream>>> asked;
+    for (int i = 0; i < 40; ++i) {
+      LoopWish wish;
+      wish.prompt = Prompt(1 + below(3) * 16 + below(2), 1 + below(2) * 100);
+      wish.max_tokens = 1 + below(60);
+      wish.n = below(6) == 0 ? 2 : 0;
+      wish.logprobs = below(4) == 0;
+      wish.prompt_logprobs = below(4) == 0;
+      asked.emplace_back(wish, Ask(wish));
+      for (int turns = below(12); turns > 0; --turns) Turn();
+    }
+    Run();
+    for (const auto& [wish, stream] : asked) {
+      ASSERT_EQ(stream->finish, absl::OkStatus());
+      for (int choice = 0; choice < std::max(1, wish.n); ++choice) {
+        ASSERT_EQ(stream->tokens[choice],
+                  testing::FakeEngine::Answer(wish.prompt, wish.max_tokens,
+                                              static_cast<uint32_t>(choice)));
+      }
+    }
+    EXPECT_EQ(load_.counts.active, 0);
   }
   void SendFirstToken(FakePrefillCall& call, int cached_prompt_tokens = 0) {
     const std::vector<int32_t> tokens(call.request.tokens().begin(), call.request.tokens().end());

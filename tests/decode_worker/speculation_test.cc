@@ -188,32 +188,7 @@ TEST_P(SpeculationTest, AnyRequestsInAnyPoolHaveTheSameAnswers) {
     options.host_kv_bytes = below(2) * 10'000;
     const bool recurrent = round % 3 == 0;
     MakeCounting(recurrent ? 24 : 10 + below(10), options, recurrent);
-    struct Asked {
-      LoopWish wish;
-      std::shared_ptr<FakeStream> stream;
-    };
-    std::vector<Asked> asked;
-    for (int i = 0; i < 40; ++i) {
-      LoopWish wish;
-      wish.prompt = Prompt(1 + below(3) * 16 + below(2), 1 + below(2) * 100);
-      wish.max_tokens = 1 + below(60);
-      wish.n = below(6) == 0 ? 2 : 0;
-      wish.logprobs = below(4) == 0;
-      wish.prompt_logprobs = below(4) == 0;
-      wish.remote = false;
-      asked.push_back({wish, Ask(wish)});
-      for (int turns = below(12); turns > 0; --turns) Turn();
-    }
-    Run();
-    for (Asked& request : asked) {
-      ASSERT_EQ(request.stream->finish, absl::OkStatus());
-      for (int choice = 0; choice < std::max(1, request.wish.n); ++choice) {
-        ASSERT_EQ(request.stream->tokens[choice],
-                  FakeEngine::Answer(request.wish.prompt, request.wish.max_tokens,
-                                     static_cast<uint32_t>(choice)));
-      }
-    }
-    EXPECT_EQ(load_.counts.active, 0);
+    ASSERT_NO_FATAL_FAILURE(ExpectRightAnswers(random));
     preemptions += loop_->scheduler().preemption_count();
     drafts += loop_->accepted_draft_tokens();
   }
