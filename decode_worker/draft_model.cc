@@ -4,18 +4,20 @@
 #include <cmath>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
+#include "common/base/log.h"
 #include "common/base/prefill_work.h"
 
 namespace baton::decode_worker {
 namespace {
 
-// A text keeps its blocks until CatchUp and Extend were called so many times without it.
-constexpr uint64_t kKeptUses = 64;
+// A text keeps its blocks until so many steps were planned that did not use it.
+constexpr uint64_t kKeptSteps = 32;
 
 absl::Status Unfit(absl::StatusCode code, const std::string& what) {
   return MakeError(code, "DRAFT_MODEL", absl::StrCat("--speculative draft: ", what));
@@ -23,35 +25,36 @@ absl::Status Unfit(absl::StatusCode code, const std::string& what) {
 
 }  // namespace
 
-absl::Status CheckDraftModel(const engine::Engine& draft, const engine::Engine& answers) {
-  if (draft.config().tokenizer_fingerprint != answers.config().tokenizer_fingerprint) {
+absl::Status CheckDraftModel(const model::ModelConfig& draft, const model::ModelConfig& model) {
+  if (draft.tokenizer_fingerprint != model.tokenizer_fingerprint) {
     return Unfit(absl::StatusCode::kInvalidArgument,
-                 absl::StrCat("the draft model's tokenizer.json has ", draft.config().token_count,
+                 absl::StrCat("the draft model's tokenizer.json has ", draft.token_count,
                               " tokens and other content than the model's, which has ",
-                              answers.config().token_count, "; expected the same tokenizer"));
+                              model.token_count, "; expected the same tokenizer"));
   }
-  if (draft.config().token_count != answers.config().token_count) {
+  if (draft.token_count != model.token_count) {
     return Unfit(absl::StatusCode::kInvalidArgument,
-                 absl::StrCat("the draft model has ", draft.config().token_count,
-                              " tokens, expected the model's ", answers.config().token_count));
+                 absl::StrCat("the draft model has ", draft.token_count,
+                              " tokens, expected the model's ", model.token_count));
   }
-  if (draft.kv_layout().recurrent()) {
+  const bool recurrent = absl::c_any_of(
+      draft.layers, [](const model::LayerSpec& layer) { return layer.recurrence() != nullptr; });
+  if (recurrent) {
     return Unfit(absl::StatusCode::kUnimplemented,
-                 absl::StrCat(draft.config().architecture,
+                 absl::StrCat(draft.architecture,
                               " has recurrent layers, whose state cannot leave refused drafts; "
                               "expected a model of attention layers"));
   }
   return absl::OkStatus();
 }
 
-DraftModel::DraftModel(engine::Engine& engine, Kind kind, bool on_gpu, const Clock& clock)
+DraftModel::DraftModel(engine::Engine& engine, const Options& options, const Clock& clock)
     : engine_(engine),
-      kind_(kind),
+      options_(options),
       hidden_dim_(static_cast<size_t>(engine.config().hidden_dim)),
       clock_(clock),
       block_tokens_(engine.kv_layout().block_tokens),
-      on_gpu_(on_gpu),
-      shape_(DecodeShapeOf(engine.config(), on_gpu_)),
+      shape_(DecodeShapeOf(engine.config(), options_.on_gpu)),
       pool_(engine.kv_pool().block_count, engine.kv_layout().Shape()),
       cache_(pool_, block_tokens_),
       steps_(shape_.costs),
@@ -61,7 +64,7 @@ DraftModel::Text& DraftModel::TextOf(const Sequence& sequence) {
   Text& text = texts_[sequence.id];
   const absl::Span<const int32_t> tokens = sequence.tokens;
   text.sequence = &sequence;
-  if (kind_ == Kind::kModel && text.blocks.empty()) {
+  if (shares_texts() && text.blocks.empty()) {
     kv::Match match =
         cache_.MatchPrefix(sequence.call->root, tokens, static_cast<int>(tokens.size()) - 1);
     text.blocks = std::move(match.blocks);
@@ -69,7 +72,7 @@ DraftModel::Text& DraftModel::TextOf(const Sequence& sequence) {
   }
   // Drafts that were drawn are the sequence's tokens now, but for a head, which gets the model's
   // states of them.
-  if (kind_ == Kind::kMtpHead) text.drafted.clear();
+  if (options_.kind == Kind::kMtpHead) text.drafted.clear();
   for (const int32_t draft : text.drafted) {
     const auto next = static_cast<size_t>(text.computed);
     if (next + 1 >= tokens.size() || tokens[next] != draft) break;
@@ -82,7 +85,7 @@ DraftModel::Text& DraftModel::TextOf(const Sequence& sequence) {
 int DraftModel::Missing(const Sequence& sequence) {
   const Text& text = TextOf(sequence);
   const int missing = static_cast<int>(sequence.tokens.size()) - text.computed;
-  return kind_ == Kind::kMtpHead && states(text) < missing ? kNoStates : missing;
+  return options_.kind == Kind::kMtpHead && states(text) < missing ? kNoStates : missing;
 }
 
 bool DraftModel::Holds(const Sequence& sequence) {
@@ -90,11 +93,13 @@ bool DraftModel::Holds(const Sequence& sequence) {
   for (; text.checked < sequence.tokens.size(); ++text.checked) {
     text.unknown |= sequence.tokens[text.checked] >= engine_.config().vocab_size;
   }
-  return !text.unknown && static_cast<int>(sequence.tokens.size()) < engine_.max_model_len();
+  const auto tokens = static_cast<int>(sequence.tokens.size());
+  return !text.unknown && tokens < engine_.max_model_len() &&
+         BlocksFor(tokens + 1 - text.first) <= pool_.counts().total / pool_.shape().pages();
 }
 
 void DraftModel::AddStates(const Sequence& sequence, int begin, absl::Span<const float> states) {
-  BATON_CHECK(kind_ == Kind::kMtpHead);
+  BATON_CHECK(options_.kind == Kind::kMtpHead);
   if (states.empty()) return;
   Text& text = TextOf(sequence);
   const int known = text.computed - 1 + this->states(text);  // of the tokens before
@@ -129,7 +134,6 @@ int DraftModel::CatchUp(absl::Span<const Sequence* const> sequences, int most_to
   most_tokens = std::min(most_tokens, engine_.max_num_batched_tokens());
   std::vector<std::pair<Text*, int>> parts;  // how many tokens of each
   PrefillWork work;
-  ++uses_;
   for (const Sequence* const sequence : sequences) {
     if (most_tokens == 0 || static_cast<int>(parts.size()) == engine_.max_num_seqs()) break;
     // The other choices of a request take the first one's blocks.
@@ -138,10 +142,10 @@ int DraftModel::CatchUp(absl::Span<const Sequence* const> sequences, int most_to
     if (computed) continue;
     Text& text = TextOf(*sequence);
     int missing = static_cast<int>(sequence->tokens.size()) - 1 - text.computed;
-    if (kind_ == Kind::kMtpHead) missing = std::min(missing, states(text));
+    if (options_.kind == Kind::kMtpHead) missing = std::min(missing, states(text));
     const int count = std::min(missing, most_tokens);
-    if (count <= 0 || !Reserve(text, text.computed + count)) continue;
-    text.used_in = uses_;
+    if (count <= 0 || !Reserve(text, static_cast<int>(sequence->tokens.size()))) continue;
+    text.used_in = planned_steps_;
     most_tokens -= count;
     work.Add(count, text.computed);
     parts.emplace_back(&text, count);
@@ -152,7 +156,7 @@ int DraftModel::CatchUp(absl::Span<const Sequence* const> sequences, int most_to
     engine::BatchEntry& entry = batch.entries.emplace_back();
     entry.context = text->computed - text->first;
     entry.tokens_before = text->first;
-    if (kind_ == Kind::kMtpHead) entry.hidden_before = StatesBefore(*text, count);
+    if (options_.kind == Kind::kMtpHead) entry.hidden_before = StatesBefore(*text, count);
     entry.tokens = absl::MakeConstSpan(text->sequence->tokens)
                        .subspan(static_cast<size_t>(text->computed), static_cast<size_t>(count));
     entry.history.tokens = text->sequence->tokens;
@@ -161,7 +165,7 @@ int DraftModel::CatchUp(absl::Span<const Sequence* const> sequences, int most_to
   Step(batch, prompts_, {1, work.tokens, work.pairs});
   for (const auto& [text, count] : parts) {
     text->computed += count;
-    if (kind_ == Kind::kMtpHead) {
+    if (options_.kind == Kind::kMtpHead) {
       text->states.erase(
           text->states.begin(),
           text->states.begin() + static_cast<std::ptrdiff_t>(StatesBefore(*text, count).size()));
@@ -173,17 +177,16 @@ int DraftModel::CatchUp(absl::Span<const Sequence* const> sequences, int most_to
   return static_cast<int>(work.tokens);
 }
 
-void DraftModel::Extend(absl::Span<Line* const> lines) {
-  ++uses_;
-  std::vector<Line*> extended;
-  for (Line* const line : lines) {
+void DraftModel::Extend(absl::Span<Drafting* const> drafting) {
+  std::vector<Drafting*> extended;
+  for (Drafting* const line : drafting) {
     const auto text = texts_.find(line->sequence->id);
     line->ended = text == texts_.end();  // it has lost its blocks to another
     if (line->ended) continue;
-    text->second.used_in = uses_;
+    text->second.used_in = planned_steps_;
     extended.push_back(line);
   }
-  std::erase_if(extended, [&](Line* line) {
+  std::erase_if(extended, [&](Drafting* line) {
     if (line->tokens.empty()) line->tokens = line->sequence->tokens;
     line->ended = !Reserve(texts_.at(line->sequence->id), static_cast<int>(line->tokens.size()));
     return line->ended;
@@ -191,12 +194,12 @@ void DraftModel::Extend(absl::Span<Line* const> lines) {
   if (extended.empty()) return;
   engine::Batch batch;
   double context = 0;
-  for (const Line* const line : extended) {
+  for (const Drafting* const line : extended) {
     Text& text = texts_.at(line->sequence->id);
     const Call& call = *line->sequence->call;
     if (line->drafts.empty()) {
       text.sampling = line->sequence->sampling;
-      text.sampling.logprobs = on_gpu_ ? std::nullopt : std::make_optional(0);
+      text.sampling.logprobs = options_.on_gpu ? std::nullopt : std::make_optional(0);
     }
     engine::BatchEntry& entry = batch.entries.emplace_back();
     const int end = text.computed + static_cast<int>(text.drafted.size());
@@ -204,7 +207,7 @@ void DraftModel::Extend(absl::Span<Line* const> lines) {
     entry.tokens_before = text.first;
     entry.tokens = absl::MakeConstSpan(line->tokens).subspan(static_cast<size_t>(end));
     BATON_CHECK_LE(entry.tokens.size(), size_t{kMostMissing});
-    if (kind_ == Kind::kMtpHead) {
+    if (options_.kind == Kind::kMtpHead) {
       entry.hidden_before = line->drafts.empty()
                                 ? StatesBefore(text, static_cast<int>(entry.tokens.size()))
                                 : absl::MakeConstSpan(text.own_state);
@@ -223,10 +226,10 @@ void DraftModel::Extend(absl::Span<Line* const> lines) {
   const std::vector<engine::StepResult> results =
       Step(batch, steps_, TermsOf(batch.rows(), context));
   for (size_t i = 0; i < extended.size(); ++i) {
-    Line& line = *extended[i];
+    Drafting& line = *extended[i];
     Text& text = texts_.at(line.sequence->id);
     const int known = static_cast<int>(line.sequence->tokens.size());
-    if (kind_ == Kind::kMtpHead) {
+    if (options_.kind == Kind::kMtpHead) {
       const std::vector<float>& own = results[i].hidden_states;
       BATON_CHECK_GE(own.size(), hidden_dim_);
       text.own_state.assign(own.end() - static_cast<std::ptrdiff_t>(hidden_dim_), own.end());
@@ -236,10 +239,17 @@ void DraftModel::Extend(absl::Span<Line* const> lines) {
     text.drafted = line.drafts;
     const auto& drawn = results[i].tokens;
     line.ended = !drawn.ok();
-    if (line.ended) continue;
+    if (line.ended) {
+      if (!std::exchange(reported_error_, true)) {
+        BATON_LOG(Warning) << "a draft could not be drawn, and others may not be (this is logged "
+                              "once): "
+                           << drawn.status();
+      }
+      continue;
+    }
     line.drafts.push_back(drawn->front().token_id);
     line.tokens.push_back(drawn->front().token_id);
-    if (!on_gpu_) line.confidences.push_back(std::exp(drawn->front().logprob));
+    if (!options_.on_gpu) line.confidences.push_back(std::exp(drawn->front().logprob));
   }
 }
 
@@ -254,9 +264,16 @@ void DraftModel::Ended(const Sequence& sequence) {
 bool DraftModel::Reserve(Text& text, int tokens) {
   tokens -= text.first;
   if (tokens > engine_.max_model_len()) return false;
-  const int missing = (tokens + block_tokens_ - 1) / block_tokens_ - text.blocks.size();
+  const int missing = BlocksFor(tokens) - text.blocks.size();
   if (missing <= 0) return true;
   const int pages = missing * pool_.shape().pages();
+  // Nothing is taken from others in vain. (Blocks that several texts have count for each of them.)
+  int64_t available = pool_.counts().free + cache_.evictable_page_count();
+  for (const auto& [id, other] : texts_) {
+    if (&other == &text || InUse(other)) continue;
+    available += int64_t{other.blocks.size()} * pool_.shape().pages();
+  }
+  if (available < pages) return false;
   while (pool_.counts().free + cache_.evictable_page_count() < pages) {
     if (!ReleaseOldest(text)) return false;
   }
@@ -267,12 +284,15 @@ bool DraftModel::Reserve(Text& text, int tokens) {
   return true;
 }
 
+// Two that took turns in the same blocks would compute their prompts again and again.
+bool DraftModel::InUse(const Text& text) const {
+  return text.used_in + kKeptSteps >= planned_steps_;
+}
+
 bool DraftModel::ReleaseOldest(const Text& other) {
   auto oldest = texts_.end();
   for (auto it = texts_.begin(); it != texts_.end(); ++it) {
-    // Two that took turns in the same blocks would compute their prompts again and again.
-    const bool in_use = it->second.used_in + kKeptUses >= uses_;
-    if (&it->second == &other || it->second.blocks.empty() || in_use) continue;
+    if (&it->second == &other || it->second.blocks.empty() || InUse(it->second)) continue;
     if (oldest == texts_.end() || it->second.used_in < oldest->second.used_in) oldest = it;
   }
   if (oldest == texts_.end()) return false;
@@ -282,7 +302,7 @@ bool DraftModel::ReleaseOldest(const Text& other) {
 }
 
 void DraftModel::Share(const Text& text) {
-  if (kind_ == Kind::kMtpHead) return;
+  if (!shares_texts()) return;
   const auto whole = static_cast<size_t>(text.computed / block_tokens_ * block_tokens_);
   cache_.Insert(text.sequence->call->root, absl::MakeConstSpan(text.sequence->tokens).first(whole),
                 text.blocks);
@@ -301,24 +321,25 @@ worker::StepCost::Terms DraftModel::TermsOf(double rows, double context) const {
   return {1, rows, context, shape_.experts.Distinct(rows)};
 }
 
-double DraftModel::StepSeconds(double rows, double context, const StepTimes& answers) const {
+double DraftModel::StepSeconds(double rows, double context, const StepTimes& worker) const {
   const worker::StepCost::Terms work = TermsOf(rows, context);
-  const bool measured = answers.measured() && steps_.known();
+  const bool measured = worker.measured() && steps_.known();
   const worker::StepCost::Terms& terms = measured ? steps_.terms() : shape_.costs;
   double seconds = 0;
   for (int i = 0; i < worker::StepCost::kTerms; ++i) seconds += terms[i] * work[i];
-  return measured ? seconds : seconds * answers.SecondsPerUnit();
+  return measured ? seconds : seconds * worker.SecondsPerUnit();
 }
 
-double DraftModel::CatchUpSeconds(double tokens, double context, const StepTimes& answers) const {
-  if (!answers.measured() || !prompts_.known()) {
+double DraftModel::CatchUpSeconds(double tokens, double context, int steps,
+                                  const StepTimes& worker) const {
+  if (!worker.measured() || !prompts_.known()) {
     // Rows of answers cost more, so the draft model does not catch up too early.
-    return StepSeconds(tokens, context, answers);
+    return steps * StepSeconds(tokens / steps, context, worker);
   }
   PrefillWork work;
   work.Add(tokens, context);
   const worker::StepCost::Terms& terms = prompts_.terms();
-  return terms[0] + terms[1] * work.tokens + terms[2] * work.pairs;
+  return steps * terms[0] + terms[1] * work.tokens + terms[2] * work.pairs;
 }
 
 void DraftModel::CheckIntegrity() const {

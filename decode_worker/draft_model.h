@@ -40,21 +40,22 @@
 #include "common/engine/engine.h"
 #include "common/kv/block_pool.h"
 #include "common/kv/radix_cache.h"
+#include "common/model/model_config.h"
 #include "common/worker/step_cost.h"
 #include "decode_worker/sequence.h"
 #include "decode_worker/step_times.h"
 
 namespace baton::decode_worker {
 
-// INVALID_ARGUMENT (DRAFT_MODEL) unless `draft` can draft for `answers`: the two must have the
-// same tokenizer. UNIMPLEMENTED (DRAFT_MODEL) if it has recurrent layers, whose state cannot leave
-// refused drafts.
-absl::Status CheckDraftModel(const engine::Engine& draft, const engine::Engine& answers);
+// INVALID_ARGUMENT (DRAFT_MODEL) unless a model of the first config can draft for one of the second:
+// the two must have the same tokenizer. UNIMPLEMENTED (DRAFT_MODEL) if it has recurrent layers,
+// whose state cannot leave refused drafts.
+absl::Status CheckDraftModel(const model::ModelConfig& draft, const model::ModelConfig& model);
 
 class DraftModel {
  public:
   // A sequence that drafts, and its drafts of this step.
-  struct Line {
+  struct Drafting {
     const Sequence* sequence = nullptr;
     std::vector<int32_t> tokens = {};  // the sequence's, and `drafts` behind them
     std::vector<int32_t> drafts = {};
@@ -67,9 +68,16 @@ class DraftModel {
   };
 
   enum class Kind { kModel, kMtpHead };
-  // The engine, which computes on a GPU or not, and the clock must outlive this. REQUIRES:
-  // CheckDraftModel is OK.
-  DraftModel(engine::Engine& engine, Kind kind, bool on_gpu, const Clock& clock);
+  struct Options {
+    Kind kind = Kind::kModel;
+    bool on_gpu = false;  // the engine computes on one
+    bool enable_prefix_caching = true;
+  };
+  // The engine and the clock must outlive this. REQUIRES: CheckDraftModel is OK.
+  DraftModel(engine::Engine& engine, const Options& options, const Clock& clock);
+
+  // A step of the worker is planned: what has drafted is judged by how many of these ago that was.
+  void OnStepPlanned() { ++planned_steps_; }
 
   // Returns how many tokens of the sequence have no KV here: 1 or more, or 0 while the token
   // behind the last one is being drawn. For a sequence that is new here, this looks up the prefix
@@ -77,30 +85,35 @@ class DraftModel {
   // head would compute them.
   int Missing(const Sequence& sequence);
   static constexpr int kNoStates = 1 << 30;
-  // Whether the model knows all tokens of the sequence, and its context has room for a draft.
-  // Embeddings have rows that the tokenizer lacks, more or fewer of them by model, and a request
-  // may have their ids.
+  // Whether the model knows all tokens of the sequence, and its context and its pool have room for
+  // a draft. Embeddings have rows that the tokenizer lacks, more or fewer of them by model, and a
+  // request may have their ids.
   bool Holds(const Sequence& sequence);
   // Sequences that lack up to this many tokens may draft.
   static constexpr int kMostMissing = engine::EngineOptions::kMtpRowsOfSequence;
   // Computes tokens that the sequences lack, up to `most_tokens` together, the first sequence's
-  // first; their last tokens are left to Extend. Returns how many it computed.
+  // first; their last tokens are left to Extend. A sequence without blocks for all that it lacks is
+  // not begun. Returns how many it computed.
   int CatchUp(absl::Span<const Sequence* const> sequences, int most_tokens);
   // Takes, for an MTP head, the model's hidden states of tokens of the sequence, from its token
   // `begin` on. Where there are more than kMostMissing, it computes their KV.
   void AddStates(const Sequence& sequence, int begin, absl::Span<const float> states);
-  // Draws one more draft for each line in one step of the engine. REQUIRES: each line's sequence
-  // lacks at most kMostMissing tokens; none has ended; at most max_num_seqs lines.
-  void Extend(absl::Span<Line* const> lines);
+  // Draws one more draft for each of these in one step of the engine. REQUIRES: each one's sequence
+  // lacks at most kMostMissing tokens; none has ended; at most max_num_seqs of them.
+  void Extend(absl::Span<Drafting* const> drafting);
   // The sequence has ended.
   void Ended(const Sequence& sequence);
+  // Evicts the cached blocks that no sequence uses.
+  void FlushCache() { cache_.Clear(); }
 
   // The time of a step of so many rows behind so much context together, and that of computing
-  // `tokens` of a prompt behind `context` tokens: in seconds once steps of both models were
-  // measured, before that in the unit of `answers`.
-  double StepSeconds(double rows, double context, const StepTimes& answers) const;
-  double CatchUpSeconds(double tokens, double context, const StepTimes& answers) const;
+  // `tokens` of a prompt behind `context` tokens, in so many steps: in seconds once steps of both
+  // models were measured, before that in the unit of the worker's times.
+  double StepSeconds(double rows, double context, const StepTimes& worker) const;
+  double CatchUpSeconds(double tokens, double context, int steps, const StepTimes& worker) const;
 
+  // Of a step.
+  int max_num_batched_tokens() const { return engine_.max_num_batched_tokens(); }
   const kv::BlockPool& pool() const { return pool_; }
   // For tests.
   void CheckIntegrity() const;
@@ -120,16 +133,22 @@ class DraftModel {
     std::vector<float> states;
     std::vector<float> own_state;
     model::SamplingParams sampling;
-    uint64_t used_in = 0;
+    uint64_t used_in = 0;  // planned_steps_ then
   };
 
   Text& TextOf(const Sequence& sequence);
-  // Blocks for so many tokens. False: there are none.
+  // Blocks for so many tokens. False: there are none, and nothing has changed.
   bool Reserve(Text& text, int tokens);
+  int BlocksFor(int tokens) const { return (tokens + block_tokens_ - 1) / block_tokens_; }
+  // Whether the text keeps its blocks: it has drafted of late.
+  bool InUse(const Text& text) const;
   // Takes the blocks of the sequence but `other` that has not drafted for the longest time.
   // Returns false if all have drafted of late.
   bool ReleaseOldest(const Text& other);
-  // Adds the whole blocks that the text has computed to the prefix cache.
+  bool shares_texts() const {
+    return options_.kind == Kind::kModel && options_.enable_prefix_caching;
+  }
+  // Adds the whole blocks that the text has computed to the prefix cache, where there is one.
   void Share(const Text& text);
   // Runs a step of so many tokens behind so much context together, and measures it.
   std::vector<engine::StepResult> Step(const engine::Batch& batch, worker::StepCost& cost,
@@ -142,18 +161,18 @@ class DraftModel {
   int states(const Text& text) const { return static_cast<int>(text.states.size() / hidden_dim_); }
 
   engine::Engine& engine_;
-  const Kind kind_;
+  const Options options_;
   const size_t hidden_dim_;
   const Clock& clock_;
   const int block_tokens_;
-  const bool on_gpu_;
   const DecodeShape shape_;
   kv::BlockPool pool_;
   kv::RadixCache cache_;
   worker::StepCost steps_;
   worker::StepCost prompts_;
   std::map<uint64_t, Text> texts_;  // by the sequence's id
-  uint64_t uses_ = 0;               // calls of CatchUp and Extend
+  uint64_t planned_steps_ = 0;
+  bool reported_error_ = false;  // a draw has failed, and the log says so
 };
 
 }  // namespace baton::decode_worker

@@ -85,7 +85,9 @@ DecodeLoop::DecodeLoop(const LoopOptions& options, engine::Engine& engine,
                      },
                      holder_, jobs_)),
       speculation_(options.speculation, options.draft_engine,
-                   /*on_gpu=*/engine.kv_pool().copier != nullptr, clock),
+                   {.on_gpu = engine.kv_pool().copier != nullptr,
+                    .enable_prefix_caching = options.enable_prefix_caching},
+                   clock),
       link_meter_(std::make_shared<transfer::LinkMeter>(clock)) {
   StartThread();
 }

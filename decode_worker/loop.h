@@ -94,6 +94,7 @@ class DecodeLoop final : public worker::WorkerLoop {
   void EndRequests() override;
   bool quiet() const override;
   void OnEnded() override { jobs_.OnLoopEnded(); }
+  void FlushFurtherCaches() override { speculation_.FlushCache(); }
   void FillLoad(worker::WorkerLoad* load) override;
   void OnPublished(const worker::WorkerLoad& load) override;
   void EndExpired();
@@ -135,6 +136,8 @@ class DecodeLoop final : public worker::WorkerLoop {
   StepPlan PlanStep();
   // Gives the plan's chunks drafts, where they are worth their time.
   void PlanDrafts(StepPlan& plan);
+  // So many drafts fit into a step of these chunks.
+  int RoomForDrafts(const std::vector<Chunk>& chunks) const;
   // False: jobs have no part in the step of `plan`.
   bool PlanJobs(const StepPlan& plan);
   // With the masks of grammars, which are kept until the next call.

@@ -23,7 +23,9 @@ bool DecodeLoop::Step() {
     if (plan.chunks.empty() && !has_jobs) return plan.preempted;
     Launch(plan, MakeBatch(plan), has_jobs);
   }
-  if (inflight_.front().ahead && jobs_.empty() && !speculation_.Promises(step_times_, scheduler_)) {
+  if (inflight_.front().ahead && jobs_.empty() &&
+      !speculation_.Promises(RoomForDrafts(scheduler_.in_flight()), prompt_budget_.Tokens(),
+                             step_times_, scheduler_)) {
     if (std::optional<StepPlan> next = scheduler_.PlanAhead()) LaunchAhead(*std::move(next));
   }
   Complete();
@@ -52,16 +54,16 @@ StepPlan DecodeLoop::PlanStep() {
   return plan;
 }
 
-void DecodeLoop::PlanDrafts(StepPlan& plan) {
-  if (!speculation_.on()) return;
+int DecodeLoop::RoomForDrafts(const std::vector<Chunk>& chunks) const {
   const SchedulerOptions& scheduler = options_.scheduler;
   int room = scheduler.max_num_batched_tokens;
   if (!jobs_.empty()) room -= scheduler.block_tokens;
   // A step has logits of so many rows at once; for more, it would read the LM head again.
   int logit_rows = scheduler.max_num_seqs;
-  for (const Chunk& chunk : plan.chunks) {
+  for (const Chunk& chunk : chunks) {
+    if (chunk.sequence == nullptr) continue;  // it has ended while its step is in flight
     room -= chunk.rows();
-    logit_rows -= chunk.draws() ? 1 : 0;
+    logit_rows -= chunk.drawn_by || chunk.draws() ? 1 : 0;
   }
   room = std::min(room, logit_rows);
   // With states, the next step computes those that are drawn again, beside a token of each sequence
@@ -69,15 +71,19 @@ void DecodeLoop::PlanDrafts(StepPlan& plan) {
   if (pool_.shape().recurrent) {
     room = std::min(room, (scheduler.max_num_batched_tokens - scheduler.max_num_seqs) / 2);
   }
+  return room;
+}
+
+void DecodeLoop::PlanDrafts(StepPlan& plan) {
+  if (!speculation_.on()) return;
   // What jobs will have of the step.
   PrefillWork jobs = jobs_.remaining_work();
   if (const double budget = prompt_budget_.Tokens(); jobs.tokens > budget) {
     jobs.pairs *= budget / jobs.tokens;
     jobs.tokens = budget;
   }
-  // A draft model computes no more of prompts beside a step than the step itself may.
   const absl::Duration began = clock_.SinceStart();
-  speculation_.AddDrafts(room, prompt_budget_.Tokens(), jobs, step_times_, scheduler_, plan);
+  speculation_.AddDrafts(RoomForDrafts(plan.chunks), prompt_budget_.Tokens(), jobs, step_times_, scheduler_, plan);
   if (options_.draft_engine == nullptr) return;
   drafting_ = clock_.SinceStart() - began;
   metrics_.Drafting(drafting_);

@@ -1,6 +1,7 @@
 #include "decode_worker/model_drafter.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/types/span.h"
@@ -13,6 +14,9 @@ namespace {
 constexpr double kCatchUpMargin = 1.25;
 // The share of the time that drafts take which do not pay.
 constexpr double kProbeShare = 0.01;
+// So many steps return hidden states where drafts paid: a head that lacks those of one step begins
+// its KV anew, and whether drafts pay may change with every step.
+constexpr int kStepsWithStates = 16;
 
 }  // namespace
 
@@ -70,6 +74,7 @@ ModelDrafter::Outlook ModelDrafter::Best(const std::vector<Line>& lines,
     }
     std::vector<double> likelihoods(count, 1);
     for (int depth = 0; depth < longest; ++depth) {
+      const double rate = step.tokens() / step.seconds();
       step.AddSeconds(model_.StepSeconds(rows, context, price.times()));
       rows = static_cast<double>(count);
       for (size_t i = 0; i < count; ++i) {
@@ -81,33 +86,48 @@ ModelDrafter::Outlook ModelDrafter::Best(const std::vector<Line>& lines,
           price.Pays(step.tokens() - price.tokens(), step.seconds() - price.seconds())) {
         best = {.lines = count, .tokens = step.tokens(), .seconds = step.seconds()};
       }
+      // The next drafts cost as much and are less likely. (The first may compute what is lacking.)
+      if (depth > 0 && step.tokens() < rate * step.seconds()) break;
     }
     if (count == lines.size()) break;
   }
   return best;
 }
 
+namespace {
+
+bool IsReady(int missing) { return missing <= DraftModel::kMostMissing; }
+
+}  // namespace
+
 std::vector<Draft> ModelDrafter::Propose(const std::vector<Wish>& wishes, int room,
                                          int catch_up_tokens, const StepPrice& price) {
+  model_.OnStepPlanned();
+  states_for_steps_ = std::max(0, states_for_steps_ - 1);
   std::vector<Draft> drafts(wishes.size());
   if (wishes.empty() || room <= 0) return drafts;
   std::vector<Line> all = LinesFor(wishes);
   if (all.size() > most_lines_) all.resize(most_lines_);
-  const auto is_ready = [](const Line& line) { return line.missing <= DraftModel::kMostMissing; };
   std::vector<Line> ready, lagging;
-  for (const Line& line : all) (is_ready(line) ? ready : lagging).push_back(line);
+  for (const Line& line : all) (IsReady(line.missing) ? ready : lagging).push_back(line);
   const Outlook outlook = Best(ready, price);
   if (outlook.lines > 0) {
     ready.resize(outlook.lines);
     Extend(ready, room, price);
   }
+  const int tokens = CatchUpBudget(catch_up_tokens, price);
   for (Line& line : all) line.missing = 1;  // as it will be
   if (kind_ == DraftModel::Kind::kMtpHead) {
-    wants_states_ = Best(all, price).lines > 0;
+    if (Best(all, price).lines > 0) states_for_steps_ = kStepsWithStates;
   } else if (!lagging.empty()) {
-    CatchUp(lagging, Best(all, price), catch_up_tokens, price);
+    CatchUp(lagging, Best(all, price), tokens, price);
   }
-  if (outlook.lines == 0) Probe(ready, lagging, catch_up_tokens, price);
+  if (outlook.lines == 0) {
+    probe_seconds_ += kProbeShare * price.seconds();
+    if (probe_seconds_ >= ProbeSeconds(ready, lagging, tokens, price)) {
+      Probe(ready, lagging, tokens, price);
+    }
+  }
   for (Line& line : ready) {
     Record& record = records_.at(line.drafting.sequence->id);
     record.behind = line.drafting.sequence->tokens.size();
@@ -118,21 +138,47 @@ std::vector<Draft> ModelDrafter::Propose(const std::vector<Wish>& wishes, int ro
   return drafts;
 }
 
-bool ModelDrafter::WouldPropose(const std::vector<Wish>& wishes, const StepPrice& price) {
-  const std::vector<Line> all = LinesFor(wishes);
-  std::vector<Line> ready = all;
-  for (Line& line : ready) line.missing = 1;
-  const Outlook outlook = Best(ready, price);
-  if (outlook.lines == 0) return false;
+bool ModelDrafter::WouldPropose(const std::vector<Wish>& wishes, int catch_up_tokens,
+                                const StepPrice& price) {
+  if (wishes.empty()) return false;
+  std::vector<Line> all = LinesFor(wishes);
+  std::vector<Line> ready, lagging;
+  for (const Line& line : all) {
+    if (!IsReady(line.missing)) {
+      lagging.push_back(line);
+      continue;
+    }
+    ready.push_back(line);
+    ready.back().missing = 1;
+  }
+  if (Best(ready, price).lines > 0) return true;
   // Steps that are launched ahead give no hidden states, and the draft model no time to catch up.
-  return kind_ == DraftModel::Kind::kMtpHead ||
-         std::any_of(all.begin(), all.end(), [&](const Line& line) {
-           return line.missing <= DraftModel::kMostMissing ||
-                  (!no_room_ && PaysToCatchUp(line, outlook, price));
-         });
+  const int tokens = CatchUpBudget(catch_up_tokens, price);
+  for (Line& line : all) line.missing = 1;
+  const Outlook outlook = Best(all, price);
+  if (outlook.lines > 0 && kind_ == DraftModel::Kind::kMtpHead) return true;
+  const bool catches_up = std::any_of(lagging.begin(), lagging.end(), [&](const Line& line) {
+    return PaysToCatchUp(line, outlook, tokens, price);
+  });
+  if (catches_up && !no_room_) return true;
+  // Propose, which a step launched ahead does not ask, adds what this step gives.
+  const double saved = probe_seconds_ + kProbeShare * price.seconds();
+  if (saved >= ProbeSeconds(ready, lagging, tokens, price)) return true;
+  probe_seconds_ = saved;
+  return false;
 }
 
-bool ModelDrafter::PaysToCatchUp(const Line& line, const Outlook& outlook,
+int ModelDrafter::CatchUpBudget(int catch_up_tokens, const StepPrice& price) const {
+  const double token = model_.CatchUpSeconds(1, 0, 1, price.times());
+  const double more = model_.CatchUpSeconds(1 + catch_up_tokens, 0, 1, price.times()) - token;
+  const int most = model_.max_num_batched_tokens();
+  // Not a number if nothing is to be computed beside the step and nothing is measured.
+  const double fits = (price.seconds() - token) / more * catch_up_tokens;
+  return fits > catch_up_tokens ? static_cast<int>(std::min<double>(fits, most))
+                                : std::clamp(catch_up_tokens, 1, most);
+}
+
+bool ModelDrafter::PaysToCatchUp(const Line& line, const Outlook& outlook, int tokens,
                                  const StepPrice& price) const {
   if (outlook.lines == 0) return false;
   // What a token of an answer takes less, as a share of the worker.
@@ -142,41 +188,48 @@ bool ModelDrafter::PaysToCatchUp(const Line& line, const Outlook& outlook,
   const double left = std::min<double>(sequence.call->max_tokens - generated,
                                        std::max(answer_tokens_ - generated, answer_tokens_ / 4));
   const double context = static_cast<double>(sequence.tokens.size()) - line.missing;
+  const int steps = (line.missing + tokens - 1) / tokens;
   return left * saved >
-         kCatchUpMargin * model_.CatchUpSeconds(line.missing, context, price.times());
+         kCatchUpMargin * model_.CatchUpSeconds(line.missing, context, steps, price.times());
 }
 
 void ModelDrafter::CatchUp(const std::vector<Line>& lagging, const Outlook& outlook, int tokens,
                            const StepPrice& price) {
   std::vector<const Sequence*> worth;
   for (const Line& line : lagging) {
-    if (PaysToCatchUp(line, outlook, price)) worth.push_back(line.drafting.sequence);
+    if (PaysToCatchUp(line, outlook, tokens, price)) worth.push_back(line.drafting.sequence);
   }
   if (!worth.empty()) no_room_ = model_.CatchUp(worth, tokens) == 0;
 }
 
-void ModelDrafter::Probe(std::vector<Line>& ready, const std::vector<Line>& lagging,
-                         int catch_up_tokens, const StepPrice& price) {
-  probe_seconds_ += kProbeShare * price.seconds();
-  ++probes_;
+double ModelDrafter::ProbeSeconds(const std::vector<Line>& ready, const std::vector<Line>& lagging,
+                                  int tokens, const StepPrice& price) const {
+  const StepTimes& times = price.times();
   if (!ready.empty()) {
-    Line& line = ready[probes_ % ready.size()];
-    const double cost = model_.StepSeconds(line.missing, line.chunk->begin, price.times());
-    if (probe_seconds_ < cost) return;
-    probe_seconds_ = 0;
-    ExtendOnce({&line});
-    return;
+    const Line& line = ready[probes_ % ready.size()];
+    return times.DraftedExtraSeconds() +
+           model_.StepSeconds(line.missing, line.chunk->begin, times) +
+           price.RowSeconds(*line.chunk, line.next);
   }
-  if (lagging.empty()) return;
+  if (lagging.empty()) return std::numeric_limits<double>::infinity();
   const Line& line = lagging.front();
-  if (kind_ == DraftModel::Kind::kMtpHead) {
-    wants_states_ |= probe_seconds_ >= model_.StepSeconds(1, line.chunk->begin, price.times());
+  if (kind_ == DraftModel::Kind::kMtpHead) return model_.StepSeconds(1, line.chunk->begin, times);
+  return model_.CatchUpSeconds(std::min(line.missing, tokens), line.chunk->begin, 1, times);
+}
+
+void ModelDrafter::Probe(std::vector<Line>& ready, const std::vector<Line>& lagging, int tokens,
+                         const StepPrice& price) {
+  if (ready.empty() && kind_ == DraftModel::Kind::kMtpHead) {
+    // The states cost next to nothing; what is tried with them is paid for when they are there.
+    states_for_steps_ = std::max(states_for_steps_, 1);
     return;
   }
-  const int tokens = std::min(line.missing, catch_up_tokens);
-  if (probe_seconds_ < model_.CatchUpSeconds(tokens, line.chunk->begin, price.times())) return;
   probe_seconds_ = 0;
-  model_.CatchUp({line.drafting.sequence}, tokens);
+  if (!ready.empty()) {
+    ExtendOnce({&ready[probes_++ % ready.size()]});
+  } else {
+    model_.CatchUp({lagging.front().drafting.sequence}, tokens);
+  }
 }
 
 void ModelDrafter::Extend(std::vector<Line>& lines, int room, const StepPrice& price) {
@@ -219,11 +272,11 @@ void ModelDrafter::Extend(std::vector<Line>& lines, int room, const StepPrice& p
 }
 
 void ModelDrafter::ExtendOnce(const std::vector<Line*>& lines) {
-  std::vector<DraftModel::Line*> drafting;
+  std::vector<DraftModel::Drafting*> drafting;
   for (Line* const line : lines) drafting.push_back(&line->drafting);
   model_.Extend(drafting);
   for (Line* const line : lines) {
-    DraftModel::Line& made = line->drafting;
+    DraftModel::Drafting& made = line->drafting;
     if (made.drafts.size() == line->likelihoods.size()) continue;  // it has ended
     const Sequence& sequence = *made.sequence;
     if (sequence.call->stop_token_set.contains(made.drafts.back())) {

@@ -38,9 +38,9 @@ namespace baton::decode_worker {
 class ModelDrafter {
  public:
   // The parameters are DraftModel's. REQUIRES: CheckDraftModel is OK.
-  ModelDrafter(engine::Engine& engine, DraftModel::Kind kind, bool on_gpu, const Clock& clock)
-      : kind_(kind),
-        model_(engine, kind, on_gpu, clock),
+  ModelDrafter(engine::Engine& engine, const DraftModel::Options& options, const Clock& clock)
+      : kind_(options.kind),
+        model_(engine, options, clock),
         most_lines_(static_cast<size_t>(engine.max_num_seqs())) {}
 
   // A chunk that decodes and may have up to `most` drafts, 1 or more.
@@ -49,19 +49,21 @@ class ModelDrafter {
     int most = 0;
   };
   // Returns the drafts of each wish, perhaps none: at most `room` together. `price`: of the step
-  // without drafts. Runs steps of the draft model, for drafts and for up to `catch_up_tokens`
-  // tokens that sequences have and the draft model lacks.
+  // without drafts. Runs steps of the draft model, for drafts and for tokens that sequences have
+  // and the draft model lacks: up to `catch_up_tokens` of them, or as many as take as long as the
+  // step.
   std::vector<Draft> Propose(const std::vector<Wish>& wishes, int room, int catch_up_tokens,
                              const StepPrice& price);
-  // Whether drafts for these would pay now, but for what it takes to begin.
-  bool WouldPropose(const std::vector<Wish>& wishes, const StepPrice& price);
+  // Whether Propose would do something for these now.
+  bool WouldPropose(const std::vector<Wish>& wishes, int catch_up_tokens, const StepPrice& price);
   // Whether the next step is to return the hidden states of sequences that may have drafts.
-  bool wants_states() const { return wants_states_; }
+  bool wants_states() const { return states_for_steps_ > 0; }
   // Does what DraftModel::AddStates does.
   void AddStates(const Sequence& sequence, int begin, absl::Span<const float> states) {
     model_.AddStates(sequence, begin, states);
   }
   void Ended(const Sequence& sequence);
+  void FlushCache() { model_.FlushCache(); }
 
   const DraftModel& model() const { return model_; }
 
@@ -80,7 +82,7 @@ class ModelDrafter {
     int most = 0;
     int missing = 0;
     double next = 0;  // probability of the next draft, if those before it are drawn
-    DraftModel::Line drafting;
+    DraftModel::Drafting drafting;
     std::vector<int> cells;
     std::vector<float> likelihoods;
     double likelihood() const { return likelihoods.empty() ? 1 : likelihoods.back(); }
@@ -96,12 +98,19 @@ class ModelDrafter {
   // The lines of the wishes, the likeliest first.
   std::vector<Line> LinesFor(const std::vector<Wish>& wishes);
   Outlook Best(const std::vector<Line>& lines, const StepPrice& price) const;
-  // Whether the answer will probably be long enough for what the draft model lacks.
-  bool PaysToCatchUp(const Line& line, const Outlook& outlook, const StepPrice& price) const;
+  // How many tokens that sequences lack may be computed beside the step.
+  int CatchUpBudget(int catch_up_tokens, const StepPrice& price) const;
+  // Whether the answer will probably be long enough for what the draft model lacks, which takes
+  // `tokens` a step.
+  bool PaysToCatchUp(const Line& line, const Outlook& outlook, int tokens,
+                     const StepPrice& price) const;
   // Computes tokens that the draft model lacks of these, where that will pay.
   void CatchUp(const std::vector<Line>& lagging, const Outlook& outlook, int tokens,
                const StepPrice& price);
-  void Probe(std::vector<Line>& ready, const std::vector<Line>& lagging, int catch_up_tokens,
+  // What it takes to try the next draft that does not pay; nothing can be tried if it is infinite.
+  double ProbeSeconds(const std::vector<Line>& ready, const std::vector<Line>& lagging, int tokens,
+                      const StepPrice& price) const;
+  void Probe(std::vector<Line>& ready, const std::vector<Line>& lagging, int tokens,
              const StepPrice& price);
   // Extends lines as long as that pays.
   void Extend(std::vector<Line>& lines, int room, const StepPrice& price);
@@ -109,7 +118,7 @@ class ModelDrafter {
 
   const DraftModel::Kind kind_;
   DraftModel model_;
-  bool wants_states_ = false;
+  int states_for_steps_ = 0;  // of a head: so many more steps return hidden states
   bool no_room_ = false;  // the last catching up found no blocks, and no sequence has ended since
   const size_t most_lines_;
   AcceptanceTable acceptance_{ConfidencesBeforeLearning()};

@@ -26,7 +26,9 @@ struct DecodeOptions {
   int max_tenant_requests = 0;         // 0: no bound
   int64_t max_tenant_tokens = 0;       // 0: no bound
   SpeculationOptions speculation;      // default: off
-  int64_t draft_kv_bytes = 256 << 20;  // the KV pool of a draft model or MTP head
+  // The KV pool of a draft model or MTP head. 0: on the CPU EngineOptions::kCpuMtpKvBytes, on a GPU
+  // what draft_gpu_memory_utilization leaves.
+  int64_t draft_kv_bytes = 0;
   double draft_gpu_memory_utilization = 0.1;  // of the device, out of gpu_memory_utilization
   std::string grammar_program = "";  // not a flag: baton-grammar; empty: beside this program
   ChannelTls worker_tls;             // for channels to other workers

@@ -37,14 +37,14 @@ DrafterOptions DrafterOptionsOf(const SpeculationOptions& options) {
 }  // namespace
 
 Speculation::Speculation(const SpeculationOptions& options, engine::Engine* draft_engine,
-                         bool on_gpu, const Clock& clock)
+                         DraftModel::Options draft_options, const Clock& clock)
     : options_(options), memory_({}) {
   const bool head = options.mode == SpeculationOptions::Mode::kMtp;
   const bool drafts = head || options.mode == SpeculationOptions::Mode::kDraft;
   BATON_CHECK_EQ(draft_engine != nullptr, drafts);
   if (!drafts) return;
-  model_ = std::make_unique<ModelDrafter>(
-      *draft_engine, head ? DraftModel::Kind::kMtpHead : DraftModel::Kind::kModel, on_gpu, clock);
+  draft_options.kind = head ? DraftModel::Kind::kMtpHead : DraftModel::Kind::kModel;
+  model_ = std::make_unique<ModelDrafter>(*draft_engine, draft_options, clock);
 }
 
 bool Speculation::DraftsFor(const Sequence& sequence) const {
@@ -153,8 +153,9 @@ void Speculation::Choose(const std::vector<Chunk>& chunks, int room, StepPrice p
   for (Candidate& candidate : candidates) candidate.taken = 0;
 }
 
-bool Speculation::Promises(const StepTimes& times, const DecodeScheduler& scheduler) {
-  if (!on()) return false;
+bool Speculation::Promises(int room, int catch_up_tokens, const StepTimes& times,
+                           const DecodeScheduler& scheduler) {
+  if (!on() || room <= 0) return false;
   const std::vector<Chunk>& chunks = scheduler.in_flight();
   const StepPrice price(chunks, /*prompts=*/{}, times, scheduler.repeats_drafts(), mask_seconds_);
   std::vector<ModelDrafter::Wish> wishes;
@@ -176,8 +177,8 @@ bool Speculation::Promises(const StepTimes& times, const DecodeScheduler& schedu
     draft.likelihoods.erase(draft.likelihoods.begin());
     candidates.push_back({i, std::move(draft)});
   }
-  if (model_ != nullptr) return model_->WouldPropose(wishes, price);
-  Choose(chunks, options_.max_drafts, price, candidates);
+  if (model_ != nullptr) return model_->WouldPropose(wishes, catch_up_tokens, price);
+  Choose(chunks, std::min(room, options_.max_drafts), price, candidates);
   return std::any_of(candidates.begin(), candidates.end(),
                      [](const Candidate& candidate) { return candidate.taken > 0; });
 }

@@ -50,10 +50,10 @@ namespace baton::decode_worker {
 
 class Speculation {
  public:
-  // draft_engine: of the model that drafts in modes kDraft and kMtp, on a GPU or not; else null. It
-  // and the clock must outlive this.
-  Speculation(const SpeculationOptions& options, engine::Engine* draft_engine, bool on_gpu,
-              const Clock& clock);
+  // draft_engine: of the model that drafts in modes kDraft and kMtp, with `draft_options` but for
+  // their kind; else null. It and the clock must outlive this.
+  Speculation(const SpeculationOptions& options, engine::Engine* draft_engine,
+              DraftModel::Options draft_options, const Clock& clock);
 
   // For tests.
   void CheckIntegrity() const {
@@ -63,8 +63,7 @@ class Speculation {
   bool on() const { return options_.mode != SpeculationOptions::Mode::kOff; }
 
   // Gives chunks of a planned step drafts, at most `room` rows together. `jobs`: prompts that the
-  // step computes beside the plan's. A draft model may compute up to `catch_up_tokens` tokens of
-  // sequences that it does not know yet.
+  // step computes beside the plan's. `catch_up_tokens`: as ModelDrafter::Propose has it.
   void AddDrafts(int room, int catch_up_tokens, const PrefillWork& jobs, const StepTimes& times,
                  DecodeScheduler& scheduler, StepPlan& plan);
   // Whether a step is to return the hidden states of the sequence's tokens, for AddStates.
@@ -76,9 +75,15 @@ class Speculation {
   void OnMasks(int count, absl::Duration took);
   // True if sequences of the step in flight, whose draws are not known, would now get drafts: then
   // a step that is planned when they are known is worth more than one that is planned before.
-  bool Promises(const StepTimes& times, const DecodeScheduler& scheduler);
+  // `room` and `catch_up_tokens` as above.
+  bool Promises(int room, int catch_up_tokens, const StepTimes& times,
+                const DecodeScheduler& scheduler);
   // The sequence has ended, or leaves the worker's memory.
   void Ended(const Sequence& sequence);
+  // Evicts the draft model's cached blocks that no sequence uses.
+  void FlushCache() {
+    if (model_ != nullptr) model_->FlushCache();
+  }
 
  private:
   struct Candidate {

@@ -33,13 +33,14 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
   }
   BATON_ASSIGN_OR_RETURN(draft_engine_, LoadDraftEngine(decode, engine_options));
   const bool mtp = decode.speculation.mode == SpeculationOptions::Mode::kMtp;
-  if (mtp) engine_options.mtp_kv_bytes = decode.draft_kv_bytes;
+  engine_options.load_mtp_head = mtp;
+  engine_options.mtp_kv_bytes = decode.draft_kv_bytes;
+  engine_options.mtp_gpu_memory_utilization = decode.draft_gpu_memory_utilization;
   worker::WorkerOptions listed = options;
   listed.serves_prefill = decode.serve_prefill;
   BATON_RETURN_IF_ERROR(prefill::ListTiers(decode.tiers, &listed));
   BATON_RETURN_IF_ERROR(Load(baton::v1::WORKER_ROLE_DECODE, listed, engine_options));
   if (draft_engine_ != nullptr) {
-    BATON_RETURN_IF_ERROR(CheckDraftModel(*draft_engine_, engine()));
     BATON_LOG(Info) << "drafts with " << decode.speculation.draft_model << ": "
                     << draft_engine_->Description();
   }

@@ -170,10 +170,8 @@ def tensors_of(config):
             yield from layer_input_tensors(text, layer, norm)
             if text["enable_moe_block"]:
                 yield from experts_beside_tensors(text, layer, norm)
-    for i in range(text.get("num_nextn_predict_layers", 0)):  # of which no reader wants anything
-        layer = f"{prefix}layers.{text['num_hidden_layers'] + i}."
-        yield norm(layer + "enorm", d, 1)
-        yield layer + "eh_proj.weight", [d, 2 * d], 0, 1 / d ** 0.5
+    for i in range(text.get("num_nextn_predict_layers", 0)):
+        yield from nextn_tensors(text, family, f"{prefix}layers.", text["num_hidden_layers"] + i, norm)
     yield norm(prefix + family.final_norm, d, last_gain, 0.1 * last_gain)
     if not tied_of(config):
         yield ("language_model." if prefix == "language_model.model." else "") + "lm_head.weight", [v, d], 0, head
@@ -192,6 +190,32 @@ def mtp_tensors(text, family, norm):
     if family.shared:
         yield from shared_tensors(text, layer + family.shared)
     yield from mlp_tensors(text, family, layer + family.mlp, index)
+
+
+def nextn_tensors(text, family, layers, index, norm):
+    """A head behind the last layer, as that one is; with copies of the embedding and of the LM head."""
+    d, v, layer = text["hidden_size"], text["vocab_size"], f"{layers}{index}."
+    embedding, last_gain, head = text_gains(text)
+    yield norm(layer + "enorm", d, 1)
+    yield norm(layer + "hnorm", d, 1)
+    yield layer + "eh_proj.weight", [d, 2 * d], 0, 1 / d ** 0.5
+    yield norm(layer + family.norms.before_attention, d, 1)
+    yield from attention_tensors(text, family, layer + "self_attn.", index, norm)
+    yield norm(layer + family.norms.before_mlp, d, 1)
+    yield from mlp_tensors(text, family, layer + family.mlp, index)
+    yield norm(layer + "shared_head.norm", d, last_gain, 0.1 * last_gain)
+    yield layer + "embed_tokens.weight", [v, d], 0, embedding
+    yield layer + "shared_head.head.weight", [v, d], 0, head
+
+
+def copied_from(text, name):
+    """The tensor of the model that this one of a head is a copy of; else itself."""
+    if is_beyond_layers(text, name):
+        if name.endswith(".embed_tokens.weight"):
+            return "model.embed_tokens.weight"
+        if name.endswith(".shared_head.head.weight"):
+            return "lm_head.weight"
+    return name
 
 
 def nemotron_tensors(text, norm):
@@ -564,7 +588,8 @@ def stored_tensors(config, dtype, seed, quantization, dequantized, gated_gain, e
         elif quantization and quantization.has(name):
             yield from quantized_tensors(name, shape, deviation, quantization, dequantized, seed)
             continue
-        yield float_tensor(name, shape, mean, deviation, dtype, seed)
+        source = copied_from(text_of(config), name)
+        yield name, *float_tensor(source, shape, mean, deviation, dtype, seed)[1:]
 
 
 WIDTHS = {"U8": 1, "F32": 4, "I32": 4, "BF16": 2, "F16": 2}

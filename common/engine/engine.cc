@@ -24,8 +24,11 @@ namespace baton::engine {
 namespace {
 
 EngineOptions OptionsOfHead(EngineOptions options) {
+  options.backend.gpu_memory_utilization = options.mtp_gpu_memory_utilization;
+  options.backend.cuda.device_links = false;
   options.num_blocks = 0;
   options.kv_cache_bytes = options.mtp_kv_bytes;
+  options.cpu_kv_cache_bytes = EngineOptions::kCpuMtpKvBytes;
   options.experts_on_host = 0;
   options.share_kv_pool = false;
   options.max_num_batched_tokens =
@@ -47,26 +50,21 @@ absl::Status ModelEngine::Initialize(const EngineOptions& options) {
   BATON_ASSIGN_OR_RETURN(config_,
                          model::LoadModelConfig(options.model_dir, options.generation_overrides));
   config_.load_bits = options.weight_bits;
-  config_.loads_mtp = options.mtp_kv_bytes > 0;
+  config_.loads_mtp = options.load_mtp_head;
   if (config_.loads_mtp && config_.mtp == nullptr) {
     return MakeError(absl::StatusCode::kInvalidArgument, "MTP_HEAD_MISSING",
                      absl::StrCat(options.model_dir,
-                                  ": found no head for multi-token prediction, expected "
-                                  "mtp_num_hidden_layers in config.json without "
-                                  "mtp_use_dedicated_embeddings, and tensors mtp.* in safetensors "
-                                  "files that are not quantised, as Qwen3.5 and Qwen3-Next have "
-                                  "them"));
+                                  ": found no head for multi-token prediction, expected one in "
+                                  "safetensors files, not quantised: mtp_num_hidden_layers in "
+                                  "config.json without mtp_use_dedicated_embeddings, and tensors "
+                                  "mtp.*, as Qwen3.5 and Qwen3-Next have them, or "
+                                  "num_nextn_predict_layers and a layer behind the last one, as "
+                                  "GLM-4.7-Flash has it"));
   }
   BATON_RETURN_IF_ERROR(CheckModel(config_, options));
   max_num_batched_tokens_ = options.max_num_batched_tokens;
   max_num_seqs_ = options.max_num_seqs;
   BATON_RETURN_IF_ERROR(MakeBackend(options));
-  if (config_.loads_mtp && backend_->FreeBytes().has_value()) {
-    return MakeError(absl::StatusCode::kUnimplemented, "MTP_HEAD_ON_GPU",
-                     absl::StrCat("a head for multi-token prediction on ", backend_->Kind(),
-                                  ", expected --device cpu, or drafts of another kind: a GPU is "
-                                  "prepared for one KV pool"));
-  }
   BATON_ASSIGN_OR_RETURN(shape_, ShapeOf(config_, options, backend_->activation_dtype()));
   if (const std::string numerics = backend_->Numerics();
       !numerics.empty() && !options.mix_numerics) {
@@ -86,6 +84,7 @@ absl::Status ModelEngine::Initialize(const EngineOptions& options) {
   BATON_ASSIGN_OR_RETURN(transformer_, model::Transformer::Load(options.model_dir, config_,
                                                                 transformer_options, *backend_));
   if (config_.loads_mtp) {
+    backend_->RecordEvent()->Wait();  // the head reads weights of the model on another stream
     mtp_head_ = std::make_unique<ModelEngine>();
     BATON_RETURN_IF_ERROR(mtp_head_->InitializeHead(options, *this));
   }
@@ -97,28 +96,47 @@ absl::Status ModelEngine::Initialize(const EngineOptions& options) {
 absl::Status ModelEngine::InitializeHead(const EngineOptions& options, const ModelEngine& model) {
   const EngineOptions of_head = OptionsOfHead(options);
   config_ = model::MtpHeadConfig(model.config_);
-  backend_ = model.backend_;
+  // A GPU's backend is prepared for one pool.
+  if (model.has_arena_) {
+    BATON_RETURN_IF_ERROR(MakeBackend(of_head));
+  } else {
+    backend_ = model.backend_;
+  }
   max_num_batched_tokens_ = of_head.max_num_batched_tokens;
   max_num_seqs_ = of_head.max_num_seqs;
   const backend::DType activation = backend_->activation_dtype();
   BATON_ASSIGN_OR_RETURN(shape_, ShapeOf(config_, of_head, activation));
   layout_ = shape_.layout;
   max_model_len_ = shape_.limits.max_positions;
-  MemoryDemand demand = DemandOf(config_, shape_, of_head, activation);
-  demand.scratch = model.scratch();
-  absl::StatusOr<MemoryPlan> plan = engine::PlanMemory(demand);
-  if (!plan.ok()) return Annotate(plan.status(), "the MTP head's KV, of --draft-kv-memory");
-  plan_ = *std::move(plan);
-  BATON_ASSIGN_OR_RETURN(
-      transformer_,
-      model::Transformer::LoadMtpHead(of_head.model_dir, config_,
-                                      TransformerOptionsOf(shape_.limits), *model.transformer_));
-  return MakePool(of_head);
+  if (const absl::Status planned = PlanMemory(of_head); !planned.ok()) {
+    return Annotate(planned, ErrorReason(planned) == "KV_POOL_SIZE"
+                                 ? "the MTP head's KV, of --draft-kv-memory"
+                                 : "the MTP head, of --draft-gpu-memory-utilization");
+  }
+  if (has_arena_) BATON_RETURN_IF_ERROR(backend_->Prepare(shape_.limits));
+  BATON_ASSIGN_OR_RETURN(transformer_,
+                         model::Transformer::LoadMtpHead(of_head.model_dir, config_,
+                                                         TransformerOptionsOf(shape_.limits),
+                                                         *model.transformer_, *backend_));
+  BATON_RETURN_IF_ERROR(MakePool(of_head));
+  if (of_head.warm_up != EngineOptions::WarmUp::kNone) WarmUp(EngineOptions::WarmUp::kPrompt);
+  return absl::OkStatus();
 }
 
 absl::Status ModelEngine::MakeBackend(const EngineOptions& options) {
-  BATON_ASSIGN_OR_RETURN(backend_, options.make_backend ? options.make_backend(options.backend)
-                                                        : backend::MakeBackend(options.backend));
+  backend::BackendOptions of_backend = options.backend;
+  const double share = options.mtp_gpu_memory_utilization;
+  if (config_.loads_mtp && !config_.is_mtp_head && of_backend.device != "cpu") {
+    if (share >= of_backend.gpu_memory_utilization) {
+      return InvalidField("BAD_OPTION", "--draft-gpu-memory-utilization",
+                          absl::StrCat(share, " given, expected less than the ",
+                                       of_backend.gpu_memory_utilization,
+                                       " of --gpu-memory-utilization"));
+    }
+    of_backend.gpu_memory_utilization -= share;
+  }
+  BATON_ASSIGN_OR_RETURN(backend_, options.make_backend ? options.make_backend(of_backend)
+                                                        : backend::MakeBackend(of_backend));
   return absl::OkStatus();
 }
 
@@ -222,6 +240,12 @@ void ModelEngine::WarmUp(EngineOptions::WarmUp what) {
   entry.sample = true;
   entry.sampling = &sampling;
   entry.history.tokens = tokens;
+  std::vector<float> hidden_before;
+  if (config_.is_mtp_head) {
+    hidden_before.resize(tokens.size() * static_cast<size_t>(config_.hidden_dim));
+    entry.hidden_before = hidden_before;
+    entry.hidden_states = true;
+  }
   Step({.entries = {entry}}, nullptr);
 }
 

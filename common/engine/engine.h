@@ -33,7 +33,8 @@ struct EngineOptions {
   // nullopt: the activations' type. Of the unquantised ones that, or kBF16 where it is float32.
   std::optional<kv::KvDtype> kv_dtype;
   int num_blocks = 0;                 // 0: as many as kv_cache_bytes holds
-  int64_t kv_cache_bytes = 0;         // 0: on the CPU 1 GiB, on a GPU the rest of its arena
+  int64_t kv_cache_bytes = 0;  // 0: on the CPU cpu_kv_cache_bytes, on a GPU the rest of its arena
+  int64_t cpu_kv_cache_bytes = int64_t{1} << 30;
   int max_model_len = 0;              // 0: the model's context length
   int max_num_batched_tokens = 2048;  // rows of the largest step
   int max_num_seqs = 64;              // entries of the largest step
@@ -42,9 +43,13 @@ struct EngineOptions {
   // Other processes of the host may map the KV pool to read it (KvPool.shared_file), if it is host
   // memory.
   bool share_kv_pool = false;
-  // Load the checkpoint's MTP head, too, whose KV pool takes at most so many bytes. 0: do not. A
-  // checkpoint without a head fails (MTP_HEAD_MISSING), as does a GPU (MTP_HEAD_ON_GPU).
+  // Load the checkpoint's MTP head, too. A checkpoint without one fails (MTP_HEAD_MISSING).
+  bool load_mtp_head = false;
+  // What the head's KV pool takes at most. 0: on the CPU kCpuMtpKvBytes, on a GPU what the head's
+  // weights and workspaces leave of mtp_gpu_memory_utilization, a part of the backend's share.
   int64_t mtp_kv_bytes = 0;
+  static constexpr int64_t kCpuMtpKvBytes = 256 << 20;
+  double mtp_gpu_memory_utilization = 0.1;
   // A step of the head has up to so many rows of each of max_num_seqs sequences.
   static constexpr int kMtpRowsOfSequence = 8;
   // Steps that Load runs on a GPU, so that no request waits for kernels to be loaded or for CUDA
@@ -110,7 +115,7 @@ class Engine {
   virtual void WritePages(absl::Span<const int32_t> pages, const std::byte* host) = 0;
   // The checkpoint's head for multi-token prediction (MTP) drafts the token behind the next one.
   // It is an engine with another KV pool, whose entries have `hidden_before`. Null:
-  // EngineOptions.mtp_kv_bytes is 0. The thread that runs this engine's steps runs its steps
+  // EngineOptions.load_mtp_head is false. The thread that runs this engine's steps runs its steps
   // between them.
   virtual Engine* mtp_head() { return nullptr; }
   // As Backend::MakeDeviceLinks, for the KV pool.

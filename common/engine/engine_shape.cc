@@ -233,6 +233,7 @@ MemoryDemand DemandOf(const model::ModelConfig& config, const EngineShape& shape
   demand.experts_on_host = options.experts_on_host;
   demand.num_blocks = options.num_blocks;
   demand.kv_cache_bytes = options.kv_cache_bytes;
+  demand.default_kv_bytes = options.cpu_kv_cache_bytes;
   return demand;
 }
 

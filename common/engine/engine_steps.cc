@@ -14,6 +14,7 @@ void ModelEngine::Gather(const Batch& batch) {
   tokens_.clear();
   drawn_.clear();
   hidden_before_.clear();
+  hidden_states_.clear();
   sequences_.clear();
   logit_rows_.clear();
   wanted_.clear();
@@ -104,9 +105,12 @@ bool ModelEngine::UseRow(size_t wanted, size_t first, const backend::Tensor& log
   // Drafts that are computed before the row.
   const int drafted = row + 1 - static_cast<int>(entry.tokens.size());
   const bool embeds = entry.embed && drafted == 0;
-  if (embeds) results[index].hidden_state = HiddenState(static_cast<int>(wanted));
+  if (embeds) {
+    const absl::Span<const float> state = HiddenState(static_cast<int>(wanted));
+    results[index].hidden_state.assign(state.begin(), state.end());
+  }
   if (entry.hidden_states && drafted >= 0) {
-    const std::vector<float> state = HiddenState(static_cast<int>(wanted));
+    const absl::Span<const float> state = HiddenState(static_cast<int>(wanted));
     std::vector<float>& states = results[index].hidden_states;
     states.insert(states.end(), state.begin(), state.end());
   }
@@ -126,13 +130,24 @@ bool ModelEngine::UseRow(size_t wanted, size_t first, const backend::Tensor& log
   return true;
 }
 
-std::vector<float> ModelEngine::HiddenState(int wanted) {
-  const backend::Tensor state = transformer_->HiddenState(wanted);
-  std::vector<std::byte> bytes(static_cast<size_t>(state.cols) * SizeOf(state.dtype));
-  backend_->CopyToHost(bytes.data(), state.data, bytes.size());
-  std::vector<float> values(static_cast<size_t>(state.cols));
-  model::ToF32(bytes.data(), state.dtype, values.size(), values.data());
-  return values;
+absl::Span<const float> ModelEngine::HiddenState(int wanted) {
+  const auto dim = static_cast<size_t>(config_.hidden_dim);
+  const auto known = [&] {
+    return wanted >= first_hidden_ &&
+           static_cast<size_t>(wanted - first_hidden_) * dim < hidden_states_.size();
+  };
+  if (!known()) {
+    // As many as lie one behind the other, in one copy: a device is waited for.
+    const backend::Tensor states = transformer_->HiddenStates(wanted);
+    const size_t count = static_cast<size_t>(states.rows) * dim;
+    std::vector<std::byte> bytes(count * SizeOf(states.dtype));
+    backend_->CopyToHost(bytes.data(), states.data, bytes.size());
+    hidden_states_.resize(count);
+    model::ToF32(bytes.data(), states.dtype, count, hidden_states_.data());
+    first_hidden_ = wanted;
+  }
+  return absl::MakeConstSpan(hidden_states_)
+      .subspan(static_cast<size_t>(wanted - first_hidden_) * dim, dim);
 }
 
 void ModelEngine::AddEntry(const BatchEntry& entry, size_t index) {

@@ -17,7 +17,6 @@
 namespace baton::engine {
 
 // Size of the KV pool in host memory, unless the options give one.
-constexpr int64_t kDefaultKvCacheBytes = int64_t{1} << 30;
 
 struct MemoryDemand {
   const model::ModelConfig* config = nullptr;
@@ -32,7 +31,8 @@ struct MemoryDemand {
   // Layers whose experts are kept in the host's memory, as EngineOptions has it. More than there
   // are: all.
   std::optional<int> experts_on_host = 0;
-  int64_t kv_cache_bytes = 0;  // 0: the rest of free_bytes, or kDefaultKvCacheBytes
+  int64_t kv_cache_bytes = 0;  // 0: the rest of free_bytes, or default_kv_bytes
+  int64_t default_kv_bytes = int64_t{1} << 30;
   // Memory that the device has for all of this; nullopt: no bound is known.
   std::optional<int64_t> free_bytes;
 };
@@ -80,7 +80,7 @@ struct MemoryPlan {
 MemoryPlan FixedMemory(const MemoryDemand& demand);
 
 // Returns the plan with the requested pool. Without a request, the pool is the largest that fits,
-// or of kDefaultKvCacheBytes if no bound is known. If the demand does not say how many layers'
+// or of default_kv_bytes if no bound is known. If the demand does not say how many layers'
 // experts are in the host's memory, the plan takes the smallest number that leaves room for the
 // requested pool. Without a request it leaves room for one sequence of max_positions tokens or, if
 // no number does, for one step's tokens. Where no bound is known, the number is 0.

@@ -22,7 +22,7 @@ namespace baton::engine {
 class ModelEngine final : public Engine {
  public:
   absl::Status Initialize(const EngineOptions& options);
-  // As the engine of the model's MTP head, on its backend. REQUIRES: model.config().mtp.
+  // As the engine of the model's MTP head, on the model's device. REQUIRES: model.config().mtp.
   absl::Status InitializeHead(const EngineOptions& options, const ModelEngine& model);
   std::vector<StepResult> Step(const Batch& batch, model::LayerObserver* observer) override;
   bool RunsAhead(const Batch& batch) const override;
@@ -90,7 +90,7 @@ class ModelEngine final : public Engine {
   bool UseRow(size_t wanted, size_t first, const backend::Tensor& logits, const Batch& batch,
               std::vector<StepResult>& results);
   // Returns the hidden state of the row `wanted` of wanted_.
-  std::vector<float> HiddenState(int wanted);
+  absl::Span<const float> HiddenState(int wanted);
   // logits_ are of the entry's row.
   void UseLogits(const BatchEntry& entry, int row, StepResult& result) const;
   size_t page_bytes() const { return static_cast<size_t>(pool_.block_stride_bytes); }
@@ -112,6 +112,8 @@ class ModelEngine final : public Engine {
   std::vector<int32_t> logit_rows_;
   std::vector<WantedRow> wanted_;  // one a logit row
   std::vector<float> logits_;      // of one row
+  std::vector<float> hidden_states_;  // of the rows from first_hidden_ on, as they were read
+  int first_hidden_ = 0;
   DeviceDraws draws_;
   std::deque<Launched> launched_;  // oldest first; draws refer to results
 };

@@ -31,7 +31,7 @@ class DecoderTransformer final : public Transformer {
   backend::Tensor Forward(const backend::RaggedBatch& batch, const backend::KvPool& pool,
                           LayerObserver* observer, absl::Span<const float> hidden_before) override;
   backend::Tensor MoreLogits(int first) override;
-  backend::Tensor HiddenState(int index) override;
+  backend::Tensor HiddenStates(int first) override;
   void WarmUp(const backend::KvPool& pool) override;
 
  private:
@@ -113,6 +113,9 @@ class DecoderTransformer final : public Transformer {
   // The rows whose logits are wanted, as a batch of single tokens, with residual and, unless they
   // are empty, q and inputs gathered.
   Rows KeepLogitRows(const backend::RaggedBatch& batch, const Rows& all);
+  // How many of the last step's logit rows from `first` on lie one behind the other in normed_, if
+  // it has more than logits_ holds.
+  int64_t Neighbours(int first) const;
   backend::Tensor LogitsView(int64_t count);
   backend::Tensor NormedView(int64_t first, int64_t count);
   // lm_head of `count` rows of normed_.
@@ -133,6 +136,9 @@ class DecoderTransformer final : public Transformer {
 
   // The last step's logit rows, if it has more than logits_ holds: normed_ has them all.
   std::vector<int32_t> many_logit_rows_;
+
+  int logit_row_count_ = 0;        // of the last step
+  backend::Tensor last_residual_;  // of its rows, as they are in normed_
 
   // These belong to the last step, which the device may still be reading.
   std::unique_ptr<backend::DeviceBatch> all_rows_;

@@ -31,7 +31,7 @@ absl::Status CheckLeftOver(const Checkpoint& checkpoint, const ModelConfig& conf
   for (const auto& [name, stored] : checkpoint.tensors()) {
     if (taken.contains(name)) continue;
     // Those of a head that is loaded are left over by its own loading.
-    const bool of_head = config.loads_mtp && absl::StartsWith(name, "mtp.");
+    const bool of_head = config.loads_mtp && IsOfMtpHead(config, name);
     if (of_head != config.is_mtp_head) continue;
     if (absl::EndsWith(name, "rotary_emb.inv_freq")) continue;  // follows from the config
     // Read with the config.

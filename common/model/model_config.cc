@@ -181,6 +181,10 @@ bool PinPositions(int max_positions, ModelConfig* model) {
   return true;
 }
 
+bool IsOfMtpHead(const ModelConfig& model, absl::string_view tensor) {
+  return model.mtp != nullptr && absl::StartsWith(tensor, model.mtp->prefix);
+}
+
 ModelConfig MtpHeadConfig(const ModelConfig& model) {
   BATON_CHECK(model.mtp != nullptr);
   ModelConfig head = model;
@@ -225,10 +229,15 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir,
   BATON_RETURN_IF_ERROR(FindQuantizedMatrices(checkpoint, &model));
   // A copy of a model may have lost its head, or have it in a form that is not read: then it has
   // none.
-  const char* const of_head[] = {"mtp.fc.weight", "mtp.layers.0.self_attn.o_proj.weight"};
-  if (!std::all_of(std::begin(of_head), std::end(of_head),
-                   [&](const char* name) { return checkpoint.Find(name) != nullptr; })) {
-    model.mtp = nullptr;
+  if (const std::shared_ptr<const MtpSpec> mtp = model.mtp) {
+    const auto has = [&](absl::string_view prefix, TensorName name) {
+      const std::string weight = absl::StrCat(prefix, name.hugging_face, ".weight");
+      return checkpoint.Find(weight) != nullptr;
+    };
+    if (!has(mtp->prefix, mtp->input.parts.front().name) ||
+        !has(mtp->layer_prefix, mtp->layer.attention().output.parts.front().name)) {
+      model.mtp = nullptr;
+    }
   }
   const StoredTensor* embedding =
       checkpoint.Find(absl::StrCat(TensorNames(model, checkpoint).embedding(), ".weight"));

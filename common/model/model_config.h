@@ -59,7 +59,14 @@ struct EmbeddingSpec {
 //   x = input(embedding_norm(embedding[token]), hidden_norm(h)), through `layer`, then final_norm
 // which the model's LM head makes the logits of, for the token behind that one.
 struct MtpSpec {
-  // Names outside the layer are whole; those of the layer are in mtp.layers.0.
+  // What names in safetensors files begin with: of the layer's tensors, and of the others.
+  std::string layer_prefix;
+  std::string prefix;
+  // Copies of the model's embedding and LM head that the checkpoint may have; or none.
+  const char* embedding_copy = nullptr;
+  const char* lm_head_copy = nullptr;
+  // The head's own hidden state, for the next draft, is that before final_norm.
+  bool states_before_norm = false;
   NormSpec embedding_norm = {};
   NormSpec hidden_norm = {};
   ProductSpec input = {};  // [d, 2 d]
@@ -130,6 +137,8 @@ struct ModelConfig {
 // contexts beyond the original length.
 bool PinPositions(int max_positions, ModelConfig* model);
 
+// Whether the tensor is of the model's MTP head, if that has one.
+bool IsOfMtpHead(const ModelConfig& model, absl::string_view tensor);
 // The config of the model's MTP head as a model of one layer, whose embedding and LM head are the
 // model's. REQUIRES: model.mtp.
 ModelConfig MtpHeadConfig(const ModelConfig& model);

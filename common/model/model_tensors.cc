@@ -39,15 +39,18 @@ TensorNames::TensorNames(const ModelConfig& config, const Checkpoint& checkpoint
       checkpoint.Find(embedding) != nullptr) {
     prefix_.clear();
   }
-  layers_ = config.is_mtp_head ? "mtp.layers." : absl::StrCat(prefix_, "layers.");
+  layers_ = absl::StrCat(prefix_, "layers.");
+  if (config.is_mtp_head) head_layer_ = config.mtp->layer_prefix;
   embedding_ = absl::StrCat(prefix_, config.embedding_module);
 }
 
 std::string TensorNames::InLayer(int layer, TensorName name, int expert) const {
   const absl::string_view text = gguf_ ? name.gguf : name.hugging_face;
+  const std::string prefix =
+      head_layer_.empty() ? absl::StrCat(layers_, layer, ".") : head_layer_;
   const size_t star = text.find('*');
-  if (star == absl::string_view::npos) return absl::StrCat(layers_, layer, ".", text);
-  return absl::StrCat(layers_, layer, ".", text.substr(0, star), expert, text.substr(star + 1));
+  if (star == absl::string_view::npos) return absl::StrCat(prefix, text);
+  return absl::StrCat(prefix, text.substr(0, star), expert, text.substr(star + 1));
 }
 
 std::string TensorNames::Outside(TensorName name) const {
@@ -74,6 +77,7 @@ bool TensorNames::IsOfSharedKv(const ModelConfig& config, int layer,
 }
 
 int TensorNames::LayerOf(absl::string_view tensor) const {
+  if (!head_layer_.empty()) return absl::StartsWith(tensor, head_layer_) ? 0 : -1;
   int layer = 0;
   if (!absl::ConsumePrefix(&tensor, layers_) ||
       !absl::SimpleAtoi(tensor.substr(0, tensor.find('.')), &layer) || layer < 0) {

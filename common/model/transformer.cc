@@ -319,6 +319,7 @@ void DecoderTransformer::Enqueue(const backend::RaggedBatch& batch, const backen
     backend_.ScaleLogits(rows.residual, weights.scale, 0);
   }
   AddAndNorm(rows, pending, weights_.final_norm.get());
+  last_residual_ = rows.residual;
   if (!many) LogitsOfNormed(0, rows.count);
 }
 
@@ -345,6 +346,7 @@ Tensor DecoderTransformer::Forward(const backend::RaggedBatch& batch, const back
   const int64_t count =
       Upload(batch, decodes && !many && observer == nullptr && recorder_ != nullptr, &records);
   many_logit_rows_.clear();
+  logit_row_count_ = static_cast<int>(batch.logit_rows.size());
   if (records) {
     recorder_->Run(*all_rows_, [&] { Enqueue(batch, pool, count, false, nullptr); });
   } else {
@@ -400,19 +402,37 @@ Tensor DecoderTransformer::LogitsView(int64_t count) {
   return logits;
 }
 
-Tensor DecoderTransformer::NormedView(int64_t first, int64_t count) {
-  Tensor normed = normed_.View(first + count, config_.hidden_dim);
-  normed.data = static_cast<std::byte*>(normed.data) +
-                static_cast<size_t>(first * normed.row_stride) * SizeOf(normed.dtype);
-  normed.rows = count;
-  return normed;
+namespace {
+
+Tensor RowsOf(Tensor tensor, int64_t first, int64_t count) {
+  tensor.data = static_cast<std::byte*>(tensor.data) +
+                static_cast<size_t>(first * tensor.row_stride) * SizeOf(tensor.dtype);
+  tensor.rows = count;
+  return tensor;
 }
 
-Tensor DecoderTransformer::HiddenState(int index) {
-  BATON_CHECK_GE(index, 0);
+}  // namespace
+
+Tensor DecoderTransformer::NormedView(int64_t first, int64_t count) {
+  return RowsOf(normed_.View(first + count, config_.hidden_dim), first, count);
+}
+
+Tensor DecoderTransformer::HiddenStates(int first) {
+  BATON_CHECK_GE(first, 0);
+  BATON_CHECK_LT(first, logit_row_count_);
   // With more logit rows than logits_ holds, normed_ has all rows of the step.
-  return NormedView(many_logit_rows_.empty() ? index : many_logit_rows_[static_cast<size_t>(index)],
-                    1);
+  const bool many = !many_logit_rows_.empty();
+  const int64_t row = many ? many_logit_rows_[static_cast<size_t>(first)] : first;
+  const int64_t count = many ? Neighbours(first) : logit_row_count_ - first;
+  const bool before_norm = config_.is_mtp_head && config_.mtp->states_before_norm;
+  return before_norm ? RowsOf(last_residual_, row, count) : NormedView(row, count);
+}
+
+int64_t DecoderTransformer::Neighbours(int first) const {
+  const auto rows = absl::MakeConstSpan(many_logit_rows_).subspan(static_cast<size_t>(first));
+  size_t count = 1;
+  while (count < rows.size() && rows[count] == rows[count - 1] + 1) ++count;
+  return static_cast<int64_t>(count);
 }
 
 Tensor DecoderTransformer::LogitsOfNormed(int64_t first, int64_t count) {
@@ -428,14 +448,8 @@ Tensor DecoderTransformer::LogitsOfNormed(int64_t first, int64_t count) {
 Tensor DecoderTransformer::MoreLogits(int first) {
   BATON_CHECK_GE(first, 0);
   BATON_CHECK_LT(static_cast<size_t>(first), many_logit_rows_.size());
-  const absl::Span<const int32_t> rows =
-      absl::MakeConstSpan(many_logit_rows_).subspan(static_cast<size_t>(first));
-  size_t count = 1;
-  while (count < rows.size() && count < static_cast<size_t>(options_.max_logit_rows) &&
-         rows[count] == rows[count - 1] + 1) {
-    ++count;
-  }
-  const Tensor logits = LogitsOfNormed(rows[0], static_cast<int64_t>(count));
+  const int64_t count = std::min<int64_t>(Neighbours(first), options_.max_logit_rows);
+  const Tensor logits = LogitsOfNormed(many_logit_rows_[static_cast<size_t>(first)], count);
   step_end_ = backend_.RecordEvent();
   return logits;
 }
@@ -460,10 +474,10 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(const std::string
 
 absl::StatusOr<std::unique_ptr<Transformer>> Transformer::LoadMtpHead(
     const std::string& model_dir, const ModelConfig& config, const TransformerOptions& options,
-    const Transformer& model) {
+    const Transformer& model, backend::Backend& backend) {
   const auto& of_model = static_cast<const DecoderTransformer&>(model);  // there is no other kind
   BATON_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model_dir));
-  auto head = std::make_unique<DecoderTransformer>(config, options, of_model.backend());
+  auto head = std::make_unique<DecoderTransformer>(config, options, backend);
   BATON_RETURN_IF_ERROR(head->Load(checkpoint, &of_model));
   return head;
 }

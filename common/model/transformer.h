@@ -46,12 +46,14 @@ class Transformer {
                                                            const ModelConfig& config,
                                                            const TransformerOptions& options,
                                                            backend::Backend& backend);
-  // The MTP head of the model's checkpoint, with the model's embedding and LM head, on its backend.
-  // `config`: MtpHeadConfig's. The model must outlive it. Errors as above.
+  // The MTP head of the model's checkpoint, with the model's embedding and LM head. `config`:
+  // MtpHeadConfig's; `backend`: the model's, or another one on its device. The model, all of whose
+  // weights are loaded, must outlive it. Errors as above.
   static absl::StatusOr<std::unique_ptr<Transformer>> LoadMtpHead(const std::string& model_dir,
                                                                   const ModelConfig& config,
                                                                   const TransformerOptions& options,
-                                                                  const Transformer& model);
+                                                                  const Transformer& model,
+                                                                  backend::Backend& backend);
   virtual ~Transformer() = default;
 
   // Computes the batch's rows, writing their K and V to `pool`. Returns the logits of the batch's
@@ -65,10 +67,11 @@ class Transformer {
   // Returns the logits of 1 to max_logit_rows logit rows of the last step, from row `first` on.
   // REQUIRES: the step had n > max_logit_rows logit rows; 0 <= first < n.
   virtual backend::Tensor MoreLogits(int first) = 0;
-  // Returns the last step's final norm of its logit row `index`, from which that row's logits were
-  // made: [1, hidden_dim] of the activations' type in device memory, valid until the next Forward.
-  // REQUIRES: the step had more than `index` logit rows.
-  virtual backend::Tensor HiddenState(int index) = 0;
+  // Returns the hidden states of logit rows of the last step, from row `first` on, as many as lie
+  // one behind the other: the final norm, from which the rows' logits were made, or what
+  // MtpSpec::states_before_norm says. [1 or more, hidden_dim] in device memory, valid until the next
+  // Forward. REQUIRES: the step had more than `first` logit rows.
+  virtual backend::Tensor HiddenStates(int first) = 0;
   // Runs a step of every kind that the backend records (captures as a CUDA graph), so that no
   // request waits for a recording.
   // Overwrites the pool's blocks. REQUIRES: the pool holds no KV that is still needed.

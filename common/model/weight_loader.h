@@ -100,6 +100,8 @@ class WeightLoader {
   };
   absl::StatusOr<ExpanderMatrices> Expanders(const ExpanderNames& names, const LatentSpec& spec,
                                              int heads);
+  // INVALID_ARGUMENT if there is a tensor `copy` that differs from the tensor `original`.
+  absl::Status CheckCopy(const std::string& copy, const std::string& original);
   // A tensor [rows, cols] as f32.
   absl::StatusOr<std::vector<float>> Table(const std::string& name, int64_t rows, int64_t cols);
   // The weights of a convolution of each channel by itself, as f32 [taps, channels].

@@ -412,18 +412,25 @@ absl::StatusOr<Weights> LoadMtpWeights(const Checkpoint& checkpoint, const Model
   const std::function<void(double)> no_progress;
   WeightLoader loader(checkpoint, config, no_progress, checkpoint.size_bytes(), backend);
   const auto norm = [&](const NormSpec& spec) -> absl::StatusOr<std::unique_ptr<backend::Buffer>> {
-    BATON_ASSIGN_OR_RETURN(const std::vector<float> weight,
-                           loader.Norm(absl::StrCat(spec.name.hugging_face, ".weight"), spec));
+    BATON_ASSIGN_OR_RETURN(
+        const std::vector<float> weight,
+        loader.Norm(absl::StrCat(config.mtp->prefix, spec.name.hugging_face, ".weight"), spec));
     return loader.ToDevice(weight);
   };
   Weights weights;
   const MtpSpec& mtp = *config.mtp;
+  for (const auto& [copy, original] : {std::pair(mtp.embedding_copy, names.embedding()),
+                                       {mtp.lm_head_copy, names.lm_head()}}) {
+    if (copy == nullptr) continue;
+    BATON_RETURN_IF_ERROR(loader.CheckCopy(absl::StrCat(mtp.prefix, copy, ".weight"),
+                                           absl::StrCat(original, ".weight")));
+  }
   BATON_ASSIGN_OR_RETURN(weights.mtp.embedding_norm, norm(mtp.embedding_norm));
   BATON_ASSIGN_OR_RETURN(weights.mtp.hidden_norm, norm(mtp.hidden_norm));
   const MatrixSpec& input = mtp.input.parts.front();
   BATON_ASSIGN_OR_RETURN(
       weights.mtp.input.matrix,
-      loader.Matrix({{absl::StrCat(input.name.hugging_face, ".weight"), input.rows}},
+      loader.Matrix({{absl::StrCat(mtp.prefix, input.name.hugging_face, ".weight"), input.rows}},
                     mtp.input.cols, mtp.input.quantized));
   double residual_length = std::numeric_limits<double>::infinity();
   LayerLoader layer(names, 0, /*experts_on_host=*/false, loader, &residual_length);

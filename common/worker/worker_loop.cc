@@ -66,6 +66,7 @@ void WorkerLoop::SetDraining(bool draining, std::function<void()> applied) {
 void WorkerLoop::FlushCache(std::function<void(int)> done) {
   const bool posted = mailbox_->Post([this, done] {
     const int dropped = cache_ != nullptr ? cache_->Clear() : 0;
+    FlushFurtherCaches();
     Publish();
     done(dropped);
   });

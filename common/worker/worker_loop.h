@@ -103,6 +103,8 @@ class WorkerLoop {
   virtual void OnEnded() {}
   // Adds to what the loop knows: counts, free and retained blocks, draining, times.
   virtual void FillLoad(WorkerLoad* load) = 0;
+  // Evicts what nothing uses of caches that are not the loop's own.
+  virtual void FlushFurtherCaches() {}
   // `load` has been published.
   virtual void OnPublished(const WorkerLoad& load) = 0;
 

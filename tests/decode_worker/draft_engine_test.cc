@@ -50,13 +50,13 @@ TEST_P(DraftEngineTest, DraftsOnTheWorkersDevice) {
   auto loaded = LoadDraftEngine(Drafting("tiny-llama"), answers);
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   engine::Engine& draft = **loaded;
-  EXPECT_DOUBLE_EQ(answers.backend.gpu_memory_utilization, 0.9 - 0.1);
   const backend::KvPool& pool = draft.kv_pool();
+  const bool on_gpu = pool.copier != nullptr;
+  EXPECT_DOUBLE_EQ(answers.backend.gpu_memory_utilization, on_gpu ? 0.9 - 0.1 : 0.9);
   EXPECT_LE(pool.block_count * pool.block_stride_bytes, 1 << 20);
   EXPECT_GT(pool.block_count, 8) << "the pool's size is not the answers'";
   const auto model = engine::Engine::Load(answers);
   ASSERT_TRUE(model.ok()) << model.status();
-  ASSERT_TRUE(CheckDraftModel(draft, **model).ok());
 
   internal::v1::DecodeRequest request;
   for (int i = 0; i < 20; ++i) request.add_tokens(3 + 7 * i % 50);
@@ -65,14 +65,14 @@ TEST_P(DraftEngineTest, DraftsOnTheWorkersDevice) {
   request.mutable_sampling()->set_seed(5);
   request.set_max_tokens(20);
   const auto sequence = MakeSequence(request, absl::InfiniteFuture(), **model);
-  DraftModel drafts(draft, DraftModel::Kind::kModel, pool.copier != nullptr, Clock::Real());
+  DraftModel drafts(draft, {.on_gpu = on_gpu}, Clock::Real());
   const Sequence* const one[] = {sequence.get()};
   EXPECT_EQ(drafts.CatchUp(one, 100), 19);
-  DraftModel::Line line = {.sequence = sequence.get()};
-  DraftModel::Line* const lines[] = {&line};
+  DraftModel::Drafting line = {.sequence = sequence.get()};
+  DraftModel::Drafting* const lines[] = {&line};
   for (int i = 0; i < 4; ++i) drafts.Extend(lines);
   ASSERT_EQ(line.drafts.size(), 4u);
-  EXPECT_EQ(line.confidences.size(), pool.copier != nullptr ? 0u : 4u);
+  EXPECT_EQ(line.confidences.size(), on_gpu ? 0u : 4u);
   drafts.Ended(*sequence);
 
   std::vector<int32_t> blocks = {0, 1};
@@ -98,6 +98,32 @@ TEST_P(DraftEngineTest, ContextsAreTheShorterOne) {
   EXPECT_EQ((*draft)->max_model_len(), (*draft)->config().max_positions);
 }
 
+// What is left of its share of a GPU is KV.
+TEST_P(DraftEngineTest, TakesItsShareOfAGpu) {
+  engine::EngineOptions answers = Answers();
+  DecodeOptions options = Drafting("tiny-llama");
+  options.draft_kv_bytes = 0;
+  const auto draft = LoadDraftEngine(options, answers);
+  ASSERT_TRUE(draft.ok()) << draft.status();
+  const backend::KvPool& pool = (*draft)->kv_pool();
+  const int64_t bytes = pool.block_count * pool.block_stride_bytes;
+  if (pool.copier == nullptr) {
+    EXPECT_LE(bytes, engine::EngineOptions::kCpuMtpKvBytes);
+    EXPECT_GT(bytes, engine::EngineOptions::kCpuMtpKvBytes / 2);
+    return;
+  }
+  EXPECT_GT(bytes, 64 << 20) << "of an emulated device's 192 MiB, whatever the share";
+}
+
+TEST_P(DraftEngineTest, AnotherTokenizerIsRefusedBeforeAnythingIsLoaded) {
+  engine::EngineOptions answers = Answers();
+  answers.make_backend = [](const backend::BackendOptions&)
+      -> absl::StatusOr<std::unique_ptr<backend::Backend>> {
+    return absl::InternalError("loaded");
+  };
+  EXPECT_EQ(ErrorReason(LoadDraftEngine(Drafting("tiny-qwen2"), answers).status()), "DRAFT_MODEL");
+}
+
 TEST_P(DraftEngineTest, OtherWaysToDraftHaveNone) {
   engine::EngineOptions answers = Answers();
   DecodeOptions options;
@@ -113,10 +139,12 @@ TEST_P(DraftEngineTest, ErrorsNameTheFlag) {
   absl::Status status = LoadDraftEngine(Drafting("no-such-model"), answers).status();
   EXPECT_THAT(std::string(status.message()), HasSubstr("--speculative draft:"));
   DecodeOptions options = Drafting("tiny-llama");
-  for (const double share : {0.0, 0.9, -1.0}) {
-    options.draft_gpu_memory_utilization = share;
-    EXPECT_EQ(ErrorField(LoadDraftEngine(options, answers).status()),
-              "--draft-gpu-memory-utilization");
+  options.draft_gpu_memory_utilization = 0.9;
+  const auto whole = LoadDraftEngine(options, answers);
+  if (whole.ok()) {
+    EXPECT_EQ((*whole)->kv_pool().copier, nullptr);
+  } else {
+    EXPECT_EQ(ErrorField(whole.status()), "--draft-gpu-memory-utilization");
   }
   options = Drafting("tiny-llama");
   options.draft_kv_bytes = 1;

@@ -23,15 +23,15 @@ using ::testing::HasSubstr;
 
 class DraftModelTest : public ::testing::Test {
  protected:
-  void Make(int blocks, DraftModel::Kind kind = DraftModel::Kind::kModel) {
+  void Make(int blocks, DraftModel::Options options = {}) {
     model_.reset();
     engine_ = std::make_unique<FakeEngine>(blocks);
-    engine_->mtp = kind == DraftModel::Kind::kMtpHead;
+    engine_->mtp = options.kind == DraftModel::Kind::kMtpHead;
     engine_->on_step = [this](const engine::Batch& batch) {
       ++steps_;
       rows_ += batch.rows();
     };
-    model_ = std::make_unique<DraftModel>(*engine_, kind, /*on_gpu=*/false, clock_);
+    model_ = std::make_unique<DraftModel>(*engine_, options, clock_);
   }
   std::unique_ptr<Sequence> NewSequence(int prompt_tokens, const std::string& salt = "") {
     internal::v1::DecodeRequest request;
@@ -50,10 +50,10 @@ class DraftModelTest : public ::testing::Test {
     model_->CheckIntegrity();
   }
   std::vector<int32_t> Draft(const Sequence& sequence, int count) {
-    DraftModel::Line line = {.sequence = &sequence};
+    DraftModel::Drafting line = {.sequence = &sequence};
     model_->Missing(sequence);
     while (static_cast<int>(line.drafts.size()) < count && !line.ended) {
-      DraftModel::Line* const lines[] = {&line};
+      DraftModel::Drafting* const lines[] = {&line};
       model_->Extend(lines);
       model_->CheckIntegrity();
     }
@@ -99,9 +99,9 @@ TEST_F(DraftModelTest, DraftsWhatTheModelDraws) {
 TEST_F(DraftModelTest, SaysHowSureItIs) {
   Make(16);
   const auto sequence = NewSequence(3);
-  DraftModel::Line line = {.sequence = sequence.get()};
+  DraftModel::Drafting line = {.sequence = sequence.get()};
   model_->Missing(*sequence);
-  DraftModel::Line* const lines[] = {&line};
+  DraftModel::Drafting* const lines[] = {&line};
   model_->Extend(lines);
   ASSERT_EQ(line.confidences.size(), 1u);
   EXPECT_FLOAT_EQ(line.confidences[0], std::exp(-static_cast<float>(line.drafts[0]) / 1000));
@@ -163,14 +163,19 @@ TEST_F(DraftModelTest, ALaterSequenceGetsBlocksThatAreNotInUse) {
   EXPECT_EQ(Draft(*third, 2).size(), 2u);
   const auto fourth = NewSequence(5, "fourth");
   EXPECT_TRUE(Draft(*fourth, 2).empty());
-  for (int i = 0; i < 70; ++i) Draft(*third, 1);
+  for (int i = 0; i < 40; ++i) {
+    model_->OnStepPlanned();
+    Draft(*third, 1);
+  }
   CatchUp(*second, 20);
-  EXPECT_EQ(model_->Missing(*second), 40);
+  EXPECT_EQ(model_->Missing(*second), 60) << "it is not begun where it cannot be ended";
+  EXPECT_LT(model_->Missing(*first), 8) << "and takes nothing from others in vain";
+  const auto fifth = NewSequence(40, "fifth");
+  CatchUp(*fifth, 20);
+  EXPECT_EQ(model_->Missing(*fifth), 20);
   // What the first has lost is computed again.
   EXPECT_GE(model_->Missing(*first), 8);
-  for (const auto* sequence : {first.get(), second.get(), third.get(), fourth.get()}) {
-    model_->Ended(*sequence);
-  }
+  for (const auto& sequence : {&first, &second, &third, &fourth, &fifth}) model_->Ended(**sequence);
   EXPECT_EQ(model_->pool().counts().active, 0);
 }
 
@@ -204,6 +209,37 @@ TEST_F(DraftModelTest, HoldsSequencesWhoseTokensTheModelKnows) {
   EXPECT_FALSE(model_->Holds(*longer));
 }
 
+// Of a pool in which a prompt does not fit, none is begun.
+TEST_F(DraftModelTest, HoldsSequencesForWhichThePoolHasRoom) {
+  Make(4);
+  const auto fits = NewSequence(63);
+  EXPECT_TRUE(model_->Holds(*fits));
+  const auto longer = NewSequence(64);
+  EXPECT_FALSE(model_->Holds(*longer));
+}
+
+TEST_F(DraftModelTest, FlushesItsPrefixCache) {
+  Make(16);
+  const auto first = NewSequence(50);
+  CatchUp(*first);
+  model_->Ended(*first);
+  EXPECT_EQ(model_->pool().counts().cached, 3);
+  model_->FlushCache();
+  EXPECT_EQ(model_->pool().counts().cached, 0);
+  const auto again = NewSequence(50);
+  EXPECT_EQ(model_->Missing(*again), 50);
+}
+
+TEST_F(DraftModelTest, KeepsNothingWithoutPrefixCaching) {
+  Make(16, {.enable_prefix_caching = false});
+  const auto first = NewSequence(50);
+  CatchUp(*first);
+  const auto choice = NewSequence(50);
+  EXPECT_EQ(model_->Missing(*choice), 50);
+  model_->Ended(*first);
+  EXPECT_EQ(model_->pool().counts().free, 16);
+}
+
 TEST_F(DraftModelTest, ADrawThatFailsEndsTheLine) {
   Make(16);
   engine_->draw_error = absl::InternalError("no");
@@ -226,7 +262,7 @@ TEST_F(DraftModelTest, LeastLengthsHoldForDrafts) {
 
 // The engine checks the states that it gets, and that what it reads is the KV of the tokens before.
 TEST_F(DraftModelTest, AHeadDraftsFromHiddenStates) {
-  Make(16, DraftModel::Kind::kMtpHead);
+  Make(16, {.kind = DraftModel::Kind::kMtpHead});
   const auto sequence = NewSequence(20);
   EXPECT_EQ(model_->Missing(*sequence), DraftModel::kNoStates);
   AddStates(*sequence, 17, 19);
@@ -249,7 +285,7 @@ TEST_F(DraftModelTest, AHeadDraftsFromHiddenStates) {
 }
 
 TEST_F(DraftModelTest, AHeadBeginsAgainBehindTokensWithoutStates) {
-  Make(16, DraftModel::Kind::kMtpHead);
+  Make(16, {.kind = DraftModel::Kind::kMtpHead});
   const auto sequence = NewSequence(20);
   AddStates(*sequence, 18, 19);
   Draft(*sequence, 1);
@@ -263,7 +299,7 @@ TEST_F(DraftModelTest, AHeadBeginsAgainBehindTokensWithoutStates) {
 }
 
 TEST_F(DraftModelTest, AHeadComputesAPromptsStatesAtOnce) {
-  Make(4, DraftModel::Kind::kMtpHead);
+  Make(4, {.kind = DraftModel::Kind::kMtpHead});
   const auto sequence = NewSequence(50);
   AddStates(*sequence, 0, 30);
   // The first token has none before it.
@@ -283,15 +319,22 @@ TEST_F(DraftModelTest, AHeadComputesAPromptsStatesAtOnce) {
 }
 
 TEST_F(DraftModelTest, SaysWhyAModelCannotDraft) {
-  FakeEngine other(4);
-  EXPECT_TRUE(CheckDraftModel(other, answers_).ok());
-  other.SetTokenizer(99);
-  absl::Status status = CheckDraftModel(other, answers_);
+  model::ModelConfig config;
+  config.token_count = 100;
+  config.tokenizer_fingerprint = 7;
+  model::ModelConfig draft = config;
+  EXPECT_TRUE(CheckDraftModel(draft, config).ok());
+  draft.tokenizer_fingerprint = 99;
+  absl::Status status = CheckDraftModel(draft, config);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ErrorReason(status), "DRAFT_MODEL");
   EXPECT_THAT(std::string(status.message()), HasSubstr("same tokenizer"));
-  FakeEngine recurrent(4, 8, 4096, /*recurrent=*/true);
-  status = CheckDraftModel(recurrent, answers_);
+  draft = config;
+  draft.token_count = 101;
+  EXPECT_EQ(ErrorReason(CheckDraftModel(draft, config)), "DRAFT_MODEL");
+  draft = config;
+  draft.layers.emplace_back().sublayers.emplace_back().body = model::RecurrentSpec();
+  status = CheckDraftModel(draft, config);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(status.message()), HasSubstr("recurrent"));
 }

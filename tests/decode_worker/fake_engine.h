@@ -65,7 +65,6 @@ class FakeEngine final : public engine::Engine {
   // Prices its steps by these layers; without any, as a model of 8 B.
   void SetLayers(const model::ModelConfig& config) { config_.layers = config.layers; }
   void SetMaxModelLen(int tokens) { max_model_len_ = tokens; }
-  void SetTokenizer(uint64_t fingerprint) { config_.tokenizer_fingerprint = fingerprint; }
 
   // What follows `tokens` in choice `choice`.
   static int32_t Next(absl::Span<const int32_t> tokens, uint32_t choice) {

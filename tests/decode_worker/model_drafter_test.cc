@@ -107,6 +107,19 @@ TEST_P(ModelDrafterTest, AModelOrHeadThatIsWrongIsLeftAlone) {
   }
 }
 
+// A step draws no more tokens than it has sequences at most: a full batch has no room for drafts.
+TEST_P(ModelDrafterTest, FullBatchesAreLaunchedAhead) {
+  MakeDrafting(64, 64);
+  std::vector<std::shared_ptr<FakeStream>> streams;
+  for (int i = 0; i < 4; ++i) streams.push_back(Ask({.prompt = Prompt(20, i), .max_tokens = 50}));
+  Run();
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(streams[static_cast<size_t>(i)]->tokens[0], FakeEngine::Answer(Prompt(20, i), 50));
+  }
+  EXPECT_EQ(draft_steps_, 0);
+  EXPECT_EQ(engine_->most_under_way(), GetParam() ? 2 : 0);
+}
+
 TEST_P(ModelDrafterTest, AModelThatIsSlowIsLeftAlone) {
   MakeDrafting(64, 64);
   step_time_ = absl::Milliseconds(10);

@@ -17,6 +17,25 @@ namespace baton::model {
 namespace {
 
 // Reads what both have. The layers for which `has_experts` have experts.
+// As DeepSeek-V3 (arXiv 2412.19437, section 2.2) and GLM have it: the layer behind the last one is
+// the head, with what is around it. Implementations for inference (vLLM, SGLang) pass on what the
+// layer gives, without the head's norm.
+void SetMtp(ModelConfig* model) {
+  const int64_t d = model->hidden_dim;
+  const auto norm = [d](const char* name) { return NormSpec{{name, nullptr}, d}; };
+  MtpSpec mtp;
+  mtp.prefix = mtp.layer_prefix = absl::StrCat("model.layers.", model->layers.size(), ".");
+  mtp.embedding_copy = "embed_tokens";
+  mtp.lm_head_copy = "shared_head.head";
+  mtp.states_before_norm = true;
+  mtp.embedding_norm = norm("enorm");
+  mtp.hidden_norm = norm("hnorm");
+  mtp.input = {.parts = {{{"eh_proj", nullptr}, d}}, .cols = 2 * d};
+  mtp.layer = model->layers.back();
+  mtp.final_norm = norm("shared_head.norm");
+  model->mtp = std::make_shared<const MtpSpec>(std::move(mtp));
+}
+
 absl::StatusOr<ModelConfig> Describe(const JsonFields& config, const ClassDefaults& class_defaults,
                                      backend::ExpertRouting routing,
                                      absl::FunctionRef<bool(int layer)> has_experts) {
@@ -25,10 +44,11 @@ absl::StatusOr<ModelConfig> Describe(const JsonFields& config, const ClassDefaul
   BATON_RETURN_IF_ERROR(SetLatentAttention(config, &model));
   // Groups of experts, of which a token takes some.
   for (const char* key : {"n_group", "topk_group"}) BATON_RETURN_IF_ERROR(ExpectOne(config, key));
-  // What only training reads, and what the layers behind the last one are for.
-  for (const char* key : {"aux_loss_alpha", "seq_aux", "ep_size", "num_nextn_predict_layers"}) {
-    config.Ignore(key);
-  }
+  // What only training reads.
+  for (const char* key : {"aux_loss_alpha", "seq_aux", "ep_size"}) config.Ignore(key);
+  // Layers behind the last one, for speculation.
+  BATON_ASSIGN_OR_RETURN(const int heads,
+                         config.IntOr("num_nextn_predict_layers", 0, kMaxLayers, 0));
   BATON_ASSIGN_OR_RETURN(const double scale, config.RealOr("routed_scaling_factor", 0, 1e6, 1));
   routing.scale = static_cast<float>(scale);
   BATON_RETURN_IF_ERROR(AddExperts(config,
@@ -60,6 +80,8 @@ absl::StatusOr<ModelConfig> Describe(const JsonFields& config, const ClassDefaul
             {"mlp.shared_experts.down_proj", "ffn_down_shexp"}},
            &experts->shared);
   }
+  // It is as the last one.
+  if (heads > 0 && model.layers.back().has_experts()) SetMtp(&model);
   return model;
 }
 

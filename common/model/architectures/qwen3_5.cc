@@ -83,11 +83,13 @@ void SetMtp(ModelConfig* model) {
   const int64_t d = model->hidden_dim;
   const auto norm = [d](const char* name) { return NormSpec{{name, nullptr}, d, true}; };
   MtpSpec mtp;
-  mtp.embedding_norm = norm("mtp.pre_fc_norm_embedding");
-  mtp.hidden_norm = norm("mtp.pre_fc_norm_hidden");
-  mtp.input = {.parts = {{{"mtp.fc", nullptr}, d}}, .cols = 2 * d};
+  mtp.prefix = "mtp.";
+  mtp.layer_prefix = "mtp.layers.0.";
+  mtp.embedding_norm = norm("pre_fc_norm_embedding");
+  mtp.hidden_norm = norm("pre_fc_norm_hidden");
+  mtp.input = {.parts = {{{"fc", nullptr}, d}}, .cols = 2 * d};
   mtp.layer = std::move(model->layers.back());
-  mtp.final_norm = norm("mtp.norm");
+  mtp.final_norm = norm("norm");
   model->layers.pop_back();
   model->mtp = std::make_shared<const MtpSpec>(std::move(mtp));
 }

@@ -155,7 +155,7 @@ TEST_F(MemoryPlanTest, RefusesWhatDoesNotFitWithEverySummand) {
 
 TEST_F(MemoryPlanTest, WithoutABoundAPoolIsAsLargeAsAsked) {
   demand_.free_bytes = std::nullopt;
-  EXPECT_EQ(PlanMemory(demand_)->page_count, kDefaultKvCacheBytes / (16 * 28672));
+  EXPECT_EQ(PlanMemory(demand_)->page_count, demand_.default_kv_bytes / (16 * 28672));
   demand_.kv_cache_bytes = int64_t{1} << 40;
   EXPECT_EQ(PlanMemory(demand_)->page_count, (int64_t{1} << 40) / (16 * 28672));
   for (const int64_t bytes : {int64_t{1}, int64_t{16 * 28672 - 1}, int64_t{1} << 62}) {

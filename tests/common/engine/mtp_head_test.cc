@@ -28,6 +28,7 @@ EngineOptions HeadOptions(const std::string& name, const baton::testing::Device&
   options.max_num_batched_tokens = kMostTokens;
   options.max_num_seqs = 20;
   options.num_blocks = 64;
+  options.load_mtp_head = true;
   options.mtp_kv_bytes = 1 << 20;
   return options;
 }
@@ -114,12 +115,13 @@ class MtpHeadTest : public ::testing::TestWithParam<baton::testing::Device> {
 };
 
 TEST_P(MtpHeadTest, LogitsAreThoseOfTransformersModules) {
-  for (const char* name : {"tiny-qwen3.5-mtp", "tiny-qwen3.5-moe-mtp"}) {
+  for (const char* name : {"tiny-qwen3.5-mtp", "tiny-qwen3.5-moe-mtp", "tiny-glm4-moe-lite-mtp"}) {
     SCOPED_TRACE(name);
     ASSERT_NO_FATAL_FAILURE(Load(name));
     Engine& head = *engine_->mtp_head();
     for (const auto& one : expected_) {
       std::vector<int32_t> tokens = one["prompt"].get<std::vector<int32_t>>();
+      if (GetParam().slow && tokens.size() > 20) continue;
       std::vector<float> states = StatesOf(tokens);
       const auto of_top = [](const nlohmann::json& top) {
         std::vector<int32_t> tokens;
@@ -241,7 +243,7 @@ TEST_P(MtpHeadTest, TakesItsKvFromTheMemoryItMay) {
   EXPECT_EQ(of_head.block_count * of_head.block_stride_bytes / 1024, 1024)
       << "blocks fill the bytes that were given";
   EXPECT_EQ((*with_head)->mtp_head()->kv_layout().layers, 1);
-  options.mtp_kv_bytes = 0;
+  options.load_mtp_head = false;
   auto without = Engine::Load(options);
   ASSERT_TRUE(without.ok()) << without.status();
   EXPECT_EQ((*without)->mtp_head(), nullptr);
@@ -263,13 +265,31 @@ TEST_P(MtpHeadTest, HasRoomForSomeRowsOfEachSequence) {
             options.max_num_seqs * EngineOptions::kMtpRowsOfSequence);
 }
 
-TEST(MtpHeadOnGpuTest, IsRefused) {
-  for (const baton::testing::Device& device : baton::testing::Devices()) {
-    if (!device.slow) continue;
-    const absl::Status status = Engine::Load(HeadOptions("tiny-qwen3.5-mtp", device)).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-    EXPECT_EQ(ErrorReason(status), "MTP_HEAD_ON_GPU");
+// A GPU's share is the model's and its head's.
+TEST_P(MtpHeadTest, TakesItsShareOfAGpu) {
+  EngineOptions options = HeadOptions("tiny-glm4-moe-lite-mtp", GetParam());
+  options.mtp_kv_bytes = 0;
+  std::vector<double> shares;
+  options.make_backend = [&](const backend::BackendOptions& of_backend) {
+    shares.push_back(of_backend.gpu_memory_utilization);
+    return GetParam().make();
+  };
+  options.backend.device = "auto";
+  auto engine = Engine::Load(options);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_DOUBLE_EQ(shares[0], 0.9 - 0.1);
+  const backend::KvPool& of_head = (*engine)->mtp_head()->kv_pool();
+  const int64_t bytes = of_head.block_count * of_head.block_stride_bytes;
+  if (of_head.copier == nullptr) {
+    ASSERT_EQ(shares.size(), 1u);
+    EXPECT_LE(bytes, EngineOptions::kCpuMtpKvBytes);
+    EXPECT_GT(bytes, EngineOptions::kCpuMtpKvBytes / 2);
+  } else {
+    ASSERT_EQ(shares.size(), 2u);
+    EXPECT_EQ(shares[1], 0.1);
   }
+  options.mtp_gpu_memory_utilization = 0.9;
+  EXPECT_EQ(ErrorField(Engine::Load(options).status()), "--draft-gpu-memory-utilization");
 }
 
 TEST_P(MtpHeadTest, AModelWithoutAHeadIsRefused) {
@@ -282,7 +302,7 @@ TEST_P(MtpHeadTest, AModelWithoutAHeadIsRefused) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, MtpHeadTest, ::testing::ValuesIn(baton::testing::FastDevices()),
+INSTANTIATE_TEST_SUITE_P(Devices, MtpHeadTest, ::testing::ValuesIn(baton::testing::Devices()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

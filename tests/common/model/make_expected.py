@@ -38,7 +38,8 @@ QUANTIZED = {
     "tiny-gpt-oss-mxfp4": ("tiny-gpt-oss", "--quantize mxfp4"),
 }
 # Heads for multi-token prediction, which Transformers leaves out: made of its modules.
-HEADS = ("tiny-qwen3.5-mtp", "tiny-qwen3.5-moe-mtp")
+HEADS = {"tiny-qwen3.5-mtp": "tiny-qwen3.5-mtp", "tiny-qwen3.5-moe-mtp": "tiny-qwen3.5-moe-mtp",
+         "tiny-glm4-moe-lite-mtp": "tiny-glm4-moe-lite"}
 # Models for embeddings: the last token's state behind the final norm.
 EMBEDDINGS = {"tiny-qwen3-embedding": ("tiny-qwen3", "--embeddings")}
 LENGTHS = (1, 17, 64, 130)
@@ -78,29 +79,53 @@ def expected_embedding(model, prompt):
     return {"prompt": prompt, "hidden_state": [round(value, 6) for value in state.tolist()]}
 
 
-def head_of(model, directory):
-    """What makes logits and hidden states of tokens and the hidden states of the tokens before them."""
+def stored_head(model, directory):
+    """The head's tensors, those of its layer apart, and which names its norms and its product have."""
+    qwen = model.config.model_type.startswith("qwen")
+    prefix = "mtp." if qwen else f"model.layers.{model.config.num_hidden_layers}."
     with safetensors.safe_open(pathlib.Path(directory) / "model.safetensors", "pt") as file:
-        stored = {name.removeprefix("mtp."): file.get_tensor(name) for name in file.keys() if name.startswith("mtp.")}
-    index = model.config.layer_types.index("full_attention")
-    layer = copy.deepcopy(model.model.layers[index])
+        stored = {name.removeprefix(prefix): file.get_tensor(name) for name in file.keys() if name.startswith(prefix)}
+    if qwen:
+        names = ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm", "fc")
+    else:
+        names = ("enorm", "hnorm", "shared_head.norm", "eh_proj")
+        for copy, original in (("embed_tokens", model.model.embed_tokens), ("shared_head.head", model.lm_head)):
+            assert torch.equal(stored.pop(copy + ".weight"), original.weight)
+    around = [stored.pop(name + ".weight") for name in names]
+    return {name.removeprefix("layers.0."): tensor for name, tensor in stored.items()}, around
+
+
+def head_of(model, directory):
+    """What the head computes, of the modules that Transformers has."""
+    stored, (*norm_weights, product) = stored_head(model, directory)
+    kinds = getattr(model.config, "layer_types", None) or ["full_attention"]
+    latent = hasattr(model.config, "kv_lora_rank")
+    # The last of GLM's layers have experts, as the head has.
+    layer = copy.deepcopy(model.model.layers[-1 if latent else kinds.index("full_attention")])
     layer.self_attn.layer_idx = 0
-    norms = {name: copy.deepcopy(model.model.norm) for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")}
-    for name, norm in norms.items():
-        norm.weight.data = stored.pop(name + ".weight")
-    fc = stored.pop("fc.weight")
-    layer.load_state_dict({name.removeprefix("layers.0."): tensor for name, tensor in stored.items()}, strict=True)
+    norms = [copy.deepcopy(model.model.norm) for _ in norm_weights]
+    for norm, weight in zip(norms, norm_weights):
+        norm.weight.data = weight
+    of_embedding, of_hidden, last = norms
+    if latent:  # loading stacks its experts' matrices
+        of_experts = {part: [stored.pop(f"mlp.experts.{i}.{part}_proj.weight")
+                             for i in range(model.config.n_routed_experts)] for part in ("gate", "up", "down")}
+        stored["mlp.experts.gate_up_proj"] = torch.stack(
+            [torch.cat(pair) for pair in zip(of_experts["gate"], of_experts["up"])])
+        stored["mlp.experts.down_proj"] = torch.stack(of_experts["down"])
+    layer.load_state_dict(stored, strict=True)
 
     def head(tokens, hidden_before):
         count = len(tokens)
-        x = torch.cat([norms["pre_fc_norm_embedding"](model.model.embed_tokens(torch.tensor([tokens]))),
-                       norms["pre_fc_norm_hidden"](hidden_before[None])], dim=-1) @ fc.T
+        x = torch.cat([of_embedding(model.model.embed_tokens(torch.tensor([tokens]))),
+                       of_hidden(hidden_before[None])], dim=-1) @ product.T
         mask = torch.full((count, count), float("-inf")).triu(1)[None, None]
         positions = torch.arange(count)[None]
         rotation = model.model.rotary_emb(x, positions)
         x = layer(x, position_embeddings=rotation, attention_mask=mask, position_ids=positions)
-        states = norms["norm"](x)[0]
-        return model.lm_head(states), states
+        normed = last(x)[0]
+        # DeepSeek's heads pass on what the layer gives.
+        return model.lm_head(normed), x[0] if latent else normed
 
     return head
 
@@ -142,7 +167,7 @@ def main():
     checkpoints = {shape: (shape, []) for shape in SHAPES}
     for name, (shape, options) in QUANTIZED.items():
         checkpoints[name] = (shape, [*options.split(), "--dequantize"])
-    checkpoints |= {name: (name, []) for name in HEADS}
+    checkpoints |= {name: (shape, []) for name, shape in HEADS.items()}
     for name, (shape, options) in EMBEDDINGS.items():
         checkpoints[name] = (shape, options.split())
     for name in sys.argv[1:] or checkpoints:

@@ -155,7 +155,7 @@ TEST(WeightsTest, LeavesOutWhatChangesNothing) {
 }
 
 TEST(WeightsTest, SaysWhichLayersForSpeculationAreLeftOut) {
-  // Two have whole heads.
+  // The last three have whole heads.
   for (const auto& [shape, count, first] :
        {std::tuple("tiny-qwen3.5", 2, "mtp.fc.weight"),
         {"tiny-qwen3.5-moe", 2, "mtp.fc.weight"},
@@ -164,7 +164,7 @@ TEST(WeightsTest, SaysWhichLayersForSpeculationAreLeftOut) {
         {"tiny-nemotron-h-moe", 2, "mtp.fc.weight"},
         {"tiny-qwen3.5-mm", 15, "mtp.fc.weight"},
         {"tiny-qwen3.5-moe-mm", 19, "mtp.fc.weight"},
-        {"tiny-glm4-moe-lite", 2, "model.layers.4.eh_proj.weight"}}) {
+        {"tiny-glm4-moe-lite", 50, "model.layers.4.eh_proj.weight"}}) {
     ::testing::internal::CaptureStderr();
     const absl::Status status = LoadChanged([](json&) {}, [](std::string&) {}, CpuBackend(), shape);
     const std::string log = ::testing::internal::GetCapturedStderr();
@@ -178,6 +178,36 @@ TEST(WeightsTest, SaysWhichLayersForSpeculationAreLeftOut) {
     const bool images = absl::EndsWith(shape, "-mm");
     EXPECT_EQ(absl::StrContains(log, "does not have, e.g. \"model.visual."), images) << log;
     EXPECT_EQ(absl::StrContains(log, "does not have"), images) << log;
+  }
+}
+
+// A head may bring copies of the model's embedding and LM head, but none of its own.
+TEST(WeightsTest, AHeadWithAnotherEmbeddingIsRefused) {
+  const std::string source = absl::StrCat(BATON_CHECKPOINT_DIR, "/tiny-glm4-moe-lite/");
+  const std::string bytes = ReadAll(source + "model.safetensors");
+  uint64_t length = 0;
+  for (int i = 7; i >= 0; --i) length = length << 8 | static_cast<uint8_t>(bytes[i]);
+  const json header = json::parse(bytes.substr(8, length));
+  for (const char* changed :
+       {"", "model.layers.4.embed_tokens.weight", "model.layers.4.shared_head.head.weight"}) {
+    std::string data = bytes.substr(8 + length);
+    if (*changed != 0) data[header[changed]["data_offsets"][0].get<size_t>() + 1] ^= 1;
+    const ModelDir dir;
+    dir.Write("config.json", ReadAll(source + "config.json"));
+    dir.Write("model.safetensors", SafetensorsBytes(header.dump(), data));
+    auto config = LoadModelConfig(dir.path());
+    ASSERT_TRUE(config.ok()) << config.status();
+    ASSERT_NE(config->mtp, nullptr);
+    config->loads_mtp = true;
+    const auto checkpoint = Checkpoint::Open(dir.path());
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    const auto backend = CpuBackend();
+    const absl::Status status =
+        LoadMtpWeights(*checkpoint, MtpHeadConfig(*config), *backend).status();
+    EXPECT_EQ(status.ok(), *changed == 0) << changed << status;
+    if (*changed == 0) continue;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(absl::StrCat(changed, ": found other values than in")));
   }
 }
 
