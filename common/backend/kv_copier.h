@@ -27,17 +27,23 @@ struct PoolHandle {
   uint64_t layer_stride_bytes = 0;
 };
 
+// Slots of a page (KvPool::Chunk): [first, first + count).
+struct SlotRange {
+  int first = 0;
+  int count = 1;
+};
+
 // Another worker's KV pool in device memory, opened here. The destructor closes it.
 //
 // Thread-safe. The KvCopier that opened it outlives it.
 class PeerPool {
  public:
   virtual ~PeerPool() = default;
-  // Copies the chunks of one slot on the device: page theirs[i] of the peer's pool to page
+  // Copies the chunks of the slots on the device: page theirs[i] of the peer's pool to page
   // ours[i] of this worker's. Returns when nothing of it writes any more, also with an error:
-  // UNAVAILABLE (SHARED_MEMORY), and then from every later call. REQUIRES: layer and blocks are in
+  // UNAVAILABLE (SHARED_MEMORY), and then from every later call. REQUIRES: slots and pages are in
   // the pools; `ours` differ; no step reads or writes `ours` meanwhile.
-  virtual absl::Status Copy(int slot, absl::Span<const int32_t> theirs,
+  virtual absl::Status Copy(SlotRange slots, absl::Span<const int32_t> theirs,
                             absl::Span<const int32_t> ours) = 0;
 };
 
@@ -48,14 +54,14 @@ class PeerPool {
 class KvCopier {
  public:
   virtual ~KvCopier() = default;
-  // Copy the chunks of one slot, layer_stride_bytes for each page, to and from host memory; both
-  // return when the copy is done. REQUIRES: slot and pages are in the pool; the pages of one
-  // Write differ. written: the event after which the chunks no longer change; null: they no longer
-  // do.
-  virtual void Read(int slot, absl::Span<const int32_t> pages, const Event* written,
+  // Copy the chunks of the slots to and from host memory, [page][slot][layer_stride_bytes]: a page's
+  // slots lie one behind the other in the pool, too. Both return when the copy is done. One call
+  // takes less time than several: each is an operation of the device. REQUIRES: slots and pages are in the pool; the pages of one Write
+  // differ. written: the event after which the chunks no longer change; null: they no longer do.
+  virtual void Read(SlotRange slots, absl::Span<const int32_t> pages, const Event* written,
                     std::byte* host) = 0;
   // REQUIRES: no step, CopyBlocks or CopyToDevice that reads or writes the blocks runs meanwhile.
-  virtual void Write(int slot, absl::Span<const int32_t> pages, const std::byte* host) = 0;
+  virtual void Write(SlotRange slots, absl::Span<const int32_t> pages, const std::byte* host) = 0;
 
   // Whether the device knows Export and OpenPeer.
   virtual bool shares() const { return false; }

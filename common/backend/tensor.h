@@ -197,6 +197,17 @@ struct KvPool {
   KvPlace PlaceOf(int layer) const {
     return places.empty() ? KvPlace{0, layer} : places[static_cast<size_t>(layer)];
   }
+  // How many layers from `layer` on lie in slots of one table one behind the other: 1 to `most`.
+  int LayersTogether(int layer, int most) const {
+    const KvPlace first = PlaceOf(layer);
+    int count = 1;
+    for (; count < most; ++count) {
+      if (!places.empty() && static_cast<size_t>(layer + count) >= places.size()) break;
+      const KvPlace next = PlaceOf(layer + count);
+      if (next.table != first.table || next.slot != first.slot + count) break;
+    }
+    return count;
+  }
   float* StateUnit(const StatePlane& plane, absl::Span<const int32_t> pages, int64_t unit) const {
     const StateSpot& spot = plane.spots[static_cast<size_t>(unit / plane.spot_units)];
     return reinterpret_cast<float*>(base +

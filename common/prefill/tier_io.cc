@@ -284,7 +284,7 @@ bool TierIo::Copy(TierLoad& load, int index, absl::Span<const std::byte> kv) {
   if (!load.BeginCopy()) return false;
   const std::byte* from = kv.data();
   const auto write = [&](int slot, absl::Span<const int32_t> of_layer) {
-    if (pool_.copier != nullptr) pool_.copier->Write(slot, of_layer, from);
+    if (pool_.copier != nullptr) pool_.copier->Write({slot}, of_layer, from);
     for (const int32_t page : of_layer) {
       if (pool_.copier == nullptr) std::memcpy(pool_.Chunk(page, slot), from, chunk);
       from += chunk;
@@ -314,7 +314,7 @@ bool TierIo::RunWrite(const SegmentRange& segment, const std::vector<int32_t>& p
     std::byte* to = kv.data();
     const auto blocks = static_cast<int>(pages.size()) / pool_.tables;
     const auto read = [&](int slot, absl::Span<const int32_t> of_layer) {
-      if (pool_.copier != nullptr) pool_.copier->Read(slot, of_layer, /*written=*/nullptr, to);
+      if (pool_.copier != nullptr) pool_.copier->Read({slot}, of_layer, /*written=*/nullptr, to);
       for (const int32_t page : of_layer) {
         if (pool_.copier == nullptr) std::memcpy(to, pool_.Chunk(page, slot), chunk);
         to += chunk;

@@ -98,6 +98,7 @@ void AddBody(const internal::v1::PrefillFrame& frame, FieldBytes& fields) {
       break;
     case internal::v1::PrefillFrame::kKvChunk:
       fields.Add(frame.kv_chunk().layer());
+      fields.Add(frame.kv_chunk().layer_count());
       fields.Add(frame.kv_chunk().first_block());
       fields.Add(frame.kv_chunk().block_count());
       fields.Add(frame.kv_chunk().shared_blocks_size());

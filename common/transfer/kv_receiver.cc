@@ -33,43 +33,11 @@ constexpr struct {
 
 constexpr double kMostMilliseconds = 1e9;  // eleven days
 
-absl::Status Protocol(absl::string_view message) {
+}  // namespace
+
+absl::Status ProtocolError(absl::string_view message) {
   return MakeError(absl::StatusCode::kDataLoss, "PROTOCOL", absl::StrCat("KV transfer: ", message));
 }
-
-int64_t SizeOf(const Segments& payload) {
-  int64_t size = 0;
-  for (absl::Span<const char> segment : payload) size += static_cast<int64_t>(segment.size());
-  return size;
-}
-
-// Hands out a segmented payload as consecutive pieces.
-class PayloadReader {
- public:
-  explicit PayloadReader(const Segments& payload) : payload_(payload) {}
-  void Read(std::byte* target, size_t size) {
-    while (size > 0) {
-      BATON_CHECK_LT(segment_, payload_.size());
-      const absl::Span<const char> segment = payload_[segment_];
-      const size_t count = std::min(size, segment.size() - offset_);
-      std::memcpy(target, segment.data() + offset_, count);
-      target += count;
-      size -= count;
-      offset_ += count;
-      if (offset_ == segment.size()) {
-        ++segment_;
-        offset_ = 0;
-      }
-    }
-  }
-
- private:
-  const Segments& payload_;
-  size_t segment_ = 0;
-  size_t offset_ = 0;
-};
-
-}  // namespace
 
 const char* Name(AbortReason reason) {
   for (const auto& row : kReasons) {
@@ -130,14 +98,9 @@ int64_t KvReceiver::ChunksToCome() const {
   return chunks;
 }
 
-absl::Span<const int32_t> KvReceiver::Pages(int layer, int first_index, int count) const {
-  const int first = plan_.pool.PlaceOf(layer).table * planned_blocks() + first_index;
-  return absl::Span<const int32_t>(plan_.blocks.data() + first, static_cast<size_t>(count));
-}
-
 absl::Status KvReceiver::OnFrame(const internal::v1::PrefillFrame& frame, const Segments& payload) {
   if (phase_ == Phase::kCommitted || phase_ == Phase::kAborted) {
-    return Protocol("a frame came after the transfer's end");
+    return ProtocolError("a frame came after the transfer's end");
   }
   const absl::Duration arrived_at = plan_.link ? plan_.link->Now() : absl::ZeroDuration();
   int64_t bytes;
@@ -183,8 +146,8 @@ absl::Status KvReceiver::CheckAndApply(const internal::v1::PrefillFrame& frame,
                                   ", its content ", absl::Hex(checksum)));
   }
   if (frame.transfer_id() != plan_.transfer_id) {
-    return Protocol(absl::StrCat("a frame of transfer ", absl::Hex(frame.transfer_id()),
-                                 " came into transfer ", absl::Hex(plan_.transfer_id)));
+    return ProtocolError(absl::StrCat("a frame of transfer ", absl::Hex(frame.transfer_id()),
+                                      " came into transfer ", absl::Hex(plan_.transfer_id)));
   }
   if (frame.epoch() != plan_.sender_epoch) {
     return MakeError(absl::StatusCode::kFailedPrecondition, "STALE_EPOCH",
@@ -192,7 +155,7 @@ absl::Status KvReceiver::CheckAndApply(const internal::v1::PrefillFrame& frame,
                                   ", expected ", absl::Hex(plan_.sender_epoch)));
   }
   if (!frame.has_kv_chunk() && !payload.empty()) {
-    return Protocol("a frame other than a KV chunk has a payload");
+    return ProtocolError("a frame other than a KV chunk has a payload");
   }
   switch (frame.frame_case()) {
     case internal::v1::PrefillFrame::kAccepted:
@@ -208,11 +171,11 @@ absl::Status KvReceiver::CheckAndApply(const internal::v1::PrefillFrame& frame,
     case internal::v1::PrefillFrame::FRAME_NOT_SET:
       break;
   }
-  return Protocol("a frame of an unknown kind");
+  return ProtocolError("a frame of an unknown kind");
 }
 
 absl::Status KvReceiver::OnAccepted(const internal::v1::PrefillFrame::Accepted& accepted) {
-  if (accepted_) return Protocol("accepted twice");
+  if (accepted_) return ProtocolError("accepted twice");
   if (accepted.kv_layout_fingerprint() != plan_.layout.Fingerprint()) {
     return MakeError(
         absl::StatusCode::kFailedPrecondition, "KV_LAYOUT",
@@ -225,14 +188,14 @@ absl::Status KvReceiver::OnAccepted(const internal::v1::PrefillFrame::Accepted& 
   const bool partial = accepted.block_count() > 0 && accepted.block_count() < most;
   if (accepted.block_count() < least || accepted.block_count() > most ||
       (partial && plan_.layout.windowed())) {
-    return Protocol(absl::StrCat("the sender means to send ", accepted.block_count(),
-                                 " blocks, expected ", least,
-                                 plan_.layout.windowed() ? " or " : " to ", most));
+    return ProtocolError(absl::StrCat("the sender means to send ", accepted.block_count(),
+                                      " blocks, expected ", least,
+                                      plan_.layout.windowed() ? " or " : " to ", most));
   }
   const int64_t whole = (int64_t{plan_.first_block} + most) * plan_.layout.block_tokens;
   if (accepted.cached_prompt_tokens() < 0 || accepted.cached_prompt_tokens() > whole) {
-    return Protocol(absl::StrCat(accepted.cached_prompt_tokens(),
-                                 " tokens of the prompt were cached, expected 0 to ", whole));
+    return ProtocolError(absl::StrCat(accepted.cached_prompt_tokens(),
+                                      " tokens of the prompt were cached, expected 0 to ", whole));
   }
   if (accepted.has_shared_memory() && plan_.on_offer) {
     plan_.on_offer({accepted.shared_memory().socket(), accepted.shared_memory().token(),
@@ -247,184 +210,17 @@ absl::Status KvReceiver::OnAccepted(const internal::v1::PrefillFrame::Accepted& 
   return absl::OkStatus();
 }
 
-absl::Status KvReceiver::OnKvChunk(const internal::v1::PrefillFrame& frame,
-                                   const Segments& payload) {
-  const internal::v1::PrefillFrame::KvChunk& chunk = frame.kv_chunk();
-  const int64_t blocks = planned_blocks();
-  const int64_t first_index = int64_t{chunk.first_block()} - plan_.first_block;
-  const int64_t count = chunk.block_count();
-  const bool has_layer = chunk.layer() >= 0 && chunk.layer() < plan_.layout.layers;
-  const int least_index = has_layer ? FirstIndex(chunk.layer()) : 0;
-  if (!has_layer || count < 1 || first_index < least_index || first_index + count > block_count_) {
-    return Protocol(absl::StrCat(
-        "chunk of layer ", chunk.layer(), ", blocks ", chunk.first_block(), " to ",
-        int64_t{chunk.first_block()} + count, " is outside layers 0 to ", plan_.layout.layers,
-        ", blocks ", plan_.first_block + least_index, " to ", plan_.first_block + block_count_));
-  }
-  const int64_t expected_bytes = count * static_cast<int64_t>(plan_.layout.ChunkBytes());
-  const bool shared = chunk.shared_blocks_size() > 0;
-  const bool linked = chunk.operation() != 0;
-  if (shared + linked + !payload.empty() > 1) {
-    return Protocol("a chunk with two of blocks, an operation and a payload");
-  }
-  if (!shared && !linked && SizeOf(payload) != expected_bytes) {
-    return Protocol(absl::StrCat("chunk of ", count, " blocks has ", SizeOf(payload),
-                                 " bytes, expected ", expected_bytes));
-  }
-  const auto begin = received_.begin() + chunk.layer() * blocks + first_index;
-  const int64_t known = std::count(begin, begin + count, true);
-  if (known == count && !linked) return absl::OkStatus();  // a repetition
-  if (known != 0) return Protocol("a chunk overlaps an earlier one, or an operation repeats one");
-  last_was_ready_ = WasReady(chunk);
-  last_layer_ = chunk.layer();
-  last_end_ = int64_t{chunk.first_block()} + count;
-  if (linked) return Expect(chunk, static_cast<int>(first_index));
-  if (shared) {
-    BATON_RETURN_IF_ERROR(ReadShared(chunk, static_cast<int>(first_index)));
-    BATON_RETURN_IF_ERROR(CheckShared(chunk, static_cast<int>(first_index)));
-    summary_.shared_kv_bytes += expected_bytes;
-    summary_.shared_plane = shared_pool_->plane();
-  } else {
-    Write(chunk.layer(), static_cast<int>(first_index), static_cast<int>(count), payload);
-  }
-  Received(chunk.layer(), static_cast<int>(first_index), static_cast<int>(count));
-  return absl::OkStatus();
-}
-
-void KvReceiver::Received(int layer, int first_index, int block_count) {
-  const auto begin = received_.begin() + int64_t{planned_blocks()} * layer + first_index;
-  missing_ -= std::count(begin, begin + block_count, false);
-  std::fill(begin, begin + block_count, true);
-  ++kv_chunk_count_;
-  summary_.kv_bytes += int64_t{block_count} * plan_.layout.ChunkBytes();
-}
-
-absl::Status KvReceiver::Expect(const internal::v1::PrefillFrame::KvChunk& chunk, int first_index) {
-  if (plan_.device_link == nullptr) return Protocol("an operation of a link that is not there");
-  const int count = chunk.block_count();
-  if (count > plan_.device_link->most_chunks()) {
-    return Protocol(absl::StrCat("an operation of ", count, " chunks, expected at most ",
-                                 plan_.device_link->most_chunks()));
-  }
-  const int layer = chunk.layer();
-  const auto begin = expected_.begin() + int64_t{planned_blocks()} * layer + first_index;
-  if (std::find(begin, begin + count, true) != begin + count) {
-    return Protocol("two operations are to bring the same blocks");
-  }
-  std::fill(begin, begin + count, true);
-  DeviceLinkReceiver::Operation operation;
-  const absl::Span<const int32_t> pages = Pages(layer, first_index, count);
-  operation.slot = plan_.pool.PlaceOf(layer).slot;
-  operation.pages.assign(pages.begin(), pages.end());
-  // Abort makes the link forget it before this goes.
-  operation.on_end = [this, layer, first_index, count](bool stored) {
-    absl::MutexLock lock(&mutex_);
-    if (!stored) return;  // it comes as a payload
-    // Or has come, if the prefill worker has given up the link before this one.
-    if (received_[static_cast<size_t>(int64_t{planned_blocks()} * layer + first_index)]) return;
-    Received(layer, first_index, count);
-    summary_.linked_kv_bytes += int64_t{count} * plan_.layout.ChunkBytes();
-  };
-  plan_.device_link->Expect(chunk.operation(), plan_.transfer_id, std::move(operation));
-  return absl::OkStatus();
-}
-
-absl::Status KvReceiver::ReadShared(const internal::v1::PrefillFrame::KvChunk& chunk,
-                                    int first_index) {
-  if (shared_pool_ == nullptr) return Protocol("blocks of a pool that is not mapped");
-  if (chunk.shared_blocks_size() != chunk.block_count()) {
-    return Protocol(absl::StrCat("chunk of ", chunk.block_count(), " blocks names ",
-                                 chunk.shared_blocks_size()));
-  }
-  const int64_t block_count = shared_pool_->block_count();
-  for (const int32_t block : chunk.shared_blocks()) {
-    if (block < 0 || block >= block_count) {
-      return Protocol(
-          absl::StrCat("block ", block, " of the sender's pool, expected 0 to ", block_count - 1));
-    }
-  }
-  if (shared_pool_->plane() == Plane::kIpc) {
-    if (chunk.shared_checksum() != 0) return Protocol("a checksum of bytes in device memory");
-    const absl::Status copied =
-        shared_pool_->Copy(plan_.pool.PlaceOf(chunk.layer()).slot, chunk.shared_blocks(),
-                           Pages(chunk.layer(), first_index, chunk.block_count()));
-    if (copied.ok()) return copied;
-    return MakeError(
-        absl::StatusCode::kUnavailable, "PREFILL_LOST",
-        absl::StrCat("KV transfer: reading the prefill worker's pool: ", copied.message()));
-  }
-  Segments blocks;
-  blocks.reserve(static_cast<size_t>(chunk.block_count()));
-  for (const int32_t block : chunk.shared_blocks()) {
-    const int slot = plan_.pool.PlaceOf(chunk.layer()).slot;
-    blocks.emplace_back(reinterpret_cast<const char*>(shared_pool_->Chunk(block, slot)),
-                        static_cast<size_t>(plan_.layout.ChunkBytes()));
-  }
-  Write(chunk.layer(), first_index, chunk.block_count(), blocks);
-  return absl::OkStatus();
-}
-
-absl::Status KvReceiver::CheckShared(const internal::v1::PrefillFrame::KvChunk& chunk,
-                                     int first_index) const {
-  if (!shared_pool_->LeaseStands(chunk.lease_slot(), chunk.lease())) {
-    return MakeError(absl::StatusCode::kUnavailable, "PREFILL_LOST",
-                     "KV transfer: the prefill worker took its blocks back before they were read");
-  }
-  if (chunk.shared_checksum() == 0) return absl::OkStatus();
-  const size_t chunk_bytes = static_cast<size_t>(plan_.layout.ChunkBytes());
-  Segments written;
-  if (plan_.pool.copier != nullptr) {
-    written.emplace_back(reinterpret_cast<const char*>(gathered_.data()), gathered_.size());
-  } else {
-    const int slot = plan_.pool.PlaceOf(chunk.layer()).slot;
-    for (const int32_t page : Pages(chunk.layer(), first_index, chunk.block_count())) {
-      written.emplace_back(reinterpret_cast<const char*>(plan_.pool.Chunk(page, slot)),
-                           chunk_bytes);
-    }
-  }
-  if (const uint64_t checksum = PayloadChecksum(written); checksum != chunk.shared_checksum()) {
-    return MakeError(
-        absl::StatusCode::kDataLoss, "CHECKSUM",
-        absl::StrCat("KV read from the prefill worker's pool has checksum ", absl::Hex(checksum),
-                     ", expected ", absl::Hex(chunk.shared_checksum())));
-  }
-  return absl::OkStatus();
-}
-
-bool KvReceiver::WasReady(const internal::v1::PrefillFrame::KvChunk& chunk) const {
-  if (first_token_) return true;
-  const int64_t end = int64_t{chunk.first_block()} + chunk.block_count();
-  if (end * plan_.layout.block_tokens <= summary_.cached_prompt_tokens) return true;
-  // With one layer, the next chunk of the prompt goes on there, too, when it has been computed.
-  return plan_.layout.layers > 1 && chunk.layer() == last_layer_ &&
-         chunk.first_block() == last_end_;
-}
-
-void KvReceiver::Write(int layer, int first_index, int block_count, const Segments& payload) {
-  PayloadReader reader(payload);
-  const backend::KvPool& pool = plan_.pool;
-  const size_t chunk_bytes = static_cast<size_t>(plan_.layout.ChunkBytes());
-  const absl::Span<const int32_t> pages = Pages(layer, first_index, block_count);
-  const int slot = pool.PlaceOf(layer).slot;
-  if (pool.copier != nullptr) {
-    gathered_.resize(chunk_bytes * pages.size());
-    reader.Read(gathered_.data(), gathered_.size());
-    pool.copier->Write(slot, pages, gathered_.data());
-    return;
-  }
-  for (const int32_t page : pages) reader.Read(pool.Chunk(page, slot), chunk_bytes);
-}
-
 absl::Status KvReceiver::CheckLogprobs(const v1::TokenLogprobs& logprobs, int32_t token_id,
                                        int top) const {
   if (logprobs.token_id() != token_id) {
-    return Protocol(
+    return ProtocolError(
         absl::StrCat("log probability of token ", logprobs.token_id(), ", expected of ", token_id));
   }
   // A vocabulary may be smaller than the requested count.
   if (logprobs.top_size() != std::min(top, plan_.token_count)) {
-    return Protocol(absl::StrCat("token ", token_id, " came with ", logprobs.top_size(),
-                                 " alternatives, expected ", std::min(top, plan_.token_count)));
+    return ProtocolError(absl::StrCat("token ", token_id, " came with ", logprobs.top_size(),
+                                      " alternatives, expected ",
+                                      std::min(top, plan_.token_count)));
   }
   bool sane = std::isfinite(logprobs.logprob()) && logprobs.logprob() <= 0;
   for (const v1::TokenLogprob& other : logprobs.top()) {
@@ -432,21 +228,22 @@ absl::Status KvReceiver::CheckLogprobs(const v1::TokenLogprobs& logprobs, int32_
            other.token_id() >= 0 && other.token_id() < plan_.token_count;
   }
   if (sane) return absl::OkStatus();
-  return Protocol(absl::StrCat("log probabilities of token ", token_id,
-                               " that are above 0, no numbers, or of tokens outside 0 to ",
-                               plan_.token_count));
+  return ProtocolError(absl::StrCat("log probabilities of token ", token_id,
+                                    " that are above 0, no numbers, or of tokens outside 0 to ",
+                                    plan_.token_count));
 }
 
 absl::Status KvReceiver::OnPromptLogprobs(const internal::v1::PrefillFrame::PromptLogprobs& frame) {
-  if (first_token_) return Protocol("log probabilities of the prompt behind the first token");
+  if (first_token_) return ProtocolError("log probabilities of the prompt behind the first token");
   const size_t known = prompt_logprobs_.size();
   const int64_t expected_position = static_cast<int64_t>(known) + 1;
   if (frame.first_position() != expected_position || frame.logprobs_size() < 1 ||
       known + static_cast<size_t>(frame.logprobs_size()) > plan_.prompt_targets.size()) {
-    return Protocol(absl::StrCat("log probabilities of positions ", frame.first_position(), " to ",
-                                 int64_t{frame.first_position()} + frame.logprobs_size(),
-                                 " of the prompt, expected some of ", expected_position, " to ",
-                                 plan_.prompt_targets.size() + 1));
+    return ProtocolError(absl::StrCat("log probabilities of positions ", frame.first_position(),
+                                      " to ",
+                                      int64_t{frame.first_position()} + frame.logprobs_size(),
+                                      " of the prompt, expected some of ", expected_position,
+                                      " to ", plan_.prompt_targets.size() + 1));
   }
   for (const v1::TokenLogprobs& logprobs : frame.logprobs()) {
     const int32_t target = plan_.prompt_targets[prompt_logprobs_.size()];
@@ -457,15 +254,16 @@ absl::Status KvReceiver::OnPromptLogprobs(const internal::v1::PrefillFrame::Prom
 }
 
 absl::Status KvReceiver::OnFirstToken(const internal::v1::PrefillFrame::FirstToken& first) {
-  if (plan_.fetch) return Protocol("a first token among fetched blocks");
-  if (first_token_) return Protocol("two first tokens");
+  if (plan_.fetch) return ProtocolError("a first token among fetched blocks");
+  if (first_token_) return ProtocolError("two first tokens");
   if (first.token_id() < 0 || first.token_id() >= plan_.token_count) {
-    return Protocol(
+    return ProtocolError(
         absl::StrCat("first token ", first.token_id(), " is outside 0 to ", plan_.token_count));
   }
   if (prompt_logprobs_.size() != plan_.prompt_targets.size()) {
-    return Protocol(absl::StrCat("a first token behind ", prompt_logprobs_.size(), " of ",
-                                 plan_.prompt_targets.size(), " log probabilities of the prompt"));
+    return ProtocolError(absl::StrCat("a first token behind ", prompt_logprobs_.size(), " of ",
+                                      plan_.prompt_targets.size(),
+                                      " log probabilities of the prompt"));
   }
   if (plan_.logprobs) {
     BATON_RETURN_IF_ERROR(CheckLogprobs(first.logprobs(), first.token_id(), *plan_.logprobs));
@@ -481,14 +279,14 @@ absl::Status KvReceiver::OnFirstToken(const internal::v1::PrefillFrame::FirstTok
 absl::Status KvReceiver::OnCommit(const internal::v1::PrefillFrame::Commit& commit) {
   if (!accepted_ || first_token_.has_value() == plan_.fetch || missing_ != 0 ||
       commit.kv_chunk_count() != kv_chunk_count_) {
-    return Protocol(absl::StrCat("commit of ", commit.kv_chunk_count(), " chunks after ",
-                                 kv_chunk_count_, "; ", missing_, " of ", ChunksToCome(),
-                                 " layer blocks are missing, ", first_token_ ? "with" : "without",
-                                 " a first token"));
+    return ProtocolError(absl::StrCat("commit of ", commit.kv_chunk_count(), " chunks after ",
+                                      kv_chunk_count_, "; ", missing_, " of ", ChunksToCome(),
+                                      " layer blocks are missing, ",
+                                      first_token_ ? "with" : "without", " a first token"));
   }
   for (const double ms : {commit.queue_ms(), commit.prefill_ms()}) {
     if (ms >= 0 && ms <= kMostMilliseconds) continue;  // not so if it is no number
-    return Protocol(
+    return ProtocolError(
         absl::StrCat("commit with a time of ", ms, " ms, expected 0 to ", kMostMilliseconds));
   }
   summary_.queue_ms = commit.queue_ms();

@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "baton/internal/v1/prefill.pb.h"
+#include "common/backend/kv_copier.h"
 #include "common/backend/tensor.h"
 #include "common/base/trace_context.h"
 #include "common/kv/block_pool.h"
@@ -51,6 +52,9 @@ const char* Name(AbortReason reason);
 std::vector<std::string> AbortReasonNames();
 // Returns the abort reason of a failed call, from the reason that MakeError put into its status.
 AbortReason AbortReasonOf(const absl::Status& status);
+
+// DATA_LOSS (PROTOCOL): the peer has sent what the protocol does not have.
+absl::Status ProtocolError(absl::string_view message);
 
 // What the receiver has requested.
 struct TransferPlan {
@@ -125,6 +129,15 @@ class KvReceiver {
   const TransferSummary& summary() const { return summary_; }
 
  private:
+  // A chunk of a frame that has been checked.
+  struct Range {
+    int layer = 0;
+    int layer_count = 1;
+    int first_index = 0;  // of the plan's blocks
+    int block_count = 0;
+    int64_t chunks() const { return int64_t{layer_count} * block_count; }
+  };
+
   absl::Status CheckAndApply(const internal::v1::PrefillFrame& frame, const Segments& payload)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status OnAccepted(const internal::v1::PrefillFrame::Accepted& accepted)
@@ -132,28 +145,39 @@ class KvReceiver {
   absl::Status OnKvChunk(const internal::v1::PrefillFrame& frame, const Segments& payload)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Expects a chunk that has been checked and comes over the device link.
-  absl::Status Expect(const internal::v1::PrefillFrame::KvChunk& chunk, int first_index)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The blocks of one layer are written.
-  void Received(int layer, int first_index, int block_count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Expect(uint64_t operation, const Range& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Range> RangeOf(const internal::v1::PrefillFrame::KvChunk& chunk) const;
+  // How many of its chunks are marked.
+  int64_t Count(const std::vector<bool>& marks, const Range& range) const;
+  void Mark(const Range& range, std::vector<bool>& marks) const;
+  // The range is written.
+  void Received(const Range& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status OnPromptLogprobs(const internal::v1::PrefillFrame::PromptLogprobs& frame);
   absl::Status OnFirstToken(const internal::v1::PrefillFrame::FirstToken& first);
   absl::Status CheckLogprobs(const v1::TokenLogprobs& logprobs, int32_t token_id, int top) const;
   absl::Status OnCommit(const internal::v1::PrefillFrame::Commit& commit)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether the sender had a new, checked chunk when it sent the frame before.
-  bool WasReady(const internal::v1::PrefillFrame::KvChunk& chunk) const;
+  bool WasReady(const Range& range) const;
   int planned_blocks() const { return static_cast<int>(plan_.blocks.size()) / plan_.pool.tables; }
   // The first block of the layer that comes, as an index in the plan.
   int FirstIndex(int layer) const;
   int64_t ChunksToCome() const;
-  absl::Span<const int32_t> Pages(int layer, int first_index, int count) const;
+  // All layers of the range have the same ones.
+  absl::Span<const int32_t> Pages(const Range& range) const;
+  backend::SlotRange SlotsOf(const Range& range) const {
+    return {plan_.pool.PlaceOf(range.layer).slot, range.layer_count};
+  }
+  size_t BytesOfBlock(const Range& range) const {
+    return static_cast<size_t>(range.layer_count * plan_.layout.ChunkBytes());
+  }
   // Writes the whole payload, which has been checked.
-  void Write(int layer, int first_index, int block_count, const Segments& payload);
+  void Write(const Range& range, const Segments& payload);
   // Copies the chunk from the sender's pool.
-  absl::Status ReadShared(const internal::v1::PrefillFrame::KvChunk& chunk, int first_index);
+  absl::Status ReadShared(const internal::v1::PrefillFrame::KvChunk& chunk, const Range& range);
   // Call after Write. Looks at the lease, then at what has been written.
-  absl::Status CheckShared(const internal::v1::PrefillFrame::KvChunk& chunk, int first_index) const;
+  absl::Status CheckShared(const internal::v1::PrefillFrame::KvChunk& chunk,
+                           const Range& range) const;
   void ReleaseShared();
 
   std::shared_ptr<SharedPool> shared_pool_;  // the plan's, until the transfer is released
@@ -168,8 +192,7 @@ class KvReceiver {
   std::vector<bool> expected_ ABSL_GUARDED_BY(mutex_);  // likewise: an operation is to bring it
   int64_t missing_ ABSL_GUARDED_BY(mutex_);             // (layer, block) pairs not received yet
   int kv_chunk_count_ ABSL_GUARDED_BY(mutex_) = 0;      // without repetitions
-  int last_layer_ = -1;                                 // of the last frame, if it had KV
-  int64_t last_end_ = 0;                                // the block behind it
+  Range last_ = {.layer = -1};                          // of the last frame that had KV
   bool last_was_ready_ = false;
   TransferSummary summary_;
   std::vector<std::byte> gathered_;  // a frame's payload on its way to a device

@@ -67,6 +67,24 @@ void FrameSender::SendLayer(int layer, int first_block, int block_count, BlocksP
   }
 }
 
+bool FrameSender::JoinLayers(SendItem& taken, const SendItem& next) const {
+  if (options_.device_link != nullptr) return false;
+  const int count = taken.layer_count;
+  const bool follows = taken.kind == SendItem::Kind::kKvChunk &&
+                       next.kind == SendItem::Kind::kKvChunk && next.layer == taken.layer + count &&
+                       next.first_block == taken.first_block &&
+                       next.block_count == taken.block_count && next.blocks == taken.blocks;
+  if (!follows || options_.pool.LayersTogether(taken.layer, count + 1) == count) return false;
+  const int64_t bytes = (count + 1) * int64_t{taken.block_count} * options_.layout.ChunkBytes();
+  const int64_t most = options_.lease != nullptr ? kMaxNamedBytes : options_.max_payload_bytes;
+  if (bytes > most) return false;
+  if (next.written != nullptr && !next.written->Done()) return false;
+  ++taken.layer_count;
+  // That of the layer before it has happened, too, or is waited for.
+  if (taken.written == nullptr || taken.written->Done()) taken.written = next.written;
+  return true;
+}
+
 void FrameSender::SendPromptLogprobs(int first_position, std::vector<v1::TokenLogprobs> logprobs) {
   sent_prompt_logprobs_ = true;
   size_t begin = 0;
@@ -197,19 +215,20 @@ absl::Span<const int32_t> FrameSender::PagesOf(const SendItem& item) const {
 std::vector<grpc::Slice> FrameSender::KvSlices(const SendItem& item) const {
   const backend::KvPool& pool = options_.pool;
   const size_t chunk_bytes = static_cast<size_t>(options_.layout.ChunkBytes());
-  const size_t count = static_cast<size_t>(item.block_count);
   const absl::Span<const int32_t> pages = PagesOf(item);
   const int slot = pool.PlaceOf(item.layer).slot;
   std::vector<grpc::Slice> slices;
   if (pool.copier != nullptr) {
-    auto copy = std::make_unique_for_overwrite<std::byte[]>(chunk_bytes * count);
-    pool.copier->Read(slot, pages, item.written.get(), copy.get());
-    slices.emplace_back(copy.release(), chunk_bytes * count, &DropCopy);
+    const size_t bytes = item.layer_count * pages.size() * chunk_bytes;
+    auto copy = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    pool.copier->Read({slot, item.layer_count}, pages, item.written.get(), copy.get());
+    slices.emplace_back(copy.release(), bytes, &DropCopy);
     return slices;
   }
   if (item.written != nullptr) item.written->Wait();
   for (const int32_t page : pages) {
-    slices.emplace_back(pool.Chunk(page, slot), chunk_bytes, &DropPin, new BlocksPin(item.blocks));
+    slices.emplace_back(pool.Chunk(page, slot), item.layer_count * chunk_bytes, &DropPin,
+                        new BlocksPin(item.blocks));
   }
   return slices;
 }
@@ -230,7 +249,8 @@ bool FrameSender::NameBlocks(const SendItem& item,
   payload.reserve(pages.size());
   const int slot = pool.PlaceOf(item.layer).slot;
   for (const int32_t page : pages) {
-    payload.emplace_back(reinterpret_cast<const char*>(pool.Chunk(page, slot)), chunk_bytes);
+    payload.emplace_back(reinterpret_cast<const char*>(pool.Chunk(page, slot)),
+                         item.layer_count * chunk_bytes);
   }
   chunk->set_shared_checksum(PayloadChecksum(payload));
   return true;
@@ -238,7 +258,8 @@ bool FrameSender::NameBlocks(const SendItem& item,
 
 void FrameSender::CountBytes(const SendItem& item, Plane plane) const {
   if (!options_.on_bytes_sent) return;
-  options_.on_bytes_sent(options_.layout.ChunkBytes() * item.block_count, plane);
+  const int64_t chunks = int64_t{item.layer_count} * item.block_count;
+  options_.on_bytes_sent(chunks * options_.layout.ChunkBytes(), plane);
 }
 
 void FrameSender::EncodeItem(SendItem item, grpc::ByteBuffer* message) {
@@ -262,6 +283,7 @@ void FrameSender::EncodeItem(SendItem item, grpc::ByteBuffer* message) {
       break;
     case SendItem::Kind::kKvChunk:
       frame.mutable_kv_chunk()->set_layer(item.layer);
+      if (item.layer_count > 1) frame.mutable_kv_chunk()->set_layer_count(item.layer_count);
       frame.mutable_kv_chunk()->set_first_block(item.first_block);
       frame.mutable_kv_chunk()->set_block_count(item.block_count);
       ++kv_chunk_count_;

@@ -52,6 +52,7 @@ struct SendItem {
   enum class Kind { kAccepted, kKvChunk, kPromptLogprobs, kFirstToken, kCommit };
   Kind kind = Kind::kAccepted;
   int layer = 0;
+  int layer_count = 1;
   int first_block = 0;
   int block_count = 0;  // of the frame; of the whole transfer in kAccepted
   int cached_prompt_tokens = 0;
@@ -93,11 +94,14 @@ class KvSender {
 };
 
 // Splits each message into SendItems, and encodes an item as a frame when the transport asks for
-// it. Layers and log probabilities are sent in frames of at most 1 MiB. Thread-safe if PushItem is.
+// it. Layers and log probabilities are sent in frames of at most 1 MiB; small layers that wait
+// together share one. Thread-safe if PushItem is.
 class FrameSender : public KvSender {
  public:
   // Large enough to amortise a message's cost, small enough to interleave with the first token.
   static constexpr int64_t kMaxPayloadBytes = 1 << 20;
+  // Of a frame that names blocks: its payload, if the receiver can no longer read them.
+  static constexpr int64_t kMaxNamedBytes = 8 << 20;
   struct Options {
     uint64_t transfer_id = 0;
     uint64_t epoch = 0;  // the sender's
@@ -144,6 +148,10 @@ class FrameSender : public KvSender {
   // as a payload.
   virtual uint64_t Announce(const SendItem& item) { return 0; }
 
+  // Takes a chunk of the next layer into the frame of `taken`, if it is written, the frame has
+  // room, and both ends find the layers in one place: the pool behind a device is read in few
+  // operations, and the slower the way is, the more layers a frame has.
+  bool JoinLayers(SendItem& taken, const SendItem& next) const;
   // `urgent` items go before all others that wait.
   virtual void PushItem(SendItem item, bool urgent) = 0;
   // Makes the item's frame, which refers to the item's blocks and holds them until the last slice
@@ -188,6 +196,7 @@ class GrpcKvSender final : public ServerStream<grpc::ByteBuffer, SendItem>,
  private:
   void PushItem(SendItem item, bool urgent) override { Push(std::move(item), urgent); }
   void Encode(SendItem item, grpc::ByteBuffer* message) override;
+  bool Join(SendItem& taken, const SendItem& next) override { return JoinLayers(taken, next); }
   bool MayWrite(const SendItem& next) override;
   void OnEmpty() override;
   void OnPeerGone() override;

@@ -215,9 +215,9 @@ SharedPool::~SharedPool() {
   if (words_ != nullptr) munmap(words_, lease_slots_ * sizeof(uint64_t));
 }
 
-absl::Status SharedPool::Copy(int slot, absl::Span<const int32_t> theirs,
+absl::Status SharedPool::Copy(backend::SlotRange slots, absl::Span<const int32_t> theirs,
                               absl::Span<const int32_t> ours) {
-  absl::Status status = peer_->Copy(slot, theirs, ours);
+  absl::Status status = peer_->Copy(slots, theirs, ours);
   if (!status.ok()) {
     failed_ = true;
     shutdown(socket_.get(), SHUT_RDWR);

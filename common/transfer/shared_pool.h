@@ -109,7 +109,8 @@ class SharedPool {
   }
   // Copies chunks to pages `ours` of the opener's pool, as PeerPool::Copy. REQUIRES: plane() is
   // kIpc. An error ends the connection, so that the pool is dropped.
-  absl::Status Copy(int slot, absl::Span<const int32_t> theirs, absl::Span<const int32_t> ours);
+  absl::Status Copy(backend::SlotRange slots, absl::Span<const int32_t> theirs,
+                    absl::Span<const int32_t> ours);
   // Copy has failed: do not open it again.
   bool failed() const { return failed_; }
   // Call after the copy. False: the bytes may be another prompt's.

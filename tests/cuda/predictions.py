@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Predicts decode steps from counted bytes and counted instructions (machine_code.txt): each kernel takes the
-longer of its bytes at the memory's rate and its instructions at one a clock and scheduler, and each node of
-the step's graph a gap. No latencies, no ramps: a step takes longer than this, and no kernel can make it shorter.
+"""Predicts decode steps: each kernel of a step takes the time of its bytes at the memory's rate, the part of its
+instructions that does not overlap with them, and a head and tail: the launch, the first loads' way, the last block's
+end. The last two are fitted to kernels that an H100 has timed (scripts/gpu-check --bench) and carried over to other
+chips by their clocks; a chip without kernels that begin early has a gap more at each.
 
-Prints the table of docs/results/cuda.md.
+    predictions.py                     prints the table of docs/results/cuda.md
+    predictions.py --fit FILE.jsonl    prints FITTED anew, from the rows of gpu-check; needs numpy
 """
 
 import dataclasses
+import json
 import sys
 from pathlib import Path
-
-import machine_code
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent / "scripts"))
@@ -19,33 +20,64 @@ import t4_plans  # noqa: E402: the models' shapes
 CONTEXT = 2048
 BATCHES = (1, 8, 32)
 STEPS = (("Qwen2.5-0.5B", 16), ("Qwen2.5-1.5B", 16), ("Qwen2.5-7B", 16), ("Qwen2.5-7B", 4))
-NODES_A_LAYER = 8
 GROUP_BYTES = 4 / 128  # of a weight of few bits
+SMALL_NODES_A_LAYER = 3  # two norms, and what rotates and writes K and V
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Chip:
-    arch: int
-    element: str
-    gap_us: float  # between nodes
+    name: str
+    memory: float  # bytes a second
+    multiprocessors: int
+    clock: float
+    gap_us: float  # between nodes, where kernels do not begin early
 
-    def __post_init__(self):
-        self.name, self.issued, self.memory = machine_code.CHIPS[self.arch]
+    @property
+    def clocks(self):
+        return self.multiprocessors * self.clock
 
 
-T4, H200 = Chip(75, "Half", 1.3), Chip(90, "BFloat16", 0.7)  # whose kernels begin early
+H100 = Chip("H100", 3.117e12, 132, 1.755e9, 0)
+T4 = Chip("T4", 249e9, 40, 1.2e9, 0.6)
+
+# By kind of kernel, of the H100's: microseconds of head and tail, and what its other work adds to the time of its
+# bytes, as a share of that. `--fit` on the rows of 26 November 2026.
+FITTED = {
+    ("gated", 16, 8): (4.6, -0.01),
+    ("gated", 16, 16): (5.3, 0.02),
+    ("gated", 16, 32): (6.6, 0.33),
+    ("gated", 8, 8): (4.6, 0.36),
+    ("gated", 8, 16): (5.3, 0.43),
+    ("gated", 8, 32): (6.6, 0.75),
+    ("gated", 4, 8): (4.6, 0.6),
+    ("gated", 4, 16): (5.3, 0.77),
+    ("gated", 4, 32): (6.6, 1.66),
+    ("rows", 16, 8): (2.3, 0.09),
+    ("rows", 16, 16): (2.5, 0.11),
+    ("rows", 16, 32): (2.8, 0.37),
+    ("rows", 8, 8): (2.9, 0.17),
+    ("rows", 8, 32): (3.4, 0.69),
+    ("rows", 4, 8): (2.8, 0.39),
+    ("rows", 4, 32): (3.4, 1.51),
+}
+# Split attention, by head size: a head and tail, a share of the bytes' time, microseconds for 1,024 tokens of context.
+ATTENTION = {64: (5.7, 0.32, 0.61), 128: (8.7, 0.27, 0.56)}
+# Steps of the H100 on 26 November 2026, in milliseconds.
+MEASURED = {("Qwen2.5-0.5B", 16, 1): 0.92, ("Qwen2.5-0.5B", 16, 8): 1.01, ("Qwen2.5-0.5B", 16, 32): 1.45,
+            ("Qwen2.5-7B", 16, 1): 5.45, ("Qwen2.5-7B", 16, 8): 6.04, ("Qwen2.5-7B", 16, 32): 7.68,
+            ("Qwen2.5-7B", 4, 1): 2.90, ("Qwen2.5-7B", 4, 8): 3.44, ("Qwen2.5-7B", 4, 32): 6.00}
+SMALL_US = 2.2  # a node that moves next to nothing
+DRAW_US = (5.5, 0.4)  # a greedy draw, and of each row
 
 
-def cost_of_weight(limits, chip, bits, rows, gated):
-    """Instructions of a lane for a weight, for this many rows of x."""
-    eights = 1 if rows <= 8 else 2 if rows <= 16 else 4
-    kind = "Gated" if gated else "Rows"
-    if bits < 16:
-        name = f"Quantized{kind}Kernel<{chip.element}, {bits}, {eights}>"
-    else:
-        name = f"MatMul{kind}Kernel<{chip.element}, {8 * eights}{'' if gated else ', 2'}>"
-    instructions, of_mma, _, _ = limits[name, chip.arch]
-    return instructions / machine_code.weights_a_round(name, of_mma)
+def rows_class(rows):
+    return 8 if rows <= 8 else 16 if rows <= 16 else 32
+
+
+def kernel_us(chip, head_us, share, bytes_moved):
+    """What the H100's kernel takes beyond its bytes is a number of clocks."""
+    beyond = share * bytes_moved / H100.memory * H100.clocks / chip.clocks
+    return chip.gap_us + head_us * H100.clock / chip.clock + 1e6 * (bytes_moved / chip.memory + beyond)
 
 
 def products(model):
@@ -55,50 +87,95 @@ def products(model):
             (2 * ffn, hidden, True), (hidden, ffn, False)], (vocab, hidden, False)
 
 
-def product_us(limits, chip, bits, rows, shape):
+def product_us(chip, bits, rows, shape):
     n, k, gated = shape
-    memory = n * k * (2 if bits == 16 else bits / 8 + GROUP_BYTES) / chip.memory
-    issue = n * k * cost_of_weight(limits, chip, bits, rows, gated) / chip.issued
-    return 1e6 * max(memory, issue)
+    head, share = FITTED["gated" if gated else "rows", bits, rows_class(rows)]
+    return kernel_us(chip, head, share, n * k * (2 if bits == 16 else bits / 8 + GROUP_BYTES))
 
 
-def attention_us(limits, chip, model, rows):
-    _, _, _, heads, kv_heads, head_dim, *_ = model
-    instructions, *_ = limits[f"AttentionSplitKernel<{chip.element}, {head_dim}, true>", chip.arch]
-    pieces = rows * kv_heads * (CONTEXT // 64) * -(-heads // kv_heads // 16)
-    memory = rows * CONTEXT * kv_heads * head_dim * 2 * 2 / chip.memory
-    return 1e6 * max(memory, pieces * instructions * 32 / chip.issued)
+def attention_us(chip, model, rows, context):
+    _, _, _, _, kv_heads, head_dim, *_ = model
+    head, share, deep = ATTENTION[head_dim]
+    return kernel_us(chip, head + deep * context / 1024, share, rows * context * kv_heads * head_dim * 4)
 
 
-def step_us(limits, chip, name, bits, rows):
+def step_us(chip, name, bits, rows, context=CONTEXT):
     model = t4_plans.MODELS[name]
     layer, head = products(model)
-    of_layer = sum(product_us(limits, chip, bits, rows, shape) for shape in layer)
-    of_layer += attention_us(limits, chip, model, rows) + NODES_A_LAYER * chip.gap_us
-    return model[2] * of_layer + product_us(limits, chip, 16, rows, head) + 3 * chip.gap_us
+    small = kernel_us(chip, SMALL_US, 0, 0)
+    of_layer = sum(product_us(chip, bits, rows, shape) for shape in layer)
+    of_layer += attention_us(chip, model, rows, context) + SMALL_NODES_A_LAYER * small
+    draw = kernel_us(chip, DRAW_US[0] + DRAW_US[1] * rows, 0, 0)
+    return model[2] * of_layer + product_us(chip, 16, rows, head) + 2 * small + draw
 
 
-def floor_us(chip, name, bits, rows):
+def floor_us(chip, name, bits, rows, context=CONTEXT):
     model = t4_plans.MODELS[name]
     _, _, layers, _, kv_heads, head_dim, *_ = model
     layer, (n, k, _) = products(model)
     weights = layers * sum(n * k for n, k, _ in layer) * (2 if bits == 16 else bits / 8 + GROUP_BYTES) + 2 * n * k
-    return 1e6 * (weights + rows * CONTEXT * layers * kv_heads * head_dim * 4) / chip.memory
+    return 1e6 * (weights + rows * context * layers * kv_heads * head_dim * 4) / chip.memory
 
 
-def steps(limits):
-    lines = ["| model | weights | batch | " + " | ".join(
-        f"{chip.name}: floor ms | step ms | floor ÷ step" for chip in (T4, H200)) + " |"]
+def steps():
+    lines = ["| model | weights | batch | H100: floor ms | predicted ms | measured ms | T4: floor ms | predicted ms "
+             "| floor ÷ step |"]
     lines.append("|---" * (lines[0].count("|") - 1) + "|")
     for name, bits in STEPS:
         for rows in BATCHES:
             cells = [name, "16 bits" if bits == 16 else f"int{bits} g128", str(rows)]
-            for chip in (T4, H200):
-                floor, step = floor_us(chip, name, bits, rows), step_us(limits, chip, name, bits, rows)
-                cells += [f"{floor / 1e3:.2f}", f"{step / 1e3:.2f}", f"{100 * floor / step:.0f} %"]
+            cells += [f"{floor_us(H100, name, bits, rows) / 1e3:.2f}", f"{step_us(H100, name, bits, rows) / 1e3:.2f}",
+                      f"{MEASURED[name, bits, rows]:.2f}" if (name, bits, rows) in MEASURED else ""]
+            floor, step = floor_us(T4, name, bits, rows), step_us(T4, name, bits, rows)
+            cells += [f"{floor / 1e3:.2f}", f"{step / 1e3:.2f}", f"{100 * floor / step:.0f} %"]
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
+def fit(path):
+    """The least squares of what kernels of each kind took against head + (1 + share) * bytes' time."""
+    import numpy as np  # not where the tests run
+
+    def solve(points):
+        moved, took = (np.array(column) for column in zip(*points))
+        columns = np.stack([1 / took, moved / took], axis=1)  # relative errors count
+        (head, factor), *_ = np.linalg.lstsq(columns, np.ones(len(took)), rcond=None)
+        return round(float(head), 1), round(float(factor) - 1, 2)
+
+    kinds, attention = {}, {}
+    with open(path, encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    for row in rows:
+        if row["part"] != "kernels" or "seconds" not in row:
+            continue
+        us, moved = 1e6 * row["seconds"], 1e6 * row["bytes"] / H100.memory
+        what = row["what"]
+        if what == "attention_split":
+            attention.setdefault(row["head_dim"], []).append((row["context"] / 1024, moved, us))
+        elif what == "matmul_rows" and row["m"] <= 32:
+            kinds.setdefault(("rows", 16, rows_class(row["m"])), []).append((moved, us))
+        elif what.startswith("quantized_int") and row["m"] <= 32:
+            kinds.setdefault(("rows", int(what[-1]), rows_class(row["m"])), []).append((moved, us))
+        elif what == "gated_fused" and row["m"] <= 32:
+            bits = 4 if "int4 m" in row["case"] else 8 if "int8 m" in row["case"] else 16
+            kinds.setdefault(("gated", bits, rows_class(row["m"])), []).append((moved, us))
+    heads = {}
+    for (what, bits, most), points in sorted(kinds.items(), key=lambda kind: (kind[0][0], -kind[0][1], kind[0][2])):
+        head, share = solve(points)
+        if bits < 16 and what == "gated":  # of one size alone: the head is that of 16 bits
+            head = heads[what, most]
+            share = round(float(np.mean([(took - head) / moved for moved, took in points])) - 1, 2)
+        heads[what, most] = heads.get((what, most), head)
+        print(f"    {(what, bits, most)}: {(head, share)},")
+    for head_dim, points in sorted(attention.items()):
+        deep, moved, took = (np.array(column) for column in zip(*points))
+        columns = np.stack([1 / took, moved / took, deep / took], axis=1)
+        (head, factor, of_context), *_ = np.linalg.lstsq(columns, np.ones(len(took)), rcond=None)
+        print(f"    {head_dim}: {(round(float(head), 1), round(float(factor) - 1, 2), round(float(of_context), 2))},")
+
+
 if __name__ == "__main__":
-    print(steps(machine_code.parse_budgets((HERE / "machine_code.txt").read_text(encoding="utf-8")).limits))
+    if sys.argv[1:2] == ["--fit"]:
+        fit(sys.argv[2])
+    else:
+        print(steps())

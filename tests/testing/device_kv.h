@@ -26,22 +26,27 @@ class DeviceKv final : public backend::KvCopier {
                    std::byte{0xee});
   }
 
-  void Read(int layer, absl::Span<const int32_t> blocks, const backend::Event* written,
-            std::byte* host) override {
+  void Read(backend::SlotRange slots, absl::Span<const int32_t> pages,
+            const backend::Event* written, std::byte* host) override {
     if (written != nullptr) written->Wait();
     absl::MutexLock lock(&mutex_);
     ++reads_;
-    for (const int32_t block : blocks) {
-      std::memcpy(host, Chunk(layer, block), chunk_bytes());
-      host += chunk_bytes();
+    for (const int32_t page : pages) {
+      for (int slot = slots.first; slot < slots.first + slots.count; ++slot) {
+        std::memcpy(host, Chunk(slot, page), chunk_bytes());
+        host += chunk_bytes();
+      }
     }
   }
-  void Write(int layer, absl::Span<const int32_t> blocks, const std::byte* host) override {
+  void Write(backend::SlotRange slots, absl::Span<const int32_t> pages,
+             const std::byte* host) override {
     absl::MutexLock lock(&mutex_);
     ++writes_;
-    for (const int32_t block : blocks) {
-      std::memcpy(Chunk(layer, block), host, chunk_bytes());
-      host += chunk_bytes();
+    for (const int32_t page : pages) {
+      for (int slot = slots.first; slot < slots.first + slots.count; ++slot) {
+        std::memcpy(Chunk(slot, page), host, chunk_bytes());
+        host += chunk_bytes();
+      }
     }
   }
 

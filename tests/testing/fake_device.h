@@ -281,27 +281,33 @@ class FakeDeviceBackend final : public ForwardingBackend {
   class PoolCopier final : public backend::KvCopier {
    public:
     PoolCopier(FakeDevice& device, const backend::KvPool& pool) : device_(device), pool_(pool) {}
-    void Read(int layer, absl::Span<const int32_t> blocks, const backend::Event* written,
-              std::byte* host) override {
+    void Read(backend::SlotRange slots, absl::Span<const int32_t> pages,
+              const backend::Event* written, std::byte* host) override {
       ++device_.kv_reads;
       if (written != nullptr) written->Wait();
-      for (size_t i = 0; i < blocks.size(); ++i) {
-        std::memcpy(host + i * pool_.layer_stride_bytes, Chunk(layer, blocks[i]),
-                    static_cast<size_t>(pool_.layer_stride_bytes));
-      }
+      ForEachChunk(slots, pages, [&](std::byte* chunk) {
+        std::memcpy(host, chunk, static_cast<size_t>(pool_.layer_stride_bytes));
+        host += pool_.layer_stride_bytes;
+      });
     }
-    void Write(int layer, absl::Span<const int32_t> blocks, const std::byte* host) override {
+    void Write(backend::SlotRange slots, absl::Span<const int32_t> pages,
+               const std::byte* host) override {
       ++device_.kv_writes;
-      for (size_t i = 0; i < blocks.size(); ++i) {
-        std::memcpy(Chunk(layer, blocks[i]), host + i * pool_.layer_stride_bytes,
-                    static_cast<size_t>(pool_.layer_stride_bytes));
-      }
+      ForEachChunk(slots, pages, [&](std::byte* chunk) {
+        std::memcpy(chunk, host, static_cast<size_t>(pool_.layer_stride_bytes));
+        host += pool_.layer_stride_bytes;
+      });
     }
 
    private:
-    std::byte* Chunk(int layer, int32_t block) const {
-      BATON_CHECK(block >= 0 && block < pool_.block_count) << "block " << block;
-      return pool_.base + block * pool_.block_stride_bytes + layer * pool_.layer_stride_bytes;
+    void ForEachChunk(backend::SlotRange slots, absl::Span<const int32_t> pages,
+                      absl::FunctionRef<void(std::byte* chunk)> visit) const {
+      for (const int32_t page : pages) {
+        for (int slot = slots.first; slot < slots.first + slots.count; ++slot) {
+          BATON_CHECK(page >= 0 && page < pool_.block_count) << "page " << page;
+          visit(pool_.Chunk(page, slot));
+        }
+      }
     }
     FakeDevice& device_;
     const backend::KvPool pool_;

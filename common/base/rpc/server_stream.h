@@ -94,6 +94,9 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
   // May merge `next` into one of the items that wait (at least one, oldest first) and return true;
   // else `next` is queued behind them. Called with the lock held.
   virtual bool Merge(std::deque<Item>& waiting, Item& next) { return false; }
+  // May take `next`, which follows `taken`, into the same message and return true. Called with the
+  // lock held.
+  virtual bool Join(Item& taken, const Item& next) { return false; }
   // If false, `next` and what follows wait for Resume or the next Push. Called with the lock held.
   virtual bool MayWrite(const Item& next) { return true; }
   // Called when no item waits any more.
@@ -147,6 +150,7 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
         }
         item.emplace(std::move(items_.front()));
         items_.pop_front();
+        while (!items_.empty() && Join(*item, items_.front())) items_.pop_front();
       } else if (finish_) {
         finish = finish_;  // busy_ stays set, so nothing follows
       } else {

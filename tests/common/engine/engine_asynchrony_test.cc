@@ -40,7 +40,7 @@ class EngineAsynchronyTest : public ::testing::Test {
   // Of layer 0, as a transfer reads it: what was written long ago.
   std::vector<std::byte> Copied(kv::BlockId block) const {
     std::vector<std::byte> chunk(chunk_bytes());
-    engine_->kv_pool().copier->Read(0, {block}, nullptr, chunk.data());
+    engine_->kv_pool().copier->Read({0}, {block}, nullptr, chunk.data());
     return chunk;
   }
 
@@ -58,10 +58,10 @@ TEST_F(EngineAsynchronyTest, TheCopierMayOverwriteWhatCopyPagesHasCopied) {
   const std::vector<std::byte> chunk(chunk_bytes(), std::byte{0x11});
   const std::vector<std::byte> other(chunk_bytes(), std::byte{0x22});
   backend::KvCopier& copier = *engine_->kv_pool().copier;
-  copier.Write(0, {3}, chunk.data());
+  copier.Write({0}, {3}, chunk.data());
   const std::vector<kv::BlockId> sources = {3}, targets = {6};
   engine_->CopyPages(sources, targets);
-  copier.Write(0, {3}, other.data());
+  copier.Write({0}, {3}, other.data());
   std::vector<std::byte> host(engine_->kv_layout().BlockBytes());
   engine_->ReadPages(targets, host.data());  // behind all that the compute stream has
   host.resize(chunk_bytes());

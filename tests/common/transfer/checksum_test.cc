@@ -97,8 +97,9 @@ TEST(ChecksumTest, ARequestsCoversEveryField) {
   const int shared_fields = internal::v1::SharedMemoryReader::descriptor()->field_count();
   const int link_fields = internal::v1::DeviceLinkReader::descriptor()->field_count();
   const int worker_fields = internal::v1::WorkerRef::descriptor()->field_count();
-  EXPECT_EQ(changes.size(), static_cast<size_t>(request_fields - 2 + 3 + sampling_fields + 3 +
-                                                retention_fields + worker_fields + shared_fields + link_fields));
+  EXPECT_EQ(changes.size(),
+            static_cast<size_t>(request_fields - 2 + 3 + sampling_fields + 3 + retention_fields +
+                                worker_fields + shared_fields + link_fields));
 }
 
 TEST(ChecksumTest, AFetchsCoversEveryField) {

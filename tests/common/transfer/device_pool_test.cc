@@ -64,14 +64,15 @@ class StagingBuffer final : public backend::Buffer {
 class WatchedCopier final : public backend::KvCopier {
  public:
   explicit WatchedCopier(std::unique_ptr<backend::KvCopier> inner) : inner_(std::move(inner)) {}
-  void Read(int layer, absl::Span<const int32_t> blocks, const backend::Event* written,
-            std::byte* host) override {
+  void Read(backend::SlotRange slots, absl::Span<const int32_t> pages,
+            const backend::Event* written, std::byte* host) override {
     ++host_copies;
-    inner_->Read(layer, blocks, written, host);
+    inner_->Read(slots, pages, written, host);
   }
-  void Write(int layer, absl::Span<const int32_t> blocks, const std::byte* host) override {
+  void Write(backend::SlotRange slots, absl::Span<const int32_t> pages,
+             const std::byte* host) override {
     ++host_copies;
-    inner_->Write(layer, blocks, host);
+    inner_->Write(slots, pages, host);
   }
   bool shares() const override { return inner_->shares(); }
   absl::StatusOr<backend::PoolHandle> Export() const override { return inner_->Export(); }
@@ -84,7 +85,7 @@ class WatchedCopier final : public backend::KvCopier {
     return std::make_unique<Peer>(*this, *std::move(peer));
   }
 
-  std::atomic<int> host_copies{0}, opened{0};
+  std::atomic<int> host_copies{0}, device_copies{0}, opened{0};
   absl::Status refuses;  // to open a pool. Not while one may be opened
   // Called after each copy between devices; its error is the copy's.
   std::function<absl::Status()> after_copy = [] { return absl::OkStatus(); };
@@ -94,9 +95,10 @@ class WatchedCopier final : public backend::KvCopier {
    public:
     Peer(WatchedCopier& copier, std::unique_ptr<backend::PeerPool> inner)
         : copier_(copier), inner_(std::move(inner)) {}
-    absl::Status Copy(int layer, absl::Span<const int32_t> theirs,
+    absl::Status Copy(backend::SlotRange slots, absl::Span<const int32_t> theirs,
                       absl::Span<const int32_t> ours) override {
-      if (absl::Status status = inner_->Copy(layer, theirs, ours); !status.ok()) return status;
+      ++copier_.device_copies;
+      if (absl::Status status = inner_->Copy(slots, theirs, ours); !status.ok()) return status;
       return copier_.after_copy();
     }
 

@@ -226,6 +226,45 @@ TEST_P(KvReceiverTest, ARepeatedChunkIsHarmless) {
   EXPECT_EQ(device_writes(), GetParam() ? 4 : 0);
 }
 
+TEST_P(KvReceiverTest, AChunkMayHaveSeveralLayers) {
+  const auto both = [&](int first_block, int count) {
+    Frame frame = Chunk(0, first_block, count);
+    frame.header.mutable_kv_chunk()->set_layer_count(2);
+    frame.payload.clear();
+    for (int block = first_block; block < first_block + count; ++block) {
+      for (const int layer : {0, 1}) frame.payload += Chunk(layer, block, 1).payload;
+    }
+    Seal(frame);
+    return frame;
+  };
+  for (const int apart : {0, 1, 2, 3}) {
+    std::fill(memory().begin(), memory().end(), std::byte{0xee});
+    const int writes = device_writes();
+    KvReceiver receiver(plan_);
+    ASSERT_TRUE(Give(receiver, Accepted()).ok());
+    ASSERT_TRUE(Give(receiver, FirstToken(7)).ok());
+    int chunks = 0;
+    if (apart > 0) {
+      ASSERT_TRUE(Give(receiver, both(2, apart)).ok());
+      ASSERT_TRUE(Give(receiver, both(2, apart)).ok()) << "a repetition";
+      ++chunks;
+    }
+    for (int layer = 0; layer < 2 && apart < 3; ++layer) {
+      ASSERT_TRUE(Give(receiver, Chunk(layer, 2 + apart, 3 - apart)).ok());
+      ++chunks;
+    }
+    ASSERT_TRUE(Give(receiver, Commit(chunks)).ok());
+    EXPECT_EQ(receiver.summary().kv_bytes, static_cast<int64_t>(6 * layout_.ChunkBytes()));
+    ExpectBlocksWhole();
+    ExpectOtherBlocksUntouched();
+    EXPECT_EQ(device_writes() - writes, GetParam() ? chunks : 0);
+  }
+  // Some of its layers have come before.
+  KvReceiver receiver(plan_);
+  ASSERT_TRUE(Give(receiver, Chunk(1, 2, 1)).ok());
+  EXPECT_EQ(AbortReasonOf(Give(receiver, both(2, 1))), AbortReason::kProtocol);
+}
+
 TEST_P(KvReceiverTest, NoCommitWithoutAnyOneFrame) {
   const std::vector<Frame> frames = WholeTransfer();
   for (size_t missing = 0; missing < frames.size(); ++missing) {
@@ -295,6 +334,22 @@ TEST_P(KvReceiverTest, RefusesWhatBelongsElsewhere) {
       {"count zero", [](Frame& f) { f.header.mutable_kv_chunk()->set_block_count(0); },
        AbortReason::kProtocol},
       {"count overflow", [](Frame& f) { f.header.mutable_kv_chunk()->set_block_count(2147483647); },
+       AbortReason::kProtocol},
+      {"layer count", [](Frame& f) { f.header.mutable_kv_chunk()->set_layer_count(2); },
+       AbortReason::kProtocol},
+      {"layer count negative", [](Frame& f) { f.header.mutable_kv_chunk()->set_layer_count(-1); },
+       AbortReason::kProtocol},
+      {"layer count overflow",
+       [](Frame& f) {
+         f.header.mutable_kv_chunk()->set_layer(1);
+         f.header.mutable_kv_chunk()->set_layer_count(2147483647);
+       },
+       AbortReason::kProtocol},
+      {"layers without payload",
+       [](Frame& f) {
+         f.header.mutable_kv_chunk()->set_layer(0);
+         f.header.mutable_kv_chunk()->set_layer_count(2);
+       },
        AbortReason::kProtocol},
       {"short payload", [](Frame& f) { f.payload.pop_back(); }, AbortReason::kProtocol},
       {"long payload", [](Frame& f) { f.payload.push_back(0); }, AbortReason::kProtocol},

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -259,10 +260,23 @@ class DirectSender final : public FrameSender {
       : FrameSender(std::move(options)), receiver_(receiver) {}
   void Finish(const absl::Status& status) override {}
 
+  bool holds = false;  // until Release, as a stream that is not ready does
+  void Release() {
+    for (; !waiting_.empty(); waiting_.pop_front()) {
+      SendItem item = std::move(waiting_.front());
+      while (waiting_.size() > 1 && JoinLayers(item, waiting_[1])) waiting_.pop_front();
+      Send(std::move(item));
+    }
+  }
+
   std::vector<grpc::ByteBuffer> messages;
 
  private:
   void PushItem(SendItem item, bool urgent) override {
+    if (!holds) return Send(std::move(item));
+    waiting_.push_back(std::move(item));
+  }
+  void Send(SendItem item) {
     messages.emplace_back();
     EncodeItem(std::move(item), &messages.back());
     const auto decoded = DecodeFrame(messages.back());
@@ -272,11 +286,13 @@ class DirectSender final : public FrameSender {
   }
 
   KvReceiver& receiver_;
+  std::deque<SendItem> waiting_;
 };
 
 class CountedEvent final : public backend::Event {
  public:
-  bool Done() const override { return false; }
+  bool done = false;
+  bool Done() const override { return done; }
   void Wait() const override { ++waits; }
   mutable int waits = 0;
 };
@@ -371,6 +387,76 @@ TEST_P(WholeTransferTest, EveryByteArrivesInItsPlace) {
   EXPECT_EQ(released, sending_->device != nullptr);
   sender.messages.clear();
   EXPECT_TRUE(released);
+}
+
+// Layers that wait together go together, as many as a frame has room for.
+TEST_P(WholeTransferTest, SmallLayersShareFrames) {
+  const uint32_t seed = testing::TestSeed();
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  const size_t chunk = static_cast<size_t>(layout_.ChunkBytes());
+  const auto done = std::make_shared<CountedEvent>();
+  done->done = true;
+  const auto pending = std::make_shared<CountedEvent>();
+  // What each layer waits for, and the frames that come of it. Chunks of 64 KiB, 16 a frame.
+  struct Case {
+    int blocks;
+    std::vector<std::shared_ptr<CountedEvent>> written;
+    int frames;
+  };
+  const std::vector<Case> cases = {
+      {1, {nullptr, nullptr, nullptr}, 1}, {5, {nullptr, nullptr, nullptr}, 1},
+      {5, {done, done, done}, 1},          {5, {pending, done, done}, 1},
+      {5, {done, pending, done}, 2},       {5, {nullptr, nullptr, pending}, 2},
+      {6, {nullptr, nullptr, nullptr}, 2}, {9, {nullptr, nullptr, nullptr}, 3}};
+  for (const Case& one : cases) {
+    SCOPED_TRACE(::testing::Message() << one.blocks << " blocks, " << one.frames << " frames");
+    for (std::byte& byte : sending_->memory()) byte = static_cast<std::byte>(random());
+    std::fill(receiving_->memory().begin(), receiving_->memory().end(), std::byte{0xee});
+    std::vector<kv::BlockId> all(kBlocks);
+    std::iota(all.begin(), all.end(), 0);
+    std::shuffle(all.begin(), all.end(), random);
+    const std::vector<kv::BlockId> sources(all.begin(), all.begin() + one.blocks);
+    std::shuffle(all.begin(), all.end(), random);
+    TransferPlan plan;
+    plan.layout = layout_;
+    plan.pool = receiving_->pool;
+    plan.blocks.assign(all.begin(), all.begin() + one.blocks);
+    plan.token_count = 100;
+    KvReceiver receiver(plan);
+    GrpcKvSender::Options options;
+    options.layout = layout_;
+    options.pool = sending_->pool;
+    int64_t sent_bytes = 0;
+    options.on_bytes_sent = [&](int64_t bytes, Plane) { sent_bytes += bytes; };
+    const int reads = sending_->device ? sending_->device->reads() : 0;
+    const int writes = receiving_->device ? receiving_->device->writes() : 0;
+    DirectSender sender(std::move(options), receiver);
+    sender.holds = true;
+    const auto pin = std::make_shared<const PinnedBlocks>(sources, [] {});
+    sender.SendAccepted(one.blocks, 0);
+    for (int layer = 0; layer < kLayers; ++layer) {
+      sender.SendLayer(layer, 0, one.blocks, pin, one.written[static_cast<size_t>(layer)]);
+    }
+    sender.SendFirstToken(7, {});
+    sender.SendCommit(1, 2);
+    sender.Release();
+    EXPECT_EQ(receiver.phase(), KvReceiver::Phase::kCommitted);
+    EXPECT_EQ(static_cast<int>(sender.messages.size()), 3 + one.frames);
+    EXPECT_EQ(sent_bytes, static_cast<int64_t>(chunk) * one.blocks * kLayers);
+    EXPECT_EQ(receiver.summary().kv_bytes, sent_bytes);
+    std::vector<std::byte> expected(receiving_->memory().size(), std::byte{0xee});
+    for (int i = 0; i < one.blocks; ++i) {
+      std::memcpy(&expected[plan.blocks[static_cast<size_t>(i)] * chunk * kLayers],
+                  &sending_->memory()[sources[static_cast<size_t>(i)] * chunk * kLayers],
+                  chunk * kLayers);
+    }
+    EXPECT_TRUE(receiving_->memory() == expected);
+    const int none = one.frames;  // of memory that the host reads and writes itself
+    EXPECT_EQ(sending_->device ? sending_->device->reads() - reads : none, one.frames);
+    EXPECT_EQ(receiving_->device ? receiving_->device->writes() - writes : none, one.frames);
+  }
+  EXPECT_EQ(pending->waits, 3) << "of frames alone that have such a layer";
 }
 
 INSTANTIATE_TEST_SUITE_P(Memory, WholeTransferTest,

@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -387,6 +388,11 @@ class CudaRuntime final : public Runtime {
 }  // namespace
 
 absl::StatusOr<int> DeviceCount() {
+  // The driver loads each kernel at its first launch, in the middle of the first request that takes
+  // it, unless it finds this before it starts. A value that is there stays.
+  // Only the first call, before there are other threads, may change the environment.
+  static const int set = setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
+  if (set != 0) BATON_LOG(Warning) << "CUDA_MODULE_LOADING could not be set";
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error == cudaSuccess) return count;

@@ -42,11 +42,12 @@ absl::Status CudaKvCopier::MakeLane(std::byte* staging, Lane& lane) {
   return absl::OkStatus();
 }
 
-void CudaKvCopier::CheckArguments(int layer, absl::Span<const int32_t> blocks) const {
-  BATON_CHECK(layer >= 0 && (layer + 1) * pool_.layer_stride_bytes <= pool_.block_stride_bytes)
-      << "layer " << layer;
-  for (const int32_t block : blocks) {
-    BATON_CHECK(block >= 0 && block < pool_.block_count) << "block " << block;
+void CudaKvCopier::CheckArguments(SlotRange slots, absl::Span<const int32_t> pages) const {
+  BATON_CHECK(slots.first >= 0 && slots.count > 0 &&
+              (slots.first + slots.count) * pool_.layer_stride_bytes <= pool_.block_stride_bytes)
+      << slots.count << " slots from " << slots.first << " on";
+  for (const int32_t page : pages) {
+    BATON_CHECK(page >= 0 && page < pool_.block_count) << "page " << page;
   }
 }
 
@@ -55,51 +56,68 @@ void CudaKvCopier::SendIds(Lane& lane, absl::Span<const int32_t> blocks) {
   runtime_.CopyToDevice(lane.ids, lane.pinned_ids, blocks.size() * sizeof(int32_t), lane.stream);
 }
 
-void CudaKvCopier::Read(int layer, absl::Span<const int32_t> blocks, const Event* written,
-                        std::byte* host) {
-  CheckArguments(layer, blocks);
-  // Not under the lock: what others read may be there already.
-  if (written != nullptr) written->Wait();
-  absl::MutexLock lock(&read_.mutex);
-  const auto most = static_cast<size_t>(chunks_at_once_);
-  for (size_t first = 0; first < blocks.size(); first += most) {
-    const absl::Span<const int32_t> part = blocks.subspan(first, most);
-    SendIds(read_, part);
-    LaunchGatherKv({.base = pool_.base,
-                    .block_stride_bytes = pool_.block_stride_bytes,
-                    .layer_stride_bytes = pool_.layer_stride_bytes,
-                    .chunk_bytes = pool_.layer_stride_bytes,
-                    .first_layer = layer,
-                    .blocks = read_.ids,
-                    .staging = read_.chunks},
-                   static_cast<int>(part.size()), 1, read_.stream);
-    const size_t part_bytes = part.size() * chunk_bytes_;
-    runtime_.CopyToHost(read_.pinned_chunks, read_.chunks, part_bytes, read_.stream);
-    runtime_.Record(read_.stream)->Wait();
-    std::memcpy(host + first * chunk_bytes_, read_.pinned_chunks, part_bytes);
+template <class Byte, class Copy>
+void CudaKvCopier::ForEachPart(SlotRange slots, absl::Span<const int32_t> pages, Byte* host,
+                               const Copy& copy) const {
+  // Some pages, of all slots if the staging has room for those of one.
+  const int slots_at_once = std::min(slots.count, chunks_at_once_);
+  const auto pages_at_once = static_cast<size_t>(chunks_at_once_ / slots_at_once);
+  for (size_t first = 0; first < pages.size(); first += pages_at_once) {
+    const absl::Span<const int32_t> of_part = pages.subspan(first, pages_at_once);
+    for (int slot = 0; slot < slots.count; slot += slots_at_once) {
+      const SlotRange part = {slots.first + slot, std::min(slots_at_once, slots.count - slot)};
+      copy(part, of_part, host);
+      host += static_cast<size_t>(part.count) * of_part.size() * chunk_bytes_;
+    }
   }
 }
 
-void CudaKvCopier::Write(int layer, absl::Span<const int32_t> blocks, const std::byte* host) {
-  CheckArguments(layer, blocks);
+StageKvLaunch CudaKvCopier::StagingOf(const Lane& lane, SlotRange slots) const {
+  // The slots of a page as one chunk.
+  return {.base = pool_.base,
+          .block_stride_bytes = pool_.block_stride_bytes,
+          .layer_stride_bytes = pool_.layer_stride_bytes,
+          .chunk_bytes = slots.count * pool_.layer_stride_bytes,
+          .first_layer = slots.first,
+          .blocks = lane.ids,
+          .staging = lane.chunks};
+}
+
+void CudaKvCopier::Read(SlotRange slots, absl::Span<const int32_t> pages, const Event* written,
+                        std::byte* host) {
+  CheckArguments(slots, pages);
+  if (pages.empty()) return;
+  // Not under the lock: what others read may be there already.
+  if (written != nullptr) written->Wait();
+  absl::MutexLock lock(&read_.mutex);
+  ForEachPart(
+      slots, pages, host, [&](SlotRange part, absl::Span<const int32_t> of_part, std::byte* to) {
+        read_.mutex.AssertHeld();
+        SendIds(read_, of_part);
+        LaunchGatherKv(StagingOf(read_, part), static_cast<int>(of_part.size()), 1, read_.stream);
+        const size_t bytes = static_cast<size_t>(part.count) * of_part.size() * chunk_bytes_;
+        runtime_.CopyToHost(read_.pinned_chunks, read_.chunks, bytes, read_.stream);
+        runtime_.Record(read_.stream)->Wait();
+        std::memcpy(to, read_.pinned_chunks, bytes);
+      });
+}
+
+void CudaKvCopier::Write(SlotRange slots, absl::Span<const int32_t> pages, const std::byte* host) {
+  CheckArguments(slots, pages);
+  if (pages.empty()) return;
   absl::MutexLock lock(&write_.mutex);
-  const auto most = static_cast<size_t>(chunks_at_once_);
-  for (size_t first = 0; first < blocks.size(); first += most) {
-    const absl::Span<const int32_t> part = blocks.subspan(first, most);
-    SendIds(write_, part);
-    const size_t part_bytes = part.size() * chunk_bytes_;
-    std::memcpy(write_.pinned_chunks, host + first * chunk_bytes_, part_bytes);
-    runtime_.CopyToDevice(write_.chunks, write_.pinned_chunks, part_bytes, write_.stream);
-    LaunchScatterKv({.base = pool_.base,
-                     .block_stride_bytes = pool_.block_stride_bytes,
-                     .layer_stride_bytes = pool_.layer_stride_bytes,
-                     .chunk_bytes = pool_.layer_stride_bytes,
-                     .first_layer = layer,
-                     .blocks = write_.ids,
-                     .staging = write_.chunks},
-                    static_cast<int>(part.size()), 1, write_.stream);
-    runtime_.Record(write_.stream)->Wait();
-  }
+  ForEachPart(slots, pages, host,
+              [&](SlotRange part, absl::Span<const int32_t> of_part, const std::byte* from) {
+                write_.mutex.AssertHeld();
+                SendIds(write_, of_part);
+                const size_t bytes =
+                    static_cast<size_t>(part.count) * of_part.size() * chunk_bytes_;
+                std::memcpy(write_.pinned_chunks, from, bytes);
+                runtime_.CopyToDevice(write_.chunks, write_.pinned_chunks, bytes, write_.stream);
+                LaunchScatterKv(StagingOf(write_, part), static_cast<int>(of_part.size()), 1,
+                                write_.stream);
+                runtime_.Record(write_.stream)->Wait();
+              });
 }
 
 absl::StatusOr<PoolHandle> CudaKvCopier::Export() const {

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/backend/backend.h"
+#include "common/backend/cuda/kernels/blocks.h"
 #include "common/backend/cuda/runtime/peer_pool.h"
 #include "common/backend/cuda/runtime/runtime.h"
 
@@ -19,10 +20,10 @@ struct DeviceAllocation {
   size_t size_bytes = 0;
 };
 
-// A chunk is one layer of one block, its K and its V. Read: a kernel gathers chunks into contiguous
-// staging on the device, one copy moves them to the lane's pinned memory, and the CPU copies them
-// to `host`. Write does the reverse. Each direction has a lane: a stream of higher priority than
-// the compute stream, and staging that one caller at a time uses.
+// A chunk is one slot of one page: a layer's K and V of a block. Read: a kernel gathers chunks into
+// contiguous staging on the device, one copy moves them to the lane's pinned memory, and the CPU
+// copies them to `host`. Write does the reverse. Each direction has a lane: a stream of higher
+// priority than the compute stream, and staging that one caller at a time uses.
 class CudaKvCopier final : public KvCopier {
  public:
   // Chunks of one copy: as many as a transfer's frame holds, at least one.
@@ -36,9 +37,9 @@ class CudaKvCopier final : public KvCopier {
                                                             Runtime& runtime,
                                                             DeviceAllocation allocation = {});
 
-  void Read(int layer, absl::Span<const int32_t> blocks, const Event* written,
+  void Read(SlotRange slots, absl::Span<const int32_t> pages, const Event* written,
             std::byte* host) override;
-  void Write(int layer, absl::Span<const int32_t> blocks, const std::byte* host) override;
+  void Write(SlotRange slots, absl::Span<const int32_t> pages, const std::byte* host) override;
   bool shares() const override { return allocation_.base != nullptr && runtime_.shares_memory(); }
   absl::StatusOr<PoolHandle> Export() const override;
   absl::StatusOr<std::unique_ptr<PeerPool>> OpenPeer(const PoolHandle& handle) override;
@@ -60,7 +61,12 @@ class CudaKvCopier final : public KvCopier {
   static size_t IdBytes(int chunks);
   // Bytes of staging that a lane needs on the device, and as many again of pinned memory.
   static size_t LaneBytes(size_t chunk_bytes);
-  void CheckArguments(int layer, absl::Span<const int32_t> blocks) const;
+  void CheckArguments(SlotRange slots, absl::Span<const int32_t> pages) const;
+  // Calls copy(slots, pages, host) for parts that fit into the staging, in the order of `host`.
+  template <class Byte, class Copy>
+  void ForEachPart(SlotRange slots, absl::Span<const int32_t> pages, Byte* host,
+                   const Copy& copy) const;
+  StageKvLaunch StagingOf(const Lane& lane, SlotRange slots) const;
   void SendIds(Lane& lane, absl::Span<const int32_t> blocks)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(lane.mutex);
 

@@ -76,11 +76,12 @@ CudaPeerPool::CudaPeerPool(const PoolHandle& handle, const KvPool& ours, Runtime
 
 CudaPeerPool::~CudaPeerPool() { runtime_.ClosePeerMemory(memory_); }
 
-absl::Status CudaPeerPool::Copy(int layer, absl::Span<const int32_t> theirs,
+absl::Status CudaPeerPool::Copy(SlotRange slots, absl::Span<const int32_t> theirs,
                                 absl::Span<const int32_t> ours) {
   BATON_CHECK_EQ(theirs.size(), ours.size());
-  BATON_CHECK(layer >= 0 && (layer + 1) * ours_.layer_stride_bytes <= ours_.block_stride_bytes)
-      << "layer " << layer;
+  BATON_CHECK(slots.first >= 0 && slots.count > 0 &&
+              (slots.first + slots.count) * ours_.layer_stride_bytes <= ours_.block_stride_bytes)
+      << slots.count << " slots from " << slots.first << " on";
   for (size_t i = 0; i < ours.size(); ++i) {
     BATON_CHECK(ours[i] >= 0 && ours[i] < ours_.block_count) << "block " << ours[i];
     BATON_CHECK(theirs[i] >= 0 && theirs[i] < block_count_) << "block " << theirs[i];
@@ -89,7 +90,8 @@ absl::Status CudaPeerPool::Copy(int layer, absl::Span<const int32_t> theirs,
     return MakeError(absl::StatusCode::kUnavailable, "SHARED_MEMORY",
                      "an earlier copy from the peer's KV pool failed");
   }
-  const int64_t in_block = layer * ours_.layer_stride_bytes;
+  // The slots of a page lie one behind the other.
+  const int64_t in_block = slots.first * ours_.layer_stride_bytes;
   absl::MutexLock lock(&lane_.mutex);
   absl::Status status = absl::OkStatus();
   for (size_t i = 0, run; i < ours.size() && status.ok(); i += run) {
@@ -102,7 +104,8 @@ absl::Status CudaPeerPool::Copy(int layer, absl::Span<const int32_t> theirs,
         runtime_.CopyFromPeer(ours_.base + ours[i] * ours_.block_stride_bytes + in_block,
                               base_ + theirs[i] * ours_.block_stride_bytes + in_block,
                               static_cast<size_t>(ours_.block_stride_bytes),
-                              static_cast<size_t>(ours_.layer_stride_bytes), run, lane_.stream);
+                              static_cast<size_t>(slots.count * ours_.layer_stride_bytes), run,
+                              lane_.stream);
   }
   // Those before one that was refused still write.
   absl::Status done = runtime_.AwaitPeerCopies(lane_.stream);

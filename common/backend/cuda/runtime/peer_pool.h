@@ -31,7 +31,7 @@ class CudaPeerPool final : public PeerPool {
                                                             PeerLane& lane);
   ~CudaPeerPool() override;
 
-  absl::Status Copy(int layer, absl::Span<const int32_t> theirs,
+  absl::Status Copy(SlotRange slots, absl::Span<const int32_t> theirs,
                     absl::Span<const int32_t> ours) override;
 
  private:

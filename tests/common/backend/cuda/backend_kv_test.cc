@@ -454,17 +454,22 @@ TEST_P(BackendKvTest, TheCopierMovesChunks) {
   for (int round = 0; round < 10; ++round) {
     std::shuffle(free_.begin(), free_.end(), random_);
     const std::vector<int32_t> blocks(free_.begin(), free_.begin() + Int(1, 30));
-    const int layer = Int(0, kLayers - 1);
-    const auto place = [&](int32_t block) {
-      return expected_.begin() + block * pool_.block_stride_bytes +
-             layer * pool_.layer_stride_bytes;
+    SlotRange slots = {.first = Int(0, kLayers - 1)};
+    slots.count = Int(1, kLayers - slots.first);
+    // The i-th chunk of `host`: page after page and, of each, slot after slot.
+    const size_t chunks = static_cast<size_t>(slots.count) * blocks.size();
+    const auto place = [&](size_t i) {
+      const auto of_page = static_cast<size_t>(slots.count);
+      const auto slot = slots.first + static_cast<int64_t>(i % of_page);
+      return expected_.begin() + blocks[i / of_page] * pool_.block_stride_bytes +
+             slot * pool_.layer_stride_bytes;
     };
-    std::vector<std::byte> host(blocks.size() * chunk);
+    std::vector<std::byte> host(chunks * chunk);
     if (Coin()) {
       for (std::byte& byte : host) byte = static_cast<std::byte>(random_());
-      copier->Write(layer, blocks, host.data());
-      for (size_t i = 0; i < blocks.size(); ++i) {
-        std::copy_n(host.begin() + static_cast<ptrdiff_t>(i * chunk), chunk, place(blocks[i]));
+      copier->Write(slots, blocks, host.data());
+      for (size_t i = 0; i < chunks; ++i) {
+        std::copy_n(host.begin() + static_cast<ptrdiff_t>(i * chunk), chunk, place(i));
       }
     } else {
       // What the compute stream copied just before.
@@ -473,12 +478,12 @@ TEST_P(BackendKvTest, TheCopierMovesChunks) {
                   pool_.block_stride_bytes,
                   expected_.begin() + blocks[0] * pool_.block_stride_bytes);
       const std::unique_ptr<Event> written = backend_->RecordEvent();
-      copier->Read(layer, blocks, written.get(), host.data());
+      copier->Read(slots, blocks, written.get(), host.data());
       EXPECT_TRUE(written->Done());
-      for (size_t i = 0; i < blocks.size(); ++i) {
-        ASSERT_TRUE(std::equal(place(blocks[i]), place(blocks[i]) + static_cast<ptrdiff_t>(chunk),
+      for (size_t i = 0; i < chunks; ++i) {
+        ASSERT_TRUE(std::equal(place(i), place(i) + static_cast<ptrdiff_t>(chunk),
                                host.begin() + static_cast<ptrdiff_t>(i * chunk)))
-            << "round " << round << ", block " << blocks[i];
+            << "round " << round << ", chunk " << i;
       }
     }
     ASSERT_EQ(PoolBytes(), expected_) << "round " << round;

@@ -337,11 +337,11 @@ TEST(CudaBackendTest, WhatACopierWritesFirstIsNotZeroedLater) {
 
   const std::vector<std::byte> sent(2 * kChunkBytes, std::byte{0x5a});
   std::vector<std::byte> received(sent.size());
-  copier->Write(1, {3, 1}, sent.data());
+  copier->Write({1}, {3, 1}, sent.data());
   backend.RecordEvent()->Wait();  // all that the compute stream has
-  copier->Read(1, {3, 1}, nullptr, received.data());
+  copier->Read({1}, {3, 1}, nullptr, received.data());
   EXPECT_EQ(received, sent);
-  copier->Read(0, {3, 1}, nullptr, received.data());
+  copier->Read({0}, {3, 1}, nullptr, received.data());
   EXPECT_EQ(received, std::vector<std::byte>(sent.size())) << "the rest is zeros";
 }
 

@@ -73,14 +73,16 @@ class PeerPoolTest : public DeviceTest {
       const auto count = static_cast<size_t>(Int(1, kPeerBlocks));
       theirs.resize(count);
       ours.resize(count);
-      const int layer = Int(0, kPeerLayers - 1);
-      if (absl::Status status = peer.Copy(layer, theirs, ours); !status.ok()) return status;
+      SlotRange slots = {.first = Int(0, kPeerLayers - 1)};
+      slots.count = Int(1, kPeerLayers - slots.first);
+      if (absl::Status status = peer.Copy(slots, theirs, ours); !status.ok()) return status;
       for (size_t i = 0; i < count; ++i) {
         const auto chunk = static_cast<size_t>(pool_.layer_stride_bytes);
-        const auto in_block = static_cast<size_t>(layer) * chunk;
+        const auto in_block = static_cast<size_t>(slots.first) * chunk;
         const auto block = static_cast<size_t>(pool_.block_stride_bytes);
         std::memcpy(&expected[static_cast<size_t>(ours[i]) * block + in_block],
-                    &source[static_cast<size_t>(theirs[i]) * block + in_block], chunk);
+                    &source[static_cast<size_t>(theirs[i]) * block + in_block],
+                    static_cast<size_t>(slots.count) * chunk);
       }
       EXPECT_EQ(PoolBytes(), expected) << "round " << round;
     }

@@ -69,26 +69,38 @@ class KvCopierTest : public ::testing::TestWithParam<bool> {
     blocks.resize(static_cast<size_t>(Int(0, std::min(most, pool_.block_count))));
     return blocks;
   }
-  std::vector<std::byte> Expected(int layer, const std::vector<int32_t>& blocks) const {
+  SlotRange AnySlots() {
+    const int first = Int(0, layers_ - 1);
+    return {first, Int(1, layers_ - first)};
+  }
+  size_t SizeOf(SlotRange slots, const std::vector<int32_t>& blocks) const {
+    return static_cast<size_t>(slots.count) * blocks.size() * chunk_bytes();
+  }
+  std::vector<std::byte> Expected(SlotRange slots, const std::vector<int32_t>& blocks) const {
     std::vector<std::byte> bytes;
     for (const int32_t block : blocks) {
-      const std::byte* chunk = ChunkOf(expected_.data(), layer, block);
-      bytes.insert(bytes.end(), chunk, chunk + chunk_bytes());
+      for (int slot = slots.first; slot < slots.first + slots.count; ++slot) {
+        const std::byte* chunk = ChunkOf(expected_.data(), slot, block);
+        bytes.insert(bytes.end(), chunk, chunk + chunk_bytes());
+      }
     }
     return bytes;
   }
-  std::vector<std::byte> Read(int layer, const std::vector<int32_t>& blocks,
+  std::vector<std::byte> Read(SlotRange slots, const std::vector<int32_t>& blocks,
                               const Event* written = nullptr) {
-    std::vector<std::byte> bytes(blocks.size() * chunk_bytes());
-    copier_->Read(layer, blocks, written, bytes.data());
+    std::vector<std::byte> bytes(SizeOf(slots, blocks));
+    copier_->Read(slots, blocks, written, bytes.data());
     return bytes;
   }
-  void Write(int layer, const std::vector<int32_t>& blocks) {
-    const std::vector<std::byte> bytes = Bytes(blocks.size() * chunk_bytes());
-    copier_->Write(layer, blocks, bytes.data());
-    for (size_t i = 0; i < blocks.size(); ++i) {
-      std::memcpy(ChunkOf(expected_.data(), layer, blocks[i]), bytes.data() + i * chunk_bytes(),
-                  chunk_bytes());
+  void Write(SlotRange slots, const std::vector<int32_t>& blocks) {
+    const std::vector<std::byte> bytes = Bytes(SizeOf(slots, blocks));
+    copier_->Write(slots, blocks, bytes.data());
+    const std::byte* from = bytes.data();
+    for (const int32_t block : blocks) {
+      for (int slot = slots.first; slot < slots.first + slots.count; ++slot) {
+        std::memcpy(ChunkOf(expected_.data(), slot, block), from, chunk_bytes());
+        from += chunk_bytes();
+      }
     }
   }
   bool PoolIsAsExpected() const {
@@ -110,14 +122,14 @@ TEST_P(KvCopierTest, ReadsAndWritesChunksAndNothingElse) {
   for (int round = 0; round < 8; ++round) {
     MakePool(Int(1, 4), Int(1, 20), 16 * static_cast<size_t>(Int(1, 700)));
     for (int step = 0; step < 12; ++step) {
-      const int layer = Int(0, layers_ - 1);
+      const SlotRange slots = AnySlots();
       const std::vector<int32_t> blocks = AnyBlocks(20);
       if (Int(0, 1)) {
-        Write(layer, blocks);
+        Write(slots, blocks);
         // It waits: the pool has it.
         ASSERT_TRUE(PoolIsAsExpected()) << "round " << round;
       }
-      ASSERT_EQ(Read(layer, blocks), Expected(layer, blocks)) << "round " << round;
+      ASSERT_EQ(Read(slots, blocks), Expected(slots, blocks)) << "round " << round;
     }
     ASSERT_TRUE(PoolIsAsExpected()) << "reading leaves the pool as it is";
   }
@@ -129,9 +141,16 @@ TEST_P(KvCopierTest, MoreChunksThanTheStagingHolds) {
   ASSERT_EQ(CudaKvCopier::ChunksAtOnce(chunk), 3);
   MakePool(1, 9, chunk);
   const std::vector<int32_t> blocks = {8, 0, 3, 7, 1, 6, 5};
-  Write(0, blocks);
+  Write({0}, blocks);
   ASSERT_TRUE(PoolIsAsExpected());
-  ASSERT_EQ(Read(0, blocks), Expected(0, blocks));
+  ASSERT_EQ(Read({0}, blocks), Expected({0}, blocks));
+  // Of five slots, three of a page at a time; of two, those of one page.
+  MakePool(5, 4, chunk);
+  for (const SlotRange slots : {SlotRange{0, 5}, {1, 4}, {3, 2}}) {
+    Write(slots, {2, 0, 3});
+    ASSERT_TRUE(PoolIsAsExpected()) << slots.count;
+    ASSERT_EQ(Read(slots, {2, 0, 3}), Expected(slots, {2, 0, 3})) << slots.count;
+  }
   // A chunk larger than the staging would be goes alone.
   EXPECT_EQ(CudaKvCopier::ChunksAtOnce(size_t{100} << 20), 1);
   EXPECT_GE(CudaKvCopier::DeviceBytes(size_t{100} << 20), size_t{100} << 20);
@@ -141,7 +160,7 @@ TEST_P(KvCopierTest, MoreChunksThanTheStagingHolds) {
 TEST_P(KvCopierTest, ReadsABlockTwice) {
   MakePool(2, 3, 160);
   const std::vector<int32_t> blocks = {2, 2, 0, 2};
-  EXPECT_EQ(Read(1, blocks), Expected(1, blocks));
+  EXPECT_EQ(Read({1}, blocks), Expected({1}, blocks));
 }
 
 TEST_P(KvCopierTest, ReadsBehindThePointThatItIsGiven) {
@@ -151,12 +170,13 @@ TEST_P(KvCopierTest, ReadsBehindThePointThatItIsGiven) {
   runtime_->CopyToDevice(ChunkOf(pool_.base, 1, 1), computed.data(), chunk_bytes(), compute_);
   const std::unique_ptr<DeviceEvent> written = runtime_->Record(compute_);
   std::memcpy(ChunkOf(expected_.data(), 1, 1), computed.data(), chunk_bytes());
-  EXPECT_EQ(Read(1, {1, 0}, written.get()), Expected(1, {1, 0}));
+  EXPECT_EQ(Read({1}, {1, 0}, written.get()), Expected({1}, {1, 0}));
   EXPECT_TRUE(written->Done());
   runtime_->CopyToDevice(ChunkOf(pool_.base, 1, 2), later.data(), chunk_bytes(), compute_);
-  EXPECT_EQ(Read(1, {1}, written.get()), Expected(1, {1}));
+  EXPECT_EQ(Read({1}, {1}, written.get()), Expected({1}, {1}));
   if (GetParam()) {
-    EXPECT_EQ(Read(1, {2}, written.get()), Expected(1, {2})) << "it waits for no more than that";
+    EXPECT_EQ(Read({1}, {2}, written.get()), Expected({1}, {2}))
+        << "it waits for no more than that";
   }
   runtime_->Synchronize(compute_);  // before the host memory goes
 }
@@ -177,9 +197,9 @@ TEST_P(KvCopierTest, ServesSeveralThreads) {
       for (int step = 0; step < 40; ++step) {
         std::shuffle(blocks.begin(), blocks.end(), random);
         for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
-        copier_->Write(layer, blocks, bytes.data());
+        copier_->Write({layer}, blocks, bytes.data());
         std::vector<std::byte> found(bytes.size());
-        copier_->Read(layer, blocks, nullptr, found.data());
+        copier_->Read({layer}, blocks, nullptr, found.data());
         wrong[static_cast<size_t>(layer)] += found != bytes;
       }
     });
@@ -204,15 +224,15 @@ TEST_P(KvCopierTest, AReadThatWaitsHoldsNothing) {
   MakePool(2, 3, 64);
   const HeldEvent written;
   std::vector<std::byte> late;
-  std::thread waits([&] { late = Read(1, {2}, &written); });
+  std::thread waits([&] { late = Read({1}, {2}, &written); });
   written.awaited_.WaitForNotification();
-  EXPECT_EQ(Read(0, {1, 2}), Expected(0, {1, 2}));
-  Write(0, {0});
-  Write(1, {2});
+  EXPECT_EQ(Read({0}, {1, 2}), Expected({0}, {1, 2}));
+  Write({0}, {0});
+  Write({1}, {2});
   EXPECT_TRUE(late.empty());
   written.reached_.Notify();
   waits.join();
-  EXPECT_EQ(late, Expected(1, {2})) << "what is there behind the point";
+  EXPECT_EQ(late, Expected({1}, {2})) << "what is there behind the point";
 }
 
 // Copies to the host end when the test says so.
@@ -255,24 +275,24 @@ TEST_P(KvCopierTest, WritesGoOnBesideARead) {
   runtime_.reset(held);
   MakePool(2, 3, 64);
   std::vector<std::byte> read;
-  std::thread reads([&] { read = Read(1, {2}); });
+  std::thread reads([&] { read = Read({1}, {2}); });
   held->began_.WaitForNotification();
-  Write(0, {0, 2});
+  Write({0}, {0, 2});
   EXPECT_TRUE(PoolIsAsExpected());
   held->may_end_.Notify();
   reads.join();
-  EXPECT_EQ(read, Expected(1, {2}));
+  EXPECT_EQ(read, Expected({1}, {2}));
 }
 
 TEST_P(KvCopierTest, WrongLayersAndBlocksEndTheProcess) {
   MakePool(2, 3, 64);
   std::vector<std::byte> bytes(256);
-  EXPECT_DEATH(copier_->Read(2, {}, nullptr, bytes.data()), "layer 2");
-  EXPECT_DEATH(copier_->Read(-1, {}, nullptr, bytes.data()), "layer -1");
-  EXPECT_DEATH(copier_->Write(2, {}, bytes.data()), "layer 2");
-  EXPECT_DEATH(copier_->Read(0, {0, 3}, nullptr, bytes.data()), "block 3");
-  EXPECT_DEATH(copier_->Read(0, {-1}, nullptr, bytes.data()), "block -1");
-  EXPECT_DEATH(copier_->Write(1, {1, 3}, bytes.data()), "block 3");
+  EXPECT_DEATH(copier_->Read({2}, {}, nullptr, bytes.data()), "1 slots from 2 on");
+  EXPECT_DEATH(copier_->Read({-1}, {}, nullptr, bytes.data()), "1 slots from -1 on");
+  EXPECT_DEATH(copier_->Write({2}, {}, bytes.data()), "1 slots from 2 on");
+  EXPECT_DEATH(copier_->Read({0}, {0, 3}, nullptr, bytes.data()), "page 3");
+  EXPECT_DEATH(copier_->Read({0}, {-1}, nullptr, bytes.data()), "page -1");
+  EXPECT_DEATH(copier_->Write({1}, {1, 3}, bytes.data()), "page 3");
 }
 
 INSTANTIATE_TEST_SUITE_P(Runtimes, KvCopierTest, ::testing::Bool(),

@@ -75,35 +75,39 @@ class PeerCopyTest : public ::testing::Test {
 
 TEST_F(PeerCopyTest, ItReturnsWhenAllIsThere) {
   // Runs of consecutive blocks and single ones.
-  ASSERT_TRUE(peer_->Copy(1, {2, 3, 4, 7, 0}, {0, 1, 2, 3, 7}).ok());
+  ASSERT_TRUE(peer_->Copy({1}, {2, 3, 4, 7, 0}, {0, 1, 2, 3, 7}).ok());
   EXPECT_EQ(Ours(1), (std::vector<int>{6, 8, 10, 16, 0, 0, 0, 2}));
   EXPECT_EQ(Ours(0), std::vector<int>(kPoolBlocks, 0));
-  ASSERT_TRUE(peer_->Copy(0, {}, {}).ok());
+  ASSERT_TRUE(peer_->Copy({0}, {}, {}).ok());
+  // Both slots.
+  ASSERT_TRUE(peer_->Copy({0, 2}, {5, 6, 1}, {4, 5, 0}).ok());
+  EXPECT_EQ(Ours(0), (std::vector<int>{3, 0, 0, 0, 11, 13, 0, 0}));
+  EXPECT_EQ(Ours(1), (std::vector<int>{4, 8, 10, 16, 12, 14, 0, 2}));
 }
 
 // Blocks are freed after an error: nothing may write to them then.
 TEST_F(PeerCopyTest, AnErrorLeavesNoCopyThatStillRuns) {
   ours_.runtime.RefusePeerCopyAfter(2);
-  const absl::Status status = peer_->Copy(0, {0, 2, 4, 6}, {1, 3, 5, 7});
+  const absl::Status status = peer_->Copy({0}, {0, 2, 4, 6}, {1, 3, 5, 7});
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   const std::vector<int> first = {0, 1, 0, 5, 0, 0, 0, 0};
   EXPECT_EQ(Ours(0), first);
   // The pool is of no more use.
-  const absl::Status again = peer_->Copy(0, {0}, {0});
+  const absl::Status again = peer_->Copy({0}, {0}, {0});
   EXPECT_TRUE(absl::IsUnavailable(again)) << again;
   EXPECT_EQ(ErrorReason(again), "SHARED_MEMORY");
   EXPECT_EQ(Ours(0), first);
   // Another one is.
   const auto reopened = ours_.copier->OpenPeer(theirs_.copier->Export().value());
-  ASSERT_TRUE((*reopened)->Copy(0, {7}, {0}).ok());
+  ASSERT_TRUE((*reopened)->Copy({0}, {7}, {0}).ok());
   EXPECT_EQ(Ours(0)[0], 15);
 }
 
 TEST_F(PeerCopyTest, WrongBlocksEndTheProcess) {
-  EXPECT_DEATH((void)peer_->Copy(2, {0}, {0}), "layer 2");
-  EXPECT_DEATH((void)peer_->Copy(0, {kPoolBlocks}, {0}), "block 8");
-  EXPECT_DEATH((void)peer_->Copy(0, {0}, {-1}), "block -1");
-  EXPECT_DEATH((void)peer_->Copy(0, {0, 1}, {1}), "CHECK failed");
+  EXPECT_DEATH((void)peer_->Copy({2}, {0}, {0}), "1 slots from 2 on");
+  EXPECT_DEATH((void)peer_->Copy({0}, {kPoolBlocks}, {0}), "block 8");
+  EXPECT_DEATH((void)peer_->Copy({0}, {0}, {-1}), "block -1");
+  EXPECT_DEATH((void)peer_->Copy({0}, {0, 1}, {1}), "CHECK failed");
 }
 
 }  // namespace
