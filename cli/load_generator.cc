@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/base/error.h"
+#include "common/base/named_thread.h"
 #include "common/base/rpc/channel.h"
 #include "common/base/rpc/grpc_status.h"
 #include "common/base/status_macros.h"
@@ -139,9 +140,9 @@ void LoadGenerator::RunClosedLoop(int callers,
                                   const std::function<void(int, Outcome)>& done) {
   std::vector<std::thread> threads;
   for (int i = 0; i < callers; ++i) {
-    threads.emplace_back([&, i] {
+    threads.push_back(NamedThread("load", [&, i] {
       while (const std::optional<LoadRequest> request = next(i)) done(i, SendAndWait(*request));
-    });
+    }));
   }
   for (std::thread& thread : threads) thread.join();
 }

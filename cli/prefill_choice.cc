@@ -16,6 +16,7 @@
 #include "absl/time/clock.h"
 #include "cli/bench/figures.h"
 #include "cli/bench/target.h"
+#include "common/base/named_thread.h"
 #include "common/base/status_macros.h"
 #include "common/base/usable_cores.h"
 
@@ -101,7 +102,7 @@ absl::StatusOr<AnswerTimes> MeasureCluster(const ClusterOptions& options) {
   BATON_ASSIGN_OR_RETURN(const std::vector<BenchPrompt> prompts, MixFor(target.get()));
   absl::Notification stop, ended;
   std::vector<Outcome> outcomes;  // the sender's until `ended`
-  std::thread sender([&] {
+  std::thread sender = NamedThread("mix-sender", [&] {
     outcomes = SendMix(target.get(), prompts, stop);
     ended.Notify();
   });

@@ -14,6 +14,7 @@
 #include "cli/progress.h"
 #include "common/base/error.h"
 #include "common/base/exit_code.h"
+#include "common/base/named_thread.h"
 #include "common/base/shutdown_signal.h"
 #include "common/base/utf8.h"
 
@@ -28,7 +29,7 @@ constexpr size_t kItemsPerMessage = 64;
 class ItemFeeder {
  public:
   ItemFeeder(std::istream& in, client::ScoreStream& stream)
-      : thread_([this, &in, &stream] { Run(in, stream); }) {}
+      : thread_(NamedThread("score-items", [this, &in, &stream] { Run(in, stream); })) {}
   ~ItemFeeder() { thread_.join(); }
 
   // The id of an item that was sent, once.

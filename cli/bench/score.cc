@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/error.h"
+#include "common/base/named_thread.h"
 #include "common/base/rpc/grpc_status.h"
 
 namespace baton::cli {
@@ -34,7 +35,7 @@ std::vector<Outcome> ScoreItems(v1::InferenceService::Stub* stub, const ScoreCal
   }
   const auto stream = stub->ScoreStream(&context);
   // The router reads on only while its results are read.
-  std::thread writer([&] {
+  std::thread writer = NamedThread("score-writer", [&] {
     v1::ScoreStreamRequest request;
     request.mutable_settings()->set_model(call.model);
     request.mutable_settings()->set_prefix(call.prefix);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/base/named_thread.h"
+
 namespace baton {
 namespace {
 
@@ -11,7 +13,7 @@ int64_t Nanoseconds(absl::Duration duration) { return absl::ToInt64Nanoseconds(d
 
 AwakeClock::AwakeClock(const Clock& base, bool own_thread)
     : base_(base), limit_ns_(Nanoseconds(base.SinceStart() + kMostPerBeat)) {
-  if (own_thread) thread_ = std::thread([this] { Run(); });
+  if (own_thread) thread_ = NamedThread("awake-clock", [this] { Run(); });
 }
 
 AwakeClock::~AwakeClock() {

@@ -15,6 +15,7 @@
 
 #include "absl/time/clock.h"
 #include "common/base/check.h"
+#include "common/base/named_thread.h"
 
 namespace baton {
 namespace {
@@ -72,7 +73,7 @@ void ShutdownSignal::DrainOnSignal(const std::function<void()>& drain,
 }
 
 ShutdownWatch::ShutdownWatch(std::function<void()> on_signal) : done_fd_(OpenEventFd()) {
-  thread_ = std::thread([this, on_signal = std::move(on_signal)] {
+  thread_ = NamedThread("signals", [this, on_signal = std::move(on_signal)] {
     for (;;) {
       pollfd fds[] = {{signal_.fd(), POLLIN, 0}, {done_fd_, POLLIN, 0}};
       (void)poll(fds, 2, -1);

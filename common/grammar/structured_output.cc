@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
+#include "common/base/named_thread.h"
 #include "common/base/status_macros.h"
 #include "common/grammar/frames.h"
 
@@ -42,7 +43,7 @@ bool AllowsNone(const StructuredOutput::Mask& mask) {
 }  // namespace
 
 StructuredOutput::StructuredOutput(StructuredOutputOptions options) : options_(std::move(options)) {
-  thread_ = std::thread([this] { Run(); });
+  thread_ = NamedThread("grammar", [this] { Run(); });
 }
 
 StructuredOutput::~StructuredOutput() {

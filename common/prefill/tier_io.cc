@@ -7,6 +7,7 @@
 #include "common/backend/backend.h"
 #include "common/base/check.h"
 #include "common/base/log.h"
+#include "common/base/named_thread.h"
 
 namespace baton::prefill {
 namespace {
@@ -72,9 +73,9 @@ TierIo::TierIo(const Options& options, std::vector<std::shared_ptr<SegmentStore>
       loads_(static_cast<size_t>(options.most_loads)),
       writes_(static_cast<size_t>(options.most_writes)) {
   for (int i = 0; i < options_.load_threads; ++i) {
-    threads_.emplace_back([this] { Work(loads_); });
+    threads_.push_back(NamedThread("kv-tier-loads", [this] { Work(loads_); }));
   }
-  threads_.emplace_back([this] { Work(writes_); });
+  threads_.push_back(NamedThread("kv-tier-writes", [this] { Work(writes_); }));
 }
 
 TierIo::~TierIo() {

@@ -25,6 +25,7 @@
 #include "absl/strings/string_view.h"
 #include "common/base/error.h"
 #include "common/base/listening_sockets.h"
+#include "common/base/named_thread.h"
 
 namespace baton::telemetry {
 namespace {
@@ -116,7 +117,7 @@ class MetricsEndpoint::Server {
       const tcp protocol = socket.family == AF_INET6 ? tcp::v6() : tcp::v4();
       Accept(doors_.emplace_back(tcp::acceptor(io_, protocol, socket.fd), net::steady_timer(io_)));
     }
-    thread_ = std::thread([this] { io_.run(); });
+    thread_ = NamedThread("metrics-http", [this] { io_.run(); });
   }
   ~Server() {
     io_.stop();

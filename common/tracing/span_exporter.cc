@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
+#include "common/base/named_thread.h"
 
 namespace baton::tracing {
 namespace {
@@ -34,7 +35,7 @@ SpanExporter::SpanExporter(const ExporterOptions& options, Resource resource, co
       wall_at_zero_(wall_at_zero),
       transport_(std::move(transport)),
       events_(std::move(events)) {
-  if (options_.own_thread) thread_ = std::thread([this] { Run(); });
+  if (options_.own_thread) thread_ = NamedThread("span-export", [this] { Run(); });
 }
 
 void SpanExporter::Add(SpanGroup group) {

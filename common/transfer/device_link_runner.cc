@@ -5,6 +5,7 @@
 
 #include "common/base/error.h"
 #include "common/base/log.h"
+#include "common/base/named_thread.h"
 
 namespace baton::transfer {
 namespace {
@@ -18,9 +19,9 @@ constexpr absl::Duration kLongestWait = absl::Milliseconds(50);
 
 DeviceLinkRunner::DeviceLinkRunner(const Clock& clock, absl::Duration abort_timeout)
     : clock_(clock), abort_timeout_(abort_timeout) {
-  aborting_thread_ =
-      std::thread([aborts = aborts_, &clock] { RunAborts(std::move(aborts), clock); });
-  thread_ = std::thread([this] { Run(); });
+  aborting_thread_ = NamedThread(
+      "link-aborts", [aborts = aborts_, &clock] { RunAborts(std::move(aborts), clock); });
+  thread_ = NamedThread("link-runner", [this] { Run(); });
 }
 
 DeviceLinkRunner::~DeviceLinkRunner() {

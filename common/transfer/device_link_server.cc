@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
+#include "common/base/named_thread.h"
 #include "common/base/random_id.h"
 #include "common/base/rpc/grpc_status.h"
 #include "common/transfer/device_link_reactor.h"
@@ -65,7 +66,7 @@ DeviceLinkServer::DeviceLinkServer(std::shared_ptr<backend::DeviceLinks> devices
       clock_(clock),
       timeouts_(timeouts),
       runner_(std::make_unique<DeviceLinkRunner>(clock)) {
-  thread_ = std::thread([this] {
+  thread_ = NamedThread("device-links", [this] {
     while (!ends_) callbacks_->RunPending(absl::InfiniteDuration());
     callbacks_->RunPending(absl::ZeroDuration());
   });

@@ -17,6 +17,7 @@
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
+#include "common/base/named_thread.h"
 #include "common/base/random_id.h"
 #include "common/base/status_macros.h"
 
@@ -115,7 +116,7 @@ absl::Status SharedPoolServer::Open() {
     absl::MutexLock lock(&link_->mutex);
     link_->server = this;
   }
-  thread_ = std::thread([this] { Run(); });
+  thread_ = NamedThread("shared-pool", [this] { Run(); });
   return absl::OkStatus();
 }
 

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/log.h"
+#include "common/base/named_thread.h"
 
 namespace baton::transfer {
 namespace {
@@ -55,7 +56,7 @@ SharedPools::SharedPools(const kv::KvLayout& layout, const Clock& clock, bool ho
       host_(HostToken()),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   BATON_CHECK(wake_.get() >= 0) << "eventfd";
-  thread_ = std::thread([this] { Run(); });
+  thread_ = NamedThread("pools-mapped", [this] { Run(); });
 }
 
 SharedPools::~SharedPools() {

@@ -8,6 +8,7 @@
 
 #include "common/base/error.h"
 #include "common/base/log.h"
+#include "common/base/named_thread.h"
 #include "common/base/rpc/grpc_status.h"
 #include "common/base/rpc/server_stream.h"
 #include "common/worker/call_gate.h"
@@ -47,7 +48,7 @@ WatchService::WatchService(internal::v1::WorkerCard card, const CacheJournal& jo
     : card_(std::move(card)), journal_(journal), clock_(clock), secret_(secret) {
   load_.counts.total = load_.counts.free = card_.total_blocks();
   load_.free_blocks = card_.total_blocks();
-  thread_ = std::thread([this] { Run(); });
+  thread_ = NamedThread("watch", [this] { Run(); });
 }
 
 WatchService::~WatchService() { Stop(); }

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
+#include "common/base/named_thread.h"
 
 namespace baton::worker {
 namespace {
@@ -49,7 +50,7 @@ WorkerLoop::WorkerLoop(const WorkerLoopOptions& options, const std::string& role
 WorkerLoop::~WorkerLoop() { BATON_CHECK(!thread_.joinable()) << "the loop has not been stopped"; }
 
 void WorkerLoop::StartThread() {
-  if (options_.own_thread) thread_ = std::thread([this] { Run(); });
+  if (options_.own_thread) thread_ = NamedThread("worker-loop", [this] { Run(); });
 }
 
 void WorkerLoop::SetDraining(bool draining, std::function<void()> applied) {

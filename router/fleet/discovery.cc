@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
+#include "common/base/named_thread.h"
 #include "common/base/status_macros.h"
 
 namespace baton::router {
@@ -39,7 +40,7 @@ absl::Status Discovery::Start() {
   const bool changing = std::any_of(listings_.begin(), listings_.end(), [](const Listing& listing) {
     return listing.source->period() < absl::InfiniteDuration();
   });
-  if (changing) thread_ = std::thread([this] { Run(); });
+  if (changing) thread_ = NamedThread("discovery", [this] { Run(); });
   return absl::OkStatus();
 }
 

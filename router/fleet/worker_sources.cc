@@ -21,6 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/base/error.h"
+#include "common/base/named_thread.h"
 #include "common/base/status_macros.h"
 #include "common/base/utf8.h"
 
@@ -157,7 +158,9 @@ HostAddresses ResolveBlocking(const std::string& host) {
 std::shared_ptr<const NameLookup> SystemResolver::Resolve(const std::string& host) {
   auto lookup = std::make_shared<NameLookup>();
   try {
-    std::thread([lookup, host, resolve = resolve_] { lookup->Answer(resolve(host)); }).detach();
+    NamedThread("dns-lookup", [lookup, host, resolve = resolve_] {
+      lookup->Answer(resolve(host));
+    }).detach();
   } catch (const std::system_error& error) {  // how std::thread says that there are too many
     lookup->Answer(
         MakeError(absl::StatusCode::kUnavailable, "NAME_NOT_RESOLVED",

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
+#include "common/base/named_thread.h"
 #include "common/base/random_id.h"
 #include "common/base/rpc/channel.h"
 #include "common/base/rpc/grpc_status.h"
@@ -99,7 +100,7 @@ WorkerWatch::WorkerWatch(Roster& roster, ChannelUser& channel_user, const Clock&
 WorkerWatch::~WorkerWatch() { Stop(); }
 
 void WorkerWatch::Start() {
-  thread_ = std::thread([this] { Run(); });
+  thread_ = NamedThread("worker-watch", [this] { Run(); });
 }
 
 void WorkerWatch::Stop() {

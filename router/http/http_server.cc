@@ -21,6 +21,7 @@
 #include "common/base/error.h"
 #include "common/base/listening_sockets.h"
 #include "common/base/log.h"
+#include "common/base/named_thread.h"
 #include "common/base/status_macros.h"
 #include "router/http/http_connection.h"
 #include "router/http/http_tls.h"
@@ -133,7 +134,7 @@ void HttpServer::Impl::Run() {
     net::post(accept_strand_, [this, &door] { Accept(door); });
   }
   absl::MutexLock lock(&join_mutex_);
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { io_.run(); });
+  for (int i = 0; i < threads; ++i) threads_.push_back(NamedThread("http", [this] { io_.run(); }));
 }
 
 void HttpServer::Impl::Accept(Door& door) {

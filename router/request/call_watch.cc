@@ -3,10 +3,12 @@
 #include <iterator>
 #include <utility>
 
+#include "common/base/named_thread.h"
+
 namespace baton::router {
 
 CallWatch::CallWatch(absl::Duration period, bool own_thread) : period_(period) {
-  if (own_thread) thread_ = std::thread([this] { Run(); });
+  if (own_thread) thread_ = NamedThread("call-watch", [this] { Run(); });
 }
 
 void CallWatch::Add(std::weak_ptr<WatchedCall> call) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/base/bounded_queue.h"
+#include "common/base/named_thread.h"
 
 namespace baton::router {
 
@@ -17,10 +18,10 @@ class WorkPool {
   // Without a thread, the owner calls Turn().
   WorkPool(int thread_count, int queue_capacity) : queue_(queue_capacity) {
     for (int i = 0; i < thread_count; ++i) {
-      threads_.emplace_back([this] {
+      threads_.push_back(NamedThread("work-pool", [this] {
         pool_of_thread_ = this;
         while (auto work = queue_.Pop()) (*work)();
-      });
+      }));
     }
   }
   ~WorkPool() { Stop(); }

@@ -1,6 +1,7 @@
 #include "common/backend/cpu/thread_pool.h"
 
 #include "common/base/check.h"
+#include "common/base/named_thread.h"
 
 namespace baton::backend {
 namespace {
@@ -21,7 +22,8 @@ inline void Pause() {
 
 ThreadPool::ThreadPool(int thread_count) {
   BATON_CHECK_GE(thread_count, 1);
-  for (int i = 1; i < thread_count; ++i) threads_.emplace_back([this, i] { ServeAs(i); });
+  for (int i = 1; i < thread_count; ++i)
+    threads_.push_back(NamedThread("cpu-pool", [this, i] { ServeAs(i); }));
 }
 
 ThreadPool::~ThreadPool() {

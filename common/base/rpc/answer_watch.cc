@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
+#include "common/base/named_thread.h"
 #include "common/base/stall_watch.h"
 
 namespace baton {
@@ -77,7 +78,7 @@ AnswerWatch::AnswerWatch(absl::Duration limit, const Clock& clock, std::function
     : limit_(limit),
       clock_(clock),
       on_stalled_(std::move(on_stalled)),
-      thread_([this] { Run(); }) {}
+      thread_(NamedThread("answer-watch", [this] { Run(); })) {}
 
 AnswerWatch::~AnswerWatch() {
   {

@@ -18,6 +18,7 @@
 #include "common/base/error.h"
 #include "common/base/listening_sockets.h"
 #include "common/base/log.h"
+#include "common/base/named_thread.h"
 #include "common/base/rpc/grpc_status.h"
 #include "common/base/rpc/tls.h"
 
@@ -249,7 +250,7 @@ void RpcServer::Stop(absl::Duration grace) {
 
 void RpcServer::Drain(absl::Duration grace, const absl::Status& refusal) {
   if (grace <= absl::ZeroDuration()) return Stop(grace);
-  std::thread stop([this, grace] { Stop(grace); });
+  std::thread stop = NamedThread("server-stop", [this, grace] { Stop(grace); });
   RpcServerOptions options = options_;
   options.address = address_;
   options.unix_socket.clear();

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "common/base/exit_code.h"
+#include "common/base/named_thread.h"
 #include "common/base/version.h"
 #include "common/grammar/grammar_process.h"
 #include "common/grammar/program/grammar_server.h"
@@ -65,7 +66,7 @@ int main(int argc, char** argv) {
   const rlimit memory = {bytes, bytes};
   if (kBounded) setrlimit(RLIMIT_AS, &memory);
   baton::grammar::GrammarServer server;
-  std::thread masks([&server] { server.ServeMasks(kMaskFd); });
+  std::thread masks = baton::NamedThread("masks", [&server] { server.ServeMasks(kMaskFd); });
   // This thread compiles; the one that computes masks, for which steps wait, goes on as it is.
   LowerPriority();
   server.ServeControl(kControlFd);
