@@ -18,6 +18,8 @@ constexpr double kProbeShare = 0.01;
 // its KV anew, and whether drafts pay may change with every step.
 constexpr int kStepsWithStates = 16;
 
+bool IsReady(int missing) { return missing <= DraftModel::kMostMissing; }
+
 }  // namespace
 
 ModelDrafter::Record& ModelDrafter::Learn(const Sequence& sequence) {
@@ -93,12 +95,6 @@ ModelDrafter::Outlook ModelDrafter::Best(const std::vector<Line>& lines,
   }
   return best;
 }
-
-namespace {
-
-bool IsReady(int missing) { return missing <= DraftModel::kMostMissing; }
-
-}  // namespace
 
 std::vector<Draft> ModelDrafter::Propose(const std::vector<Wish>& wishes, int room,
                                          int catch_up_tokens, const StepPrice& price) {
@@ -205,15 +201,18 @@ void ModelDrafter::CatchUp(const std::vector<Line>& lagging, const Outlook& outl
 double ModelDrafter::ProbeSeconds(const std::vector<Line>& ready, const std::vector<Line>& lagging,
                                   int tokens, const StepPrice& price) const {
   const StepTimes& times = price.times();
+  const auto draft_seconds = [&](const Line& line, int missing) {
+    return times.DraftedExtraSeconds() + model_.StepSeconds(missing, line.chunk->begin, times) +
+           price.RowSeconds(*line.chunk, line.next);
+  };
   if (!ready.empty()) {
     const Line& line = ready[probes_ % ready.size()];
-    return times.DraftedExtraSeconds() +
-           model_.StepSeconds(line.missing, line.chunk->begin, times) +
-           price.RowSeconds(*line.chunk, line.next);
+    return draft_seconds(line, line.missing);
   }
   if (lagging.empty()) return std::numeric_limits<double>::infinity();
   const Line& line = lagging.front();
-  if (kind_ == DraftModel::Kind::kMtpHead) return model_.StepSeconds(1, line.chunk->begin, times);
+  // That of the draft that will be made when the states are there.
+  if (kind_ == DraftModel::Kind::kMtpHead) return draft_seconds(line, 1);
   return model_.CatchUpSeconds(std::min(line.missing, tokens), line.chunk->begin, 1, times);
 }
 
