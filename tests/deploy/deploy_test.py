@@ -32,6 +32,8 @@ from pod_spec import command_line, environment
 ARGUMENTS = None
 OVERLAYS = ("cpu", "t4")
 COMPONENTS = ("tls", "monitoring", "autoscaling")
+# What opens connections for a feature: each alone, and all with all of the others.
+FEATURES = ("tracing", "kv-fetch", "kv-tier-redis", "nccl")
 # Maps whose keys are data.
 FREE_FORM = {"data", "labels", "matchLabels", "annotations", "limits", "requests"}
 
@@ -120,12 +122,16 @@ class DeployTest(unittest.TestCase):
             for overlay in OVERLAYS
             for count in range(len(COMPONENTS) + 1)
             for components in itertools.combinations(COMPONENTS, count)}
+        cls.compositions |= {(overlay, *features): composed(overlay, features)
+                             for overlay in OVERLAYS
+                             for features in (*((feature,) for feature in FEATURES), (*COMPONENTS, *FEATURES[:-1]),
+                                              (*COMPONENTS, *FEATURES))}
         unique = {json.dumps(r, sort_keys=True): r for all_of in cls.compositions.values() for r in all_of}
         cls.unique = list(unique.values())
 
-    def all_of(self, name):
-        """A composition with all components, to be changed."""
-        return copy.deepcopy(self.compositions[(name, *COMPONENTS)])
+    def all_of(self, name, linked=True):
+        """A composition with all components, to be changed. Unless it is linked, without NCCL, which opens all between workers."""
+        return copy.deepcopy(self.compositions[(name, *COMPONENTS, *(FEATURES if linked else FEATURES[:-1]))])
 
     def test_every_resource_fits_the_schemas(self):
         self.assertEqual([b for r in self.unique for b in schemas.breaches(r)], [])
@@ -238,10 +244,17 @@ class DeployTest(unittest.TestCase):
             "open workers": lambda r: resource(r, "NetworkPolicy", "baton-decode")["ingress"][0].pop("from"),
             "no KV path": lambda r: resource(r, "NetworkPolicy", "baton-decode").update(egress=[]),
             "open metrics": lambda r: resource(r, "NetworkPolicy", "baton-metrics")["ingress"][0].pop("from"),
+            "a check without memory": lambda r: pod(r, "baton-decode")["initContainers"][0]["resources"]["limits"].update(memory="256Mi"),
+            "no path for fetches": lambda r: resource(r, "NetworkPolicy", "baton-kv-fetch").update(egress=[]),
+            "no door for fetches": lambda r: resource(r, "NetworkPolicy", "baton-kv-fetched").update(ingress=[]),
+            "another collector": lambda r: container(r, "baton-router")["args"].append("--otlp-traces-endpoint=http://otel.tracing.svc:4318"),
+            "no path to Redis": lambda r: resource(r, "NetworkPolicy", "baton-kv-tier").update(egress=[]),
+            "a path to anything": lambda r: resource(r, "NetworkPolicy", "baton-kv-tier")["egress"][0].pop("to"),
+            "no links": lambda r: resource(r, "NetworkPolicy", "baton-nccl").update(ingress=[]),
             "a GPU for the CPU": lambda r: container(r, "baton-decode")["args"].append("--device=cpu"),
         }
         for what, mutate in mutations.items():
-            resources = self.all_of("t4")
+            resources = self.all_of("t4", linked=what == "no links")
             mutate(resources)
             self.assertNotEqual(policies.breaches(resources), [], what)
 
@@ -254,20 +267,41 @@ class DeployTest(unittest.TestCase):
             self.assertLessEqual(set(re.findall(r"baton_\w+", query)), documented)
 
     def test_all_rules_and_dashboards_are_deployed(self):
-        data = {r["metadata"]["name"]: r for r in self.compositions[("cpu", "monitoring")] if r["kind"] == "ConfigMap"}
+        resources = self.compositions[("cpu", "monitoring")]
         folder = ARGUMENTS.root / "deploy"
-        self.assertEqual(data["baton-rules"]["data"], {name: (folder / "prometheus" / name).read_text(encoding="utf-8")
-                                                       for name in ("rules.yaml", "alerts.yaml")})
-        for name, text in data["baton-rules"]["data"].items():  # as docs/operations.md makes it
-            rule = {"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule", "metadata": {"name": name},
-                    "spec": yaml.safe_load(text)}
-            self.assertEqual(list(schemas.breaches(rule, schemas.VERSIONS[:1])), [])
-        dashboards = data["baton-dashboards"]
+        subprocess.run([sys.executable, folder / "k8s/components/monitoring/make_rules.py", "--check"], check=True, timeout=60)
+        rules = {r["metadata"]["name"]: r["spec"] for r in policies.of_kind(resources, "PrometheusRule")}
+        written = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8"))
+                   for path in (folder / "prometheus/rules.yaml", folder / "prometheus/alerts.yaml")}
+        self.assertEqual(rules, {f"baton-{name}": spec for name, spec in written.items()})
+        # What kube-prometheus-stack selects, unless its values say otherwise.
+        for taken in (r for kind in ("PodMonitor", "PrometheusRule") for r in policies.of_kind(resources, kind)):
+            self.assertEqual(taken["metadata"]["labels"].get("release"), "kube-prometheus-stack", taken["metadata"]["name"])
+        dashboards = next(r for r in resources if r["metadata"]["name"] == "baton-dashboards")
         self.assertEqual(dashboards["data"], {path.name: path.read_text(encoding="utf-8")
                                               for path in (folder / "grafana/dashboards").glob("*.json")})
         self.assertEqual(dashboards["metadata"]["labels"]["grafana_dashboard"], "1")
         # `kubectl apply` keeps a copy in an annotation, of at most 256 KiB.
         self.assertLess(len(json.dumps(dashboards)), 250_000)
+
+    def test_what_comes_before_an_overlay(self):
+        resources = render(ARGUMENTS.root, ARGUMENTS.root / "deploy/k8s/model")
+        breaches = [b for r in resources for b in schemas.breaches(r)]
+        breaches += [*policies.security(resources), *policies.volumes(resources)]
+        self.assertEqual(breaches, [])
+        # As kubectl applies them: in this order. All else is in the namespace that the first one makes.
+        self.assertEqual(resources[0]["kind"], "Namespace")
+        namespaces = {resources[0]["metadata"]["name"]}
+        self.assertEqual({r["metadata"]["namespace"] for r in resources[1:]}, namespaces)
+        document = (ARGUMENTS.root / "docs/operations.md").read_text(encoding="utf-8")
+        steps = [document.index(step) for step in ("kubectl apply -k deploy/k8s/model", "kubectl -n baton create secret",
+                                                   "kubectl apply -k YOUR_OVERLAY")]
+        self.assertEqual(steps, sorted(steps), "a step needs what a later one makes")
+        # What the workers mount, and where their settings look.
+        (claim,) = policies.of_kind(resources, "PersistentVolumeClaim")
+        mounted = {v["persistentVolumeClaim"]["claimName"] for rs in (resources, self.all_of("cpu")) for _, pod in policies.pods(rs)
+                   for v in pod["spec"]["volumes"] if "persistentVolumeClaim" in v}
+        self.assertEqual(mounted, {claim["metadata"]["name"]})
 
     def test_compose(self):
         compose = yaml.safe_load((ARGUMENTS.root / "deploy/docker/compose.yaml").read_text(encoding="utf-8"))

@@ -4,10 +4,11 @@ import re
 
 ROLES = ("router", "prefill", "decode")
 SECRETS = {"baton-api-keys": {"api-keys"}, "baton-worker-secret": {"worker-secret"},
-           "baton-router-tls": {"tls.crt", "tls.key"}, "baton-internal-tls": {"ca.crt", "tls.crt", "tls.key"}}
+           "baton-kv-tier": {"redis-password"}, "baton-router-tls": {"tls.crt", "tls.key"}, "baton-internal-tls": {"ca.crt", "tls.crt", "tls.key"}}
 CLOSING_S = 5  # after the drain: connections close, the process ends
 LIVENESS_PATIENCE_S = 60
 MONITORING = "monitoring"  # the namespace that may scrape
+FILLING = ("baton-model-pull",)  # what writes to the model's volume
 
 
 def of_kind(resources, kind):
@@ -69,6 +70,19 @@ def security(resources):
                     yield f"{where}: {amount} lack {sorted(missing)}"
 
 
+GIB = {"Mi": 1 / 1024, "Gi": 1}
+
+
+def memory(resources):
+    """The check of the model fills the page cache for the server that reads it next."""
+    for name, deployment, server in servers(resources):
+        check = deployment["spec"]["template"]["spec"]["initContainers"][0]
+        limits = [float(c["resources"]["limits"].get("memory", "0Gi")[:-2]) * GIB[c["resources"]["limits"].get("memory", "0Gi")[-2:]]
+                  for c in (check, server)]
+        if limits[0] < limits[1]:
+            yield f"{name}: {check['name']} may have less memory than the server"
+
+
 def volumes(resources):
     configs = {r["metadata"]["name"]: r.get("data", {}) for r in of_kind(resources, "ConfigMap")}
     accounts = {r["metadata"]["name"] for r in of_kind(resources, "ServiceAccount")}
@@ -91,7 +105,7 @@ def volumes(resources):
                 mounted.add(mount["name"])
                 if mount["name"] not in known:
                     yield f"{name}: no volume {mount['name']}"
-                elif "emptyDir" not in known[mount["name"]] and not mount.get("readOnly"):
+                elif "emptyDir" not in known[mount["name"]] and not mount.get("readOnly") and name not in FILLING:
                     yield f"{name}: {mount['name']} is mounted writable"
             for source in container.get("envFrom", []):
                 if source["configMapRef"]["name"] not in configs:
@@ -235,6 +249,9 @@ def network(resources):
         return False
 
     monitored = bool(of_kind(resources, "PodMonitor"))
+    workers = [c for _, d, c in servers(resources) if role_of(d) != "router"]
+    fetches = any(flag(c, "kv-fetch") is not None for c in workers)
+    linked = any(flag(c, "kv-transport") == "nccl" for c in workers)
     for here in (*ROLES, "elsewhere", MONITORING):
         for there in ROLES:
             for port in ("grpc", "http", "metrics"):
@@ -242,11 +259,40 @@ def network(resources):
                           or (here, there, port) in {("router", "prefill", "grpc"), ("router", "decode", "grpc"),
                                                      ("decode", "prefill", "grpc"), ("decode", "decode", "grpc")})
                 wanted = wanted and (here not in ROLES or there != "router")  # pods of Baton call no router
+                wanted = wanted or (fetches and here == "prefill" and there != "router" and port == "grpc")
+                # NCCL's ports are the kernel's to choose.
+                wanted = wanted or (linked and here in ("prefill", "decode") and there in ("prefill", "decode"))
                 wanted = wanted or (here == MONITORING and port == "metrics" and monitored)
                 can = allows("ingress", "from", there, here, port) and (
                     here not in ROLES or allows("egress", "to", here, there, port))
                 if can != wanted:
                     yield f"{here} can{'' if can else 'not'} connect to {there} at port {port}"
+
+
+def egress(resources):
+    """Which namespaces beside Baton's pods may connect to, by the policies and by what their flags name."""
+    for name, deployment, container in servers(resources):
+        named = set()
+        for text in (flag(container, "otlp-traces-endpoint") or "", flag(container, "kv-tier") or ""):
+            named |= {(namespace, int(port)) for namespace, port in re.findall(r"[\w-]+\.([\w-]+)\.svc:(\d+)", text)}
+        labels = deployment["spec"]["template"]["metadata"]["labels"]
+        allowed, resolves = set(), False
+        for policy in of_kind(resources, "NetworkPolicy"):
+            if not matches(policy["spec"]["podSelector"], labels):
+                continue
+            for rule in policy["spec"].get("egress", []):
+                ports = {p["port"] for p in rule.get("ports", [])}
+                if "to" not in rule:
+                    resolves |= ports == {53}
+                    if ports != {53}:
+                        yield f"{name}: may connect to anything, by {policy['metadata']['name']}"
+                for peer in rule.get("to", []):
+                    if "namespaceSelector" in peer:
+                        allowed |= {(peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"], p) for p in ports}
+        for namespace, port in sorted(named ^ allowed):
+            yield f"{name}: {'cannot' if (namespace, port) in named else 'may'} connect to {namespace} at port {port}"
+        if (named or flag(container, "prefill-dns")) and not resolves:
+            yield f"{name}: no name server can be asked"
 
 
 def devices(resources):
@@ -263,7 +309,7 @@ def devices(resources):
             yield f"{name}: GPU nodes need a toleration, an affinity and /dev/shm"
 
 
-CHECKS = (security, volumes, probes, drain, rollout, readiness, services, network, devices)
+CHECKS = (security, memory, volumes, probes, drain, rollout, readiness, services, network, egress, devices)
 
 
 def breaches(resources):
