@@ -96,6 +96,7 @@ class Sender final : public internal::v1::PrefillService::WithRawCallbackMethod_
     options.layout = work.layout();
     options.pool = work.Pool(base_);
     options.max_payload_bytes = work.frame_bytes;
+    options.layer_runs = true;
     if (work.plane == kShm || work.plane == kShmUnchecked) {
       options.lease = shared_[static_cast<size_t>(work.shape)]->Open(
           request.shared_memory().connection(), request.transfer_id());

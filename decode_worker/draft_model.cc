@@ -94,8 +94,11 @@ bool DraftModel::Holds(const Sequence& sequence) {
     text.unknown |= sequence.tokens[text.checked] >= engine_.config().vocab_size;
   }
   const auto tokens = static_cast<int>(sequence.tokens.size());
+  // A head's KV begins where the states do, which will be behind these tokens if it has none.
+  const bool begins = options_.kind == Kind::kMtpHead && text.computed == 0;
+  const int kept = begins ? kMostMissing : tokens - text.first;
   return !text.unknown && tokens < engine_.max_model_len() &&
-         BlocksFor(tokens + 1 - text.first) <= pool_.counts().total / pool_.shape().pages();
+         BlocksFor(kept + 1) <= pool_.counts().total / pool_.shape().pages();
 }
 
 void DraftModel::AddStates(const Sequence& sequence, int begin, absl::Span<const float> states) {
@@ -136,7 +139,7 @@ int DraftModel::CatchUp(absl::Span<const Sequence* const> sequences, int most_to
   PrefillWork work;
   for (const Sequence* const sequence : sequences) {
     if (most_tokens == 0 || static_cast<int>(parts.size()) == engine_.max_num_seqs()) break;
-    // The other choices of a request take the first one's blocks.
+    // The other choices of a request take the first one's blocks, where there is a prefix cache.
     const bool computed = absl::c_any_of(
         parts, [&](const auto& part) { return part.first->sequence->call == sequence->call; });
     if (computed) continue;

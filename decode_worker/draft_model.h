@@ -47,9 +47,9 @@
 
 namespace baton::decode_worker {
 
-// INVALID_ARGUMENT (DRAFT_MODEL) unless a model of the first config can draft for one of the second:
-// the two must have the same tokenizer. UNIMPLEMENTED (DRAFT_MODEL) if it has recurrent layers,
-// whose state cannot leave refused drafts.
+// INVALID_ARGUMENT (DRAFT_MODEL) unless a model of the first config can draft for one of the
+// second: the two must have the same tokenizer. UNIMPLEMENTED (DRAFT_MODEL) if it has recurrent
+// layers, whose state cannot leave refused drafts.
 absl::Status CheckDraftModel(const model::ModelConfig& draft, const model::ModelConfig& model);
 
 class DraftModel {
@@ -137,7 +137,7 @@ class DraftModel {
   };
 
   Text& TextOf(const Sequence& sequence);
-  // Blocks for so many tokens. False: there are none, and nothing has changed.
+  // Blocks for so many tokens. False: there are none.
   bool Reserve(Text& text, int tokens);
   int BlocksFor(int tokens) const { return (tokens + block_tokens_ - 1) / block_tokens_; }
   // Whether the text keeps its blocks: it has drafted of late.

@@ -139,15 +139,11 @@ bool ModelDrafter::WouldPropose(const std::vector<Wish>& wishes, int catch_up_to
   if (wishes.empty()) return false;
   std::vector<Line> all = LinesFor(wishes);
   std::vector<Line> ready, lagging;
-  for (const Line& line : all) {
-    if (!IsReady(line.missing)) {
-      lagging.push_back(line);
-      continue;
-    }
-    ready.push_back(line);
-    ready.back().missing = 1;
+  for (Line& line : all) {
+    if (line.missing != DraftModel::kNoStates) ++line.missing;  // the one that is being drawn
+    (IsReady(line.missing) ? ready : lagging).push_back(line);
   }
-  if (Best(ready, price).lines > 0) return true;
+  if (states_for_steps_ > 0 || Best(ready, price).lines > 0) return true;
   // Steps that are launched ahead give no hidden states, and the draft model no time to catch up.
   const int tokens = CatchUpBudget(catch_up_tokens, price);
   for (Line& line : all) line.missing = 1;
@@ -157,10 +153,11 @@ bool ModelDrafter::WouldPropose(const std::vector<Wish>& wishes, int catch_up_to
     return PaysToCatchUp(line, outlook, tokens, price);
   });
   if (catches_up && !no_room_) return true;
-  // Propose, which a step launched ahead does not ask, adds what this step gives.
+  // Propose, which a step launched ahead does not ask, adds what this step gives, and counts it.
   const double saved = probe_seconds_ + kProbeShare * price.seconds();
   if (saved >= ProbeSeconds(ready, lagging, tokens, price)) return true;
   probe_seconds_ = saved;
+  model_.OnStepPlanned();
   return false;
 }
 
@@ -211,9 +208,11 @@ double ModelDrafter::ProbeSeconds(const std::vector<Line>& ready, const std::vec
   }
   if (lagging.empty()) return std::numeric_limits<double>::infinity();
   const Line& line = lagging.front();
-  // That of the draft that will be made when the states are there.
+  // With the draft that is made when the states, or all of the text, are there.
   if (kind_ == DraftModel::Kind::kMtpHead) return draft_seconds(line, 1);
-  return model_.CatchUpSeconds(std::min(line.missing, tokens), line.chunk->begin, 1, times);
+  const double catching_up =
+      model_.CatchUpSeconds(std::min(line.missing, tokens), line.chunk->begin, 1, times);
+  return line.missing <= tokens ? catching_up + draft_seconds(line, 1) : catching_up;
 }
 
 void ModelDrafter::Probe(std::vector<Line>& ready, const std::vector<Line>& lagging, int tokens,
@@ -224,11 +223,14 @@ void ModelDrafter::Probe(std::vector<Line>& ready, const std::vector<Line>& lagg
     return;
   }
   probe_seconds_ = 0;
-  if (!ready.empty()) {
-    ExtendOnce({&ready[probes_++ % ready.size()]});
-  } else {
-    model_.CatchUp({lagging.front().drafting.sequence}, tokens);
+  if (ready.empty()) {
+    // Until the next probe it might lag again: it drafts now.
+    const Sequence& sequence = *lagging.front().drafting.sequence;
+    model_.CatchUp({&sequence}, tokens);
+    if (!IsReady(model_.Missing(sequence))) return;
+    ready.push_back(lagging.front());
   }
+  ExtendOnce({&ready[probes_++ % ready.size()]});
 }
 
 void ModelDrafter::Extend(std::vector<Line>& lines, int room, const StepPrice& price) {

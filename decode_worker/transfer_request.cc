@@ -24,6 +24,7 @@ TransferRequest MakeTransferRequest(const Sequence& sequence, const engine::Engi
   request.set_transfer_id(RandomId64());
   request.set_model_fingerprint(engine.config().fingerprint);
   request.set_kv_layout_fingerprint(engine.kv_layout().Fingerprint());
+  request.set_takes_layer_runs(true);
   request.set_prefill_epoch(call.prefill.epoch);
   request.set_decode_worker_id(worker_id);
   request.mutable_tokens()->Add(sequence.tokens.begin(), sequence.tokens.begin() + tokens);

@@ -54,10 +54,11 @@ class PeerPool {
 class KvCopier {
  public:
   virtual ~KvCopier() = default;
-  // Copy the chunks of the slots to and from host memory, [page][slot][layer_stride_bytes]: a page's
-  // slots lie one behind the other in the pool, too. Both return when the copy is done. One call
-  // takes less time than several: each is an operation of the device. REQUIRES: slots and pages are in the pool; the pages of one Write
-  // differ. written: the event after which the chunks no longer change; null: they no longer do.
+  // Copy the chunks of the slots to and from host memory, [page][slot][layer_stride_bytes]: a
+  // page's slots lie one behind the other in the pool, too. Both return when the copy is done. One
+  // call takes less time than several: each is an operation of the device. REQUIRES: slots and
+  // pages are in the pool; the pages of one Write differ. written: the event after which the chunks
+  // no longer change; null: they no longer do.
   virtual void Read(SlotRange slots, absl::Span<const int32_t> pages, const Event* written,
                     std::byte* host) = 0;
   // REQUIRES: no step, CopyBlocks or CopyToDevice that reads or writes the blocks runs meanwhile.

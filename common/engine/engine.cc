@@ -98,7 +98,8 @@ absl::Status ModelEngine::InitializeHead(const EngineOptions& options, const Mod
   config_ = model::MtpHeadConfig(model.config_);
   // A GPU's backend is prepared for one pool.
   if (model.has_arena_) {
-    BATON_RETURN_IF_ERROR(MakeBackend(of_head));
+    const absl::Status made = MakeBackend(of_head);
+    if (!made.ok()) return Annotate(made, "the MTP head, of --draft-gpu-memory-utilization");
   } else {
     backend_ = model.backend_;
   }
@@ -126,17 +127,17 @@ absl::Status ModelEngine::InitializeHead(const EngineOptions& options, const Mod
 absl::Status ModelEngine::MakeBackend(const EngineOptions& options) {
   backend::BackendOptions of_backend = options.backend;
   const double share = options.mtp_gpu_memory_utilization;
-  if (config_.loads_mtp && !config_.is_mtp_head && of_backend.device != "cpu") {
-    if (share >= of_backend.gpu_memory_utilization) {
-      return InvalidField("BAD_OPTION", "--draft-gpu-memory-utilization",
-                          absl::StrCat(share, " given, expected less than the ",
-                                       of_backend.gpu_memory_utilization,
-                                       " of --gpu-memory-utilization"));
-    }
-    of_backend.gpu_memory_utilization -= share;
-  }
+  const bool shares = config_.loads_mtp && !config_.is_mtp_head;
+  const double all = of_backend.gpu_memory_utilization;
+  const bool too_large = shares && share >= all;  // which says nothing on a CPU
+  if (shares && !too_large) of_backend.gpu_memory_utilization -= share;
   BATON_ASSIGN_OR_RETURN(backend_, options.make_backend ? options.make_backend(of_backend)
                                                         : backend::MakeBackend(of_backend));
+  if (too_large && backend_->FreeBytes().has_value()) {
+    return InvalidField("BAD_OPTION", "--draft-gpu-memory-utilization",
+                        absl::StrCat(share, " given, expected less than the ", all,
+                                     " of --gpu-memory-utilization"));
+  }
   return absl::OkStatus();
 }
 

@@ -16,8 +16,6 @@
 
 namespace baton::engine {
 
-// Size of the KV pool in host memory, unless the options give one.
-
 struct MemoryDemand {
   const model::ModelConfig* config = nullptr;
   backend::DType activation = backend::DType::kF32;
@@ -31,8 +29,8 @@ struct MemoryDemand {
   // Layers whose experts are kept in the host's memory, as EngineOptions has it. More than there
   // are: all.
   std::optional<int> experts_on_host = 0;
-  int64_t kv_cache_bytes = 0;  // 0: the rest of free_bytes, or default_kv_bytes
-  int64_t default_kv_bytes = int64_t{1} << 30;
+  int64_t kv_cache_bytes = 0;                   // 0: the rest of free_bytes, or default_kv_bytes
+  int64_t default_kv_bytes = int64_t{1} << 30;  // of the pool in host memory
   // Memory that the device has for all of this; nullopt: no bound is known.
   std::optional<int64_t> free_bytes;
 };

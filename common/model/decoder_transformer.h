@@ -27,7 +27,6 @@ class DecoderTransformer final : public Transformer {
 
   // `model`: whose embedding and LM head an MTP head uses; else null.
   absl::Status Load(const Checkpoint& checkpoint, const DecoderTransformer* model = nullptr);
-  backend::Backend& backend() const { return backend_; }
   backend::Tensor Forward(const backend::RaggedBatch& batch, const backend::KvPool& pool,
                           LayerObserver* observer, absl::Span<const float> hidden_before) override;
   backend::Tensor MoreLogits(int first) override;

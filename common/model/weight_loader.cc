@@ -56,13 +56,14 @@ absl::Status WeightLoader::CheckCopy(const std::string& copy, const std::string&
   const StoredTensor* const of = checkpoint_.Find(original);
   if (checkpoint_.Find(copy) == nullptr || of == nullptr) return absl::OkStatus();
   BATON_ASSIGN_OR_RETURN(const StoredTensor* stored, Find(copy, of->entry->shape));
+  BATON_RETURN_IF_ERROR(of->file->CheckUnchanged());
   if (stored->entry->dtype == of->entry->dtype &&
       stored->file->Bytes(*stored->entry) == of->file->Bytes(*of->entry)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(stored->file->path(), ": ", copy,
-                                                 ": found other values than in ", original,
-                                                 ", expected a copy of it"));
+  return MakeError(absl::StatusCode::kInvalidArgument, "MTP_HEAD_MISSING",
+                   absl::StrCat(stored->file->path(), ": ", copy, ": found other values than in ",
+                                original, ", expected a copy of it"));
 }
 
 absl::StatusOr<TakenMatrix> WeightLoader::Take(const std::string& name,

@@ -100,7 +100,8 @@ class WeightLoader {
   };
   absl::StatusOr<ExpanderMatrices> Expanders(const ExpanderNames& names, const LatentSpec& spec,
                                              int heads);
-  // INVALID_ARGUMENT if there is a tensor `copy` that differs from the tensor `original`.
+  // INVALID_ARGUMENT (MTP_HEAD_MISSING) if a head's tensor `copy` differs from the model's
+  // `original`.
   absl::Status CheckCopy(const std::string& copy, const std::string& original);
   // A tensor [rows, cols] as f32.
   absl::StatusOr<std::vector<float>> Table(const std::string& name, int64_t rows, int64_t cols);

@@ -133,6 +133,7 @@ KvFetcher::Fetch* KvFetcher::Begin(const Wish& wish) {
   request.set_transfer_id(RandomId64());
   request.set_model_fingerprint(engine_.config().fingerprint);
   request.set_kv_layout_fingerprint(engine_.kv_layout().Fingerprint());
+  request.set_takes_layer_runs(true);
   request.set_holder_epoch(wish.holder.epoch());
   request.set_worker_id(options_.worker_id);
   request.set_cache_salt(wish.cache_salt);

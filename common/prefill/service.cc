@@ -37,6 +37,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefillService::Prefill(
     if (request.ok()) trace->root().Set("baton.request.id", request->request_id());
     options.on_finish = [trace](const absl::Status& status) { trace->End(status); };
   }
+  options.layer_runs = status.ok() && request->takes_layer_runs();
   options.schedule = calls_.links;
   options.link = context->peer();
   options.deadline = absl::FromChrono(context->deadline());

@@ -98,7 +98,8 @@ void AddBody(const internal::v1::PrefillFrame& frame, FieldBytes& fields) {
       break;
     case internal::v1::PrefillFrame::kKvChunk:
       fields.Add(frame.kv_chunk().layer());
-      fields.Add(frame.kv_chunk().layer_count());
+      // Versions that do not know it compute the same for a chunk of one layer.
+      if (frame.kv_chunk().layer_count() != 0) fields.Add(frame.kv_chunk().layer_count());
       fields.Add(frame.kv_chunk().first_block());
       fields.Add(frame.kv_chunk().block_count());
       fields.Add(frame.kv_chunk().shared_blocks_size());

@@ -2,13 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
-#include "common/backend/backend.h"
-#include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
 

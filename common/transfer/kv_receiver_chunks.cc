@@ -94,8 +94,14 @@ absl::StatusOr<KvReceiver::Range> KvReceiver::RangeOf(
                      " is outside layers 0 to ", plan_.layout.layers, ", blocks ",
                      plan_.first_block + least_index, " to ", plan_.first_block + block_count_));
   }
-  return Range{chunk.layer(), static_cast<int>(layer_count), static_cast<int>(first_index),
-               static_cast<int>(count)};
+  const Range range = {chunk.layer(), static_cast<int>(layer_count), static_cast<int>(first_index),
+                       static_cast<int>(count)};
+  const int64_t bytes = range.chunks() * plan_.layout.ChunkBytes();
+  if (layer_count > 1 && bytes > kMostRunBytes) {
+    return ProtocolError(absl::StrCat("chunk of ", layer_count, " layers has ", bytes,
+                                      " bytes, expected at most ", kMostRunBytes));
+  }
+  return range;
 }
 
 absl::Status KvReceiver::OnKvChunk(const internal::v1::PrefillFrame& frame,
@@ -231,9 +237,10 @@ bool KvReceiver::WasReady(const Range& range) const {
   if (first_token_) return true;
   const int64_t end = int64_t{plan_.first_block} + range.first_index + range.block_count;
   if (end * plan_.layout.block_tokens <= summary_.cached_prompt_tokens) return true;
-  // With one layer, the next chunk of the prompt goes on there, too, when it has been computed.
-  return plan_.layout.layers > 1 && range.layer == last_.layer &&
-         range.first_index == last_.first_index + last_.block_count;
+  // A layer that takes several frames. With one layer, and behind a frame that had all of them, the
+  // next chunk of the prompt goes on there, too, when it has been computed.
+  return plan_.layout.attention_layers() > 1 && range.layer_count == 1 && last_.layer_count == 1 &&
+         range.layer == last_.layer && range.first_index == last_.first_index + last_.block_count;
 }
 
 void KvReceiver::Write(const Range& range, const Segments& payload) {

@@ -68,7 +68,7 @@ void FrameSender::SendLayer(int layer, int first_block, int block_count, BlocksP
 }
 
 bool FrameSender::JoinLayers(SendItem& taken, const SendItem& next) const {
-  if (options_.device_link != nullptr) return false;
+  if (!options_.layer_runs || options_.device_link != nullptr) return false;
   const int count = taken.layer_count;
   const bool follows = taken.kind == SendItem::Kind::kKvChunk &&
                        next.kind == SendItem::Kind::kKvChunk && next.layer == taken.layer + count &&
@@ -76,12 +76,18 @@ bool FrameSender::JoinLayers(SendItem& taken, const SendItem& next) const {
                        next.block_count == taken.block_count && next.blocks == taken.blocks;
   if (!follows || options_.pool.LayersTogether(taken.layer, count + 1) == count) return false;
   const int64_t bytes = (count + 1) * int64_t{taken.block_count} * options_.layout.ChunkBytes();
-  const int64_t most = options_.lease != nullptr ? kMaxNamedBytes : options_.max_payload_bytes;
+  const bool named = options_.lease != nullptr && !lost_lease_;
+  const int64_t most = named ? kMostRunBytes : options_.max_payload_bytes;
   if (bytes > most) return false;
-  if (next.written != nullptr && !next.written->Done()) return false;
+  // The device is asked as little as can be: the stream's lock is held.
+  const bool same = next.written == taken.written;
+  if (!same && next.written != nullptr && !next.written->Done()) return false;
   ++taken.layer_count;
-  // That of the layer before it has happened, too, or is waited for.
-  if (taken.written == nullptr || taken.written->Done()) taken.written = next.written;
+  if (same) return true;
+  if (!taken.known_written) {
+    taken.known_written = taken.written == nullptr || taken.written->Done();
+  }
+  if (taken.known_written) taken.written = next.written;  // which has happened
   return true;
 }
 
@@ -235,7 +241,11 @@ std::vector<grpc::Slice> FrameSender::KvSlices(const SendItem& item) const {
 
 bool FrameSender::NameBlocks(const SendItem& item,
                              internal::v1::PrefillFrame::KvChunk* chunk) const {
-  if (options_.lease == nullptr || !options_.lease->Keep(item.blocks)) return false;
+  if (options_.lease == nullptr) return false;
+  if (!options_.lease->Keep(item.blocks)) {
+    lost_lease_ = true;
+    return false;
+  }
   if (item.written != nullptr) item.written->Wait();
   const absl::Span<const int32_t> pages = PagesOf(item);
   chunk->mutable_shared_blocks()->Add(pages.begin(), pages.end());

@@ -64,7 +64,8 @@ struct SendItem {
   std::shared_ptr<const PinnedBlocks> blocks;
   // Null: the blocks were written before this transfer began.
   std::shared_ptr<const backend::Event> written;
-  bool failed_over = false;  // the device link has lost the chunk: it is sent as a payload
+  bool known_written = false;  // the event has happened
+  bool failed_over = false;    // the device link has lost the chunk: it is sent as a payload
 };
 
 // Called with the number of bytes sent, for metrics. Must be thread-safe.
@@ -95,13 +96,12 @@ class KvSender {
 
 // Splits each message into SendItems, and encodes an item as a frame when the transport asks for
 // it. Layers and log probabilities are sent in frames of at most 1 MiB; small layers that wait
-// together share one. Thread-safe if PushItem is.
+// together share one. (Where blocks are named, a frame is of up to kMostRunBytes, which it has as
+// its payload if the receiver has just lost them.) Thread-safe if PushItem is.
 class FrameSender : public KvSender {
  public:
   // Large enough to amortise a message's cost, small enough to interleave with the first token.
   static constexpr int64_t kMaxPayloadBytes = 1 << 20;
-  // Of a frame that names blocks: its payload, if the receiver can no longer read them.
-  static constexpr int64_t kMaxNamedBytes = 8 << 20;
   struct Options {
     uint64_t transfer_id = 0;
     uint64_t epoch = 0;  // the sender's
@@ -117,6 +117,7 @@ class FrameSender : public KvSender {
     // Set: the receiver reads KV from the pool itself.
     std::shared_ptr<ReadLease> lease;
     bool check_shared = true;  // with a checksum of what it reads; never of device memory
+    bool layer_runs = false;   // the receiver takes chunks of several layers
     const SharedPoolServer* offered = nullptr;  // to a receiver that could; must outlive the sender
     // Set: KV crosses as operations of this link while it is open.
     std::shared_ptr<DeviceLinkSender> device_link;
@@ -177,6 +178,8 @@ class FrameSender : public KvSender {
   // probabilities.
   std::atomic<bool> sent_prompt_logprobs_{false};
   std::atomic<int> kv_chunk_count_{0};  // KV frames so far, which the receiver counts
+  // The receiver has lost the blocks that it could read: all further ones are payloads.
+  mutable std::atomic<bool> lost_lease_{false};
 };
 
 // Sends over a Prefill stream. gRPC holds at most one frame of it, and takes the next one when the

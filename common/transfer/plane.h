@@ -2,10 +2,14 @@
 #ifndef BATON_COMMON_TRANSFER_PLANE_H_
 #define BATON_COMMON_TRANSFER_PLANE_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace baton::transfer {
+
+// The KV of a frame of several layers, named or its payload, has at most so many bytes.
+inline constexpr int64_t kMostRunBytes = 8 << 20;
 
 enum class Plane {
   kGrpc,  // as payloads of frames

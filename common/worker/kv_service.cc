@@ -112,6 +112,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* KvService::FetchKv(grpc::CallbackSer
   options.on_bytes_sent = [this](int64_t sent, transfer::Plane) {
     context_.metrics.BytesSent(sent);
   };
+  options.layer_runs = request.takes_layer_runs();
   options.schedule = context_.links;
   options.link = context->peer();
   options.deadline = deadline;

@@ -16,15 +16,23 @@ import demo_cluster  # noqa: E402
 BIN = Path(sys.argv.pop(1)) if len(sys.argv) > 1 else ROOT / "build/cpu-release/bin"
 
 
+def read(path):
+    """Empty if the thread has ended."""
+    try:
+        return path.read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 def children_of(pid):
     found = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        found += [int(child) for child in (task / "children").read_text().split()]
+        found += [int(child) for child in read(task / "children").split()]
     return found + [grandchild for child in found for grandchild in children_of(child)]
 
 
 def name_of(task):
-    return (task / "comm").read_text().strip()
+    return read(task / "comm")
 
 
 class ThreadNames(unittest.TestCase):
@@ -43,7 +51,6 @@ class ThreadNames(unittest.TestCase):
             finally:
                 cluster.terminate()
                 cluster.wait(timeout=demo_cluster.PATIENCE_S)
-        print(programs)
         self.assertIn("worker-loop", programs["baton-prefill-w"])
         self.assertIn("worker-loop", programs["baton-decode-wo"])
         self.assertIn("http", programs["baton-router"])

@@ -218,6 +218,17 @@ TEST_F(DraftModelTest, HoldsSequencesForWhichThePoolHasRoom) {
   EXPECT_FALSE(model_->Holds(*longer));
 }
 
+// A head has no KV of the prompt.
+TEST_F(DraftModelTest, AHeadHoldsPromptsThatAreLongerThanItsPool) {
+  Make(2, {.kind = DraftModel::Kind::kMtpHead});
+  const auto sequence = NewSequence(200);
+  EXPECT_TRUE(model_->Holds(*sequence));
+  AddStates(*sequence, 198, 199);
+  EXPECT_TRUE(model_->Holds(*sequence));
+  for (int i = 0; i < 40; ++i) Append(*sequence, {1});
+  EXPECT_FALSE(model_->Holds(*sequence));
+}
+
 TEST_F(DraftModelTest, FlushesItsPrefixCache) {
   Make(16);
   const auto first = NewSequence(50);

@@ -107,6 +107,23 @@ TEST_P(ModelDrafterTest, AModelOrHeadThatIsWrongIsLeftAlone) {
   }
 }
 
+// Also in the middle of an answer, whose own record says that drafts are never drawn.
+TEST_P(ModelDrafterTest, AModelThatBecomesBetterIsFoundWithinAnAnswer) {
+  for (const bool mtp : {false, true}) {
+    SCOPED_TRACE(mtp);
+    MakeDrafting(512, 512, mtp ? 3 : 6, false, true, mtp);
+    step_time_ = absl::Milliseconds(30);
+    draft_time_ = absl::Milliseconds(5);
+    draft_->wrong_in = 1;
+    steps_ = 0;
+    engine_->on_step = [this](const engine::Batch&) {
+      if (++steps_ == 1000) draft_->wrong_in = 0;
+      clock_.Advance(step_time_);
+    };
+    EXPECT_LT(StepsOf({.prompt = Prompt(20), .max_tokens = 6000}), 5000);
+  }
+}
+
 // A step draws no more tokens than it has sequences at most: a full batch has no room for drafts.
 TEST_P(ModelDrafterTest, FullBatchesAreLaunchedAhead) {
   MakeDrafting(64, 64);

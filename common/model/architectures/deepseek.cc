@@ -16,7 +16,6 @@
 namespace baton::model {
 namespace {
 
-// Reads what both have. The layers for which `has_experts` have experts.
 // As DeepSeek-V3 (arXiv 2412.19437, section 2.2) and GLM have it: the layer behind the last one is
 // the head, with what is around it. Implementations for inference (vLLM, SGLang) pass on what the
 // layer gives, without the head's norm.
@@ -36,6 +35,7 @@ void SetMtp(ModelConfig* model) {
   model->mtp = std::make_shared<const MtpSpec>(std::move(mtp));
 }
 
+// Reads what both have. The layers for which `has_experts` have experts.
 absl::StatusOr<ModelConfig> Describe(const JsonFields& config, const ClassDefaults& class_defaults,
                                      backend::ExpertRouting routing,
                                      absl::FunctionRef<bool(int layer)> has_experts) {

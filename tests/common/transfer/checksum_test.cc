@@ -88,9 +88,9 @@ TEST(ChecksumTest, ARequestsCoversEveryField) {
   ExpectAllDiffer<PrefillRequest>(request, changes,
                                   [](const PrefillRequest& r) { return RequestChecksum(r); });
   // Each field has a change: one that is added to the proto must be added here, and to the
-  // checksum. (tokens, suppressed_token_ids, prompt_logprobs twice; checksum never; sampling's own
-  // likewise; retention, kv_holder, shared_memory and device_link themselves, and each of their
-  // own.)
+  // checksum. (tokens, suppressed_token_ids, prompt_logprobs twice; checksum and takes_layer_runs
+  // never; sampling's own likewise; retention, kv_holder, shared_memory and device_link themselves,
+  // and each of their own.)
   const int request_fields = PrefillRequest::descriptor()->field_count();
   const int sampling_fields = internal::v1::TokenSampling::descriptor()->field_count();
   const int retention_fields = v1::Retention::descriptor()->field_count();
@@ -98,7 +98,7 @@ TEST(ChecksumTest, ARequestsCoversEveryField) {
   const int link_fields = internal::v1::DeviceLinkReader::descriptor()->field_count();
   const int worker_fields = internal::v1::WorkerRef::descriptor()->field_count();
   EXPECT_EQ(changes.size(),
-            static_cast<size_t>(request_fields - 2 + 3 + sampling_fields + 3 + retention_fields +
+            static_cast<size_t>(request_fields - 3 + 3 + sampling_fields + 3 + retention_fields +
                                 worker_fields + shared_fields + link_fields));
 }
 
@@ -121,8 +121,11 @@ TEST(ChecksumTest, AFetchsCoversEveryField) {
   };
   ExpectAllDiffer<FetchKvRequest>(request, changes,
                                   [](const FetchKvRequest& r) { return RequestChecksum(r); });
-  // Tokens twice, checksum never.
-  EXPECT_EQ(changes.size(), static_cast<size_t>(FetchKvRequest::descriptor()->field_count()));
+  // Tokens twice; the checksum and what older versions do not know never.
+  EXPECT_EQ(changes.size(), static_cast<size_t>(FetchKvRequest::descriptor()->field_count() - 1));
+  const uint64_t before = RequestChecksum(request);
+  request.set_takes_layer_runs(true);
+  EXPECT_EQ(RequestChecksum(request), before);
 }
 
 TEST(ChecksumTest, AnOffersCoversEveryField) {
@@ -181,6 +184,8 @@ TEST(ChecksumTest, AFramesCoversWhatSharedMemoryNeeds) {
                                     [](auto& f) { f.mutable_kv_chunk()->set_lease(1); },
                                     [](auto& f) { f.mutable_kv_chunk()->set_shared_checksum(1); },
                                     [](auto& f) { f.mutable_kv_chunk()->set_operation(1); },
+                                    [](auto& f) { f.mutable_kv_chunk()->set_layer_count(1); },
+                                    [](auto& f) { f.mutable_kv_chunk()->set_layer_count(2); },
                                 },
                                 checksum);
 }

@@ -677,11 +677,12 @@ TEST_F(DeviceLinkRpcTest, CallbacksHoldUpNoMessages) {
   const auto found = WaitFor(PlaneReason::kLinked);
   std::shared_ptr<DeviceLinkSender> sender;
   while (sender == nullptr) sender = server_->Find(found.link->connection());
-  absl::Notification first_ends, go_on, second_stored;
+  absl::Notification first_ends, go_on, first_ended, second_stored;
   const auto pin = std::make_shared<PinnedBlocks>(std::vector<kv::BlockId>{3}, [] {});
   const uint64_t first = sender->Announce(5, {1, {3}, pin, [&](bool) {
                                                 first_ends.Notify();
                                                 go_on.WaitForNotification();
+                                                first_ended.Notify();
                                               }});
   ASSERT_TRUE(found.link->Expect(first, 5, {1, {8}, [](bool) {}}));
   first_ends.WaitForNotification();
@@ -693,6 +694,7 @@ TEST_F(DeviceLinkRpcTest, CallbacksHoldUpNoMessages) {
   second_stored.WaitForNotification();
   while (sender->open_operations() > 0) std::this_thread::yield();
   go_on.Notify();
+  first_ended.WaitForNotification();  // which waits on what is here
   server_->Stop();
   while (from_faults_.links > 0) std::this_thread::yield();
 }

@@ -173,24 +173,28 @@ class DevicePoolTest : public ::testing::Test {
     return transfer;
   }
   // What a prefill worker sends of it. The sender is gone when it returns, if `ends`.
-  std::vector<grpc::ByteBuffer> Send(const Transfer& transfer, std::shared_ptr<ReadLease> lease) {
+  std::vector<grpc::ByteBuffer> Send(const Transfer& transfer, std::shared_ptr<ReadLease> lease,
+                                     bool together = false) {
     FrameSender::Options options;
     options.transfer_id = transfer.id;
     options.epoch = 6;
     options.layout = layout_;
     options.pool = prefill_.pool;
-    options.max_payload_bytes = 4 * layout_.ChunkBytes();
+    if (!together) options.max_payload_bytes = 4 * layout_.ChunkBytes();
+    options.layer_runs = together;
     options.lease = std::move(lease);
     options.offered = server_.get();
     const auto pin = std::make_shared<const PinnedBlocks>(
         transfer.source, [released = transfer.released] { released->Notify(); });
     CollectingSender sender(std::move(options));
+    sender.holds = together;
     sender.SendAccepted(kDeviceSent, 0);
     for (int layer = 0; layer < kDeviceLayers; ++layer) {
       sender.SendLayer(layer, kDeviceFirst, kDeviceSent, pin, nullptr);
     }
     sender.SendFirstToken(7, {});
     sender.SendCommit(1, 2);
+    sender.Release();
     return sender.messages;
   }
   TransferPlan Plan(const Transfer& transfer, std::shared_ptr<SharedPool> shared) const {
@@ -256,6 +260,21 @@ TEST_F(DevicePoolTest, BlocksGoFromDeviceToDevice) {
   }
   EXPECT_EQ(server_->open_leases(), 0);
   EXPECT_EQ(prefill_.copier->host_copies + decode_.copier->host_copies, 0);
+}
+
+TEST_F(DevicePoolTest, SeveralLayersAreOneCopy) {
+  StartServer();
+  const auto shared = Connect();
+  Transfer transfer = MakeTransfer();
+  const auto messages =
+      Send(transfer, server_->Open(shared->connection(), transfer.id), /*together=*/true);
+  KvReceiver receiver(Plan(transfer, shared));
+  ASSERT_TRUE(Give(messages, receiver).ok());
+  EXPECT_EQ(receiver.phase(), KvReceiver::Phase::kCommitted);
+  ExpectArrived(transfer);
+  EXPECT_EQ(decode_.copier->device_copies, 1);
+  EXPECT_EQ(prefill_.copier->host_copies + decode_.copier->host_copies, 0);
+  transfer.released->WaitForNotification();
 }
 
 // A copy that ends after the blocks are another prompt's.

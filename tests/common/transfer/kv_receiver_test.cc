@@ -674,6 +674,20 @@ TEST_F(MeasuredTransferTest, CachedBlocksWereReadyFromTheStart) {
                    4 / 0.040);
 }
 
+// What comes behind a frame with all layers is the next chunk of the prompt.
+TEST_F(MeasuredTransferTest, BehindAFrameOfAllLayersTheNextChunkIsComputed) {
+  Frame cached = Chunk(0, 2, 2);
+  cached.header.mutable_kv_chunk()->set_layer_count(2);
+  cached.payload = std::string(static_cast<size_t>(4 * layout_.ChunkBytes()), 'x');
+  Seal(cached);
+  EXPECT_DOUBLE_EQ(Rate({{AcceptedWithCached(64)},
+                         {cached, 40},
+                         {Chunk(0, 4, 1), 500},
+                         {Chunk(1, 4, 1), 500},
+                         {FirstToken(7), 5}}),
+                   4 / 0.040);
+}
+
 TEST_F(MeasuredTransferTest, KvBehindTheFirstTokenWaitedForTheLink) {
   EXPECT_DOUBLE_EQ(Rate({{Accepted()},
                          {Chunk(0, 2, 3), 300},
@@ -752,6 +766,17 @@ TEST_F(WindowedTransferTest, ABlockBeforeTheWindowIsRefused) {
 }
 
 // The blocks before another end's window have no pages.
+TEST_F(WindowedTransferTest, LayersThatLieApartAreRefused) {
+  KvReceiver receiver(plan_);
+  Frame frame = Chunk(0, 4, 2);
+  frame.header.mutable_kv_chunk()->set_layer_count(2);
+  frame.payload += Chunk(1, 4, 2).payload;
+  Seal(frame);
+  const absl::Status status = Give(receiver, frame);
+  EXPECT_EQ(AbortReasonOf(status), AbortReason::kProtocol);
+  EXPECT_NE(status.message().find("do not lie together"), absl::string_view::npos) << status;
+}
+
 TEST_F(WindowedTransferTest, APartialFetchIsRefused) {
   plan_.fetch = true;
   plan_.whole_blocks = -1;

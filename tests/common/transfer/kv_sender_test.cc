@@ -7,7 +7,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <deque>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -23,6 +22,7 @@
 #include "common/transfer/checksum.h"
 #include "common/transfer/frame_codec.h"
 #include "common/transfer/kv_receiver.h"
+#include "tests/common/transfer/pool_ends.h"
 #include "tests/testing/device_kv.h"
 #include "tests/testing/seed.h"
 
@@ -254,39 +254,20 @@ TEST_F(LargeTransferTest, KvWaitsForATransferThatIsDueFirstAndAFirstTokenDoesNot
 }
 
 // Hands each frame to a receiver as it would come off the wire.
-class DirectSender final : public FrameSender {
+class DirectSender final : public CollectingSender {
  public:
   DirectSender(Options options, KvReceiver& receiver)
-      : FrameSender(std::move(options)), receiver_(receiver) {}
-  void Finish(const absl::Status& status) override {}
-
-  bool holds = false;  // until Release, as a stream that is not ready does
-  void Release() {
-    for (; !waiting_.empty(); waiting_.pop_front()) {
-      SendItem item = std::move(waiting_.front());
-      while (waiting_.size() > 1 && JoinLayers(item, waiting_[1])) waiting_.pop_front();
-      Send(std::move(item));
-    }
-  }
-
-  std::vector<grpc::ByteBuffer> messages;
+      : CollectingSender(std::move(options)), receiver_(receiver) {}
 
  private:
-  void PushItem(SendItem item, bool urgent) override {
-    if (!holds) return Send(std::move(item));
-    waiting_.push_back(std::move(item));
-  }
-  void Send(SendItem item) {
-    messages.emplace_back();
-    EncodeItem(std::move(item), &messages.back());
-    const auto decoded = DecodeFrame(messages.back());
+  void OnMessage(const grpc::ByteBuffer& message) override {
+    const auto decoded = DecodeFrame(message);
     ASSERT_TRUE(decoded.ok()) << decoded.status();
     const absl::Status status = receiver_.OnFrame(decoded->frame, decoded->payload);
     EXPECT_TRUE(status.ok()) << status;
   }
 
   KvReceiver& receiver_;
-  std::deque<SendItem> waiting_;
 };
 
 class CountedEvent final : public backend::Event {
@@ -403,12 +384,18 @@ TEST_P(WholeTransferTest, SmallLayersShareFrames) {
     int blocks;
     std::vector<std::shared_ptr<CountedEvent>> written;
     int frames;
+    bool runs = true;
   };
   const std::vector<Case> cases = {
-      {1, {nullptr, nullptr, nullptr}, 1}, {5, {nullptr, nullptr, nullptr}, 1},
-      {5, {done, done, done}, 1},          {5, {pending, done, done}, 1},
-      {5, {done, pending, done}, 2},       {5, {nullptr, nullptr, pending}, 2},
-      {6, {nullptr, nullptr, nullptr}, 2}, {9, {nullptr, nullptr, nullptr}, 3}};
+      {1, {nullptr, nullptr, nullptr}, 1},
+      {5, {nullptr, nullptr, nullptr}, 1},
+      {5, {done, done, done}, 1},
+      {5, {pending, done, done}, 1},
+      {5, {done, pending, done}, 2},
+      {5, {nullptr, nullptr, pending}, 2},
+      {6, {nullptr, nullptr, nullptr}, 2},
+      {9, {nullptr, nullptr, nullptr}, 3},
+      /* a receiver that takes one layer at a time */ {1, {nullptr, nullptr, nullptr}, 3, false}};
   for (const Case& one : cases) {
     SCOPED_TRACE(::testing::Message() << one.blocks << " blocks, " << one.frames << " frames");
     for (std::byte& byte : sending_->memory()) byte = static_cast<std::byte>(random());
@@ -427,6 +414,7 @@ TEST_P(WholeTransferTest, SmallLayersShareFrames) {
     GrpcKvSender::Options options;
     options.layout = layout_;
     options.pool = sending_->pool;
+    options.layer_runs = one.runs;
     int64_t sent_bytes = 0;
     options.on_bytes_sent = [&](int64_t bytes, Plane) { sent_bytes += bytes; };
     const int reads = sending_->device ? sending_->device->reads() : 0;

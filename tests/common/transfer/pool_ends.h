@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <cstring>
+#include <deque>
 #include <string>
 #include <thread>
 #include <utility>
@@ -20,17 +21,36 @@
 namespace baton::transfer {
 
 // Items of a sender's queue as messages, in order.
-class CollectingSender final : public FrameSender {
+class CollectingSender : public FrameSender {
  public:
   explicit CollectingSender(Options options) : FrameSender(std::move(options)) {}
   void Finish(const absl::Status&) override {}
+
+  bool holds = false;  // until Release, as a stream that is not ready does
+  void Release() {
+    while (!waiting_.empty()) {
+      SendItem item = std::move(waiting_.front());
+      waiting_.pop_front();
+      while (!waiting_.empty() && JoinLayers(item, waiting_.front())) waiting_.pop_front();
+      Send(std::move(item));
+    }
+  }
   std::vector<grpc::ByteBuffer> messages;
+
+ protected:
+  virtual void OnMessage(const grpc::ByteBuffer& message) {}
 
  private:
   void PushItem(SendItem item, bool) override {
+    if (!holds) return Send(std::move(item));
+    waiting_.push_back(std::move(item));
+  }
+  void Send(SendItem item) {
     messages.emplace_back();
     EncodeItem(std::move(item), &messages.back());
+    OnMessage(messages.back());
   }
+  std::deque<SendItem> waiting_;
 };
 
 // What a server sends that is not ours, or faulty.

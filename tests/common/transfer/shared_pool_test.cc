@@ -131,22 +131,25 @@ class SharedPoolTest : public ::testing::TestWithParam<bool> {
     return transfer;
   }
   std::unique_ptr<CollectingSender> Send(Transfer& transfer, std::shared_ptr<ReadLease> lease,
-                                         bool check_shared = true) {
+                                         bool check_shared = true, bool together = false) {
     FrameSender::Options options;
     options.transfer_id = transfer.id;
     options.epoch = 6;
     options.layout = layout_;
     options.pool = pool_;
-    options.max_payload_bytes = 4 * layout_.ChunkBytes();
+    if (!together) options.max_payload_bytes = 4 * layout_.ChunkBytes();
+    options.layer_runs = together;
     options.lease = std::move(lease);
     options.check_shared = check_shared;
     auto sender = std::make_unique<CollectingSender>(std::move(options));
+    sender->holds = together;
     sender->SendAccepted(kSent, 0);
     for (int layer = 0; layer < kLayers; ++layer) {
       sender->SendLayer(layer, kFirst, kSent, transfer.pin, nullptr);
     }
     sender->SendFirstToken(7, {});
     sender->SendCommit(1, 2);
+    sender->Release();
     transfer.pin.reset();
     return sender;
   }
@@ -192,6 +195,24 @@ class SharedPoolTest : public ::testing::TestWithParam<bool> {
   std::unique_ptr<SharedPoolServer> server_;
   std::mt19937 random_{testing::TestSeed(11)};
 };
+
+// Layers that wait together are named together, up to a bound.
+TEST_P(SharedPoolTest, ChunksOfSeveralLayersAreReadFromThePool) {
+  StartServer();
+  const auto shared = Connect();
+  for (const bool checked : {true, false}) {
+    Transfer transfer = MakeTransfer();
+    const auto sender = Send(transfer, server_->Open(shared->connection(), transfer.id), checked,
+                             /*together=*/true);
+    EXPECT_EQ(sender->messages.size(), 4u) << "one of KV";
+    KvReceiver receiver(Plan(transfer, shared));
+    ASSERT_TRUE(Give(sender->messages, receiver).ok());
+    EXPECT_EQ(receiver.phase(), KvReceiver::Phase::kCommitted);
+    EXPECT_EQ(receiver.summary().shared_kv_bytes, kSent * layout_.BlockBytes());
+    ExpectArrived(transfer);
+    transfer.released->WaitForNotification();
+  }
+}
 
 TEST_P(SharedPoolTest, BlocksAreReadFromThePoolAndReleased) {
   StartServer();

@@ -35,7 +35,7 @@ struct StageKvLaunch {
   std::byte* base;
   int64_t block_stride_bytes;
   int64_t layer_stride_bytes;
-  int64_t chunk_bytes;  // of one layer of one block
+  int64_t chunk_bytes;  // of one layer of one block, or of layers that lie one behind the other
   int first_layer;
   const int32_t* blocks;
   std::byte* staging;

@@ -100,12 +100,11 @@ absl::Status CudaPeerPool::Copy(SlotRange slots, absl::Span<const int32_t> their
            theirs[i + run] == theirs[i + run - 1] + 1) {
       ++run;
     }
-    status =
-        runtime_.CopyFromPeer(ours_.base + ours[i] * ours_.block_stride_bytes + in_block,
-                              base_ + theirs[i] * ours_.block_stride_bytes + in_block,
-                              static_cast<size_t>(ours_.block_stride_bytes),
-                              static_cast<size_t>(slots.count * ours_.layer_stride_bytes), run,
-                              lane_.stream);
+    status = runtime_.CopyFromPeer(ours_.base + ours[i] * ours_.block_stride_bytes + in_block,
+                                   base_ + theirs[i] * ours_.block_stride_bytes + in_block,
+                                   static_cast<size_t>(ours_.block_stride_bytes),
+                                   static_cast<size_t>(slots.count * ours_.layer_stride_bytes), run,
+                                   lane_.stream);
   }
   // Those before one that was refused still write.
   absl::Status done = runtime_.AwaitPeerCopies(lane_.stream);
