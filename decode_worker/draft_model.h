@@ -112,7 +112,7 @@ class DraftModel {
   double StepSeconds(double rows, double context, const StepTimes& worker) const;
   double CatchUpSeconds(double tokens, double context, int steps, const StepTimes& worker) const;
 
-  // Of a step.
+  // The most tokens that one step of the draft model computes.
   int max_num_batched_tokens() const { return engine_.max_num_batched_tokens(); }
   const kv::BlockPool& pool() const { return pool_; }
   // For tests.

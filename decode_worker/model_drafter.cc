@@ -208,7 +208,7 @@ double ModelDrafter::ProbeSeconds(const std::vector<Line>& ready, const std::vec
   }
   if (lagging.empty()) return std::numeric_limits<double>::infinity();
   const Line& line = lagging.front();
-  // With the draft that is made when the states, or all of the text, are there.
+  // The price includes the first draft, which is made once the states or the whole text are there.
   if (kind_ == DraftModel::Kind::kMtpHead) return draft_seconds(line, 1);
   const double catching_up =
       model_.CatchUpSeconds(std::min(line.missing, tokens), line.chunk->begin, 1, times);

@@ -137,7 +137,7 @@ absl::Span<const float> ModelEngine::HiddenState(int wanted) {
            static_cast<size_t>(wanted - first_hidden_) * dim < hidden_states_.size();
   };
   if (!known()) {
-    // As many as lie one behind the other, in one copy: a device is waited for.
+    // Each copy waits for the device, so one copy brings all states that lie in one piece.
     const backend::Tensor states = transformer_->HiddenStates(wanted);
     const size_t count = static_cast<size_t>(states.rows) * dim;
     std::vector<std::byte> bytes(count * SizeOf(states.dtype));

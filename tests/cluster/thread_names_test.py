@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Every thread of a cluster's processes has a name of its own, by which `top -H` and debuggers tell it: none is called as
-its program, but the main one.
+"""Every thread of a cluster's processes has a name that says what it does, which `top -H` and debuggers show. Only the main
+thread has the program's name.
 
     thread_names_test.py BIN_DIR
 """

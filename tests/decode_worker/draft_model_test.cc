@@ -209,7 +209,7 @@ TEST_F(DraftModelTest, HoldsSequencesWhoseTokensTheModelKnows) {
   EXPECT_FALSE(model_->Holds(*longer));
 }
 
-// Of a pool in which a prompt does not fit, none is begun.
+// The draft model does not begin a prompt that its pool cannot hold.
 TEST_F(DraftModelTest, HoldsSequencesForWhichThePoolHasRoom) {
   Make(4);
   const auto fits = NewSequence(63);

@@ -181,7 +181,7 @@ TEST(WeightsTest, SaysWhichLayersForSpeculationAreLeftOut) {
   }
 }
 
-// A head may bring copies of the model's embedding and LM head, but none of its own.
+// A head borrows the model's embedding and LM head, so copies that it brings must be the same.
 TEST(WeightsTest, AHeadWithAnotherEmbeddingIsRefused) {
   const std::string source = absl::StrCat(BATON_CHECKPOINT_DIR, "/tiny-glm4-moe-lite/");
   const std::string bytes = ReadAll(source + "model.safetensors");

@@ -144,7 +144,8 @@ TEST_P(KvCopierTest, MoreChunksThanTheStagingHolds) {
   Write({0}, blocks);
   ASSERT_TRUE(PoolIsAsExpected());
   ASSERT_EQ(Read({0}, blocks), Expected({0}, blocks));
-  // Of five slots, three of a page at a time; of two, those of one page.
+  // Three chunks are copied at once: three slots of one page, or both slots of one page where the
+  // range has two.
   MakePool(5, 4, chunk);
   for (const SlotRange slots : {SlotRange{0, 5}, {1, 4}, {3, 2}}) {
     Write(slots, {2, 0, 3});
