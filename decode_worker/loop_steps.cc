@@ -83,7 +83,8 @@ void DecodeLoop::PlanDrafts(StepPlan& plan) {
     jobs.tokens = budget;
   }
   const absl::Duration began = clock_.SinceStart();
-  speculation_.AddDrafts(RoomForDrafts(plan.chunks), prompt_budget_.Tokens(), jobs, step_times_, scheduler_, plan);
+  speculation_.AddDrafts(RoomForDrafts(plan.chunks), prompt_budget_.Tokens(), jobs, step_times_,
+                         scheduler_, plan);
   if (options_.draft_engine == nullptr) return;
   drafting_ = clock_.SinceStart() - began;
   metrics_.Drafting(drafting_);

@@ -165,7 +165,7 @@ int ModelDrafter::CatchUpBudget(int catch_up_tokens, const StepPrice& price) con
   const double token = model_.CatchUpSeconds(1, 0, 1, price.times());
   const double more = model_.CatchUpSeconds(1 + catch_up_tokens, 0, 1, price.times()) - token;
   const int most = model_.max_num_batched_tokens();
-  // Not a number if nothing is to be computed beside the step and nothing is measured.
+  // This is not a number if nothing may be computed beside the step and nothing is measured.
   const double fits = (price.seconds() - token) / more * catch_up_tokens;
   return fits > catch_up_tokens ? static_cast<int>(std::min<double>(fits, most))
                                 : std::clamp(catch_up_tokens, 1, most);

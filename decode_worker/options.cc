@@ -38,16 +38,16 @@ void AddSpeculationFlags(CLI::App& app, DecodeOptions& decode) {
          },
          "priorities of the requests for which tokens are drafted, separated by commas")
       ->default_str("low,normal,high");
-  app.add_option("--draft-kv-memory", decode.draft_kv_bytes,
-                 "bytes for the KV of a draft model or MTP head, e.g. 1GB; 0: on the CPU 256 MiB, on "
-                 "a GPU what --draft-gpu-memory-utilization leaves")
+  app.add_option(
+         "--draft-kv-memory", decode.draft_kv_bytes,
+         "bytes for the KV of a draft model or MTP head, e.g. 1GB; 0: on the CPU 256 MiB, on "
+         "a GPU what --draft-gpu-memory-utilization leaves")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 50))
       ->capture_default_str();
-  app.add_option(
-         "--draft-gpu-memory-utilization", decode.draft_gpu_memory_utilization,
-         "share of a GPU's memory that a draft model or MTP head takes, out of "
-         "--gpu-memory-utilization")
+  app.add_option("--draft-gpu-memory-utilization", decode.draft_gpu_memory_utilization,
+                 "share of a GPU's memory that a draft model or MTP head takes, out of "
+                 "--gpu-memory-utilization")
       ->check(CLI::Range(0.001, 1.0))
       ->capture_default_str();
 }

@@ -119,7 +119,8 @@ absl::StatusOr<MemoryPlan> PlanPool(const MemoryDemand& demand) {
                               int64_t{3} * limits.max_sequences * plan.shape.window_pages
                         : int64_t{demand.num_blocks} * pages_a_block;
   if (plan.page_count == 0 && (demand.kv_cache_bytes > 0 || !demand.free_bytes)) {
-    const int64_t bytes = demand.kv_cache_bytes > 0 ? demand.kv_cache_bytes : demand.default_kv_bytes;
+    const int64_t bytes =
+        demand.kv_cache_bytes > 0 ? demand.kv_cache_bytes : demand.default_kv_bytes;
     plan.page_count = bytes / plan.page_bytes;
     if (plan.page_count < pages_a_block || plan.page_count > kMostPages) {
       return InvalidField(

@@ -46,8 +46,7 @@ TensorNames::TensorNames(const ModelConfig& config, const Checkpoint& checkpoint
 
 std::string TensorNames::InLayer(int layer, TensorName name, int expert) const {
   const absl::string_view text = gguf_ ? name.gguf : name.hugging_face;
-  const std::string prefix =
-      head_layer_.empty() ? absl::StrCat(layers_, layer, ".") : head_layer_;
+  const std::string prefix = head_layer_.empty() ? absl::StrCat(layers_, layer, ".") : head_layer_;
   const size_t star = text.find('*');
   if (star == absl::string_view::npos) return absl::StrCat(prefix, text);
   return absl::StrCat(prefix, text.substr(0, star), expert, text.substr(star + 1));

@@ -38,7 +38,7 @@ class TensorNames {
  private:
   const Checkpoint& checkpoint_;
   bool gguf_, tied_;
-  std::string prefix_;      // of all but the LM head
+  std::string prefix_;  // of all but the LM head
   std::string layers_;
   std::string head_layer_;  // of an MTP head's layer, whose number is 0; else empty
   std::string embedding_, lm_head_;

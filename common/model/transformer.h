@@ -69,8 +69,8 @@ class Transformer {
   virtual backend::Tensor MoreLogits(int first) = 0;
   // Returns the hidden states of logit rows of the last step, from row `first` on, as many as lie
   // one behind the other: the final norm, from which the rows' logits were made, or what
-  // MtpSpec::states_before_norm says. [1 or more, hidden_dim] in device memory, valid until the next
-  // Forward. REQUIRES: the step had more than `first` logit rows.
+  // MtpSpec::states_before_norm says. [1 or more, hidden_dim] in device memory, valid until the
+  // next Forward. REQUIRES: the step had more than `first` logit rows.
   virtual backend::Tensor HiddenStates(int first) = 0;
   // Runs a step of every kind that the backend records (captures as a CUDA graph), so that no
   // request waits for a recording.

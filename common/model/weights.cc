@@ -419,8 +419,8 @@ absl::StatusOr<Weights> LoadMtpWeights(const Checkpoint& checkpoint, const Model
   };
   Weights weights;
   const MtpSpec& mtp = *config.mtp;
-  for (const auto& [copy, original] : {std::pair(mtp.embedding_copy, names.embedding()),
-                                       {mtp.lm_head_copy, names.lm_head()}}) {
+  for (const auto& [copy, original] :
+       {std::pair(mtp.embedding_copy, names.embedding()), {mtp.lm_head_copy, names.lm_head()}}) {
     if (copy == nullptr) continue;
     BATON_RETURN_IF_ERROR(loader.CheckCopy(absl::StrCat(mtp.prefix, copy, ".weight"),
                                            absl::StrCat(original, ".weight")));

@@ -120,8 +120,9 @@ absl::Status KvReceiver::OnKvChunk(const internal::v1::PrefillFrame& frame,
   }
   const int64_t known = Count(received_, range);
   if (known == range.chunks() && !linked) return absl::OkStatus();  // a repetition
-  if (known != 0)
+  if (known != 0) {
     return ProtocolError("a chunk overlaps an earlier one, or an operation repeats one");
+  }
   last_was_ready_ = WasReady(range);
   last_ = range;
   if (linked) return Expect(chunk.operation(), range);
@@ -145,8 +146,9 @@ void KvReceiver::Received(const Range& range) {
 }
 
 absl::Status KvReceiver::Expect(uint64_t number, const Range& range) {
-  if (plan_.device_link == nullptr)
+  if (plan_.device_link == nullptr) {
     return ProtocolError("an operation of a link that is not there");
+  }
   if (range.layer_count > 1 || range.block_count > plan_.device_link->most_chunks()) {
     return ProtocolError(absl::StrCat("an operation of ", range.chunks(), " chunks of ",
                                       range.layer_count, " layers, expected one layer and at most ",

@@ -117,8 +117,8 @@ TEST_P(DraftEngineTest, TakesItsShareOfAGpu) {
 
 TEST_P(DraftEngineTest, AnotherTokenizerIsRefusedBeforeAnythingIsLoaded) {
   engine::EngineOptions answers = Answers();
-  answers.make_backend = [](const backend::BackendOptions&)
-      -> absl::StatusOr<std::unique_ptr<backend::Backend>> {
+  answers.make_backend =
+      [](const backend::BackendOptions&) -> absl::StatusOr<std::unique_ptr<backend::Backend>> {
     return absl::InternalError("loaded");
   };
   EXPECT_EQ(ErrorReason(LoadDraftEngine(Drafting("tiny-qwen2"), answers).status()), "DRAFT_MODEL");

@@ -80,7 +80,7 @@ absl::StatusOr<ModelConfig> Describe(const JsonFields& config, const ClassDefaul
             {"mlp.shared_experts.down_proj", "ffn_down_shexp"}},
            &experts->shared);
   }
-  // It is as the last one.
+  // The head has the shape of the last layer.
   if (heads > 0 && model.layers.back().has_experts()) SetMtp(&model);
   return model;
 }
