@@ -214,6 +214,22 @@ void AddFlags(CLI::App* app, Options* options, LogFlags* log) {
   app->add_option("--kv-bytes-per-second", options->kv_bytes_per_second,
                   "Expected bandwidth for KV from a prefill to a decode worker")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 50));
+  app->add_option("--scaling-ttft-ms", options->scaling_ttft_ms,
+                  "baton_desired_workers: prompts that wait are to be computed within this time")
+      ->check(CLI::Range(int64_t{1}, int64_t{86'400'000}))
+      ->capture_default_str();
+  app->add_option("--scaling-inter-token-ms", options->scaling_inter_token_ms,
+                  "baton_desired_workers: longest step of a batch of answers")
+      ->check(CLI::Range(0.01, 86'400'000.0))
+      ->capture_default_str();
+  app->add_option("--scaling-prefill-busy", options->scaling_prefill_busy,
+                  "baton_desired_workers: share of the time in which a worker computes prompts")
+      ->check(CLI::Range(0.05, 1.0))
+      ->capture_default_str();
+  app->add_option("--scaling-decode-fill", options->scaling_decode_fill,
+                  "baton_desired_workers: share of a worker's KV pool and batch that is taken")
+      ->check(CLI::Range(0.05, 1.0))
+      ->capture_default_str();
   app->add_option("--drain-grace-ms", options->drain_grace_ms,
                   "How long running requests may continue after the first SIGTERM or SIGINT")
       ->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));

@@ -33,6 +33,11 @@ telemetry::Label FailureLabel() {
            "prefill_suspect", "draining", "queue_full"}};
 }
 
+// Of refusals: more workers would have served the request.
+constexpr const char* kLoadReasons[] = {"too_many_requests", "too_many_prompt_tokens",
+                                        "survivors_full", "deadline_unreachable",
+                                        "ttft_slo_unreachable"};
+
 std::vector<std::string> WorkerStates() {
   std::vector<std::string> states;
   for (int state = v1::WORKER_STATE_CONNECTING; state <= v1::WorkerState_MAX; ++state) {
@@ -177,6 +182,28 @@ struct RouterMetrics::Families {
                              "charged to the retry budget, or are refunded.")),
         workers(set.Gauges("baton_workers", "Listed workers.",
                            {{"worker_role", {"prefill", "decode"}}, {"state", WorkerStates()}})),
+        desired_workers(set.Gauges(
+            "baton_desired_workers",
+            "Workers that the present load wants: by the work of the prompts that arrive and wait, "
+            "by the sequences and KV that are there and wait, and by the targets of --scaling-*. 0 "
+            "until a worker of the role has been ready.",
+            {{"worker_role", {"prefill", "decode"}}})),
+        prompt_backlog(
+            set.Gauges("baton_prompt_backlog_seconds",
+                       "Time to compute the prompts that wait or are being computed, on all "
+                       "workers of the role together, by measured costs.",
+                       {{"worker_role", {"prefill", "decode"}}})),
+        headroom(set.Gauges("baton_decode_headroom_ratio",
+                            "Free share of the decode workers' KV pools and of the places of their "
+                            "batches, as far as a step stays within --scaling-inter-token-ms. "
+                            "Below 0: more wait than there are.",
+                            {{"resource", {"kv", "sequences"}}})),
+        predicted_ttft(set.Gauge("baton_predicted_ttft_seconds",
+                                 "Mean predicted time to the first token of the requests sent "
+                                 "lately; 0: there were none.")),
+        predicted_inter_token(set.Gauge("baton_predicted_inter_token_seconds",
+                                        "Mean time of a decode step, as measured costs predict it "
+                                        "for the running sequences; 0: there are none.")),
         expirations(set.Counters("baton_worker_expirations_total",
                                  "Workers that the router forgot because they were silent for 6 s, "
                                  "unless they drained before.",
@@ -285,6 +312,11 @@ struct RouterMetrics::Families {
   prometheus::Counter& budget_exhausted;
   prometheus::Counter& orphaned;
   telemetry::Family<prometheus::Gauge> workers;
+  telemetry::Family<prometheus::Gauge> desired_workers;
+  telemetry::Family<prometheus::Gauge> prompt_backlog;
+  telemetry::Family<prometheus::Gauge> headroom;
+  prometheus::Gauge& predicted_ttft;
+  prometheus::Gauge& predicted_inter_token;
   telemetry::Family<prometheus::Counter> expirations;
   telemetry::Family<prometheus::Counter> cache_misses;
   telemetry::Family<prometheus::Counter> cache_lost_seconds;
@@ -552,6 +584,26 @@ void RouterMetrics::SetWorkers(const std::vector<v1::WorkerStatus>& workers) {
           .Set(counts[value]);
     }
   }
+}
+
+void RouterMetrics::SetScaling(const Scaling& scaling) {
+  if (families_ == nullptr) return;
+  Families& f = *families_;
+  f.desired_workers.With({"prefill"}).Set(scaling.prefill_workers);
+  f.desired_workers.With({"decode"}).Set(scaling.decode_workers);
+  f.prompt_backlog.With({"prefill"}).Set(scaling.prefill_backlog_s);
+  f.prompt_backlog.With({"decode"}).Set(scaling.decode_backlog_s);
+  f.headroom.With({"kv"}).Set(scaling.kv_headroom);
+  f.headroom.With({"sequences"}).Set(scaling.sequence_headroom);
+  f.predicted_ttft.Set(scaling.predicted_ttft_s);
+  f.predicted_inter_token.Set(scaling.predicted_inter_token_s);
+}
+
+int64_t RouterMetrics::refused_for_load() const {
+  if (families_ == nullptr) return 0;
+  double sum = 0;
+  for (const char* reason : kLoadReasons) sum += families_->rejections.With({reason}).Value();
+  return static_cast<int64_t>(sum);
 }
 
 }  // namespace baton::router

@@ -121,6 +121,20 @@ class RouterMetrics {
   // nullopt without a registry.
   std::optional<Totals> ReadTotals() const;
   void SetWorkers(const std::vector<v1::WorkerStatus>& workers);
+  // What an autoscaler reads.
+  struct Scaling {
+    double prefill_backlog_s = 0;
+    double decode_backlog_s = 0;
+    double kv_headroom = 0;
+    double sequence_headroom = 0;
+    double predicted_ttft_s = 0;
+    double predicted_inter_token_s = 0;
+    int prefill_workers = 0;
+    int decode_workers = 0;
+  };
+  void SetScaling(const Scaling& scaling);
+  // Requests that more workers would have served, since the start.
+  int64_t refused_for_load() const;
   void WorkerExpired(v1::WorkerRole role);
   // Empty without a registry.
   const telemetry::TraceCounters* traces() const;  // null without a registry

@@ -153,6 +153,15 @@ absl::Status Validate(Options* options) {
                                 absl::StrJoin(kReasoningParsers, ", "), " expected"));
   }
   if (options->ttft_slo_ms < 0) return BadFlag("ttft-slo-ms", "0 or more expected");
+  if (options->scaling_ttft_ms < 1) return BadFlag("scaling-ttft-ms", "1 or more expected");
+  if (!(options->scaling_inter_token_ms > 0)) {
+    return BadFlag("scaling-inter-token-ms", "more than 0 expected");
+  }
+  for (const auto& [flag, share] :
+       {std::pair("scaling-prefill-busy", options->scaling_prefill_busy),
+        std::pair("scaling-decode-fill", options->scaling_decode_fill)}) {
+    if (!(share > 0 && share <= 1)) return BadFlag(flag, "above 0, and 1 at most, expected");
+  }
   if (options->max_local_prefill_tokens < 0) {
     return BadFlag("max-local-prefill-tokens", "0 or more expected");
   }

@@ -114,6 +114,12 @@ struct Options {
   bool pool_spill = true;  // RequestClass::spill where the class does not say
   // Expected bandwidth for KV from a prefill to a decode worker.
   int64_t kv_bytes_per_second = 1'000'000'000;
+
+  // Targets of baton_desired_workers: see DemandTargets.
+  int64_t scaling_ttft_ms = 2'500;
+  double scaling_inter_token_ms = 100;
+  double scaling_prefill_busy = 0.7;
+  double scaling_decode_fill = 0.75;
 };
 
 // INVALID_ARGUMENT with the flag as its field. Fills served_model_name if it is empty.

@@ -36,6 +36,10 @@ RouteOptions RouteOptionsFrom(const Options& options) {
   route.kv_fetch = options.kv_fetch;
   route.kv_fetch_bytes_per_second = options.kv_fetch_bytes_per_second;
   route.kv_bytes_per_second = static_cast<double>(options.kv_bytes_per_second);
+  route.demand.ttft_s = 1e-3 * static_cast<double>(options.scaling_ttft_ms);
+  route.demand.inter_token_s = 1e-3 * options.scaling_inter_token_ms;
+  route.demand.busy = options.scaling_prefill_busy;
+  route.demand.fill = options.scaling_decode_fill;
   return route;
 }
 
@@ -272,6 +276,11 @@ void RouterServer::PublishState(bool ready) {
     rpc_->SetServing(ready && !draining_);
   }
   metrics_.SetWorkers(roster_.List());
+  const Demand demand = planner_.UpdateDemand(metrics_.refused_for_load());
+  metrics_.SetScaling({demand.prefill_backlog_s, demand.decode_backlog_s, demand.kv_headroom,
+                       demand.sequence_headroom, demand.predicted_ttft_s,
+                       demand.predicted_inter_token_s, demand.prefill_workers,
+                       demand.decode_workers});
 }
 
 absl::Status RouterServer::WriteAddressFile() const {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,6 +22,10 @@ constexpr double kMostReportSeconds = 86'400;
 // at the most.
 constexpr double kStandInHalves_s = 10;
 constexpr double kMostHalvings = 10;
+// Workers report at least every second; one that has been silent for longer is no part of the load.
+constexpr double kLoadLife_s = 3;
+// As in MeasuredSteps.
+constexpr double kMeasureHalves_s = 2;
 // Sums of a few of these stay within their types.
 constexpr int kMostCounted = 1 << 24;
 constexpr int64_t kMostTokens = int64_t{1} << 40;
@@ -198,6 +203,8 @@ void FleetLoad::OnReport(int worker, const internal::v1::LoadReport& report, abs
   w.context_tokens = std::clamp<int64_t>(report.context_tokens(), 0, kMostTokens);
   w.reported_at_s = now_s;
   const double age_s = SecondsOfReport(static_cast<double>(report.age_us()));
+  const double steps_s = report.prefill_cost().measured().seconds();
+  w.prompt_steps_s = std::isfinite(steps_s) ? std::clamp(steps_s, 0.0, kMostReportSeconds) : 0;
   bool first = false;
   if (report.has_prefill_cost() && w.role != v1::WORKER_ROLE_UNSPECIFIED) {
     first = !PromptCosts(w.role).Of(worker).known;
@@ -358,6 +365,38 @@ void FleetLoad::Collect(const Query& query, absl::Duration now, Candidates* foun
     return;
   }
   found->Fill(group->table, query.prompt_tokens, query.matched_blocks, absl::ToDoubleSeconds(now));
+}
+
+void FleetLoad::ListLoads(absl::Duration now, std::vector<WorkerLoad>* loads) const {
+  loads->clear();
+  const double now_s = absl::ToDoubleSeconds(now);
+  for (const Worker& w : workers_) {
+    const double silence_s = now_s - w.reported_at_s;
+    if (w.reported_at_s == 0 || silence_s > kLoadLife_s) continue;
+    WorkerLoad& load = loads->emplace_back();
+    load.role = w.role;
+    load.ready = w.serves;
+    load.backlog_s = std::max(0.0, w.idle_at_s - now_s);
+    // A worker that is always busy has a sum of kMeasureHalves_s / ln 2.
+    load.busy = w.prompt_steps_s * std::exp2(-silence_s / kMeasureHalves_s) * std::numbers::ln2 /
+                kMeasureHalves_s;
+    load.total_blocks = w.total_blocks;
+    load.used_blocks = std::max(0, w.total_blocks - w.free_blocks);
+    load.block_tokens = w.prompt_cost.block_tokens;
+    load.max_sequences = w.max_sequences;
+    load.running = w.running;
+    load.queued = w.queued;
+    load.context_tokens = w.context_tokens;
+    load.queued_tokens = w.queued_tokens;
+    if (w.group < 0) continue;
+    const Candidate& c = groups_[w.group].table.rows[w.place];
+    load.running = c.running;
+    load.queued = c.queued;
+    load.context_tokens = c.context_tokens;
+    load.queued_tokens = c.queued_tokens;
+    load.used_blocks = std::max(0, w.total_blocks - c.free_blocks);
+    load.step = c.step;
+  }
 }
 
 }  // namespace baton::router

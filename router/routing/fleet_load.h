@@ -15,6 +15,7 @@
 #include "baton/v1/admin.pb.h"
 #include "router/routing/candidates.h"
 #include "router/routing/cost_estimates.h"
+#include "router/routing/fleet_demand.h"
 
 namespace baton::router {
 
@@ -81,6 +82,9 @@ class FleetLoad {
   // next call that is not const.
   void Collect(const Query& query, absl::Duration now, Candidates* found) const;
 
+  // Sets *loads to those of all workers that have reported lately, whatever their state.
+  void ListLoads(absl::Duration now, std::vector<WorkerLoad>* loads) const;
+
  private:
   struct Dispatch {
     int64_t number;
@@ -113,6 +117,8 @@ class FleetLoad {
     bool lends = false;
     int64_t queued_tokens = 0;
     int64_t context_tokens = 0;
+    // Seconds of the last steps with prompts, each counted less with time (MeasuredSteps).
+    double prompt_steps_s = 0;
     CandidateTable::PromptCost prompt_cost;
     std::string kind;  // workers with the same text should be equally fast
     // Set while no worker of its role and kind has reported what prompts cost: since when others'

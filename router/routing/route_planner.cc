@@ -21,7 +21,6 @@ constexpr absl::Duration kLongestSloRetry = absl::Seconds(60);
 // After a prompt's end, its worker reports within this time what it has cached of it.
 constexpr absl::Duration kReportsWithin = absl::Seconds(2);
 // Longer ones that a worker reports are not believed.
-constexpr absl::Duration kLongestTransfer = absl::Minutes(1);
 // Workers report at least every second. One that was silent for longer may have been lost, too,
 // unless all were silent for about as long.
 constexpr absl::Duration kUsualSilence = absl::Milliseconds(1250);
@@ -51,7 +50,8 @@ RoutePlanner::RoutePlanner(Roster& roster, PrefixIndex& index, Policy& policy, c
       options_(options),
       index_(index),
       policy_(policy),
-      health_(clock) {
+      health_(clock),
+      demand_(options.demand) {
   roster_.SetObserver(this);
 }
 
@@ -177,6 +177,7 @@ absl::StatusOr<Route> RoutePlanner::ChooseOf(const RouteRequest& request) {
   {
     BriefLock lock(&mutex_);
     CountDispatch(chosen->query, chosen->pair, &route);
+    CountDemand(chosen->query, chosen->pair, route);
     will_be_cached = workers_[computes.worker].prefix_caching;
   }
   if (will_be_cached) {
@@ -481,16 +482,6 @@ void RoutePlanner::OnRouteWorked(const Route& route, bool kv_moved) {
   absl::MutexLock lock(&mutex_);
   const WorkerTarget& sender = kv_moved ? route.computes : route.answers;
   health_.OnPairWorked(sender.worker, route.answers.worker);
-}
-
-void RoutePlanner::OnAnswered(int64_t generated_tokens, int64_t kv_bytes,
-                              absl::Duration kv_transfer) {
-  absl::MutexLock lock(&mutex_);
-  answer_tokens_.Add(static_cast<double>(generated_tokens));
-  if (kv_bytes <= 0) return;
-  transfer_bytes_.Add(static_cast<double>(kv_bytes));
-  transfer_seconds_.Add(
-      absl::ToDoubleSeconds(std::clamp(kv_transfer, absl::ZeroDuration(), kLongestTransfer)));
 }
 
 }  // namespace baton::router

@@ -24,6 +24,7 @@
 #include "router/prefix_index/dispatched_prefixes.h"
 #include "router/prefix_index/prefix_index.h"
 #include "router/routing/decayed_mean.h"
+#include "router/routing/fleet_demand.h"
 #include "router/routing/fleet_load.h"
 #include "router/routing/link_rates.h"
 #include "router/routing/pair_health.h"
@@ -43,6 +44,7 @@ struct RouteOptions {
   double kv_fetch_bytes_per_second = 0;
   // The rate from a prefill to a decode worker, until transfers have been measured.
   double kv_bytes_per_second = 1e9;
+  DemandTargets demand;
   // The source of jitter in retry times. A simulation has its own.
   std::function<uint64_t()> random = &RandomId64;
 };
@@ -79,6 +81,10 @@ class RoutePlanner final : public RosterObserver {
   // The time to compute so many prompt tokens behind cached ones on a worker, as estimated. nullopt
   // if no worker has reported its cost.
   std::optional<absl::Duration> PrefillTime(int worker, int tokens, int cached_tokens) const;
+
+  // How many workers the present load wants. `refused`: requests refused for load since the start.
+  // Brings it up to date, at most ten times a second.
+  Demand UpdateDemand(int64_t refused);
 
   absl::string_view policy_name() const { return policy_.name(); }
 
@@ -199,6 +205,8 @@ class RoutePlanner final : public RosterObserver {
   // Sets the numbers of the route's dispatches.
   void CountDispatch(const RouteQuery& query, const Pair& pair, Route* route)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CountDemand(const RouteQuery& query, const Pair& pair, const Route& route)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<Decision> Explain(const RouteQuery& query, const Route& route, const Pair& pair,
                                     const Candidates& prefill,
                                     absl::Span<const Candidate> decode) const
@@ -228,6 +236,9 @@ class RoutePlanner final : public RosterObserver {
   FleetLoad fleet_ ABSL_GUARDED_BY(mutex_);
   LinkRates links_ ABSL_GUARDED_BY(mutex_);
   PairHealth health_ ABSL_GUARDED_BY(mutex_);
+  FleetDemand demand_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration next_demand_ ABSL_GUARDED_BY(mutex_);
+  std::vector<WorkerLoad> loads_ ABSL_GUARDED_BY(mutex_);  // for its memory
   // Means over the answers so far, the last ones counting most.
   DecayedMean answer_tokens_ ABSL_GUARDED_BY(mutex_);
   DecayedMean transfer_seconds_ ABSL_GUARDED_BY(mutex_);

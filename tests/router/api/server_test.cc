@@ -527,6 +527,27 @@ TEST(ServerTest, MetricsTellWhatHappened) {
   }
 }
 
+TEST(ServerTest, MetricsTellHowManyWorkersTheLoadWants) {
+  FakeCluster cluster(1, 1, [&](Options* options) {
+    options->metrics_listen = "127.0.0.1:0";
+    options->scaling_decode_fill = 0.5;
+  });
+  // Of 16 places, half of which are to be taken.
+  cluster.decode(0)->TellLoad(16, 40, 640);
+  const std::string& metrics = cluster.server().metrics_address();
+  const auto await = [&](const char* name, const char* label, double least) {
+    const absl::Time end = absl::Now() + testing::kPatience;
+    while (absl::Now() < end && testing::MetricSum(metrics, name, label) < least) {
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    return testing::MetricSum(metrics, name, label);
+  };
+  EXPECT_EQ(await("baton_desired_workers", R"(worker_role="decode")", 7), 7);
+  EXPECT_EQ(await("baton_desired_workers", R"(worker_role="prefill")", 1), 1);
+  EXPECT_LT(testing::MetricSum(metrics, "baton_decode_headroom_ratio", R"(resource="sequences")"),
+            0);
+}
+
 TEST(ServerTest, MetricsOfSeveralChoicesAndOfARefusedPrompt) {
   FakeCluster cluster(1, 1, [&](Options* options) {
     options->metrics_listen = "127.0.0.1:0";

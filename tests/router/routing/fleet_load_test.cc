@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
+#include <vector>
 
 namespace baton::router {
 namespace {
@@ -452,6 +454,53 @@ TEST_F(FleetLoadTest, DecodeStepsAreEstimatedFromReports) {
   fleet_.OnReport(kDecode, report, now_);
   fleet_.Tick(now_);
   EXPECT_NEAR(Of(kDecode).step.DecodeStep(2, 1000), 2e-3 + 0.6e-3 + 0.5e-3 + 28 * 100e-6, 1e-9);
+}
+
+TEST_F(FleetLoadTest, LoadsAreOfAllWorkersThatReport) {
+  std::vector<WorkerLoad> loads;
+  fleet_.ListLoads(now_, &loads);
+  EXPECT_TRUE(loads.empty()) << "none has reported";
+  internal::v1::LoadReport busy = Report(1.5);
+  busy.mutable_prefill_cost()->mutable_measured()->set_seconds(2 / std::log(2.0));
+  fleet_.OnReport(kPrefill, busy, now_);
+  fleet_.OnUnavailable(kPrefill);
+  internal::v1::LoadReport answers = Report(0);
+  answers.set_running(3);
+  answers.set_queued(2);
+  answers.set_context_tokens(300);
+  answers.set_queued_tokens(70);
+  fleet_.OnReport(kDecode, answers, now_);
+  fleet_.OnDispatch(kDecode, now_, {1, 0, 4, 64, /*receives=*/true});
+  fleet_.ListLoads(now_, &loads);
+  ASSERT_EQ(loads.size(), 2u);
+  EXPECT_FALSE(loads[0].ready) << "a worker that drains is a part of the load";
+  EXPECT_NEAR(loads[0].busy, 1, 1e-9);
+  EXPECT_NEAR(loads[0].backlog_s, 1.5, 1e-6);
+  EXPECT_TRUE(loads[1].ready);
+  EXPECT_EQ(loads[1].running, 3);
+  EXPECT_EQ(loads[1].queued, 3);
+  EXPECT_EQ(loads[1].context_tokens, 364);
+  EXPECT_EQ(loads[1].queued_tokens, 71);
+  EXPECT_EQ(loads[1].used_blocks, 54);
+  EXPECT_EQ(loads[1].total_blocks, 100);
+  EXPECT_EQ(loads[1].max_sequences, 64);
+  // Two seconds later half of it counts; after more silence, nothing does.
+  fleet_.ListLoads(now_ + absl::Seconds(2), &loads);
+  EXPECT_NEAR(loads[0].busy, 0.5, 1e-9);
+  fleet_.ListLoads(now_ + absl::Seconds(4), &loads);
+  EXPECT_TRUE(loads.empty());
+}
+
+TEST_F(FleetLoadTest, NonsenseInAReportIsNoLoad) {
+  internal::v1::LoadReport report = Report(0);
+  report.mutable_prefill_cost()->mutable_measured()->set_seconds(
+      std::numeric_limits<double>::quiet_NaN());
+  report.set_free_blocks(1 << 30);
+  fleet_.OnReport(kPrefill, report, now_);
+  std::vector<WorkerLoad> loads;
+  fleet_.ListLoads(now_, &loads);
+  EXPECT_EQ(loads[0].busy, 0);
+  EXPECT_EQ(loads[0].used_blocks, 0);
 }
 
 }  // namespace
