@@ -2,6 +2,7 @@
 and the tests of the dashboards run."""
 
 import contextlib
+import datetime
 import json
 import os
 import re
@@ -91,6 +92,16 @@ class Prometheus:
         def scraped():
             return self.query(f"count(timestamp(up == 1) > {asked})")[0:1] in ([({}, float(self.targets))],)
         wait_for(scraped, self._why)
+
+
+    def wait_for_rules(self):
+        """Returns once every group of rules was evaluated, well, after this call."""
+        asked = datetime.datetime.now(datetime.timezone.utc)
+
+        def evaluated():
+            groups = self.get("rules")["groups"]
+            return groups and all(datetime.datetime.fromisoformat(group["lastEvaluation"]) > asked for group in groups)
+        wait_for(evaluated, self._why)
 
 
 def wait_for(condition, why):

@@ -9,6 +9,7 @@ Rules that every panel keeps; tests/monitoring checks them:
   role of the dashboard has follow them. So the variables of a dashboard list the roles of one metric that it names.
 - A series that exists only after a fault shows 0 before it.
 - A quantile is one of all selected processes, from `sum by (le)`.
+- Of an idle cluster, rates and gauges are 0, and shares, means and quantiles have no value: never NaN, which 0 / 0 is.
 """
 
 import json
@@ -45,7 +46,8 @@ def gauge(name, by="", where=ALL, how="sum"):
 
 
 def quantile(q, name, by="", where=ALL):
-    return f"histogram_quantile({q:g}, sum by ({by + ', ' if by else ''}le) ({rate(name + '_bucket', where)}))"
+    """No value where nothing was observed: `>= 0` leaves NaN out."""
+    return f"histogram_quantile({q:g}, sum by ({by + ', ' if by else ''}le) ({rate(name + '_bucket', where)})) >= 0"
 
 
 def quantiles(name, by="", where=ALL, qs=(0.5, 0.95, 0.99)):
@@ -54,18 +56,14 @@ def quantiles(name, by="", where=ALL, qs=(0.5, 0.95, 0.99)):
     return [(quantile(q, name, by, where), f"{legend}p{100 * q:g}") for q in qs]
 
 
-def observed(targets):
-    """Without series that have observed nothing: decode workers may never compute for others."""
-    return [(f"{expression} >= 0", legend) for expression, legend in targets]
-
-
 def nonzero(expression, label):
     """The series above 0, or one of 0: most reasons of failures never occur."""
     return f'{expression} > 0 or on () label_replace(vector(0), "{label}", "none", "", "")'
 
 
-def share(part, whole):
-    return f"{part} / {whole}"
+def quotient(part, whole):
+    """No value where the whole is 0."""
+    return f"{part} / ({whole} > 0)"
 
 
 # ---- Panels --------------------------------------------------------------------------------------
@@ -149,14 +147,14 @@ def overview():
                      "baton_requests_inflight", [
         row("Objectives"),
         panel("First tokens within 2.5 s", SHARE,
-              [(share(total(first + "_bucket", where=ALL + ',le="2.5"'), total(first + "_count")), "in time")],
+              [(quotient(total(first + "_bucket", where=ALL + ',le="2.5"'), total(first + "_count")), "in time")],
               "Share of first tokens. The objective of the alerts is 99 %.", kind="stat", width=6, height=5, good_from=0.99),
         panel("Gaps between tokens within 0.1 s", SHARE,
-              [(share(total(gap + "_bucket", where=ALL + ',le="0.1"'), total(gap + "_count")), "in time")],
+              [(quotient(total(gap + "_bucket", where=ALL + ',le="0.1"'), total(gap + "_count")), "in time")],
               "Share of tokens after the first. The objective of the alerts is 99 %.", kind="stat", width=6, height=5,
               good_from=0.99),
         panel("Requests without failure", SHARE,
-              [(f"1 - ({total(requests, where=failed)} or vector(0)) / {total(requests)}", "answered")],
+              [("1 - " + quotient(f"({total(requests, where=failed)} or vector(0))", total(requests)), "answered")],
               "Share of requests that end with another code than UNAVAILABLE, INTERNAL, UNKNOWN, DATA_LOSS or "
               "DEADLINE_EXCEEDED.", kind="stat", width=6, height=5, good_from=0.99),
         panel("Ready workers", COUNT,
@@ -196,20 +194,20 @@ def prefill_and_decode():
 
     def mean(metric, per, where=ALL):
         """Seconds of `metric` for each observation of `per`: means of stages can be added, quantiles cannot."""
-        return share(total(metric + "_sum", where=where), total(per + "_count"))
+        return quotient(total(metric + "_sum", where=where), total(per + "_count"))
 
     waits = [("router", "router queue"), ("decode", "decode queue"), ("prefill", "prefill queue")]
     stages = [(mean(queue, first, ALL + f',role="{role}"'), legend) for role, legend in waits]
     stages.append((mean(prefill, first), "prefill"))
     known = " + ".join(total(metric + "_sum") for metric in (queue, prefill))
-    rest = f"clamp_min(({total(first + '_sum')} - ({known})) / {total(first + '_count')}, 0)"
+    rest = quotient(f"({total(first + '_sum')} - ({known}))", total(first + "_count"))
     unhidden = ALL + ',role="decode"'
     first_step = f"clamp_min({mean(second, second)} - {mean(transfer, second, unhidden)}, 0)"
     return dashboard("baton-prefill-decode", "Baton / Prefill and decode",
                      "Where the time to the first and to the second token goes, and how long the tiers take.",
                      queue + "_count", [
         row("From the request to the second token (means)"),
-        panel("Time to first token by stage", SECONDS, [*stages, (rest, "network and the rest")],
+        panel("Time to first token by stage", SECONDS, [*stages, (f"clamp_min({rest}, 0)", "network and the rest")],
               "Mean time of each stage per request. Prefill is computing only, and its last step makes the first token. The "
               "queue of a decode worker is the wait for KV blocks.", width=12, height=9, stack=True),
         panel("From the first to the second token", SECONDS,
@@ -220,13 +218,13 @@ def prefill_and_decode():
         panel("Queue time by role", SECONDS, quantiles(queue, "role", PROCESS, (0.5, 0.95)),
               "Router: until a request is sent to a worker. Workers: from its arrival to the start of its work."),
         panel("Queue time by priority, p95", SECONDS,
-              [(quantile(0.95, queue, "role, priority", PROCESS) + " >= 0", "{{role}} {{priority}}")],
+              [(quantile(0.95, queue, "role, priority", PROCESS), "{{role}} {{priority}}")],
               "Higher priorities go first in the workers' queues. A priority without requests has no line."),
         panel("Requests that wait", COUNT, [(gauge("baton_requests_queued", "role, stage", PROCESS), "{{role}} {{stage}}")],
               "admit: for the tokenizer; prefill: to be computed; transfer: computed, KV on its way; decode: to be admitted."),
         row("Prefill"),
         panel("Prefill time", SECONDS, quantiles(prefill), "Computing a prompt: the sum of the steps that it was in."),
-        panel("Prefill time by instance, p95", SECONDS, observed([(quantile(0.95, prefill, "instance"), "{{instance}}")]),
+        panel("Prefill time by instance, p95", SECONDS, [(quantile(0.95, prefill, "instance"), "{{instance}}")],
               "One slow device stands out here."),
         panel("Prompt tokens to compute", COUNT,
               [(gauge("baton_prompt_tokens_queued", "role, instance"), "{{role}} {{instance}}")],
@@ -283,9 +281,9 @@ def kv_and_prefix_cache():
               "Blocks of all workers of a role.", kind="stat"),
         row("Prefix cache"),
         panel("Cached share of prompt tokens", SHARE,
-              [(share(total("baton_cached_prompt_tokens_total"), total("baton_prompt_tokens_total")), "of all requests")],
+              [(quotient(total("baton_cached_prompt_tokens_total"), total("baton_prompt_tokens_total")), "of all requests")],
               "Prompt tokens that the first worker of a request did not compute.", most=1),
-        panel("Hit share by role", SHARE, [(share(total(hit, "role", PROCESS), total(asked, "role", PROCESS)), "{{role}}")],
+        panel("Hit share by role", SHARE, [(quotient(total(hit, "role", PROCESS), total(asked, "role", PROCESS)), "{{role}}")],
               "A decode worker asks its own cache first; a prefill worker is asked for what is missing there.", most=1),
         panel("Evicted blocks", PER_S, [(total("baton_prefix_cache_evicted_blocks_total", "role, instance", PROCESS),
                                          "{{role}} {{instance}}")], "Cached blocks that made room for others."),
@@ -325,7 +323,7 @@ def transfer():
         panel("Transferred by instance", BYTES_PER_S,
               [(total("baton_kv_transfer_bytes_total", "role, instance", PROCESS), "{{role}} {{instance}}")],
               "One overloaded link stands out here."),
-        panel("Size of a transfer", BYTES, observed(quantiles(size, "direction", PROCESS, (0.5, 0.95))),
+        panel("Size of a transfer", BYTES, quantiles(size, "direction", PROCESS, (0.5, 0.95)),
               "KV payload of one request."),
         row("Time"),
         panel("Time that computing does not hide", SECONDS, quantiles(duration, "role", PROCESS, (0.5, 0.95)),
@@ -340,7 +338,7 @@ def transfer():
         row("Outcome"),
         panel("Transfers", REQUESTS_PER_S, [(committed, "committed"), (failed, "failed")],
               "As decode workers count them: verified commits; failures without cancelled requests."),
-        panel("Failed share", SHARE, [(share(failed, f"({committed} + {failed})"), "failed")], "The alert begins at 1 %."),
+        panel("Failed share", SHARE, [(quotient(failed, f"{committed} + {failed}"), "failed")], "The alert begins at 1 %."),
         panel("Failures by reason", PER_S,
               [(nonzero(total(failures, "role, reason", PROCESS), "reason"), "{{role}} {{reason}}")],
               "Each reason is described with the metric in docs/metrics.md."),
@@ -363,7 +361,7 @@ def router_and_faults():
         panel("First token: actual over predicted", COUNT, quantiles("baton_route_ttft_ratio", qs=(0.05, 0.5, 0.95)),
               "Time from the decision to the first token, divided by its prediction. 1 is exact."),
         panel("Cached tokens: error of the prediction", COUNT,
-              [(f"{total('baton_route_cached_tokens_error_sum')} / {total('baton_route_cached_tokens_error_count')}", "mean")],
+              [(quotient(total("baton_route_cached_tokens_error_sum"), total("baton_route_cached_tokens_error_count")), "mean")],
               "Cached prompt tokens found by the worker minus predicted. Below 0, the router promised too much.", least=None),
         row("Fleet"),
         panel("Workers by state", COUNT, [(gauge("baton_workers", "worker_role, state", how="max") + " > 0 or on () "
@@ -379,8 +377,8 @@ def router_and_faults():
         panel("Refusals by reason", REQUESTS_PER_S,
               [(nonzero(total("baton_rejections_total", "role, reason", PROCESS), "reason"), "{{role}} {{reason}}")],
               "A worker's refusal makes the router try another pair; a router's refusal goes to the client."),
-        panel("Refused share", SHARE, [(share(total("baton_rejections_total", where=ALL + ',role="router"'),
-                                              total("baton_requests_total")), "of requests")], "The alert begins at 5 %."),
+        panel("Refused share", SHARE, [(quotient(total("baton_rejections_total", where=ALL + ',role="router"'),
+                                                 total("baton_requests_total")), "of requests")], "The alert begins at 5 %."),
         panel("Retries and failovers by reason", REQUESTS_PER_S,
               [events("baton_retries_total", "retry"), events("baton_failovers_total", "failover")],
               "retry: before the first token; failover: an answer goes on at another pair."),

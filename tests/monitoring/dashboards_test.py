@@ -99,6 +99,8 @@ def panel_lint(place, panel):
             yield f"{place}: {expression}: expected the range $__rate_interval"
         if expression.count("histogram_quantile") != len(QUANTILE.findall(expression)):
             yield f"{place}: {expression}: expected a quantile from sum by (..., le)"
+        for part in metric_names.nan_when_idle(expression):
+            yield f"{place}: {part} may be NaN"
         labels = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
         if not labels <= set(re.findall(r"\w+", " ".join(re.findall(r"by \(([^)]*)\)", expression)))):
             yield f"{place}: legend {target['legendFormat']}: expected only labels that the expression keeps"
@@ -209,6 +211,7 @@ def self_test():
     reports("legend", [lint], lambda d, p: p["targets"][0].update(legendFormat="{{nothing}}"))
     reports("range", [lint], lambda d, p: p["targets"][0].update(expr="rate(x[5m])"))
     reports("quantile", [lint], lambda d, p: p["targets"][0].update(expr="histogram_quantile(0.9, x)"))
+    reports("NaN", [lint], lambda d, p: p["targets"][0].update(expr="sum(x) / sum(y)"))
     reports("fieldConfg", [lost_keys], lambda d, p: p.update(fieldConfg={}))
     reports("legendFormt", [lost_keys], lambda d, p: p["targets"][0].update(legendFormt="x"))
     reports("showLegnd", [lost_keys], lambda d, p: p["options"]["legend"].update(showLegnd=True))

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Every panel of every dashboard has data. A real Prometheus scrapes a cluster under load; each expression is evaluated for
 each value of the variables that it uses, and must give at least one series and finite values only. Stacked stages add
-up to the whole. The rules evaluate, their records have data, and no alert fires.
+up to the whole. The rules evaluate, their records have data, and no alert fires. Before the load, while the cluster is idle,
+shares, means and quantiles give nothing, all other expressions finite values, and no record is NaN.
 
   live_dashboards_test.py --bin DIR [--seconds 12] [--rate 6]
 """
@@ -51,20 +52,38 @@ def choices(prometheus, dashboard):
         yield from ({"role": role, "instance": instance} for instance in instances)
 
 
-def empty_panels(prometheus, dashboards, end):
-    """Each expression as Prometheus sees it, asked once."""
+def expressions(prometheus, dashboards):
+    """Place and text of each expression as Prometheus sees it, once."""
     asked = set()
     for dashboard in dashboards:
         for choice in choices(prometheus, dashboard):
             for panel in panels_of(dashboard):
                 for target in panel["targets"]:
                     expression = substituted(target["expr"], rate_interval=f"{RATE_INTERVAL_S}s", **choice)
-                    if expression in asked:
-                        continue
-                    asked.add(expression)
-                    place = f"{dashboard['uid']}: {panel['title']}: {target['refId']} with {choice or 'all'}"
-                    yield from gaps(place, prometheus.query_range(expression, end - LOOKED_AT_S, end, STEP_S))
+                    if expression not in asked:
+                        asked.add(expression)
+                        yield f"{dashboard['uid']}: {panel['title']}: {target['refId']} with {choice or 'all'}", expression
     print(f"{len(asked)} expressions evaluated")
+
+
+def empty_panels(prometheus, dashboards, end):
+    for place, expression in expressions(prometheus, dashboards):
+        yield from gaps(place, prometheus.query_range(expression, end - LOOKED_AT_S, end, STEP_S))
+
+
+def idle_breaches(prometheus, dashboards):
+    """What a cluster without requests shows that is neither 0 nor, of what nothing was observed, no value."""
+    for place, expression in expressions(prometheus, dashboards):
+        result = [(labels, [(0, value)]) for labels, value in prometheus.query(expression)]
+        if " > 0)" not in expression and "histogram_quantile" not in expression:
+            yield from gaps(f"idle: {place}", result)
+        elif result:
+            yield f"idle: {place}: {result}, expected no value"
+    for group in prometheus.get("rules")["groups"]:
+        for name in {rule["name"] for rule in group["rules"] if rule["type"] == "recording"}:
+            values = [value for _, value in prometheus.query(name)]
+            if not all(math.isfinite(value) for value in values):
+                yield f"idle: {name}: {values}"
 
 
 def gaps(place, result):
@@ -120,10 +139,14 @@ def main():
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="baton-dashboards-") as folder:
         with ObservedCluster(arguments.bin, Path(folder)) as cluster:
+            dashboards, prometheus = load_dashboards(), cluster.prometheus
+            prometheus.wait_for_scrapes()  # the second one of each process: rates have a value
+            prometheus.wait_for_rules()
+            found = [*idle_breaches(prometheus, dashboards)]
             cluster.load(arguments.seconds, arguments.rate)
-            end, dashboards, prometheus = time.time(), load_dashboards(), cluster.prometheus
-            found = [*empty_panels(prometheus, dashboards, end), *wrong_stacks(prometheus, dashboards, end),
-                     *rule_failures(prometheus), *undocumented(prometheus)]
+            end = time.time()
+            found += [*empty_panels(prometheus, dashboards, end), *wrong_stacks(prometheus, dashboards, end),
+                      *rule_failures(prometheus), *undocumented(prometheus)]
     print("\n".join(found) or "ok")
     return 1 if found else 0
 

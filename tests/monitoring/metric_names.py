@@ -35,5 +35,28 @@ def series(types):
             for part in (HISTOGRAM_PARTS if kind == "histogram" else ("",))}
 
 
+def _call(text, at):
+    """The text from there to the end of its first parentheses."""
+    depth = 0
+    for end in range(at, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[end], 0)
+        if depth == 0 and text[end] == ")":
+            return text[at:end + 1]
+    return text[at:]
+
+
+def nan_when_idle(expression):
+    """The divisors and quantiles of an expression that may be 0 / 0: those that neither `> 0` nor `>= 0` leaves out."""
+    text = " ".join(expression.split())
+    for match in re.finditer(" / ", text):
+        divisor = _call(text, match.end())
+        if not divisor.startswith("clamp_min(") and not (divisor.startswith("(") and divisor.endswith(" > 0)")):
+            yield divisor
+    for match in re.finditer("histogram_quantile", text):
+        quantile = _call(text, match.start())
+        if not text.startswith(" >= 0", match.start() + len(quantile)):
+            yield quantile
+
+
 def unknown(text, types):
     return sorted(set(USED.findall(text)) - set(series(types)))

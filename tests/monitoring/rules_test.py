@@ -7,6 +7,7 @@ fires, one in which it does not, and a section in docs/alerts.md, and every metr
 """
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -61,7 +62,7 @@ def record_breaches(rules, alerts, tests):
     for name in sorted(name for name in recorded if name not in tests):
         yield f"{name}: no unit test"
     for rule in rules_of(alerts):
-        for word in rule["expr"].replace("(", " ").replace(")", " ").split():
+        for word in re.split(r"[\s(){]+", rule["expr"]):
             if ":" in word and word.split(":")[0] in ("model", "role", "baton") and word not in recorded:
                 yield f"{rule['alert']}: reads {word}, which no rule records"
 
@@ -94,6 +95,8 @@ def check():
     return [*alert_breaches(texts["alerts.yaml"], document, texts["alerts_test.yaml"], texts["burn_test.yaml"]),
             *record_breaches(texts["rules.yaml"], texts["alerts.yaml"], texts["rules_test.yaml"]),
             *kubernetes_breaches(texts["prometheus-kubernetes.yaml"]),
+            *(f"{rule['record']}: {part} may be NaN" for rule in rules_of(texts["rules.yaml"])
+              for part in metric_names.nan_when_idle(rule["expr"])),
             *(f"{name}: names {metric}, which docs/metrics.md does not document"
               for name, text in sorted(texts.items()) for metric in metric_names.unknown(text, types))]
 
@@ -113,6 +116,11 @@ def self_test():
     assert len(list(record_breaches(rules, alerts.replace("model:x", "model:y"), "model:x"))) == 1
     config = (RULES / "prometheus-kubernetes.yaml").read_text(encoding="utf-8")
     assert len(list(kubernetes_breaches(config.replace("regex: metrics", "regex: .+")))) == 1
+    for good in ("sum(a) / (sum(b) > 0)", "a / (b + (c) > 0)", "a / clamp_min(b, 1)", "1 + histogram_quantile(0.5, sum by (le) (a)) >= 0"):
+        assert not list(metric_names.nan_when_idle(good)), good
+    for bad in ("a / b", "a / sum(b)", "a / (b)", "a / (b >= 0)", "(a > 0) / b", "histogram_quantile(0.5, sum by (le) (a))",
+                "histogram_quantile(0.5, a) >= 0 or histogram_quantile(0.9, a)"):
+        assert len(list(metric_names.nan_when_idle(bad))) == 1, bad
     types = metric_names.documented("| `baton_a_total` | counter | |\n| `baton_b` | histogram | |\n`baton_c` is 1")
     assert types == {"baton_a_total": "counter", "baton_b": "histogram"}
     assert metric_names.unknown("baton_a_total baton_b_sum model:baton_x:rate", types) == []
