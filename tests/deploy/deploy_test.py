@@ -23,6 +23,8 @@ import time
 import unittest
 from pathlib import Path
 
+import cpu_kinds
+import edge
 import policies
 import schemas
 import yaml
@@ -34,6 +36,11 @@ OVERLAYS = ("cpu", "t4")
 COMPONENTS = ("tls", "monitoring", "autoscaling")
 # What opens connections for a feature: each alone, and all with all of the others.
 FEATURES = ("tracing", "kv-fetch", "kv-tier-redis", "nccl")
+# What suits some clusters only, and combinations of it with the others.
+VARIANTS = (("cpu", "cpu-amx"), ("cpu", "cpu-avx512"), ("cpu", "cpu-avx2"), ("cpu", "ingress"), ("cpu", "gateway"),
+            ("cpu", "ingress", "gateway"), ("cpu", "router-autoscaling"), ("t4", "nvidia-runtime"), ("cpu", "decode-only"),
+            ("cpu", *COMPONENTS, "router-autoscaling", *FEATURES[:-1], "cpu-avx2", "decode-only"),
+            ("t4", *COMPONENTS[1:], "router-autoscaling", "nvidia-runtime", "gateway", *FEATURES, "decode-only"))
 # Maps whose keys are data.
 FREE_FORM = {"data", "labels", "matchLabels", "annotations", "limits", "requests"}
 
@@ -51,6 +58,11 @@ def rendered(kustomization, **files):
 def composed(overlay, components):
     return rendered(yaml.safe_dump({"resources": [f"../baton/deploy/k8s/overlays/{overlay}"],
                                     "components": [f"../baton/deploy/k8s/components/{name}" for name in components]}))
+
+
+def breaches(resources):
+    """Of all that the deployments promise."""
+    return [*policies.breaches(resources), *edge.breaches(resources), *cpu_kinds.breaches(resources)]
 
 
 def words_of(resources, container):
@@ -126,6 +138,7 @@ class DeployTest(unittest.TestCase):
                              for overlay in OVERLAYS
                              for features in (*((feature,) for feature in FEATURES), (*COMPONENTS, *FEATURES[:-1]),
                                               (*COMPONENTS, *FEATURES))}
+        cls.compositions |= {(overlay, *components): composed(overlay, components) for overlay, *components in VARIANTS}
         unique = {json.dumps(r, sort_keys=True): r for all_of in cls.compositions.values() for r in all_of}
         cls.unique = list(unique.values())
 
@@ -138,7 +151,7 @@ class DeployTest(unittest.TestCase):
 
     def test_every_composition_keeps_the_policies(self):
         for name, resources in self.compositions.items():
-            self.assertEqual(policies.breaches(resources), [], name)
+            self.assertEqual(breaches(resources), [], name)
 
     def test_programs_accept_their_command_lines(self):
         lines = {tuple(words) for resources in self.compositions.values() for words in command_lines(resources)}
@@ -286,9 +299,8 @@ class DeployTest(unittest.TestCase):
 
     def test_what_comes_before_an_overlay(self):
         resources = render(ARGUMENTS.root, ARGUMENTS.root / "deploy/k8s/model")
-        breaches = [b for r in resources for b in schemas.breaches(r)]
-        breaches += [*policies.security(resources), *policies.volumes(resources)]
-        self.assertEqual(breaches, [])
+        found = [b for r in resources for b in schemas.breaches(r)]
+        self.assertEqual([*found, *policies.security(resources), *policies.volumes(resources)], [])
         # As kubectl applies them: in this order. All else is in the namespace that the first one makes.
         self.assertEqual(resources[0]["kind"], "Namespace")
         namespaces = {resources[0]["metadata"]["name"]}
@@ -347,7 +359,7 @@ class DeployTest(unittest.TestCase):
         document = (ARGUMENTS.root / "docs/operations.md").read_text(encoding="utf-8")
         (overlay,) = re.findall(r"```yaml\n(.*?)```", document, re.DOTALL)
         resources = rendered(overlay + "namespace: another\n", SHA256SUMS="0 the user's\n")
-        self.assertEqual([b for r in resources for b in schemas.breaches(r)] + policies.breaches(resources), [])
+        self.assertEqual([b for r in resources for b in schemas.breaches(r)] + breaches(resources), [])
         self.assertEqual({r["metadata"].get("namespace", r["metadata"]["name"]) for r in resources}, {"another"})
         data = {k: v for r in resources if r["kind"] == "ConfigMap" for k, v in r["data"].items()}
         self.assertEqual((data["SHA256SUMS"], data["DTYPE"]), ("0 the user's\n", "float16"))

@@ -8,6 +8,8 @@ SECRETS = {"baton-api-keys": {"api-keys"}, "baton-worker-secret": {"worker-secre
 CLOSING_S = 5  # after the drain: connections close, the process ends
 LIVENESS_PATIENCE_S = 60
 MONITORING = "monitoring"  # the namespace that may scrape
+# The namespaces of what leads clients to routers; with one, nothing else reaches them.
+CONTROLLERS = {"Ingress": "nginx-ingress", "Gateway": "envoy-gateway-system"}
 FILLING = ("baton-model-pull",)  # what writes to the model's volume
 
 
@@ -162,17 +164,23 @@ def drain(resources):
             yield f"{name}: new connections may still reach it when it stops: preStop takes {command[1]} s"
 
 
+def scaled(resources):
+    """The least replicas of each Deployment that has an autoscaler."""
+    return {r["spec"]["scaleTargetRef"]["name"]: r["spec"].get("minReplicaCount") or r["spec"].get("minReplicas", 1)
+            for kind in ("ScaledObject", "HorizontalPodAutoscaler") for r in of_kind(resources, kind)}
+
+
 def rollout(resources):
     budgets = of_kind(resources, "PodDisruptionBudget")
-    scaled = {r["spec"]["scaleTargetRef"]["name"]: r["spec"] for r in of_kind(resources, "ScaledObject")}
+    least = scaled(resources)
     for name, deployment, _ in servers(resources):
         spec = deployment["spec"]
         labels = spec["template"]["metadata"]["labels"]
-        replicas = scaled[name]["minReplicaCount"] if name in scaled else spec.get("replicas", 1)
+        replicas = least[name] if name in least else spec.get("replicas", 1)
         if replicas < 2:
             yield f"{name}: {replicas} replicas"
-        if name in scaled and "replicas" in spec:
-            yield f"{name}: replicas are set beside a ScaledObject"
+        if name in least and "replicas" in spec:
+            yield f"{name}: replicas are set beside an autoscaler"
         if [b["spec"]["maxUnavailable"] for b in budgets if matches(b["spec"]["selector"], labels)] != [1]:
             yield f"{name}: expected one PodDisruptionBudget with maxUnavailable 1"
         gone = spec["strategy"]["rollingUpdate"]["maxUnavailable"]
@@ -182,14 +190,15 @@ def rollout(resources):
         if {c["topologyKey"] for c in spec["template"]["spec"]["topologySpreadConstraints"]
                 if matches(c["labelSelector"], labels)} != {"kubernetes.io/hostname", "topology.kubernetes.io/zone"}:
             yield f"{name}: is not spread over hosts and zones"
-    for target in scaled:
+    for target in least:
         if target not in [name for name, *_ in servers(resources)]:
-            yield f"ScaledObject of {target}, which does not exist"
+            yield f"an autoscaler is of {target}, which does not exist"
 
 
 def readiness(resources):
-    """A worker waits for as many routers as there are."""
-    routers = [d["spec"]["replicas"] for _, d, _ in servers(resources) if role_of(d) == "router"]
+    """A worker waits for as many routers as there are, or at least are."""
+    least = scaled(resources)
+    routers = [least.get(name, d["spec"].get("replicas")) for name, d, _ in servers(resources) if role_of(d) == "router"]
     for name, deployment, container in servers(resources):
         if role_of(deployment) != "router" and [int(flag(container, "ready-routers") or 0)] != routers:
             yield f"{name}: --ready-routers={flag(container, 'ready-routers')}, but there are {routers} routers"
@@ -252,10 +261,11 @@ def network(resources):
     workers = [c for _, d, c in servers(resources) if role_of(d) != "router"]
     fetches = any(flag(c, "kv-fetch") is not None for c in workers)
     linked = any(flag(c, "kv-transport") == "nccl" for c in workers)
-    for here in (*ROLES, "elsewhere", MONITORING):
-        for there in ROLES:
+    callers = {namespace for kind, namespace in CONTROLLERS.items() if of_kind(resources, kind)}
+    for here in (*labels, "elsewhere", MONITORING, *CONTROLLERS.values()):
+        for there in labels:
             for port in ("grpc", "http", "metrics"):
-                wanted = (there == "router" and port in ("grpc", "http")
+                wanted = (there == "router" and port in ("grpc", "http") and (not callers or here in callers)
                           or (here, there, port) in {("router", "prefill", "grpc"), ("router", "decode", "grpc"),
                                                      ("decode", "prefill", "grpc"), ("decode", "decode", "grpc")})
                 wanted = wanted and (here not in ROLES or there != "router")  # pods of Baton call no router
@@ -291,7 +301,7 @@ def egress(resources):
                         allowed |= {(peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"], p) for p in ports}
         for namespace, port in sorted(named ^ allowed):
             yield f"{name}: {'cannot' if (namespace, port) in named else 'may'} connect to {namespace} at port {port}"
-        if (named or flag(container, "prefill-dns")) and not resolves:
+        if (named or flag(container, "decode-dns")) and not resolves:
             yield f"{name}: no name server can be asked"
 
 

@@ -1,4 +1,5 @@
-"""Strict schemas of Kubernetes' resources, of KEDA's ScaledObject, and of the Prometheus operator's PodMonitor and PrometheusRule."""
+"""Strict schemas of Kubernetes' resources, of KEDA's ScaledObject, and of the Prometheus operator's PodMonitor and PrometheusRule;
+and of the Gateway API and Envoy Gateway those fields that deploy/k8s has, as no Python package has their schemas."""
 
 import functools
 import re
@@ -12,6 +13,42 @@ from cloudcoil.models.prometheus_operator.v1 import PodMonitor, PrometheusRule
 VERSIONS = ("1.27", "1.32", "1.37")
 CUSTOM = {"keda.sh/v1alpha1/ScaledObject": ScaledObject, "monitoring.coreos.com/v1/PodMonitor": PodMonitor,
           "monitoring.coreos.com/v1/PrometheusRule": PrometheusRule}
+
+
+def _object(required, **properties):
+    return {"type": "object", "properties": properties, "required": required.split()}
+
+
+def _list(items):
+    return {"type": "array", "items": items, "minItems": 1, "maxItems": 16}
+
+
+TEXT, PORT = {"type": "string", "minLength": 1}, {"type": "integer", "minimum": 1, "maximum": 65535}
+HOST = {"type": "string", "pattern": r"^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"}
+DURATION = {"type": "string", "pattern": "^([0-9]{1,5}(h|m|s|ms)){1,4}$"}
+METADATA = _object("name", name=TEXT, namespace=TEXT, labels={"type": "object"}, annotations={"type": "object"})
+
+
+def _resource(spec):
+    return _object("apiVersion kind metadata spec", apiVersion=TEXT, kind=TEXT, metadata=METADATA, spec=spec)
+
+
+def _route(**more):
+    rule = _object("", backendRefs=_list(_object("name", name=TEXT, port=PORT)), **more)
+    return _resource(_object("parentRefs rules", parentRefs=_list(_object("name", name=TEXT, sectionName=TEXT)),
+                             hostnames=_list(HOST), rules=_list(rule)))
+
+
+PARTS = {
+    "gateway.networking.k8s.io/v1/Gateway": _resource(_object("gatewayClassName listeners", gatewayClassName=TEXT, listeners=_list(
+        _object("name port protocol", name=TEXT, hostname=HOST, port=PORT, protocol={"enum": ["HTTP", "HTTPS", "TLS"]},
+                tls=_object("certificateRefs", certificateRefs=_list(_object("name", name=TEXT))))))),
+    "gateway.networking.k8s.io/v1/HTTPRoute": _route(timeouts=_object("", request=DURATION, backendRequest=DURATION)),
+    "gateway.networking.k8s.io/v1/GRPCRoute": _route(),
+    "gateway.envoyproxy.io/v1alpha1/BackendTrafficPolicy": _resource(_object(
+        "targetRefs", targetRefs=_list(_object("group kind name", group=TEXT, kind=TEXT, name=TEXT)),
+        timeout=_object("", http=_object("", requestTimeout=DURATION)))),
+}
 # The metadata of a KEDA trigger is a map for the schema. These are the ones of its type "prometheus".
 TRIGGER_KEYS = {"serverAddress", "query", "threshold", "activationThreshold", "namespace", "ignoreNullValues",
                 "queryParameters", "unsafeSsl", "timeout", "authModes", "customHeaders"}
@@ -34,6 +71,9 @@ def _validator(version, api_version, kind):
     custom = CUSTOM.get(f"{api_version}/{kind}")
     if custom is not None:
         return jsonschema.Draft202012Validator(_strict(custom.model_json_schema()))
+    part = PARTS.get(f"{api_version}/{kind}")
+    if part is not None:
+        return jsonschema.Draft202012Validator(_strict(part))
     exact = version + ".0"  # as the package's folders are named
     folder = f"kubernetes-json-schema/v{exact}-local-strict"
     group = re.sub(r"^([^./]*)(?:\.[^/]*)?/", r"\1-", api_version)
