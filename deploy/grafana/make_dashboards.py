@@ -183,6 +183,19 @@ def overview():
         panel("Requests in flight", COUNT,
               [(gauge("baton_requests_inflight", "role, instance", PROCESS), "{{role}} {{instance}}")],
               "Router: inside the router. Workers: requests that hold KV blocks."),
+        row("Scaling"),
+        panel("Workers wanted and ready", COUNT,
+              [(gauge("baton_desired_workers", "worker_role", how="max"), "{{worker_role}}, wanted"),
+               (gauge("baton_workers", "worker_role", ALL + ',state="ready"', "min"), "{{worker_role}}, ready")],
+              "What the present load wants, by the router that wants most: an autoscaler follows it.", width=6),
+        panel("Prompts to compute", SECONDS, [(gauge("baton_prompt_backlog_seconds", "worker_role", how="max"), "{{worker_role}}")],
+              "Computing time of the prompts that wait or are being computed, on all workers of the role together.", width=6),
+        panel("Headroom of decode workers", SHARE, [(gauge("baton_decode_headroom_ratio", "resource", how="min"), "{{resource}}")],
+              "Free share of the KV pools and of the batches' places. Below 0: more wait than there are.", width=6, least=None),
+        panel("Predicted latency", SECONDS,
+              [(gauge("baton_predicted_ttft_seconds", how="max"), "first token"),
+               (gauge("baton_predicted_inter_token_seconds", how="max"), "between tokens")],
+              "Means of the requests sent lately, and of the sequences that run.", width=6),
     ])
 
 
