@@ -73,9 +73,10 @@ class Prometheus:
         except urllib.error.HTTPError as error:
             raise ValueError(f"{parameters}: {error.read().decode()}") from error
 
-    def query(self, expression):
-        """Labels and value of each series now."""
-        return [(one["metric"], float(one["value"][1])) for one in self.get("query", query=expression)["result"]]
+    def query(self, expression, at=None):
+        """Labels and value of each series at a time; now without one."""
+        when = {} if at is None else {"time": at}
+        return [(one["metric"], float(one["value"][1])) for one in self.get("query", query=expression, **when)["result"]]
 
     def query_range(self, expression, start, end, step):
         """Labels and (time, value) of each series."""
@@ -93,6 +94,17 @@ class Prometheus:
             return self.query(f"count(timestamp(up == 1) > {asked})")[0:1] in ([({}, float(self.targets))],)
         wait_for(scraped, self._why)
 
+
+    def wait_for_rates(self):
+        """A time at which every target had been scraped twice within RATE_INTERVAL_S, so that rates have a value then. Later
+        a machine that stalls may leave a gap."""
+        asked = []
+
+        def rated():
+            asked.append(time.time())
+            return self.query(f"count(sum_over_time(up[{RATE_INTERVAL_S}s]) >= 2)", asked[-1]) == [({}, float(self.targets))]
+        wait_for(rated, self._why)
+        return asked[-1]
 
     def wait_for_rules(self):
         """Returns once every group of rules was evaluated, well, after this call."""

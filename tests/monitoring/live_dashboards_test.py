@@ -71,10 +71,10 @@ def empty_panels(prometheus, dashboards, end):
         yield from gaps(place, prometheus.query_range(expression, end - LOOKED_AT_S, end, STEP_S))
 
 
-def idle_breaches(prometheus, dashboards):
+def idle_breaches(prometheus, dashboards, at):
     """What a cluster without requests shows that is neither 0 nor, of what nothing was observed, no value."""
     for place, expression in expressions(prometheus, dashboards):
-        result = [(labels, [(0, value)]) for labels, value in prometheus.query(expression)]
+        result = [(labels, [(at, value)]) for labels, value in prometheus.query(expression, at)]
         if " > 0)" not in expression and "histogram_quantile" not in expression:
             yield from gaps(f"idle: {place}", result)
         elif result:
@@ -140,9 +140,9 @@ def main():
     with tempfile.TemporaryDirectory(prefix="baton-dashboards-") as folder:
         with ObservedCluster(arguments.bin, Path(folder)) as cluster:
             dashboards, prometheus = load_dashboards(), cluster.prometheus
-            prometheus.wait_for_scrapes()  # the second one of each process: rates have a value
+            idle = prometheus.wait_for_rates()
             prometheus.wait_for_rules()
-            found = [*idle_breaches(prometheus, dashboards)]
+            found = [*idle_breaches(prometheus, dashboards, idle)]
             cluster.load(arguments.seconds, arguments.rate)
             end = time.time()
             found += [*empty_panels(prometheus, dashboards, end), *wrong_stacks(prometheus, dashboards, end),
