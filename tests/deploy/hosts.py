@@ -25,9 +25,10 @@ def enter_namespaces():
     if _INSIDE in os.environ:
         return
     unshare = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    probe = subprocess.run([*unshare, "mount", "-t", "tmpfs", "tmpfs", "/run"], capture_output=True, text=True, check=False)
+    probe = subprocess.run([*unshare, "sh", "-c", "mount -t tmpfs tmpfs /run && nft list tables"], capture_output=True, text=True,
+                           check=False)
     if probe.returncode != 0:
-        print(f"{sys.argv[0]}: skipped, no namespaces: {probe.stderr.strip()}", file=sys.stderr)
+        print(f"{sys.argv[0]}: skipped, no namespaces or no firewall in them: {probe.stderr.strip()}", file=sys.stderr)
         sys.exit(SKIPPED)
     os.environ[_INSIDE] = "1"
     os.execvp(unshare[0], [*unshare, sys.executable, *sys.argv])

@@ -22,7 +22,10 @@ resources: [../baton/deploy/k8s/overlays/cpu]
 secretGenerator:
 - {name: baton-worker-secret, namespace: baton, options: {disableNameSuffixHash: true}, files: [worker-secret]}
 - {name: baton-api-keys, namespace: baton, options: {disableNameSuffixHash: true}, files: [api-keys]}
+- {name: baton-kv-tier, namespace: baton, options: {disableNameSuffixHash: true}, files: [redis-password]}
+components: [COMPONENTS]
 """
+REDIS_PASSWORD = "of the tests"
 ROUTER, PREFILL, DECODE = "baton-router", "baton-prefill", "baton-decode"
 ADDRESS = "baton-router:50051"
 PATIENCE_S = 180
@@ -76,16 +79,24 @@ class Deployed:
         made = json.loads(subprocess.run([self._baton, "keys", "new", "--tenant", "ops", "--admin", "--json"], check=True,
                                          capture_output=True, text=True, timeout=60).stdout)
         self.key = made["key"]
-        overlay = folder / "overlay"
-        overlay.mkdir()
-        for name, text in {"kustomization.yaml": OVERLAY.replace("../baton", os.path.relpath(root, overlay.resolve())),
-                           "worker-secret": "0123456789abcdef" * 4 + "\n", "api-keys": made["line"] + "\n"}.items():
-            (overlay / name).write_text(text, encoding="utf-8")
-        self.resources = small(render(root, overlay), quick)
-        for secret in of_kind(self.resources, "Secret"):
-            secret["stringData"] = {name: base64.b64decode(text).decode() for name, text in secret.pop("data").items()}
+        self._folder, self._quick, self._api_keys = folder, quick, made["line"]
+        self.resources = self.rendered()
         self.network = hosts.Network(folder)
         self.cluster = Cluster(folder, self.network, bin_dir, {"baton-model": root / "models/demo"})
+
+    def rendered(self, *components):
+        """The overlay with these components."""
+        overlay = self._folder / "-".join(["overlay", *components])
+        overlay.mkdir()
+        kustomization = OVERLAY.replace("COMPONENTS", ", ".join(f"../baton/deploy/k8s/components/{name}" for name in components))
+        for name, text in {"kustomization.yaml": kustomization.replace("../baton", os.path.relpath(self.root, overlay.resolve())),
+                           "worker-secret": "0123456789abcdef" * 4 + "\n", "api-keys": self._api_keys + "\n",
+                           "redis-password": REDIS_PASSWORD}.items():
+            (overlay / name).write_text(text, encoding="utf-8")
+        resources = small(render(self.root, overlay), self._quick)
+        for secret in of_kind(resources, "Secret"):
+            secret["stringData"] = {name: base64.b64decode(text).decode() for name, text in secret.pop("data").items()}
+        return resources
 
     async def start(self):
         self.cluster.apply(self.resources)

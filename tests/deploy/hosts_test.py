@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The rendered manifests of deploy/k8s on a cluster of hosts: discovery by DNS, roll-outs, a revision that does not fit,
-scaling, partitions, hosts that vanish; all under load whose tokens are compared with the oracle's.
+"""The rendered manifests of deploy/k8s on a cluster of hosts: discovery by DNS, policies, roll-outs, a revision that does not
+fit, scaling, partitions, hosts that vanish, components; all under load whose tokens are compared with the oracle's.
 
   hosts_test.py --bin DIR --root DIR
 
@@ -19,12 +19,20 @@ import time
 import unittest
 from pathlib import Path
 
+import connections
 import hosts
 from hosts_cluster import DECODE, PATIENCE_S, PREFILL, ROUTER, Deployed, Load
+from strangers import Collector, Redis
 
 ARGUMENTS = None
 LOOP = asyncio.Runner()
 FAILED = []
+ROLES = ("router", "prefill", "decode")
+OUTSIDE = {"redis": Redis.PORT, "collector": Collector.PORT}
+# By the policies of the base.
+ALLOWED = ({("router", "prefill", "grpc"), ("router", "decode", "grpc"), ("decode", "prefill", "grpc"), ("decode", "decode", "grpc")}
+           | {(stranger, "router", port) for stranger in ("client", "stray", "prometheus", "redis", "collector")
+              for port in ("grpc", "http")})
 
 
 def in_loop(test):
@@ -43,11 +51,18 @@ class HostsTest(unittest.TestCase):
     async def set_up(cls):
         cls.deployed = Deployed(ARGUMENTS.root, ARGUMENTS.bin, Path(cls.folder), quick=True)
         cls.cluster = cls.deployed.cluster
+        # Pods that are not of the manifests.
+        cls.redis, cls.collector = Redis(cls.cluster), Collector(cls.cluster)
+        cls.strangers = {"client": cls.cluster.client, "stray": cls.cluster.stranger("stray", "baton"),
+                         "prometheus": cls.cluster.stranger("prometheus", "monitoring"),
+                         "redis": cls.redis.host, "collector": cls.collector.host}
         await cls.deployed.start()
 
     @classmethod
     def tearDownClass(cls):
         LOOP.run(cls.cluster.close())
+        cls.redis.close()
+        cls.collector.close()
         LOOP.close()
         if FAILED:
             print("\n".join(cls.cluster.events), f"logs are in {cls.folder}", sep="\n", file=sys.stderr)
@@ -83,22 +98,34 @@ class HostsTest(unittest.TestCase):
         await self.workers_are(lambda workers: workers == {
             pod.host.address: ("ready", pod.name) for name in (PREFILL, DECODE) for pod in self.cluster.pods(name)})
 
-    async def reaches(self, host, other, port):
-        """Whether a connection from one host to another opens."""
-        script = f"import socket; socket.create_connection(('{other.address}', {port}), timeout=1)"
-        process = await asyncio.create_subprocess_exec(*host.inside, sys.executable, "-c", script, stderr=asyncio.subprocess.DEVNULL)
-        return await process.wait() == 0
+    async def opened(self):
+        """Which connections open: (from, to, port), of pods by their roles. Within a role it is from one pod to another."""
+        pods = {role: self.cluster.pods(f"baton-{role}") for role in ROLES}
+        sources = [(role, of_role[0].host) for role, of_role in pods.items()] + list(self.strangers.items())
+        targets = [(role, of_role[1].host, of_role[1].end.ports) for role, of_role in pods.items()]
+        return await connections.opened(sources, targets) | await connections.opened(
+            sources[:len(ROLES)], [(name, self.strangers[name], {"tcp": port}) for name, port in OUTSIDE.items()])
+
+    async def only(self, expected):
+        """Waits until all expected connections open, and then nothing else does."""
+        end = time.monotonic() + PATIENCE_S
+        while not expected <= (found := await self.opened()):
+            self.assertLess(time.monotonic(), end, expected - found)
+        self.assertEqual(found, expected)
 
     @in_loop
     async def test_1_discovery_and_policies(self):
         await self.all_are_ready()
-        router, prefill, decode = (self.cluster.pods(name)[0] for name in (ROUTER, PREFILL, DECODE))
-        reached = {(a.spec["serviceAccountName"], b.spec["serviceAccountName"]) for a in (router, prefill, decode)
-                   for b in (router, prefill, decode) if a is not b and await self.reaches(a.host, b.host, b.port("grpc"))}
-        self.assertEqual(reached, {(ROUTER, PREFILL), (ROUTER, DECODE), (DECODE, PREFILL)})
-        self.assertTrue(await self.reaches(self.cluster.client, router.host, 50051))
-        self.assertFalse(await self.reaches(self.cluster.client, decode.host, 50061))
-        self.assertFalse(await self.reaches(self.cluster.client, router.host, 9090), "/metrics is open to every host")
+        await self.only(ALLOWED)
+        policies = self.cluster.delete("NetworkPolicy")
+        try:
+            await self.only({(source, target, port) for source in (*ROLES, *self.strangers) for target in ROLES
+                             for port in self.cluster.pods(f"baton-{target}")[0].end.ports}
+                            | {(role, name, "tcp") for role in ROLES for name in OUTSIDE})
+        finally:
+            self.cluster.apply(policies)
+        await self.cluster.settle()
+        decode, = self.cluster.pods(DECODE)[:1]
         status = Path(f"/proc/{decode.container.first()}/status").read_text(encoding="ascii")
         for line in ("Uid:\t10001\t10001", "CapEff:\t0000000000000000", "NoNewPrivs:\t1"):
             self.assertIn(line, status)
@@ -171,6 +198,28 @@ class HostsTest(unittest.TestCase):
             self.deployed.network.start_name_server()
             self.cluster.deployment(DECODE).scale(3)
             await self.cluster.settle(DECODE)  # the new one is found, too
+
+    @in_loop
+    async def test_8_components_serve_under_their_policies(self):
+        """What the features connect to is there, and nothing else can be reached."""
+        async with self.load():
+            self.cluster.apply(self.deployed.rendered("monitoring", "tracing", "kv-fetch", "kv-tier-redis"))
+            await self.cluster.settle()
+        routers, workers = ({pod.host.address for name in names for pod in self.cluster.pods(name)}
+                            for names in ((ROUTER,), (PREFILL, DECODE)))
+        async with self.load():
+            end = time.monotonic() + PATIENCE_S
+            # Each process connects when it has something to send.
+            while True:
+                traced, tiered = self.collector.callers(), await self.redis.callers()
+                if traced >= routers | workers and tiered >= workers:
+                    break
+                self.assertLess(time.monotonic(), end, (traced, tiered, routers, workers))
+                await asyncio.sleep(0.1)
+            await self.only(ALLOWED | {("prefill", "prefill", "grpc"), ("prefill", "decode", "grpc")}
+                            | {(stranger, role, "metrics") for stranger in ("prometheus", "collector") for role in ROLES}
+                            | {("prefill", "redis", "tcp"), ("decode", "redis", "tcp")}
+                            | {(role, "collector", "tcp") for role in ROLES})
 
 
 def main():

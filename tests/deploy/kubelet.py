@@ -26,6 +26,7 @@ from pathlib import Path
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+import firewall
 import hosts
 from pod_spec import command_line, environment
 from policies import matches
@@ -153,13 +154,15 @@ class Container:
 class Pod:
     """One replica, from its creation until its host has gone. `gone` is done then."""
 
-    def __init__(self, cluster, name, template, revision):
+    def __init__(self, cluster, name, namespace, template, revision):
         self.cluster, self.name, self.revision = cluster, name, revision
         self.labels, self.spec = template["metadata"]["labels"], template["spec"]
         self.ready = self.terminating = False
         self.restarts = 0
         self.container = None
         self.host = cluster.network.add(name)
+        self.end = firewall.End(self.host.address, namespace, self.labels, {
+            port["name"]: port["containerPort"] for c in self.spec["containers"] for port in c.get("ports", [])})
         self.root = cluster.roots.make(name, self.spec, cluster.data("ConfigMap"), cluster.data("Secret"))
         self.log_path = cluster.folder / f"{name}.log"
         self.created = time.monotonic()
@@ -174,7 +177,7 @@ class Pod:
 
     def port(self, name):
         """The number of a port of the container."""
-        return next((p["containerPort"] for c in self.spec["containers"] for p in c.get("ports", []) if p["name"] == name), name)
+        return self.end.ports.get(name, name)
 
     def log(self):
         return self.log_path.read_text(encoding="utf-8")
@@ -294,7 +297,7 @@ class Deployment:
 
     def __init__(self, cluster, resource):
         self._cluster = cluster
-        self.name = resource["metadata"]["name"]
+        self.name, self._namespace = resource["metadata"]["name"], resource["metadata"]["namespace"]
         self.pods = []
         self._random = seed.generator(self.name)
         self.replace(resource["spec"])
@@ -333,7 +336,8 @@ class Deployment:
             pod.delete()
         surge = self._surge if old else 0
         for _ in range(min(self.replicas - len(new), self.replicas + surge - len(live))):
-            self.pods.append(Pod(self._cluster, f"{self.name}-{self.revision}-{self._random.randrange(16**4):04x}", self.template, self.revision))
+            self.pods.append(Pod(self._cluster, f"{self.name}-{self.revision}-{self._random.randrange(16**4):04x}", self._namespace,
+                                 self.template, self.revision))
             self._cluster.changed()
         ready = sum(pod.ready for pod in live)
         for pod in self._first_to_go(old):
@@ -355,10 +359,11 @@ class Cluster:
         self.roots = Roots(programs, network.resolv_conf, claims)
         self.events = []
         self._resources, self._deployments, self._addresses, self._applied = {}, {}, {}, {}
-        self.client = network.add("client")
+        self._strangers, self._names = [], {}
         self._begin = time.monotonic()
         self._failure = None
         self._wake, self._turned = asyncio.Event(), asyncio.Condition()
+        self.client = self.stranger("client", "clients")
         self._controller = asyncio.create_task(self._control())
 
     async def close(self):
@@ -369,6 +374,22 @@ class Cluster:
         finally:
             self._controller.cancel()
             self.network.close()
+
+    def stranger(self, name, namespace, labels=None, service=None):
+        """The host of a pod that is not of the manifests, without policies of its own. `service`: a name that it has in the DNS."""
+        host = self.network.add(name)
+        self._strangers.append(firewall.End(host.address, namespace, labels or {}, {}))
+        if service is not None:
+            self._names[service] = [host.address]
+        self.changed()
+        return host
+
+    def delete(self, kind):
+        """All resources of the kind. Returns them."""
+        deleted = [r for (k, _), r in self._resources.items() if k == kind]
+        self._resources = {key: r for key, r in self._resources.items() if key[0] != kind}
+        self.changed()
+        return deleted
 
     def apply(self, resources):
         """As `kubectl apply`. What is not listed stays."""
@@ -441,7 +462,7 @@ class Cluster:
 
     def _publish(self):
         """Names, virtual addresses and firewalls follow the pods."""
-        names, forwards = {}, {}
+        names, forwards = dict(self._names), {}
         for (kind, name), service in self._resources.items():
             if kind != "Service":
                 continue
@@ -462,41 +483,10 @@ class Cluster:
         if self._applied.get("client") != forwards:
             self._applied["client"] = forwards
             hosts.forward(self.client, forwards)
+        policies = [r for (kind, _), r in self._resources.items() if kind == "NetworkPolicy"]
+        ends = [*(pod.end for pod in self.pods()), *self._strangers]
         for pod in self.pods():
-            rules = self._firewall(pod)
+            rules = firewall.rules(pod.end, policies, ends)
             if self._applied.get(pod.name) != rules:
                 self._applied[pod.name] = rules
                 pod.host.nft("allowed", rules)
-
-    def _firewall(self, pod):
-        policies = [r["spec"] for (kind, _), r in self._resources.items()
-                    if kind == "NetworkPolicy" and matches(r["spec"]["podSelector"], pod.labels)]
-        chains = []
-        for direction, hook, face, peers, end, node in (("Ingress", "input", "iif", "from", "saddr", f"ip saddr {hosts.NODE} accept;"),
-                                                        ("Egress", "output", "oif", "to", "daddr", "")):
-            chosen = [p for p in policies if direction in p["policyTypes"]]
-            if not chosen:
-                continue
-            rules = [self._rule(pod, direction, end, rule, peers) for p in chosen for rule in p.get(direction.lower(), [])]
-            chains.append(f"chain {hook}s {{ type filter hook {hook} priority 0; policy drop;\n"
-                          f"ct state established,related accept; {face} lo accept; {node}\n"
-                          + "".join(rules) + "}\n")
-        return "table inet allowed {\n" + "".join(chains) + "}\n"
-
-    def _rule(self, pod, direction, end, rule, peers):
-        """A line of the firewall for each port that a rule of a policy opens."""
-        others = [None]
-        if peers in rule:
-            others = sorted({other.host.address for selector in rule[peers] if "namespaceSelector" not in selector
-                             for other in self.pods() if matches(selector["podSelector"], other.labels)})
-        where = "" if others == [None] else f"ip {end} {{ {', '.join(others)} }} " if others else None
-        if where is None:
-            return ""
-        lines = ""
-        for port in rule["ports"]:
-            number = port["port"]
-            if isinstance(number, str):  # of the pod that is called
-                named = [pod] if direction == "Ingress" else [p for p in self.pods() if p.host.address in others]
-                number = named[0].port(number)
-            lines += f"{where}{port.get('protocol', 'TCP').lower()} dport {number} accept;\n"
-        return lines
