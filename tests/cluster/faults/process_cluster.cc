@@ -1,6 +1,7 @@
 #include "tests/cluster/faults/process_cluster.h"
 
 #include <filesystem>
+#include <fstream>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -45,9 +46,22 @@ absl::StatusOr<std::unique_ptr<ProcessCluster>> ProcessCluster::Start(ClusterOpt
   }
   // Faults strike pairs: each prompt is a transfer.
   options.router_flags.insert(options.router_flags.end(), {"--max-local-prefill-tokens", "0"});
+  std::ofstream list;
+  if (!options.workers_file.empty()) {
+    options.router_flags.insert(options.router_flags.end(),
+                                {"--workers-file", options.workers_file});
+    list.open(options.workers_file);
+  }
   // Called by Start() below, and not after it.
-  options.routed_address = [&cluster](const std::string& name, const std::string& address) {
-    return cluster->proxy_->AddTarget(name, PortOf(address));
+  options.routed_address = [&](const std::string& name,
+                               const std::string& address) -> absl::StatusOr<std::string> {
+    BATON_ASSIGN_OR_RETURN(const std::string routed,
+                           cluster->proxy_->AddTarget(name, PortOf(address)));
+    if (!options.workers_file.empty()) {
+      list << name.substr(0, name.find('-')) << ' ' << routed << std::endl;
+      if (!list) return absl::UnavailableError("cannot write " + options.workers_file);
+    }
+    return routed;
   };
   cluster.reset(new ProcessCluster(options));
   BATON_ASSIGN_OR_RETURN(

@@ -21,6 +21,8 @@ namespace baton::testing {
 struct ClusterOptions : cli::ClusterOptions {
   ClusterOptions();
   uint64_t seed = 1;  // of the proxy
+  // Routers read a list of the workers, which Start() makes, from this file, too; empty: from none.
+  std::string workers_file;
 };
 
 // Routers and workers reach workers through the proxy; tests talk to all processes directly.
