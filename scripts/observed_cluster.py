@@ -19,19 +19,18 @@ import demo_cluster
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMESPACE = "demo"
-SCRAPE_S = 1
+RULE_FILES = [ROOT / "deploy/prometheus" / name for name in ("rules.yaml", "alerts.yaml")]
 # In place of $__rate_interval: long enough that every process has work in each.
 RATE_INTERVAL_S = 10
 PATIENCE_S = 60
 
 
 class Prometheus:
-    """Scrapes `targets` (addresses) and evaluates the rules of deploy/prometheus, every second."""
+    """Scrapes `targets` (addresses) and evaluates the rules, those of deploy/prometheus by default, at each interval."""
 
-    def __init__(self, folder, targets):
-        rules = ROOT / "deploy/prometheus"
-        config = {"global": {"scrape_interval": f"{SCRAPE_S}s", "evaluation_interval": f"{SCRAPE_S}s"},
-                  "rule_files": [str(rules / "rules.yaml"), str(rules / "alerts.yaml")],
+    def __init__(self, folder, targets, rule_files=None, interval="1s"):
+        config = {"global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
+                  "rule_files": [str(path) for path in rule_files or RULE_FILES],
                   "scrape_configs": [{"job_name": "baton", "static_configs": [
                       {"targets": targets, "labels": {"namespace": NAMESPACE}}]}]}
         path = folder / "prometheus.json"  # JSON is YAML
@@ -94,7 +93,6 @@ class Prometheus:
             return self.query(f"count(timestamp(up == 1) > {asked})")[0:1] in ([({}, float(self.targets))],)
         wait_for(scraped, self._why)
 
-
     def wait_for_rates(self):
         """A time at which every target had been scraped twice within RATE_INTERVAL_S, so that rates have a value then. Later
         a machine that stalls may leave a gap."""
@@ -116,11 +114,11 @@ class Prometheus:
         wait_for(evaluated, self._why)
 
 
-def wait_for(condition, why):
-    end = time.monotonic() + PATIENCE_S
+def wait_for(condition, why, patience_s=PATIENCE_S):
+    end = time.monotonic() + patience_s
     while not condition():
         if time.monotonic() > end:
-            sys.exit(f"waited {PATIENCE_S} s for nothing: {why()}")
+            sys.exit(f"waited {patience_s} s for nothing: {why()}")
         time.sleep(0.05)
 
 

@@ -1,0 +1,418 @@
+#!/usr/bin/env python3
+"""Every alert fires by a real fault, and none without one. A real Prometheus scrapes a real cluster under load and evaluates the
+rules of deploy/prometheus, in which all ranges and every `for` are SHORTER times as short (scaled_rules.py). The test breaks
+processes, links, limits and lists one after the other; each time the alerts that the fault is for must fire with all their
+labels, and be over once it is healed.
+
+  live_alerts_test.py --bin DIR     runs the cluster of DIR, which is beside that of the tests' programs
+  live_alerts_test.py --self-test   shows that the checks can fail, and that each alert has a fault
+"""
+
+import argparse
+import contextlib
+import json
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import metric_names
+import scaled_rules
+
+sys.path.insert(0, str(metric_names.ROOT / "scripts"))
+from observed_cluster import NAMESPACE, RULE_FILES, Prometheus, wait_for  # noqa: E402
+
+SHORTER = 100  # 5 minutes are 3 seconds
+SCRAPE_MS = 500
+LEAST_SCRAPES = 4  # in a range: a late one must not leave a rate without data
+PATIENCE_S = 120
+HEALTHY_S = 10
+PREFILL, DECODE = ("prefill-0", "prefill-1"), ("decode-0", "decode-1")
+# A decode worker has room for some ten of the long answers, and a preempted one's KV comes anew from the prefill worker.
+LIMIT = 64  # --max-inflight-requests
+FLAGS = ["--worker-flags=--kv-cache-memory,64MB", "--decode-flags=--num-blocks,256,--host-kv-memory,0",
+         f"--router-flags=--max-inflight-requests,{LIMIT},--retry-budget-reserve,8,--retry-budget-capacity,8"]
+# What one request asks for, and how many run at once.
+LIGHT = ["--random-input-len", "128", "--random-output-len", "16", "--request-rate", "4"]
+SHORT = ["--random-input-len", "64", "--random-output-len", "32", "--max-concurrency", str(LIMIT - 4)]
+HEAVY = ["--random-input-len", "128", "--random-output-len", "320", "--max-concurrency", str(LIMIT - 4)]
+TOO_MUCH = ["--random-input-len", "128", "--random-output-len", "64", "--max-concurrency", str(LIMIT + 16)]
+LATE_S, LATE_GAP_S = 2.5, 0.1  # a first token and a gap between tokens, by rules.yaml
+# These look back for days: they stay once they came.
+ON_OBJECTIVES = {"BatonFirstTokenBudgetBurn", "BatonInterTokenBudgetBurn"}
+# Alerts of alerts.yaml that no fault here makes fire, each with the reason.
+NOT_TRIED = {}
+
+
+class FaultyCluster:
+    """faulty_cluster, which says what it takes. Use it in a `with`. `names`: metrics address -> name of the process."""
+
+    def __init__(self, bin_dir, folder):
+        self.workers_file, self._baton = folder / "workers", bin_dir / "baton"
+        self._log = open(folder / "cluster.log", "w", encoding="utf-8")
+        self._process = subprocess.Popen(
+            [bin_dir.parent / "tests/faulty_cluster", "--bin-dir", bin_dir, "--model", metric_names.ROOT / "models/demo",
+             "--workers-file", self.workers_file, "--log-dir", folder / "logs", *FLAGS],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True)
+        self._lock = threading.Lock()
+        line = self._process.stdout.readline()
+        if not line:
+            sys.exit("the cluster did not start: " + (folder / "cluster.log").read_text(encoding="utf-8"))
+        started = json.loads(line)
+        self.address = started["address"]
+        self.names = {process["metrics_address"]: process["name"] for process in started["processes"]}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.stdin.close()
+        self._process.wait(timeout=PATIENCE_S)
+        self._log.close()
+
+    def tell(self, *words):
+        with self._lock:
+            self._process.stdin.write(" ".join(map(str, words)) + "\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline().strip()
+        if answer != "ok":
+            raise RuntimeError(f"{words}: {answer or 'the cluster has ended'}")
+
+    def signal(self, number, *workers):
+        for worker in workers:
+            self.tell("signal", worker, int(number))
+
+    def baton(self, *words):
+        return subprocess.run([self._baton, *words, "--address", self.address], check=True, capture_output=True, text=True,
+                              timeout=PATIENCE_S).stdout
+
+    def workers(self):
+        """The address of each worker by its name, as the router lists it."""
+        return {worker["worker_id"]: worker["address"] for worker in json.loads(self.baton("workers", "--json"))["workers"]}
+
+    def bench(self, *words):
+        return [self._baton, "bench", "serve", "--address", self.address, "--dataset-name", "random", "--disable-tqdm", *words]
+
+    @contextlib.contextmanager
+    def load(self, words):
+        """Requests that run until the end of the body, whatever becomes of them."""
+        process = subprocess.Popen(self.bench("--num-prompts", "1000000", *words), stdout=subprocess.DEVNULL, stderr=self._log)
+        try:
+            yield
+        finally:
+            process.kill()
+            process.wait(timeout=PATIENCE_S)
+
+
+# The faults. Each is there while the body of the `with` runs, and is healed after it.
+
+@contextlib.contextmanager
+def nothing_but_light_load(cluster):
+    with cluster.load(LIGHT):
+        yield
+
+
+@contextlib.contextmanager
+def killed_prefill_workers(cluster):
+    with cluster.load(LIGHT):
+        cluster.signal(signal.SIGKILL, *PREFILL)
+        yield
+    cluster.tell("restart", *PREFILL)
+
+
+@contextlib.contextmanager
+def hung_decode_worker(cluster):
+    with cluster.load(LIGHT):
+        cluster.signal(signal.SIGSTOP, "decode-0")
+        try:
+            yield
+        finally:
+            cluster.signal(signal.SIGCONT, "decode-0")
+
+
+@contextlib.contextmanager
+def drained_decode_workers(cluster):
+    with cluster.load(LIGHT):
+        for worker in DECODE:
+            cluster.baton("drain", worker)
+        yield
+    for worker in DECODE:
+        cluster.baton("undrain", worker)
+
+
+@contextlib.contextmanager
+def spoilt_worker_list(cluster):
+    text = cluster.workers_file.read_text(encoding="utf-8")
+    with cluster.load(LIGHT):
+        cluster.workers_file.write_text("decode nowhere\n", encoding="utf-8")
+        yield
+    cluster.workers_file.write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def load_above_the_limit(cluster):
+    with cluster.load(TOO_MUCH):
+        yield
+
+
+@contextlib.contextmanager
+def more_answers_than_room(cluster):
+    with cluster.load(HEAVY):
+        yield
+
+
+@contextlib.contextmanager
+def flipped_bits(cluster):
+    """Between the tiers. Long answers preempt one another, so that KV also has to come anew."""
+    with cluster.load(HEAVY):
+        cluster.tell("flip", "decode*", "prefill*", 2e-6)
+        yield
+    cluster.tell("heal")
+
+
+@contextlib.contextmanager
+def standing_still(cluster, load, awake_s, asleep_s):
+    """Decode workers that are awake and asleep in turn."""
+    over = threading.Event()
+
+    def pulse():
+        while not over.wait(awake_s):
+            cluster.signal(signal.SIGSTOP, *DECODE)
+            over.wait(asleep_s)
+            cluster.signal(signal.SIGCONT, *DECODE)
+
+    with cluster.load(load):
+        thread = threading.Thread(target=pulse, name="pulse")
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+
+def slow_steps(cluster):
+    """A gap between tokens that is late every few steps."""
+    return standing_still(cluster, SHORT, 0.005, LATE_GAP_S + 0.025)
+
+
+def long_pauses(cluster):
+    """Requests that wait, first for the worker that has them, and then for the router to find another."""
+    return standing_still(cluster, LIGHT, LATE_S, LATE_S + 1.5)
+
+
+def fires(alert, severity, **labels):
+    """What must fire: values of labels, of which a tuple has those of several alerts, one of them at least; and no others."""
+    return alert, {"severity": severity, **labels}
+
+
+MODEL = {"namespace": NAMESPACE, "model": "demo"}
+SCRAPED = {"namespace": NAMESPACE, "job": "baton"}
+FULL = {"BatonKvCacheFull", "BatonPreemptions"}
+# Each fault, what must fire, and what else may. Slow steps come first: windows of hours have few tokens then that were in time.
+FAULTS = (
+    (slow_steps, [fires("BatonInterTokenBudgetBurn", severity, **MODEL) for severity in ("page", "ticket")], FULL),
+    (long_pauses, [fires("BatonFirstTokenBudgetBurn", severity, **MODEL) for severity in ("page", "ticket")],
+     {"BatonTargetDown", "BatonRoleBelowMinimum", "BatonRefusals", "BatonRequestsFail"}),
+    (spoilt_worker_list, [fires("BatonWorkerListStale", "ticket", **MODEL, instance="router")], set()),
+    (drained_decode_workers, [
+        fires("BatonRoleBelowMinimum", "page", **MODEL, worker_role="decode"),
+        fires("BatonRequestsFail", "page", **MODEL),
+        fires("BatonRefusals", "ticket", **MODEL)], set()),
+    (killed_prefill_workers, [
+        fires("BatonTargetDown", "page", **SCRAPED, instance="prefill-0"),
+        fires("BatonTargetDown", "page", **SCRAPED, instance="prefill-1"),
+        fires("BatonRoleBelowMinimum", "page", **MODEL, worker_role="prefill"),
+        fires("BatonWorkerUnreachable", "ticket", **MODEL, worker_role="prefill"),
+        fires("BatonPrefillBypassed", "ticket", **MODEL)], {"BatonWorkerExpired"}),
+    (hung_decode_worker, [
+        fires("BatonTargetDown", "page", **SCRAPED, instance="decode-0"),
+        fires("BatonWorkerExpired", "ticket", **MODEL, worker_role="decode")], {"BatonWorkerUnreachable"}),
+    (load_above_the_limit, [fires("BatonRefusals", "ticket", **MODEL)], FULL),
+    (more_answers_than_room, [
+        fires("BatonKvCacheFull", "ticket", **SCRAPED, model="demo", role="decode", instance=DECODE),
+        fires("BatonPreemptions", "ticket", **MODEL)], set()),
+    (flipped_bits, [
+        fires("BatonKvChecksumFailure", "page", **MODEL, instance=DECODE),
+        fires("BatonKvTransferFailures", "ticket", **MODEL),
+        fires("BatonKvRecomputed", "ticket", **MODEL, instance=DECODE),
+        fires("BatonRetryBudgetExhausted", "ticket", **MODEL)], FULL | {"BatonRequestsFail", "BatonPrefillBypassed"}),
+)
+
+
+def fits(expected, labels):
+    """Whether these are the labels of the alert."""
+    alert, values = expected
+    return labels["alertname"] == alert and set(labels) - {"__name__", "alertname", "alertstate"} == set(values) and all(
+        labels[name] in (value if isinstance(value, tuple) else (value,)) for name, value in values.items())
+
+
+def uncovered(rules, faults, not_tried):
+    """What of the rules' alerts no fault is for, and what is for no alert."""
+    alerts = {(rule["alert"], rule["labels"]["severity"]) for group in rules["groups"] for rule in group["rules"]}
+    tried = {(alert, labels["severity"]) for _, must, _ in faults for alert, labels in must}
+    names = {alert for alert, _ in alerts}
+    for alert, severity in sorted(alerts - tried):
+        if alert not in not_tried:
+            yield f"{alert}, {severity}: no fault makes it fire, and NOT_TRIED has no reason"
+    for alert, severity in sorted(tried - alerts):
+        yield f"{alert}, {severity}: a fault is for it, but it is no alert"
+    for alert in sorted(alert for alert in not_tried if alert not in names or not not_tried[alert]):
+        yield f"{alert}: is in NOT_TRIED, but is no alert, or has no reason"
+
+
+def unlabelled(rules, faults):
+    """Labels that a text of an alert shows, and that the alert does not have when it fires."""
+    for rule in (rule for group in rules["groups"] for rule in group["rules"]):
+        shown = set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
+        for labels in (labels for _, must, _ in faults for alert, labels in must
+                       if (alert, labels["severity"]) == (rule["alert"], rule["labels"]["severity"])):
+            yield from (f"{rule['alert']}: shows a label {name}, which it does not have" for name in sorted(shown - set(labels)))
+
+
+class Watch:
+    """What Prometheus says about alerts."""
+
+    def __init__(self, prometheus, names):
+        self._prometheus, self._names = prometheus, names
+
+    def fired(self, begin):
+        """The labels of all that have fired since, with the names of processes for their addresses."""
+        found = self._prometheus.query_range('ALERTS{alertstate="firing"}', begin, time.time(), SCRAPE_MS / 1000)
+        return [labels | ({"instance": self._names[labels["instance"]]} if "instance" in labels else {}) for labels, _ in found]
+
+    def late(self):
+        """How many tokens have missed their objective so far."""
+        (_, late), = self._prometheus.query("+".join(
+            f'sum({metric}_count) - sum({metric}_bucket{{le="{objective}"}})' for metric, objective in (
+                ("baton_time_to_first_token_seconds", LATE_S), ("baton_inter_token_latency_seconds", LATE_GAP_S))))
+        return late
+
+    def active(self):
+        """The names of all that are pending or fire, but for those on objectives."""
+        return {labels["alertname"] for labels, _ in self._prometheus.query("ALERTS")} - ON_OBJECTIVES
+
+
+def try_fault(cluster, watch, fault, must, may):
+    """What did not fire as it must, or did and must not."""
+    begin = time.time()
+
+    def missing():
+        fired = watch.fired(begin)
+        return [expected for expected in must if not any(fits(expected, labels) for labels in fired)]
+
+    with fault(cluster):
+        wait_for(lambda: not missing(), lambda: f"{fault.__name__}: {missing()} of {watch.fired(begin)}", PATIENCE_S)
+    took = time.time() - begin
+    wait_for(lambda: not watch.active(), lambda: f"{fault.__name__} is over, but not {watch.active()}", PATIENCE_S)
+    fired = {labels["alertname"] for labels in watch.fired(begin)}
+    print(f"{fault.__name__}: {len(must)} alerts after {took:.1f} s, over after {time.time() - begin:.1f} s; "
+          f"{', '.join(sorted(fired))}", flush=True)
+    expected = {alert for alert, _ in must} | may | ON_OBJECTIVES
+    yield from (f"{fault.__name__}: {alert} fired, too" for alert in sorted(fired - expected))
+
+
+def healthy(cluster, watch):
+    """What fires without a fault. Late tokens, as a busy machine has some, are one."""
+    begin = time.time()
+    subprocess.run(cluster.bench("--num-prompts", str(4 * HEALTHY_S), *LIGHT), check=True, capture_output=True, timeout=PATIENCE_S)
+    fired = {labels["alertname"] for labels in watch.fired(begin)}
+    late = watch.late()
+    print(f"without a fault: {late} late tokens, {', '.join(sorted(fired)) or 'nothing'} fired", flush=True)
+    yield from (f"without a fault: {alert} fired" for alert in sorted(fired - (ON_OBJECTIVES if late > 0 else set())))
+
+
+def scaled_files(folder):
+    for path in RULE_FILES:
+        rules = scaled_rules.scaled(path.read_text(encoding="utf-8"), SHORTER, LEAST_SCRAPES * SCRAPE_MS)
+        scaled = folder / path.name
+        scaled.write_text(json.dumps(rules), encoding="utf-8")  # JSON is YAML
+        yield scaled
+
+
+def run(bin_dir):
+    """What is wrong."""
+    with tempfile.TemporaryDirectory(prefix="baton-alerts-") as name, FaultyCluster(bin_dir, Path(name)) as cluster:
+        folder = Path(name)
+        prometheus = Prometheus(folder, list(cluster.names), list(scaled_files(folder)), f"{SCRAPE_MS}ms")
+        try:
+            watch = Watch(prometheus, cluster.names)
+            found = list(healthy(cluster, watch))
+            for fault in FAULTS:
+                found += try_fault(cluster, watch, *fault)
+            return found
+        finally:
+            prometheus.close()
+
+
+def refuses(text):
+    """Whether the rewriter does not take a rule with this text."""
+    try:
+        scaled_rules.scaled(f"groups: [{{name: g, rules: [{{alert: A, {text}}}]}}]", SHORTER, LEAST_SCRAPES * SCRAPE_MS)
+    except ValueError:
+        return True
+    return False
+
+
+def self_test():
+    scaled = scaled_rules.scaled("""groups: [{name: g, rules: [
+        {alert: A, for: 1m, labels: {severity: page}, expr: 'sum by (x) (rate(a{b=~"[5m]|offset"}[5m])) / rate(c[1h]) > 0.05'},
+        {record: r, expr: 'increase(a[3d]) > 0'}]}]""", 100, 2000)
+    assert scaled == {"groups": [{"name": "g", "rules": [
+        {"alert": "A", "for": "600ms", "labels": {"severity": "page"},
+         "expr": 'sum by (x) (rate(a{b=~"[5m]|offset"}[3000ms])) / rate(c[36000ms]) > 0.05'},
+        {"record": "r", "expr": "increase(a[2592000ms]) > 0"}]}]}, scaled
+    assert not refuses("expr: 'rate(a[5m])'")
+    for text in ("expr: 'rate(a[1m])'", "expr: 'rate(a[1h30m])'", "expr: 'rate(a[5m:1m])'", "expr: 'rate(a[5x])'",
+                 "expr: 'rate(a[5m)'", "expr: 'a offset 5m'", "expr: 'time() - a > 60'", "expr: 'a @ 5'", "expr: 'increase(a[5m]) > 3'",
+                 "expr: 'increase(a[5m])'", "expr: a, for: 5", "expr: a, for: 1ms", "expr: a, keep_firing_for: 5m"):
+        assert refuses(text), text
+    for text in ("{groups: [], x: 1}", "groups: [{name: g, interval: 1m, rules: []}]"):
+        try:
+            scaled_rules.scaled(text, 100, 2000)
+        except ValueError:
+            continue
+        raise AssertionError(text)
+
+    rules = {"groups": [{"rules": [{"alert": "A", "labels": {"severity": severity}, "annotations": {"summary": "{{ $labels.x }}"}}
+                                   for severity in ("page", "ticket")]}]}
+    both = [(None, [fires("A", "page"), fires("A", "ticket")], set())]
+    assert not list(uncovered(rules, both, {}))
+    assert not list(uncovered(rules, [], {"A": "it takes a month"}))
+    assert len(list(uncovered(rules, [(None, [fires("A", "page")], set())], {}))) == 1
+    assert len(list(uncovered(rules, [*both, (None, [fires("B", "page")], set())], {}))) == 1
+    assert len(list(uncovered(rules, both, {"A": "", "B": "it was there"}))) == 2
+
+    assert not list(unlabelled(rules, [(None, [fires("A", "page", x="1"), fires("B", "page")], set())]))
+    assert len(list(unlabelled(rules, [(None, [fires("A", "page")], set())]))) == 1
+
+    alert = {"__name__": "ALERTS", "alertname": "A", "alertstate": "firing", "severity": "page", "instance": "d"}
+    assert fits(fires("A", "page", instance=("c", "d")), alert)
+    for other in (fires("B", "page", instance="d"), fires("A", "ticket", instance="d"), fires("A", "page", instance="c"),
+                  fires("A", "page"), fires("A", "page", instance="d", model="m")):
+        assert not fits(other, alert), other
+    return []
+
+
+def alerts():
+    path, = (path for path in RULE_FILES if path.name == "alerts.yaml")
+    return scaled_rules.scaled(path.read_text(encoding="utf-8"), SHORTER, LEAST_SCRAPES * SCRAPE_MS)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", type=Path)
+    parser.add_argument("--self-test", action="store_true")
+    arguments = parser.parse_args()
+    found = [*uncovered(alerts(), FAULTS, NOT_TRIED), *unlabelled(alerts(), FAULTS)]
+    found += self_test() if arguments.self_test else run(arguments.bin.resolve())
+    print("\n".join(found) or "ok")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
