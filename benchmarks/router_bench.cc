@@ -21,7 +21,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "router/routing/priced_policy.h"
-#include "tests/testing/routed_fleet.h"
+#include "router/routing/routed_fleet.h"
 
 namespace baton::router {
 namespace {
@@ -57,7 +57,7 @@ class Fleet {
     return chain;
   }
 
-  testing::RoutedFleet& routed() { return *routed_; }
+  router::RoutedFleet& routed() { return *routed_; }
   PrefixIndex& index() { return *index_; }
   const std::vector<std::vector<kv::PrefixKey>>& prompts() const { return prompts_; }
   int64_t indexed() const { return indexed_; }
@@ -88,7 +88,7 @@ class Fleet {
     std::vector<std::string> prefill, decode;
     for (int i = 0; i < worker_count; ++i) prefill.push_back(absl::StrCat("p", i, ":1"));
     for (int i = 0; i < 64; ++i) decode.push_back(absl::StrCat("d", i, ":1"));
-    routed_ = std::make_unique<testing::RoutedFleet>(prefill, decode, 1, policy_, Clock::Real());
+    routed_ = std::make_unique<router::RoutedFleet>(prefill, decode, 1, policy_, Clock::Real());
     index_ = std::make_unique<PrefixIndex>(worker_count);
     std::mt19937_64 random(1);
     const int64_t each = block_count / worker_count;
@@ -155,7 +155,7 @@ class Fleet {
   }
 
   PricedPolicy policy_{{.max_local_prefill_tokens = 0}};  // pairs
-  std::unique_ptr<testing::RoutedFleet> routed_;
+  std::unique_ptr<router::RoutedFleet> routed_;
   std::unique_ptr<PrefixIndex> index_;  // the same content, alone
   std::vector<std::vector<kv::PrefixKey>> prompts_;
   int64_t indexed_ = 0;

@@ -28,19 +28,27 @@
 #include "baton/internal/v1/worker.grpc.pb.h"
 #include "baton/v1/admin.grpc.pb.h"
 #include "baton/v1/inference.grpc.pb.h"
-#include "benchmarks/router_sim/baton_router.h"
-#include "benchmarks/router_sim/simulation.h"
 #include "benchmarks/serving/cluster_flags.h"
 #include "benchmarks/serving/load_report.h"
 #include "benchmarks/serving/traffic.h"
 #include "common/base/rpc/channel.h"
 #include "common/base/rpc/grpc_status.h"
 #include "common/tokenizer/tokenizer.h"
+#include "simulator/baton_router.h"
+#include "simulator/simulation.h"
 
 namespace baton::benchmarks {
 namespace {
 
 namespace internal_pb = ::baton::internal::v1;
+
+using ::baton::simulator::CellResult;
+using ::baton::simulator::MakeBatonRouter;
+using ::baton::simulator::Scenario;
+using ::baton::simulator::SimPolicy;
+using ::baton::simulator::SimRequest;
+using ::baton::simulator::Simulate;
+using ::baton::simulator::Trace;
 
 constexpr int kBlockTokens = 16;
 

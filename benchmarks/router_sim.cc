@@ -21,16 +21,16 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "benchmarks/router_sim/baton_router.h"
 #include "benchmarks/router_sim/cell.h"
 #include "benchmarks/router_sim/decode_cells.h"
 #include "benchmarks/router_sim/link_cells.h"
-#include "benchmarks/router_sim/load_generator.h"
 #include "benchmarks/router_sim/peer_formulas.h"
 #include "benchmarks/router_sim/sweep_report.h"
 #include "common/base/log.h"
+#include "simulator/baton_router.h"
+#include "simulator/load_generator.h"
 
-namespace baton::benchmarks {
+namespace baton::simulator::sweeps {
 namespace {
 
 struct Options {
@@ -357,6 +357,6 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace baton::benchmarks
+}  // namespace baton::simulator::sweeps
 
-int main(int argc, char** argv) { return baton::benchmarks::Main(argc, argv); }
+int main(int argc, char** argv) { return baton::simulator::sweeps::Main(argc, argv); }

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-namespace baton::benchmarks {
+namespace baton::simulator::sweeps {
 
 std::string CellName(const Cell& cell) {
   const Scenario& s = cell.scenario;
@@ -41,4 +41,4 @@ std::vector<std::vector<CellResult>> RunCells(const std::vector<Cell>& cells,
   return results;
 }
 
-}  // namespace baton::benchmarks
+}  // namespace baton::simulator::sweeps

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/router_sim/simulation.h"
+#include "simulator/simulation.h"
 
-namespace baton::benchmarks {
+namespace baton::simulator::sweeps {
 
 struct NamedPolicy {
   std::string name;
@@ -29,6 +29,6 @@ std::vector<std::vector<CellResult>> RunCells(const std::vector<Cell>& cells,
                                               const std::vector<NamedPolicy>& policies,
                                               int threads);
 
-}  // namespace baton::benchmarks
+}  // namespace baton::simulator::sweeps
 
 #endif  // BATON_BENCHMARKS_ROUTER_SIM_CELL_H_

@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "benchmarks/router_sim/load_generator.h"
+#include "simulator/load_generator.h"
 
-namespace baton::benchmarks {
+namespace baton::simulator::sweeps {
 namespace {
 
 // Long enough that what comes before and after the load is full counts little.
@@ -228,4 +228,4 @@ double TokensPerSecond(const DecodeWorkerShape& shape, const Trace& trace) {
 
 DecodeSweep MakeDecodeSweep(const DecodeSweepOptions& options) { return Sweep(options).Make(); }
 
-}  // namespace baton::benchmarks
+}  // namespace baton::simulator::sweeps

@@ -8,7 +8,7 @@
 
 #include "benchmarks/router_sim/cell.h"
 
-namespace baton::benchmarks {
+namespace baton::simulator::sweeps {
 
 // A step costs so much whatever is in it: an 8B model on a small GPU.
 DecodeWorkerShape GpuShape();
@@ -32,6 +32,6 @@ struct DecodeSweepOptions {
 };
 DecodeSweep MakeDecodeSweep(const DecodeSweepOptions& options);
 
-}  // namespace baton::benchmarks
+}  // namespace baton::simulator::sweeps
 
 #endif  // BATON_BENCHMARKS_ROUTER_SIM_DECODE_CELLS_H_

@@ -6,11 +6,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "benchmarks/router_sim/decode_cells.h"
-#include "benchmarks/router_sim/load_generator.h"
-#include "benchmarks/router_sim/sim_links.h"
 #include "common/base/status_macros.h"
+#include "simulator/load_generator.h"
+#include "simulator/sim_links.h"
 
-namespace baton::benchmarks {
+namespace baton::simulator::sweeps {
 namespace {
 
 constexpr int kWorkers = 8, kRouters = 4;
@@ -83,4 +83,4 @@ std::string LinkTable(const std::vector<Cell>& cells, const std::vector<NamedPol
   return table;
 }
 
-}  // namespace baton::benchmarks
+}  // namespace baton::simulator::sweeps

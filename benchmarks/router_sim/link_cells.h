@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "benchmarks/router_sim/cell.h"
 
-namespace baton::benchmarks {
+namespace baton::simulator::sweeps {
 
 struct LinkSweepOptions {
   std::vector<std::string> rates;  // as ParseLinkRates takes them: cells for each
@@ -28,6 +28,6 @@ absl::StatusOr<LinkSweep> MakeLinkSweep(const LinkSweepOptions& options);
 std::string LinkTable(const std::vector<Cell>& cells, const std::vector<NamedPolicy>& policies,
                       const std::vector<std::vector<CellResult>>& results);
 
-}  // namespace baton::benchmarks
+}  // namespace baton::simulator::sweeps
 
 #endif  // BATON_BENCHMARKS_ROUTER_SIM_LINK_CELLS_H_

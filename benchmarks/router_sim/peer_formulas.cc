@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "common/base/check.h"
 
-namespace baton::benchmarks {
+namespace baton::simulator::sweeps {
 namespace {
 
 constexpr double kProductionStackMissing = 2000;  // tokens
@@ -290,4 +290,4 @@ MakeRouter MakePeerRouter(const PeerKind& kind) {
   };
 }
 
-}  // namespace baton::benchmarks
+}  // namespace baton::simulator::sweeps

@@ -7,7 +7,7 @@
 
 #include "benchmarks/router_sim/peer_router.h"
 
-namespace baton::benchmarks {
+namespace baton::simulator::sweeps {
 
 // Formulas that choose a prefill worker.
 std::vector<PeerKind> PeerKinds();
@@ -18,6 +18,6 @@ std::vector<PeerKind> DecodePeerKinds();
 // DecodePeerKinds().
 MakeRouter MakePeerRouter(const PeerKind& kind);
 
-}  // namespace baton::benchmarks
+}  // namespace baton::simulator::sweeps
 
 #endif  // BATON_BENCHMARKS_ROUTER_SIM_PEER_FORMULAS_H_

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace baton::benchmarks {
+namespace baton::simulator::sweeps {
 
 PeerRouter::PeerRouter(const PeerKind& kind, const RouterSetup& setup)
     : kind_(kind),
@@ -177,4 +177,4 @@ int64_t PeerRouter::IndexBytes() const {
   return blocks * kBytesPerBlock;
 }
 
-}  // namespace baton::benchmarks
+}  // namespace baton::simulator::sweeps

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "benchmarks/router_sim/block_cache.h"
-#include "benchmarks/router_sim/random.h"
-#include "benchmarks/router_sim/sim_router.h"
+#include "simulator/block_cache.h"
+#include "simulator/random.h"
+#include "simulator/sim_router.h"
 
-namespace baton::benchmarks {
+namespace baton::simulator::sweeps {
 
 // Where a router takes the cached prefix from.
 enum class Knows {
@@ -127,6 +127,6 @@ class PeerRouter final : public SimRouter {
   std::vector<PeerCandidate> candidates_;
 };
 
-}  // namespace baton::benchmarks
+}  // namespace baton::simulator::sweeps
 
 #endif  // BATON_BENCHMARKS_ROUTER_SIM_PEER_ROUTER_H_

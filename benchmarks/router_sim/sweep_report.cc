@@ -9,7 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "cli/svg_plot.h"
 
-namespace baton::benchmarks {
+namespace baton::simulator::sweeps {
 namespace {
 
 using cli::Chart;
@@ -187,4 +187,4 @@ std::string SpeedPlot(const std::vector<Cell>& cells, const std::vector<NamedPol
   return RenderSvg(plotted);
 }
 
-}  // namespace baton::benchmarks
+}  // namespace baton::simulator::sweeps

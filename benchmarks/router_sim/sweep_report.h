@@ -7,7 +7,7 @@
 
 #include "benchmarks/router_sim/cell.h"
 
-namespace baton::benchmarks {
+namespace baton::simulator::sweeps {
 
 // What policies are compared by: lower is better.
 struct Figure {
@@ -45,6 +45,6 @@ std::string FigureTable(const std::vector<Cell>& cells, const std::vector<NamedP
 std::string SpeedPlot(const std::vector<Cell>& cells, const std::vector<NamedPolicy>& policies,
                       const std::vector<std::vector<CellResult>>& results);
 
-}  // namespace baton::benchmarks
+}  // namespace baton::simulator::sweeps
 
 #endif  // BATON_BENCHMARKS_ROUTER_SIM_SWEEP_REPORT_H_

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <numeric>
 
-#include "benchmarks/router_sim/baton_router.h"
 #include "benchmarks/router_sim/decode_cells.h"
-#include "benchmarks/router_sim/simulation.h"
+#include "simulator/baton_router.h"
+#include "simulator/simulation.h"
 
-namespace baton::benchmarks {
+namespace baton::simulator::sweeps {
 namespace {
 
 // Each worker's first steps take long: memory is touched for the first time, kernels are chosen. If
@@ -39,4 +39,4 @@ TEST(ColdWorkerTest, ABurstIsSpreadOverEqualWorkersThoughOneHasOnlySlowFirstStep
 }
 
 }  // namespace
-}  // namespace baton::benchmarks
+}  // namespace baton::simulator::sweeps

@@ -3,12 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "benchmarks/router_sim/baton_router.h"
-#include "benchmarks/router_sim/load_generator.h"
-#include "benchmarks/router_sim/sim_decode_worker.h"
-#include "benchmarks/router_sim/sim_links.h"
+#include "simulator/baton_router.h"
+#include "simulator/load_generator.h"
+#include "simulator/sim_decode_worker.h"
+#include "simulator/sim_links.h"
 
-namespace baton::benchmarks {
+namespace baton::simulator::sweeps {
 namespace {
 
 using ::testing::ElementsAre;
@@ -110,4 +110,4 @@ TEST_F(LinkSimulationTest, WithoutReportsNothingChanges) {
 }
 
 }  // namespace
-}  // namespace baton::benchmarks
+}  // namespace baton::simulator::sweeps

@@ -10,18 +10,18 @@
 #include "baton/internal/v1/worker.pb.h"
 #include "baton/v1/inference.pb.h"
 #include "common/base/check.h"
+#include "common/prefill/request.h"
 #include "common/transfer/checksum.h"
 #include "common/transfer/frame_codec.h"
 #include "common/transfer/kv_receiver.h"
 #include "decode_worker/request.h"
-#include "common/prefill/request.h"
 #include "router/api/wire.h"
 #include "router/request/request_check.h"
+#include "router/routing/routed_fleet.h"
 #include "tests/decode_worker/fake_engine.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/router/fake_clock.h"
 #include "tests/testing/fake_worker.h"
-#include "tests/testing/routed_fleet.h"
 #include "tests/testing/tiny_tokenizer.h"
 
 namespace baton::fuzz {
@@ -156,7 +156,7 @@ void FuzzPrefillRequest(absl::string_view data) {
 void FuzzWatch(absl::string_view data) {
   testing::FakeClock clock;
   router::PrefixThenLoad policy;
-  testing::RoutedFleet fleet({"p:1"}, {"d:1"}, 77, policy, clock);
+  router::RoutedFleet fleet({"p:1"}, {"d:1"}, 77, policy, clock);
   for (int worker = 0; worker < 2; ++worker) fleet.roster.OnStreamStarted(worker);
   while (const auto message = NextMessage(&data)) {
     WatchResponse event;

@@ -21,9 +21,9 @@
 #include "router/request/unread_answers.h"
 #include "router/request/work_pool.h"
 #include "router/routing/decision_log.h"
+#include "router/routing/routed_fleet.h"
 #include "tests/router/fake_clock.h"
 #include "tests/testing/fake_worker.h"
-#include "tests/testing/routed_fleet.h"
 #include "tests/testing/tiny_tokenizer.h"
 
 namespace baton::testing {

@@ -18,8 +18,8 @@
 #include "router/request/work_pool.h"
 #include "router/routing/decision_log.h"
 #include "router/routing/priced_policy.h"
+#include "router/routing/routed_fleet.h"
 #include "tests/simulation/vocabulary.h"
-#include "tests/testing/routed_fleet.h"
 
 namespace baton::simulation {
 namespace {
@@ -91,7 +91,7 @@ struct Router::Process {
   router::Admission::Inside inside;
   router::RouterMetrics metrics{nullptr, "hash"};
   const std::unique_ptr<router::Policy> policy;
-  testing::RoutedFleet fleet;
+  router::RoutedFleet fleet;
   router::CallRegistry registry;
   router::Admission admission;
   router::RetryBudget retry_budget;

@@ -48,8 +48,10 @@ EDGES = {
     "prefill_worker": WORKER_ROOMS,
     "decode_worker": WORKER_ROOMS | {"grammar"},
     "client": {"base", "base/rpc", "proto"},
+    # The router's own choices, and the workers' own estimates (docs/adr/0031-a-room-for-the-simulator.md).
+    "simulator": {"base", "kv", "transfer", "worker", "router", "proto"},
     # engine, kv_store: `baton plan` is the workers' own arithmetic (docs/adr/0007-plan-in-the-command.md).
-    "cli": {"base", "base/rpc", "proto", "client", "engine", "kv_store", "security"},
+    "cli": {"base", "base/rpc", "proto", "client", "engine", "kv_store", "security", "simulator"},
 }
 # Folder: its sub-rooms, and for each the others that its files may include. A sub-room is a folder
 # ("cpu"), or a header beside them with its source ("tensor.h"). Any other file beside them stands
@@ -84,7 +86,7 @@ SUBROOMS = {
     },
 }
 FREE_ROOMS = ("tests", "benchmarks")
-BINARY_ROOMS = ("router", "prefill_worker", "decode_worker", "client", "cli")
+BINARY_ROOMS = ("router", "prefill_worker", "decode_worker", "client", "simulator", "cli")
 
 # (what, include pattern, folders that may)
 THIRD_PARTY = [
@@ -95,7 +97,7 @@ THIRD_PARTY = [
      ("common/telemetry", "common/worker", "common/prefill", "router", "prefill_worker",
       "decode_worker")),
     ("XGrammar", r"xgrammar/|dlpack/", ("common/grammar/program",)),
-    ("nlohmann JSON", r"nlohmann/", ("common/json", "router/http", "cli")),
+    ("nlohmann JSON", r"nlohmann/", ("common/json", "router/http", "simulator", "cli")),
     ("simdjson", r"simdjson", ("common/json",)),
     # tracing: each server sends its spans itself (docs/adr/0013-tracing-module.md).
     ("libcurl", r"curl/", ("cli", "common/tracing")),

@@ -7,9 +7,9 @@
 
 #include "common/base/error.h"
 #include "router/fleet/roster.h"
+#include "router/routing/routed_fleet.h"
 #include "tests/router/fake_clock.h"
 #include "tests/testing/fake_worker.h"
-#include "tests/testing/routed_fleet.h"
 #include "tests/testing/seed.h"
 
 namespace baton::router {
@@ -59,7 +59,7 @@ class RosterListingTest : public ::testing::Test {
 
   FakeClock clock_;
   PrefixThenLoad policy_;
-  testing::RoutedFleet fleet_{{"p0:1"}, {"d0:1"}, kCardTokenizer, policy_, clock_};
+  router::RoutedFleet fleet_{{"p0:1"}, {"d0:1"}, kCardTokenizer, policy_, clock_};
   Roster& roster_ = fleet_.roster;
   RoutePlanner& planner_ = fleet_.planner;
 };

@@ -7,9 +7,9 @@
 
 #include "common/base/awake_clock.h"
 #include "common/base/error.h"
+#include "router/routing/routed_fleet.h"
 #include "tests/router/fake_clock.h"
 #include "tests/testing/fake_worker.h"
-#include "tests/testing/routed_fleet.h"
 
 namespace baton::router {
 namespace {
@@ -98,7 +98,7 @@ class RosterTest : public ::testing::Test {
   FakeClock machine_;
   AwakeClock clock_{machine_, /*own_thread=*/false};
   PrefixThenLoad policy_;
-  testing::RoutedFleet fleet_{{"p0:1", "p1:1"}, {"d0:1"}, kTokenizer, policy_, clock_};
+  router::RoutedFleet fleet_{{"p0:1", "p1:1"}, {"d0:1"}, kTokenizer, policy_, clock_};
   Roster& roster_ = fleet_.roster;
   RoutePlanner& planner_ = fleet_.planner;
 };
@@ -329,7 +329,7 @@ TEST_F(RosterTest, ForeignWorkersAreRefusedWithBothValues) {
 }
 
 TEST_F(RosterTest, TheModelHasTheSmallestContextAndTheDecodeWorkersPools) {
-  testing::RoutedFleet fleet({"p:1"}, {"d0:1", "d1:1"}, kTokenizer, policy_, clock_);
+  router::RoutedFleet fleet({"p:1"}, {"d0:1", "d1:1"}, kTokenizer, policy_, clock_);
   const auto introduce = [&fleet](int worker, int blocks, int max_model_len) {
     internal::v1::WatchResponse event;
     *event.mutable_card() =

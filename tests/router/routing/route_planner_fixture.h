@@ -11,9 +11,9 @@
 
 #include "router/fleet/roster.h"
 #include "router/routing/priced_policy.h"
+#include "router/routing/routed_fleet.h"
 #include "tests/router/fake_clock.h"
 #include "tests/testing/fake_worker.h"
-#include "tests/testing/routed_fleet.h"
 
 namespace baton::router {
 
@@ -116,7 +116,7 @@ class RoutePlannerTest : public ::testing::Test {
   std::array<std::vector<v1::WorkerCapability>, 5> capabilities_;
   testing::FakeClock clock_;
   PricedPolicy policy_;
-  testing::RoutedFleet fleet_;
+  router::RoutedFleet fleet_;
   Roster& roster_ = fleet_.roster;
   RoutePlanner& planner_ = fleet_.planner;
   std::array<uint64_t, 5> sequence_ = {};

@@ -9,9 +9,9 @@
 #include "common/base/error.h"
 #include "router/routing/priced_policy.h"
 #include "router/routing/route_planner.h"
+#include "router/routing/routed_fleet.h"
 #include "tests/router/fake_clock.h"
 #include "tests/testing/fake_worker.h"
-#include "tests/testing/routed_fleet.h"
 
 namespace baton::router {
 namespace {
@@ -78,7 +78,7 @@ class RoutePlannerPoolsTest : public ::testing::Test {
 
   FakeClock clock_;
   PricedPolicy policy_;
-  testing::RoutedFleet fleet_;
+  router::RoutedFleet fleet_;
 };
 
 TEST_F(RoutePlannerPoolsTest, RequestsGoToTheWorkersOfTheirPool) {

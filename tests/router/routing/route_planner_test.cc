@@ -472,8 +472,8 @@ TEST_F(MeasuredLinksTest, ALinkIsForgottenWithTheProcessThatItWasMeasuredTo) {
 TEST_F(MeasuredLinksTest, WithoutAKnownLinkNothingChanges) {
   const auto choices = [this](bool told) {
     PricedPolicy policy;
-    testing::RoutedFleet fleet({"p0:1", "p1:1", "p2:1"}, {"d0:1", "d1:1"}, kFleetTokenizer, policy,
-                               clock_);
+    router::RoutedFleet fleet({"p0:1", "p1:1", "p2:1"}, {"d0:1", "d1:1"}, kFleetTokenizer, policy,
+                              clock_);
     for (int worker = kFleetPrefill0; worker <= kDecode1; ++worker) {
       fleet.roster.OnStreamStarted(worker);
       internal::v1::WatchResponse event;

@@ -11,9 +11,9 @@
 #include "absl/synchronization/barrier.h"
 #include "router/routing/priced_policy.h"
 #include "router/routing/route_planner.h"
+#include "router/routing/routed_fleet.h"
 #include "tests/router/fake_clock.h"
 #include "tests/testing/fake_worker.h"
-#include "tests/testing/routed_fleet.h"
 
 namespace baton::router {
 namespace {
@@ -94,7 +94,7 @@ class RoutePlannerThreadsTest : public ::testing::Test {
   }
 
   FakeClock clock_;
-  std::optional<testing::RoutedFleet> fleet_;
+  std::optional<router::RoutedFleet> fleet_;
 };
 
 TEST_F(RoutePlannerThreadsTest, DecisionsAreMadeSideBySide) {
