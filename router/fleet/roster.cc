@@ -13,6 +13,7 @@
 #include "common/base/status_macros.h"
 #include "router/fleet/capabilities.h"
 #include "router/fleet/card_sizes.h"
+#include "router/fleet/worker_costs.h"
 
 namespace baton::router {
 namespace {
@@ -80,6 +81,7 @@ absl::Status Roster::OnEvent(int worker, const worker_pb::WatchResponse& event) 
     } else {
       if (event.has_load()) {
         w.load = event.load();
+        if (w.load.links_size() > 0) w.link_bytes_per_second = MeanLinkRate(w.load);
         w.load_at = w.last_event;
       }
       if (w.snapshot_done) SetServingState(worker);
@@ -336,6 +338,7 @@ void Roster::Forget(int worker) {
   w.card.reset();
   w.load.Clear();
   w.load_at.reset();
+  w.link_bytes_per_second = 0;
   // What still comes on the stream has no card to stand on.
   w.card_seen = w.snapshot_begun = w.snapshot_done = false;
 }

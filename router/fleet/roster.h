@@ -189,6 +189,8 @@ class Roster final : public WorkerSigns {
     std::string refused_id;                        // worker_id of the last card that was refused
     internal::v1::LoadReport load;
     std::optional<absl::Duration> load_at;  // when `load` arrived
+    // MeanLinkRate of the last report that has links.
+    double link_bytes_per_second = 0;
     absl::Duration last_event;              // or the start of a stream that nothing has come on yet
     SignsOfLife signs;
     bool stream_open = false;

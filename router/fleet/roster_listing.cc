@@ -7,6 +7,7 @@
 #include "common/base/log.h"
 #include "router/fleet/capabilities.h"
 #include "router/fleet/roster.h"
+#include "router/fleet/worker_costs.h"
 
 namespace baton::router {
 
@@ -198,6 +199,7 @@ std::vector<v1::WorkerLoad> Roster::Loads() const {
     load.set_draft_tokens(w.load.draft_tokens());
     load.set_accepted_draft_tokens(w.load.accepted_draft_tokens());
     load.set_epoch(w.card->epoch());
+    *load.mutable_costs() = WorkerCostsOf(*w.card, w.load, w.link_bytes_per_second);
     // An idle loop reads nothing anew until a request comes.
     const bool idle = w.load.running() + w.load.queued() == 0;
     load.set_age_ms((idle ? 0 : static_cast<double>(w.load.age_us()) / 1000) +

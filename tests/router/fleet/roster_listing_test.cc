@@ -64,6 +64,37 @@ class RosterListingTest : public ::testing::Test {
   RoutePlanner& planner_ = fleet_.planner;
 };
 
+TEST_F(RosterListingTest, CostsAreThoseOfTheCardAndTheLastReport) {
+  MakeReady(1, kD);
+  const v1::WorkerCosts before = roster_.Loads()[1].costs();
+  const internal::v1::WorkerCard card = FakeCard(kD, kCardTokenizer);
+  EXPECT_EQ(before.max_num_seqs(), card.max_num_seqs());
+  EXPECT_EQ(before.kv_blocks(), card.total_blocks());
+  EXPECT_EQ(before.block_tokens(), card.kv_layout().block_tokens());
+  EXPECT_FALSE(before.has_prompt_step() || before.has_decode_step()) << "nothing was measured";
+  EXPECT_EQ(before.link_bytes_per_second(), 0);
+  internal::v1::WatchResponse event;
+  internal::v1::LoadReport& load = *event.mutable_load();
+  load.mutable_prefill_cost()->set_token_us(40);
+  load.mutable_decode_cost()->set_fixed_us(7000);
+  load.mutable_decode_cost()->set_sequence_us(20);
+  load.mutable_decode_cost()->set_context_token_us(0.5);
+  for (const double rate : {1e9, 3e9, 0.0}) load.add_links()->set_bytes_per_second(rate);
+  ASSERT_TRUE(roster_.OnEvent(1, event).ok());
+  load.clear_links();  // as most reports are
+  ASSERT_TRUE(roster_.OnEvent(1, event).ok());
+  const v1::WorkerCosts after = roster_.Loads()[1].costs();
+  EXPECT_EQ(after.prompt_step().token_us(), 40);
+  EXPECT_EQ(after.decode_step().fixed_us(), 7000);
+  EXPECT_EQ(after.decode_step().sequence_us(), 20);
+  EXPECT_EQ(after.decode_step().context_token_us(), 0.5);
+  EXPECT_DOUBLE_EQ(after.link_bytes_per_second(), 1.5e9) << "harmonic, of those with a rate";
+  // A card of a new process begins without measurements.
+  roster_.OnStreamLost(1, absl::UnavailableError("gone"));
+  MakeReady(1, kD);
+  EXPECT_FALSE(roster_.Loads()[1].costs().has_decode_step());
+}
+
 TEST_F(RosterListingTest, AWorkersWorkIsThatOfItsCardOrElseOfItsRole) {
   EXPECT_THAT(StatusOf("d0:1").capabilities(), ElementsAre()) << "it has shown no card";
   MakeReady(0, kP);
