@@ -307,6 +307,9 @@ std::string PlanJson(const ServingPlan& plan, const std::vector<kv_store::TierSp
 }
 
 int RunPlan(const PlanOptions& options, std::ostream& out, std::ostream& err) {
+  if (options.cluster.wanted) {
+    return RunClusterPlan(options.cluster, options.question, options.json, out, err);
+  }
   const absl::StatusOr<ServingPlan> plan = engine::PlanServing(options.question);
   if (!plan.ok()) {
     err << "baton plan: " << Describe(plan.status()) << std::endl;

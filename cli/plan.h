@@ -1,5 +1,6 @@
 // `baton plan`: reports a model's memory on a GPU, the sequences that fit, and best-case latency.
-// Needs neither a cluster nor a GPU, and only config.json of the model's directory.
+// Needs neither a cluster nor a GPU, and only config.json of the model's directory. With --cluster:
+// plan_cluster.h.
 #ifndef BATON_CLI_PLAN_H_
 #define BATON_CLI_PLAN_H_
 
@@ -7,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/plan_cluster.h"
 #include "common/engine/fitting_settings.h"
 #include "common/engine/serving_plan.h"
 #include "common/kv_store/tier_spec.h"
@@ -17,6 +19,7 @@ struct PlanOptions {
   engine::ServingQuestion question;
   std::vector<kv_store::TierSpec> tiers;  // of the prefill workers
   bool json = false;
+  ClusterOptions cluster;  // if wanted, the plan is that of a cluster
 };
 
 // Prints the plan on `out`. Returns the exit code: 0 if the model fits and Baton serves it, else 1

@@ -21,8 +21,7 @@ constexpr int kMostRows = 32;  // of a table
 void AddGpu(CLI::App* app, PlanFlags* flags) {
   app->add_option("--gpu", flags->gpu,
                   absl::StrCat("GPU: ", absl::StrJoin(engine::GpuNames(), ", "),
-                               ", or any name with the next three flags"))
-      ->required();
+                               ", or any name with the next three flags"));
   const auto positive = CLI::Range(1e-3, 1e9);
   app->add_option("--memory-gib", flags->memory_gib,
                   "Memory of the GPU, instead of the known value")
@@ -69,7 +68,6 @@ void AddPlan(CLI::App* app, PlanOptions* plan, PlanFlags* flags) {
          "--model", question.engine.model_dir,
          "Hugging Face directory (config.json is enough) or GGUF file of the model, or its id, or "
          "ORG/NAME/FILE.gguf, in the local Hugging Face cache")
-      ->required()
       ->type_name("PATH");
   AddGpu(app, flags);
   app->add_option("--context", question.context, "Tokens per sequence, prompt and answer together")
@@ -101,10 +99,14 @@ void AddPlan(CLI::App* app, PlanOptions* plan, PlanFlags* flags) {
       ->capture_default_str();
   AddWorkerFlags(app, &question.engine);
   app->add_flag("--json", plan->json, "One JSON object instead of tables");
+  AddClusterPlan(app, &plan->cluster, &flags->cluster);
 }
 
 void FinishPlan(const PlanFlags& flags, PlanOptions* plan) {
   engine::ServingQuestion& question = plan->question;
+  if (plan->cluster.wanted && !FinishClusterPlan(flags.cluster, &plan->cluster)) return;
+  if (question.engine.model_dir.empty()) throw CLI::RequiredError("--model");
+  if (flags.gpu.empty()) throw CLI::RequiredError("--gpu");
   const absl::StatusOr<ModelDirectory> model = FindModel(question.engine.model_dir);
   if (!model.ok()) throw CLI::ValidationError("--model", std::string(model.status().message()));
   question.engine.model_dir = model->path;

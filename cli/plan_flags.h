@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cli/plan.h"
+#include "cli/plan_cluster_flags.h"
 
 namespace CLI {
 class App;
@@ -23,10 +24,12 @@ struct PlanFlags {
   std::string weights = "auto";
   int group_size = 128;
   std::string experts_on_host = "0";
+  ClusterPlanFlags cluster;
 };
 
 void AddPlan(CLI::App* app, PlanOptions* plan, PlanFlags* flags);
-// Call after parsing. Throws CLI::ValidationError if flags contradict each other.
+// Call after parsing. Throws CLI::RequiredError if the model or the GPU is missing, which a cluster
+// with measured costs does not need, and CLI::ValidationError if flags contradict each other.
 void FinishPlan(const PlanFlags& flags, PlanOptions* plan);
 
 }  // namespace baton::cli

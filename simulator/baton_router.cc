@@ -111,7 +111,7 @@ class BatonRouter final : public SimRouter {
     fleet_.planner.OnRouteEnded(found->second);
     fleet_.planner.OnAnswered(
         answer.generated_tokens,
-        static_cast<int64_t>(static_cast<double>(answer.moved_tokens) * kKvBytesPerToken),
+        static_cast<int64_t>(static_cast<double>(answer.moved_tokens) * setup_.kv_bytes_per_token),
         absl::Microseconds(answer.moved_us));
     routes_.erase(found);
   }

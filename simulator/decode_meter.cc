@@ -7,14 +7,20 @@ namespace baton::simulator {
 void DecodeMeter::Sample(const std::vector<SimDecodeWorker>& workers) {
   int most = 0, alive = 0, sum = 0;
   bool idle = false;
+  double slots = 0, kv = 0;
   for (const SimDecodeWorker& worker : workers) {
     if (!worker.alive()) continue;
     ++alive;
     sum += worker.sequences();
     most = std::max(most, worker.sequences());
     idle = idle || worker.sequences() == 0;
+    slots +=
+        static_cast<double>(worker.sequences() - worker.queued()) / worker.shape().max_num_seqs;
+    kv += static_cast<double>(worker.active_blocks()) / worker.shape().kv_blocks;
   }
   if (alive == 0) return;
+  slots_used_ += slots / alive;
+  kv_used_ += kv / alive;
   const double mean = static_cast<double>(sum) / alive;
   ++samples_;
   idle_samples_ += idle && most >= mean + 2;
@@ -35,7 +41,14 @@ DecodeFigures DecodeMeter::Figures(const std::vector<SimDecodeWorker>& workers,
     figures.tokens_per_s = static_cast<double>(tokens_) * 1e6 / static_cast<double>(passed_us);
   }
   if (loaded_samples_ > 0) figures.imbalance = imbalance_ / static_cast<double>(loaded_samples_);
+  figures.p50_gap_s = all_gaps_.Quantile_s(0.5);
+  figures.p99_gap_s = all_gaps_.Quantile_s(0.99);
+  figures.late_steps = late_steps_;
+  figures.late_first_gaps = late_first_gaps_;
+  figures.late_preempted = late_preempted_;
   if (samples_ > 0) {
+    figures.slots_used = slots_used_ / static_cast<double>(samples_);
+    figures.kv_used = kv_used_ / static_cast<double>(samples_);
     figures.idle_beside_loaded_share =
         static_cast<double>(idle_samples_) / static_cast<double>(samples_);
   }

@@ -34,12 +34,13 @@ class DecodeSimulation {
     setup.decode_workers = tier_.workers;
     setup.decode_cache_blocks = tier_.shape.kv_blocks / kKvBlocksPerSimBlock;
     setup.reported_blocks = kKvBlocksPerSimBlock;
+    setup.kv_bytes_per_token = scenario.kv_bytes_per_token;
     for (int i = 0; i < scenario.routers; ++i) {
       setup.seed = SplitMix64(scenario.seed * 1000 + i);
       routers_.push_back(make_router(setup));
     }
     for (int i = 0; i < scenario.workers; ++i) {
-      prefill_.emplace_back(trace, scenario.cost, scenario.cache_blocks, kKvBlocksPerSimBlock);
+      prefill_.emplace_back(trace, PrefillShapeOf(scenario, kKvBlocksPerSimBlock));
     }
     for (int i = 0; i < tier_.workers; ++i) {
       const bool other = i % 2 == 1 && tier_.other_shape.has_value();
@@ -48,7 +49,7 @@ class DecodeSimulation {
     }
     if (!tier_.links.empty()) {
       BATON_CHECK(scenario.workers > 0) << "links lead to prefill workers";
-      links_.emplace(tier_.links);
+      links_.emplace(tier_.links, scenario.kv_layers);
     }
     asked_.resize(trace.requests.size());
     SimRandom random(scenario.seed);
@@ -103,7 +104,9 @@ class DecodeSimulation {
     bool prefilling = false, told = false;  // told: the router knows of this attempt's first token
     int generated_tokens = 0;               // by earlier attempts
     int64_t moved_tokens = 0, moved_us = 0;
-    int64_t began_us = 0;  // of its prompt's computing
+    int64_t slot_us = 0, kv_us = 0;  // waited for, in decode workers' queues
+    int64_t entered_us = 0;          // its decode worker, to have its prompt computed
+    int64_t began_us = 0;            // of its prompt's computing
     int64_t first_token_us = -1, second_token_us = -1, last_token_us = -1;  // last: of the lost
   };
 
@@ -310,6 +313,8 @@ class DecodeSimulation {
   void Entered(const SimDecodeWorker::Entered& entered) {
     Asked& asked = asked_[entered.request];
     meter_.Waited(entered.waited_us);
+    (entered.waited_for_kv ? asked.kv_us : asked.slot_us) += entered.waited_us;
+    asked.entered_us = now_us();
     asked.moved_tokens = entered.missing_tokens;
     if (scenario_.workers > 0 && asked.first_token_us < 0) {
       asked.prefilling = true;
@@ -323,27 +328,29 @@ class DecodeSimulation {
     At(now_us() + took_us, Kind::kPrefilled, entered.request, asked.attempt);
   }
 
-  static double BytesMoved(const Asked& asked) {
-    return static_cast<double>(asked.moved_tokens) * kKvBytesPerToken;
+  double BytesMoved(const Asked& asked) const {
+    return static_cast<double>(asked.moved_tokens) * scenario_.kv_bytes_per_token;
   }
 
   void BeginPrefill(int worker) {
     const int64_t done_us = prefill_[worker].Begin(now_us());
     if (done_us < 0) return;
-    asked_[prefill_[worker].running()].began_us = now_us();
+    for (int request : prefill_[worker].started()) asked_[request].began_us = now_us();
     At(done_us, Kind::kPrefillDone, worker);
   }
 
   void PrefillDone(int worker) {
-    const SimWorker::Finished finished = prefill_[worker].End();
-    if (!finished.added.empty() || !finished.removed.empty()) {
+    const SimWorker::Step step = prefill_[worker].End();
+    if (!step.changes.added.empty() || !step.changes.removed.empty()) {
       worker_pb::WatchResponse event;
-      *event.mutable_delta() = prefill_[worker].Delta(finished);
+      *event.mutable_delta() = prefill_[worker].Delta(step.changes);
       Send(worker, prefill_[worker].epoch(), event);
     }
-    // Else it was lost meanwhile, and is asked for elsewhere.
-    Asked& asked = asked_[finished.request];
-    if (asked.prefilling && asked.route.prefill == worker) Prefilled(finished.request);
+    for (const SimWorker::Ended& ended : step.ended) {
+      // Else it was lost meanwhile, and is asked for elsewhere.
+      const Asked& asked = asked_[ended.request];
+      if (asked.prefilling && asked.route.prefill == worker) Prefilled(ended.request);
+    }
     BeginPrefill(worker);
   }
 
@@ -352,7 +359,10 @@ class DecodeSimulation {
     asked.prefilling = false;
     if (!asked.told) routers_[asked.router]->OnAnswer(request, asked.route, now_us());
     asked.told = true;
-    if (asked.first_token_us < 0) asked.first_token_us = now_us();
+    if (asked.first_token_us < 0) {
+      asked.first_token_us = now_us();
+      NoteLateness(asked);
+    }
     const double bytes = BytesMoved(asked);
     asked.moved_us = tier_.transfer_latency_us;
     if (links_) {
@@ -362,6 +372,15 @@ class DecodeSimulation {
       asked.moved_us += static_cast<int64_t>(1e6 * bytes / tier_.bytes_per_second);
     }
     At(now_us() + asked.moved_us, Kind::kArrived, request, asked.attempt);
+  }
+
+  void NoteLateness(const Asked& asked) {
+    if (static_cast<double>(asked.first_token_us - asked.at_us) <= scenario_.slo_s * 1e6) return;
+    ++late_.requests;
+    late_.slot_s += static_cast<double>(asked.slot_us) * 1e-6;
+    late_.kv_s += static_cast<double>(asked.kv_us) * 1e-6;
+    late_.prefill_s += static_cast<double>(asked.began_us - asked.entered_us) * 1e-6;
+    late_.computing_s += static_cast<double>(asked.first_token_us - asked.began_us) * 1e-6;
   }
 
   void Arrived(int request) {
@@ -381,7 +400,7 @@ class DecodeSimulation {
         asked.second_token_us = now_us();
         meter_.FirstGap(now_us() - asked.first_token_us);
       } else {
-        meter_.Gaps(now_us() - std::max(joined.last_token_us, asked.last_token_us), 1);
+        meter_.GapOfPreempted(now_us() - std::max(joined.last_token_us, asked.last_token_us));
       }
     }
     for (int request : step.ended) Ended(request);
@@ -393,6 +412,9 @@ class DecodeSimulation {
     Asked& asked = asked_[request];
     const int tokens = std::max(trace_.requests[request].output_tokens, 2);
     meter_.Ended(tokens, now_us() - asked.second_token_us);
+    const double mean_gap_us = static_cast<double>(now_us() - asked.first_token_us) / (tokens - 1);
+    good_ += static_cast<double>(asked.first_token_us - asked.at_us) <= scenario_.slo_s * 1e6 &&
+             mean_gap_us <= scenario_.slo_gap_s * 1e6;
     last_token_us_ = now_us();
     answers_.Add(now_us() - asked.at_us);
     --open_;
@@ -429,6 +451,15 @@ class DecodeSimulation {
     const int64_t passed_us = asked_.empty() ? 0 : last_token_us_ - asked_[0].at_us;
     result.decode = meter_.Figures(decode_, passed_us);
     result.decode.snapshot = snapshot_;
+    result.late = late_;
+    result.goodput =
+        asked_.empty() ? 0 : static_cast<double>(good_) / static_cast<double>(asked_.size());
+    double busy_us = 0;
+    for (const SimWorker& worker : prefill_) busy_us += static_cast<double>(worker.busy_us());
+    if (passed_us > 0 && !prefill_.empty()) {
+      result.prefill_busy =
+          busy_us / (static_cast<double>(passed_us) * static_cast<double>(prefill_.size()));
+    }
     return result;
   }
 
@@ -446,7 +477,9 @@ class DecodeSimulation {
   bool all_arrived_ = false;
   int64_t open_ = 0, ended_ = 0, retries_ = 0, decisions_ = 0, decision_ns_ = 0;
   int64_t last_token_us_ = 0;
-  DecodeMeter meter_;
+  DecodeMeter meter_{scenario_.slo_gap_s};
+  LateFirstTokens late_;
+  int64_t good_ = 0;
   LogHistogram answers_;  // from arrival to last token
   std::vector<int> snapshot_;
 };

@@ -129,8 +129,8 @@ Trace PoissonLoad(const LoadShape& shape) {
   double at_s = 0;
   for (int i = 0; i < shape.requests; ++i) {
     at_s += random.Exponential(shape.mean_gap_s);
-    const int prompt = random.LogUniform(64, 2048);
-    builder.AskAlone(at_s, prompt, random.LogUniform(16, 512));
+    const int prompt = random.LogUniform(shape.least_prompt, shape.prompt_end);
+    builder.AskAlone(at_s, prompt, random.LogUniform(shape.least_answer, shape.answer_end));
   }
   return builder.Finish();
 }

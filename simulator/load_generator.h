@@ -13,6 +13,9 @@ struct LoadShape {
   int requests = 4000;
   double mean_gap_s = 0.25;  // between requests, all sessions together; Poisson
   uint64_t seed = 1;
+  // PoissonLoad's lengths are in these ranges, whose ends are not.
+  int least_prompt = 64, prompt_end = 2048;
+  int least_answer = 16, answer_end = 512;
 };
 
 // Agents: a session begins with one of a few long tool descriptions (by Zipf), then takes turns,
@@ -30,7 +33,7 @@ Trace SharedPrefixLoad(const LoadShape& shape);
 // `mean_think_s` after the time that an answer of that length should take. About so many requests.
 Trace SessionLoad(const LoadShape& shape, double mean_think_s = 8);
 
-// Prompts of 64 to 2,048 tokens, answers of 16 to 512, each factor of two as likely.
+// Prompts and answers of the shape's lengths, each factor of two as likely.
 Trace PoissonLoad(const LoadShape& shape);
 
 // `at_once` requests at one time, again and again.

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "common/base/check.h"
-#include "simulator/sim_worker.h"
 
 namespace baton::simulator {
 
@@ -50,6 +49,7 @@ std::vector<SimDecodeWorker::Lost> SimDecodeWorker::Kill() {
   removed_.clear();
   queued_tokens_ = running_tokens_ = receiving_tokens_ = 0;
   running_ = held_ = used_cached_ = active_blocks_ = 0;
+  lacks_kv_ = false;
   return lost;
 }
 
@@ -190,7 +190,7 @@ bool SimDecodeWorker::TryEnter(const Waiting& waiting, int64_t now_us,
   active_blocks_ += blocks;
   receiving_tokens_ += Context(s);
   entered->push_back({s.request, Context(s), Context(s) - CachedTokens(r, s.matched),
-                      waiting.last_token_us >= 0, now_us - waiting.since_us});
+                      waiting.last_token_us >= 0, now_us - waiting.since_us, lacks_kv_});
   by_request_[s.request] = inside_.insert(inside_.end(), s);
   return true;
 }
@@ -203,6 +203,7 @@ std::vector<SimDecodeWorker::Entered> SimDecodeWorker::Admit(int64_t now_us) {
     queued_tokens_ -= trace_.requests[w.request].prompt_tokens + w.generated_tokens;
     queue_.pop_front();
   }
+  lacks_kv_ = !queue_.empty() && static_cast<int>(inside_.size()) < shape_.max_num_seqs;
   return entered;
 }
 
@@ -313,7 +314,8 @@ void SimDecodeWorker::CheckIntegrity() const {
 
 void SimDecodeWorker::Measure(const MeasuredSteps& steps, int64_t now_us) {
   const worker::StepCost::Terms work = {1, static_cast<double>(steps.sequences),
-                                        static_cast<double>(steps.context_tokens)};
+                                        static_cast<double>(steps.context_tokens),
+                                        shape_.cost.experts.Distinct(steps.sequences)};
   for (int i = 0; i < steps.count; ++i) {
     cost_.AddStep(work, absl::Microseconds(steps.us), absl::Microseconds(now_us));
   }
@@ -322,7 +324,7 @@ void SimDecodeWorker::Measure(const MeasuredSteps& steps, int64_t now_us) {
 worker_pb::WorkerCard SimDecodeWorker::Card(const std::string& id) const {
   worker_pb::WorkerCard card =
       SimCard(v1::WORKER_ROLE_DECODE, id, epoch_, kKvBlockTokens, shape_.kv_blocks);
-  card.set_kv_block_bytes(static_cast<int64_t>(kKvBytesPerToken * kKvBlockTokens));
+  card.set_kv_block_bytes(static_cast<int64_t>(shape_.kv_bytes_per_token * kKvBlockTokens));
   card.set_max_num_seqs(shape_.max_num_seqs);
   card.set_device(shape_.device);
   return card;
@@ -335,7 +337,8 @@ worker_pb::LoadReport SimDecodeWorker::Load(int64_t now_us) const {
   load.set_queued_tokens(queued_tokens_);
   load.set_free_blocks(free_blocks() + (cache_.size() - used_cached_) * kKvBlocksPerSimBlock);
   load.set_context_tokens(running_tokens_ + receiving_tokens_);
-  if (const auto cost = worker::ToDecodeCost(cost_, {}, absl::Microseconds(now_us))) {
+  if (const auto cost =
+          worker::ToDecodeCost(cost_, shape_.cost.experts, absl::Microseconds(now_us))) {
     *load.mutable_decode_cost() = *cost;
   }
   return load;

@@ -25,9 +25,11 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "baton/internal/v1/worker.pb.h"
+#include "common/base/expert_choice.h"
 #include "common/worker/step_cost.h"
 #include "simulator/block_cache.h"
 #include "simulator/random.h"
+#include "simulator/sim_worker.h"
 #include "simulator/trace.h"
 
 namespace baton::simulator {
@@ -35,10 +37,6 @@ namespace baton::simulator {
 inline constexpr int kKvBlockTokens = 16;
 // Blocks of a pool in a block of the trace.
 inline constexpr int kKvBlocksPerSimBlock = kSimBlockTokens / kKvBlockTokens;
-
-// 32 layers, 8 KV heads of 128 dimensions, bfloat16: Llama 3 8B.
-inline constexpr int kKvLayers = 32, kKvHeads = 8, kKvHeadDim = 128;
-inline constexpr double kKvBytesPerToken = 2.0 * 2 * kKvLayers * kKvHeads * kKvHeadDim;
 
 inline int KvBlocks(int64_t tokens) {
   return static_cast<int>((tokens + kKvBlockTokens - 1) / kKvBlockTokens);
@@ -48,9 +46,12 @@ struct DecodeCost {
   double fixed_us = 20'000;
   double sequence_us = 50;
   double context_token_us = 0.25;
+  double expert_us = 0;  // of one expert that a step reads in each layer
+  ExpertChoice experts = {};
 
   double Us(double sequences, double context_tokens) const {
-    return fixed_us + sequence_us * sequences + context_token_us * context_tokens;
+    return fixed_us + sequence_us * sequences + context_token_us * context_tokens +
+           expert_us * experts.Distinct(sequences);
   }
 };
 
@@ -59,6 +60,7 @@ struct DecodeWorkerShape {
   DecodeCost cost;
   int max_num_seqs = 64;
   int kv_blocks = 8192;
+  double kv_bytes_per_token = kKvBytesPerToken;
   double noise = 0.05;  // a step takes up to so much more or less, each as likely
   // Before it has measured anything: as a real worker has it of a model of 8 B on such a device.
   worker::StepCost::Terms prior = {8e9, 8e9 / 256, 65'536};
@@ -102,6 +104,7 @@ class SimDecodeWorker {
     int missing_tokens;  // of these, to be brought before it can run: 1 or more
     bool preempted;      // it was inside before
     int64_t waited_us;   // in the queue
+    bool waited_for_kv;  // before it entered: for blocks; else for a slot, if it waited
   };
   // Takes in what may enter now.
   std::vector<Entered> Admit(int64_t now_us);
@@ -136,6 +139,7 @@ class SimDecodeWorker {
   int queued() const { return static_cast<int>(queue_.size()); }
   int sequences() const { return static_cast<int>(inside_.size()) + queued(); }
   int64_t preemptions() const { return preemptions_; }
+  const DecodeWorkerShape& shape() const { return shape_; }
   int64_t last_step_us() const { return last_step_us_; }  // when it ended
   // Blocks of the pool: these three add up to the pool.
   int active_blocks() const { return active_blocks_ + held_ * kKvBlocksPerSimBlock; }
@@ -187,6 +191,7 @@ class SimDecodeWorker {
 
   std::deque<Waiting> queue_;
   int64_t queued_tokens_ = 0;
+  bool lacks_kv_ = false;  // the first in the queue has waited for blocks since the last Admit
   Sequences inside_;  // the one that entered last is last
   absl::flat_hash_map<int, Sequences::iterator> by_request_;
   int running_ = 0;

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "simulator/random.h"
-#include "simulator/sim_decode_worker.h"
 
 namespace baton::simulator {
 namespace {
@@ -50,7 +49,8 @@ absl::StatusOr<LinkMatrix> ParseLinkRates(absl::string_view text, int prefill, i
   return matrix;
 }
 
-SimLinks::SimLinks(LinkMatrix bytes_per_second) : rates_(std::move(bytes_per_second)) {
+SimLinks::SimLinks(LinkMatrix bytes_per_second, int layers)
+    : rates_(std::move(bytes_per_second)), layers_(layers) {
   for (const std::vector<double>& of_prefill : rates_) {
     free_us_.emplace_back(of_prefill.size(), 0);
     meters_.resize(of_prefill.size());
@@ -62,7 +62,7 @@ int64_t SimLinks::Move(int prefill, int decode, double bytes, int64_t began_us, 
   const double crossing_us = 1e6 * bytes / rates_[prefill][decode];
   int64_t& free_us = free_us_[prefill][decode];
   const int64_t sent_us = std::max(began_us, free_us) + static_cast<int64_t>(crossing_us);
-  free_us = std::max(sent_us, now_us + static_cast<int64_t>(crossing_us / kKvLayers));
+  free_us = std::max(sent_us, now_us + static_cast<int64_t>(crossing_us / layers_));
   return free_us - now_us;
 }
 

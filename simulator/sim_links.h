@@ -26,7 +26,8 @@ absl::StatusOr<LinkMatrix> ParseLinkRates(absl::string_view text, int prefill, i
 
 class SimLinks {
  public:
-  explicit SimLinks(LinkMatrix bytes_per_second);
+  // The KV of a prompt is of `layers` layers, the last of which crosses when all are computed.
+  SimLinks(LinkMatrix bytes_per_second, int layers);
 
   // The KV of a prompt that was computed from began_us to now_us: how long after that it has come.
   int64_t Move(int prefill, int decode, double bytes, int64_t began_us, int64_t now_us);
@@ -42,6 +43,7 @@ class SimLinks {
   };
 
   const LinkMatrix rates_;
+  const int layers_;
   std::vector<std::vector<int64_t>> free_us_;  // when the link's last transfer ends
   SimClock clock_;
   std::vector<Meter> meters_;  // by decode worker

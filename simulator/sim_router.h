@@ -26,6 +26,7 @@ struct RouterSetup {
   int decode_cache_blocks = 0;
   int reported_blocks = 1;  // that workers tell for a block of the trace
   double fetch_bytes_per_second = 0;
+  double kv_bytes_per_token = kKvBytesPerToken;
 };
 
 // -1: of a tier that is not simulated, or none.

@@ -28,12 +28,13 @@ class Simulation {
     setup.cost = scenario.cost;
     setup.event_delay_us = scenario.event_delay_us;
     setup.fetch_bytes_per_second = scenario.fetch_bytes_per_second;
+    setup.kv_bytes_per_token = scenario.kv_bytes_per_token;
     for (int i = 0; i < scenario.routers; ++i) {
       setup.seed = SplitMix64(scenario.seed * 1000 + i);
       routers_.push_back(make_router(setup));
     }
     for (int i = 0; i < scenario.workers; ++i) {
-      workers_.emplace_back(trace, scenario.cost, scenario.cache_blocks);
+      workers_.emplace_back(trace, PrefillShapeOf(scenario, /*reported_blocks=*/1));
     }
     asked_.resize(trace.requests.size());
     SimRandom random(scenario.seed);
@@ -212,7 +213,8 @@ class Simulation {
     const int blocks = kv::BlocksToFetch(held, cached, scenario_.cache_blocks);
     if (blocks == 0) return false;
     const double tokens = blocks * kSimBlockTokens;
-    const double fetch_us = tokens * kKvBytesPerToken / scenario_.fetch_bytes_per_second * 1e6;
+    const double fetch_us =
+        tokens * scenario_.kv_bytes_per_token / scenario_.fetch_bytes_per_second * 1e6;
     if (fetch_us >= scenario_.cost.Us(cached * kSimBlockTokens, tokens)) return false;
     asked_[request].fetching_blocks = held;
     fetched_tokens_ += blocks * kSimBlockTokens;
@@ -229,10 +231,10 @@ class Simulation {
   }
 
   // What has entered the cache, and what made room.
-  void Tell(int worker, const SimWorker::Finished& finished) {
-    if (finished.added.empty() && finished.removed.empty()) return;
+  void Tell(int worker, const SimWorker::CacheChanges& changes) {
+    if (changes.added.empty() && changes.removed.empty()) return;
     worker_pb::WatchResponse event;
-    *event.mutable_delta() = workers_[worker].Delta(finished);
+    *event.mutable_delta() = workers_[worker].Delta(changes);
     Send(worker, event);
   }
 
@@ -242,13 +244,15 @@ class Simulation {
   }
 
   void Done(int worker) {
-    const SimWorker::Finished finished = workers_[worker].End();
-    Asked& asked = asked_[finished.request];
-    asked.ttft_us = now_us_ - asked.at_us;
-    asked.cached_tokens = finished.cached_tokens;
-    --open_;
-    routers_[asked.router]->OnAnswer(finished.request, {worker, -1}, now_us_);
-    Tell(worker, finished);
+    const SimWorker::Step step = workers_[worker].End();
+    for (const SimWorker::Ended& ended : step.ended) {
+      Asked& asked = asked_[ended.request];
+      asked.ttft_us = now_us_ - asked.at_us;
+      asked.cached_tokens = ended.cached_tokens;
+      --open_;
+      routers_[asked.router]->OnAnswer(ended.request, {worker, -1}, now_us_);
+    }
+    Tell(worker, step.changes);
     Begin(worker);
   }
 
@@ -308,6 +312,17 @@ class Simulation {
 };
 
 }  // namespace
+
+PrefillWorkerShape PrefillShapeOf(const Scenario& scenario, int reported_blocks) {
+  PrefillWorkerShape shape;
+  shape.cost = scenario.cost;
+  shape.cache_blocks = scenario.cache_blocks;
+  shape.step_tokens = scenario.prefill_step_tokens;
+  shape.most_jobs = scenario.prefill_most_jobs;
+  shape.reported_blocks = reported_blocks;
+  shape.kv_bytes_per_token = scenario.kv_bytes_per_token;
+  return shape;
+}
 
 CellResult Simulate(const Trace& trace, const Scenario& scenario, const MakeRouter& make_router) {
   if (scenario.decode.workers > 0) return SimulateDecode(trace, scenario, make_router);

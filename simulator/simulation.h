@@ -4,6 +4,7 @@
 #define BATON_SIMULATOR_SIMULATION_H_
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -69,14 +70,32 @@ struct Scenario {
   DecodeTier decode;
   int cache_blocks = 4096;  // a worker
   PrefillCost cost;
+  // How prefill workers batch prompts: PrefillWorkerShape.
+  int prefill_step_tokens = 0;
+  int prefill_most_jobs = 64;
+  // Of a token's KV, and of the layers of which a prompt's last one crosses the link alone.
+  double kv_bytes_per_token = kKvBytesPerToken;
+  int kv_layers = kKvLayers;
   int64_t event_delay_us = 20'000;   // from a worker to the routers, whatever it tells
   int64_t report_every_us = 50'000;  // of load
   double slo_s = 10;                 // of TTFT, for goodput
+  // Of the gaps between an answer's tokens; only where decode workers are simulated.
+  double slo_gap_s = std::numeric_limits<double>::infinity();
   // Prefill workers fetch what a router says others have, at that rate for each fetch, if that is
   // sooner done than computing. 0: never. Not with decode workers.
   double fetch_bytes_per_second = 0;
   std::vector<Outage> outages;
   uint64_t seed = 1;  // which router a request comes to, and ties
+};
+
+// What the requests whose first token came later than slo_s waited for, in seconds of all of them
+// together.
+struct LateFirstTokens {
+  int64_t requests = 0;
+  double slot_s = 0;       // a decode worker ran as many sequences as it may
+  double kv_s = 0;         // a decode worker had too few free KV blocks
+  double prefill_s = 0;    // a prefill worker computed other prompts
+  double computing_s = 0;  // since the prompt's first chunk was begun
 };
 
 struct CellResult {
@@ -87,13 +106,20 @@ struct CellResult {
   double p50_second_s = 0, p99_second_s = 0, mean_answer_s = 0;
   double hit_rate = 0;  // of prompt tokens; what was fetched counts
   int64_t fetched_tokens = 0, computed_tokens = 0;
-  double goodput = 0;          // part of the requests answered within the SLO
+  // Part of the requests whose first token came within slo_s and, where decode workers are
+  // simulated, whose mean gap between tokens is at most slo_gap_s.
+  double goodput = 0;
+  double prefill_busy = 0;     // mean share of the time, from the first arrival to the last answer
+  LateFirstTokens late;        // where decode workers are simulated
   double busy_variation = 0;   // of the workers' busy times: standard deviation / mean
   int64_t index_bytes = 0;     // of one router, at the last arrival
   double ns_per_decision = 0;  // wall time: the only value that is not simulated
   int64_t retries = 0;
   int64_t unanswered = 0;  // requests that no worker took for kPatienceUs
 };
+
+// The prefill workers of a scenario, which report as many blocks for one of the trace.
+PrefillWorkerShape PrefillShapeOf(const Scenario& scenario, int reported_blocks);
 
 // Every router is made by `make_router`. REQUIRES: a tier has workers.
 CellResult Simulate(const Trace& trace, const Scenario& scenario, const MakeRouter& make_router);

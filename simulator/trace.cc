@@ -61,18 +61,22 @@ absl::StatusOr<Trace> ReadMooncakeTrace(const std::string& path, std::string nam
   for (int number = 1; std::getline(file, line); ++number) {
     const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!json.is_object() || !IsInteger(json, "timestamp", 0, kMostMilliseconds) ||
-        !IsInteger(json, "input_length", 1, kMostTokens) || !json.contains("hash_ids") ||
-        !json["hash_ids"].is_array() ||
+        !IsInteger(json, "input_length", 1, kMostTokens) ||
+        (json.contains("hash_ids") && !json["hash_ids"].is_array()) ||
         (json.contains("output_length") && !IsInteger(json, "output_length", 0, kMostTokens))) {
       return absl::InvalidArgumentError(
           absl::StrCat(path, ":", number,
                        ": expected {timestamp: ms, input_length: tokens, output_length: tokens, "
-                       "hash_ids: [...]}"));
+                       "hash_ids: [...]}, the last two of which may be missing"));
     }
     SimRequest request;
     request.at_us = json["timestamp"].get<int64_t>() * 1000;
     request.prompt_tokens = json["input_length"].get<int>();
     if (json.contains("output_length")) request.output_tokens = json["output_length"].get<int>();
+    if (!json.contains("hash_ids")) {
+      trace.requests.push_back(std::move(request));
+      continue;
+    }
     const size_t whole = request.prompt_tokens / kSimBlockTokens;
     for (const auto& id : json["hash_ids"]) {
       if (!id.is_number_integer()) {

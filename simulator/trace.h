@@ -34,8 +34,9 @@ struct Trace {
 };
 
 // One JSON object a line: timestamp (ms), input_length, hash_ids (one per 512 tokens, the partial
-// last block included), and output_length, which may be missing. INVALID_ARGUMENT with the line if
-// one is not of this form.
+// last block included) and output_length. hash_ids may be missing: the prompt shares nothing. So
+// may output_length: the answer's length is 0, for unknown. INVALID_ARGUMENT with the line if one
+// is not of this form; NOT_FOUND if the file cannot be opened.
 absl::StatusOr<Trace> ReadMooncakeTrace(const std::string& path, std::string name);
 
 // The router knows blocks by keys. This is a bijection, so that simulated peers can go back.

@@ -38,7 +38,7 @@ TEST(SimLinksTest, RatesAreReadByWorkerPairOrRack) {
 }
 
 TEST(SimLinksTest, LayersCrossWhileThePromptIsComputedAndTransfersOneByOne) {
-  SimLinks links(LinkMatrix(1, {1e9}));
+  SimLinks links(LinkMatrix(1, {1e9}), kKvLayers);
   // 100 ms on the link.
   const double bytes = 1e8;
   EXPECT_EQ(links.Move(0, 0, bytes, 0, 1'000'000), 100'000 / kKvLayers) << "the last layer";
@@ -47,7 +47,7 @@ TEST(SimLinksTest, LayersCrossWhileThePromptIsComputedAndTransfersOneByOne) {
 }
 
 TEST(SimLinksTest, WhatHasCrossedIsReportedOnce) {
-  SimLinks links(LinkMatrix{{1e9}, {1e8}});
+  SimLinks links(LinkMatrix{{1e9}, {1e8}}, kKvLayers);
   internal::v1::LoadReport load;
   links.Report(0, 0, &load);
   EXPECT_EQ(load.links_size(), 0);

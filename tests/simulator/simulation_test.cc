@@ -194,6 +194,18 @@ TEST_F(TraceFileTest, ReadsMooncakesFormat) {
   EXPECT_EQ(trace->requests[0].output_tokens, 5);
 }
 
+TEST_F(TraceFileTest, APromptWithoutIdsSharesNothing) {
+  const auto trace = Read(R"({"timestamp": 0, "input_length": 1100, "output_length": 5})"
+                          "\n"
+                          R"({"timestamp": 9, "input_length": 1100})");
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  ASSERT_EQ(trace->requests.size(), 2u);
+  EXPECT_THAT(trace->requests[0].blocks, IsEmpty());
+  EXPECT_EQ(trace->requests[0].output_tokens, 5);
+  EXPECT_EQ(trace->requests[1].output_tokens, 0) << "unknown";
+  EXPECT_EQ(trace->block_count, 0);
+}
+
 TEST_F(TraceFileTest, RefusesOtherFormsWithTheLine) {
   const std::string good = R"({"timestamp": 0, "input_length": 512, "hash_ids": [7]})";
   ASSERT_TRUE(Read(good).ok());
@@ -203,7 +215,7 @@ TEST_F(TraceFileTest, RefusesOtherFormsWithTheLine) {
         R"({"timestamp": 0, "input_length": 99999999999, "hash_ids": [7]})",
         R"({"timestamp": 0, "input_length": 512, "hash_ids": ["x"]})",
         R"({"timestamp": 0, "input_length": 512, "hash_ids": []})",
-        R"({"timestamp": 0, "input_length": 512})",
+        R"({"timestamp": 0, "input_length": 512, "hash_ids": 7})",
         R"({"timestamp": 0, "input_length": 9, "output_length": -1, "hash_ids": []})",
         R"({"timestamp": 0, "input_length": 9, "output_length": "5", "hash_ids": []})"}) {
     const auto trace = Read(good + "\n" + bad);

@@ -1,0 +1,58 @@
+// `baton plan --cluster`: how many prefill and decode workers a load needs to keep its objectives,
+// by simulated clusters of different sizes.
+#ifndef BATON_CLI_PLAN_CLUSTER_H_
+#define BATON_CLI_PLAN_CLUSTER_H_
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cli/cluster_costs.h"
+#include "cli/router_flags.h"
+#include "simulator/cluster_plan.h"
+#include "simulator/load_generator.h"
+#include "simulator/trace.h"
+
+namespace baton::cli {
+
+struct ClusterOptions {
+  bool wanted = false;  // --cluster
+  // The load: a file in Mooncake's format, else generated at `rate` requests a second.
+  std::string trace;
+  double rate = 0;
+  simulator::LoadShape shape;  // of a generated load
+  int requests = 0;            // at most so many of a trace; 0: all. Of a generated load: so many
+  double speed = 1;
+  int answer_tokens = 0;  // of requests whose answer's length the trace does not have; 0: none
+  // The costs: of a running cluster, of a file, or else floors.
+  std::string costs_of;
+  RouterAccess access;
+  std::string costs_file, save_costs;
+  double efficiency = 0.6;
+  double link_gbits = 0;  // 0: as measured, or 10
+  int routers = 1;
+  double slo_ttft_ms = 0, slo_inter_token_ms = 0;
+  double prefill_price = 1, decode_price = 1;
+  int most_prefill = 64, most_decode = 64;
+};
+
+// Prints the plan on `out`, progress and errors on `err`. `question`: the model and the GPU, for
+// floors. Returns the exit code: 0 if a size keeps the objectives, else 1.
+int RunClusterPlan(const ClusterOptions& options, const engine::ServingQuestion& question,
+                   bool json, std::ostream& out, std::ostream& err);
+
+// The load as simulated, at speed 1. Errors have the file's name and line.
+absl::StatusOr<simulator::Trace> LoadOf(const ClusterOptions& options);
+// REQUIRES: the options have objectives.
+simulator::ClusterQuestion QuestionOf(const ClusterOptions& options, const ClusterCosts& costs);
+
+// The default output, and that of --json, one object.
+std::string ClusterPlanTable(const simulator::ClusterPlan& plan, const simulator::Trace& trace,
+                             const simulator::ClusterQuestion& question, const ClusterCosts& costs);
+std::string ClusterPlanJson(const simulator::ClusterPlan& plan, const simulator::Trace& trace,
+                            const simulator::ClusterQuestion& question, const ClusterCosts& costs);
+
+}  // namespace baton::cli
+
+#endif  // BATON_CLI_PLAN_CLUSTER_H_
