@@ -157,6 +157,7 @@ class ForwardingBackend : public backend::Backend {
 
  protected:
   backend::Backend& inner() { return *inner_; }
+  const backend::Backend& inner() const { return *inner_; }
 
  private:
   const std::unique_ptr<backend::Backend> inner_;
