@@ -42,8 +42,7 @@ int64_t KvTokens(const v1::WorkerCosts& worker) {
 absl::Status NotMeasured(const char* role, const std::string& router, int workers) {
   return absl::FailedPreconditionError(absl::StrCat(
       "of the ", workers, " ", role, " workers of ", router,
-      ", none has measured its steps, expected one or more: send the cluster some requests, with "
-      "prompts computed by prefill workers"));
+      ", none has measured its steps, expected one or more: send the cluster some requests"));
 }
 
 class Fields {
@@ -101,11 +100,17 @@ absl::StatusOr<ClusterCosts> CostsOfLoads(const v1::GetLoadsResponse& loads,
       if (load.costs().has_decode_step()) decode.push_back(&load.costs());
     }
   }
+  // Decode workers compute prompts, too; their costs are taken where no prefill worker has any.
+  if (prefill.empty()) {
+    for (const v1::WorkerCosts* worker : decode) {
+      if (worker->has_prompt_step()) prefill.push_back(worker);
+    }
+  }
   if (prefill.empty()) return NotMeasured("prefill", router, prefill_workers);
   if (decode.empty()) return NotMeasured("decode", router, decode_workers);
   ClusterCosts costs;
-  costs.source = absl::StrCat("measured by ", prefill.size(), " prefill and ", decode.size(),
-                              " decode workers of ", router);
+  costs.source = absl::StrCat("measured by workers of ", router, ", ", prefill.size(),
+                              " for prompts and ", decode.size(), " for answers");
   costs.prefill = {0, 0, 0};
   costs.decode = {0, 0, 0};
   for (const v1::WorkerCosts* worker : prefill) {

@@ -29,8 +29,9 @@ struct ClusterCosts {
   double link_bytes_per_second = 0;  // 0: not measured
 };
 
-// The means over the workers of each role. FAILED_PRECONDITION if the cluster has no worker of a
-// role, or none that has measured the steps of its role.
+// The means over the workers of each role; of prompts over decode workers if no prefill worker has
+// measured any. FAILED_PRECONDITION if no worker has measured steps of prompts, or no decode worker
+// those of answers.
 absl::StatusOr<ClusterCosts> CostsOfLoads(const v1::GetLoadsResponse& loads,
                                           const std::string& router);
 // Asks the router, for at most `timeout`. Errors are the call's, or as above.

@@ -19,7 +19,7 @@ struct PlanOptions {
   engine::ServingQuestion question;
   std::vector<kv_store::TierSpec> tiers;  // of the prefill workers
   bool json = false;
-  ClusterOptions cluster;  // if wanted, the plan is that of a cluster
+  ClusterPlanOptions cluster;  // if wanted, the plan is that of a cluster
 };
 
 // Prints the plan on `out`. Returns the exit code: 0 if the model fits and Baton serves it, else 1

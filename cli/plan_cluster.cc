@@ -109,7 +109,7 @@ nlohmann::ordered_json ToJson(const ClusterCell& cell) {
           {"fails_by", cell.holds() ? "" : FailedBy(cell)}};
 }
 
-absl::StatusOr<ClusterCosts> CostsFor(const ClusterOptions& options,
+absl::StatusOr<ClusterCosts> CostsFor(const ClusterPlanOptions& options,
                                       const engine::ServingQuestion& question) {
   if (!options.costs_of.empty()) {
     return FetchCosts(options.costs_of, options.access, kRouterTimeout);
@@ -126,7 +126,7 @@ absl::Status SaveCosts(const std::string& path, const ClusterCosts& costs) {
   return absl::UnavailableError(absl::StrCat("cannot write ", path));
 }
 
-absl::StatusOr<bool> Run(const ClusterOptions& options, const engine::ServingQuestion& serving,
+absl::StatusOr<bool> Run(const ClusterPlanOptions& options, const engine::ServingQuestion& serving,
                          bool json, std::ostream& out, std::ostream& err) {
   BATON_ASSIGN_OR_RETURN(const Trace trace, LoadOf(options));
   BATON_ASSIGN_OR_RETURN(const ClusterCosts costs, CostsFor(options, serving));
@@ -150,7 +150,7 @@ absl::StatusOr<bool> Run(const ClusterOptions& options, const engine::ServingQue
 
 }  // namespace
 
-absl::StatusOr<Trace> LoadOf(const ClusterOptions& options) {
+absl::StatusOr<Trace> LoadOf(const ClusterPlanOptions& options) {
   Trace trace;
   if (options.trace.empty()) {
     simulator::LoadShape shape = options.shape;
@@ -179,7 +179,7 @@ absl::StatusOr<Trace> LoadOf(const ClusterOptions& options) {
   return trace;
 }
 
-ClusterQuestion QuestionOf(const ClusterOptions& options, const ClusterCosts& costs) {
+ClusterQuestion QuestionOf(const ClusterPlanOptions& options, const ClusterCosts& costs) {
   ClusterQuestion question;
   simulator::Scenario& scenario = question.scenario;
   scenario.speed = options.speed;
@@ -199,6 +199,7 @@ ClusterQuestion QuestionOf(const ClusterOptions& options, const ClusterCosts& co
   shape.kv_blocks = static_cast<int>(
       std::min<int64_t>(costs.decode_kv_tokens / simulator::kKvBlockTokens, 1 << 28));
   shape.kv_bytes_per_token = costs.kv_bytes_per_token;
+  shape.step_tokens = costs.prefill_step_tokens;
   shape.prior = {std::max(costs.decode.fixed_us, 1e-3), costs.decode.sequence_us,
                  costs.decode.context_token_us, costs.decode.expert_us};
   // What a preempted sequence lacks is computed anew at the pace of a prefill worker.
@@ -210,6 +211,7 @@ ClusterQuestion QuestionOf(const ClusterOptions& options, const ClusterCosts& co
   question.decode_price = options.decode_price;
   question.most_prefill = options.most_prefill;
   question.most_decode = options.most_decode;
+  question.max_local_prefill_tokens = options.max_local_prefill_tokens;
   return question;
 }
 
@@ -240,9 +242,7 @@ std::string ClusterPlanTable(const ClusterPlan& plan, const Trace& trace,
   }
   absl::StrAppend(&text,
                   "\nbusy: of the time of prefill workers; slots, KV: of the sequences and blocks "
-                  "of decode workers.\n"
-                  "All prompts are computed by prefill workers, as with --max-local-prefill-tokens "
-                  "0.\n");
+                  "of decode workers.\n");
   if (!plan.cheapest) {
     absl::StrAppendFormat(&text, "no size of up to %d prefill and %d decode workers keeps them\n",
                           question.most_prefill, question.most_decode);
@@ -294,7 +294,7 @@ std::string ClusterPlanJson(const ClusterPlan& plan, const Trace& trace,
   return json.dump();
 }
 
-int RunClusterPlan(const ClusterOptions& options, const engine::ServingQuestion& question,
+int RunClusterPlan(const ClusterPlanOptions& options, const engine::ServingQuestion& question,
                    bool json, std::ostream& out, std::ostream& err) {
   SetLogLevel(LogLevel::kError);  // of simulated workers that join
   const absl::StatusOr<bool> found = Run(options, question, json, out, err);

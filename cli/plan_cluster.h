@@ -16,7 +16,7 @@
 
 namespace baton::cli {
 
-struct ClusterOptions {
+struct ClusterPlanOptions {
   bool wanted = false;  // --cluster
   // The load: a file in Mooncake's format, else generated at `rate` requests a second.
   std::string trace;
@@ -35,17 +35,18 @@ struct ClusterOptions {
   double slo_ttft_ms = 0, slo_inter_token_ms = 0;
   double prefill_price = 1, decode_price = 1;
   int most_prefill = 64, most_decode = 64;
+  int max_local_prefill_tokens = 16'384;  // as the router's; 0: decode workers compute no prompts
 };
 
 // Prints the plan on `out`, progress and errors on `err`. `question`: the model and the GPU, for
 // floors. Returns the exit code: 0 if a size keeps the objectives, else 1.
-int RunClusterPlan(const ClusterOptions& options, const engine::ServingQuestion& question,
+int RunClusterPlan(const ClusterPlanOptions& options, const engine::ServingQuestion& question,
                    bool json, std::ostream& out, std::ostream& err);
 
 // The load as simulated, at speed 1. Errors have the file's name and line.
-absl::StatusOr<simulator::Trace> LoadOf(const ClusterOptions& options);
+absl::StatusOr<simulator::Trace> LoadOf(const ClusterPlanOptions& options);
 // REQUIRES: the options have objectives.
-simulator::ClusterQuestion QuestionOf(const ClusterOptions& options, const ClusterCosts& costs);
+simulator::ClusterQuestion QuestionOf(const ClusterPlanOptions& options, const ClusterCosts& costs);
 
 // The default output, and that of --json, one object.
 std::string ClusterPlanTable(const simulator::ClusterPlan& plan, const simulator::Trace& trace,

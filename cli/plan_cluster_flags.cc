@@ -10,11 +10,11 @@ namespace {
 
 constexpr int kMostLength = 1 << 20;
 
-void AddLoad(CLI::App* app, ClusterOptions* cluster, ClusterPlanFlags* flags) {
+void AddLoad(CLI::App* app, ClusterPlanOptions* cluster, ClusterPlanFlags* flags) {
   app->add_option("--trace", cluster->trace,
                   "The load: JSON lines with timestamp (ms), input_length, output_length and "
                   "hash_ids (one per 512 tokens; may be missing)")
-      ->type_name("FILE");
+      ->type_name("PATH");
   app->add_option("--rate", cluster->rate,
                   "Instead of a trace: requests a second, with Poisson's gaps, which share nothing")
       ->check(CLI::Range(1e-6, 1e6));
@@ -39,14 +39,14 @@ void AddLoad(CLI::App* app, ClusterOptions* cluster, ClusterPlanFlags* flags) {
   app->add_option("--seed", cluster->shape.seed, "Of a load by --rate, and of the simulation");
 }
 
-void AddCosts(CLI::App* app, ClusterOptions* cluster) {
+void AddCosts(CLI::App* app, ClusterPlanOptions* cluster) {
   app->add_option("--costs-of", cluster->costs_of,
                   "Costs and sizes of workers as this router's have measured them, host:port");
   AddRouterAccess(app, &cluster->access);
   app->add_option("--costs", cluster->costs_file, "Costs and sizes of workers from --save-costs")
-      ->type_name("FILE");
+      ->type_name("PATH");
   app->add_option("--save-costs", cluster->save_costs, "Write the costs and sizes to this file")
-      ->type_name("FILE");
+      ->type_name("PATH");
   app->add_option("--efficiency", cluster->efficiency,
                   "Without measured costs: the share of the GPU's rates that steps reach")
       ->check(CLI::Range(0.01, 1.0));
@@ -57,7 +57,7 @@ void AddCosts(CLI::App* app, ClusterOptions* cluster) {
 
 }  // namespace
 
-void AddClusterPlan(CLI::App* app, ClusterOptions* cluster, ClusterPlanFlags* flags) {
+void AddClusterPlan(CLI::App* app, ClusterPlanOptions* cluster, ClusterPlanFlags* flags) {
   app->add_flag("--cluster", cluster->wanted,
                 "Simulate clusters: how many prefill and decode workers does a load need? The "
                 "flags below are for this");
@@ -78,11 +78,15 @@ void AddClusterPlan(CLI::App* app, ClusterOptions* cluster, ClusterPlanFlags* fl
       ->check(CLI::Range(1, 1024));
   app->add_option("--most-decode", cluster->most_decode, "The most decode workers to try")
       ->check(CLI::Range(1, 1024));
+  app->add_option("--max-local-prefill-tokens", cluster->max_local_prefill_tokens,
+                  "As for a router: the longest part of a prompt that a decode worker computes, "
+                  "where that is cheaper; 0: none, all prompts go to prefill workers")
+      ->check(CLI::Range(0, 1 << 24));
   app->add_option("--routers", cluster->routers, "Routers, among which requests are drawn")
       ->check(CLI::Range(1, 64));
 }
 
-bool FinishClusterPlan(const ClusterPlanFlags& flags, ClusterOptions* cluster) {
+bool FinishClusterPlan(const ClusterPlanFlags& flags, ClusterPlanOptions* cluster) {
   if (cluster->trace.empty() == (cluster->rate == 0)) {
     throw CLI::ValidationError("--cluster", "expected one of --trace and --rate");
   }

@@ -22,6 +22,7 @@
 #include "common/transfer/prefill_call.h"
 #include "common/transfer/shared_pools.h"
 #include "common/worker/cache_journal.h"
+#include "common/worker/prompt_budget.h"
 #include "common/worker/watch_service.h"
 #include "common/worker/worker_loop.h"
 #include "decode_worker/decode_stream.h"
@@ -29,7 +30,6 @@
 #include "decode_worker/kv_offers.h"
 #include "decode_worker/load_estimate.h"
 #include "decode_worker/metrics.h"
-#include "decode_worker/prompt_budget.h"
 #include "decode_worker/scheduler.h"
 #include "decode_worker/speculation.h"
 #include "decode_worker/step_times.h"
@@ -187,7 +187,7 @@ class DecodeLoop final : public worker::WorkerLoop {
   const StartPrefill start_prefill_;
   KvOffers offers_;
   LoadEstimate estimate_;
-  PromptBudget prompt_budget_;
+  worker::PromptBudget prompt_budget_;
   StepTimes step_times_;
   HostKv host_kv_;
   prefill::PrefillJobs jobs_;

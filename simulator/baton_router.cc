@@ -19,9 +19,10 @@ namespace {
 namespace worker_pb = ::baton::internal::v1;
 
 // A tier that is not simulated has one worker, with room for all.
-std::vector<std::string> Addresses(const char* letter, int workers) {
+std::vector<std::string> Addresses(const char* letter, int workers, bool simulated) {
   std::vector<std::string> addresses;
-  for (int i = 0; i < std::max(workers, 1); ++i) addresses.push_back(absl::StrCat(letter, i, ":1"));
+  for (int i = 0; i < (simulated ? workers : 1); ++i)
+    addresses.push_back(absl::StrCat(letter, i, ":1"));
   return addresses;
 }
 
@@ -31,11 +32,14 @@ class BatonRouter final : public SimRouter {
               BatonOptions options)
       : setup_(setup),
         hears_links_(options.hears_links),
+        ample_prefill_(setup.workers == 0 && !options.computes_on_decode),
+        computes_on_decode_(options.computes_on_decode),
         trace_(*setup.trace),
         policy_(std::move(policy)),
-        fleet_(Addresses("p", setup.workers), Addresses("d", setup.decode_workers),
+        fleet_(Addresses("p", setup.workers, !ample_prefill_),
+               Addresses("d", setup.decode_workers, setup.decode_workers > 0),
                /*tokenizer_fingerprint=*/1, *policy_, clock_, OptionsOf(setup, options)) {
-    if (setup.workers == 0) ample_.push_back(0);
+    if (ample_prefill_) ample_.push_back(0);
     if (setup.decode_workers == 0) ample_.push_back(setup.workers);
     for (int worker : ample_) {
       fleet_.roster.OnStreamStarted(worker);
@@ -85,12 +89,12 @@ class BatonRouter final : public SimRouter {
     ask.prompt_tokens = r.prompt_tokens;
     if (avoid >= 0) ask.avoid.push_back({NumberOf(avoid), epochs_[avoid]});
     absl::StatusOr<router::Route> route = fleet_.planner.Choose(ask);
-    if (!route.ok() || route->together()) return {};
+    if (!route.ok() || (route->together() && !computes_on_decode_)) return {};
     SimRoute found;
-    if (setup_.workers > 0) found.prefill = route->computes.worker;
+    if (setup_.workers > 0 && !route->together()) found.prefill = route->computes.worker;
     if (route->kv_holder.worker < setup_.workers) found.holder = route->kv_holder.worker;
     if (setup_.decode_workers > 0) {
-      found.decode = route->answers.worker - std::max(setup_.workers, 1) + setup_.workers;
+      found.decode = route->answers.worker - (ample_prefill_ ? 1 : 0);
     }
     routes_.insert_or_assign(request, *std::move(route));
     return found;
@@ -136,7 +140,7 @@ class BatonRouter final : public SimRouter {
   static constexpr int kAmpleBlocks = 1 << 24;
 
   // In the roster, where a tier that is not simulated has a worker, too.
-  int NumberOf(int worker) const { return setup_.workers > 0 ? worker : worker + 1; }
+  int NumberOf(int worker) const { return ample_prefill_ ? worker + 1 : worker; }
 
   void Advance(int64_t now_us) {
     clock_.Set(now_us);
@@ -160,6 +164,7 @@ class BatonRouter final : public SimRouter {
 
   const RouterSetup setup_;
   const bool hears_links_;
+  const bool ample_prefill_, computes_on_decode_;
   const Trace& trace_;
   SimClock clock_;
   std::unique_ptr<router::Policy> policy_;
@@ -173,11 +178,15 @@ class BatonRouter final : public SimRouter {
 
 }  // namespace
 
-std::unique_ptr<router::Policy> SimPolicy(uint64_t seed) {
-  router::PricedOptions priced;
-  priced.max_local_prefill_tokens = 0;
-  priced.seed = seed;
-  return std::make_unique<router::PricedPolicy>(priced);
+std::unique_ptr<router::Policy> SimPolicy(uint64_t seed) { return LocalPolicy(0)(seed); }
+
+MakePolicy LocalPolicy(int max_local_prefill_tokens) {
+  return [max_local_prefill_tokens](uint64_t seed) {
+    router::PricedOptions priced;
+    priced.max_local_prefill_tokens = max_local_prefill_tokens;
+    priced.seed = seed;
+    return std::make_unique<router::PricedPolicy>(priced);
+  };
 }
 
 MakeRouter MakeBatonRouter(MakePolicy make_policy, BatonOptions options) {

@@ -18,12 +18,16 @@ struct BatonOptions {
   bool hears_links = true;  // the rates of links that decode workers report
   bool kv_fetch = false;
   bool prices_fetches = false;  // by their rate, as an operator states it
+  // Decode workers compute prompts, too: where that is cheaper, or all if there are no prefill
+  // workers, which then is no tier that takes everything at once.
+  bool computes_on_decode = false;
 };
 MakeRouter MakeBatonRouter(MakePolicy make_policy, BatonOptions options = {});
 
-// The default policy, but that all prompts go to prefill workers: no simulated decode worker
-// computes any.
+// The default policy, but that all prompts go to prefill workers.
 std::unique_ptr<router::Policy> SimPolicy(uint64_t seed);
+// The default policy, with the router's --max-local-prefill-tokens.
+MakePolicy LocalPolicy(int max_local_prefill_tokens);
 
 }  // namespace baton::simulator
 

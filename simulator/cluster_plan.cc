@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -45,8 +46,13 @@ class Planner {
 
   ClusterPlan Plan() {
     ClusterPlan plan;
-    plan.least_prefill = LeastPrefillWorkers(trace_, question_.scenario);
-    const int least = std::min(plan.least_prefill, question_.most_prefill);
+    const bool local = question_.max_local_prefill_tokens > 0;
+    if (local) {
+      SearchWithoutPrefill();
+    } else {
+      plan.least_prefill = LeastPrefillWorkers(trace_, question_.scenario);
+    }
+    const int least = std::min(std::max(plan.least_prefill, 1), question_.most_prefill);
     // Both tiers grow until the objectives hold.
     int prefill = least, decode = 1;
     while (!At(prefill, decode).holds() &&
@@ -99,6 +105,15 @@ class Planner {
     return high;
   }
 
+  void SearchWithoutPrefill() {
+    int decode = 1;
+    while (!At(0, decode).holds() && decode < question_.most_decode) {
+      decode = std::min(decode * 2, question_.most_decode);
+    }
+    if (!At(0, decode).holds()) return;
+    Least(decode / 2 + 1, decode, [&](int count) { return At(0, count).holds(); });
+  }
+
   // Follows the border between the sizes that hold and those that do not, from few prefill workers
   // and many decode workers to many and few.
   void Descend(int least_prefill, int most_prefill, int most_decode) {
@@ -118,7 +133,8 @@ class Planner {
     // The neighbours below of the cheapest size show what binds; with other prices, another size is
     // the cheapest, but only those on the border can be.
     const ClusterCell* best = Cheapest();
-    if (best->prefill > 1) At(best->prefill - 1, best->decode);
+    const int none = question_.max_local_prefill_tokens > 0 ? 0 : 1;
+    if (best->prefill > none) At(best->prefill - 1, best->decode);
     best = Cheapest();
     if (best->decode > 1) At(best->prefill, best->decode - 1);
   }
@@ -159,9 +175,9 @@ std::string BottleneckText(Bottleneck bottleneck) {
     case Bottleneck::kNone:
       return "nothing";
     case Bottleneck::kPrefillQueue:
-      return "first token: prompts wait for prefill workers";
+      return "first token: prompts wait for their turn to be computed";
     case Bottleneck::kPromptTime:
-      return "first token: computing a prompt takes too long, without any wait";
+      return "first token: computing a prompt takes too long once it is begun";
     case Bottleneck::kDecodeSlots:
       return "first token: requests wait for a sequence's place on decode workers";
     case Bottleneck::kDecodeKv:
@@ -234,7 +250,12 @@ ClusterCell SimulateCluster(const Trace& trace, const ClusterQuestion& question,
   scenario.decode.workers = decode;
   scenario.decode.links.assign(prefill,
                                std::vector<double>(decode, question.link_bytes_per_second));
-  cell.result = Simulate(trace, scenario, MakeBatonRouter(SimPolicy));
+  const bool local = prefill == 0 || question.max_local_prefill_tokens > 0;
+  scenario.decode.shape.computes_prompts = local;
+  scenario.decode.shape.prompt_cost = scenario.cost;
+  cell.result = Simulate(trace, scenario,
+                         MakeBatonRouter(LocalPolicy(question.max_local_prefill_tokens),
+                                         {.computes_on_decode = local}));
   const CellResult& result = cell.result;
   const bool answered = result.unanswered == 0;
   cell.first_token_holds = answered && result.p99_ttft_s <= scenario.slo_s;

@@ -1,9 +1,7 @@
 // How many prefill and decode workers a load needs to keep two objectives: the 99th percentile of
 // the time to the first token, and that of the gaps between tokens. Clusters of different sizes are
-// simulated, from one worker of each role on.
-//
-// Simulated clusters compute every prompt on a prefill worker. A real decode worker may compute
-// prompts, too, so a real cluster may need fewer prefill workers.
+// simulated, from one decode worker on. Decode workers compute prompts where the router finds that
+// cheaper, or all prompts where there is no prefill worker, but none for other workers.
 #ifndef BATON_SIMULATOR_CLUSTER_PLAN_H_
 #define BATON_SIMULATOR_CLUSTER_PLAN_H_
 
@@ -27,13 +25,15 @@ struct ClusterQuestion {
   double link_bytes_per_second = 1.25e9;  // of each pair's link
   double prefill_price = 1, decode_price = 1;
   int most_prefill = 64, most_decode = 64;
+  // The router's flag. 0: decode workers compute no prompts, so there are prefill workers.
+  int max_local_prefill_tokens = 16'384;
 };
 
 // What makes an objective fail, or fail first with fewer workers.
 enum class Bottleneck {
   kNone,
-  kPrefillQueue,  // prompts wait for prefill workers
-  kPromptTime,    // computing a prompt alone, with no wait, takes too long
+  kPrefillQueue,  // prompts wait until they are begun
+  kPromptTime,    // prompts that are begun take too long
   kDecodeSlots,   // requests wait until a decode worker runs fewer sequences
   kDecodeKv,      // requests wait for KV blocks of a decode worker
   kBatch,         // a step of a decode worker has too many sequences or too much context
@@ -60,19 +60,20 @@ struct ClusterPlan {
   std::optional<int> cheapest;
   // What fails with one worker of that role less than the cheapest; kNone if it has only one.
   Bottleneck without_prefill = Bottleneck::kNone, without_decode = Bottleneck::kNone;
-  int least_prefill = 1;  // by arithmetic: see LeastPrefillWorkers
+  int least_prefill = 0;  // by arithmetic: see LeastPrefillWorkers; 0: decode workers compute, too
 };
 
-// A lower bound on the prefill workers that a load needs, with any policy: the computing of the 99
-// % of its prompts that cost least, with a prefix cache of unlimited size and no fixed part of a
-// step, must fit into the time from the first arrival until slo_s after the last.
+// A lower bound on the workers that compute prompts and do nothing else, with any policy: the
+// computing of the 99 % of its prompts that cost least, with a prefix cache of unlimited size and
+// no fixed part of a step, must fit into the time from the first arrival until slo_s after the
+// last.
 int LeastPrefillWorkers(const Trace& trace, const Scenario& scenario);
 
 // INVALID_ARGUMENT if the trace has no request, or a request that no worker of the scenario has
 // room for.
 absl::Status CheckFits(const Trace& trace, const Scenario& scenario);
 
-// Simulates at most about most_prefill + most_decode + 20 clusters; `progress` is called after
+// Simulates at most about most_prefill + most_decode + 30 clusters; `progress` is called after
 // each. A cell's time is that of the simulation: about proportional to requests, steps and workers.
 // Equal arguments give equal results. Errors are those of CheckFits.
 absl::StatusOr<ClusterPlan> PlanCluster(const Trace& trace, const ClusterQuestion& question,

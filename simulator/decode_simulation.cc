@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "simulator/asked_request.h"
 #include "simulator/event_queue.h"
 #include "simulator/log_histogram.h"
 #include "simulator/random.h"
@@ -95,20 +96,7 @@ class DecodeSimulation {
     kSnapshot,
   };
   using Event = EventQueue<Kind>::Event;
-  struct Asked {
-    int64_t at_us = 0;
-    int router = 0;
-    SimRoute route;
-    int failed = -1;                        // worker where it was before
-    uint64_t attempt = 0;                   // at a pair
-    bool prefilling = false, told = false;  // told: the router knows of this attempt's first token
-    int generated_tokens = 0;               // by earlier attempts
-    int64_t moved_tokens = 0, moved_us = 0;
-    int64_t slot_us = 0, kv_us = 0;  // waited for, in decode workers' queues
-    int64_t entered_us = 0;          // its decode worker, to have its prompt computed
-    int64_t began_us = 0;            // of its prompt's computing
-    int64_t first_token_us = -1, second_token_us = -1, last_token_us = -1;  // last: of the lost
-  };
+  using Asked = AskedRequest;
 
   int64_t now_us() const { return events_.now_us(); }
   static int64_t Us(double seconds) { return static_cast<int64_t>(seconds * 1e6); }
@@ -287,7 +275,8 @@ class DecodeSimulation {
     asked.told = false;
     const int worker = route.decode - scenario_.workers;
     if (!decode_[worker].alive()) return At(now_us() + kConnectFailsUs, Kind::kLost, request);
-    decode_[worker].Accept(request, asked.generated_tokens, now_us());
+    const bool here = tier_.shape.computes_prompts && route.prefill < 0;
+    decode_[worker].Accept(request, asked.generated_tokens, now_us(), here);
     Advance(worker);
   }
 
@@ -306,6 +295,7 @@ class DecodeSimulation {
     SendDelta(worker);
     const int64_t done_us = w.Begin(now_us());
     if (done_us < 0) return;
+    for (int request : w.started()) asked_[request].began_us = now_us();
     SendDelta(worker);
     At(done_us, Kind::kStepDone, worker, w.epoch());
   }
@@ -315,7 +305,8 @@ class DecodeSimulation {
     meter_.Waited(entered.waited_us);
     (entered.waited_for_kv ? asked.kv_us : asked.slot_us) += entered.waited_us;
     asked.entered_us = now_us();
-    asked.moved_tokens = entered.missing_tokens;
+    asked.moved_tokens = entered.here ? 0 : entered.missing_tokens;
+    if (entered.here) return;
     if (scenario_.workers > 0 && asked.first_token_us < 0) {
       asked.prefilling = true;
       prefill_[asked.route.prefill].Accept(entered.request);
@@ -357,12 +348,7 @@ class DecodeSimulation {
   void Prefilled(int request) {
     Asked& asked = asked_[request];
     asked.prefilling = false;
-    if (!asked.told) routers_[asked.router]->OnAnswer(request, asked.route, now_us());
-    asked.told = true;
-    if (asked.first_token_us < 0) {
-      asked.first_token_us = now_us();
-      NoteLateness(asked);
-    }
+    NoteFirstToken(request);
     const double bytes = BytesMoved(asked);
     asked.moved_us = tier_.transfer_latency_us;
     if (links_) {
@@ -374,7 +360,12 @@ class DecodeSimulation {
     At(now_us() + asked.moved_us, Kind::kArrived, request, asked.attempt);
   }
 
-  void NoteLateness(const Asked& asked) {
+  void NoteFirstToken(int request) {
+    Asked& asked = asked_[request];
+    if (!asked.told) routers_[asked.router]->OnAnswer(request, asked.route, now_us());
+    asked.told = true;
+    if (asked.first_token_us >= 0) return;
+    asked.first_token_us = now_us();
     if (static_cast<double>(asked.first_token_us - asked.at_us) <= scenario_.slo_s * 1e6) return;
     ++late_.requests;
     late_.slot_s += static_cast<double>(asked.slot_us) * 1e-6;
@@ -403,6 +394,7 @@ class DecodeSimulation {
         meter_.GapOfPreempted(now_us() - std::max(joined.last_token_us, asked.last_token_us));
       }
     }
+    for (int request : step.computed) NoteFirstToken(request);
     for (int request : step.ended) Ended(request);
     SendDelta(worker);
     Advance(worker);

@@ -4,7 +4,8 @@
 //
 //   Choose ─▶ decode queue ─▶ prefill (queue) ─first token─▶ transfer ─▶ steps ─▶ last token
 //
-// Without prefill workers, prompts are computed at DecodeTier::ample_prefill without a queue.
+// A prompt whose route names no prefill worker is computed in the decode worker's own steps, if
+// DecodeWorkerShape::computes_prompts; else at DecodeTier::ample_prefill without a queue.
 #ifndef BATON_SIMULATOR_DECODE_SIMULATION_H_
 #define BATON_SIMULATOR_DECODE_SIMULATION_H_
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <utility>
 
 #include "common/base/check.h"
 
@@ -26,6 +28,7 @@ void SimDecodeWorker::Start(int cold_steps, int64_t cold_step_us) {
   cold_steps_ = cold_steps;
   cold_step_us_ = cold_step_us;
   cost_ = worker::StepCost(shape_.prior);
+  budget_.emplace(kKvBlockTokens, shape_.step_tokens);
 }
 
 std::vector<SimDecodeWorker::Lost> SimDecodeWorker::Kill() {
@@ -41,6 +44,8 @@ std::vector<SimDecodeWorker::Lost> SimDecodeWorker::Kill() {
   ends_.clear();
   joining_.clear();
   first_.clear();
+  prompts_.clear();
+  planned_tokens_ = 0;
   cache_.Clear();
   std::fill(uses_.begin(), uses_.end(), 0);
   std::fill(is_held_.begin(), is_held_.end(), false);
@@ -156,10 +161,10 @@ bool SimDecodeWorker::Fits(int request) const {
   return KvBlocks(trace_.requests[request].prompt_tokens + Answer(request)) <= shape_.kv_blocks;
 }
 
-void SimDecodeWorker::Accept(int request, int generated_tokens, int64_t now_us) {
+void SimDecodeWorker::Accept(int request, int generated_tokens, int64_t now_us, bool here) {
   BATON_CHECK(alive_) << "a dead worker was given a request";
   BATON_CHECK(Fits(request)) << "a request that could never finish";
-  queue_.push_back({request, generated_tokens, -1, now_us});
+  queue_.push_back({request, generated_tokens, -1, now_us, here});
   queued_tokens_ += trace_.requests[request].prompt_tokens + generated_tokens;
 }
 
@@ -189,8 +194,10 @@ bool SimDecodeWorker::TryEnter(const Waiting& waiting, int64_t now_us,
   }
   active_blocks_ += blocks;
   receiving_tokens_ += Context(s);
-  entered->push_back({s.request, Context(s), Context(s) - CachedTokens(r, s.matched),
-                      waiting.last_token_us >= 0, now_us - waiting.since_us, lacks_kv_});
+  const int cached = CachedTokens(r, s.matched);
+  entered->push_back({s.request, Context(s), Context(s) - cached, waiting.last_token_us >= 0,
+                      now_us - waiting.since_us, lacks_kv_, waiting.here});
+  if (waiting.here) prompts_.push_back({s.request, cached, Context(s)});
   by_request_[s.request] = inside_.insert(inside_.end(), s);
   return true;
 }
@@ -242,16 +249,46 @@ void SimDecodeWorker::Grow(int64_t now_us) {
   active_blocks_ += by_phase_[phase];
 }
 
+void SimDecodeWorker::PlanPrompts() {
+  planned_tokens_ = 0;
+  started_.clear();
+  int budget = std::min(budget_->Tokens(), shape_.step_tokens - running_);
+  for (Prompt& prompt : prompts_) {
+    int count = std::min(budget, prompt.end - prompt.computed);
+    if (prompt.computed + count < prompt.end) count -= count % kKvBlockTokens;
+    if (count <= 0) return;
+    prompt.planned = count;
+    if (!std::exchange(prompt.begun, true)) started_.push_back(prompt.request);
+    budget -= count;
+    planned_tokens_ += count;
+  }
+}
+
+double SimDecodeWorker::StepUs() const {
+  if (planned_tokens_ == 0) {
+    return shape_.cost.Us(running_, static_cast<double>(running_tokens_));
+  }
+  double us = shape_.prompt_cost.fixed_us;
+  if (running_ > 0) {
+    us = std::max(us, shape_.cost.fixed_us) +
+         shape_.cost.Us(running_, static_cast<double>(running_tokens_)) - shape_.cost.fixed_us;
+  }
+  for (const Prompt& prompt : prompts_) {
+    us += shape_.prompt_cost.ChunkUs(prompt.computed, prompt.planned);
+  }
+  return us;
+}
+
 int64_t SimDecodeWorker::Begin(int64_t now_us) {
   if (stepping_) return -1;
   first_.clear();
   for (int request : joining_) Join(request);
   joining_.clear();
   Grow(now_us);
-  if (running_ == 0) return -1;
+  PlanPrompts();
+  if (running_ == 0 && planned_tokens_ == 0) return -1;
   stepping_ = true;
-  double us = slowness_ * shape_.cost.Us(running_, static_cast<double>(running_tokens_)) *
-              (1 + shape_.noise * (2 * random_.Uniform() - 1));
+  double us = slowness_ * StepUs() * (1 + shape_.noise * (2 * random_.Uniform() - 1));
   if (cold_steps_ > 0) {
     --cold_steps_;
     us = std::max(us, static_cast<double>(cold_step_us_));
@@ -271,7 +308,9 @@ SimDecodeWorker::Step SimDecodeWorker::End(int64_t now_us) {
   ++steps_;
   running_tokens_ += running_;
   last_step_us_ = now_us;
-  Measure(step_, now_us);
+  budget_->OnStep(planned_tokens_, step_.sequences, absl::Microseconds(step_.us));
+  // As a real worker: the share of each in the time of a step of both is not known.
+  if (planned_tokens_ == 0) Measure(step_, now_us);
   while (!ends_.empty() && ends_.begin()->first <= steps_) {
     const int request = ends_.begin()->second;
     ends_.erase(ends_.begin());
@@ -279,6 +318,12 @@ SimDecodeWorker::Step SimDecodeWorker::End(int64_t now_us) {
     Keep(request);
     step.ended.push_back(request);
   }
+  for (Prompt& prompt : prompts_) {
+    prompt.computed += std::exchange(prompt.planned, 0);
+    if (prompt.computed == prompt.end) step.computed.push_back(prompt.request);
+  }
+  std::erase_if(prompts_, [](const Prompt& prompt) { return prompt.computed == prompt.end; });
+  joining_.insert(joining_.end(), step.computed.begin(), step.computed.end());
   return step;
 }
 
@@ -337,6 +382,22 @@ worker_pb::LoadReport SimDecodeWorker::Load(int64_t now_us) const {
   load.set_queued_tokens(queued_tokens_);
   load.set_free_blocks(free_blocks() + (cache_.size() - used_cached_) * kKvBlocksPerSimBlock);
   load.set_context_tokens(running_tokens_ + receiving_tokens_);
+  // As long as the prompts that are computed here take, beside nothing else.
+  double prompts_us = 0;
+  for (const Prompt& prompt : prompts_) {
+    prompts_us += shape_.prompt_cost.Us(prompt.computed, prompt.end - prompt.computed);
+  }
+  for (const Waiting& waiting : queue_) {
+    if (waiting.here) {
+      prompts_us += shape_.prompt_cost.Us(0, trace_.requests[waiting.request].prompt_tokens);
+    }
+  }
+  load.set_remaining_work_us(static_cast<int64_t>(prompts_us));
+  if (shape_.computes_prompts) {
+    load.mutable_prefill_cost()->set_fixed_us(shape_.prompt_cost.fixed_us);
+    load.mutable_prefill_cost()->set_token_us(shape_.prompt_cost.token_us);
+    load.mutable_prefill_cost()->set_pair_us(shape_.prompt_cost.pair_us);
+  }
   if (const auto cost =
           worker::ToDecodeCost(cost_, shape_.cost.experts, absl::Microseconds(now_us))) {
     *load.mutable_decode_cost() = *cost;

@@ -11,6 +11,11 @@
 // blocks one at a time. When none is left, the sequence that entered last, of those that
 // run, gives its blocks up and goes back to the head of the queue.
 //
+// A prompt that is computed here (Accept) is so in chunks beside the running sequences, first come,
+// first served, as many tokens in a step as the real worker's budget allows
+// (common/worker/prompt_budget.h). Such a step takes the larger of the two fixed parts, since it
+// reads the weights once, and the rest of both.
+//
 // Sequences that have ended leave their whole blocks of the trace (kSimBlockTokens) in a prefix
 // cache, which takes what the sequences leave of the pool.
 #ifndef BATON_SIMULATOR_SIM_DECODE_WORKER_H_
@@ -20,12 +25,14 @@
 #include <deque>
 #include <list>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "baton/internal/v1/worker.pb.h"
 #include "common/base/expert_choice.h"
+#include "common/worker/prompt_budget.h"
 #include "common/worker/step_cost.h"
 #include "simulator/block_cache.h"
 #include "simulator/random.h"
@@ -58,6 +65,9 @@ struct DecodeCost {
 struct DecodeWorkerShape {
   std::string device = "simulated";
   DecodeCost cost;
+  bool computes_prompts = false;  // routers are told what that costs here
+  PrefillCost prompt_cost;
+  int step_tokens = 2048;  // the most of a step, answers and prompts together
   int max_num_seqs = 64;
   int kv_blocks = 8192;
   double kv_bytes_per_token = kKvBytesPerToken;
@@ -95,9 +105,9 @@ class SimDecodeWorker {
 
   // Prompt and answer fit into the pool, so that it can be accepted.
   bool Fits(int request) const;
-  // A request (an index into the trace) of which so many tokens were generated before. REQUIRES:
-  // alive; it fits.
-  void Accept(int request, int generated_tokens, int64_t now_us);
+  // A request (an index into the trace) of which so many tokens were generated before. `here`: this
+  // worker computes what it lacks of the prompt. REQUIRES: alive; it fits.
+  void Accept(int request, int generated_tokens, int64_t now_us, bool here = false);
   struct Entered {
     int request;
     int context_tokens;
@@ -105,14 +115,18 @@ class SimDecodeWorker {
     bool preempted;      // it was inside before
     int64_t waited_us;   // in the queue
     bool waited_for_kv;  // before it entered: for blocks; else for a slot, if it waited
+    bool here;           // this worker computes what is missing
   };
   // Takes in what may enter now.
   std::vector<Entered> Admit(int64_t now_us);
-  // What was missing of an entered request has come: it runs from the next step on.
+  // What was missing of an entered request has come: it runs from the next step on. REQUIRES: it is
+  // not computed here.
   void Arrive(int request);
 
   // Begins a step if none is under way and a sequence runs: when it will end. -1: none was begun.
   int64_t Begin(int64_t now_us);
+  // The requests computed here whose first chunk is in the last step that was begun.
+  const std::vector<int>& started() const { return started_; }
   struct Joined {
     int request;
     int64_t last_token_us;  // of one that was preempted here; -1: it was not
@@ -123,6 +137,8 @@ class SimDecodeWorker {
     // Those that were not in the step before. All others wait for a token since that step's end.
     std::vector<Joined> joined;
     std::vector<int> ended;
+    // Requests whose prompt is computed, with which their first token comes.
+    std::vector<int> computed;
   };
   // Ends the step under way. REQUIRES: one is.
   Step End(int64_t now_us);
@@ -154,6 +170,15 @@ class SimDecodeWorker {
     int generated_tokens;
     int64_t last_token_us;  // -1: has not run here
     int64_t since_us;
+    bool here = false;
+  };
+  // A prompt that is computed here.
+  struct Prompt {
+    int request;
+    int computed;  // tokens, those cached included
+    int end;
+    int planned = 0;  // of the step under way
+    bool begun = false;
   };
   // Has blocks. While it runs, what grows with each step follows from the number of steps since it
   // joined, so that no step has to touch all sequences.
@@ -177,6 +202,8 @@ class SimDecodeWorker {
   void Join(int request);
   void Grow(int64_t now_us);
   void StopRunning(const Sequence& s);
+  void PlanPrompts();
+  double StepUs() const;
   void Remove(Sequences::iterator sequence);
   void Keep(int request);
 
@@ -199,6 +226,9 @@ class SimDecodeWorker {
   int64_t receiving_tokens_ = 0;      // of those inside that do not run
   std::vector<int> joining_;          // run from the next step on
   std::vector<Joined> first_;         // for which the step under way is the first
+  std::deque<Prompt> prompts_;        // in order of their entry
+  std::vector<int> started_;
+  int planned_tokens_ = 0;            // of prompts, in the step under way
   std::multimap<int64_t, int> ends_;  // by number of the step after which they end
   int by_phase_[kKvBlockTokens] = {};
   int64_t steps_ = 0;  // ended
@@ -215,6 +245,7 @@ class SimDecodeWorker {
   std::vector<int32_t> added_, removed_;  // since the last TakeDelta
 
   worker::StepCost cost_;  // as a real worker learns it
+  std::optional<worker::PromptBudget> budget_;  // of this life
   int64_t preemptions_ = 0;
 };
 

@@ -10,6 +10,7 @@
 #ifndef BATON_SIMULATOR_SIM_WORKER_H_
 #define BATON_SIMULATOR_SIM_WORKER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <map>

@@ -20,7 +20,7 @@ struct SimRequest {
   int prompt_tokens = 0;
   // Whole blocks only, as workers cache no others. An id stands for a block *and all before it*:
   // equal ids have equal predecessors. Ids are dense from 0.
-  std::vector<int32_t> blocks;
+  std::vector<int32_t> blocks = {};
   // Of the answer, the first one included. 0: the trace does not say.
   int output_tokens = 0;
   // The whole blocks that the answer completes, behind those of the prompt.

@@ -394,6 +394,73 @@ TEST(CommandsTest, PlanForAGpuOfOnesOwn) {
   EXPECT_FALSE(question.weights.has_value());
 }
 
+TEST(CommandsTest, PlanOfACluster) {
+  ParsedCommands parsed = Parse({"plan",
+                                 "--cluster",
+                                 "--rate",
+                                 "2.5",
+                                 "--prompt-lengths",
+                                 "100,200",
+                                 "--answer-lengths",
+                                 "8,8",
+                                 "--requests",
+                                 "50",
+                                 "--speed",
+                                 "2",
+                                 "--seed",
+                                 "7",
+                                 "--slo-ttft-ms",
+                                 "300",
+                                 "--slo-inter-token-ms",
+                                 "40",
+                                 "--costs",
+                                 "c.json",
+                                 "--link-gbits",
+                                 "25",
+                                 "--prefill-price",
+                                 "2",
+                                 "--decode-price",
+                                 "3",
+                                 "--most-prefill",
+                                 "5",
+                                 "--most-decode",
+                                 "6",
+                                 "--routers",
+                                 "2",
+                                 "--max-local-prefill-tokens",
+                                 "0",
+                                 "--json"});
+  ASSERT_FALSE(parsed.exit_now) << "a cluster with measured costs needs neither model nor GPU";
+  EXPECT_TRUE(parsed.commands.plan.json);
+  const ClusterPlanOptions& options = parsed.commands.plan.cluster;
+  EXPECT_TRUE(options.wanted);
+  EXPECT_EQ(options.rate, 2.5);
+  EXPECT_EQ(options.shape.least_prompt, 100);
+  EXPECT_EQ(options.shape.prompt_end, 201);
+  EXPECT_EQ(options.shape.least_answer, 8);
+  EXPECT_EQ(options.shape.answer_end, 9);
+  EXPECT_EQ(options.shape.seed, 7u);
+  EXPECT_EQ(options.requests, 50);
+  EXPECT_EQ(options.speed, 2);
+  EXPECT_EQ(options.slo_ttft_ms, 300);
+  EXPECT_EQ(options.slo_inter_token_ms, 40);
+  EXPECT_EQ(options.costs_file, "c.json");
+  EXPECT_EQ(options.link_gbits, 25);
+  EXPECT_EQ(options.prefill_price, 2);
+  EXPECT_EQ(options.decode_price, 3);
+  EXPECT_EQ(options.most_prefill, 5);
+  EXPECT_EQ(options.most_decode, 6);
+  EXPECT_EQ(options.routers, 2);
+  EXPECT_EQ(options.max_local_prefill_tokens, 0);
+  parsed = Parse({"plan", "--cluster", "--trace", "t.jsonl", "--slo-ttft-ms", "300",
+                  "--slo-inter-token-ms", "40", "--model", "/tmp", "--gpu", "t4", "--efficiency",
+                  "0.5"});
+  ASSERT_FALSE(parsed.exit_now);
+  EXPECT_EQ(parsed.commands.plan.cluster.trace, "t.jsonl");
+  EXPECT_EQ(parsed.commands.plan.cluster.efficiency, 0.5);
+  EXPECT_EQ(parsed.commands.plan.question.gpu.name, "t4");
+}
+
 TEST(CommandsTest, Top) {
   const ParsedCommands parsed =
       Parse({"top", "--address", "a:1", "--interval", "0.5", "-n", "7", "--json"});
@@ -430,6 +497,17 @@ TEST(CommandsTest, BadCommandLinesAreRefused) {
       {"plan", "--model", "/tmp", "--gpu", "t4", "--bandwidth-gbs", "nan"},
       {"plan", "--model", "/tmp", "--gpu", "t4", "--weights", "int3"},
       {"plan", "--model", "/tmp", "--gpu", "t4", "--experts-on-host", "-1"},
+      {"plan", "--cluster", "--rate", "1", "--slo-ttft-ms", "9", "--slo-inter-token-ms", "9"},
+      {"plan", "--cluster", "--costs", "c", "--slo-ttft-ms", "9", "--slo-inter-token-ms", "9"},
+      {"plan", "--cluster", "--costs", "c", "--rate", "1", "--slo-ttft-ms", "9"},
+      {"plan", "--cluster", "--costs", "c", "--rate", "nan", "--slo-ttft-ms", "9",
+       "--slo-inter-token-ms", "9"},
+      {"plan", "--cluster", "--costs", "c", "--rate", "1", "--trace", "t", "--slo-ttft-ms", "9",
+       "--slo-inter-token-ms", "9"},
+      {"plan", "--cluster", "--costs", "c", "--costs-of", "a:1", "--rate", "1", "--slo-ttft-ms",
+       "9", "--slo-inter-token-ms", "9"},
+      {"plan", "--cluster", "--costs", "c", "--rate", "1", "--prompt-lengths", "9,8",
+       "--slo-ttft-ms", "9", "--slo-inter-token-ms", "9"},
       {"generate", "a", "--logit-bias", "5"},
       {"generate", "a", "--logit-bias", "x=1"},
       {"generate", "a", "--logit-bias", "5=y"},

@@ -44,10 +44,12 @@ class Driven {
   SimDecodeWorker& operator*() { return worker_; }
   SimDecodeWorker* operator->() { return &worker_; }
 
-  void Accept(int request) { worker_.Accept(request, 0, now_us_); }
+  void Accept(int request, bool here = false) { worker_.Accept(request, 0, now_us_, here); }
   std::vector<SimDecodeWorker::Entered> Admit() {
     auto entered = worker_.Admit(now_us_);
-    for (const auto& e : entered) worker_.Arrive(e.request);
+    for (const auto& e : entered) {
+      if (!e.here) worker_.Arrive(e.request);
+    }
     worker_.CheckIntegrity();
     return entered;
   }
@@ -90,6 +92,50 @@ TEST(SimDecodeWorkerTest, StepsTakeWhatSequencesAndContextCost) {
                                                          "of each comes with its prompt";
   EXPECT_EQ(worker.StepUs(), 0);
   EXPECT_EQ(worker->free_blocks(), 1000);
+}
+
+TEST(SimDecodeWorkerTest, PromptsComputedHereShareSteps) {
+  const Trace trace = Alone({{100, 20}, {1000, 3}});
+  DecodeWorkerShape shape = Exact();
+  shape.prompt_cost = {5000, 100, 0};
+  Driven worker(trace, shape);
+  worker.Accept(0);
+  worker.Admit();
+  EXPECT_EQ(worker.StepUs(), 10'100 + 2 * 100);
+  worker.Accept(1, /*here=*/true);
+  EXPECT_TRUE(worker.Admit()[0].here);
+  // The larger fixed part, an answer, and as many tokens of the prompt as the budget has, which
+  // doubles; the last chunk has the rest.
+  int context = 101;
+  for (int tokens : {64, 128, 256, 512}) {
+    EXPECT_EQ(worker.StepUs(), 10'100 + 2 * context++ + 100 * tokens);
+    EXPECT_EQ(worker->started().size(), tokens == 64 ? 1u : 0u);
+    EXPECT_EQ(worker.last().sequences, 1);
+    EXPECT_THAT(worker.last().computed, IsEmpty());
+  }
+  EXPECT_EQ(worker.StepUs(), 10'100 + 2 * context++ + 100 * 40);
+  EXPECT_THAT(worker.last().computed, ElementsAre(1));
+  EXPECT_EQ(worker.StepUs(), 10'200 + 2 * (context++ + 1000)) << "it answers";
+  EXPECT_EQ(worker.last().joined[0].request, 1);
+  worker.StepUs();
+  EXPECT_THAT(worker.last().ended, ElementsAre(1));
+}
+
+TEST(SimDecodeWorkerTest, APromptAloneTakesWhatPromptsCost) {
+  const Trace trace = Alone({{64, 2}});
+  DecodeWorkerShape shape = Exact();
+  shape.prompt_cost = {5000, 100, 1};
+  shape.computes_prompts = true;
+  Driven worker(trace, shape);
+  worker.Accept(0, /*here=*/true);
+  worker.Admit();
+  EXPECT_EQ(worker->Load(0).remaining_work_us(), 5000 + 6400 + 64 * 32);
+  EXPECT_EQ(worker->Load(0).prefill_cost().token_us(), 100);
+  EXPECT_EQ(worker.StepUs(), 5000 + 6400 + 64 * 32);
+  EXPECT_EQ(worker.last().sequences, 0);
+  EXPECT_EQ(worker->Load(0).remaining_work_us(), 0);
+  EXPECT_EQ(worker.StepUs(), 10'100 + 2 * 64);
+  EXPECT_THAT(worker.last().ended, ElementsAre(0));
 }
 
 TEST(SimDecodeWorkerTest, SlowAndColdStepsTakeLonger) {
@@ -320,7 +366,7 @@ TEST(SimDecodeWorkerTest, BlocksAddUpThroughRandomHistories) {
       ASSERT_EQ(static_cast<int>(told.size()), worker->cached_blocks());
     };
     while (ended < requests) {
-      if (next < requests && random.Below(12) == 0) worker.Accept(next++);
+      if (next < requests && random.Below(12) == 0) worker.Accept(next++, random.Below(2) == 0);
       worker.Admit();
       take_delta();
       worker.StepUs();

@@ -16,7 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// Steps of 100 tokens at 10 us a token, and 1 ms each.
+// Steps of up to 1,024 tokens, which take 1 ms and 10 us a token.
 PrefillWorkerShape Batching() {
   PrefillWorkerShape shape;
   shape.cost = {1000, 10, 0};

@@ -1,8 +1,8 @@
-#include "decode_worker/prompt_budget.h"
+#include "common/worker/prompt_budget.h"
 
 #include <algorithm>
 
-namespace baton::decode_worker {
+namespace baton::worker {
 
 int PromptBudget::Tokens() const {
   // What a large step takes is known only from steps nearly as large.
@@ -35,4 +35,4 @@ void PromptBudget::OnStep(int prompt_tokens, int decoding, absl::Duration took) 
   beside_answers_ = decoding > 0;
 }
 
-}  // namespace baton::decode_worker
+}  // namespace baton::worker

@@ -1,11 +1,11 @@
-#include "decode_worker/prompt_budget.h"
+#include "common/worker/prompt_budget.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <utility>
 
-namespace baton::decode_worker {
+namespace baton::worker {
 namespace {
 
 constexpr int kBlock = 16, kMost = 2048;
@@ -74,4 +74,4 @@ TEST(PromptBudgetTest, SmallStepsSayNothingOfLargeOnes) {
 }
 
 }  // namespace
-}  // namespace baton::decode_worker
+}  // namespace baton::worker

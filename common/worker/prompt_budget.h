@@ -1,16 +1,16 @@
-// How many prompt tokens a step may compute besides the tokens that it decodes. The budget bounds a
-// step's time: heartbeats, cancels and the next tokens of running answers wait for the step's end,
-// and a slow worker must not look like a frozen one.
+// How many prompt tokens a step of a decode worker may compute besides the tokens that it decodes.
+// The budget bounds a step's time: heartbeats, cancels and the next tokens of running answers wait
+// for the step's end, and a slow worker must not look like a frozen one.
 //
 // Thread: owned by the loop; unsynchronized.
-#ifndef BATON_DECODE_WORKER_PROMPT_BUDGET_H_
-#define BATON_DECODE_WORKER_PROMPT_BUDGET_H_
+#ifndef BATON_COMMON_WORKER_PROMPT_BUDGET_H_
+#define BATON_COMMON_WORKER_PROMPT_BUDGET_H_
 
 #include <algorithm>
 
 #include "absl/time/time.h"
 
-namespace baton::decode_worker {
+namespace baton::worker {
 
 class PromptBudget {
  public:
@@ -41,6 +41,6 @@ class PromptBudget {
   bool beside_answers_ = false;    // the last step decoded
 };
 
-}  // namespace baton::decode_worker
+}  // namespace baton::worker
 
-#endif  // BATON_DECODE_WORKER_PROMPT_BUDGET_H_
+#endif  // BATON_COMMON_WORKER_PROMPT_BUDGET_H_
