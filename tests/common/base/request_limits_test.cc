@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/error.h"
 
 namespace baton {
@@ -57,6 +60,23 @@ TEST(RequestLimitsTest, EverySamplingNumberHasItsRange) {
       EXPECT_EQ(ErrorField(status), std::string("sampling.") + row.field) << value;
     }
   }
+}
+
+TEST(RequestLimitsTest, AWrongTokenIdIsFoundAtEachPosition) {
+  for (size_t count = 1; count <= 50; ++count) {
+    const std::vector<int32_t> good(count, 9);
+    ASSERT_TRUE(CheckTokenIds("ids", good, 10).ok()) << count;
+    for (size_t position = 0; position < count; ++position) {
+      for (const int32_t id : {-1, 10, std::numeric_limits<int32_t>::min()}) {
+        std::vector<int32_t> ids = good;
+        ids[position] = id;
+        EXPECT_EQ(
+            CheckTokenIds("ids", ids, 10).message(),
+            absl::StrCat("ids: id ", id, " at position ", position, " given, 0 to 9 expected"));
+      }
+    }
+  }
+  EXPECT_FALSE(CheckTokenIds("ids", {0}, 0).ok());
 }
 
 TEST(RequestLimitsTest, BiasesIdsAndNames) {
