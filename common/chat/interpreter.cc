@@ -18,6 +18,10 @@ namespace baton::chat {
 absl::StatusOr<TracedText> Interpreter::Run(json::Value request_variables,
                                             json::Value model_variables) {
   BATON_RETURN_IF_ERROR(BindVariables(std::move(request_variables), std::move(model_variables)));
+  // Most templates write the texts of their variables once, and a little around them. Where a long
+  // text grows instead, it is copied again and again.
+  output_.text.reserve(std::min(runtime_.variable_bytes() + runtime_.variable_bytes() / 8,
+                                runtime_.limits().max_output_bytes));
   BATON_ASSIGN_OR_RETURN(scope_, NewScope(nullptr));
   BATON_ASSIGN_OR_RETURN(const Flow flow, ExecuteBody(syntax_.body));
   BATON_CHECK(flow == Flow::kNext) << "the parser refuses break outside of a loop";

@@ -97,6 +97,18 @@ Value Runtime::Adopt(std::unique_ptr<Object> object) {
   return Value(Kind::kObject, std::shared_ptr<const Representation>(std::shared_ptr<void>(), raw));
 }
 
+absl::StatusOr<Value> Runtime::MakeName(std::string text, Origin origin) {
+  // More than the messages of a chat have; each is compared with.
+  constexpr size_t kMostNames = 16;
+  for (const Value& name : names_) {
+    if (name.text() == text && name.traced().origin() == origin) return name;
+  }
+  if (!IsUtf8(text)) return Failure("a key of a variable is not UTF-8");
+  BATON_ASSIGN_OR_RETURN(Value made, MakeString(TracedText(std::move(text), origin)));
+  if (names_.size() < kMostNames) names_.push_back(made);
+  return made;
+}
+
 absl::StatusOr<Value> Runtime::FromJson(json::Value json, Origin origin, int depth) {
   if (depth > kMaxValueDepth) return LimitError("the variables nest too deep");
   if (json.kind == json::Value::Kind::kScalar) {
@@ -112,6 +124,7 @@ absl::StatusOr<Value> Runtime::FromJson(json::Value json, Origin origin, int dep
       case json::Scalar::Kind::kString:
         break;
     }
+    variable_bytes_ += json.scalar.text.size();
     if (!IsUtf8(json.scalar.text)) return Failure("a variable is not UTF-8");
     return MakeString(TracedText(std::move(json.scalar.text), origin));
   }
@@ -120,19 +133,20 @@ absl::StatusOr<Value> Runtime::FromJson(json::Value json, Origin origin, int dep
   items.reserve(json.items.size());
   const bool is_object = json.kind == json::Value::Kind::kObject;
   for (size_t i = 0; i < json.items.size(); ++i) {
-    const bool known_role =
-        is_object && i < json.keys.size() && IsKnownRole(json.keys[i], json.items[i]);
-    BATON_ASSIGN_OR_RETURN(
-        Value value,
-        FromJson(std::move(json.items[i]), known_role ? Origin::kTemplate : origin, depth + 1));
+    Value value;
+    if (is_object && i < json.keys.size() && IsKnownRole(json.keys[i], json.items[i])) {
+      BATON_ASSIGN_OR_RETURN(value,
+                             MakeName(std::move(json.items[i].scalar.text), Origin::kTemplate));
+    } else {
+      BATON_ASSIGN_OR_RETURN(value, FromJson(std::move(json.items[i]), origin, depth + 1));
+    }
     items.push_back(std::move(value));
   }
   if (!is_object) return MakeList(std::move(items));
   DictRep::Entries entries;
   entries.reserve(items.size());
   for (size_t i = 0; i < items.size() && i < json.keys.size(); ++i) {
-    if (!IsUtf8(json.keys[i])) return Failure("a key of a variable is not UTF-8");
-    BATON_ASSIGN_OR_RETURN(Value key, MakeString(TracedText(std::move(json.keys[i]), origin)));
+    BATON_ASSIGN_OR_RETURN(Value key, MakeName(std::move(json.keys[i]), origin));
     entries.emplace_back(std::move(key), std::move(items[i]));
   }
   return MakeDict(std::move(entries));

@@ -76,6 +76,8 @@ class Runtime {
   absl::StatusOr<Value> FromJson(json::Value json, Origin origin) {
     return FromJson(std::move(json), origin, 0);
   }
+  // Of all strings that FromJson has made, keys not included.
+  size_t variable_bytes() const { return variable_bytes_; }
 
   // A charge for an object of `bytes`, which the caller has checked.
   HeapCharge Charge(size_t bytes) { return HeapCharge(&heap_, bytes); }
@@ -84,11 +86,15 @@ class Runtime {
 
  private:
   absl::StatusOr<Value> FromJson(json::Value json, Origin origin, int depth);
+  // A string that variables have again and again, such as "role", which one value is enough for.
+  absl::StatusOr<Value> MakeName(std::string text, Origin origin);
 
   const RenderLimits limits_;
   const absl::Time now_;
   Heap heap_;
   std::vector<std::unique_ptr<Object>> adopted_;
+  std::vector<Value> names_;
+  size_t variable_bytes_ = 0;
   size_t steps_ = 0;
   int level_ = 0;
 };

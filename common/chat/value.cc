@@ -1,6 +1,8 @@
 #include "common/chat/value.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -10,8 +12,21 @@ namespace baton::chat {
 namespace {
 
 bool IsAsciiText(absl::string_view text) {
+  uint64_t all = 0;
+  size_t i = 0;
+  for (; i + sizeof(uint64_t) <= text.size(); i += sizeof(uint64_t)) {
+    uint64_t eight;
+    std::memcpy(&eight, text.data() + i, sizeof(eight));
+    all |= eight;
+  }
+  if ((all & 0x8080808080808080) != 0) return false;
+  text.remove_prefix(i);
   return std::all_of(text.begin(), text.end(), [](char c) { return absl::ascii_isascii(c); });
 }
+
+// A dict of at most so many entries, as a message is, has no table: comparing takes less time than
+// making one.
+constexpr size_t kMostCompared = 8;
 
 int DepthOf(const std::vector<Value>& items) {
   int depth = 0;
@@ -113,11 +128,12 @@ SequenceRep::SequenceRep(HeapCharge c, Flavor f, std::vector<Value> i)
     : Representation(std::move(c)), flavor(f), items(std::move(i)), depth(DepthOf(items)) {}
 
 DictRep::DictRep(HeapCharge c, Entries e) : Representation(std::move(c)) {
+  const bool is_small = e.size() <= kMostCompared;
   entries.reserve(e.size());
-  by_text_.reserve(e.size());
+  if (!is_small) by_text_.reserve(e.size());
   for (auto& [key, value] : e) {
     depth = std::max({depth, key.depth() + 1, value.depth() + 1});
-    if (key.is_string()) {
+    if (key.is_string() && !is_small) {
       const auto [found, is_new] = by_text_.try_emplace(key.text(), entries.size());
       if (!is_new) {
         entries[found->second].second = std::move(value);
@@ -139,6 +155,12 @@ Value* DictRep::FindOther(const Value& key) {
 }
 
 const Value* DictRep::Find(absl::string_view key) const {
+  if (entries.size() <= kMostCompared) {
+    for (const auto& [other, value] : entries) {
+      if (other.is_string() && other.text() == key) return &value;
+    }
+    return nullptr;
+  }
   const auto found = by_text_.find(key);
   return found == by_text_.end() ? nullptr : &entries[found->second].second;
 }

@@ -149,6 +149,25 @@ TEST(ChatTemplateTest, IntegersHave64Bits) {
   EXPECT_EQ(Text("{{ (-9223372036854775807 - 1) % -1 }}"), "0");
 }
 
+TEST(ChatTemplateTest, DictsOfAnySizeFindTheirKeys) {
+  for (int size = 1; size <= 20; ++size) {
+    std::string source = "{% set d = {";
+    const auto key = [](int i) {
+      return i % 3 == 2 ? absl::StrCat(i) : absl::StrCat("'k", i, "'");
+    };
+    for (int i = 0; i < size; ++i) absl::StrAppend(&source, key(i), ": ", i, ", ");
+    absl::StrAppend(&source, "'k0': 'again'} %}{{ d | length }}");
+    std::string expected = absl::StrCat(size);
+    for (int i = 0; i < size; ++i) {
+      absl::StrAppend(&source, " {{ d[", key(i), "] }}");
+      absl::StrAppend(&expected, " ", i == 0 ? "again" : absl::StrCat(i));
+    }
+    EXPECT_EQ(Text(source + " {{ d.k20 is defined }}"), expected + " False");
+    EXPECT_EQ(Text(source + " {{ (d | list)[0] }}"), expected + " k0")
+        << "the first keeps its place";
+  }
+}
+
 TEST(ChatTemplateTest, AMacroKeepsTheVariablesAroundIt) {
   EXPECT_EQ(Text("{% set ns = namespace(m=none) %}"
                  "{% for x in l %}{% macro m() %}{{ x }}{% endmacro %}"

@@ -25,7 +25,8 @@ std::string Shown(const TracedText& traced) {
 std::string RenderedTrace(const std::string& source) {
   static const json::Value& request = *new json::Value(json::Parse(R"({
     "c": " aB<c> ", "hidden": "r", "list": ["x", "y"], "n": 7, "fill": "*", "form": "%s|",
-    "obj": {"key": "v<", "role": "user", "other": {"role": "endoftext"}}})",
+    "obj": {"key": "v<", "role": "user", "other": {"role": "endoftext"}},
+    "pair": [{"role": "user", "user": "role"}, {"user": "user", "role": "user"}]})",
                                                                    "request")
                                                            .value());
   static const json::Value& model =
@@ -55,6 +56,9 @@ TEST(TracedTextTest, VariablesOfTheRequestAndOfTheModel) {
   EXPECT_EQ(RenderedTrace("{{ bos }}{{ c }}{{ hidden }}{{ n }}"), "<s>« aB<c> r»7");
   EXPECT_EQ(RenderedTrace("{{ obj }}"),
             "{«'key'»: «'v<'», «'role'»: 'user', «'other'»: {«'role'»: «'endoftext'»}}");
+  // The same word is a role, which is the template's, and a key and a text of the request.
+  EXPECT_EQ(RenderedTrace("{{ pair }}"),
+            "[{«'role'»: 'user', «'user'»: «'role'»}, {«'user'»: «'user'», «'role'»: 'user'}]");
   EXPECT_EQ(RenderedTrace("<|{{ obj.role }}|><|{{ obj.other.role }}|>"), "<|user|><|«endoftext»|>");
 }
 
