@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -41,7 +42,7 @@ std::vector<size_t> CutsOf(const std::vector<json::Value>& messages, size_t lead
 }
 
 struct RenderedTokens {
-  std::vector<int32_t> ids;
+  TokenizedTexts::SharedIds ids;
   bool ends_in_reasoning = false;
   bool ends_after_reasoning = false;
 };
@@ -59,12 +60,16 @@ absl::StatusOr<RenderedTokens> TokensOf(const RouterParts& parts, const std::str
   // One BOS token only.
   const bool special = !rendered->starts_with_bos &&
                        (!request.has_add_special_tokens() || request.add_special_tokens());
-  auto tokens =
-      tenant == nullptr || parts.tokenized == nullptr
-          ? parts.tokenizer.Encode(rendered->text, special, rendered->split)
-          : parts.tokenized->Encode(*tenant, std::move(rendered->text), special, rendered->split);
+  absl::StatusOr<TokenizedTexts::SharedIds> tokens;
+  if (tenant != nullptr && parts.tokenized != nullptr) {
+    tokens = parts.tokenized->Encode(*tenant, std::move(rendered->text), special, rendered->split);
+  } else {
+    auto ids = parts.tokenizer.Encode(rendered->text, special, rendered->split);
+    if (!ids.ok()) return OfMessages(ids.status());
+    tokens = std::make_shared<const std::vector<int32_t>>(*std::move(ids));
+  }
   if (!tokens.ok()) return OfMessages(tokens.status());
-  if (tokens->empty()) {
+  if ((*tokens)->empty()) {
     return InvalidField("EMPTY_PROMPT", "messages", "the prompt has no tokens");
   }
   return RenderedTokens{*std::move(tokens), rendered->ends_in_reasoning,
@@ -76,7 +81,7 @@ absl::StatusOr<RenderedTokens> TokensOf(const RouterParts& parts, const std::str
 absl::StatusOr<int> DropMessages(const RouterParts& parts, int room,
                                  const chat::Conversation& whole,
                                  const v1::GenerateRequest& request, RenderedTokens* prompt) {
-  const auto tokens = static_cast<int64_t>(prompt->ids.size());
+  const auto tokens = static_cast<int64_t>(prompt->ids->size());
   if (tokens <= room) return 0;
   const std::vector<json::Value>& messages = whole.messages.items;
   size_t lead = 0;
@@ -95,7 +100,7 @@ absl::StatusOr<int> DropMessages(const RouterParts& parts, int room,
     rest.messages.items.erase(first, first + static_cast<std::ptrdiff_t>(cuts[cut]));
     // One of several tries.
     BATON_ASSIGN_OR_RETURN(*prompt, TokensOf(parts, /*tenant=*/nullptr, std::move(rest), request));
-    left = static_cast<int64_t>(prompt->ids.size());
+    left = static_cast<int64_t>(prompt->ids->size());
     return absl::OkStatus();
   };
   size_t low = 0, high = cuts.size() - 1;
@@ -153,10 +158,10 @@ absl::StatusOr<ChatPrompt> RenderChat(const RouterParts& parts, const RequestCla
       BATON_ASSIGN_OR_RETURN(dropped, DropMessages(parts, room, whole, *request, &tokens));
     }
     const int context = ContextOf(*model, request_class);
-    const auto count = static_cast<int64_t>(tokens.ids.size());
+    const auto count = static_cast<int64_t>(tokens.ids->size());
     if (count >= context) return TooLong("messages", count, context);
   }
-  request->mutable_token_ids()->mutable_ids()->Assign(tokens.ids.begin(), tokens.ids.end());
+  request->mutable_token_ids()->mutable_ids()->Assign(tokens.ids->begin(), tokens.ids->end());
   request->clear_truncation();
   return ChatPrompt{dropped, tokens.ends_in_reasoning, tokens.ends_after_reasoning};
 }
@@ -167,7 +172,7 @@ absl::StatusOr<int64_t> CountChatTokens(const RouterParts& parts, const std::str
   BATON_RETURN_IF_ERROR(Settle(parts, request, &conversation));
   BATON_ASSIGN_OR_RETURN(const RenderedTokens tokens,
                          TokensOf(parts, &tenant, std::move(conversation), request));
-  return static_cast<int64_t>(tokens.ids.size());
+  return static_cast<int64_t>(tokens.ids->size());
 }
 
 absl::StatusOr<int> RenderMessages(const RouterParts& parts, const RequestClass& request_class,

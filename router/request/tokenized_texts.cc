@@ -54,6 +54,12 @@ size_t CommonBytes(absl::string_view a, const ByteRanges& split_of_a, absl::stri
   return std::min(same, FirstDifference(split_of_a, split_of_b));
 }
 
+// Gives back what is free in `values` where that is more than an eighth: copying them takes time.
+template <class Values>
+void ShrinkIfLarge(Values& values) {
+  if (values.capacity() - values.size() > values.size() / 8) values.shrink_to_fit();
+}
+
 }  // namespace
 
 TokenizedTexts::TokenizedTexts(const tokenizer::Tokenizer& tokenizer, int64_t max_bytes,
@@ -65,13 +71,14 @@ int64_t TokenizedTexts::bytes() const {
   return bytes_;
 }
 
-absl::StatusOr<std::vector<int32_t>> TokenizedTexts::Encode(absl::string_view tenant,
-                                                            std::string text,
-                                                            bool add_special_tokens,
-                                                            absl::Span<const ByteRange> split) {
+absl::StatusOr<TokenizedTexts::SharedIds> TokenizedTexts::Encode(
+    absl::string_view tenant, std::string text, bool add_special_tokens,
+    absl::Span<const ByteRange> split) {
   if (max_bytes_ == 0 || text.size() < kChunkBytes) {
     on_encoded_(0, text.size());
-    return tokenizer_.Encode(text, add_special_tokens, split);
+    std::vector<int32_t> ids;
+    BATON_ASSIGN_OR_RETURN(ids, tokenizer_.Encode(text, add_special_tokens, split));
+    return std::make_shared<const std::vector<int32_t>>(std::move(ids));
   }
   std::vector<uint64_t> keys = KeysOf(tenant, text, add_special_tokens, !split.empty());
   const std::shared_ptr<const Entry> earlier = Find(tenant, keys);
@@ -81,20 +88,21 @@ absl::StatusOr<std::vector<int32_t>> TokenizedTexts::Encode(absl::string_view te
   const bool fits = begun.tenant == tenant && begun.add_special_tokens == add_special_tokens &&
                     begun.split.empty() == split.empty();
   const size_t common = fits ? CommonBytes(begun.text, begun.split, text, split) : 0;
-  Entry entry;
-  BATON_ASSIGN_OR_RETURN(entry.encoded, tokenizer_.EncodeOnward(text, add_special_tokens, split,
-                                                                begun.encoded, common));
-  on_encoded_(entry.encoded.known_bytes, text.size());
-  std::vector<int32_t> ids = entry.encoded.ids;
+  auto entry = std::make_shared<Entry>();
+  BATON_ASSIGN_OR_RETURN(entry->encoded, tokenizer_.EncodeOnward(text, add_special_tokens, split,
+                                                                 begun.encoded, common));
+  on_encoded_(entry->encoded.known_bytes, text.size());
+  SharedIds ids(entry, &entry->encoded.ids);
   // Without a cut nothing of it can be reused.
-  if (entry.encoded.cuts.empty()) return ids;
+  if (entry->encoded.cuts.empty()) return ids;
   if (common == text.size() && begun.text.size() == text.size()) return ids;  // kept already
-  entry.tenant = std::string(tenant);
-  entry.text = std::move(text);
-  entry.split.assign(split.begin(), split.end());
-  entry.add_special_tokens = add_special_tokens;
-  Keep(std::move(entry), std::move(keys),
-       earlier != nullptr && common == begun.text.size() ? earlier.get() : nullptr);
+  entry->tenant = std::string(tenant);
+  entry->text = std::move(text);
+  entry->split.assign(split.begin(), split.end());
+  entry->add_special_tokens = add_special_tokens;
+  ShrinkIfLarge(entry->text);
+  ShrinkIfLarge(entry->encoded.ids);
+  Keep(std::move(entry), std::move(keys));
   return ids;
 }
 
@@ -111,28 +119,20 @@ std::shared_ptr<const TokenizedTexts::Entry> TokenizedTexts::Find(absl::string_v
   return nullptr;
 }
 
-// `continued`: an earlier text that the new one begins with, which takes its place; null for none.
-void TokenizedTexts::Keep(Entry entry, std::vector<uint64_t> keys, const Entry* continued) {
-  // They may have grown to much more than they need.
-  entry.text.shrink_to_fit();
-  entry.encoded.ids.shrink_to_fit();
+void TokenizedTexts::Keep(std::shared_ptr<const Entry> entry, std::vector<uint64_t> keys) {
   Kept kept;
-  kept.bytes = static_cast<int64_t>(sizeof(Kept) + sizeof(Entry) + entry.tenant.size() +
-                                    entry.text.size() + entry.split.size() * sizeof(ByteRange) +
-                                    entry.encoded.ids.size() * sizeof(int32_t) +
-                                    entry.encoded.cuts.size() * sizeof(entry.encoded.cuts[0]));
+  kept.bytes = static_cast<int64_t>(
+      sizeof(Kept) + sizeof(Entry) + entry->tenant.size() + entry->text.capacity() +
+      entry->split.size() * sizeof(ByteRange) + entry->encoded.ids.capacity() * sizeof(int32_t) +
+      entry->encoded.cuts.size() * sizeof(entry->encoded.cuts[0]));
   kept.bytes += static_cast<int64_t>(keys.size()) * kKeyBytes;
   if (kept.bytes > max_bytes_) return;
-  const std::string name = entry.tenant;
-  kept.entry = std::make_shared<const Entry>(std::move(entry));
+  const std::string name = entry->tenant;
+  kept.entry = std::move(entry);
   kept.keys = std::move(keys);
   absl::MutexLock lock(&mutex_);
-  if (continued != nullptr) {
-    // Another thread may have dropped it.
-    const auto found = by_key_.find(kept.keys[continued->text.size() / kChunkBytes - 1]);
-    if (found != by_key_.end() && found->second->entry.get() == continued) Drop(found->second);
-  }
   if (Has(kept)) return;  // another thread had the same text
+  DropCovered(kept.keys);
   while (bytes_ + kept.bytes > max_bytes_) {
     Drop(std::prev(tenants_.find(by_bytes_.rbegin()->second)->second->texts.end()));
   }
@@ -142,6 +142,17 @@ void TokenizedTexts::Keep(Entry entry, std::vector<uint64_t> keys, const Entry* 
   tenant->texts.push_front(std::move(kept));
   const Texts::iterator newest = tenant->texts.begin();
   for (const uint64_t key : newest->keys) by_key_[key] = newest;
+}
+
+// A text is found by the longest of its keys that no other text has taken, and the new one takes
+// all that they have in common. So a text that the new one continues goes, and so does one that
+// differs in less than a chunk at the end, as the turns of an agent do.
+void TokenizedTexts::DropCovered(absl::Span<const uint64_t> keys) {
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const auto found = by_key_.find(keys[i]);
+    if (found == by_key_.end()) continue;
+    if (found->second->keys.size() == i + 1) Drop(found->second);
+  }
 }
 
 bool TokenizedTexts::Has(const Kept& kept) const {

@@ -42,10 +42,10 @@ class TokenizedTexts {
   // recently used text goes of the tenant that has most. `tokenizer` must outlive it.
   TokenizedTexts(const tokenizer::Tokenizer& tokenizer, int64_t max_bytes, OnEncoded on_encoded);
 
-  // Returns what Tokenizer::Encode returns, always.
-  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view tenant, std::string text,
-                                              bool add_special_tokens,
-                                              absl::Span<const ByteRange> split);
+  // Returns what Tokenizer::Encode returns, always; never null. Kept texts and callers share it.
+  using SharedIds = std::shared_ptr<const std::vector<int32_t>>;
+  absl::StatusOr<SharedIds> Encode(absl::string_view tenant, std::string text,
+                                   bool add_special_tokens, absl::Span<const ByteRange> split);
 
   int64_t bytes() const;  // that are kept
 
@@ -69,7 +69,9 @@ class TokenizedTexts {
   };
 
   std::shared_ptr<const Entry> Find(absl::string_view tenant, absl::Span<const uint64_t> keys);
-  void Keep(Entry entry, std::vector<uint64_t> keys, const Entry* continued);
+  void Keep(std::shared_ptr<const Entry> entry, std::vector<uint64_t> keys);
+  // Drops the texts that Find returns no more once a text with these keys is kept.
+  void DropCovered(absl::Span<const uint64_t> keys) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // True if the text is kept already.
   bool Has(const Kept& kept) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drop(Texts::iterator kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

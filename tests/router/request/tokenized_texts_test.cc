@@ -40,7 +40,7 @@ class TokenizedTextsTest : public ::testing::Test {
     const auto whole = tokenizer_->Encode(text, special, split);
     EXPECT_TRUE(ids.ok() && whole.ok());
     if (ids.ok() && whole.ok()) {
-      EXPECT_EQ(*ids, *whole) << "of " << text.size() << " bytes";
+      EXPECT_EQ(**ids, *whole) << "of " << text.size() << " bytes";
     }
     return known_bytes_;
   }
@@ -77,6 +77,24 @@ TEST_F(TokenizedTextsTest, AConversationIsTokenizedFromWhereItGoesOn) {
   EXPECT_GT(Known(edited), 9'000u);
   EXPECT_LE(known_bytes_, 10'000u);
   EXPECT_GT(Known(text), text.size() - 300) << "both are kept";
+}
+
+TEST_F(TokenizedTextsTest, ATextThatIsFoundNoMoreIsNotKept) {
+  const std::string talk = Talk('a', 20'000);
+  Known(talk + Turn("first"));
+  const int64_t one = texts_->bytes();
+  // They differ in the last chunk, which has no key.
+  for (const char* const end : {"second", "third", "fourth"}) {
+    EXPECT_GT(Known(talk + Turn(end)), talk.size() - 300);
+    EXPECT_LT(texts_->bytes(), one + one / 4);
+  }
+  // Another branch has a chunk of its own, as the first one has then.
+  const std::string branch = talk + Turn(std::string(5'000, 'b'));
+  Known(talk + Turn(std::string(5'000, 'c')));
+  Known(branch);
+  EXPECT_GT(texts_->bytes(), 2 * one);
+  EXPECT_GE(Known(talk + Turn(std::string(5'000, 'c')) + Turn("on")), talk.size() + 5'000);
+  EXPECT_GE(Known(branch + Turn("on")), talk.size() + 5'000);
 }
 
 TEST_F(TokenizedTextsTest, ShortTextsAndThoseWithoutAnAddedTokenAreNotKept) {
@@ -173,7 +191,7 @@ TEST_F(TokenizedTextsTest, ManyThreadsAtOnce) {
       std::string text = base;
       for (int i = 0; i < 40; ++i) {
         const auto ids = texts.Encode(i % 5 == 0 ? "u" : "t", text, false, {});
-        EXPECT_EQ(*ids, *tokenizer_->Encode(text, false));
+        EXPECT_EQ(**ids, *tokenizer_->Encode(text, false));
         if (i % 3 == 0) text += Turn(absl::StrCat(t, " ", i));
         if (i % 11 == 0) text = base;
       }
