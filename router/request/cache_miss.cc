@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/tokenizer/tokenizer.h"
@@ -59,15 +60,25 @@ std::optional<v1::CacheMiss> RecordCached(RouterParts& parts, const PreparedRequ
                                           const Route& route, int cached_tokens) {
   // Such a prompt is computed whole on purpose.
   if (prepared.decode.has_prompt_logprobs()) return std::nullopt;
-  const PromptChain chain = ChainOf(prepared);
   std::optional<v1::CacheMiss> shown;
-  if (const std::optional<PromptMiss> miss = parts.prompts.Explain(chain, cached_tokens)) {
+  if (const auto miss = parts.prompts.Explain(ChainOf(prepared), cached_tokens)) {
     const absl::Duration lost = LostTime(parts, prepared, route, cached_tokens, miss->lost_tokens);
     if (miss->lost_tokens >= prepared.block_tokens) parts.metrics.CacheMissed(miss->cause, lost);
     if (prepared.explain_cache) shown = Show(parts, *miss, lost);
   }
-  parts.prompts.Add(chain, prepared.decode.request_id());
   return shown;
+}
+
+void RememberPrompt(RouterParts& parts, const PreparedRequest& prepared) {
+  if (prepared.decode.has_prompt_logprobs()) return;
+  parts.prompts.Add(ChainOf(prepared), prepared.decode.request_id());
+}
+
+void RememberPrompt(RouterParts& parts, PreparedRequest&& prepared) {
+  if (prepared.decode.has_prompt_logprobs()) return;
+  parts.prompts.Add(prepared.decode.tenant(), prepared.root, prepared.block_tokens,
+                    std::move(*prepared.decode.mutable_tokens()), std::move(prepared.keys),
+                    prepared.decode.request_id());
 }
 
 }  // namespace baton::router

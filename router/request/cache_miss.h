@@ -19,10 +19,15 @@ std::optional<v1::CacheMiss> ExplainCacheMiss(const RouterParts& parts,
                                               int cached_tokens);
 
 // The prompt has been computed on `route`, and `cached_tokens` of it were cached: counts a miss of
-// at least a block in the metrics and remembers the prompt. Returns the miss, with its texts, if
-// the request asks for it. Some microseconds for prompts of a few thousand tokens.
+// at least a block in the metrics. Returns the miss, with its texts, if the request asks for it.
+// Some microseconds for prompts of a few thousand tokens.
 std::optional<v1::CacheMiss> RecordCached(RouterParts& parts, const PreparedRequest& prepared,
                                           const Route& route, int cached_tokens);
+
+// Keeps a prompt that has been computed, to explain later misses by it. The first copies what it
+// keeps of `prepared`, the second takes it.
+void RememberPrompt(RouterParts& parts, const PreparedRequest& prepared);
+void RememberPrompt(RouterParts& parts, PreparedRequest&& prepared);
 
 }  // namespace baton::router
 

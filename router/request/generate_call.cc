@@ -235,6 +235,10 @@ void GenerateCall::RelayTokens(int stream, const decode_pb::DecodeResponse& resp
   const bool ends = response.finish() != decode_pb::DecodeResponse::FINISH_UNSPECIFIED;
   const bool end_reported = ends && (*delta)->matched_stop().empty();
   RecordTokens(attempt, response.choice(), taken, end_reported);
+  // An answer that is complete leaves its prompt to the history when it ends.
+  if (!answer_->finished() && !std::exchange(prompt_remembered_, true)) {
+    RememberPrompt(parts_, prepared_);
+  }
   const bool done = absl::c_all_of(attempt.choices, [this](int choice) {
     mutex_.AssertHeld();
     return answer_->finished(choice);
@@ -370,6 +374,7 @@ ResponseSink* GenerateCall::End(absl::StatusCode code, v1::FinishReason reason) 
   trace_.Ended(usage_, now);
   // The call may wait long for its client to read, so it frees what it no longer needs.
   answer_.reset();
+  if (first_token_at_ && !prompt_remembered_) RememberPrompt(parts_, std::move(prepared_));
   prepared_ = PreparedRequest();
   answered_ = sink_;
   return std::exchange(sink_, nullptr);

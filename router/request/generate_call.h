@@ -166,6 +166,7 @@ class GenerateCall final : public DecodeListener,
   RouterMetrics::TokenGaps gaps_ ABSL_GUARDED_BY(mutex_);
   v1::Usage usage_ ABSL_GUARDED_BY(mutex_);
   std::optional<v1::CacheMiss> cache_miss_ ABSL_GUARDED_BY(mutex_);  // for the last message
+  bool prompt_remembered_ ABSL_GUARDED_BY(mutex_) = false;           // by PromptHistory
 };
 
 }  // namespace baton::router

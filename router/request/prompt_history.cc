@@ -81,28 +81,46 @@ int PromptHistory::CommonTokens(const Kept& kept, const PromptChain& prompt, int
                       prompt.tokens.subspan(begin, length));
 }
 
-// Returns the memory of its tokens.
-std::vector<int32_t> PromptHistory::Drop(Order::iterator kept) {
+void PromptHistory::Drop(Order::iterator kept) {
   bytes_ -= kept->bytes();
   auto tenant = tenants_.find(kept->tenant);
   std::vector<Order::iterator>& prompts = tenant->second;
   prompts.erase(std::find(prompts.begin(), prompts.end(), kept));
   if (prompts.empty()) tenants_.erase(tenant);
-  std::vector<int32_t> tokens = std::move(kept->tokens);
   order_.erase(kept);
-  return tokens;
 }
 
 void PromptHistory::Add(const PromptChain& prompt, absl::string_view request_id) {
   if (max_bytes_ == 0) return;
+  Kept made;
+  made.tenant = std::string(prompt.tenant);
+  made.root = prompt.root;
+  made.tokens.Assign(prompt.tokens.begin(), prompt.tokens.end());
+  made.keys.assign(prompt.keys.begin(), prompt.keys.end());
+  made.request_id = std::string(request_id);
+  Insert(std::move(made), prompt.block_tokens);
+}
+
+void PromptHistory::Add(absl::string_view tenant, kv::PrefixKey root, int block_tokens,
+                        TokenIds tokens, std::vector<kv::PrefixKey> keys,
+                        absl::string_view request_id) {
+  if (max_bytes_ == 0) return;
+  Insert({std::string(tenant), root, std::move(tokens), std::move(keys), std::string(request_id)},
+         block_tokens);
+}
+
+void PromptHistory::Insert(Kept made, int block_tokens) {
+  const int64_t made_bytes = made.bytes();
+  const PromptChain prompt = {made.tenant, made.root, block_tokens, made.tokens, made.keys};
   absl::MutexLock lock(&mutex_);
   std::vector<Order::iterator> replaced;
   if (auto tenant = tenants_.find(prompt.tenant); tenant != tenants_.end()) {
     for (const Order::iterator& kept : tenant->second) {
-      if (kept->root != prompt.root || kept->tokens.size() > prompt.tokens.size()) continue;
+      if (kept->root != prompt.root || kept->tokens.size() > static_cast<int>(prompt.tokens.size()))
+        continue;
       const int blocks = static_cast<int>(kept->keys.size());
       if (CommonBlocks(*kept, prompt, blocks) < blocks) continue;
-      if (CommonTokens(*kept, prompt, blocks) == static_cast<int>(kept->tokens.size())) {
+      if (CommonTokens(*kept, prompt, blocks) == kept->tokens.size()) {
         replaced.push_back(kept);
       }
     }
@@ -110,23 +128,12 @@ void PromptHistory::Add(const PromptChain& prompt, absl::string_view request_id)
       replaced.push_back(tenant->second.front());
     }
   }
-  Kept made;
-  for (const Order::iterator& kept : replaced) {
-    // New memory for long prompts costs more than copying them.
-    std::vector<int32_t> tokens = Drop(kept);
-    if (tokens.capacity() <= 2 * prompt.tokens.size()) made.tokens = std::move(tokens);
-  }
-  made.tenant = std::string(prompt.tenant);
-  made.root = prompt.root;
-  made.tokens.assign(prompt.tokens.begin(), prompt.tokens.end());
-  made.keys.assign(prompt.keys.begin(), prompt.keys.end());
-  made.request_id = std::string(request_id);
-  const int64_t made_bytes = made.bytes();
+  for (const Order::iterator& kept : replaced) Drop(kept);
   if (made_bytes > max_bytes_) return;
   while (bytes_ + made_bytes > max_bytes_) Drop(std::prev(order_.end()));
   bytes_ += made_bytes;
   order_.push_front(std::move(made));
-  tenants_[prompt.tenant].push_back(order_.begin());
+  tenants_[order_.front().tenant].push_back(order_.begin());
 }
 
 std::optional<PromptMiss> PromptHistory::Explain(const PromptChain& prompt,

@@ -61,6 +61,19 @@ TEST_F(CacheMissTest, AChangedPromptIsShownBesideTheEarlierOne) {
   EXPECT_EQ(miss.lost_ms(), 0) << "no worker has reported its cost";
 }
 
+TEST_F(CacheMissTest, APromptAnsweredInOneMessageExplainsTheNext) {
+  for (const char* const text : {kFirst, kOther}) {
+    v1::GenerateRequest request = Request();
+    request.set_text(text);
+    request.set_explain_cache(true);
+    FakeSink& sink = Start(request);
+    stream(network_.count() - 1).Finish("a");
+    ASSERT_TRUE(sink.End().ok()) << sink.End();
+    EXPECT_EQ(sink.choice().usage().cache_miss().cause(),
+              text == kFirst ? v1::CACHE_MISS_CAUSE_UNSPECIFIED : v1::CACHE_MISS_CAUSE_CHANGED);
+  }
+}
+
 TEST_F(CacheMissTest, TheTimeLostIsThatOfTheWorkersCost) {
   Run(kFirst, 0, {});
   internal::v1::WatchResponse event;

@@ -175,6 +175,21 @@ TEST_F(PromptHistoryTest, AContinuedPromptTakesTheOldOnesPlace) {
   EXPECT_GT(history_.bytes(), 2 * one);
 }
 
+TEST_F(PromptHistoryTest, WhatIsTakenCountsLikeWhatIsCopied) {
+  const OwnedPrompt prompt(Count(0, 100));
+  PromptHistory copied(1 << 20);
+  copied.Add(prompt.chain(), "first");
+  history_.Add(prompt.tenant, prompt.root, kBlockTokens,
+               PromptHistory::TokenIds(prompt.tokens.begin(), prompt.tokens.end()), prompt.keys,
+               "first");
+  EXPECT_EQ(history_.bytes(), copied.bytes());
+  const auto miss = Explain(prompt, 0);
+  ASSERT_TRUE(miss.has_value());
+  EXPECT_EQ(miss->cause, v1::CACHE_MISS_CAUSE_EVICTED);
+  EXPECT_EQ(miss->earlier_request_id, "first");
+  EXPECT_EQ(miss->lost_tokens, copied.Explain(prompt.chain(), 0)->lost_tokens);
+}
+
 TEST_F(PromptHistoryTest, MemoryIsBounded) {
   PromptHistory history(20'000);
   for (int i = 0; i < 500; ++i) {
