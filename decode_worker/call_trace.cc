@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "common/worker/request_tokens.h"
+
 namespace baton::decode_worker {
 
 using tracing::RequestSpans;
@@ -14,7 +16,7 @@ std::shared_ptr<CallTrace> CallTrace::Begin(tracing::Tracer* tracer, const Trace
                                    SpanKind::kServer, tracer->Now());
   tracing::Span& root = spans->root();
   root.Set("baton.request.id", request.request_id());
-  root.Set("baton.prompt_tokens", int64_t{request.tokens_size()});
+  root.Set("baton.prompt_tokens", int64_t{worker::TokensOf(request).size()});
   if (request.continuation()) root.Set("baton.continuation", true);
   return std::shared_ptr<CallTrace>(new CallTrace(*tracer, std::move(spans)));
 }

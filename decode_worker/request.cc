@@ -8,6 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/worker/call_checks.h"
 #include "common/worker/kv_hint.h"
+#include "common/worker/request_tokens.h"
 #include "common/worker/token_sampling.h"
 #include "decode_worker/beam_search.h"
 
@@ -28,9 +29,10 @@ absl::Status CheckRequest(const internal::v1::DecodeRequest& request, uint64_t e
       worker::CheckTarget("decode", {request.decode_epoch(), epoch},
                           {request.model_fingerprint(), engine.config().fingerprint}));
   const int limit = engine.max_model_len();
-  if (request.tokens_size() < 1 || request.tokens_size() >= limit) {
+  const int count = worker::TokensOf(request).size();
+  if (count < 1 || count >= limit) {
     return InvalidField("PROMPT_LENGTH", "tokens",
-                        absl::StrCat(request.tokens_size(), " given, expected 1 to ", limit - 1,
+                        absl::StrCat(count, " given, expected 1 to ", limit - 1,
                                      " (--max-model-len ", limit, ", one left to generate)"));
   }
   if (request.has_prefill() && request.prefill().address().empty()) {
@@ -53,10 +55,11 @@ std::unique_ptr<Sequence> MakeSequence(const internal::v1::DecodeRequest& reques
   call->tenant = request.tenant();
   call->cache_salt = request.cache_salt();
   call->root = kv::RootPrefixKey(engine.config().fingerprint, request.cache_salt(), "");
-  call->request_tokens = request.tokens_size();
+  const auto& tokens = worker::TokensOf(request);
+  call->request_tokens = tokens.size();
   call->prompt_tokens = worker::PromptTokens(request);
   call->retention = worker::FromProto(request.retention(), call->prompt_tokens);
-  call->max_tokens = std::min(request.max_tokens(), engine.max_model_len() - request.tokens_size());
+  call->max_tokens = std::min(request.max_tokens(), engine.max_model_len() - tokens.size());
   call->min_tokens = std::min(request.min_tokens(), call->max_tokens);
   call->n = std::max(1, request.n());
   call->stop_token_ids.assign(request.stop_token_ids().begin(), request.stop_token_ids().end());
@@ -65,7 +68,7 @@ std::unique_ptr<Sequence> MakeSequence(const internal::v1::DecodeRequest& reques
   if (request.has_prompt_logprobs()) call->prompt_logprobs = request.prompt_logprobs();
 
   auto sequence = std::make_unique<Sequence>();
-  sequence->tokens.assign(request.tokens().begin(), request.tokens().end());
+  sequence->tokens.assign(tokens.begin(), tokens.end());
   sequence->sampling = worker::FromProto(request.sampling());
   if (request.beam_width() > 0) {
     BeamSearch::Options beams;

@@ -12,6 +12,7 @@
 #include "common/prefill/request.h"
 #include "common/worker/call_checks.h"
 #include "common/worker/call_gate.h"
+#include "common/worker/request_tokens.h"
 #include "common/worker/token_sampling.h"
 
 namespace baton::prefill_worker {
@@ -26,9 +27,10 @@ absl::Status CheckOneToken(const DecodeRequest& request, uint64_t epoch,
       worker::CheckTarget("prefill", {request.decode_epoch(), epoch},
                           {request.model_fingerprint(), engine.config().fingerprint}));
   const int limit = engine.max_model_len();
-  if (request.tokens_size() < 1 || request.tokens_size() >= limit) {
+  const int count = worker::TokensOf(request).size();
+  if (count < 1 || count >= limit) {
     return InvalidField("PROMPT_LENGTH", "tokens",
-                        absl::StrCat(request.tokens_size(), " given, expected 1 to ", limit - 1,
+                        absl::StrCat(count, " given, expected 1 to ", limit - 1,
                                      " (--max-model-len ", limit, ", one left to generate)"));
   }
   BATON_RETURN_IF_ERROR(worker::CheckKvHint(request));

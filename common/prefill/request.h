@@ -13,6 +13,7 @@
 #include "common/engine/engine.h"
 #include "common/prefill/job.h"
 #include "common/worker/kv_hint.h"
+#include "common/worker/request_tokens.h"
 #include "common/worker/retention.h"
 #include "common/worker/token_sampling.h"
 
@@ -29,7 +30,8 @@ template <class Request>
 void FillJob(const Request& request, absl::Time deadline, const engine::Engine& engine,
              PrefillJob* job) {
   job->request_id = request.request_id();
-  job->tokens.assign(request.tokens().begin(), request.tokens().end());
+  const auto& tokens = worker::TokensOf(request);
+  job->tokens.assign(tokens.begin(), tokens.end());
   job->root = kv::RootPrefixKey(engine.config().fingerprint, request.cache_salt(), "");
   if (request.priority() != v1::PRIORITY_UNSPECIFIED) job->priority = request.priority();
   job->deadline = deadline;

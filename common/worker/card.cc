@@ -55,6 +55,7 @@ internal::v1::WorkerCard MakeCard(baton::v1::WorkerRole role, const WorkerOption
   card.set_max_num_batched_tokens(engine.max_num_batched_tokens());
   card.set_prefix_caching(options.enable_prefix_caching);
   card.set_device(engine.DeviceKind());
+  card.set_takes_fixed_tokens(true);
   if (role == baton::v1::WORKER_ROLE_PREFILL || options.serves_prefill) {
     card.add_capabilities(v1::WORKER_CAPABILITY_COMPUTE);
     card.add_capabilities(v1::WORKER_CAPABILITY_SCORE);

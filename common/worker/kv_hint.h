@@ -11,6 +11,7 @@
 #include "common/base/error.h"
 #include "common/base/request_limits.h"
 #include "common/base/status_macros.h"
+#include "common/worker/request_tokens.h"
 
 namespace baton::worker {
 
@@ -43,7 +44,7 @@ absl::Status CheckKvHint(const Request& request) {
   if (request.has_kv_holder()) {
     BATON_RETURN_IF_ERROR(CheckWorkerRef("kv_holder", request.kv_holder()));
   }
-  return CheckRange("kv_holder_tokens", request.kv_holder_tokens(), 0, request.tokens_size());
+  return CheckRange("kv_holder_tokens", request.kv_holder_tokens(), 0, TokensOf(request).size());
 }
 
 // REQUIRES: CheckKvHint is OK.

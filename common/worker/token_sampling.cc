@@ -31,9 +31,9 @@ absl::Status CheckSampling(const internal::v1::TokenSampling& sampling, int voca
 // What both messages have.
 template <class Request>
 absl::Status CheckCommon(const Request& request, int vocab_size) {
-  BATON_RETURN_IF_ERROR(CheckTokenIds("tokens", request.tokens(), vocab_size));
-  BATON_RETURN_IF_ERROR(
-      CheckRange("prompt_tokens", request.prompt_tokens(), 0, request.tokens_size()));
+  const auto& tokens = TokensOf(request);
+  BATON_RETURN_IF_ERROR(CheckTokenIds("tokens", tokens, vocab_size));
+  BATON_RETURN_IF_ERROR(CheckRange("prompt_tokens", request.prompt_tokens(), 0, tokens.size()));
   BATON_RETURN_IF_ERROR(CheckSampling(request.sampling(), vocab_size));
   if (request.has_prompt_logprobs()) {
     BATON_RETURN_IF_ERROR(
@@ -113,6 +113,10 @@ std::vector<v1::TokenLogprobs> ToProto(const std::vector<model::SampledToken>& t
 }
 
 absl::Status CheckTokenFields(const internal::v1::DecodeRequest& request, int vocab_size) {
+  if (!request.tokens().empty() && !request.fixed_tokens().empty()) {
+    return OutOfRange("fixed_tokens", absl::StrCat(request.fixed_tokens_size(), " ids"),
+                      absl::StrCat("none expected beside ", request.tokens_size(), " of tokens"));
+  }
   BATON_RETURN_IF_ERROR(CheckCommon(request, vocab_size));
   BATON_RETURN_IF_ERROR(CheckStopTokenIds("stop_token_ids", request.stop_token_ids(), vocab_size));
   BATON_RETURN_IF_ERROR(

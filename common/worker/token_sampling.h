@@ -10,6 +10,7 @@
 #include "baton/internal/v1/prefill.pb.h"
 #include "baton/v1/inference.pb.h"
 #include "common/model/sampler.h"
+#include "common/worker/request_tokens.h"
 
 namespace baton::worker {
 
@@ -23,14 +24,15 @@ std::vector<v1::TokenLogprobs> ToProto(const std::vector<model::SampledToken>& t
 
 // Checks tokens, prompt_tokens, sampling, stop and suppressed token ids, prompt_logprobs, priority,
 // retention, tenant and, of a DecodeRequest, max_tokens, min_tokens, n and beams against the limits
-// of common/base/request_limits.h, with its errors. The length of `tokens` is not checked.
+// of common/base/request_limits.h, with its errors. Of a DecodeRequest, only one of `tokens` and
+// `fixed_tokens` may be given. The number of tokens is not checked.
 absl::Status CheckTokenFields(const internal::v1::DecodeRequest& request, int vocab_size);
 absl::Status CheckTokenFields(const internal::v1::PrefillRequest& request, int vocab_size);
 
 // Returns the number of prompt tokens of a checked request, where 0 means all of its tokens.
 template <class Request>
 int PromptTokens(const Request& request) {
-  return request.prompt_tokens() > 0 ? request.prompt_tokens() : request.tokens_size();
+  return request.prompt_tokens() > 0 ? request.prompt_tokens() : TokensOf(request).size();
 }
 
 }  // namespace baton::worker

@@ -355,7 +355,7 @@ void Roster::SetState(int worker, v1::WorkerState state, std::string detail) {
   if (!news) return;
   ++state_version_;
   if (state == v1::WORKER_STATE_READY) {
-    observer_->OnReady({worker, w.address, w.card->worker_id(), w.card->epoch(), w.hold}, *w.card);
+    observer_->OnReady(w.Target(), *w.card);
   } else if (state == v1::WORKER_STATE_SUSPECT) {
     observer_->OnSuspect(worker);
   } else {

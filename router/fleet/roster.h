@@ -199,6 +199,11 @@ class Roster final : public WorkerSigns {
     bool snapshot_begun = false;
     bool snapshot_done = false;
     uint64_t sequence = 0;  // of the last delta applied
+
+    // REQUIRES: established, and listed or in use.
+    WorkerTarget Target() const {
+      return {*hold, address, card->worker_id(), card->epoch(), hold, card->takes_fixed_tokens()};
+    }
   };
 
   absl::Status OnCard(int worker, const internal::v1::WorkerCard& card)

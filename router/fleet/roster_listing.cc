@@ -228,8 +228,7 @@ absl::StatusOr<WorkerTarget> Roster::Find(absl::string_view name) const {
                      absl::StrCat("the worker at ", found->address, " is ", StateName(found->state),
                                   ": ", found->detail));
   }
-  return WorkerTarget{*found->hold, found->address, found->card->worker_id(), found->card->epoch(),
-                      found->hold};
+  return found->Target();
 }
 
 std::string Roster::address(int worker) const {

@@ -35,6 +35,7 @@ struct WorkerTarget {
   std::string worker_id;
   uint64_t epoch = 0;
   WorkerHold hold;
+  bool takes_fixed_tokens = false;  // as in its card
 
   Incarnation incarnation() const { return {worker, epoch}; }
 };

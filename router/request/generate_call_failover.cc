@@ -89,6 +89,9 @@ absl::Status GenerateCall::Open(Attempt& attempt) {
     request.mutable_kv_holder()->set_epoch(holder.epoch);
     request.set_kv_holder_tokens(attempt.route.kv_holder_tokens);
   }
+  if (attempt.route.answers.takes_fixed_tokens) {
+    request.mutable_fixed_tokens()->Swap(request.mutable_tokens());
+  }
   attempt.cursor = attempt.whole ? answer_->AtStart() : answer_->AtEnd();
   const int stream = next_stream_++;
   const int worker = attempt.route.answers.worker;

@@ -267,6 +267,8 @@ std::vector<FuzzTarget> MessageTargets() {
   decode.set_max_tokens(9);
   decode.mutable_prefill()->set_address("p:1");
   decode.add_stop_token_ids(2);
+  DecodeRequest fixed = decode;
+  fixed.mutable_fixed_tokens()->Swap(fixed.mutable_tokens());
   PrefillRequest prefill;
   FillSampling(&prefill);
   prefill.add_suppressed_token_ids(2);
@@ -275,7 +277,9 @@ std::vector<FuzzTarget> MessageTargets() {
       {"generate_request",
        FuzzGenerateRequest,
        {generate.SerializeAsString(), beams.SerializeAsString(), constrained.SerializeAsString()}},
-      {"decode_request", FuzzDecodeRequest, {decode.SerializeAsString()}},
+      {"decode_request",
+       FuzzDecodeRequest,
+       {decode.SerializeAsString(), fixed.SerializeAsString()}},
       {"prefill_request", FuzzPrefillRequest, {prefill.SerializeAsString()}},
       {"watch", FuzzWatch, {WatchSeed()}},
   };

@@ -212,6 +212,7 @@ class CallHarness : public ::testing::Test {
   int max_model_len_ = 128;
   // On cards.
   std::vector<v1::WorkerCapability> decode_capabilities_;
+  bool takes_fixed_tokens_[kWorkers] = {};  // of workers introduced from now on
   chat::ModelChat chat_;  // without a template
   router::RetryBudget::Limits budget_limits_;
   tracing::Tracer* tracer_ = nullptr;
@@ -241,6 +242,7 @@ class CallHarness : public ::testing::Test {
     const auto role = worker < 2 ? v1::WORKER_ROLE_PREFILL : v1::WORKER_ROLE_DECODE;
     *event.mutable_card() = FakeCard(role, tokenizer_->fingerprint());
     event.mutable_card()->set_max_model_len(max_model_len_);
+    event.mutable_card()->set_takes_fixed_tokens(takes_fixed_tokens_[worker]);
     if (role == v1::WORKER_ROLE_DECODE) {
       for (const auto capability : decode_capabilities_) {
         event.mutable_card()->add_capabilities(capability);

@@ -1,5 +1,6 @@
 #include "common/worker/token_sampling.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -156,6 +157,19 @@ TEST(TokenFieldsTest, OfBothRequests) {
   ExpectCommonChecks<internal::v1::DecodeRequest>();
 }
 
+TEST(TokenFieldsTest, TokensOfEitherFieldAreTheSame) {
+  auto request = Good<internal::v1::DecodeRequest>();
+  const auto tokens = request.tokens();
+  request.mutable_fixed_tokens()->Swap(request.mutable_tokens());
+  // As they come over the wire.
+  internal::v1::DecodeRequest received;
+  ASSERT_TRUE(received.ParseFromString(request.SerializeAsString()));
+  EXPECT_TRUE(CheckTokenFields(received, kVocabSize).ok());
+  EXPECT_EQ(received.tokens_size(), 0);
+  EXPECT_THAT(TokensOf(received), ::testing::ElementsAreArray(tokens));
+  EXPECT_EQ(PromptTokens(received), tokens.size());
+}
+
 TEST(TokenFieldsTest, OfAPrefillRequest) {
   const auto refuse = ExpectRefused<internal::v1::PrefillRequest>;
   refuse("many", "TOO_MANY_STOPS", "suppressed_token_ids",
@@ -169,6 +183,13 @@ TEST(TokenFieldsTest, OfADecodeRequest) {
   refuse("many", "TOO_MANY_STOPS", "stop_token_ids",
          [](auto& r) { r.mutable_stop_token_ids()->Resize(1025, 1); });
   refuse("id", "OUT_OF_RANGE", "stop_token_ids", [](auto& r) { r.add_stop_token_ids(-1); });
+  refuse("both", "OUT_OF_RANGE", "fixed_tokens", [](auto& r) { r.add_fixed_tokens(0); });
+  for (const int32_t id : {-1, kVocabSize}) {
+    refuse("fixed", "OUT_OF_RANGE", "tokens", [id](auto& r) {
+      r.mutable_fixed_tokens()->Swap(r.mutable_tokens());
+      r.add_fixed_tokens(id);
+    });
+  }
   refuse("zero", "OUT_OF_RANGE", "max_tokens", [](auto& r) { r.set_max_tokens(0); });
   refuse("low", "OUT_OF_RANGE", "min_tokens", [](auto& r) { r.set_min_tokens(-1); });
   refuse("high", "OUT_OF_RANGE", "min_tokens", [](auto& r) { r.set_min_tokens(5); });

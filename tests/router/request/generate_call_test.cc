@@ -219,6 +219,33 @@ TEST_F(FailoverTest, AnotherProcessAtTheAddressIsNotTheWorkerThatWasAsked) {
   EXPECT_EQ(sink.choice().text(), "ab");
 }
 
+// During an upgrade, a request may move from a worker of the one version to one of the other.
+TEST_F(FailoverTest, OnlyWorkersWhoseCardSaysSoGetFixedTokens) {
+  FakeSink& sink = Start(Request());
+  EXPECT_EQ(stream(0).Tokens(), "prompt:");
+  EXPECT_EQ(stream(0).request.fixed_tokens_size(), 0);
+  for (int worker = 2; worker < kWorkers; ++worker) {
+    takes_fixed_tokens_[worker] = true;
+    if (worker != stream(0).worker) Introduce(worker);
+  }
+  stream(0).SayTokens("a");
+  stream(0).End(kSocketClosed);
+  EXPECT_EQ(stream(1).request.tokens_size(), 0);
+  const auto& fixed = stream(1).request.fixed_tokens();
+  EXPECT_EQ(std::string(fixed.begin(), fixed.end()), "prompt:a");
+  EXPECT_EQ(stream(1).request.prompt_tokens(), 7);
+  takes_fixed_tokens_[2] = takes_fixed_tokens_[3] = takes_fixed_tokens_[4] = false;
+  for (int worker = 2; worker < kWorkers; ++worker) {
+    if (worker != stream(1).worker) Introduce(worker);
+  }
+  stream(1).SayTokens("b");
+  stream(1).End(kSocketClosed);
+  EXPECT_EQ(stream(2).Tokens(), "prompt:ab");
+  EXPECT_EQ(stream(2).request.fixed_tokens_size(), 0);
+  stream(2).Finish("c");
+  EXPECT_EQ(sink.choice().text(), "abc");
+}
+
 TEST_F(FailoverTest, WithoutAnotherWorkerARequestThatHasTokensWaitsForOne) {
   FakeSink& sink = Start(Request());
   stream(0).SayTokens("a");
