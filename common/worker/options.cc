@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/backend/make_backend.h"
 #include "common/base/error.h"
@@ -65,6 +66,10 @@ void AddWorkerFlags(CLI::App& app, WorkerOptions& o) {
                  "reports that it is ready; 0: it is ready once it listens")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
+  app.add_option(
+      "--ready-routers-dns", o.ready_routers_dns,
+      "a host: as many routers as it has addresses, and one at least, must have accepted "
+      "this worker before it is ready, and no fewer than --ready-routers");
   security::AddWorkerSecret(app, o.worker_secret_file);
   security::AddServerTls(app, o.tls);
   app.add_flag("--insecure", o.insecure, "serve callers of other machines without a credential");
@@ -175,6 +180,12 @@ absl::Status Validate(const WorkerOptions& o) {
   BATON_RETURN_IF_ERROR(security::CheckTls(o.tls));
   BATON_RETURN_IF_ERROR(tracing::Validate(o.tracing));
   if (!o.pool.empty()) BATON_RETURN_IF_ERROR(CheckPool("--pool", o.pool));
+  // A name of the DNS has at most 253 characters.
+  if (o.ready_routers_dns.size() > 253 || absl::StrContains(o.ready_routers_dns, ':')) {
+    return InvalidField("BAD_OPTION", "--ready-routers-dns",
+                        absl::StrCat("\"", o.ready_routers_dns.substr(0, 300),
+                                     "\" given, expected the name of a host without a port"));
+  }
   const absl::Status overrides = model::CheckGenerationOverrides(o.override_generation_config);
   if (!overrides.ok()) {
     return WithDetails(overrides, "BAD_OPTION", "--override-generation-config", std::nullopt);

@@ -31,6 +31,7 @@ struct WorkerOptions {
   std::string pool;       // routers send the worker requests of this pool; empty: of none
   int drain_grace_ms = 30'000;
   int ready_routers = 0;  // grpc.health.v1 reports SERVING once so many routers know the worker
+  std::string ready_routers_dns;   // and as many as this host has addresses; empty: none
   std::string worker_secret_file;  // callers must have its secret; empty: none
   ServerTls tls;                   // without files: plaintext
   bool insecure = false;           // may listen beyond loopback without secret and client CA

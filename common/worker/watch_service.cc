@@ -68,20 +68,23 @@ void WatchService::SetControls(WorkerControls controls) {
   controls_ = std::move(controls);
 }
 
-void WatchService::OnAccepted(int routers, std::function<void()> accepted) {
+void WatchService::OnAccepted(std::function<std::optional<int>()> routers,
+                              std::function<void()> accepted) {
   absl::MutexLock lock(&mutex_);
-  accepting_routers_ = routers;
+  accepting_routers_ = std::move(routers);
   on_accepted_ = std::move(accepted);
 }
 
 std::function<void()> WatchService::TakeOnAccepted() {
   if (!on_accepted_) return nullptr;
+  const std::optional<int> wanted = accepting_routers_();
+  if (!wanted) return nullptr;
   const absl::Duration now = clock_.SinceStart();
   const auto accepted = [now](const std::shared_ptr<Watcher>& watcher) {
     return !watcher->gone() && watcher->idle() && watcher->first_report &&
            now - *watcher->first_report >= kAcceptedAfter;
   };
-  if (std::count_if(watchers_.begin(), watchers_.end(), accepted) < accepting_routers_) {
+  if (std::count_if(watchers_.begin(), watchers_.end(), accepted) < *wanted) {
     return nullptr;
   }
   return std::exchange(on_accepted_, nullptr);

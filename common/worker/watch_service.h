@@ -6,6 +6,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
@@ -44,10 +45,12 @@ class WatchService final : public internal::v1::WorkerService::CallbackService {
   // Call once, before the service is served.
   void SetControls(WorkerControls controls);
 
-  // Calls `accepted` once, from this service's thread, when `routers` routers hold the worker's
-  // card and cache. A router that refuses the worker ends its stream at once; one whose stream is
-  // still open after kAcceptedAfter has accepted it. Call at most once, before Stop().
-  void OnAccepted(int routers, std::function<void()> accepted);
+  // Calls `accepted` once, from this service's thread, when as many routers as `routers` says hold
+  // the worker's card and cache. A router that refuses the worker ends its stream at once; one
+  // whose stream is still open after kAcceptedAfter has accepted it. This service's thread asks
+  // `routers` for the number until then, at least every kHeartbeat; nothing: it is not known yet.
+  // `routers` must neither wait nor call the service. Call at most once, before Stop().
+  void OnAccepted(std::function<std::optional<int>()> routers, std::function<void()> accepted);
   static constexpr absl::Duration kAcceptedAfter = absl::Seconds(2);
 
   // The period is well below the second for which a worker may pause without an alarm in a router.
@@ -108,7 +111,8 @@ class WatchService final : public internal::v1::WorkerService::CallbackService {
   WorkerLoad load_ ABSL_GUARDED_BY(mutex_);
   bool news_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  int accepting_routers_ ABSL_GUARDED_BY(mutex_) = 0;  // that on_accepted_ waits for
+  // How many routers on_accepted_ waits for.
+  std::function<std::optional<int>()> accepting_routers_ ABSL_GUARDED_BY(mutex_);
   std::function<void()> on_accepted_ ABSL_GUARDED_BY(mutex_);
   std::list<std::shared_ptr<Watcher>> watchers_ ABSL_GUARDED_BY(mutex_);
   std::list<DrainWait> drain_waits_ ABSL_GUARDED_BY(mutex_);

@@ -64,8 +64,10 @@ absl::Status Worker::Serve(const WorkerOptions& options, std::vector<grpc::Servi
   BATON_ASSIGN_OR_RETURN(
       rpc_, RpcServer::Start(server, services,
                              {service_name, internal::v1::WorkerService::service_full_name()}));
-  if (options.ready_routers > 0) {
-    watch_->OnAccepted(options.ready_routers, [this] { ReportReady(); });
+  if (options.ready_routers > 0 || !options.ready_routers_dns.empty()) {
+    router_count_.emplace(options.ready_routers, options.ready_routers_dns, resolver_,
+                          Clock::Real());
+    watch_->OnAccepted([this] { return router_count_->Get(); }, [this] { ReportReady(); });
   } else {
     ReportReady();
   }

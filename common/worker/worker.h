@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "absl/time/time.h"
 #include "baton/internal/v1/worker.pb.h"
 #include "common/base/awake_clock.h"
+#include "common/base/rpc/name_lookup.h"
 #include "common/base/rpc/server.h"
 #include "common/engine/engine.h"
 #include "common/security/shared_secret.h"
@@ -25,6 +27,7 @@
 #include "common/worker/cache_journal.h"
 #include "common/worker/open_calls.h"
 #include "common/worker/options.h"
+#include "common/worker/router_count.h"
 #include "common/worker/watch_service.h"
 #include "common/worker/worker_metrics.h"
 
@@ -98,6 +101,8 @@ class Worker {
   std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint_;
   std::unique_ptr<tracing::Tracer> tracer_;
   CacheJournal journal_;
+  SystemResolver resolver_;
+  std::optional<RouterCount> router_count_;  // for the thread of watch_
   std::unique_ptr<WatchService> watch_;
   const std::shared_ptr<OpenCalls> open_calls_ = std::make_shared<OpenCalls>();
   std::unique_ptr<RpcServer> rpc_;

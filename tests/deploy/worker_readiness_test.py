@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""With --ready-routers, a worker is ready once a router has accepted it; one that the router refuses never is.
+"""With --ready-routers, a worker is ready once a router has accepted it; one that the router refuses never is. With
+--ready-routers-dns, a name says how many routers there are.
 
   worker_readiness_test.py --bin DIR --root DIR
 
@@ -92,6 +93,19 @@ class WorkerReadinessTest(unittest.TestCase):
         until(lambda: self.log("other").count("watched by router") >= WATCHES)
         self.assertFalse(ready(other))
         self.assertTrue(ready(first))
+
+    def test_a_worker_counts_the_routers_by_a_name(self):
+        def worker(name, host):
+            return self.start("baton-decode-worker", name, "--threads", "1", "--kv-cache-memory", "64MB", "--ready-routers-dns", host)
+
+        unknown = worker("unknown", "no..such.name.invalid")  # which is no name: no name server is asked
+        known = worker("known", "localhost")
+        self.list_workers(unknown, known)
+        router = self.start("baton-router", "router", "--workers-file", self.folder / "workers")
+        until(lambda: ready(known))
+        self.assertEqual(baton("workers", "--address", router).stdout.count(" ready "), 2, "the router has accepted both")
+        self.assertFalse(ready(unknown))
+        self.assertIn("no..such.name.invalid does not resolve", self.log("unknown"))
 
 
 def main():

@@ -76,6 +76,17 @@ TEST(WorkerOptionsTest, FlagsArriveUnderTheirUsualNames) {
   EXPECT_EQ(engine.num_blocks, 9);
 }
 
+TEST(WorkerOptionsTest, TheNameOfTheRoutersHasNoPort) {
+  WorkerOptions options;
+  EXPECT_EQ(Parse({"--ready-routers-dns", "baton-routers"}, &options), "");
+  EXPECT_EQ(options.ready_routers_dns, "baton-routers");
+  EXPECT_TRUE(Validate(options).ok());
+  for (const std::string& bad : {std::string("baton-routers:50051"), std::string(254, 'a')}) {
+    options.ready_routers_dns = bad;
+    EXPECT_EQ(ErrorField(Validate(options)), "--ready-routers-dns") << bad;
+  }
+}
+
 TEST(WorkerOptionsTest, BitsOfWeightsArriveAtTheEngine) {
   WorkerOptions options;
   EXPECT_EQ(ToEngineOptions(options).weight_bits, 0);

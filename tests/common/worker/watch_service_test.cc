@@ -7,6 +7,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -131,7 +132,9 @@ TEST(AcceptedTest, ReadyOnceRoutersHaveKeptTheirStreams) {
   ASSERT_TRUE(server.ok()) << server.status();
   const auto stub = internal::v1::WorkerService::NewStub(MakeChannel((*server)->address()));
   absl::Notification accepted;
-  service.OnAccepted(2, [&] { accepted.Notify(); });
+  std::atomic<bool> known = false;
+  service.OnAccepted([&] { return known ? std::optional<int>(2) : std::nullopt; },
+                     [&] { accepted.Notify(); });
   // Reads until the service's thread has sent a report that it has been asked for only now, and has
   // therefore seen all that came before.
   int round = 0;
@@ -154,6 +157,10 @@ TEST(AcceptedTest, ReadyOnceRoutersHaveKeptTheirStreams) {
   pass(*two);
   EXPECT_FALSE(accepted.HasBeenNotified()) << "the second router may still refuse";
   clock.Advance(WatchService::kAcceptedAfter);
+  pass(*two);
+  pass(*two);
+  EXPECT_FALSE(accepted.HasBeenNotified()) << "how many routers there are is not known";
+  known = true;
   accepted.WaitForNotification();
   first.TryCancel();
   second.TryCancel();

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <utility>
 
@@ -14,7 +13,7 @@
 #include "absl/synchronization/notification.h"
 #include "common/base/clock.h"
 #include "common/base/error.h"
-#include "tests/testing/ipv6.h"
+#include "tests/testing/fake_resolver.h"
 #include "tests/testing/model_dir.h"
 
 namespace baton::router {
@@ -134,26 +133,8 @@ TEST_F(FileTest, WhatIsNotARegularFileIsNotRead) {
   EXPECT_TRUE(file_.Look().ok());
 }
 
-// Answers at once, unless it is told to keep its lookups.
-class FakeResolver final : public Resolver {
- public:
-  std::shared_ptr<const NameLookup> Resolve(const std::string& host) override {
-    auto lookup = std::make_shared<NameLookup>();
-    const auto found = hosts.find(host);
-    lookups.push_back(lookup);
-    answers.push_back(found == hosts.end() ? HostAddresses(absl::NotFoundError("no such name"))
-                                           : found->second);
-    if (!keep) lookup->Answer(answers.back());
-    return lookup;
-  }
-  std::map<std::string, HostAddresses> hosts;
-  bool keep = false;
-  std::vector<std::shared_ptr<NameLookup>> lookups;
-  std::vector<HostAddresses> answers;  // to them
-};
-
 TEST(DnsWorkersTest, EachAddressIsAWorker) {
-  FakeResolver resolver;
+  testing::FakeResolver resolver;
   DnsWorkers dns(kDecodeRole, "decode.baton:7001", {}, resolver);
   EXPECT_EQ(dns.Look().status().code(), absl::StatusCode::kNotFound);
   resolver.hosts["decode.baton"] = std::vector<std::string>{"10.0.0.2", "fe80::1", "10.0.0.1"};
@@ -169,14 +150,14 @@ TEST(DnsWorkersTest, EachAddressIsAWorker) {
 }
 
 TEST(DnsWorkersTest, BracketsAreNotPartOfTheHost) {
-  FakeResolver resolver;
+  testing::FakeResolver resolver;
   resolver.hosts["::1"] = std::vector<std::string>{"::1"};
   EXPECT_THAT(**DnsWorkers(kPrefillRole, "[::1]:7", {}, resolver).Look(),
               ElementsAre(WorkerAddress{kPrefillRole, "[::1]:7"}));
 }
 
 TEST(DnsWorkersTest, ALookupIsNotWaitedForAndIsTheOnlyOne) {
-  FakeResolver resolver;
+  testing::FakeResolver resolver;
   resolver.keep = true;
   resolver.hosts["slow"] = std::vector<std::string>{"10.0.0.1"};
   auto dns = std::make_unique<DnsWorkers>(kDecodeRole, "slow:1", DnsWorkers::Limits(), resolver);
@@ -195,22 +176,6 @@ TEST(DnsWorkersTest, ALookupIsNotWaitedForAndIsTheOnlyOne) {
   EXPECT_EQ(resolver.lookups.size(), 2u) << "each answer counts once";
   dns.reset();
   resolver.lookups[1]->Answer(resolver.answers[1]);
-}
-
-HostAddresses Resolved(Resolver& resolver, const std::string& host) {
-  const auto lookup = resolver.Resolve(host);
-  return lookup->Await(kPatience).value_or(absl::DeadlineExceededError("no answer"));
-}
-
-TEST(SystemResolverTest, NumbersAreTheirOwnAndNamesThatCannotBeDoNotResolve) {
-  SystemResolver resolver;
-  EXPECT_THAT(*Resolved(resolver, "127.0.0.1"), ElementsAre("127.0.0.1"));
-  if (testing::HasIpv6()) {
-    EXPECT_THAT(*Resolved(resolver, "::1"), ElementsAre("::1"));
-  }
-  // No name server is asked for it: RFC 6761 reserves it, and it has an empty label.
-  const auto none = Resolved(resolver, "no..such.name.invalid");
-  EXPECT_EQ(ErrorReason(none.status()), "NAME_NOT_RESOLVED");
 }
 
 TEST(SystemResolverTest, ASlowNameDelaysNeitherOthersNorTheEnd) {
