@@ -196,12 +196,18 @@ def rollout(resources):
 
 
 def readiness(resources):
-    """A worker waits for as many routers as there are, or at least are."""
-    least = scaled(resources)
-    routers = [least.get(name, d["spec"].get("replicas")) for name, d, _ in servers(resources) if role_of(d) == "router"]
+    """A worker waits for all routers that are ready, however many there are: a headless Service lists them."""
+    routers = [d["spec"]["template"]["metadata"]["labels"] for _, d, _ in servers(resources) if role_of(d) == "router"]
+    listing = {s["metadata"]["name"] for s in of_kind(resources, "Service")
+               if s["spec"].get("clusterIP") == "None" and not s["spec"].get("publishNotReadyAddresses")
+               and any(matches({"matchLabels": s["spec"]["selector"]}, labels) for labels in routers)}
     for name, deployment, container in servers(resources):
-        if role_of(deployment) != "router" and [int(flag(container, "ready-routers") or 0)] != routers:
-            yield f"{name}: --ready-routers={flag(container, 'ready-routers')}, but there are {routers} routers"
+        if role_of(deployment) == "router":
+            continue
+        if flag(container, "ready-routers-dns") not in listing:
+            yield f"{name}: --ready-routers-dns={flag(container, 'ready-routers-dns')}, expected one of {sorted(listing)}"
+        if flag(container, "ready-routers") is not None:
+            yield f"{name}: --ready-routers is a number, which does not follow the routers"
 
 
 def services(resources):
@@ -301,7 +307,7 @@ def egress(resources):
                         allowed |= {(peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"], p) for p in ports}
         for namespace, port in sorted(named ^ allowed):
             yield f"{name}: {'cannot' if (namespace, port) in named else 'may'} connect to {namespace} at port {port}"
-        if (named or flag(container, "decode-dns")) and not resolves:
+        if (named or flag(container, "decode-dns") or flag(container, "ready-routers-dns")) and not resolves:
             yield f"{name}: no name server can be asked"
 
 

@@ -105,7 +105,7 @@ class VariantsTest(unittest.TestCase):
             "down to one": lambda r: spec(r, "HorizontalPodAutoscaler", "baton-router").update(minReplicas=1),
             "of another Deployment": lambda r: spec(r, "HorizontalPodAutoscaler", "baton-router")["scaleTargetRef"].update(name="x"),
             "half of them at once": lambda r: spec(r, "PodDisruptionBudget", "baton-router").update(maxUnavailable="50%"),
-            "another number of routers": lambda r: container(r, "baton-prefill")["args"].append("--ready-routers=3"),
+            "a fixed number of routers": lambda r: container(r, "baton-prefill")["args"].append("--ready-routers=2"),
         })
         resources = deploy_test.composed("cpu", ["router-autoscaling"])
         (metric,) = spec(resources, "HorizontalPodAutoscaler", "baton-router")["metrics"]
