@@ -60,11 +60,11 @@ def legend_of(template, labels):
     return re.sub(r"{{(\w+)}}", lambda match: labels.get(match[1], ""), template).strip()
 
 
-def unbroken(points):
+def unbroken(points, step_s):
     """The points up to each gap in time."""
     part = []
     for point in points:
-        if part and point[0] - part[-1][0] > 1.5 * STEP_S:
+        if part and point[0] - part[-1][0] > 1.5 * step_s:
             yield part
             part = []
         part.append(point)
@@ -72,9 +72,9 @@ def unbroken(points):
 
 
 class Panel:
-    def __init__(self, panel, series):
-        """`series`: pairs of legend and (time, value)."""
-        self._panel, self._series = panel, series
+    def __init__(self, panel, series, step_s=STEP_S):
+        """`series`: pairs of legend and (time, value), which are `step_s` apart."""
+        self._panel, self._series, self._step_s = panel, series, step_s
         place = panel["gridPos"]
         self._x, self._y = place["x"] * COLUMN + GAP / 2, place["y"] * LINE + GAP / 2
         self._width, self._height = place["w"] * COLUMN - GAP, place["h"] * LINE - GAP
@@ -139,7 +139,7 @@ class Panel:
                 out.append(text(x_of(start + seconds), TOP + height + 14, f"{seconds:g} s", 'text-anchor="middle" fill="#555"'))
         for number, (_, points, stack) in enumerate(drawn):
             color = COLORS[number % len(COLORS)]
-            for part in unbroken(points):
+            for part in unbroken(points, self._step_s):
                 line = " ".join(f"{x_of(at):.0f} {y_of(high):.0f}" for at, _, high in part)
                 if stack:
                     back = " ".join(f"{x_of(at):.0f} {y_of(under):.0f}" for at, under, _ in reversed(part))
@@ -174,8 +174,12 @@ def picture(prometheus, dashboard, start, end):
     for row in dashboard["panels"]:
         if row["type"] == "row":
             parts.append(text(GAP, (row["gridPos"]["y"] + 0.7) * LINE, row["title"], 'font-size="13" font-weight="bold"'))
-    height = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in dashboard["panels"]) * LINE
-    width = 24 * COLUMN
+    return page(parts, max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in dashboard["panels"]))
+
+
+def page(parts, lines):
+    """The whole picture, of so many lines of the grid."""
+    width, height = 24 * COLUMN, lines * LINE
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="10" '
             f'fill="#222"><rect width="{width}" height="{height}" fill="#f4f5f5"/>' + "\n".join(parts) + "</svg>\n")
 

@@ -26,13 +26,15 @@ PATIENCE_S = 60
 
 
 class Prometheus:
-    """Scrapes `targets` (addresses) and evaluates the rules, those of deploy/prometheus by default, at each interval."""
+    """Scrapes `targets` (addresses), which may change later, and evaluates the rules, those of deploy/prometheus by default, at each
+    interval."""
 
-    def __init__(self, folder, targets, rule_files=None, interval="1s"):
+    def __init__(self, folder, targets, rule_files=RULE_FILES, interval="1s", namespace=NAMESPACE):
+        self._namespace, self._targets_file = namespace, folder / "targets.json"
+        self.scrape(targets)
         config = {"global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
-                  "rule_files": [str(path) for path in rule_files or RULE_FILES],
-                  "scrape_configs": [{"job_name": "baton", "static_configs": [
-                      {"targets": targets, "labels": {"namespace": NAMESPACE}}]}]}
+                  "rule_files": [str(path) for path in rule_files],
+                  "scrape_configs": [{"job_name": "baton", "file_sd_configs": [{"files": [str(self._targets_file)]}]}]}
         path = folder / "prometheus.json"  # JSON is YAML
         path.write_text(json.dumps(config), encoding="utf-8")
         self._log = folder / "prometheus.log"
@@ -40,7 +42,6 @@ class Prometheus:
             self._process = subprocess.Popen(
                 ["prometheus", f"--config.file={path}", f"--storage.tsdb.path={folder / 'tsdb'}",
                  "--web.listen-address=127.0.0.1:0"], stdout=log, stderr=subprocess.STDOUT)
-        self.targets = len(targets)  # that should answer
         self._url = None
         wait_for(self._ready, self._why)
         self.wait_for_scrapes()
@@ -48,6 +49,13 @@ class Prometheus:
     def close(self):
         self._process.terminate()
         self._process.wait(timeout=PATIENCE_S)
+
+    def scrape(self, targets):
+        """From now on these."""
+        self.targets = len(targets)  # that should answer
+        new = self._targets_file.with_suffix(".new")
+        new.write_text(json.dumps([{"targets": targets, "labels": {"namespace": self._namespace}}]), encoding="utf-8")
+        new.replace(self._targets_file)
 
     def _why(self):
         return "Prometheus: " + self._log.read_text(encoding="utf-8")
