@@ -1,18 +1,15 @@
 #include "common/grammar/bare_arguments.h"
 
-#include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
+#include "common/grammar/bare_values.h"
 #include "common/grammar/grammar.h"
 #include "common/grammar/literal_arguments.h"
 #include "common/grammar/schema_check.h"
-#include "common/grammar/schema_keywords.h"
 #include "common/grammar/structural_tag.h"
 #include "common/json/json.h"
 #include "common/json/schema_types.h"
@@ -49,13 +46,6 @@ bool IsPlainKey(absl::string_view key) {
   });
 }
 
-// True if the schema says the type of a value and nothing else of it, or nothing at all.
-bool IsPlain(const Value& schema) {
-  return absl::c_all_of(schema.keys, [](const std::string& key) {
-    return key == "type" || Annotations().contains(key);
-  });
-}
-
 // True if the schema, or one within it, has a reference, to `target` unless that is empty.
 bool Refers(const Value& schema, absl::string_view target) {
   for (size_t i = 0; i < schema.items.size(); ++i) {
@@ -81,16 +71,18 @@ constexpr size_t kMaxCopiedBytes = size_t{1} << 20;
 class BareArguments {
  public:
   BareArguments(ArgumentStyle style, absl::string_view field, std::optional<int> max_whitespace,
-                absl::FunctionRef<std::string(absl::string_view)> replaced)
+                absl::FunctionRef<std::string(absl::string_view)> replaced, bool constrains_text)
       : marks_(MarksOf(style)),
         field_(field),
+        constrains_text_(constrains_text),
         max_whitespace_(max_whitespace),
         before_key_(replaced(marks_.before_key)),
         before_value_(replaced(marks_.before_value)),
         after_value_(replaced(marks_.after_value)),
         end_(replaced(marks_.end)) {}
 
-  absl::StatusOr<std::string> Object(const Value& schema) {
+  // `given`: the schema that `schema` is the normal form of.
+  absl::StatusOr<std::string> Object(const Value& schema, const Value& given) {
     const Value* const properties = schema.Find("properties");
     const Value* const additional = schema.Find("additionalProperties");
     if (properties == nullptr || properties->items.empty()) {
@@ -98,7 +90,7 @@ class BareArguments {
                           additional->scalar.kind == json::Scalar::Kind::kBool &&
                           additional->scalar.boolean;
       if (is_any) return Star(Sequence({Constant(before_key_), kAnyKey, AnyValue()}));
-      if (additional == nullptr || !IsObject(*additional)) return std::string(kNothing);
+      if (additional == nullptr || !IsObject(*additional)) return Nothing();
       return Unsupported("additionalProperties", "a schema of them, in this model's calls");
     }
     const Value* const required = schema.Find("required");
@@ -109,7 +101,10 @@ class BareArguments {
         return Unsupported(json::Printable(key),
                            "a name with white space, '<' or '>', in this model's calls");
       }
-      BATON_ASSIGN_OR_RETURN(const std::string value, ValueOf(key, properties->items[i], schema));
+      BATON_ASSIGN_OR_RETURN(
+          const std::string value,
+          ValueOf(key, {&properties->items[i], &given.Find("properties")->items[i]},
+                  {&schema, &given}));
       const std::string part =
           Tag(absl::StrCat(before_key_, key, before_value_), value, after_value_);
       const bool is_required =
@@ -124,7 +119,6 @@ class BareArguments {
  private:
   static constexpr char kAnyKey[] =
       R"({"type":"grammar","grammar":"root ::= [a-zA-Z0-9_.-] [a-zA-Z0-9_.-]*\n"})";
-  static constexpr absl::string_view kNothing = R"({"type":"grammar","grammar":"root ::= \"\"\n"})";
 
   static bool IsObject(const Value& value) { return value.kind == Value::Kind::kObject; }
 
@@ -133,18 +127,16 @@ class BareArguments {
                         absl::StrCat("#/properties/", name, ": not supported: ", what));
   }
 
-  std::string AnyText() const {
-    std::vector<std::string> excluded = {end_};
-    // Spelled in other tokens, it would end the value all the same to who reads the text.
-    if (end_ != marks_.end) excluded.emplace_back(marks_.end);
-    return absl::StrCat(R"({"type":"any_text","excludes":)", JsonStrings(excluded), "}");
-  }
-  std::string AnyValue() const { return Tag(before_value_, AnyText(), after_value_); }
+  std::string AnyValue() const { return Tag(before_value_, BareText(End()), after_value_); }
+  BareEnd End() const { return {marks_.end, end_}; }
 
-  absl::StatusOr<std::string> ValueOf(const std::string& key, const Value& schema,
-                                      const Value& root) {
+  absl::StatusOr<std::string> ValueOf(const std::string& key, const BareSchema& both,
+                                      const BareSchema& roots) {
+    const Value& schema = *both.normal;
+    const Value& root = *roots.normal;
     const uint32_t types = json::TypesOf(schema, root);
-    if ((types & json::kStringType) == 0) {
+    const bool is_number = (types & ~(json::kIntegerType | json::kNumberType)) == 0;
+    if ((types & json::kStringType) == 0 && !is_number) {
       if (!Refers(schema, "")) return JsonOfSchema(json::ToText(schema), max_whitespace_);
       Value own = schema;
       for (const char* const name : {"$defs", "definitions"}) {
@@ -162,37 +154,30 @@ class BareArguments {
       }
       return JsonOfSchema(text, max_whitespace_);
     }
-    const Value* const listed = schema.Find("enum");
-    const Value* const constant = schema.Find("const");
-    if (types == json::kStringType && (listed != nullptr || constant != nullptr)) {
-      return OneOf(key, listed != nullptr ? absl::MakeConstSpan(listed->items)
-                                          : absl::MakeConstSpan(constant, 1));
+    if (!constrains_text_ && !is_number && !IsOfFirstLevel(schema, types)) {
+      return Unsupported(
+          json::Printable(key),
+          "a string of which more is said than its type, which not all workers know");
     }
-    const Value* const branches = schema.Find("anyOf");
-    const bool plain = branches == nullptr ? !IsObject(schema) || IsPlain(schema)
-                                           : absl::c_all_of(branches->items, IsPlain);
-    // Read back, a text that is a value of another type that may stand here is that value.
-    if (plain && schema.Find("oneOf") == nullptr) return AnyText();
+    const auto values = BareValues(both, roots, End());
+    if (values.ok()) return *values;
     return Unsupported(json::Printable(key),
-                       "a string that has a pattern, a format or a length, or another type beside "
-                       "it that says more than its name, in this model's calls");
+                       absl::StrCat(values.status().message(), ", in this model's calls"));
   }
 
-  absl::StatusOr<std::string> OneOf(const std::string& key, absl::Span<const Value> values) const {
-    std::vector<std::string> texts;
-    for (const Value& value : values) {
-      if (absl::StrContains(value.scalar.text, marks_.end)) {
-        return Unsupported(json::Printable(key),
-                           absl::StrCat("a value with ", marks_.end, ", in this model's calls"));
-      }
-      texts.push_back(value.scalar.text.empty() ? std::string(kNothing)
-                                                : Constant(value.scalar.text));
-    }
-    return AnyOf(texts);
+  // True if workers without a grammar level know the schema of a value that may be a string.
+  static bool IsOfFirstLevel(const Value& schema, uint32_t types) {
+    if (!IsObject(schema)) return true;
+    const bool is_listed = schema.Find("enum") != nullptr || schema.Find("const") != nullptr;
+    if (is_listed && types == json::kStringType) return true;
+    const Value* const branches = schema.Find("anyOf");
+    return branches == nullptr ? SaysTypesOnly(schema)
+                               : absl::c_all_of(branches->items, SaysTypesOnly);
   }
 
   const Marks marks_;
   const absl::string_view field_;
+  const bool constrains_text_;
   const std::optional<int> max_whitespace_;
   const std::string before_key_, before_value_, after_value_, end_;
   size_t copied_bytes_ = 0;
@@ -207,18 +192,22 @@ bool IsJson(ArgumentStyle style) {
 absl::StatusOr<std::string> Arguments(
     const std::string& parameters, ArgumentStyle style, absl::string_view field,
     std::optional<int> max_whitespace,
-    absl::FunctionRef<std::string(absl::string_view text)> replaced) {
+    absl::FunctionRef<std::string(absl::string_view text)> replaced, bool constrains_text) {
   BATON_ASSIGN_OR_RETURN(const std::string normal, NormalParameters(parameters, field));
   if (IsJson(style)) return JsonOfSchema(normal, max_whitespace);
   BATON_ASSIGN_OR_RETURN(const Value schema, json::Parse(normal, "schema", kMaxSchemaValues));
   if (IsLiteral(style)) return LiteralArguments(schema, style, field, replaced);
-  return BareArguments(style, field, max_whitespace, replaced).Object(schema);
+  const std::string& given_text = parameters.empty() ? normal : parameters;
+  BATON_ASSIGN_OR_RETURN(const Value given, json::Parse(given_text, "schema", kMaxSchemaValues));
+  return BareArguments(style, field, max_whitespace, replaced, constrains_text)
+      .Object(schema, given);
 }
 
 absl::Status CheckArguments(const std::string& parameters, ArgumentStyle style,
-                            absl::string_view field) {
-  return Arguments(parameters, style, field, kMaxWhitespace,
-                   [](absl::string_view text) { return std::string(text); })
+                            absl::string_view field, bool constrains_text) {
+  return Arguments(
+             parameters, style, field, kMaxWhitespace,
+             [](absl::string_view text) { return std::string(text); }, constrains_text)
       .status();
 }
 

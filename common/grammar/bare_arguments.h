@@ -25,16 +25,17 @@ absl::StatusOr<std::string> NormalParameters(const std::string& parameters,
 
 // The format (structural_tag.h) of arguments of this schema. `replaced`: a text of the format with
 // its special tokens replaced. NormalParameters's errors; SCHEMA_UNSUPPORTED also for what the
-// style cannot write, such as strings of a pattern or beside other types of a value: a reader could
-// not tell them from what follows.
+// style cannot write, such as a string that a reader could not tell from what ends it or from
+// another value. Without `constrains_text`, strings without quotes of which the schema says more
+// than their type are SCHEMA_UNSUPPORTED, too, as they are on workers without a level.
 absl::StatusOr<std::string> Arguments(
     const std::string& parameters, ArgumentStyle style, absl::string_view field,
     std::optional<int> max_whitespace,
-    absl::FunctionRef<std::string(absl::string_view text)> replaced);
+    absl::FunctionRef<std::string(absl::string_view text)> replaced, bool constrains_text = true);
 
 // Arguments's errors.
 absl::Status CheckArguments(const std::string& parameters, ArgumentStyle style,
-                            absl::string_view field);
+                            absl::string_view field, bool constrains_text = true);
 
 }  // namespace baton::grammar
 

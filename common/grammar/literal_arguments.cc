@@ -10,7 +10,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
@@ -51,34 +50,15 @@ struct Words {
 constexpr Words kPython = {", ", ": ", "True", "False"};
 constexpr Words kGemma = {",", ":", "true", "false"};
 
-// Returns the text as a literal of EBNF.
-std::string Ebnf(absl::string_view text) {
-  std::string ebnf = "\"";
-  for (const char c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      absl::StrAppendFormat(&ebnf, "\\u%04x", c);
-    } else {
-      if (c == '"' || c == '\\') ebnf.push_back('\\');
-      ebnf.push_back(c);
-    }
-  }
-  ebnf.push_back('"');
-  return ebnf;
-}
-
 // Returns EBNF of a text with private texts (tool_call_grammar.h), which no literal can spell.
 std::string EbnfOfReplaced(absl::string_view text) {
   const std::vector<absl::string_view> parts = absl::StrSplit(text, '\xff');
   std::vector<std::string> ebnf;
   for (size_t i = 0; i < parts.size(); ++i) {
     if (i % 2 != 0) ebnf.push_back(absl::StrCat("Token(", parts[i], ")"));
-    if (i % 2 == 0 && !parts[i].empty()) ebnf.push_back(Ebnf(parts[i]));
+    if (i % 2 == 0 && !parts[i].empty()) ebnf.push_back(EbnfString(parts[i]));
   }
   return absl::StrJoin(ebnf, " ");
-}
-
-std::string Regex(absl::string_view pattern) {
-  return pattern.empty() ? "\"\"" : absl::StrCat("Regex(", Ebnf(pattern), ")");
 }
 
 bool IsObject(const Value& value) { return value.kind == Value::Kind::kObject; }
@@ -114,8 +94,7 @@ class LiteralGrammar {
       absl::StrAppend(&rules_, name, " ::= ", value, "\n");
     }
     BATON_RETURN_IF_ERROR(CheckReferences());
-    return absl::StrCat(R"({"type":"grammar","grammar":)",
-                        JsonString(absl::StrCat("root ::= ", members, "\n", rules_)), "}");
+    return GrammarOf(members, rules_);
   }
 
  private:
@@ -188,7 +167,7 @@ class LiteralGrammar {
       any_ = NewName();
       const std::string items = Rule(absl::StrCat("(", any_, Repeated(any_), "){0,1}"));
       const std::string member =
-          Rule(absl::StrCat(AnyKey(), " ", Ebnf(words_.after_key), " ", any_));
+          Rule(absl::StrCat(AnyKey(), " ", EbnfString(words_.after_key), " ", any_));
       absl::StrAppend(&rules_, any_, " ::= ", String(), " | ", Number(), " | ", Boolean(), " | ",
                       Null(), " | \"[\" ", items, " \"]\" | \"{\" (", member, Repeated(member),
                       "){0,1} \"}\"\n");
@@ -196,47 +175,39 @@ class LiteralGrammar {
     return any_;
   }
 
-  std::string Boolean() { return Rule(absl::StrCat(Ebnf(words_.yes), " | ", Ebnf(words_.no))); }
+  std::string Boolean() {
+    return Rule(absl::StrCat(EbnfString(words_.yes), " | ", EbnfString(words_.no)));
+  }
   // Gemma's chat template writes None, as Python prints it, where JSON has null.
   std::string Null() { return Rule(python_ ? "\"None\"" : "\"null\" | \"None\""); }
-  std::string Number() { return Rule(Regex(NumberPattern())); }
+  std::string Number() { return Rule(EbnfRegex(NumberPattern())); }
 
   // Any number of further values.
   std::string Repeated(absl::string_view value, absl::string_view count = "*") {
-    return absl::StrCat(" (", Ebnf(words_.separator), " ", value, ")", count);
+    return absl::StrCat(" (", EbnfString(words_.separator), " ", value, ")", count);
   }
 
   absl::StatusOr<std::string> Integer(const Value& schema, const std::string& place) {
-    const auto bound = [&](absl::string_view inclusive, absl::string_view exclusive, int64_t step) {
-      std::optional<int64_t> found;
-      if (const Value* value = schema.Find(inclusive)) found = value->scalar.integer;
-      if (const Value* value = schema.Find(exclusive)) {
-        const int64_t next = value->scalar.integer + step;
-        if (!found || (next - *found) * step > 0) found = next;
-      }
-      return found;
-    };
-    const std::optional<std::string> pattern = IntegerPattern(
-        bound("minimum", "exclusiveMinimum", 1), bound("maximum", "exclusiveMaximum", -1));
+    const std::optional<std::string> pattern = IntegerPattern(schema);
     if (!pattern) return Unsupported(place, "bounds that no integer is within");
-    return Rule(Regex(*pattern));
+    return Rule(EbnfRegex(*pattern));
   }
 
   // --- Strings.
 
   std::string String() {
-    if (!python_) return Rule(absl::StrCat(quote_, " ", Regex(kNoGemmaQuote), " ", quote_));
+    if (!python_) return Rule(absl::StrCat(quote_, " ", EbnfRegex(kNoGemmaQuote), " ", quote_));
     const auto quoted = [](absl::string_view quote) {
-      return Regex(absl::StrCat(quote, "([^\\u0000-\x08\x0b\x0c\x0e-\x1f", quote,
-                                "\\\\\\ud800-\\udfff]|\\\\", kEscapes, ")*", quote));
+      return EbnfRegex(absl::StrCat(quote, "([^\\u0000-\x08\x0b\x0c\x0e-\x1f", quote,
+                                    "\\\\\\ud800-\\udfff]|\\\\", kEscapes, ")*", quote));
     };
     return Rule(absl::StrCat(quoted("\""), " | ", quoted("'")));
   }
 
   // A string that the pattern matches: it has no quote, and needs no escapes.
   std::string Quoted(absl::string_view pattern) {
-    const std::string quote = python_ ? Ebnf("\"") : quote_;
-    return Rule(absl::StrCat(quote, " ", Regex(pattern), " ", quote));
+    const std::string quote = python_ ? EbnfString("\"") : quote_;
+    return Rule(absl::StrCat(quote, " ", EbnfRegex(pattern), " ", quote));
   }
 
   absl::StatusOr<std::string> Text(const std::string& text, const std::string& place) {
@@ -244,13 +215,14 @@ class LiteralGrammar {
       const std::string json = json::ToText(json::TextValue(text));
       const std::string other = absl::StrReplaceAll(
           json.substr(1, json.size() - 2), {{"\\\\", "\\\\"}, {"\\\"", "\""}, {"'", "\\'"}});
-      return absl::StrCat("(", Ebnf(json), " | ", Ebnf(absl::StrCat("'", other, "'")), ")");
+      return absl::StrCat("(", EbnfString(json), " | ", EbnfString(absl::StrCat("'", other, "'")),
+                          ")");
     }
     if (absl::StrContains(text, kGemmaQuote)) {
       return Unsupported(place, absl::StrCat("a string with ", kGemmaQuote,
                                              ", which ends it in this model's calls"));
     }
-    return absl::StrCat(quote_, " ", Ebnf(text), " ", quote_);
+    return absl::StrCat(quote_, " ", EbnfString(text), " ", quote_);
   }
 
   // --- Listed values.
@@ -271,38 +243,39 @@ class LiteralGrammar {
         BATON_ASSIGN_OR_RETURN(std::string item, Literal(value.items[i], place));
         if (!is_list) {
           BATON_ASSIGN_OR_RETURN(const std::string key, Key(value.keys[i], place));
-          item = absl::StrCat(key, " ", Ebnf(words_.after_key), " ", item);
+          item = absl::StrCat(key, " ", EbnfString(words_.after_key), " ", item);
         }
         items.push_back(std::move(item));
       }
-      return absl::StrCat(is_list ? "\"[\" " : "\"{\" ",
-                          absl::StrJoin(items, absl::StrCat(" ", Ebnf(words_.separator), " ")),
-                          is_list ? " \"]\"" : " \"}\"");
+      return absl::StrCat(
+          is_list ? "\"[\" " : "\"{\" ",
+          absl::StrJoin(items, absl::StrCat(" ", EbnfString(words_.separator), " ")),
+          is_list ? " \"]\"" : " \"}\"");
     }
     switch (value.scalar.kind) {
       case Scalar::Kind::kNull:
         return Null();
       case Scalar::Kind::kBool:
-        return Ebnf(value.scalar.boolean ? words_.yes : words_.no);
+        return EbnfString(value.scalar.boolean ? words_.yes : words_.no);
       case Scalar::Kind::kString:
         return Text(value.scalar.text, place);
       case Scalar::Kind::kInteger:
       case Scalar::Kind::kReal:
         break;
     }
-    return Ebnf(json::ToText(value));
+    return EbnfString(json::ToText(value));
   }
 
   // --- Objects and arrays.
 
   // Any name within an object.
   std::string AnyKey() {
-    return python_ ? String() : Rule(absl::StrCat(Regex(kAnyName), " | ", String()));
+    return python_ ? String() : Rule(absl::StrCat(EbnfRegex(kAnyName), " | ", String()));
   }
 
   // A name within an object.
   absl::StatusOr<std::string> Key(const std::string& name, const std::string& place) {
-    if (!python_ && IsBareName(name)) return Ebnf(name);
+    if (!python_ && IsBareName(name)) return EbnfString(name);
     return Text(name, place);
   }
 
@@ -331,8 +304,8 @@ class LiteralGrammar {
       if (is_closed) return std::string("\"\"");
       BATON_ASSIGN_OR_RETURN(const std::string value,
                              Inner(*additional, absl::StrCat(place, "/additionalProperties")));
-      const std::string key = is_call ? Regex(kAnyName) : AnyKey();
-      const std::string member = Rule(absl::StrCat(key, " ", Ebnf(after_key), " ", value));
+      const std::string key = is_call ? EbnfRegex(kAnyName) : AnyKey();
+      const std::string member = Rule(absl::StrCat(key, " ", EbnfString(after_key), " ", value));
       return Rule(absl::StrCat("(", member, Repeated(member), "){0,1}"));
     }
     const Value* const required = schema.Find("required");
@@ -345,16 +318,16 @@ class LiteralGrammar {
         return Unsupported(
             at, "a name with white space or one of <>{}()=:,\"'\\, in this model's calls");
       }
-      BATON_ASSIGN_OR_RETURN(const std::string key, is_keyword ? Ebnf(name) : Key(name, at));
+      BATON_ASSIGN_OR_RETURN(const std::string key, is_keyword ? EbnfString(name) : Key(name, at));
       BATON_ASSIGN_OR_RETURN(const std::string value, Inner(properties->items[i], at));
-      const std::string member = Rule(absl::StrCat(key, " ", Ebnf(after_key), " ", value));
+      const std::string member = Rule(absl::StrCat(key, " ", EbnfString(after_key), " ", value));
       const bool is_required =
           required != nullptr && absl::c_any_of(required->items, [&](const Value& other) {
             return other.scalar.text == name;
           });
       const std::string with = absl::StrCat(member, " ", after);
       first = Rule(is_required ? with : absl::StrCat(first, " | ", with));
-      const std::string also = absl::StrCat(Ebnf(words_.separator), " ", with);
+      const std::string also = absl::StrCat(EbnfString(words_.separator), " ", with);
       after = Rule(is_required ? also : absl::StrCat(after, " | ", also));
     }
     return first;
@@ -382,7 +355,8 @@ class LiteralGrammar {
     if (most && *most < fixed) {
       return Unsupported(place, "\"maxItems\" below the number of \"prefixItems\"");
     }
-    const std::string listed = absl::StrJoin(parts, absl::StrCat(" ", Ebnf(words_.separator), " "));
+    const std::string listed =
+        absl::StrJoin(parts, absl::StrCat(" ", EbnfString(words_.separator), " "));
     if (items == nullptr || most == fixed) return Rule(absl::StrCat("\"[\" ", listed, " \"]\""));
     BATON_ASSIGN_OR_RETURN(const std::string item, Inner(*items, absl::StrCat(place, "/items")));
     // The array has at least so many items beyond the fixed ones.

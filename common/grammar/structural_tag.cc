@@ -29,6 +29,11 @@ std::string JsonStrings(absl::Span<const std::string> texts) {
                       "]");
 }
 
+std::string AnyText(absl::Span<const std::string> excluded, std::optional<int64_t> most) {
+  return absl::StrCat(R"({"type":"any_text","excludes":)", JsonStrings(excluded),
+                      most ? absl::StrCat(R"(,"max_chars":)", *most) : "", "}");
+}
+
 std::string Constant(absl::string_view text) {
   return absl::StrCat(R"({"type":"const_string","value":)", JsonString(text), "}");
 }
@@ -58,6 +63,37 @@ std::string JsonOfSchema(absl::string_view schema, std::optional<int> max_whites
   const std::string bound =
       max_whitespace ? absl::StrCat(R"("max_whitespace_cnt":)", *max_whitespace, ",") : "";
   return absl::StrCat(R"({"type":"json_schema",)", bound, R"("json_schema":)", schema, "}");
+}
+
+std::string Nothing() { return GrammarOf("\"\""); }
+
+std::string GrammarOf(absl::string_view root, absl::string_view rules) {
+  return absl::StrCat(R"({"type":"grammar","grammar":)",
+                      JsonString(absl::StrCat("root ::= ", root, "\n", rules)), "}");
+}
+
+std::string EbnfString(absl::string_view text) {
+  std::string ebnf = "\"";
+  for (const char c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      absl::StrAppendFormat(&ebnf, "\\u%04x", c);
+    } else {
+      if (c == '"' || c == '\\') ebnf.push_back('\\');
+      ebnf.push_back(c);
+    }
+  }
+  ebnf.push_back('"');
+  return ebnf;
+}
+
+std::string EbnfClass(absl::string_view characters, bool negated) {
+  std::string text = negated ? "[^" : "[";
+  for (const char c : characters) absl::StrAppendFormat(&text, "\\x%02x", c);
+  return text + "]";
+}
+
+std::string EbnfRegex(absl::string_view pattern) {
+  return pattern.empty() ? "\"\"" : absl::StrCat("Regex(", EbnfString(pattern), ")");
 }
 
 }  // namespace baton::grammar

@@ -5,6 +5,7 @@
 #ifndef BATON_COMMON_GRAMMAR_STRUCTURAL_TAG_H_
 #define BATON_COMMON_GRAMMAR_STRUCTURAL_TAG_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -16,8 +17,12 @@ namespace baton::grammar {
 std::string JsonString(absl::string_view text);
 std::string JsonStrings(absl::Span<const std::string> texts);
 
-// Formats: a text; one after the other; one of several; one or nothing; any number of one.
+// Formats: any text without those that are excluded, of at most `most` characters; a text; the
+// empty text; one after the other; one of several; one or nothing; any number of one.
+std::string AnyText(absl::Span<const std::string> excluded,
+                    std::optional<int64_t> most = std::nullopt);
 std::string Constant(absl::string_view text);
+std::string Nothing();
 std::string Sequence(absl::Span<const std::string> formats);
 std::string AnyOf(absl::Span<const std::string> formats);
 std::string Optional(absl::string_view format);
@@ -27,6 +32,15 @@ std::string Tag(absl::string_view begin, absl::string_view content, absl::string
 // JSON of a schema in its normal form; at most `max_whitespace` characters of white space in a row
 // between its tokens.
 std::string JsonOfSchema(absl::string_view schema, std::optional<int> max_whitespace);
+
+// The format of an EBNF grammar: `root` is the body of its first rule, `rules` has the others.
+std::string GrammarOf(absl::string_view root, absl::string_view rules = "");
+
+// Parts of EBNF: a text, a class of ASCII or the negation of one, and a regular expression in the
+// normal form of normal_regex.h.
+std::string EbnfString(absl::string_view text);
+std::string EbnfClass(absl::string_view characters, bool negated);
+std::string EbnfRegex(absl::string_view pattern);
 
 }  // namespace baton::grammar
 

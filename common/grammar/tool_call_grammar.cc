@@ -8,7 +8,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "common/base/error.h"
@@ -180,13 +179,6 @@ absl::Status CheckTools(const Calls& calls) {
 
 // --- What XGrammar gets.
 
-// A class of ASCII, or the negation of one, in EBNF.
-std::string EbnfClass(absl::string_view characters, bool negated) {
-  std::string text = negated ? "[^" : "[";
-  for (const char c : characters) absl::StrAppendFormat(&text, "\\x%02x", c);
-  return text + "]";
-}
-
 // Adds the rule of texts that begin with none of `prefixes`, all of which begin with `so_far`, for
 // a text that has begun with `so_far`. `first`: no white space comes next.
 void AddNotBeginning(const std::set<std::string>& prefixes, const std::string& so_far, bool first,
@@ -211,13 +203,13 @@ void AddNotBeginning(const std::set<std::string>& prefixes, const std::string& s
   absl::StrAppend(rules, rule, "\n");
 }
 
-// Texts that begin with none of `excluded` after white space, as EBNF.
+// The format of texts that begin with none of `excluded` after white space.
 std::string NotBeginning(absl::Span<const std::string> excluded) {
   const std::set<std::string> prefixes(excluded.begin(), excluded.end());
   std::string rules;
   int last_rule = 0;
   AddNotBeginning(prefixes, "", /*first=*/true, &last_rule, &rules);
-  return absl::StrCat("root ::= ", EbnfClass(kSpace, false), "* r0\n", rules);
+  return GrammarOf(absl::StrCat(EbnfClass(kSpace, false), "* r0"), rules);
 }
 
 class Builder {
@@ -302,9 +294,7 @@ class Builder {
     const std::string& trigger = replaced_[kTrigger];
     if (!answer_.empty()) return AnyOf({AllCalls(""), answer_});
     if (trigger.empty()) {
-      const std::string text = absl::StrCat(R"({"type":"grammar","grammar":)",
-                                            JsonString(NotBeginning(calls_.excluded())), "}");
-      return AnyOf({AllCalls(""), text});
+      return AnyOf({AllCalls(""), NotBeginning(calls_.excluded())});
     }
     std::string after_trigger;
     if (!calls_.at(kOpening).empty()) {

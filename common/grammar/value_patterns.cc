@@ -13,11 +13,11 @@
 namespace baton::grammar {
 namespace {
 
-// The digits of an integer without a bound: an int64 holds them all, which is what readers of JSON
-// take for an integer.
-constexpr size_t kMaxIntegerDigits = 18;
-// The digits on each side of a number's point. More digits make more states, and each is compiled.
-constexpr size_t kMaxDigits = 19;
+// A double has the magnitude of all numbers of so many digits. Readers of JSON refuse more, and
+// read an integer that an int64 does not hold as a double, which is an integer to validators.
+constexpr size_t kMaxIntegerDigits = 308;
+// The same before the point of a number, whose exponent has two digits.
+constexpr size_t kMaxDigits = kMaxIntegerDigits - 99;
 
 std::string Digit(char first, char last) {
   if (first == last) return std::string(1, first);
@@ -141,10 +141,23 @@ std::optional<std::string> IntegerPattern(std::optional<int64_t> least,
   return Normal(Group(alternatives));
 }
 
+std::optional<std::string> IntegerPattern(const json::Value& schema) {
+  const auto bound = [&](absl::string_view inclusive, absl::string_view exclusive, int64_t step) {
+    std::optional<int64_t> found;
+    if (const json::Value* value = schema.Find(inclusive)) found = value->scalar.integer;
+    if (const json::Value* value = schema.Find(exclusive)) {
+      const int64_t next = value->scalar.integer + step;
+      if (!found || (next - *found) * step > 0) found = next;
+    }
+    return found;
+  };
+  return IntegerPattern(bound("minimum", "exclusiveMinimum", 1),
+                        bound("maximum", "exclusiveMaximum", -1));
+}
+
 const std::string& NumberPattern() {
-  static const auto& pattern = *new std::string(
-      Normal(absl::StrCat("-?(0|[1-9]", Digits(0, kMaxDigits - 1), ")(\\.", Digits(1, kMaxDigits),
-                          ")?([Ee][+\\-]?", Digits(1, 2), ")?")));
+  static const auto& pattern = *new std::string(Normal(absl::StrCat(
+      "-?(0|[1-9]", Digits(0, kMaxDigits - 1), ")(\\.[0-9]+)?([Ee][+\\-]?", Digits(1, 2), ")?")));
   return pattern;
 }
 

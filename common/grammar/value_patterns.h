@@ -10,17 +10,21 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "common/json/json.h"
 
 namespace baton::grammar {
 
 // Whole numbers from `least` to `most`, as JSON writes them; absent: without that bound, but with
-// at most 18 digits, so that an int64 holds them. Nullopt if there are none. REQUIRES: both are
+// at most 308 digits, as many as a double can have. Nullopt if there are none. REQUIRES: both are
 // within 2^53 of 0.
 std::optional<std::string> IntegerPattern(std::optional<int64_t> least,
                                           std::optional<int64_t> most);
 
-// Numbers as JSON writes them, with at most 19 digits on each side of the point, and two of an
-// exponent.
+// The same between the bounds of `schema`, whose type is integer.
+std::optional<std::string> IntegerPattern(const json::Value& schema);
+
+// Numbers as JSON writes them, with at most 209 digits before the point, and two of an exponent: a
+// double has the magnitude of each.
 const std::string& NumberPattern();
 
 // What a string of this `format` is. REQUIRES: it is one of Formats() (schema_keywords.h).

@@ -181,12 +181,20 @@ class StyleTest:
         self.assertGreaterEqual(with_arguments, self.least)
 
 
+BARE_VALUES = (
+    ("code", {"type": "string", "pattern": "^[a-z]{2}-[0-9]$"}), ("short", {"type": "string", "maxLength": 3}),
+    ("long", {"type": "string", "minLength": 1, "maxLength": 9}), ("mixed", {"enum": ["True", 1, None]}),
+    ("due", {"anyOf": [{"type": "string", "format": "date"}, {"type": "null"}]}))
+
+
 class QwenTest(StyleTest, Cluster):
     template = QWEN
+    more_values = BARE_VALUES
 
 
 class GlmTest(StyleTest, Cluster):
     template = GLM
+    more_values = BARE_VALUES
 
 
 class GlmCompactTest(StyleTest, Cluster):

@@ -5,10 +5,12 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/error.h"
+#include "common/grammar/bare_arguments.h"
 #include "common/grammar/from_proto.h"
 #include "common/grammar/schema_check.h"
 
@@ -174,13 +176,32 @@ TEST(ToolCallGrammarTest, AStyleSaysWhatItCannotWrite) {
         R"("a": {"type": "array", "items": {"type": "string", "maxLength": 3}})", ""}) {
     EXPECT_EQ(refused(property), "") << property;
   }
-  for (const char* const property :
-       {R"("a": {"type": "string", "maxLength": 3})",
-        R"("a": {"type": "string", "format": "date"})", R"("a": {"enum": ["x", 1]})",
-        R"("a": {"enum": ["</arg_value>"]})", R"("a b": {"type": "integer"})",
-        R"("a": {"type": "array", "items": {"$ref": "#"}})",
-        R"("a": {"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 1}]})"}) {
+  const std::vector<const char*> constrained = {
+      R"("a": {"type": "string", "maxLength": 3})", R"("a": {"type": "string", "format": "date"})",
+      R"("a": {"type": "string", "pattern": "^[a-z]+$"})", R"("a": {"enum": ["x", 1]})",
+      R"("a": {"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 1}]})"};
+  for (const char* const property : constrained) EXPECT_EQ(refused(property), "") << property;
+  for (
+      const char* const property :
+      {R"("a": {"enum": ["1", 1]})", R"("a": {"enum": ["</arg_value>"]})",
+       R"("a b": {"type": "integer"})", R"("a": {"type": "array", "items": {"$ref": "#"}})",
+       R"("a": {"type": "string", "pattern": "^</?[a-z_]+>$"})",
+       R"("a": {"anyOf": [{"type": "string", "minLength": 1}, {"type": "array", "items": {}}]})"}) {
     EXPECT_EQ(refused(property), "SCHEMA_UNSUPPORTED tools[0].parameters") << property;
+  }
+  // Workers without a grammar level know no more of strings than their types.
+  const auto at_first_level = [](const std::string& property) {
+    return CheckArguments(absl::StrCat(R"({"type": "object", "properties": {)", property, "}}"),
+                          ToolCalls::ARGUMENT_STYLE_GLM_XML, "field", /*constrains_text=*/false);
+  };
+  for (const char* const property : constrained) {
+    EXPECT_EQ(ErrorReason(at_first_level(property)), "SCHEMA_UNSUPPORTED") << property;
+  }
+  for (const char* const property :
+       {R"("a": {"enum": ["x", ""]})", R"("a": {"type": ["string", "null"]})",
+        R"("a": {"anyOf": [{"type": "string"}, {"type": "null"}]})",
+        R"("a": {"type": "integer", "minimum": 1})"}) {
+    EXPECT_EQ(at_first_level(property), absl::OkStatus()) << property;
   }
   EXPECT_EQ(Refused([](ToolCalls& c) {
               c.set_argument_style(static_cast<v1::StructuredOutput::ToolCalls::ArgumentStyle>(9));

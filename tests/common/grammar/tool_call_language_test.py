@@ -299,59 +299,6 @@ def check_answers(process):
         process.unload(made)
 
 
-BARE = {  # opening to closing, as FORMATS; the number of the style; what stands around a key and a value
-    "qwen": (("", "<tool_call>\n<function=", ">\n", "</function>\n</tool_call>", "\n", ""), 2,
-             ("<parameter=", ">\n", "\n</parameter>\n")),
-    "glm": (("", "<tool_call>", "\n", "</tool_call>", "\n", ""), 3,
-            ("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n")),
-    "glm compact": (("", "<tool_call>", "", "</tool_call>", "", ""), 4,
-                    ("<arg_key>", "</arg_key><arg_value>", "</arg_value>")),
-    "special": (("", "<call>", "", "<call|>", "", ""), 4, ("<arg_key>", "</arg_key><arg_value>", "</arg_value>")),
-}
-
-
-def check_bare(process, rng):
-    """Calls whose strings have no quotes."""
-    schema = {"type": "object", "properties": {
-        "s": {"type": "string"}, "n": {"type": "integer", "minimum": 0}, "e": {"enum": ["red", "blue"]},
-        "o": {"$ref": "#/$defs/o"}, "m": {"anyOf": [{"type": "string"}, {"type": "null"}]}}, "required": ["s", "n"],
-        "$defs": {"o": {"type": "object", "properties": {"k": {"type": "string"}}, "required": ["k"]}}}
-    tools = ["f", json.dumps(schema), "g", json.dumps({"type": "object", "properties": {}}), "any", ""]
-    for name, (texts, style, around) in BARE.items():
-        def call(function, **arguments):
-            return texts[1] + function + texts[2] + "".join(
-                around[0] + key + around[1] + value + around[2] for key, value in arguments.items()) + texts[3]
-        end = around[2].strip()
-        cases = [
-            (call("f", s="a", n="5"), True), (call("f", s='q"<b>\n{', n="5"), True), (call("f", s="", n="0"), True),
-            (call("f", s="a"), False), (call("f", n="5", s="a"), False), (call("f", s="a", n="x"), False),
-            (call("f", s="a", n="-5"), False), (call("f", s="a", n="5", e="red"), True),
-            (call("f", s="a", n="5", e="green"), False), (call("f", s="a", n="5", e='"red"'), False),
-            (call("f", s="a", n="5", o='{"k": "%s"}' % end), True), (call("f", s="a", n="5", o="{}"), False),
-            (call("f", s="a", n="5", m="null"), True), (call("f", s="a", n="5", z="1"), False),
-            (call("f", s="a" + end + "b", n="5"), False), (call("g"), True), (call("g", a="1"), False),
-            (call("any"), True), (call("any", a="1", b_2="x\ny"), True), (call("h"), False),
-            (call("f", s="a", n="5") + texts[4] + call("g"), True), ("text", False)]
-        made = process.compile(TOOL_CALLS, ["r", *texts, "", str(style), "", "0", *tools])
-        for text, expected in cases:
-            assert accepts(process, made, marked(text)) == expected, f"{name} {text!r}: not {expected}"
-        # What is drawn at random can be taken apart.
-        for _ in range(8):
-            answer = walk(process, made, rng, [marked(texts[4] + texts[1]), around[2].encode(), b"</", b"\n"])
-            if answer is not None:
-                text, _ = without_marks(answer)
-                assert text.startswith(texts[1]) and text.endswith(texts[3]), (name, answer)
-        process.unload(made)
-    for value in ({"type": "string", "maxLength": 4}, {"type": "string", "pattern": "a"}, {"enum": ["a", 1]},
-                  {"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 5}]}):
-        bad = json.dumps({"type": "object", "properties": {"a": value}})
-        try:
-            process.compile(TOOL_CALLS, ["r", *BARE["qwen"][0], "", "2", "", "0", "f", bad])
-            raise AssertionError(f"{bad} compiled")
-        except Refused as error:
-            assert str(error).startswith("SCHEMA_UNSUPPORTED"), error
-
-
 def check_white_space(process):
     schema = json.dumps({"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]})
     calls = spec("bare", "r", ["f", schema])
@@ -433,7 +380,6 @@ def main():
         check_refused(process)
         check_chosen(process)
         check_answers(process)
-        check_bare(process, rng)
         check_white_space(process)
         check_reasoning(process)
         check_random(process, rng, count)

@@ -11,6 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/grammar/normal_regex.h"
 #include "common/grammar/schema_keywords.h"
+#include "common/json/json.h"
+#include "common/json/schema_types.h"
 #include "tests/testing/seed.h"
 
 namespace baton::grammar {
@@ -71,9 +73,13 @@ TEST(ValuePatternsTest, IntegersOfRandomRanges) {
   }
 }
 
-// What an int64 does not hold is no integer to readers of JSON.
-TEST(ValuePatternsTest, IntegersWithoutABoundAreOnesOfAnInt64) {
-  const std::string longest(18, '9');
+// A reader of JSON takes each of them for an integer, though an int64 does not hold it.
+TEST(ValuePatternsTest, IntegersWithoutABoundAreWhatADoubleHolds) {
+  const std::string longest(308, '9');
+  const auto read = json::Parse(longest, "an integer");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_NE(json::SchemaTypeOf(*read) & json::kIntegerType, 0u);
+  EXPECT_FALSE(json::Parse(longest + "9", "an integer").ok());
   for (const Bound least : {Bound(), Bound(-5), Bound(5)}) {
     const std::string pattern = *IntegerPattern(least, std::nullopt);
     EXPECT_TRUE(Matches(longest, pattern));
@@ -90,6 +96,11 @@ TEST(ValuePatternsTest, Numbers) {
   for (const char* const text : {"0", "-0", "12", "-1.5", "0.001", "1e5", "2.5E-10", "3e+7"}) {
     EXPECT_TRUE(Matches(text, NumberPattern())) << text;
   }
+  const std::string longest =
+      absl::StrCat(std::string(209, '9'), ".", std::string(400, '9'), "e+99");
+  EXPECT_TRUE(Matches(longest, NumberPattern()));
+  EXPECT_TRUE(json::Parse(longest, "a number").ok());
+  EXPECT_FALSE(Matches("9" + longest, NumberPattern()));
   for (const char* const text : {"", "-", "01", ".5", "1.", "1e", "1e999", "+1", "0x1", "NaN"}) {
     EXPECT_FALSE(Matches(text, NumberPattern())) << text;
   }

@@ -184,14 +184,17 @@ TEST(OpenAiToolsTest, ArgumentsAreInTheStyleOfTheModel) {
   EXPECT_EQ(CallsOf(absl::StrCat(kTools, R"(, "tool_choice": "required")")).argument_style(),
             ToolCalls::ARGUMENT_STYLE_JSON);
   // What the style cannot write is beyond the support, as a keyword is.
-  const auto bounded = [](const std::string& strict) {
+  const auto with = [](const std::string& strict, const char* schema) {
     return absl::StrCat(R"(, "tool_choice": "required", "tools": [{"function": {"name": "f", )",
-                        strict, R"("parameters": {"type": "object",
-                        "properties": {"a": {"type": "string", "maxLength": 3}}}}}])");
+                        strict, R"("parameters": {"type": "object", "properties": {"a": )", schema,
+                        "}}}}]");
   };
-  EXPECT_EQ(CallsOf(bounded(""), ToolCallFormat::kQwenXml).tools(0).parameters(), "");
-  EXPECT_NE(CallsOf(bounded("")).tools(0).parameters(), "");
-  EXPECT_EQ(Refused(bounded(R"("strict": true, )"), ToolCallFormat::kQwenXml),
+  constexpr char kTag[] = R"({"type": "string", "pattern": "^</?[a-z]+>$"})";
+  constexpr char kBounded[] = R"({"type": "string", "maxLength": 3})";
+  EXPECT_EQ(CallsOf(with("", kTag), ToolCallFormat::kQwenXml).tools(0).parameters(), "");
+  EXPECT_NE(CallsOf(with("", kTag)).tools(0).parameters(), "");
+  EXPECT_NE(CallsOf(with("", kBounded), ToolCallFormat::kQwenXml).tools(0).parameters(), "");
+  EXPECT_EQ(Refused(with(R"("strict": true, )", kTag), ToolCallFormat::kQwenXml),
             "SCHEMA_UNSUPPORTED tools[0].function.parameters");
 }
 
