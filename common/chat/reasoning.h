@@ -30,7 +30,8 @@ ReasoningFormat DetectReasoningFormat(absl::string_view template_source);
 absl::Span<const absl::string_view> ReasoningMarkers(ReasoningFormat format);
 
 // What begins and ends reasoning, as StructuredOutput.Reasoning has it (inference.proto). REQUIRES:
-// `format` is not kNone. `calls`: calls of tools follow, and nothing else.
+// `format` is not kNone. `calls`: what follows has the marks of its messages, as calls of tools
+// have.
 struct ReasoningTexts {
   absl::string_view begin;
   absl::string_view end;

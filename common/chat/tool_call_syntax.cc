@@ -115,12 +115,16 @@ constexpr ToolCallSyntax kGemmaSyntax[] = {
      .argument_style = ToolCallSyntax::ArgumentStyle::kGemma},
 };
 
+constexpr absl::string_view kHarmonyMarks[] = {"<|channel|>commentary to=functions.", "<|end|>"};
 constexpr ToolCallSyntax kHarmonySyntax[] = {
     {.before_name = "<|channel|>commentary to=functions.",
      .before_arguments = " <|constrain|>json<|message|>",
      .separator = "<|call|>",
-     .trigger = "<|channel|>commentary to=functions.",
-     .ends_answer = true},
+     .excluded = kHarmonyMarks,
+     .before_answer = "<|channel|>final<|message|>",
+     .before_thought = "<|channel|>analysis<|message|>",
+     .before_preamble = "<|channel|>commentary<|message|>",
+     .after_message = "<|end|><|start|>assistant"},
 };
 
 // What stands around arguments, in order; without the texts of the syntax itself.

@@ -35,14 +35,18 @@ struct ToolCallSyntax {
   absl::string_view closing = "";
   // What begins calls in a text; empty if calls are the whole answer.
   absl::string_view trigger = "";
-  // What text without calls does not have or, without a trigger, does not begin with: to
-  // ToolCallParser, a call may begin so.
+  // What text without calls does not have or, with neither a trigger nor before_answer, does not
+  // begin with: to ToolCallParser, a call may begin so, or to ReasoningParser, a message may end.
   absl::Span<const absl::string_view> excluded = {};
   bool quoted_names = false;  // names are parts of JSON strings
   ArgumentStyle argument_style = ArgumentStyle::kJson;
-  // The answer ends with its call, and what is no call needs marks of its own: calls are
-  // constrained only where one is required.
-  bool ends_answer = false;
+  // Not empty: each answer is a message that begins with a mark, and a call ends the answer. These
+  // are the marks of an answer that is no call; of messages that may come before any answer, those
+  // with reasoning and those that a reader sees; and what ends such a message.
+  absl::string_view before_answer = "";
+  absl::string_view before_thought = "";
+  absl::string_view before_preamble = "";
+  absl::string_view after_message = "";
 };
 
 // The ways in which models of a format write calls.

@@ -43,6 +43,7 @@ inline constexpr size_t kMaxToolNameBytes = size_t{2} << 10;
 inline constexpr size_t kMaxParametersBytes = size_t{256} << 10;  // of all tools
 inline constexpr size_t kMaxCallTextBytes = 256;                  // of each text of the format
 inline constexpr size_t kMaxExcludedTexts = 16;
+inline constexpr size_t kMaxMessageTexts = 4;          // what begins messages before an answer
 inline constexpr size_t kMaxReasoningTextBytes = 256;  // of each text around it
 inline constexpr size_t kMaxSpecTexts = 512;           // of any kind; more than any has
 

@@ -24,9 +24,10 @@ constexpr absl::string_view kToolCalls = "structured_output.tool_calls";
 constexpr absl::string_view kSpace = " \t\n\v\f\r";
 
 // The texts in the order in which a GrammarSpec has them; then the excluded ones, after their
-// number, and the names and parameters of the tools.
+// number; with "m" before_answer, after_message and, after their number, those of before_message;
+// and the names and parameters of the tools.
 enum Place : size_t {
-  kFlags,  // "r" if calls are required, "s" if there is one at most
+  kFlags,  // "r" if calls are required, "s" if there is one at most, "m" if answers are messages
   kOpening,
   kBeforeName,
   kBeforeArguments,
@@ -52,19 +53,30 @@ class Calls {
     Calls calls;
     size_t excluded = 0;
     int style = 0;
-    constexpr absl::string_view kAllFlags[] = {"", "r", "s", "rs"};
+    constexpr absl::string_view kAllFlags[] = {"", "r", "s", "rs", "m", "rm", "sm", "rsm"};
     if (texts.size() < kFirstExcluded || !absl::c_linear_search(kAllFlags, texts[kFlags]) ||
         !absl::SimpleAtoi(texts[kArgumentStyle], &style) ||
         !v1::StructuredOutput::ToolCalls::ArgumentStyle_IsValid(style) ||
         !absl::SimpleAtoi(texts[kExcludedCount], &excluded) ||
-        excluded > texts.size() - kFirstExcluded ||
-        (texts.size() - kFirstExcluded - excluded) % 2 != 0) {
+        excluded > texts.size() - kFirstExcluded) {
       return malformed;
     }
     calls.texts_ = texts;
     calls.style_ = static_cast<ArgumentStyle>(style);
     calls.excluded_ = texts.subspan(kFirstExcluded, excluded);
-    calls.tools_ = texts.subspan(kFirstExcluded + excluded);
+    absl::Span<const std::string> rest = texts.subspan(kFirstExcluded + excluded);
+    if (absl::StrContains(texts[kFlags], 'm')) {
+      size_t count = 0;
+      if (rest.size() < 3 || !absl::SimpleAtoi(rest[2], &count) || count > rest.size() - 3) {
+        return malformed;
+      }
+      calls.before_answer_ = rest[0];
+      calls.after_message_ = rest[1];
+      calls.before_message_ = rest.subspan(3, count);
+      rest = rest.subspan(3 + count);
+    }
+    if (rest.size() % 2 != 0) return malformed;
+    calls.tools_ = rest;
     return calls;
   }
 
@@ -73,6 +85,10 @@ class Calls {
   ArgumentStyle style() const { return style_; }
   const std::string& at(Place place) const { return texts_[place]; }
   absl::Span<const std::string> excluded() const { return excluded_; }
+  bool messages() const { return absl::StrContains(texts_[kFlags], 'm'); }
+  const std::string& before_answer() const { return before_answer_; }
+  absl::Span<const std::string> before_message() const { return before_message_; }
+  const std::string& after_message() const { return after_message_; }
   size_t tools() const { return tools_.size() / 2; }
   const std::string& name(size_t tool) const { return tools_[2 * tool]; }
   const std::string& parameters(size_t tool) const { return tools_[2 * tool + 1]; }
@@ -80,7 +96,8 @@ class Calls {
   const std::string& beginning() const { return at(at(kOpening).empty() ? kBeforeName : kOpening); }
 
  private:
-  absl::Span<const std::string> texts_, excluded_, tools_;
+  absl::Span<const std::string> texts_, excluded_, before_message_, tools_;
+  std::string before_answer_, after_message_;
   ArgumentStyle style_ = v1::StructuredOutput::ToolCalls::ARGUMENT_STYLE_JSON;
 };
 
@@ -94,6 +111,29 @@ absl::Status CheckText(const std::string& field, const std::string& text, size_t
   if (!IsUtf8(text)) return InvalidField("SCHEMA_INVALID", field, "a text in UTF-8 expected");
   if (!text.empty() || may_be_empty) return absl::OkStatus();
   return InvalidField("SCHEMA_INVALID", field, "a text that is not empty expected");
+}
+
+// REQUIRES: calls.messages().
+absl::Status CheckMessages(const Calls& calls) {
+  const std::string field = absl::StrCat(kToolCalls, ".before_answer");
+  if (calls.required() || !calls.at(kTrigger).empty()) {
+    return InvalidField("SCHEMA_INVALID", field, "given together with required or trigger");
+  }
+  BATON_RETURN_IF_ERROR(
+      CheckText(field, calls.before_answer(), kMaxCallTextBytes, /*may_be_empty=*/false));
+  const size_t count = calls.before_message().size();
+  BATON_RETURN_IF_ERROR(CheckText(absl::StrCat(kToolCalls, ".after_message"), calls.after_message(),
+                                  kMaxCallTextBytes, /*may_be_empty=*/count == 0));
+  if (count > kMaxMessageTexts) {
+    return InvalidField("SCHEMA_TOO_COMPLEX", absl::StrCat(kToolCalls, ".before_message"),
+                        absl::StrCat(count, " given, at most ", kMaxMessageTexts, " expected"));
+  }
+  for (size_t i = 0; i < count; ++i) {
+    BATON_RETURN_IF_ERROR(CheckText(absl::StrCat(kToolCalls, ".before_message[", i, "]"),
+                                    calls.before_message()[i], kMaxCallTextBytes,
+                                    /*may_be_empty=*/false));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckFormat(const Calls& calls) {
@@ -116,7 +156,7 @@ absl::Status CheckFormat(const Calls& calls) {
     const std::string name = absl::StrCat(field("excluded"), "[", i, "]");
     BATON_RETURN_IF_ERROR(CheckText(name, text, kMaxCallTextBytes, /*may_be_empty=*/false));
     const auto is_ascii = [](char c) { return static_cast<unsigned char>(c) < 0x80; };
-    if (calls.at(kTrigger).empty() &&
+    if (calls.at(kTrigger).empty() && !calls.messages() &&
         (!std::all_of(text.begin(), text.end(), is_ascii) || absl::StrContains(kSpace, text[0]))) {
       return InvalidField("SCHEMA_INVALID", name,
                           "without a trigger, ASCII that does not begin with white space expected");
@@ -128,6 +168,11 @@ absl::Status CheckFormat(const Calls& calls) {
                         "given together with required: there is no text beside the calls");
   }
   const std::string& answer = calls.at(kAnswerSchema);
+  if (calls.messages()) {
+    BATON_RETURN_IF_ERROR(CheckMessages(calls));
+    return answer.empty() ? absl::OkStatus()
+                          : NormalSchema(answer, field("answer_schema")).status();
+  }
   if (!answer.empty()) {
     if (calls.required() || !trigger.empty() || !calls.excluded().empty()) {
       return InvalidField("SCHEMA_INVALID", field("answer_schema"),
@@ -220,6 +265,11 @@ class Builder {
     for (size_t place = kOpening; place <= kTrigger; ++place) {
       replaced_[place] = Replaced(calls.at(static_cast<Place>(place)));
     }
+    before_answer_ = Replaced(calls.before_answer());
+    after_message_ = Replaced(calls.after_message());
+    for (const std::string& text : calls.before_message()) {
+      before_message_.push_back(Replaced(text));
+    }
   }
 
   absl::StatusOr<ToolCallGrammar> Build() {
@@ -229,7 +279,9 @@ class Builder {
                           "it ends within a special token of what calls begin with");
     }
     BATON_RETURN_IF_ERROR(BuildArguments());
-    const std::string format = calls_.required() ? AllCalls("") : TextAndCalls();
+    const std::string format = calls_.required()   ? AllCalls("")
+                               : calls_.messages() ? Messages()
+                                                   : TextAndCalls();
     ToolCallGrammar grammar;
     grammar.structural_tag = absl::StrCat(R"({"type":"structural_tag","format":)", format, "}");
     grammar.special_tokens.assign(used_.begin(), used_.end());
@@ -270,13 +322,13 @@ class Builder {
     return replaced;
   }
 
-  std::string Call(size_t tool, absl::string_view before_name) {
+  std::string Call(size_t tool, absl::string_view before_name) const {
     return Tag(absl::StrCat(before_name, calls_.name(tool), replaced_[kBeforeArguments]),
                arguments_[tool], replaced_[kAfterArguments]);
   }
 
   // All calls of an answer, or of a place in a text, without `begun`, with which they begin.
-  std::string AllCalls(absl::string_view begun) {
+  std::string AllCalls(absl::string_view begun) const {
     std::vector<std::string> calls;
     for (size_t i = 0; i < calls_.tools(); ++i) calls.push_back(Call(i, replaced_[kBeforeName]));
     std::vector<std::string> parts;
@@ -287,6 +339,32 @@ class Builder {
         JsonString(replaced_[kSeparator]), R"(,"at_least_one":true)", R"(,"stop_after_first":)",
         calls_.single() ? "true" : "false", "}"));
     if (!replaced_[kClosing].empty()) parts.push_back(Constant(replaced_[kClosing]));
+    return Sequence(parts);
+  }
+
+  // Adds the private texts of all special tokens of the format that `but` does not have.
+  void AddSpecialTokens(absl::string_view but, std::vector<std::string>* texts) const {
+    for (const int32_t id : used_) {
+      std::string text = PrivateText(id);
+      if (!absl::StrContains(but, text)) texts->push_back(std::move(text));
+    }
+  }
+
+  // Messages, and the one that is the answer.
+  std::string Messages() const {
+    std::vector<std::string> excluded(calls_.excluded().begin(), calls_.excluded().end());
+    AddSpecialTokens(/*but=*/"", &excluded);
+    const std::string text = AnyText(excluded);
+    std::vector<std::string> parts;
+    if (!before_message_.empty()) {
+      std::vector<std::string> messages;
+      for (const std::string& begin : before_message_) {
+        messages.push_back(Tag(begin, text, after_message_));
+      }
+      parts.push_back(Star(AnyOf(messages)));
+    }
+    const std::string& answer = answer_.empty() ? text : answer_;
+    parts.push_back(AnyOf({AllCalls(""), Sequence({Constant(before_answer_), answer})}));
     return Sequence(parts);
   }
 
@@ -311,10 +389,7 @@ class Builder {
     std::vector<std::string> excluded(calls_.excluded().begin(), calls_.excluded().end());
     // Spelled in other tokens, the trigger would begin calls all the same to who reads the text.
     if (trigger != calls_.at(kTrigger)) excluded.push_back(calls_.at(kTrigger));
-    for (const int32_t id : used_) {
-      const std::string text = PrivateText(id);
-      if (!absl::StrContains(trigger, text)) excluded.push_back(text);
-    }
+    AddSpecialTokens(trigger, &excluded);
     return absl::StrCat(R"({"type":"dispatch","rules":[[)", JsonString(trigger), ",", after_trigger,
                         R"(]],"loop":)", calls_.single() ? "false" : "true", R"(,"excludes":)",
                         JsonStrings(excluded), "}");
@@ -324,6 +399,8 @@ class Builder {
   const absl::Span<const SpecialToken> special_tokens_;
   const std::optional<int> max_whitespace_;
   std::string replaced_[kTrigger + 1];  // the texts of the format, by Place
+  std::string before_answer_, after_message_;
+  std::vector<std::string> before_message_;
   std::vector<std::string> arguments_;  // of each tool, as a format
   std::string answer_;                  // instead of calls, as a format; empty without
   std::set<int32_t> used_;
@@ -332,8 +409,10 @@ class Builder {
 }  // namespace
 
 std::vector<std::string> ToolCallTexts(const v1::StructuredOutput::ToolCalls& calls) {
+  const bool has_messages = !calls.before_answer().empty() || !calls.after_message().empty() ||
+                            calls.before_message_size() > 0;
   std::vector<std::string> texts = {
-      absl::StrCat(calls.required() ? "r" : "", calls.single() ? "s" : ""),
+      absl::StrCat(calls.required() ? "r" : "", calls.single() ? "s" : "", has_messages ? "m" : ""),
       calls.opening(),
       calls.before_name(),
       calls.before_arguments(),
@@ -345,6 +424,11 @@ std::vector<std::string> ToolCallTexts(const v1::StructuredOutput::ToolCalls& ca
       calls.answer_schema(),
       absl::StrCat(calls.excluded_size())};
   texts.insert(texts.end(), calls.excluded().begin(), calls.excluded().end());
+  if (has_messages) {
+    texts.insert(texts.end(), {calls.before_answer(), calls.after_message(),
+                               absl::StrCat(calls.before_message_size())});
+    texts.insert(texts.end(), calls.before_message().begin(), calls.before_message().end());
+  }
   for (const auto& tool : calls.tools()) {
     texts.push_back(tool.name());
     texts.push_back(tool.parameters());

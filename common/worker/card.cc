@@ -62,6 +62,7 @@ internal::v1::WorkerCard MakeCard(baton::v1::WorkerRole role, const WorkerOption
   }
   if (role == baton::v1::WORKER_ROLE_DECODE) {
     card.add_capabilities(v1::WORKER_CAPABILITY_ANSWER);
+    card.set_grammar_level(internal::v1::GRAMMAR_LEVEL_MESSAGES);
   }
   if (options.listed_tier_segment > 0) {
     // Stores keep a state apart from the segment's KV, and it may be the smaller value of the two.

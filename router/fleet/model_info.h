@@ -22,6 +22,8 @@ struct ModelInfo {
   std::vector<int> decode_pages;
   std::vector<int32_t> eos_token_ids;
   internal::v1::GenerationDefaults defaults;
+  // The lowest of the workers that answer; the highest if none is known.
+  internal::v1::GrammarLevel grammar_level = internal::v1::GRAMMAR_LEVEL_MESSAGES;
   std::optional<internal::v1::Embeddings> embeddings;  // nullopt: it is not made for them
 };
 

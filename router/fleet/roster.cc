@@ -486,6 +486,9 @@ std::optional<ModelInfo> Roster::model() const {
       if (w.card->has_embeddings()) model->embeddings = w.card->embeddings();
     }
     model->max_model_len = std::min(model->max_model_len, w.card->max_model_len());
+    if (Can(*w.card, v1::WORKER_CAPABILITY_ANSWER)) {
+      model->grammar_level = std::min(model->grammar_level, w.card->grammar_level());
+    }
     // Most fleets have one size, or a few.
     const int pages = w.role == v1::WORKER_ROLE_DECODE ? w.card->total_blocks() : 0;
     std::vector<int>& sizes = model->decode_pages;

@@ -16,6 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "baton/internal/v1/worker.pb.h"
 #include "baton/v1/inference.pb.h"
 #include "common/chat/model_chat.h"
 
@@ -79,10 +80,16 @@ absl::Status TakeMessages(absl::string_view name, json::Value value, OpenAiReque
 absl::Status ReadTools(absl::string_view name, const json::Value& value, OpenAiRequest& request);
 absl::Status ReadToolChoice(absl::string_view name, const json::Value& value,
                             OpenAiRequest& request);
-// Constrains the answer to what tool_choice and strict tools ask for, in the model's way to write
-// calls. Null: it is not known; then strict tools are as others, and named in `ignored`.
-// INVALID_ARGUMENT naming the field if what is asked for cannot be done. After ParseChat.
-absl::Status ForceTools(const chat::ToolCallSyntax* syntax, OpenAiRequest& request);
+// What decides how calls can be constrained.
+struct CallConstraints {
+  const chat::ToolCallSyntax* syntax = nullptr;  // how the model writes calls; null: not known
+  internal::v1::GrammarLevel level = internal::v1::GRAMMAR_LEVEL_MESSAGES;  // of the workers
+  bool parts_messages = true;  // clients get the messages of an answer apart
+};
+// Constrains the answer to what tool_choice and strict tools ask for. Where calls cannot be
+// constrained, strict tools are as others, and named in `ignored`. INVALID_ARGUMENT naming the
+// field if what is asked for cannot be done. After ParseChat.
+absl::Status ForceTools(const CallConstraints& constraints, OpenAiRequest& request);
 // Checks a message's tool calls and drops their nulls. REQUIRES: `value` is not null.
 absl::Status ReadToolCalls(const std::string& name, json::Value& value);
 // True if OpenAI's API, or the chat template of a model that reasons, has a field of that name in a

@@ -128,7 +128,9 @@ void LetReason(chat::ReasoningFormat format, bool ends_in_reasoning, bool ends_a
     return;
   }
   v1::StructuredOutput& constraint = *request.mutable_structured_output();
-  const bool calls = constraint.has_tool_calls() && constraint.tool_calls().required();
+  const bool calls =
+      constraint.has_tool_calls() &&
+      (constraint.tool_calls().required() || !constraint.tool_calls().before_answer().empty());
   const chat::ReasoningTexts texts = chat::ReasoningTextsOf(format, calls);
   if (!ends_in_reasoning) constraint.mutable_reasoning()->set_begin(std::string(texts.begin));
   constraint.mutable_reasoning()->set_end(std::string(texts.end));

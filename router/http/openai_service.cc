@@ -281,19 +281,20 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const GenerationApi& api, Http
   OpenAiResponse::Options options;
   options.chat = api.chat;
   options.request_id = caller.request_id = RequestIdOf(http);
-  const absl::Status id_ok = CheckRequestId(http.Header(kHttpRequestId));
   options.model = parts_.options.served_model_name;
   options.created = absl::ToUnixSeconds(now);
+  CallConstraints constraints = {.syntax = parts_.chat.tool_call_syntax(),
+                                 .parts_messages = reasoning_ != chat::ReasoningFormat::kNone};
   if (std::optional<ModelInfo> model = parts_.roster.model()) {
     options.fingerprint = model->fingerprint;
+    constraints.level = model->grammar_level;
   }
-  if (!id_ok.ok()) request = id_ok;
+  if (const absl::Status id = CheckRequestId(http.Header(kHttpRequestId)); !id.ok()) request = id;
   std::string().swap(http.body);
   if (draining_) request = RouterDrains();
   if (request.ok()) {
     if (api.chat) ApplyReasoningEffort(parts_.chat, &*request);
-    absl::Status checked =
-        api.chat ? ForceTools(parts_.chat.tool_call_syntax(), *request) : absl::OkStatus();
+    absl::Status checked = api.chat ? ForceTools(constraints, *request) : absl::OkStatus();
     if (checked.ok()) SettleAnyWhitespace(*request);
     if (checked.ok()) checked = CheckIgnored(request->ignored);
     if (checked.ok() && request->responses != nullptr) {

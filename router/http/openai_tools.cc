@@ -65,8 +65,9 @@ grammar::ArgumentStyle StyleOf(const chat::ToolCallSyntax& syntax) {
   return static_cast<grammar::ArgumentStyle>(syntax.argument_style);
 }
 
-absl::Status AddTool(const std::string& at, const Value& tool, const chat::ToolCallSyntax& syntax,
+absl::Status AddTool(const std::string& at, const Value& tool, const CallConstraints& constraints,
                      v1::StructuredOutput::ToolCalls& calls) {
+  const chat::ToolCallSyntax& syntax = *constraints.syntax;
   std::optional<std::string> name = chat::WrittenName(syntax, NameOf(tool));
   if (!name) {
     return Unsupported(at + ".name",
@@ -82,8 +83,9 @@ absl::Status AddTool(const std::string& at, const Value& tool, const chat::ToolC
     const bool is_any = IsObject(*parameters) && parameters->keys.empty();
     schema = is_any ? "" : json::ToText(*parameters);
   }
-  const absl::Status supported =
-      grammar::CheckArguments(schema, StyleOf(syntax), at + ".parameters");
+  const absl::Status supported = grammar::CheckArguments(
+      schema, StyleOf(syntax), at + ".parameters",
+      /*constrains_text=*/constraints.level >= internal::v1::GRAMMAR_LEVEL_MESSAGES);
   const bool is_beyond = ErrorReason(supported) == "SCHEMA_UNSUPPORTED" ||
                          ErrorReason(supported) == "SCHEMA_TOO_COMPLEX";
   if (!supported.ok() && (IsStrict(tool) || !is_beyond)) return supported;
@@ -145,7 +147,8 @@ absl::Status ReadToolChoice(absl::string_view name, const Value& value, OpenAiRe
   return absl::OkStatus();
 }
 
-absl::Status ForceTools(const chat::ToolCallSyntax* syntax, OpenAiRequest& request) {
+absl::Status ForceTools(const CallConstraints& constraints, OpenAiRequest& request) {
+  const chat::ToolCallSyntax* const syntax = constraints.syntax;
   const std::vector<Value>& tools = request.conversation.tools.items;
   const bool is_named = !request.required_tool.empty();
   const bool is_required = is_named || request.requires_call;
@@ -167,7 +170,10 @@ absl::Status ForceTools(const chat::ToolCallSyntax* syntax, OpenAiRequest& reque
     return OutOfRange("tool_choice.function.name", json::Quoted(request.required_tool),
                       "the name of one of the tools expected");
   }
-  const bool is_known = syntax != nullptr && (is_required || !syntax->ends_answer);
+  const bool has_messages = syntax != nullptr && !syntax->before_answer.empty();
+  const bool knows_messages =
+      constraints.level >= internal::v1::GRAMMAR_LEVEL_MESSAGES && constraints.parts_messages;
+  const bool is_known = syntax != nullptr && (is_required || !has_messages || knows_messages);
   if (!is_known && !is_required) {
     // Agents ask for strict tools by default, and are right with calls that are not forced.
     if (first_strict != tools.end()) request.ignored.emplace_back("strict");
@@ -192,7 +198,7 @@ absl::Status ForceTools(const chat::ToolCallSyntax* syntax, OpenAiRequest& reque
   for (size_t i = 0; i < tools.size(); ++i) {
     if (is_named && NameOf(tools[i]) != request.required_tool) continue;
     const absl::Status added =
-        AddTool(ToolAt(request, "tools", i) + ".function", tools[i], *syntax, calls);
+        AddTool(ToolAt(request, "tools", i) + ".function", tools[i], constraints, calls);
     // Nothing asks for a call of a tool that cannot be forced: the answer is JSON.
     if (!added.ok() && !is_required && first == tools.size()) return absl::OkStatus();
     if (!added.ok()) return added;
@@ -206,11 +212,18 @@ absl::Status ForceTools(const chat::ToolCallSyntax* syntax, OpenAiRequest& reque
   calls.set_argument_style(StyleOf(*syntax));
   calls.set_required(is_required);
   // A named function is called once, as OpenAI's API does.
-  calls.set_single(is_named || !request.parallel_tool_calls || syntax->ends_answer);
+  calls.set_single(is_named || !request.parallel_tool_calls || has_messages);
   calls.set_answer_schema(answer_schema);
-  if (!is_required && answer_schema.empty()) {
+  if (!is_required && (answer_schema.empty() || has_messages)) {
     calls.set_trigger(std::string(syntax->trigger));
     for (const absl::string_view text : syntax->excluded) calls.add_excluded(std::string(text));
+  }
+  if (!is_required && has_messages) {
+    calls.set_before_answer(std::string(syntax->before_answer));
+    calls.set_after_message(std::string(syntax->after_message));
+    calls.add_before_message(std::string(syntax->before_thought));
+    // A client that asks for JSON reads all of the content as JSON.
+    if (answer_schema.empty()) calls.add_before_message(std::string(syntax->before_preamble));
   }
   *request.generate.mutable_structured_output()->mutable_tool_calls() = std::move(calls);
   return absl::OkStatus();

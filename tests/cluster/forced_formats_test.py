@@ -271,6 +271,52 @@ class HarmonyTest(StyleTest, Cluster):
     least = 2
 
 
+class HarmonyMessagesTest(Cluster):
+    """Strict tools, and answers of a type, where each answer is messages."""
+
+    template = HARMONY
+    special = {"marker": "<|channel|>", "thought": "<|end|>"}
+    tools = [{"type": "function", "function": {"name": "place", "strict": True,
+                                               "parameters": Place.model_json_schema()}}]
+
+    def answers(self, **more):
+        """Answers that end, as reasoning, text and calls. The end of messages is likely."""
+        for number in range(16):
+            options = {"tools": self.tools, "seed": number, "max_tokens": 300,
+                       "logit_bias": {str(END): 4, str(THOUGHT): (4, 8)[number % 2]}, **more}
+            choice = self.ask(**options).choices[0]
+            parts = self.parts(choice)
+            for name, arguments in parts[2]:
+                self.assertEqual(name, "place")
+                Place.model_validate_json(arguments)
+            self.assertLessEqual(len(parts[2]), 1)
+            if number % 4 == 0:
+                self.assertEqual(self.streamed(**options), parts)
+            if choice.finish_reason != "length":
+                self.assertEqual(choice.finish_reason, "tool_calls" if parts[2] else "stop")
+                yield parts
+
+    def test_strict_tools_beside_a_text(self):
+        answers = list(self.answers())
+        print(f"{len(answers)} of 16 answers ended, {sum(bool(a[2]) for a in answers)} with a call")
+        self.assertTrue(any(a[2] for a in answers))
+        self.assertTrue(any(a[1] and not a[2] for a in answers))
+
+    def test_an_answer_of_a_type_beside_tools(self):
+        answers = list(self.answers(response_format=ReasoningTest.schema))
+        for _, text, calls in answers:
+            self.assertNotEqual(bool(text), bool(calls))
+            if text:
+                Place.model_validate_json(text)
+        print(f"{len(answers)} of 16 answers ended, {sum(bool(a[2]) for a in answers)} with a call")
+        self.assertTrue(any(a[1] for a in answers) and any(a[2] for a in answers))
+
+    def test_strict_is_not_ignored(self):
+        raw = self.client.chat.completions.with_raw_response.create(
+            model="model", messages=[{"role": "user", "content": "hi"}], max_tokens=1, tools=self.tools)
+        self.assertNotIn("strict", raw.headers.get("x-baton-ignored") or "")
+
+
 class ReasoningTest(Cluster):
     template = THINKS
     schema = {"type": "json_schema", "json_schema": {"name": "place", "schema": Place.model_json_schema()}}

@@ -65,6 +65,7 @@ pb::WorkerCard FakeCard(v1::WorkerRole role, uint64_t tokenizer_fingerprint) {
   card.set_max_model_len(128);
   card.set_max_num_seqs(16);
   card.set_total_blocks(64);
+  card.set_grammar_level(pb::GRAMMAR_LEVEL_MESSAGES);
   card.add_eos_token_ids(256);
   card.mutable_embeddings()->set_dimensions(static_cast<int32_t>(kFakeState.size()));
   card.mutable_embeddings()->set_normalized(true);

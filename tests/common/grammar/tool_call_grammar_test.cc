@@ -161,6 +161,48 @@ TEST(ToolCallGrammarTest, AnAnswerBesideCallsHasASchema) {
             "SCHEMA_INVALID answer_schema");
 }
 
+TEST(ToolCallGrammarTest, MessagesHaveMarks) {
+  const auto messages = [](ToolCalls& calls) {
+    calls.clear_trigger();
+    calls.set_before_answer("<final>");
+    calls.add_before_message("<think>");
+    calls.set_after_message("<end>");
+    calls.add_excluded("<end>");
+  };
+  const auto refused = [&](const std::function<void(ToolCalls&)>& change) {
+    return Refused([&](ToolCalls& c) {
+      messages(c);
+      change(c);
+    });
+  };
+  EXPECT_EQ(refused([](ToolCalls&) {}), "");
+  EXPECT_EQ(refused([](ToolCalls& c) { c.set_answer_schema(kSchema); }), "");
+  EXPECT_EQ(refused([](ToolCalls& c) {
+              c.clear_before_message();
+              c.clear_after_message();
+            }),
+            "");
+  EXPECT_EQ(refused([](ToolCalls& c) { c.set_answer_schema("{"); }),
+            "SCHEMA_INVALID answer_schema");
+  EXPECT_EQ(refused([](ToolCalls& c) { c.set_trigger("<calls>"); }),
+            "SCHEMA_INVALID before_answer");
+  EXPECT_EQ(refused([](ToolCalls& c) {
+              c.set_required(true);
+              c.clear_excluded();
+            }),
+            "SCHEMA_INVALID before_answer");
+  EXPECT_EQ(refused([](ToolCalls& c) { c.clear_before_answer(); }), "SCHEMA_INVALID before_answer");
+  EXPECT_EQ(refused([](ToolCalls& c) { c.clear_after_message(); }), "SCHEMA_INVALID after_message");
+  EXPECT_EQ(refused([](ToolCalls& c) { c.set_before_message(0, ""); }),
+            "SCHEMA_INVALID before_message[0]");
+  EXPECT_EQ(refused([](ToolCalls& c) { c.set_before_answer(std::string(257, 'x')); }),
+            "SCHEMA_TOO_COMPLEX before_answer");
+  EXPECT_EQ(refused([](ToolCalls& c) {
+              for (size_t i = 0; i < kMaxMessageTexts; ++i) c.add_before_message("x");
+            }),
+            "SCHEMA_TOO_COMPLEX before_message");
+}
+
 TEST(ToolCallGrammarTest, AStyleSaysWhatItCannotWrite) {
   const auto refused = [](const std::string& property) {
     return Refused([&](ToolCalls& c) {

@@ -299,6 +299,93 @@ def check_answers(process):
         process.unload(made)
 
 
+MESSAGES = {  # texts of ToolCalls
+    "call": ("", "<call>c to=f.", "[ARGS]", "", "", ""), "answer": "<call>final[ARGS]",
+    "thought": "<call>think[ARGS]", "preamble": "<call>c[ARGS]", "after": "<call|>[TOOL_CALLS]a",
+    "excluded": ["<call>c to=f.", "<call|>"],
+}
+
+
+def messages_spec(tools, schema="", before=("thought", "preamble")):
+    """The spec of messages, of which the last one is a call of the tools, or the answer."""
+    m = MESSAGES
+    before = [m[name] for name in before]
+    return ["sm", *m["call"], "", "1", schema, str(len(m["excluded"])), *m["excluded"], m["answer"], m["after"],
+            str(len(before)), *before, *tools]
+
+
+def message_parts(text):
+    """The marks and the texts of an answer in messages."""
+    parts, m = [], MESSAGES
+    while True:
+        mark = next((m[name] for name in ("answer", "thought", "preamble") if text.startswith(m[name])), m["call"][1])
+        assert text.startswith(mark), text
+        text = text[len(mark):]
+        if mark in (m["answer"], m["call"][1]):
+            return parts + [(mark, text)]
+        said, found, text = text.partition(m["after"])
+        assert found, text
+        parts.append((mark, said))
+
+
+def check_messages(process, rng):
+    """Answers that are messages: thoughts and preambles, then a call or the answer."""
+    m = MESSAGES
+    arguments = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    tools = ["f", json.dumps(arguments), "g", json.dumps({"type": "object", "properties": {}})]
+    answer = json.dumps({"type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"]})
+    call = m["call"][1] + 'f[ARGS]{"a": 1}'
+    thought, said = m["thought"] + "hm" + m["after"], m["preamble"] + "I look." + m["after"]
+    cases = [  # in a text, and with a schema
+        (call, True, True), (m["answer"] + "Hello.", True, False), (m["answer"], True, False),
+        (m["answer"] + '{"x": true}', True, True), (m["answer"] + '{"x": 1}', True, False),
+        ("Hello.", False, False), ("", False, False), ('{"x": true}', False, False),
+        (thought + call, True, True), (said + call, True, False),
+        (thought + said + thought + call, True, False), (said, False, False),
+        (thought + said + m["answer"] + "Hi", True, False), (call + call, False, False),
+        (thought + m["answer"] + '{"x": false}', True, True), (thought, False, False),
+        (call.replace('"a": 1', '"a": "1"'), False, False), (call.replace("f[", "h["), False, False),
+        (said + call.replace('"a": 1', ""), False, False), (m["preamble"] + "x" + call, False, False),
+        (m["answer"] + "<other|>", True, False), (m["answer"] + "a" + call, False, False),
+        (thought + "[TOOL_CALLS]" + call, False, False)]
+    reasoning = (m["thought"], m["after"])
+    for spec_texts, column, about in (
+            (messages_spec(tools), 1, None), (messages_spec(tools, answer, ["thought"]), 2, None),
+            (messages_spec(tools), 1, reasoning)):
+        made = process.compile(TOOL_CALLS, spec_texts, reasoning=about)
+        for case in cases:
+            assert accepts(process, made, marked(case[0])) == case[column], (case, column, about)
+        # The marks in other tokens, which a reader takes for marks.
+        for spelled in (m["answer"] + "\0" + call, m["answer"] + "\0" + m["after"], m["answer"] + "\0<call|>"):
+            before, _, after = spelled.partition("\0")
+            assert not accepts(process, made, marked(before) + after.encode()), spelled
+        process.unload(made)
+    ended = calls = several = 0
+    wished = [marked(t) for t in (m["after"], m["answer"], m["call"][1], m["thought"], m["preamble"])] + [
+        b"<call|>", b"<call>c to=f.", b"<call|>[TOOL_CALLS]a"]
+    for i in range(60):
+        schema = (answer, "")[i % 2]
+        made = process.compile(TOOL_CALLS, messages_spec(tools, schema, ["thought"] if schema else ["thought", "preamble"]),
+                               reasoning=reasoning if i % 4 > 1 else None)
+        drawn = walk(process, made, rng, wished)
+        process.unload(made)
+        if drawn is None:
+            continue
+        text, _ = without_marks(drawn)
+        *before, (mark, last) = message_parts(text)
+        if mark == m["answer"]:
+            assert not schema or isinstance(json.loads(last)["x"], bool), drawn
+            assert not any(e in last for e in m["excluded"]), drawn
+        else:
+            name, _, given = last.partition("[ARGS]")
+            assert name in tools[::2], drawn
+            jsonschema.Draft202012Validator(json.loads(tools[tools.index(name) + 1])).validate(json.loads(given))
+        assert not schema or all(mark == m["thought"] for mark, _ in before), drawn
+        ended, calls, several = ended + 1, calls + (mark != m["answer"]), several + (len(before) > 0)
+    print(f"60 answers in messages: {ended} ended, {calls} with a call, {several} with messages before")
+    assert ended > 20 and 0 < calls < ended and several > 3
+
+
 def check_white_space(process):
     schema = json.dumps({"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]})
     calls = spec("bare", "r", ["f", schema])
@@ -362,6 +449,8 @@ def check_refused(process):
             ([], "SCHEMA_INVALID"), (good[:-1], "SCHEMA_INVALID"), (good[:11], "SCHEMA_INVALID"),
             (good + ["f", ""], "SCHEMA_INVALID"), (good + ["g", "{"], "SCHEMA_INVALID"),
             (good + ["g", '{"type": "string"}'], "SCHEMA_UNSUPPORTED"),
+            (["m", *good[1:]], "SCHEMA_INVALID"), (["rm", *messages_spec(good[-2:])[1:]], "SCHEMA_INVALID"),
+            (messages_spec(good[-2:], before=["thought"] * 5), "SCHEMA_TOO_COMPLEX"),
             (good + ["g", '{"type": "object", "not": {}}'], "SCHEMA_UNSUPPORTED"),
             (good + ["g" * 3000, ""], "SCHEMA_TOO_COMPLEX")):
         try:
@@ -380,6 +469,7 @@ def main():
         check_refused(process)
         check_chosen(process)
         check_answers(process)
+        check_messages(process, rng)
         check_white_space(process)
         check_reasoning(process)
         check_random(process, rng, count)

@@ -328,6 +328,25 @@ TEST_F(RosterTest, ForeignWorkersAreRefusedWithBothValues) {
   EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_READY);
 }
 
+TEST_F(RosterTest, TheModelHasTheLowestGrammarLevelOfWorkersThatAnswer) {
+  testing::RoutedFleet fleet({"p:1"}, {"d0:1", "d1:1"}, kTokenizer, policy_, clock_);
+  const auto introduce = [&fleet](int worker, internal::v1::GrammarLevel level) {
+    internal::v1::WatchResponse event;
+    *event.mutable_card() =
+        FakeCard(worker == 0 ? v1::WORKER_ROLE_PREFILL : v1::WORKER_ROLE_DECODE, kTokenizer);
+    event.mutable_card()->set_grammar_level(level);
+    fleet.roster.OnStreamStarted(worker);
+    ASSERT_TRUE(fleet.roster.OnEvent(worker, event).ok());
+  };
+  introduce(0, internal::v1::GRAMMAR_LEVEL_UNSPECIFIED);
+  EXPECT_EQ(fleet.roster.model()->grammar_level, internal::v1::GRAMMAR_LEVEL_MESSAGES)
+      << "a prefill worker's does not count";
+  introduce(1, internal::v1::GRAMMAR_LEVEL_MESSAGES);
+  EXPECT_EQ(fleet.roster.model()->grammar_level, internal::v1::GRAMMAR_LEVEL_MESSAGES);
+  introduce(2, internal::v1::GRAMMAR_LEVEL_UNSPECIFIED);
+  EXPECT_EQ(fleet.roster.model()->grammar_level, internal::v1::GRAMMAR_LEVEL_UNSPECIFIED);
+}
+
 TEST_F(RosterTest, TheModelHasTheSmallestContextAndTheDecodeWorkersPools) {
   router::RoutedFleet fleet({"p:1"}, {"d0:1", "d1:1"}, kTokenizer, policy_, clock_);
   const auto introduce = [&fleet](int worker, int blocks, int max_model_len) {

@@ -32,15 +32,14 @@ constexpr char kStrictTools[] = R"(, "tools": [{"function": {"name": "g"}},
    "properties": {"a": {"type": "integer"}}}}}])";
 
 absl::StatusOr<v1::StructuredOutput> Forced(const std::string& more,
-                                            ToolCallFormat format = ToolCallFormat::kHermes) {
+                                            ToolCallFormat format = ToolCallFormat::kHermes,
+                                            CallConstraints constraints = {}) {
   absl::StatusOr<OpenAiRequest> request =
       ParseChat(absl::StrCat(R"({"messages": [{"role": "user", "content": "hi"}])", more, "}"));
   if (!request.ok()) return request.status();
   const auto syntaxes = SyntaxesOf(format);
-  if (absl::Status forced = ForceTools(syntaxes.empty() ? nullptr : &syntaxes[0], *request);
-      !forced.ok()) {
-    return forced;
-  }
+  constraints.syntax = syntaxes.empty() ? nullptr : &syntaxes[0];
+  BATON_RETURN_IF_ERROR(ForceTools(constraints, *request));
   if (request->generate.has_structured_output()) {
     BATON_RETURN_IF_ERROR(
         grammar::CheckSpec(grammar::FromProto(request->generate.structured_output())));
@@ -151,7 +150,7 @@ TEST(OpenAiToolsTest, AFormatBesideToolsThatAreNotStrictNamesNoTool) {
   ASSERT_TRUE(request.ok()) << request.status();
   request->tool_places = {"tools[0]"};
   const auto syntaxes = SyntaxesOf(ToolCallFormat::kHermes);
-  ASSERT_TRUE(ForceTools(&syntaxes[0], *request).ok());
+  ASSERT_TRUE(ForceTools({.syntax = &syntaxes[0]}, *request).ok());
   EXPECT_FALSE(request->generate.structured_output().tool_calls().answer_schema().empty());
 }
 
@@ -196,6 +195,11 @@ TEST(OpenAiToolsTest, ArgumentsAreInTheStyleOfTheModel) {
   EXPECT_NE(CallsOf(with("", kBounded), ToolCallFormat::kQwenXml).tools(0).parameters(), "");
   EXPECT_EQ(Refused(with(R"("strict": true, )", kTag), ToolCallFormat::kQwenXml),
             "SCHEMA_UNSUPPORTED tools[0].function.parameters");
+  // So is what not all workers know.
+  const auto mixed = Forced(with("", kBounded), ToolCallFormat::kQwenXml,
+                            {.level = internal::v1::GRAMMAR_LEVEL_UNSPECIFIED});
+  ASSERT_TRUE(mixed.ok()) << mixed.status();
+  EXPECT_EQ(mixed->tool_calls().tools(0).parameters(), "");
 }
 
 TEST(OpenAiToolsTest, StylesOfLiteralsTakeWhatJsonTakes) {
@@ -222,14 +226,46 @@ TEST(OpenAiToolsTest, StylesOfLiteralsTakeWhatJsonTakes) {
   }
 }
 
-TEST(OpenAiToolsTest, HarmonysCallsEndTheAnswer) {
-  const ToolCalls calls =
+constexpr char kNullAnswer[] = R"(, "response_format": {"type": "json_schema", "json_schema":
+    {"name": "n", "schema": {"type": "null"}}})";
+
+TEST(OpenAiToolsTest, HarmonysAnswersAreMessagesOrACall) {
+  const ToolCalls required =
       CallsOf(absl::StrCat(kTools, R"(, "tool_choice": "required")"), ToolCallFormat::kHarmony);
-  EXPECT_TRUE(calls.required() && calls.single());
-  // A text would need marks of its own, so calls in it are not constrained.
-  const auto strict = Forced(kStrictTools, ToolCallFormat::kHarmony);
-  ASSERT_TRUE(strict.ok()) << strict.status();
-  EXPECT_EQ(strict->kind_case(), v1::StructuredOutput::KIND_NOT_SET);
+  EXPECT_TRUE(required.required() && required.single());
+  EXPECT_EQ(required.before_answer(), "");
+  const ToolCalls strict = CallsOf(kStrictTools, ToolCallFormat::kHarmony);
+  EXPECT_FALSE(strict.required());
+  EXPECT_TRUE(strict.single()) << "a call ends the answer";
+  EXPECT_EQ(strict.trigger(), "");
+  EXPECT_EQ(strict.before_answer(), "<|channel|>final<|message|>");
+  EXPECT_THAT(strict.before_message(), ::testing::ElementsAre("<|channel|>analysis<|message|>",
+                                                              "<|channel|>commentary<|message|>"));
+  EXPECT_THAT(strict.excluded(), ::testing::Contains("<|end|>"));
+  const ToolCalls format = CallsOf(absl::StrCat(kTools, kNullAnswer), ToolCallFormat::kHarmony);
+  EXPECT_EQ(format.answer_schema(), R"({"type":"null"})");
+  EXPECT_EQ(format.before_answer(), "<|channel|>final<|message|>");
+  EXPECT_THAT(format.before_message(), ::testing::ElementsAre("<|channel|>analysis<|message|>"))
+      << "a preamble would be content that is no JSON";
+}
+
+// Where workers of a version that does not know messages answer, too, or no messages are parted.
+TEST(OpenAiToolsTest, HarmonysMessagesAreConstrainedWhereAllKnowThem) {
+  for (const CallConstraints& constraints :
+       {CallConstraints{.level = internal::v1::GRAMMAR_LEVEL_UNSPECIFIED},
+        CallConstraints{.parts_messages = false}}) {
+    const auto strict = Forced(kStrictTools, ToolCallFormat::kHarmony, constraints);
+    ASSERT_TRUE(strict.ok()) << strict.status();
+    EXPECT_EQ(strict->kind_case(), v1::StructuredOutput::KIND_NOT_SET);
+    const auto format =
+        Forced(absl::StrCat(kTools, kNullAnswer), ToolCallFormat::kHarmony, constraints);
+    ASSERT_TRUE(format.ok()) << format.status();
+    EXPECT_TRUE(format->has_json_schema());
+    const auto required = Forced(absl::StrCat(kTools, R"(, "tool_choice": "required")"),
+                                 ToolCallFormat::kHarmony, constraints);
+    ASSERT_TRUE(required.ok()) << required.status();
+    EXPECT_TRUE(required->tool_calls().required());
+  }
 }
 
 TEST(OpenAiToolsTest, WhatCannotBeForcedIsRefusedByName) {
@@ -266,7 +302,7 @@ TEST(OpenAiToolsTest, StrictToolsAreAsOthersWhereCallsCannotBeForced) {
   auto request = ParseChat(
       absl::StrCat(R"({"messages": [{"role": "user", "content": "hi"}])", kStrictTools, "}"));
   ASSERT_TRUE(request.ok()) << request.status();
-  EXPECT_EQ(ForceTools(nullptr, *request), absl::OkStatus());
+  EXPECT_EQ(ForceTools({}, *request), absl::OkStatus());
   EXPECT_FALSE(request->generate.has_structured_output());
   EXPECT_THAT(request->ignored, ::testing::ElementsAre("strict"));
 }

@@ -157,7 +157,7 @@ TEST(ResponsesRequestTest, ToolsThatAreOfferedUnaskedAreLeftOutByName) {
   EXPECT_THAT(request.ignored, ElementsAre("client_metadata", "tools.web_search", "tools.custom"));
   ASSERT_EQ(request.conversation.tools.items.size(), 2u);
   const auto syntaxes = chat::SyntaxesOf(chat::ToolCallFormat::kHermes);
-  const absl::Status error = WithResponsesField(ForceTools(&syntaxes[0], request));
+  const absl::Status error = WithResponsesField(ForceTools({.syntax = &syntaxes[0]}, request));
   EXPECT_THAT(ErrorField(error), StartsWith("tools[4].tools[1].")) << error;
   EXPECT_TRUE(ParsedResponses(R"({"input": "x", "tools": [{"type": "tool_search"}]})")
                   .conversation.tools.is_null());
