@@ -42,6 +42,7 @@ constexpr double kFastLink_gbits = 100;  // loopback: what a prompt's KV takes i
 struct Options {
   ClusterOptions cluster;
   std::vector<std::string> loads = {"poisson", "sessions", "bursts"};
+  std::string costs;  // instead of what the router tells
   std::string prefill_cost = "5000,200,0.005", decode_cost = "20000,300,0.5";
   int requests = 240;
   double rate = 2;
@@ -175,7 +176,8 @@ void Compare(const Options& options, const std::string& load) {
   double lag_p99_ms = 0;
   const Figures measured = FiguresOf(outcomes, &lag_p99_ms);
   const absl::StatusOr<cli::ClusterCosts> costs =
-      cli::FetchCosts(cluster->address("router"), {}, absl::Seconds(30));
+      options.costs.empty() ? cli::FetchCosts(cluster->address("router"), {}, absl::Seconds(30))
+                            : cli::ReadCosts(options.costs);
   if (!costs.ok()) Die(costs.status());
   cluster.reset();
   cli::ClusterPlanOptions plan;
@@ -197,7 +199,7 @@ void Compare(const Options& options, const std::string& load) {
   std::fflush(stdout);
   std::fprintf(stderr,
                "%s: %zu requests; 99 %% sent within %.1f ms; prefill busy %.0f %%, decode slots "
-               "%.0f %%; costs by the router: prefill %.0f + %.1f n + %.4f pairs us, decode %.0f + "
+               "%.0f %%; costs: prefill %.0f + %.1f n + %.4f pairs us, decode %.0f + "
                "%.1f n + %.3f c us\n",
                trace.name.c_str(), outcomes.size(), lag_p99_ms, 100 * predicted.prefill_busy,
                100 * predicted.decode.slots_used, costs->prefill.fixed_us, costs->prefill.token_us,
@@ -222,6 +224,7 @@ int Main(int argc, char** argv) {
                  "Of the paced devices, us: step,token,pair");
   app.add_option("--decode-cost", options.decode_cost,
                  "Of the paced devices, us: step,sequence,token of context");
+  app.add_option("--costs", options.costs, "A file of --save-costs, not what the router tells");
   app.add_option("--requests", options.requests, "Of a load")->check(CLI::Range(1, 1'000'000));
   app.add_option("--rate", options.rate, "Requests a second")->check(CLI::Range(0.01, 1000.0));
   app.add_option("--burst", options.burst, "Requests that come at once")

@@ -203,7 +203,9 @@ SimWorker::Step SimWorker::End() {
     work_ += planned;
     const bool ends = job.computed == Tokens(job);
     if (planned > 0) {
-      const size_t whole = ends ? blocks.size() : job.computed / kSimBlockTokens;
+      // A prompt that shares nothing has no blocks.
+      const size_t whole =
+          std::min(blocks.size(), static_cast<size_t>(job.computed / kSimBlockTokens));
       cache_.Insert(absl::MakeConstSpan(blocks).first(whole), &step.changes.added,
                     &step.changes.removed);
     }

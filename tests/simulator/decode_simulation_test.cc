@@ -133,7 +133,8 @@ TEST(DecodeSimulationTest, ImbalanceIsOfSequencesByWorker) {
   ASSERT_EQ(one.decode.snapshot.size(), 4u);
   EXPECT_GT(one.decode.snapshot[1], 50);
   EXPECT_EQ(one.decode.snapshot[0] + one.decode.snapshot[2] + one.decode.snapshot[3], 0);
-  const CellResult turns = Simulate(trace, scenario, Always(kByTurns, &log));
+  OneOf::Log by_turns;
+  const CellResult turns = Simulate(trace, scenario, Always(kByTurns, &by_turns));
   EXPECT_LT(turns.decode.imbalance, 1.1);
   EXPECT_EQ(turns.decode.idle_beside_loaded_share, 0);
   EXPECT_LT(turns.decode.mean_itl_s, one.decode.mean_itl_s);
