@@ -5,8 +5,8 @@ import json
 import subprocess
 import sys
 
-TRIED_S = 2  # what is dropped is silent for ever
-# Runs on a host: [[address, port], ...] -> what becomes of each connection.
+TRIED_S = 2  # A connection whose packets are dropped is silent for ever.
+# This program runs on a host: it reads [[address, port], ...] and says what becomes of each connection.
 PROBE = f"""
 import asyncio, json, sys
 
@@ -37,8 +37,9 @@ async def _from(host, targets):
 
 
 async def opened(sources, targets):
-    """Of all connections from `sources`, (name, host), to `targets`, (name, host, {port's name: number}), the (name, name, port's
-    name) of those that open. AssertionError if one is refused: nothing listens there, so it says nothing about firewalls."""
+    """Tries all connections from `sources`, (name, host), to `targets`, (name, host, {port's name: number}), and returns the
+    (name, name, port's name) of those that open. It raises AssertionError if one is refused: nothing listens there, so it says
+    nothing about firewalls."""
     found = set()
     tried = [[(target, port, other.address, number) for target, other, ports in targets if other is not host
               for port, number in ports.items()] for _, host in sources]

@@ -1,4 +1,4 @@
-"""NetworkPolicies as the firewall of one host, in nftables: what a network plugin makes of them. A pod that a policy selects for
+"""Makes the firewall of one host, in nftables, of NetworkPolicies, as a network plugin does. A pod that a policy selects for
 a direction is closed in that direction but for what its policies allow; packets that none allows are dropped. It raises
 NotImplementedError for what it does not know."""
 
@@ -12,15 +12,15 @@ RULE_KEYS = {"Ingress": {"from", "ports"}, "Egress": {"to", "ports"}}
 
 @dataclass(frozen=True)
 class End:
-    """What a policy may allow to connect, or to be connected to."""
+    """A pod as policies see it. Its address is that of its host."""
     address: str
     namespace: str
     labels: dict
-    ports: dict  # name -> number, of a pod's containers
+    ports: dict  # The name of each port of its containers leads to its number.
 
 
 def rules(own, policies, ends):
-    """The table `allowed` of the host of `own`, for Host.nft(). `ends`: all that there are."""
+    """Returns the table `allowed` of the host of `own`, for Host.nft(). `ends` has all pods that there are."""
     # A policy is for the pods of its own namespace.
     policies = [policy for policy in policies if policy["metadata"]["namespace"] == own.namespace
                 and matches(policy["spec"]["podSelector"], own.labels)]
@@ -42,7 +42,7 @@ def _chain(own, policies, ends, direction, peers, head):
 
 
 def _lines(own, namespace, ends, direction, peers, rule):
-    """What a rule of a policy allows."""
+    """Yields the lines that let through what a rule of a policy allows."""
     if not set(rule) <= RULE_KEYS[direction]:
         raise NotImplementedError(f"rule {rule}")
     side = "saddr" if direction == "Ingress" else "daddr"

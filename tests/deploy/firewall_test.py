@@ -20,7 +20,7 @@ def opened(own, *specs, namespace="baton"):
     for line in firewall.rules(own, policies, ENDS).splitlines():
         if line.startswith("chain"):
             chains[line.split()[1]] = lines = []
-        elif line.startswith(("ip daddr", "tcp", "udp", "accept")) or line.startswith("ip saddr") and firewall.hosts.NODE not in line:
+        elif line.startswith(("ip ", "tcp", "udp", "accept")) and firewall.hosts.NODE not in line:
             lines.append(line.removesuffix(" accept;"))
     return chains
 
@@ -68,8 +68,8 @@ class FirewallTest(unittest.TestCase):
         self.assertEqual(opened(WORKER, egress({})), {"egress": ["accept;"]})
 
     def test_what_is_not_known_is_not_ignored(self):
-        for rule in ({"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}, {"to": [{}]}, {"from": []}, {"ports": [{"port": 1, "endPort": 9}]},
-                     {"ports": [{"port": "grpc"}]}):
+        for rule in ({"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}, {"to": [{}]}, {"from": []},
+                     {"ports": [{"port": 1, "endPort": 9}]}, {"ports": [{"port": "grpc"}]}):
             with self.assertRaises(NotImplementedError, msg=rule):
                 opened(WORKER, egress(rule))
 

@@ -22,6 +22,7 @@ from pathlib import Path
 import connections
 import hosts
 from hosts_cluster import DECODE, PATIENCE_S, PREFILL, ROUTER, Deployed, Load
+from policies import of_kind
 from strangers import Collector, Redis
 
 ARGUMENTS = None
@@ -30,7 +31,7 @@ FAILED = []
 ROLES = ("router", "prefill", "decode")
 OUTSIDE = {"redis": Redis.PORT, "collector": Collector.PORT}
 # By the policies of the base.
-ALLOWED = ({("router", "prefill", "grpc"), ("router", "decode", "grpc"), ("decode", "prefill", "grpc"), ("decode", "decode", "grpc")}
+ALLOWED = ({(source, worker, "grpc") for source in ("router", "decode") for worker in ("prefill", "decode")}
            | {(stranger, "router", port) for stranger in ("client", "stray", "prometheus", "redis", "collector")
               for port in ("grpc", "http")})
 
@@ -99,7 +100,7 @@ class HostsTest(unittest.TestCase):
             pod.host.address: ("ready", pod.name) for name in (PREFILL, DECODE) for pod in self.cluster.pods(name)})
 
     async def opened(self):
-        """Which connections open: (from, to, port), of pods by their roles. Within a role it is from one pod to another."""
+        """Finds which connections open: (from, to, port), of pods by their roles. Within a role it tries one pod's to another."""
         pods = {role: self.cluster.pods(f"baton-{role}") for role in ROLES}
         sources = [(role, of_role[0].host) for role, of_role in pods.items()] + list(self.strangers.items())
         targets = [(role, of_role[1].host, of_role[1].end.ports) for role, of_role in pods.items()]
@@ -216,10 +217,15 @@ class HostsTest(unittest.TestCase):
                     break
                 self.assertLess(time.monotonic(), end, (traced, tiered, routers, workers))
                 await asyncio.sleep(0.1)
-            await self.only(ALLOWED | {("prefill", "prefill", "grpc"), ("prefill", "decode", "grpc")}
-                            | {(stranger, role, "metrics") for stranger in ("prometheus", "collector") for role in ROLES}
-                            | {("prefill", "redis", "tcp"), ("decode", "redis", "tcp")}
-                            | {(role, "collector", "tcp") for role in ROLES})
+            allowed = (ALLOWED | {("prefill", "prefill", "grpc"), ("prefill", "decode", "grpc")}
+                       | {(stranger, role, "metrics") for stranger in ("prometheus", "collector") for role in ROLES}
+                       | {("prefill", "redis", "tcp"), ("decode", "redis", "tcp")}
+                       | {(role, "collector", "tcp") for role in ROLES})
+            await self.only(allowed)
+            # The component's workers need GPUs, its policy does not.
+            self.cluster.apply(of_kind(self.deployed.rendered("nccl"), "NetworkPolicy"))
+            workers = ROLES[1:]
+            await self.only(allowed | {(one, other, port) for one in workers for other in workers for port in ("grpc", "metrics")})
 
 
 def main():

@@ -376,7 +376,7 @@ class Cluster:
             self.network.close()
 
     def stranger(self, name, namespace, labels=None, service=None):
-        """The host of a pod that is not of the manifests, without policies of its own. `service`: a name that it has in the DNS."""
+        """Returns the host of a new pod that the manifests do not have. `service` is a name that it gets in the DNS."""
         host = self.network.add(name)
         self._strangers.append(firewall.End(host.address, namespace, labels or {}, {}))
         if service is not None:
@@ -385,7 +385,7 @@ class Cluster:
         return host
 
     def delete(self, kind):
-        """All resources of the kind. Returns them."""
+        """Deletes all resources of the kind, and returns them."""
         deleted = [r for (k, _), r in self._resources.items() if k == kind]
         self._resources = {key: r for key, r in self._resources.items() if key[0] != kind}
         self.changed()

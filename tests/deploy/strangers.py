@@ -1,4 +1,4 @@
-"""Servers of other namespaces that components of deploy/k8s connect to, each on a host of its own."""
+"""Starts servers of other namespaces, to which components of deploy/k8s connect, each on a host of its own."""
 
 import asyncio
 import subprocess
@@ -7,7 +7,7 @@ import sys
 import hosts
 from hosts_cluster import REDIS_PASSWORD
 
-# Takes whatever is posted; says by whom.
+# This program takes whatever is posted, and prints the address that it came from.
 COLLECTOR = """
 import http.server, sys
 

@@ -26,9 +26,9 @@ import scaled_rules
 sys.path.insert(0, str(metric_names.ROOT / "scripts"))
 from observed_cluster import NAMESPACE, RULE_FILES, Prometheus, wait_for  # noqa: E402
 
-SHORTER = 100  # 5 minutes are 3 seconds
-SCRAPE_MS = 500
-LEAST_SCRAPES = 4  # in a range: a late one must not leave a rate without data
+SHORTER = 60  # 5 minutes are 5 seconds
+SCRAPE_MS = 1000
+LEAST_SCRAPES = 4  # A range has so many: a late one must not leave a rate without data.
 PATIENCE_S = 120
 HEALTHY_S = 10
 PREFILL, DECODE = ("prefill-0", "prefill-1"), ("decode-0", "decode-1")
@@ -36,20 +36,21 @@ PREFILL, DECODE = ("prefill-0", "prefill-1"), ("decode-0", "decode-1")
 LIMIT = 64  # --max-inflight-requests
 FLAGS = ["--worker-flags=--kv-cache-memory,64MB", "--decode-flags=--num-blocks,256,--host-kv-memory,0",
          f"--router-flags=--max-inflight-requests,{LIMIT},--retry-budget-reserve,8,--retry-budget-capacity,8"]
-# What one request asks for, and how many run at once.
+# Each load says what its requests ask for, and how many come or run at once.
 LIGHT = ["--random-input-len", "128", "--random-output-len", "16", "--request-rate", "4"]
 SHORT = ["--random-input-len", "64", "--random-output-len", "32", "--max-concurrency", str(LIMIT - 4)]
 HEAVY = ["--random-input-len", "128", "--random-output-len", "320", "--max-concurrency", str(LIMIT - 4)]
 TOO_MUCH = ["--random-input-len", "128", "--random-output-len", "64", "--max-concurrency", str(LIMIT + 16)]
-LATE_S, LATE_GAP_S = 2.5, 0.1  # a first token and a gap between tokens, by rules.yaml
+LATE_S, LATE_GAP_S = 2.5, 0.1  # The objectives of rules.yaml are a first token and a gap between tokens within these.
 # These look back for days: they stay once they came.
 ON_OBJECTIVES = {"BatonFirstTokenBudgetBurn", "BatonInterTokenBudgetBurn"}
-# Alerts of alerts.yaml that no fault here makes fire, each with the reason.
+# This has the alerts that no fault here makes fire, each with the reason.
 NOT_TRIED = {}
 
 
 class FaultyCluster:
-    """faulty_cluster, which says what it takes. Use it in a `with`. `names`: metrics address -> name of the process."""
+    """The program faulty_cluster, whose source says what commands it takes. It runs as long as a `with` of this object. `names`
+    maps the metrics address of each process to its name."""
 
     def __init__(self, bin_dir, folder):
         self.workers_file, self._baton = folder / "workers", bin_dir / "baton"
@@ -90,10 +91,6 @@ class FaultyCluster:
         return subprocess.run([self._baton, *words, "--address", self.address], check=True, capture_output=True, text=True,
                               timeout=PATIENCE_S).stdout
 
-    def workers(self):
-        """The address of each worker by its name, as the router lists it."""
-        return {worker["worker_id"]: worker["address"] for worker in json.loads(self.baton("workers", "--json"))["workers"]}
-
     def bench(self, *words):
         return [self._baton, "bench", "serve", "--address", self.address, "--dataset-name", "random", "--disable-tqdm", *words]
 
@@ -108,7 +105,7 @@ class FaultyCluster:
             process.wait(timeout=PATIENCE_S)
 
 
-# The faults. Each is there while the body of the `with` runs, and is healed after it.
+# A fault is there while the body of its `with` runs, and is healed after it.
 
 @contextlib.contextmanager
 def nothing_but_light_load(cluster):
@@ -167,7 +164,7 @@ def more_answers_than_room(cluster):
 
 @contextlib.contextmanager
 def flipped_bits(cluster):
-    """Between the tiers. Long answers preempt one another, so that KV also has to come anew."""
+    """KV is spoilt between the tiers. Long answers preempt one another, so that KV also has to come anew."""
     with cluster.load(HEAVY):
         cluster.tell("flip", "decode*", "prefill*", 2e-6)
         yield
@@ -176,7 +173,7 @@ def flipped_bits(cluster):
 
 @contextlib.contextmanager
 def standing_still(cluster, load, awake_s, asleep_s):
-    """Decode workers that are awake and asleep in turn."""
+    """Decode workers are awake and asleep in turn."""
     over = threading.Event()
 
     def pulse():
@@ -196,26 +193,28 @@ def standing_still(cluster, load, awake_s, asleep_s):
 
 
 def slow_steps(cluster):
-    """A gap between tokens that is late every few steps."""
+    """Every few steps, the next token is late."""
     return standing_still(cluster, SHORT, 0.005, LATE_GAP_S + 0.025)
 
 
 def long_pauses(cluster):
-    """Requests that wait, first for the worker that has them, and then for the router to find another."""
+    """Requests wait, first for the worker that has them, and then until the router finds another."""
     return standing_still(cluster, LIGHT, LATE_S, LATE_S + 1.5)
 
 
 def fires(alert, severity, **labels):
-    """What must fire: values of labels, of which a tuple has those of several alerts, one of them at least; and no others."""
+    """An alert that must fire, with exactly these labels. A tuple has the values of which one must be there."""
     return alert, {"severity": severity, **labels}
 
 
 MODEL = {"namespace": NAMESPACE, "model": "demo"}
 SCRAPED = {"namespace": NAMESPACE, "job": "baton"}
 FULL = {"BatonKvCacheFull", "BatonPreemptions"}
-# Each fault, what must fire, and what else may. Slow steps come first: windows of hours have few tokens then that were in time.
+# A row has a fault, what must fire, and what else may. Slow steps come first: windows of hours then have few tokens that were in
+# time.
 FAULTS = (
-    (slow_steps, [fires("BatonInterTokenBudgetBurn", severity, **MODEL) for severity in ("page", "ticket")], FULL),
+    (slow_steps, [fires("BatonInterTokenBudgetBurn", severity, **MODEL) for severity in ("page", "ticket")],
+     FULL | {"BatonTargetDown"}),
     (long_pauses, [fires("BatonFirstTokenBudgetBurn", severity, **MODEL) for severity in ("page", "ticket")],
      {"BatonTargetDown", "BatonRoleBelowMinimum", "BatonRefusals", "BatonRequestsFail"}),
     (spoilt_worker_list, [fires("BatonWorkerListStale", "ticket", **MODEL, instance="router")], set()),
@@ -317,7 +316,7 @@ def try_fault(cluster, watch, fault, must, may):
 
 
 def healthy(cluster, watch):
-    """What fires without a fault. Late tokens, as a busy machine has some, are one."""
+    """What fires without a fault. Late tokens, which a busy machine may have, count as a fault."""
     begin = time.time()
     subprocess.run(cluster.bench("--num-prompts", str(4 * HEALTHY_S), *LIGHT), check=True, capture_output=True, timeout=PATIENCE_S)
     fired = {labels["alertname"] for labels in watch.fired(begin)}
@@ -352,7 +351,7 @@ def run(bin_dir):
 def refuses(text):
     """Whether the rewriter does not take a rule with this text."""
     try:
-        scaled_rules.scaled(f"groups: [{{name: g, rules: [{{alert: A, {text}}}]}}]", SHORTER, LEAST_SCRAPES * SCRAPE_MS)
+        scaled_rules.scaled(f"groups: [{{name: g, rules: [{{alert: A, {text}}}]}}]", 100, 2000)
     except ValueError:
         return True
     return False
@@ -368,8 +367,9 @@ def self_test():
         {"record": "r", "expr": "increase(a[2592000ms]) > 0"}]}]}, scaled
     assert not refuses("expr: 'rate(a[5m])'")
     for text in ("expr: 'rate(a[1m])'", "expr: 'rate(a[1h30m])'", "expr: 'rate(a[5m:1m])'", "expr: 'rate(a[5x])'",
-                 "expr: 'rate(a[5m)'", "expr: 'a offset 5m'", "expr: 'time() - a > 60'", "expr: 'a @ 5'", "expr: 'increase(a[5m]) > 3'",
-                 "expr: 'increase(a[5m])'", "expr: a, for: 5", "expr: a, for: 1ms", "expr: a, keep_firing_for: 5m"):
+                 "expr: 'rate(a[5m)'", "expr: 'a offset 5m'", "expr: 'time() - a > 60'", "expr: 'a @ 5'",
+                 "expr: 'increase(a[5m]) > 3'", "expr: 'increase(a[5m])'", "expr: a, for: 5",
+                 "expr: a, for: 1ms", "expr: a, keep_firing_for: 5m"):
         assert refuses(text), text
     for text in ("{groups: [], x: 1}", "groups: [{name: g, interval: 1m, rules: []}]"):
         try:

@@ -1,8 +1,8 @@
-"""Rules of Prometheus in a shorter time: every range of an expression and every `for`, divided by one factor, so that a test
-need not wait for hours. All else stays as it is: an alert that fires by the shorter rules fires by the true ones, if what
+"""Makes rules of Prometheus quicker: it divides every range of an expression and every `for` by one factor, so that a test need
+not wait for hours. All else stays as it is: an alert that fires by the shorter rules fires by the true ones, if what
 causes it lasts so many times as long.
 
-What it does not know, it refuses with ValueError: a new kind of time must not go unscaled.
+It refuses what it does not know with ValueError: a new kind of time must not go unscaled.
 """
 
 import re
@@ -12,14 +12,14 @@ import yaml
 UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 RANGE = re.compile(r"\[([^\]]*)\]")
-# Further times and absolute counts in an expression, which would need a scale of their own.
+# These have times in an expression that the factor would have to reach, too.
 TIMES = re.compile(r"\b(offset|time|timestamp|predict_linear|deriv|delta|idelta|hour|minute|day_of_\w+|absent_over_time|"
                    r"holt_winters|start|end)\b|@")
 GROUP_KEYS, RULE_KEYS = {"name", "rules"}, {"alert", "record", "expr", "for", "labels", "annotations"}
 
 
 def _milliseconds(duration):
-    """Of a duration with one unit, such as 5m."""
+    """How long a duration is that has one unit, such as 5m."""
     parts = re.fullmatch(r"(\d+)([a-z]+)", str(duration))
     if parts is None or parts[2] not in UNITS_MS:
         raise ValueError(f"duration {duration}, expected a number and one of {', '.join(UNITS_MS)}")
