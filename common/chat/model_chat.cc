@@ -14,6 +14,7 @@
 #include "common/base/status_macros.h"
 #include "common/chat/text.h"
 #include "common/gguf/documents.h"
+#include "common/json/scanner.h"
 
 namespace baton::chat {
 namespace {
@@ -155,8 +156,10 @@ std::vector<std::pair<std::string, json::Value>> ReadSpecialTokens(const json::V
   return tokens;
 }
 
-// Replaces the texts of all tool calls' arguments by the objects they describe.
-void ParseArguments(json::Value* messages) {
+// Replaces the texts of all tool calls' arguments by the objects they describe. A text that
+// describes none, as of a call that an answer's end has cut off, stays if `keeps_texts`; else it
+// becomes the members that are whole in it.
+void ParseArguments(bool keeps_texts, json::Value* messages) {
   for (json::Value& message : messages->items) {
     json::Value* const calls = message.Find("tool_calls");
     if (calls == nullptr || calls->kind != json::Value::Kind::kArray) continue;
@@ -165,8 +168,12 @@ void ParseArguments(json::Value* messages) {
       json::Value* const arguments = function == nullptr ? nullptr : function->Find("arguments");
       if (!IsString(arguments)) continue;
       auto parsed = json::Parse(arguments->scalar.text, "arguments");
-      if (parsed.ok() && parsed->kind == json::Value::Kind::kObject)
-        *arguments = *std::move(parsed);
+      const bool is_object = parsed.ok() && parsed->kind == json::Value::Kind::kObject;
+      if (!is_object && keeps_texts) continue;
+      if (!is_object) {
+        parsed = json::Parse(json::WholeMembers(arguments->scalar.text), "arguments");
+      }
+      if (parsed.ok()) *arguments = *std::move(parsed);
     }
   }
 }
@@ -257,6 +264,7 @@ absl::StatusOr<ModelChat> ModelChat::Load(const std::string& model_dir) {
   chat.template_ = std::move(templates.normal);
   chat.tool_template_ = std::move(templates.with_tools);
   chat.parses_arguments_ = chat.template_.has_value() && chat.TakesArgumentObjects();
+  chat.keeps_argument_texts_ = chat.parses_arguments_ && chat.KeepsArgumentTexts();
   chat.takes_null_content_ = chat.template_.has_value() && chat.TakesNullContent();
   if (chat.template_) chat.reasoning_field_ = chat.ReasoningField();
   if (!chat.template_ || !chat.RendersTools())
@@ -285,6 +293,19 @@ bool ModelChat::TakesArgumentObjects() const {
   // A template that expects a text and prints the object writes it with Python's quotes.
   return rendered.ok() && absl::StrContains(rendered->text, "argument_of_probe") &&
          !absl::StrContains(rendered->text, "'argument_of_probe'");
+}
+
+bool ModelChat::KeepsArgumentTexts() const {
+  static constexpr absl::string_view kCutOff = R"({"argument_of_probe": "x)";
+  ModelChat probe = *this;
+  probe.keeps_argument_texts_ = true;
+  Conversation conversation{.messages = json::Parse(kProbeMessages, "probe").value(),
+                            .tools = json::Parse(kProbeTools, "probe").value(),
+                            .add_generation_prompt = false};
+  json::Value& call = conversation.messages.items[1].Find("tool_calls")->items[0];
+  *call.Find("function")->Find("arguments") = json::TextValue(std::string(kCutOff));
+  const auto rendered = probe.Render(std::move(conversation), absl::UnixEpoch());
+  return rendered.ok() && absl::StrContains(rendered->text, "argument_of_probe");
 }
 
 bool ModelChat::TakesNullContent() const {
@@ -368,7 +389,7 @@ absl::StatusOr<RenderedChat> ModelChat::Render(Conversation conversation, absl::
     SetVariable(&variables, name, std::move(conversation.variables.items[i]));
   }
   json::Value& messages = conversation.messages;
-  if (parses_arguments_) ParseArguments(&messages);
+  if (parses_arguments_) ParseArguments(keeps_argument_texts_, &messages);
   SetMissingContents(&messages, takes_null_content_ ? json::Value() : json::TextValue(""));
   if (!reasoning_field_.empty()) NameReasoning(reasoning_field_, &messages);
   SetVariable(&variables, "messages", std::move(messages));

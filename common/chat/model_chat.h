@@ -90,6 +90,8 @@ class ModelChat {
   std::optional<ChatTemplate> tool_template_;
   // Each renders a small conversation to find out.
   bool TakesArgumentObjects() const;
+  // Of a template that takes objects: it writes arguments that are none as a text, too.
+  bool KeepsArgumentTexts() const;
   bool TakesNullContent() const;
   bool RendersTools() const;
   const ToolCallSyntax* RenderedSyntax() const;
@@ -97,6 +99,7 @@ class ModelChat {
   std::string ReasoningField() const;
 
   bool parses_arguments_ = false;
+  bool keeps_argument_texts_ = false;
   bool takes_null_content_ = true;
   ToolCallFormat tool_call_format_ = ToolCallFormat::kUnsupported;
   std::string sources_;  // of both templates

@@ -154,6 +154,12 @@ TEST(ModelChatTest, ParsesArgumentsUnlessTheTemplateNeedsTexts) {
   EXPECT_EQ(text("a if a is string else a | tojson", given), R"({"n": 1})");
   EXPECT_EQ(text("a | tojson", R"({"n": 1})"), R"({"n": 1})");
   EXPECT_EQ(text("a | tojson", R"("no {")"), R"("no {")");
+  // The template would fail at a text, or leave it out.
+  const std::string cut_off = R"("{\"n\":1, \"s\": \"x")";
+  EXPECT_EQ(text("a.items() | map('join', '=') | join", cut_off), "n=1");
+  EXPECT_EQ(text("a.items() | map('join', '=') | join", R"("no {")"), "");
+  EXPECT_EQ(text("a | tojson if a is mapping", cut_off), R"({"n": 1})");
+  EXPECT_EQ(text("a if a is string else a | tojson", cut_off), R"({"n":1, "s": "x)");
 }
 
 TEST(ModelChatTest, ReportsTheFormatOfToolCalls) {
