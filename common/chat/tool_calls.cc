@@ -8,25 +8,19 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/base/check.h"
 #include "common/base/splitmix64.h"
 #include "common/chat/bare_calls.h"
+#include "common/chat/json_calls.h"
 #include "common/chat/markers.h"
-#include "common/chat/printing.h"
-#include "common/chat/runtime.h"
 #include "common/json/json.h"
 
 namespace baton::chat {
 namespace {
 
-constexpr size_t kMaxHeaderBytes = 1024;
 constexpr size_t kMaxNameBytes = 256;
-// Marks that may be parts of a call's values, of all calls that are none until one is; each lets
-// what is held be read again.
-constexpr int kMaxEnds = 64;
-constexpr absl::string_view kDeepSeekSeparator = "<｜tool▁sep｜>";
+constexpr size_t kMaxRereadBytes = size_t{1} << 20;
 
 // What starts a call.
 absl::string_view Opener(ToolCallFormat format) {
@@ -79,33 +73,64 @@ absl::Span<const absl::string_view> Separators(ToolCallFormat format) {
   }
 }
 
-// The name of the tool that stands before its arguments; empty if there is none.
-absl::string_view NameInHeader(ToolCallFormat format, absl::string_view header) {
-  if (format == ToolCallFormat::kMistral) {
-    header = header.substr(0, header.find("[ARGS]"));
-    return absl::StripAsciiWhitespace(header.substr(0, header.find("[CALL_ID]")));
+// How the calls behind an opener are read.
+std::unique_ptr<CallReader> NewCallReader(ToolCallFormat format, const json::Value* tools) {
+  switch (format) {
+    case ToolCallFormat::kQwenXml:
+    case ToolCallFormat::kGlm:
+      return NewXmlCallReader(format, tools);
+    case ToolCallFormat::kLfm2:
+    case ToolCallFormat::kGemma4:
+      return NewLiteralCallReader(format);
+    default:
+      return NewJsonCallReader(format);
   }
-  if (format == ToolCallFormat::kHarmony) {
-    return header.substr(0, header.find_first_of(" \t\r\n<"));
-  }
-  const size_t separator = header.find(kDeepSeekSeparator);
-  if (format != ToolCallFormat::kDeepSeek || separator == absl::string_view::npos) return "";
-  const absl::string_view after = header.substr(separator + kDeepSeekSeparator.size());
-  const size_t code = after.find("```");
-  const bool is_r1 = code != absl::string_view::npos;
-  return absl::StripAsciiWhitespace(is_r1 ? after.substr(0, code) : header.substr(0, separator));
 }
 
-// The arguments as JSON text; empty if they are no object.
-std::string ArgumentsText(const json::Value* arguments) {
-  if (arguments == nullptr || arguments->kind != json::Value::Kind::kObject) return "";
-  Runtime runtime(RenderLimits(), absl::UnixEpoch());
-  const auto value = runtime.FromJson(*arguments, Origin::kTemplate);
-  if (!value.ok()) return "";
-  return JsonOf(runtime, *value, JsonStyle()).value_or(TracedText()).text;
+bool HasTool(const json::Value& tools, absl::string_view name) {
+  return absl::c_any_of(tools.items, [&](const json::Value& tool) {
+    const json::Value* const function = tool.Find("function");
+    const json::Value* const own = function == nullptr ? nullptr : function->Find("name");
+    return own != nullptr && own->scalar.text == name;
+  });
+}
+
+void AppendText(absl::string_view text, ToolCallParser::Parts* parts) {
+  AppendPart({.kind = AnswerPart::Kind::kText, .text = std::string(text)}, parts);
 }
 
 }  // namespace
+
+void AppendPart(AnswerPart part, std::vector<AnswerPart>* parts) {
+  using enum AnswerPart::Kind;
+  const bool has_text = part.kind != kCall && part.kind != kCallEnd;
+  if (has_text && part.text.empty()) return;
+  if (has_text && !parts->empty() && parts->back().kind == part.kind) {
+    parts->back().text += part.text;
+  } else {
+    parts->push_back(std::move(part));
+  }
+}
+
+void JoinedAnswer::Add(const AnswerPart& part) {
+  switch (part.kind) {
+    case AnswerPart::Kind::kReasoning:
+      reasoning += part.text;
+      break;
+    case AnswerPart::Kind::kText:
+      text += part.text;
+      break;
+    case AnswerPart::Kind::kCall:
+      calls.push_back({part.id, part.name, "", false});
+      break;
+    case AnswerPart::Kind::kArguments:
+      calls.back().arguments += part.text;
+      break;
+    case AnswerPart::Kind::kCallEnd:
+      calls.back().is_whole = part.is_whole;
+      break;
+  }
+}
 
 absl::Span<const absl::string_view> ToolCallMarkers(ToolCallFormat format) {
   static constexpr absl::string_view kHermes[] = {"<tool_call>", "</tool_call>"};
@@ -183,39 +208,39 @@ ToolCallParser::ToolCallParser(ToolCallFormat format, uint64_t id_seed,
   BATON_CHECK(format != ToolCallFormat::kUnsupported) << "the caller checks the format";
 }
 
-ToolCallParser::Delta ToolCallParser::Append(absl::string_view text) {
-  Delta delta;
+ToolCallParser::Parts ToolCallParser::Append(absl::string_view text) {
+  Parts parts;
   absl::StrAppend(&held_, text);
-  while (Step(&delta)) {
+  while (Step(&parts)) {
   }
-  return delta;
+  return parts;
 }
 
-ToolCallParser::Delta ToolCallParser::Finish() {
-  Delta delta;
+ToolCallParser::Parts ToolCallParser::Finish() {
+  Parts parts;
   if (state_ == State::kBetween && DroppedOpening()) {
-    delta.text = absl::StrCat(dropped_, held_);
+    AppendText(absl::StrCat(dropped_, held_), &parts);
   } else if (state_ == State::kCall) {
-    if (!ParseUnmarkedCalls(&delta)) delta.text = absl::StrCat(opener_, held_);
+    FinishCall(&parts);
   } else if (state_ != State::kBetween || !MayBeDropped()) {
-    delta.text = held_;
+    AppendText(held_, &parts);
   }
   held_.clear();
   state_ = State::kPlain;
-  return delta;
+  return parts;
 }
 
-// Some models do not mark the end of their last call, and an answer may be cut off within the mark.
-// Where no bracket closes the call and no part of the mark is there, it may itself have been cut
-// off; a "<" alone may begin a further argument.
-bool ToolCallParser::ParseUnmarkedCalls(Delta* delta) {
-  const absl::string_view end = BareCallEnd(format_);
-  if (end.empty()) return false;
-  const bool has_brackets = format_ == ToolCallFormat::kLfm2 || format_ == ToolCallFormat::kGemma4;
-  const size_t begun = HeldBytes(held_, end);
-  if (!has_brackets && begun < 2) return false;
-  const absl::string_view calls(held_.data(), held_.size() - begun);
-  return ParseBareCalls(calls, delta).value_or(false);
+void ToolCallParser::FinishCall(Parts* parts) {
+  if (reader_->Finish(absl::string_view(held_).substr(read_), *this)) {
+    Release(parts);
+  } else if (is_open_ && released_) {
+    EndCall(reader_->has_arguments());
+    Release(parts);
+  } else if (!has_call_) {
+    AppendText(absl::StrCat(opener_, held_), parts);
+  } else if (reader_->in_call()) {
+    AppendText(HeldInList(), parts);
+  }
 }
 
 // True if what follows a call is white space, and maybe the beginning of a mark that is dropped.
@@ -226,20 +251,20 @@ bool ToolCallParser::MayBeDropped() const {
          });
 }
 
-bool ToolCallParser::Step(Delta* delta) {
+bool ToolCallParser::Step(Parts* parts) {
   switch (state_) {
     case State::kStart:
       return StepStart();
     case State::kFirst:
       return StepFirst();
     case State::kText:
-      return StepText(delta);
+      return StepText(parts);
     case State::kCall:
-      return BareCallEnd(format_).empty() ? StepCall(delta) : StepBareCall(delta);
+      return StepCall(parts);
     case State::kBetween:
-      return StepBetween(delta);
+      return StepBetween(parts);
     case State::kPlain:
-      absl::StrAppend(&delta->text, held_);
+      AppendText(held_, parts);
       held_.clear();
       return false;
   }
@@ -275,7 +300,7 @@ bool ToolCallParser::StepFirst() {
   return true;
 }
 
-bool ToolCallParser::StepText(Delta* delta) {
+bool ToolCallParser::StepText(Parts* parts) {
   size_t first = std::string::npos;
   const auto look_for = [&](absl::string_view marker) {
     first = std::min(first, held_.find(marker.data(), 0, marker.size()));
@@ -291,7 +316,7 @@ bool ToolCallParser::StepText(Delta* delta) {
   const absl::string_view before =
       absl::string_view(held_).substr(0, found ? first : held_.size() - kept);
   const absl::string_view text = absl::StripTrailingAsciiWhitespace(before);
-  absl::StrAppend(&delta->text, text);
+  AppendText(text, parts);
   if (!found) {
     held_.erase(0, text.size());
     return false;
@@ -306,125 +331,84 @@ void ToolCallParser::EnterCall(absl::string_view opener) {
   opener_ = absl::StrCat(std::exchange(dropped_, ""), opener);
   held_.erase(0, opener.size());
   state_ = State::kCall;
-  json_start_ = std::string::npos;
-  scanned_ = 0;
-  depth_ = 0;
-  in_string_ = false;
-  escaped_ = false;
+  reader_ = NewCallReader(format_, tools_.get());
+  read_ = 0;
+  has_call_ = false;
 }
 
-void ToolCallParser::FailCall(Delta* delta) {
-  absl::StrAppend(&delta->text, opener_);
-  state_ = format_ == ToolCallFormat::kLlama3 ? State::kPlain : State::kText;
+bool ToolCallParser::Begin(absl::string_view name) {
+  if (name.empty() || name.size() > kMaxNameBytes) return false;
+  pending_.push_back({.kind = AnswerPart::Kind::kCall, .id = NextId(), .name = std::string(name)});
+  is_open_ = true;
+  released_ = tools_ == nullptr || HasTool(*tools_, name);
+  return true;
 }
 
-bool ToolCallParser::StepCall(Delta* delta) {
-  for (; scanned_ < held_.size(); ++scanned_) {
-    const char c = held_[scanned_];
-    if (json_start_ == std::string::npos) {
-      // Mistral's list begins the call; a bracket after a name belongs to [ARGS].
-      const bool is_list = c == '[' && format_ == ToolCallFormat::kMistral &&
-                           absl::StripAsciiWhitespace(held_.substr(0, scanned_)).empty();
-      if (c != '{' && !is_list) {
-        const bool has_header = format_ == ToolCallFormat::kMistral ||
-                                format_ == ToolCallFormat::kDeepSeek ||
-                                format_ == ToolCallFormat::kHarmony;
-        if (scanned_ < kMaxHeaderBytes && (has_header || absl::ascii_isspace(c))) continue;
-        FailCall(delta);
-        return true;
-      }
-      json_start_ = scanned_;
-    }
-    if (in_string_) {
-      if (!escaped_ && c == '"') in_string_ = false;
-      escaped_ = !escaped_ && c == '\\';
-      continue;
-    }
-    if (c == '"') in_string_ = true;
-    if (c == '{' || c == '[') ++depth_;
-    if (c != '}' && c != ']') continue;
-    if (--depth_ > 0) continue;
-    const absl::string_view whole(held_);
-    const size_t end = scanned_ + 1;
-    if (ParseCalls(whole.substr(0, json_start_), whole.substr(json_start_, end - json_start_),
-                   delta)) {
-      held_.erase(0, end);
-      dropped_.clear();
-      state_ = State::kBetween;
-    } else {
-      FailCall(delta);
-    }
-    return true;
+void ToolCallParser::Write(absl::string_view piece) {
+  AppendPart({.kind = AnswerPart::Kind::kArguments, .text = std::string(piece)}, &pending_);
+}
+
+void ToolCallParser::EndCall(bool is_whole) {
+  pending_.push_back({.kind = AnswerPart::Kind::kCallEnd, .is_whole = is_whole});
+  is_open_ = false;
+  released_ = true;
+}
+
+void ToolCallParser::Release(Parts* parts) {
+  has_call_ = has_call_ || !pending_.empty();
+  for (AnswerPart& part : pending_) AppendPart(std::move(part), parts);
+  pending_.clear();
+}
+
+absl::string_view ToolCallParser::HeldInList() const {
+  const size_t begin = held_.find_first_not_of(", \t\r\n");
+  return absl::string_view(held_).substr(std::min(begin, held_.size()));
+}
+
+void ToolCallParser::FailCall(Parts* parts) {
+  AppendText(opener_, parts);
+  reread_ += read_;
+  const bool reads_on = format_ != ToolCallFormat::kLlama3 && reread_ <= kMaxRereadBytes;
+  state_ = reads_on ? State::kText : State::kPlain;
+}
+
+bool ToolCallParser::StepCall(Parts* parts) {
+  absl::string_view text = absl::string_view(held_).substr(read_);
+  const CallReader::Result result = reader_->Read(&text, *this);
+  read_ = held_.size() - text.size();
+  if (released_) Release(parts);
+  // Until a call is out, all that is held may be text.
+  const bool is_held = reader_->in_call() && !(is_open_ && released_);
+  if (has_call_ && !is_held) {
+    held_.erase(0, read_);
+    read_ = 0;
   }
-  return false;
-}
-
-bool ToolCallParser::StepBareCall(Delta* delta) {
-  const absl::string_view end = BareCallEnd(format_);
-  for (;;) {
-    const size_t at = held_.find(end.data(), scanned_, end.size());
-    if (at == std::string::npos) {
-      scanned_ = held_.size() - std::min(held_.size(), end.size() - 1);
+  switch (result) {
+    case CallReader::Result::kMore:
       return false;
-    }
-    const std::optional<bool> parsed =
-        ParseBareCalls(absl::string_view(held_).substr(0, at), delta);
-    if (parsed && *parsed) {
-      held_.erase(0, at + end.size());
-      dropped_.clear();
-      ends_ = 0;
+    case CallReader::Result::kCallEnd:
+      released_ = false;
+      return true;
+    case CallReader::Result::kEnd:
+      released_ = false;
       state_ = State::kBetween;
       return true;
-    }
-    if (parsed || ++ends_ >= kMaxEnds) {
-      FailCall(delta);
-      return true;
-    }
-    scanned_ = at + 1;
+    case CallReader::Result::kBroken:
+      break;
   }
-}
-
-std::optional<bool> ToolCallParser::ParseBareCalls(absl::string_view text, Delta* delta) {
-  std::vector<BareCall> calls;
-  const BareCallsResult result = ReadBareCalls(format_, text, tools_.get(), &calls);
-  if (result == BareCallsResult::kIncomplete) return std::nullopt;
-  for (const BareCall& call : calls) {
-    if (call.name.size() > kMaxNameBytes) return false;
+  if (is_open_ && released_) {
+    EndCall(reader_->has_arguments());
+    Release(parts);
+  } else if (!has_call_) {
+    FailCall(parts);
+  } else if (is_held) {
+    reread_ += read_;
+    held_ = std::string(HeldInList());
   }
-  for (BareCall& call : calls) {
-    delta->calls.push_back({NextId(), std::move(call.name), ArgumentsText(&call.arguments)});
-  }
-  return result == BareCallsResult::kCalls;
-}
-
-bool ToolCallParser::ParseCalls(absl::string_view header, absl::string_view json, Delta* delta) {
-  const auto parsed = json::Parse(json, "a tool call");
-  if (!parsed.ok()) return false;
-  const absl::string_view name = NameInHeader(format_, header);
-  if (!name.empty()) {
-    std::string arguments = ArgumentsText(&*parsed);
-    if (arguments.empty() || name.size() > kMaxNameBytes) return false;
-    delta->calls.push_back({NextId(), std::string(name), std::move(arguments)});
-    return true;
-  }
-  if (!absl::StripAsciiWhitespace(header).empty()) return false;
-  std::vector<ToolCall> calls;
-  const bool is_list = parsed->kind == json::Value::Kind::kArray;
-  const absl::Span<const json::Value> objects =
-      is_list ? absl::MakeConstSpan(parsed->items) : absl::MakeConstSpan(&*parsed, 1);
-  for (const json::Value& object : objects) {
-    const json::Value* tool = object.Find("name");
-    const json::Value* arguments = object.Find("arguments");
-    if (arguments == nullptr) arguments = object.Find("parameters");
-    std::string text = ArgumentsText(arguments);
-    if (tool == nullptr || tool->scalar.kind != json::Scalar::Kind::kString ||
-        tool->scalar.text.empty() || tool->scalar.text.size() > kMaxNameBytes || text.empty()) {
-      return false;
-    }
-    calls.push_back({NextId(), tool->scalar.text, std::move(text)});
-  }
-  if (calls.empty()) return false;
-  delta->calls.insert(delta->calls.end(), calls.begin(), calls.end());
+  if (has_call_) state_ = reread_ <= kMaxRereadBytes ? State::kBetween : State::kPlain;
+  is_open_ = false;
+  released_ = false;
+  pending_.clear();
   return true;
 }
 
@@ -434,7 +418,7 @@ bool ToolCallParser::DroppedOpening() const {
 }
 
 // Drops separators up to the next call or text.
-bool ToolCallParser::StepBetween(Delta* delta) {
+bool ToolCallParser::StepBetween(Parts* parts) {
   absl::string_view rest = absl::StripLeadingAsciiWhitespace(held_);
   const absl::string_view opener = Opener(format_);
   bool may_grow = rest.empty();
@@ -456,7 +440,7 @@ bool ToolCallParser::StepBetween(Delta* delta) {
   }
   if (may_grow || IsProperPrefix(rest, opener)) return false;
   if (DroppedOpening()) {
-    absl::StrAppend(&delta->text, dropped_, held_.substr(0, held_.size() - rest.size()));
+    AppendText(absl::StrCat(dropped_, held_.substr(0, held_.size() - rest.size())), parts);
   }
   dropped_.clear();
   held_.erase(0, held_.size() - rest.size());

@@ -2,10 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <iterator>
 #include <utility>
-
-#include "absl/algorithm/container.h"
 
 namespace baton::router {
 
@@ -21,38 +18,47 @@ AnswerParts::AnswerParts(const Options& options, int choice)
                   options.calls_begin);
 }
 
-AnswerParts::Delta AnswerParts::Append(absl::string_view text, bool ends) {
-  Delta delta;
-  std::string content;
+// The parser of reasoning does not say which of its texts stands first, but those of one byte have
+// one of both. The parser of calls does.
+std::vector<chat::AnswerPart> AnswerParts::Append(absl::string_view text, bool ends) {
+  std::vector<chat::AnswerPart> parts;
   if (reasoning_) {
-    chat::ReasoningParser::Delta parsed = reasoning_->Append(text);
-    if (ends) {
-      const chat::ReasoningParser::Delta last = reasoning_->Finish();
-      parsed.reasoning += last.reasoning;
-      parsed.content += last.content;
+    for (size_t i = 0; i < text.size(); ++i) {
+      AddReasoned(reasoning_->Append(text.substr(i, 1)), &parts);
     }
-    if (include_reasoning_) delta.reasoning = std::move(parsed.reasoning);
-    content = std::move(parsed.content);
+    if (ends) AddReasoned(reasoning_->Finish(), &parts);
   } else {
-    content = std::string(text);
+    AddContent(std::string(text), &parts);
   }
-  if (!parser_) {
-    delta.text = std::move(content);
-    return delta;
+  if (ends && parser_) AddParsed(parser_->Finish(), &parts);
+  return parts;
+}
+
+void AnswerParts::AddReasoned(chat::ReasoningParser::Delta delta,
+                              std::vector<chat::AnswerPart>* parts) {
+  if (include_reasoning_) {
+    chat::AppendPart(
+        {.kind = chat::AnswerPart::Kind::kReasoning, .text = std::move(delta.reasoning)}, parts);
   }
-  chat::ToolCallParser::Delta parsed = parser_->Append(content);
-  delta.text = std::move(parsed.text);
-  delta.calls = std::move(parsed.calls);
-  if (ends) {
-    chat::ToolCallParser::Delta last = parser_->Finish();
-    delta.text += last.text;
-    absl::c_move(last.calls, std::back_inserter(delta.calls));
+  if (!delta.content.empty()) AddContent(std::move(delta.content), parts);
+}
+
+void AnswerParts::AddContent(std::string content, std::vector<chat::AnswerPart>* parts) {
+  if (parser_) return AddParsed(parser_->Append(content), parts);
+  chat::AppendPart({.kind = chat::AnswerPart::Kind::kText, .text = std::move(content)}, parts);
+}
+
+void AnswerParts::AddParsed(std::vector<chat::AnswerPart> parsed,
+                            std::vector<chat::AnswerPart>* parts) {
+  using enum chat::AnswerPart::Kind;
+  for (chat::AnswerPart& part : parsed) {
+    if (part.kind == kCall) {
+      drops_call_ = !parallel_tool_calls_ && calls_ > 0;
+      if (!drops_call_) ++calls_;
+    }
+    if (drops_call_ && part.kind != kText) continue;
+    chat::AppendPart(std::move(part), parts);
   }
-  if (!parallel_tool_calls_) {
-    delta.calls.resize(std::min<size_t>(delta.calls.size(), calls_ == 0 ? 1 : 0));
-  }
-  calls_ += static_cast<int>(delta.calls.size());
-  return delta;
 }
 
 void ReasoningTokens::Add(const v1::GenerateResponse& delta, const AnswerParts::Options& options) {

@@ -24,7 +24,7 @@ class AnswerParts {
   struct Options {
     // The calls in the text become tool calls, unless it is kUnsupported.
     chat::ToolCallFormat tool_calls = chat::ToolCallFormat::kUnsupported;
-    // The request's, for formats that do not quote strings; null without.
+    // The request's, as ToolCallParser takes them.
     std::shared_ptr<const json::Value> tools;
     bool calls_begin = false;         // the answer is calls, or JSON in which nothing is one
     bool parallel_tool_calls = true;  // else only the first call of a choice is returned
@@ -34,24 +34,24 @@ class AnswerParts {
     bool starts_in_reasoning = false;  // the prompt has begun the reasoning
     bool include_reasoning = true;     // else it is dropped
   };
-  struct Delta {
-    std::string reasoning;  // what the model writes before it answers
-    std::string text;
-    std::vector<chat::ToolCall> calls;
-  };
-
   AnswerParts(const Options& options, int choice);
 
-  // What more text completes. `ends`: it is the last.
-  Delta Append(absl::string_view text, bool ends);
-  int calls() const { return calls_; }  // so far
+  // The parts that more text brings, in the order in which the model writes them. `ends`: the text
+  // is the last.
+  std::vector<chat::AnswerPart> Append(absl::string_view text, bool ends);
+  int calls() const { return calls_; }  // that have begun so far
 
  private:
+  void AddReasoned(chat::ReasoningParser::Delta delta, std::vector<chat::AnswerPart>* parts);
+  void AddContent(std::string content, std::vector<chat::AnswerPart>* parts);
+  void AddParsed(std::vector<chat::AnswerPart> parsed, std::vector<chat::AnswerPart>* parts);
+
   std::optional<chat::ReasoningParser> reasoning_;
   std::optional<chat::ToolCallParser> parser_;
   const bool include_reasoning_;
   const bool parallel_tool_calls_;
   int calls_ = 0;
+  bool drops_call_ = false;  // the open call is none that is returned
 };
 
 // Counts the tokens of an answer's reasoning. All that a message of the workers brings belongs

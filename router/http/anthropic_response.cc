@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/json/scanner.h"
 #include "router/http/anthropic_error.h"
 
 namespace baton::router {
@@ -32,7 +33,7 @@ std::string UsageMembers(const v1::Usage& usage, int output_tokens) {
 }
 
 // A block of a call; `input` is JSON.
-std::string CallBlock(const chat::ToolCall& call, absl::string_view input) {
+std::string CallBlock(const chat::AnswerPart& call, absl::string_view input) {
   return absl::StrCat("{\"type\":\"tool_use\",\"id\":", QuotedText(call.id),
                       ",\"name\":", QuotedText(call.name), ",\"input\":", input, "}");
 }
@@ -46,42 +47,22 @@ std::string ThinkingBlock(absl::string_view text, absl::string_view signature) {
                       ",\"signature\":", signature, "}");
 }
 
-// The bytes of the first character.
-size_t FirstCharacter(absl::string_view text) {
-  size_t size = 1;
-  while (size < text.size() && (static_cast<unsigned char>(text[size]) & 0xC0) == 0x80) ++size;
-  return size;
-}
-
 }  // namespace
 
-std::vector<AnthropicResponse::Piece> AnthropicResponse::Take(absl::string_view text, bool ends) {
-  if (!parts_) parts_.emplace(options_.parts, /*choice=*/0);
-  std::vector<Piece> pieces;
-  const auto add_text = [&](Kind kind, std::string more) {
-    if (more.empty()) return;
-    if (!pieces.empty() && pieces.back().kind == kind) {
-      pieces.back().text += more;
-    } else {
-      pieces.push_back({kind, std::move(more), {}});
-    }
-  };
-  const auto add = [&](AnswerParts::Delta delta) {
-    add_text(Kind::kThinking, std::move(delta.reasoning));
-    add_text(Kind::kText, std::move(delta.text));
-    for (chat::ToolCall& call : delta.calls) pieces.push_back({Kind::kCall, "", std::move(call)});
-  };
-  // Parts do not say whether their text stands before or behind their calls. Those of one character
-  // have but one of both, so the blocks do not depend on how the text is cut.
-  const bool one_by_one = options_.parts.tool_calls != chat::ToolCallFormat::kUnsupported ||
-                          options_.parts.reasoning != chat::ReasoningFormat::kNone;
-  while (!text.empty()) {
-    const size_t size = one_by_one ? FirstCharacter(text) : text.size();
-    add(parts_->Append(text.substr(0, size), /*ends=*/false));
-    text.remove_prefix(size);
+AnthropicResponse::Kind AnthropicResponse::KindOf(const chat::AnswerPart& part) {
+  switch (part.kind) {
+    case chat::AnswerPart::Kind::kReasoning:
+      return Kind::kThinking;
+    case chat::AnswerPart::Kind::kText:
+      return Kind::kText;
+    default:
+      return Kind::kCall;
   }
-  if (ends) add(parts_->Append("", /*ends=*/true));
-  return pieces;
+}
+
+std::vector<chat::AnswerPart> AnthropicResponse::Take(absl::string_view text, bool ends) {
+  if (!parts_) parts_.emplace(options_.parts, /*choice=*/0);
+  return parts_->Append(text, ends);
 }
 
 void AnthropicResponse::KeepEnd(const v1::GenerateResponse& delta) {
@@ -133,25 +114,26 @@ void AnthropicResponse::CloseBlock(std::string* events) {
   ++index_;
 }
 
-void AnthropicResponse::Write(const Piece& piece, std::string* events) {
-  if (piece.kind != open_ || piece.kind == Kind::kCall) CloseBlock(events);
+void AnthropicResponse::Write(const chat::AnswerPart& part, std::string* events) {
+  if (part.kind == chat::AnswerPart::Kind::kCallEnd) return CloseBlock(events);
+  const bool is_new = part.kind == chat::AnswerPart::Kind::kCall || KindOf(part) != open_;
+  if (is_new) CloseBlock(events);
   const std::string index = absl::StrCat(",\"index\":", index_);
-  if (open_ == Kind::kNone) {
-    const std::string empty = piece.kind == Kind::kCall   ? CallBlock(piece.call, "{}")
-                              : piece.kind == Kind::kText ? TextBlock("")
-                                                          : ThinkingBlock("", "\"\"");
+  if (is_new) {
+    open_ = KindOf(part);
+    const std::string empty = open_ == Kind::kCall   ? CallBlock(part, "{}")
+                              : open_ == Kind::kText ? TextBlock("")
+                                                     : ThinkingBlock("", "\"\"");
     AppendNamedEvent("content_block_start", absl::StrCat(index, ",\"content_block\":", empty),
                      events);
-    open_ = piece.kind;
   }
-  const char* const delta =
-      piece.kind == Kind::kCall   ? "{\"type\":\"input_json_delta\",\"partial_json\":"
-      : piece.kind == Kind::kText ? "{\"type\":\"text_delta\",\"text\":"
-                                  : "{\"type\":\"thinking_delta\",\"thinking\":";
-  const std::string& text = piece.kind == Kind::kCall ? piece.call.arguments : piece.text;
+  if (part.kind == chat::AnswerPart::Kind::kCall) return;
+  const char* const delta = open_ == Kind::kCall
+                                ? "{\"type\":\"input_json_delta\",\"partial_json\":"
+                            : open_ == Kind::kText ? "{\"type\":\"text_delta\",\"text\":"
+                                                   : "{\"type\":\"thinking_delta\",\"thinking\":";
   AppendNamedEvent("content_block_delta",
-                   absl::StrCat(index, ",\"delta\":", delta, QuotedText(text), "}"), events);
-  if (piece.kind == Kind::kCall) CloseBlock(events);
+                   absl::StrCat(index, ",\"delta\":", delta, QuotedText(part.text), "}"), events);
 }
 
 std::string AnthropicResponse::Chunk(const v1::GenerateResponse& delta) {
@@ -159,7 +141,7 @@ std::string AnthropicResponse::Chunk(const v1::GenerateResponse& delta) {
   Begin(delta.usage(), &events);
   KeepEnd(delta);
   const bool ends = delta.finish_reason() != v1::FINISH_REASON_UNSPECIFIED;
-  for (const Piece& piece : Take(delta.text(), ends)) Write(piece, &events);
+  for (const chat::AnswerPart& part : Take(delta.text(), ends)) Write(part, &events);
   if (ends) CloseBlock(&events);
   return events;
 }
@@ -187,12 +169,20 @@ void AnthropicResponse::Add(const v1::GenerateResponse& delta) {
 }
 
 std::string AnthropicResponse::Whole(const v1::Usage& usage) {
+  using enum chat::AnswerPart::Kind;
   std::string content;
-  for (const Piece& piece : Take(std::exchange(text_, {}), /*ends=*/true)) {
+  chat::AnswerPart call{};
+  std::string input;
+  for (const chat::AnswerPart& part : Take(std::exchange(text_, {}), /*ends=*/true)) {
+    if (part.kind == kCall) call = part;
+    if (part.kind == kArguments) input = part.text;  // all of them
+    if (part.kind == kCall || part.kind == kArguments) continue;
+    // An input is an object, also of a call that is not whole.
+    if (part.kind == kCallEnd && !part.is_whole) input = json::WholeMembers(input);
     absl::StrAppend(&content, content.empty() ? "" : ",",
-                    piece.kind == Kind::kCall   ? CallBlock(piece.call, piece.call.arguments)
-                    : piece.kind == Kind::kText ? TextBlock(piece.text)
-                                                : ThinkingBlock(piece.text, kSignature));
+                    part.kind == kCallEnd ? CallBlock(call, std::exchange(input, ""))
+                    : part.kind == kText  ? TextBlock(part.text)
+                                          : ThinkingBlock(part.text, kSignature));
   }
   return Message(content, usage);
 }

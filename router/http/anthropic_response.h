@@ -37,18 +37,13 @@ class AnthropicResponse final : public AnswerFormat {
 
  private:
   enum class Kind { kNone, kThinking, kText, kCall };
-  // A block, or a piece of one that is not a call.
-  struct Piece {
-    Kind kind;
-    std::string text;
-    chat::ToolCall call;
-  };
-  // The pieces that more text completes; those of one block that follow one another are one.
-  std::vector<Piece> Take(absl::string_view text, bool ends);
+  static Kind KindOf(const chat::AnswerPart& part);
+  // The parts that more text completes.
+  std::vector<chat::AnswerPart> Take(absl::string_view text, bool ends);
   void KeepEnd(const v1::GenerateResponse& delta);
   // Each appends the events of a stream.
   void Begin(const v1::Usage& usage, std::string* events);
-  void Write(const Piece& piece, std::string* events);
+  void Write(const chat::AnswerPart& part, std::string* events);
   void CloseBlock(std::string* events);
   // JSON. `content`: of the blocks, separated by commas.
   std::string Message(absl::string_view content, const v1::Usage& usage) const;

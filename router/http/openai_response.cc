@@ -68,6 +68,48 @@ OrderedJson FinishJson(v1::FinishReason reason, bool with_calls) {
   }
 }
 
+// The calls of a whole answer.
+OrderedJson CallsJson(const std::vector<chat::ToolCall>& calls) {
+  OrderedJson json = OrderedJson::array();
+  for (const chat::ToolCall& call : calls) {
+    json.push_back({{"id", call.id},
+                    {"type", "function"},
+                    {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+  }
+  return json;
+}
+
+// What a chunk of a stream adds to a message: an object without members if it adds nothing.
+// `index`: of the last call before it; left at the last one in it.
+OrderedJson MessageDelta(const std::vector<chat::AnswerPart>& parts, int* index) {
+  using enum chat::AnswerPart::Kind;
+  chat::JoinedAnswer joined;
+  OrderedJson calls = OrderedJson::array();
+  bool is_new = true;  // the next piece of arguments is the first of its call in this chunk
+  for (const chat::AnswerPart& part : parts) {
+    if (part.kind == kReasoning || part.kind == kText) joined.Add(part);
+    if (part.kind == kCall) {
+      calls.push_back({{"index", ++*index},
+                       {"id", part.id},
+                       {"type", "function"},
+                       {"function", {{"name", part.name}, {"arguments", ""}}}});
+      is_new = false;
+    }
+    if (part.kind != kArguments) continue;
+    if (std::exchange(is_new, false)) {
+      calls.push_back({{"index", *index}, {"function", {{"arguments", ""}}}});
+    }
+    std::string& arguments =
+        calls.back()["function"]["arguments"].get_ref<OrderedJson::string_t&>();
+    arguments += part.text;
+  }
+  OrderedJson delta = OrderedJson::object();
+  if (!joined.reasoning.empty()) delta["reasoning_content"] = std::move(joined.reasoning);
+  if (!joined.text.empty()) delta["content"] = std::move(joined.text);
+  if (!calls.empty()) delta["tool_calls"] = std::move(calls);
+  return delta;
+}
+
 }  // namespace
 
 std::string OpenAiResponse::UsageText(const v1::Usage& usage) const {
@@ -124,21 +166,6 @@ AnswerParts& OpenAiResponse::PartsOf(int choice, ChoiceState& state) const {
   return *state.parts;
 }
 
-// `first_index`: of streams only, whose deltas number the calls.
-template <class Object>
-Object OpenAiResponse::CallsJson(const std::vector<chat::ToolCall>& calls, const int* first_index) {
-  Object json = Object::array();
-  for (size_t i = 0; i < calls.size(); ++i) {
-    Object call = Object::object();
-    if (first_index != nullptr) call["index"] = *first_index + static_cast<int>(i);
-    call["id"] = calls[i].id;
-    call["type"] = "function";
-    call["function"] = {{"name", calls[i].name}, {"arguments", calls[i].arguments}};
-    json.push_back(std::move(call));
-  }
-  return json;
-}
-
 std::string OpenAiResponse::Chunk(const v1::GenerateResponse& delta) {
   const OrderedJson chunk =
       Head<OrderedJson>(options_.chat ? "chat.completion.chunk" : "text_completion");
@@ -152,17 +179,13 @@ std::string OpenAiResponse::Chunk(const v1::GenerateResponse& delta) {
   const bool must_come = starts || ends || has_logprobs || options_.continuous_usage;
   if (options_.chat) {
     AnswerParts& parts = PartsOf(delta.choice(), state);
-    const int calls_before = parts.calls();
-    const AnswerParts::Delta added = parts.Append(delta.text(), ends);
-    const bool is_text = added.calls.empty() && added.reasoning.empty();
-    if (added.text.empty() && is_text && !must_come) return "";
+    int call_index = parts.calls() - 1;
+    OrderedJson added = MessageDelta(parts.Append(delta.text(), ends), &call_index);
+    if (added.empty() && !must_come) return "";
+    if (added.empty()) added["content"] = "";
     OrderedJson content = OrderedJson::object();
     if (starts) content["role"] = "assistant";
-    if (!added.reasoning.empty()) content["reasoning_content"] = added.reasoning;
-    if (is_text || !added.text.empty()) content["content"] = added.text;
-    if (!added.calls.empty()) {
-      content["tool_calls"] = CallsJson<OrderedJson>(added.calls, &calls_before);
-    }
+    content.update(added);
     choice["delta"] = std::move(content);
   } else {
     const EchoedPrompt* echo = starts ? EchoOf(delta.choice()) : nullptr;
@@ -216,15 +239,16 @@ std::string OpenAiResponse::Whole(const v1::Usage& usage) {
   for (auto& [index, state] : choices_) {
     OrderedJson choice = {{"index", index}};
     if (options_.chat) {
-      const AnswerParts::Delta content = PartsOf(index, state).Append(state.text, /*ends=*/true);
+      chat::JoinedAnswer content;
+      for (const chat::AnswerPart& part : PartsOf(index, state).Append(state.text, /*ends=*/true)) {
+        content.Add(part);
+      }
       OrderedJson message = {
           {"role", "assistant"}, {"content", content.text}, {"refusal", nullptr}};
       const bool is_text = content.calls.empty() && content.reasoning.empty();
       if (content.text.empty() && !is_text) message["content"] = nullptr;
       if (!content.reasoning.empty()) message["reasoning_content"] = content.reasoning;
-      if (!content.calls.empty()) {
-        message["tool_calls"] = CallsJson<OrderedJson>(content.calls, /*first_index=*/nullptr);
-      }
+      if (!content.calls.empty()) message["tool_calls"] = CallsJson(content.calls);
       choice["message"] = std::move(message);
     } else {
       const EchoedPrompt* echo = EchoOf(index);

@@ -78,8 +78,6 @@ class OpenAiResponse final : public AnswerFormat {
     return state.parts && state.parts->calls() > 0 && !options_.calls_named_tool;
   }
   const char* prompt_field() const { return options_.chat ? "messages" : "prompt"; }
-  template <class Json>
-  static Json CallsJson(const std::vector<chat::ToolCall>& calls, const int* first_index);
   // If logprobs are wanted, takes those of `delta`, and at the choice's start those of an echoed
   // prompt.
   void AddLogprobs(const v1::GenerateResponse& delta, ChoiceState& state);

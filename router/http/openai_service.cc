@@ -18,7 +18,6 @@
 #include "common/base/log.h"
 #include "common/base/random_id.h"
 #include "common/base/request_limits.h"
-#include "common/chat/bare_calls.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/tracing/tracer.h"
 #include "router/fleet/roster.h"
@@ -313,9 +312,7 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const GenerationApi& api, Http
     prompts = std::max(prompts, static_cast<int>(request->prompts.size()));
     if (!request->conversation.tools.is_null()) {
       options.parts.tool_calls = parts_.chat.tool_call_format();
-      if (!chat::BareCallEnd(options.parts.tool_calls).empty()) {
-        options.parts.tools = std::make_shared<const json::Value>(request->conversation.tools);
-      }
+      options.parts.tools = std::make_shared<const json::Value>(request->conversation.tools);
       options.parts.calls_begin =
           !request->generate.structured_output().tool_calls().answer_schema().empty();
     }

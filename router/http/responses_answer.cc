@@ -72,14 +72,14 @@ std::string ResponsesAnswer::PartJson(const Item& item, bool with_text) const {
 }
 
 // As the client has it, if it is a function of a namespace; else null.
-const NamespacedName* ResponsesAnswer::NamespacedOf(const chat::ToolCall& call) const {
-  const auto found = options_.responses->namespaced.find(call.name);
+const NamespacedName* ResponsesAnswer::NamespacedOf(const Item& item) const {
+  const auto found = options_.responses->namespaced.find(item.call.name);
   return found == options_.responses->namespaced.end() ? nullptr : &found->second;
 }
 
-std::string ResponsesAnswer::NameJson(const chat::ToolCall& call) const {
-  const NamespacedName* named = NamespacedOf(call);
-  return Quoted(named == nullptr ? call.name : named->name);
+std::string ResponsesAnswer::NameJson(const Item& item) const {
+  const NamespacedName* named = NamespacedOf(item);
+  return Quoted(named == nullptr ? item.call.name : named->name);
 }
 
 std::string ResponsesAnswer::ItemJson(const Item& item, absl::string_view status) const {
@@ -93,12 +93,12 @@ std::string ResponsesAnswer::ItemJson(const Item& item, absl::string_view status
     case Kind::kMessage:
       return absl::StrCat(head, R"("type":"message","role":"assistant",)", content);
     case Kind::kCall: {
-      const NamespacedName* named = NamespacedOf(item.call);
+      const NamespacedName* named = NamespacedOf(item);
       const std::string name_space =
           named == nullptr ? "" : absl::StrCat(R"(,"namespace":)", Quoted(named->name_space));
       return absl::StrCat(head, R"("type":"function_call","call_id":)", Quoted(item.call.id),
-                          R"(,"name":)", NameJson(item.call), name_space, R"(,"arguments":)",
-                          Quoted(starts ? "" : item.call.arguments), "}");
+                          R"(,"name":)", NameJson(item), name_space, R"(,"arguments":)",
+                          Quoted(starts ? "" : item.text), "}");
     }
   }
   return "";
@@ -108,12 +108,8 @@ std::string ResponsesAnswer::ResponseJson(absl::string_view status, const v1::Us
                                           const absl::Status& error) const {
   std::string output;
   for (size_t i = 0; status != "in_progress" && i < items_.size(); ++i) {
-    const bool last = i + 1 == items_.size();
-    absl::StrAppend(
-        &output, i == 0 ? "" : ",",
-        ItemJson(items_[i], last && status != "completed" && items_[i].kind != Kind::kCall
-                                ? "incomplete"
-                                : "completed"));
+    absl::StrAppend(&output, i == 0 ? "" : ",",
+                    ItemJson(items_[i], items_[i].is_whole ? "completed" : "incomplete"));
   }
   const std::string failure = error.ok()
                                   ? "null"
@@ -149,39 +145,46 @@ void ResponsesAnswer::Begin() {
   Emit("response.in_progress", members);
 }
 
-// Within a delta, text may stand before and after a call. The parser is given one byte at a time,
-// so that the order of what comes out does not depend on where a delta ends.
 void ResponsesAnswer::Read(const v1::GenerateResponse& delta) {
   if (logprobs_) logprobs_->Add(delta);
   if (!parts_) parts_.emplace(options_.parts, /*choice=*/0);
-  const absl::string_view text = delta.text();
-  for (size_t i = 0; i < text.size(); ++i) AddPiece(parts_->Append(text.substr(i, 1), false));
-  if (delta.finish_reason() != v1::FINISH_REASON_UNSPECIFIED) {
-    AddPiece(parts_->Append("", /*ends=*/true));
-    truncated_ = delta.finish_reason() == v1::FINISH_REASON_LENGTH;
-  }
+  const bool ends = delta.finish_reason() != v1::FINISH_REASON_UNSPECIFIED;
+  for (chat::AnswerPart& part : parts_->Append(delta.text(), ends)) AddPart(std::move(part));
+  if (ends) truncated_ = delta.finish_reason() == v1::FINISH_REASON_LENGTH;
   if (open_) SendText();
 }
 
-void ResponsesAnswer::AddPiece(AnswerParts::Delta piece) {
-  if (!piece.reasoning.empty()) AddText(Kind::kReasoning, piece.reasoning);
-  if (!piece.text.empty()) AddText(Kind::kMessage, piece.text);
-  for (chat::ToolCall& call : piece.calls) AddCall(std::move(call));
+void ResponsesAnswer::AddPart(chat::AnswerPart part) {
+  switch (part.kind) {
+    case chat::AnswerPart::Kind::kReasoning:
+      return AddText(Kind::kReasoning, part.text);
+    case chat::AnswerPart::Kind::kText:
+      return AddText(Kind::kMessage, part.text);
+    case chat::AnswerPart::Kind::kCall:
+      if (open_) Close(/*is_whole=*/true);
+      return Open(Kind::kCall, Id("fc_", items_.size()), std::move(part));
+    case chat::AnswerPart::Kind::kArguments:
+      absl::StrAppend(&items_.back().text, part.text);
+      return;
+    case chat::AnswerPart::Kind::kCallEnd:
+      return Close(part.is_whole);
+  }
 }
 
 void ResponsesAnswer::AddText(Kind kind, absl::string_view text) {
-  if (open_ && items_.back().kind != kind) Close(/*complete=*/true);
+  if (open_ && items_.back().kind != kind) Close(/*is_whole=*/true);
   if (!open_) Open(kind, Id(kind == Kind::kReasoning ? "rs_" : "msg_", items_.size()));
   absl::StrAppend(&items_.back().text, text);
 }
 
-void ResponsesAnswer::Open(Kind kind, std::string id) {
-  items_.push_back({kind, std::move(id), "", {}, ""});
+void ResponsesAnswer::Open(Kind kind, std::string id, chat::AnswerPart call) {
+  items_.push_back({kind, std::move(id), "", std::move(call), ""});
   open_ = true;
   sent_ = 0;
   const Item& item = items_.back();
   Emit("response.output_item.added", absl::StrCat("\"output_index\":", items_.size() - 1,
                                                   ",\"item\":", ItemJson(item, "in_progress")));
+  if (kind == Kind::kCall) return;
   EmitOfItem("response.content_part.added", absl::StrCat("\"part\":", PartJson(item, false)));
 }
 
@@ -203,45 +206,39 @@ void ResponsesAnswer::SendText() {
   sent_ = item.text.size();
   if (is_message) {
     EmitOfItem("response.output_text.delta", absl::StrCat(delta, ",\"logprobs\":[", entries, "]"));
-  } else {
+  } else if (item.kind == Kind::kReasoning) {
     EmitOfItem("response.reasoning_text.delta", delta);
+  } else {
+    EmitOfItem("response.function_call_arguments.delta", delta);
   }
 }
 
-void ResponsesAnswer::Close(bool complete) {
+void ResponsesAnswer::Close(bool is_whole) {
   SendText();
   open_ = false;
+  items_.back().is_whole = is_whole;
   const Item& item = items_.back();
   const std::string text = absl::StrCat("\"text\":", Quoted(item.text));
   if (item.kind == Kind::kMessage) {
     EmitOfItem("response.output_text.done", absl::StrCat(text, ",\"logprobs\":[]"));
-  } else {
+  } else if (item.kind == Kind::kReasoning) {
     EmitOfItem("response.reasoning_text.done", text);
+  } else {
+    EmitOfItem("response.function_call_arguments.done",
+               absl::StrCat("\"name\":", NameJson(item), ",\"arguments\":", Quoted(item.text)));
   }
-  EmitOfItem("response.content_part.done", absl::StrCat("\"part\":", PartJson(item, true)));
+  if (item.kind != Kind::kCall) {
+    EmitOfItem("response.content_part.done", absl::StrCat("\"part\":", PartJson(item, true)));
+  }
   Emit("response.output_item.done",
        absl::StrCat("\"output_index\":", items_.size() - 1,
-                    ",\"item\":", ItemJson(item, complete ? "completed" : "incomplete")));
-}
-
-// A call is known once it is complete.
-void ResponsesAnswer::AddCall(chat::ToolCall call) {
-  if (open_) Close(/*complete=*/true);
-  items_.push_back({Kind::kCall, Id("fc_", items_.size()), "", std::move(call), ""});
-  const Item& item = items_.back();
-  const std::string index = absl::StrCat("\"output_index\":", items_.size() - 1, ",\"item\":");
-  const std::string arguments = Quoted(item.call.arguments);
-  Emit("response.output_item.added", absl::StrCat(index, ItemJson(item, "in_progress")));
-  EmitOfItem("response.function_call_arguments.delta", absl::StrCat("\"delta\":", arguments));
-  EmitOfItem("response.function_call_arguments.done",
-             absl::StrCat("\"name\":", NameJson(item.call), ",\"arguments\":", arguments));
-  Emit("response.output_item.done", absl::StrCat(index, ItemJson(item, "completed")));
+                    ",\"item\":", ItemJson(item, is_whole ? "completed" : "incomplete")));
 }
 
 std::string ResponsesAnswer::Finish(const v1::Usage& usage) {
   // An answer without a token has a message without text.
   if (items_.empty()) Open(Kind::kMessage, Id("msg_", 0));
-  if (open_) Close(/*complete=*/!truncated_);
+  if (open_) Close(/*is_whole=*/!truncated_);
   std::string response =
       ResponseJson(truncated_ ? "incomplete" : "completed", &usage, absl::OkStatus());
   if (options_.responses->keep) {
@@ -249,9 +246,7 @@ std::string ResponsesAnswer::Finish(const v1::Usage& usage) {
     for (Item& item : items_) {
       if (item.kind == Kind::kReasoning) messages.AddReasoning(item.text);
       if (item.kind == Kind::kMessage) messages.AddText("assistant", item.text);
-      if (item.kind == Kind::kCall) {
-        messages.AddCall(item.call.id, item.call.name, item.call.arguments);
-      }
+      if (item.kind == Kind::kCall) messages.AddCall(item.call.id, item.call.name, item.text);
     }
     options_.responses->keep(id_, response, messages.Take());
   }
@@ -274,7 +269,7 @@ std::string ResponsesAnswer::StreamEnd(const v1::Usage& usage) {
 
 std::string ResponsesAnswer::StreamError(const absl::Status& error) {
   Begin();
-  if (open_) Close(/*complete=*/false);
+  if (open_) Close(/*is_whole=*/false);
   const absl::Status named = WithResponsesField(error);
   const nlohmann::json body = nlohmann::json::parse(ErrorJson(named, "input"))["error"];
   Emit("error", absl::StrCat("\"code\":", body["code"].dump(), ",\"message\":",

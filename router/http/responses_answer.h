@@ -44,17 +44,18 @@ class ResponsesAnswer final : public AnswerFormat {
   struct Item {
     Kind kind;
     std::string id;
-    std::string text;      // of reasoning and messages
-    chat::ToolCall call;   // of kCall
-    std::string logprobs;  // entries of a whole answer's message: JSON, with commas between them
+    std::string text;       // of reasoning and messages; of a call, its arguments
+    chat::AnswerPart call;  // of kCall: its id and name
+    std::string logprobs;   // entries of a whole answer's message: JSON, with commas between them
+    bool is_whole = false;  // it has ended by itself
   };
 
   std::string Id(absl::string_view prefix, uint64_t salt) const;
   // JSON. `status`: in_progress, completed or incomplete. An item in progress has no text yet.
   std::string ItemJson(const Item& item, absl::string_view status) const;
   std::string PartJson(const Item& item, bool with_text) const;
-  const NamespacedName* NamespacedOf(const chat::ToolCall& call) const;
-  std::string NameJson(const chat::ToolCall& call) const;
+  const NamespacedName* NamespacedOf(const Item& item) const;
+  std::string NameJson(const Item& item) const;
   std::string ResponseJson(absl::string_view status, const v1::Usage* usage,
                            const absl::Status& error) const;
   // Adds an event of a stream; `members`: JSON, `"name":value`, with commas between them.
@@ -63,12 +64,11 @@ class ResponsesAnswer final : public AnswerFormat {
 
   void Begin();  // of a stream
   void Read(const v1::GenerateResponse& delta);
-  void AddPiece(AnswerParts::Delta piece);
+  void AddPart(chat::AnswerPart part);
   void AddText(Kind kind, absl::string_view text);
-  void AddCall(chat::ToolCall call);
-  void Open(Kind kind, std::string id);
+  void Open(Kind kind, std::string id, chat::AnswerPart call = {});
   void SendText();  // what the open item's text has gained
-  void Close(bool complete);
+  void Close(bool is_whole);
   // Closes the last item, once the text has ended, and has the response kept. Returns it.
   std::string Finish(const v1::Usage& usage);
 

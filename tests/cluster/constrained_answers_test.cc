@@ -173,8 +173,10 @@ class ConstrainedAnswersTest : public WholeClusterTest {
       EXPECT_NE(std::find(texts.begin(), texts.end(), text), texts.end()) << text;
     } else if (asked.has_tool_calls()) {
       chat::ToolCallParser parser(chat::ToolCallFormat::kHermes, /*id_seed=*/1);
-      const chat::ToolCallParser::Delta parsed = parser.Append(text);
-      EXPECT_EQ(parsed.text + parser.Finish().text, "") << text;
+      chat::JoinedAnswer parsed;
+      for (const chat::AnswerPart& part : parser.Append(text)) parsed.Add(part);
+      for (const chat::AnswerPart& part : parser.Finish()) parsed.Add(part);
+      EXPECT_EQ(parsed.text, "") << text;
       EXPECT_GE(parsed.calls.size(), 1u) << text;
       for (const chat::ToolCall& call : parsed.calls) {
         EXPECT_TRUE(call.name == "first" || call.name == "second") << text;

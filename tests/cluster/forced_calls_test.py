@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests/testing")]
 import demo_cluster  # noqa: E402
 import seed  # noqa: E402
-from tool_model import END, MARKER, make_tool_model  # noqa: E402
+from tool_model import END, MARKER, add_calls, make_tool_model, whole_calls  # noqa: E402
 
 BIN = Path(sys.argv.pop(1)) if len(sys.argv) > 1 else ROOT / "build/cpu-release/bin"
 COUNT = int(os.environ.get("BATON_TEST_FORCED_CALLS", "60"))
@@ -76,16 +76,14 @@ class ForcedCallsTest(unittest.TestCase):
         for chunk in self.ask(tools, stream=True, **options):
             delta = chunk.choices[0].delta
             text += delta.content or ""
-            for call in delta.tool_calls or []:
-                self.assertEqual(call.index, len(calls))
-                calls.append([call.function.name, call.function.arguments])
+            add_calls(chunk, calls)
             finish = chunk.choices[0].finish_reason or finish
         return text, calls, finish
 
     def check(self, tools, choice):
         """The number of calls, each of which is what its tool's schema allows."""
         schemas = {t["function"]["name"]: t["function"].get("parameters", {}) for t in tools}
-        calls = choice.message.tool_calls or []
+        calls = whole_calls(choice)
         for call in calls:
             self.assertIn(call.function.name, schemas)
             arguments = json.loads(call.function.arguments)
@@ -155,9 +153,9 @@ class ForcedCallsTest(unittest.TestCase):
     def test_a_tool_that_is_not_strict_may_have_a_schema_beyond_the_support(self):
         beyond = {"type": "object", "properties": {"a": {"multipleOf": 3}}}
         tools = [{"type": "function", "function": {"name": "f", "parameters": beyond}}]
-        message = self.ask(tools, tool_choice="required", parallel_tool_calls=False, temperature=0).choices[0].message
-        if message.tool_calls:  # else it is cut off
-            self.assertIsInstance(json.loads(message.tool_calls[0].function.arguments), dict)
+        choice = self.ask(tools, tool_choice="required", parallel_tool_calls=False, temperature=0).choices[0]
+        for call in whole_calls(choice):
+            self.assertIsInstance(json.loads(call.function.arguments), dict)
         tools[0]["function"]["strict"] = True
         with self.assertRaises(openai.BadRequestError) as caught:
             self.ask(tools)

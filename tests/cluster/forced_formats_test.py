@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests/testing")]
 import demo_cluster  # noqa: E402
 import seed  # noqa: E402
-from tool_model import END, MARKER, TEMPLATE, THOUGHT, make_tool_model  # noqa: E402
+from tool_model import END, MARKER, TEMPLATE, THOUGHT, add_calls, make_tool_model, whole_calls  # noqa: E402
 
 BIN = Path(sys.argv.pop(1)) if len(sys.argv) > 1 else ROOT / "build/cpu-release/bin"
 PATIENCE_S = 120  # a limit, not an expectation
@@ -117,7 +117,7 @@ class Cluster(unittest.TestCase):
             delta = chunk.choices[0].delta
             reasoning += getattr(delta, "reasoning_content", None) or ""
             text += delta.content or ""
-            calls += [[call.function.name, call.function.arguments] for call in delta.tool_calls or []]
+            add_calls(chunk, calls)
         return reasoning, text, calls
 
     def parts(self, choice):
@@ -164,9 +164,10 @@ class StyleTest:
                        "parallel_tool_calls": number % 2 == 0, "logit_bias": {str(END): 5, **self.end_bias}}
             choice = self.ask(**options).choices[0]
             reasoning, text, calls = self.parts(choice)
-            for name, arguments in calls:
-                jsonschema.Draft202012Validator(schemas[name]).validate(json.loads(arguments))
-                with_arguments += json.loads(arguments) != {}
+            for call in whole_calls(choice):
+                arguments = json.loads(call.function.arguments)
+                jsonschema.Draft202012Validator(schemas[call.function.name]).validate(arguments)
+                with_arguments += arguments != {}
             self.assertTrue(self.may_reason or reasoning == "")
             if choice.finish_reason != "length":
                 self.assertEqual(choice.finish_reason, "tool_calls")
@@ -230,9 +231,9 @@ class LiteralsTest(StyleTest):
                        "logit_bias": {str(MARKER): (-100, 6, 100)[number % 3], str(END): 3}}
             choice = self.ask(**options).choices[0]
             _, text, calls = parts = self.parts(choice)
-            for name, arguments in calls:
-                self.assertEqual(name, "place")
-                Place.model_validate_json(arguments)
+            for call in whole_calls(choice):
+                self.assertEqual(call.function.name, "place")
+                Place.model_validate_json(call.function.arguments)
             self.assertTrue(number % 2 == 0 or len(calls) <= 1)
             called, texts = called + bool(calls), texts + bool(text)
             self.assertEqual(self.streamed(**options), parts)

@@ -17,6 +17,7 @@
 #include "common/gguf/documents.h"
 #include "common/gguf/file.h"
 #include "common/json/json.h"
+#include "common/json/scanner.h"
 #include "common/model/architecture.h"
 #include "common/model/gguf_blocks.h"
 #include "common/model/gguf_config.h"
@@ -225,22 +226,24 @@ void FuzzToolCalls(absl::string_view data) {
   data.remove_prefix(2);
   const auto parse = [&](size_t size) {
     chat::ToolCallParser parser(format, 1, *tools);
-    chat::ToolCallParser::Delta all;
-    const auto add = [&all](const chat::ToolCallParser::Delta& delta) {
-      all.text += delta.text;
-      all.calls.insert(all.calls.end(), delta.calls.begin(), delta.calls.end());
+    chat::JoinedAnswer all;
+    const auto add = [&all](const chat::ToolCallParser::Parts& parts) {
+      for (const chat::AnswerPart& part : parts) all.Add(part);
     };
     for (size_t at = 0; at < data.size(); at += size) add(parser.Append(data.substr(at, size)));
     add(parser.Finish());
     return all;
   };
-  const chat::ToolCallParser::Delta whole = parse(std::max<size_t>(1, data.size()));
-  const chat::ToolCallParser::Delta pieces = parse(piece);
+  const chat::JoinedAnswer whole = parse(std::max<size_t>(1, data.size()));
+  const chat::JoinedAnswer pieces = parse(piece);
   BATON_CHECK(whole.text == pieces.text) << "in pieces of " << piece;
   BATON_CHECK(whole.calls.size() == pieces.calls.size());
   for (size_t i = 0; i < whole.calls.size(); ++i) {
     BATON_CHECK(whole.calls[i].arguments == pieces.calls[i].arguments);
-    BATON_CHECK(json::Parse(whole.calls[i].arguments, "arguments").ok());
+    BATON_CHECK(whole.calls[i].is_whole == pieces.calls[i].is_whole);
+    const std::string members = json::WholeMembers(whole.calls[i].arguments);
+    BATON_CHECK(json::Parse(members, "arguments").ok()) << whole.calls[i].arguments;
+    if (whole.calls[i].is_whole) BATON_CHECK(members == whole.calls[i].arguments) << members;
   }
 }
 

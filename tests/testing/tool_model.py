@@ -41,3 +41,24 @@ def make_tool_model(directory, context=None, template=TEMPLATE, marker="<tool_ca
                 vocabulary[token["content"]] = vocabulary.pop(name)
     (directory / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
     (directory / "chat_template.jinja").write_text(template, encoding="utf-8")
+
+
+def whole_calls(choice):
+    """The calls of an answer, without one that its length has cut off within the arguments."""
+    calls = choice.message.tool_calls or []
+    if calls and choice.finish_reason == "length":
+        try:
+            json.loads(calls[-1].function.arguments)
+        except json.JSONDecodeError:
+            return calls[:-1]
+    return calls
+
+
+def add_calls(chunk, calls):
+    """Adds what a chunk of a stream has of calls, as [name, arguments]."""
+    for call in chunk.choices[0].delta.tool_calls or []:
+        if call.id:
+            assert call.index == len(calls), call
+            calls.append([call.function.name, ""])
+        assert call.index == len(calls) - 1, call
+        calls[-1][1] += call.function.arguments

@@ -4,6 +4,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,7 @@
 #include "common/chat/tool_call_syntax.h"
 #include "common/chat/tool_calls.h"
 #include "gtest/gtest.h"
+#include "tests/common/chat/parsed_answer.h"
 #include "tests/testing/seed.h"
 
 namespace baton::chat {
@@ -24,22 +26,9 @@ constexpr char kBareTools[] = R"([{"type": "function", "function": {"name": "f",
     "m": {"anyOf": [{"type": "string"}, {"type": "null"}]}, "e": {"enum": ["1", "2"]}},
   "$defs": {"o": {"type": "object"}}}}}, {"function": {"name": "g"}}])";
 
-// "text|name(arguments)|..." of what one answer gives, appended in these parts.
-std::string ParsedBare(ToolCallFormat format, const std::vector<std::string>& parts,
+std::string ParsedBare(ToolCallFormat format, const std::vector<std::string>& pieces,
                        bool calls_begin = false) {
-  ToolCallParser parser(
-      format, /*id_seed=*/1,
-      std::make_shared<const json::Value>(json::Parse(kBareTools, "tools").value()), calls_begin);
-  std::string text, calls;
-  const auto add = [&](const ToolCallParser::Delta& delta) {
-    text += delta.text;
-    for (const ToolCall& call : delta.calls) {
-      absl::StrAppend(&calls, "|", call.name, "(", call.arguments, ")");
-    }
-  };
-  for (const std::string& part : parts) add(parser.Append(part));
-  add(parser.Finish());
-  return text + calls;
+  return Described(Joined(format, pieces, ToolsOf(kBareTools), calls_begin));
 }
 
 struct BareCase {
@@ -74,13 +63,16 @@ std::vector<BareCase> BareCases() {
        "</seed:tool_call>",
        "Hm|f({\"n\": 5})"},
       {kQwenXml, Qwen(absl::StrCat(QwenArgument("s", "1"), QwenArgument("s", "2"))),
-       "|f({\"s\": \"2\"})"},
+       "|f({\"s\": \"1\"})"},
       // An end within a value does not end the call.
       {kQwenXml, Qwen(QwenArgument("s", "a</function></tool_call>b")),
        "|f({\"s\": \"a</function></tool_call>b\"})"},
       {kQwenXml, Qwen(QwenArgument("o", R"({"k": "</parameter></function>"})")),
        "|f({\"o\": {\"k\": \"</parameter></function>\"}})"},
-      {kQwenXml, "<function=f>\n<parameter=s>\nno end", "<function=f>\n<parameter=s>\nno end"},
+      {kQwenXml, "<function=f>\n<parameter=s>\nno end", "|f({\"s\": \"no end~"},
+      {kQwenXml, "<function=f>\n<parameter=n>\n5", "|f({~"},
+      {kQwenXml, "<function=f>\n<parameter=s>\na\n</parameter>\n?</function>\n</tool_call>",
+       "?</function>|f({\"s\": \"a\"~"},
       {kQwenXml, "<function=f>\nx</function>", "<function=f>\nx</function>"},
       {kQwenXml, "<function=a b>\n</function>", "<function=a b>\n</function>"},
       {kQwenXml, "<function=f>\n<parameter=>\n1\n</parameter></function>",
@@ -88,23 +80,32 @@ std::vector<BareCase> BareCases() {
       {kGlm, "<tool_call>g</tool_call>", "|g({})"},
       // It may be the beginning of a longer name.
       {kGlm, "<tool_call>g", "<tool_call>g"},
-      {kGlm, "<tool_call>f<arg_key>n</arg_key><arg_value>1</arg_value>",
-       "<tool_call>f<arg_key>n</arg_key><arg_value>1</arg_value>"},
+      {kGlm, "<tool_call>f<arg_key>n</arg_key><arg_value>1</arg_value>", "|f({\"n\": 1~"},
       {kLfm2, "<|tool_call_start|>[g()]", "|g({})"},
       {kGemma4, "<|tool_call>call:g{}", "|g({})"},
       {kGemma4, "<|tool_call>call:g{", "<|tool_call>call:g{"},
+      {kGemma4, "<|tool_call>call:f{s:<|\"|>a\"b", "|f({\"s\": \"a\\\"b~"},
+      {kGemma4, "<|tool_call>call:f{s:<|\"|>a<|\"", "|f({\"s\": \"a~"},
+      {kGemma4, "<|tool_call>call:f{n:5, \"s\":'x\\u00e9', s:1}",
+       "|f({\"n\": 5, \"s\": \"x\\u00e9\"})"},
+      {kGemma4, "<|tool_call>call:f{o:{<|\"|>}<|\"|>:1,b:[(2)]}}<tool_call|>",
+       "|f({\"o\": {\"}\": 1, \"b\": [[2]]}})"},
+      {kLfm2, "<|tool_call_start|>[f(s='x', n=5", "|f({\"s\": \"x\"~"},
+      {kLfm2, "<|tool_call_start|>[f(s='\\ud83d', n=5)]", "', n=5)]|f({\"s\": \"\\ud83d~"},
+      {kLfm2, "<|tool_call_start|>[f(s='x') g()]<|tool_call_end|>",
+       "g()]<|tool_call_end|>|f({\"s\": \"x\"})"},
+      {kLfm2, "<|tool_call_start|>[f(n=5), h(n=6", "h(n=6|f({\"n\": 5})"},
       // A part of the mark that ends a call is there, and maybe not all of the call.
       {kLfm2, "<|tool_call_start|>[g()]<|tool_call_e", "|g({})"},
       {kGemma4, "<|tool_call>call:g{}<tool", "|g({})"},
       {kGlm, "<tool_call>g</tool", "|g({})"},
       {kGlm, "<tool_call>g<", "<tool_call>g<"},
       {kGlm, "<tool_call>f<arg_key>s</arg_key><arg_value>x</tool_call",
-       "<tool_call>f<arg_key>s</arg_key><arg_value>x</tool_call"},
+       "|f({\"s\": \"x</tool_call~"},
       {kQwenXml, "<tool_call>\n<function=f>\n<parameter=n>\n5\n</parameter>\n</func",
        "|f({\"n\": 5})"},
       {kQwenXml, "<tool_call>\n<function=g>\n</function>\n</tool_", "|g({})"},
-      {kQwenXml, "<tool_call>\n<function=f>\n<parameter=s>\nx</func",
-       "<tool_call>\n<function=f>\n<parameter=s>\nx</func"},
+      {kQwenXml, "<tool_call>\n<function=f>\n<parameter=s>\nx</func", "|f({\"s\": \"x</func~"},
       {kGlm, absl::StrCat("Yes\n", Glm("s", "a\nb"), "\n", Glm("n", "7", "")),
        "Yes|f({\"s\": \"a\\nb\"})|f({\"n\": 7})"},
       {kGlm, Glm("s", "</tool_call>"), "|f({\"s\": \"</tool_call>\"})"},
@@ -169,28 +170,29 @@ std::vector<BareCase> BareCases() {
 TEST(BareCallsTest, EverySplitGivesTheSame) {
   for (const BareCase& c : BareCases()) {
     ASSERT_EQ(ParsedBare(c.format, {c.answer}), c.expected) << c.answer;
-    std::vector<std::string> bytes;
     for (size_t i = 0; i < c.answer.size(); ++i) {
       ASSERT_EQ(ParsedBare(c.format, {c.answer.substr(0, i), c.answer.substr(i)}), c.expected)
           << c.answer << " split at byte " << i;
-      bytes.push_back(c.answer.substr(i, 1));
     }
-    ASSERT_EQ(ParsedBare(c.format, bytes), c.expected) << c.answer << " byte by byte";
+    ASSERT_EQ(ParsedBare(c.format, BytesOf(c.answer)), c.expected) << c.answer << " byte by byte";
   }
 }
 
-TEST(BareCallsTest, StringsMaySpellTheEndOfACall63Times) {
+TEST(BareCallsTest, StringsMaySpellTheEndOfACall) {
   using enum ToolCallFormat;
-  const auto answer = [](ToolCallFormat format, int times) {
-    const bool is_python = format == kLfm2;
-    const char* const end = is_python ? "<|tool_call_end|>" : "<tool_call|>";
-    std::string answer = is_python ? "<|tool_call_start|>[f(s='" : "<|tool_call>call:f{s:<|\"|>";
-    for (int i = 0; i < times; ++i) answer += end;
-    return absl::StrCat(answer, is_python ? "')]" : "<|\"|>}", end);
-  };
-  for (const ToolCallFormat format : {kLfm2, kGemma4}) {
-    EXPECT_EQ(ParsedBare(format, {answer(format, 63)}).substr(0, 4), "|f({");
-    EXPECT_EQ(ParsedBare(format, {answer(format, 64)}), answer(format, 64));
+  const struct {
+    ToolCallFormat format;
+    const char *before, *end, *after;
+  } kCalls[] = {
+      {kQwenXml, "<function=f>\n<parameter=s>\n", "</function>", "\n</parameter>\n"},
+      {kGlm, "<tool_call>f<arg_key>s</arg_key><arg_value>", "</tool_call>", "</arg_value>"},
+      {kLfm2, "<|tool_call_start|>[f(s='", "<|tool_call_end|>", "')]"},
+      {kGemma4, "<|tool_call>call:f{s:<|\"|>", "<tool_call|>", "<|\"|>}"}};
+  for (const auto& [format, before, end, after] : kCalls) {
+    std::string text;
+    for (int i = 0; i < 2000; ++i) text += end;
+    EXPECT_EQ(ParsedBare(format, {absl::StrCat(before, text, after, end)}),
+              absl::StrCat("|f({\"s\": \"", text, "\"})"));
   }
 }
 
@@ -241,13 +243,7 @@ TEST(BareCallsTest, RandomAnswersDoNotDependOnTheSplit) {
     const auto format = static_cast<ToolCallFormat>(5 + random() % 5);
     std::string answer;
     for (size_t n = random() % 16; n > 0; --n) answer += kPieces[random() % std::size(kPieces)];
-    std::vector<std::string> parts;
-    for (size_t at = 0; at < answer.size();) {
-      const size_t size = 1 + random() % 8;
-      parts.push_back(answer.substr(at, size));
-      at += size;
-    }
-    ASSERT_EQ(ParsedBare(format, parts), ParsedBare(format, {answer}))
+    ASSERT_EQ(ParsedBare(format, RandomPiecesOf(answer, &random)), ParsedBare(format, {answer}))
         << answer << " in format " << static_cast<int>(format);
   }
 }
@@ -259,9 +255,7 @@ TEST(BareCallsTest, JsonThatQuotesACallIsJson) {
         format == ToolCallFormat::kGlm ? Glm("s", "x") : Qwen(QwenArgument("s", "x"));
     const std::string json = absl::StrCat(" {\"doc\": \"", call, "\"}");
     EXPECT_EQ(ParsedBare(format, {json}, /*calls_begin=*/true), json);
-    std::vector<std::string> bytes;
-    for (const char c : json) bytes.emplace_back(1, c);
-    EXPECT_EQ(ParsedBare(format, bytes, /*calls_begin=*/true), json);
+    EXPECT_EQ(ParsedBare(format, BytesOf(json), /*calls_begin=*/true), json);
     EXPECT_NE(ParsedBare(format, {json}), json);
     EXPECT_EQ(ParsedBare(format, {"\n", call}, /*calls_begin=*/true), "|f({\"s\": \"x\"})");
   }
@@ -278,15 +272,66 @@ TEST(BareCallsTest, WholeNumbersOfAnySizeAreIntegers) {
             "|f({\"n\": 1.2345678901234567e+19})");
 }
 
-TEST(BareCallsTest, ManyEndsWithinACallAreBounded) {
-  std::string answer = "<function=f>\n<parameter=s>\n";
-  for (int i = 0; i < 2000; ++i) answer += "</function>";
-  EXPECT_EQ(ParsedBare(ToolCallFormat::kQwenXml, {answer}), answer);
-  // So are values in values.
-  std::string deep = "<|tool_call_start|>[f(l=";
-  for (int i = 0; i < 10'000; ++i) deep += '[';
-  deep += "<|tool_call_end|>";
-  EXPECT_EQ(ParsedBare(ToolCallFormat::kLfm2, {deep}), deep);
+TEST(BareCallsTest, ValuesInValuesAreBounded) {
+  const std::string brackets(10'000, '[');
+  EXPECT_EQ(ParsedBare(ToolCallFormat::kLfm2, {absl::StrCat("<|tool_call_start|>[f(l=", brackets)}),
+            absl::StrCat(brackets.substr(63), "|f({~"));
+  for (const size_t depth : {63, 64}) {
+    const std::string value = std::string(depth, '[') + std::string(depth, ']');
+    const std::string call = absl::StrCat("<|tool_call>call:f{l:", value, "}<tool_call|>");
+    EXPECT_EQ(Joined(ToolCallFormat::kGemma4, {call}, ToolsOf(kBareTools)).calls.at(0).is_whole,
+              depth == 63);
+  }
+}
+
+// What has come out after some bytes of an answer.
+TEST(BareCallsTest, StringsComeOutAsTheyGrowAndOtherValuesWhole) {
+  using enum ToolCallFormat;
+  const struct {
+    ToolCallFormat format;
+    std::vector<std::pair<std::string, std::string>> steps;  // more text, what is out then
+  } kAnswers[] = {
+      {kQwenXml,
+       {{"<tool_call>\n<function=f>\n<parameter=s", ""},
+        {">", "|f({\"s\": ~"},
+        {"\na\"b", "|f({\"s\": \"a\\\"b~"},
+        {"\n", "|f({\"s\": \"a\\\"b~"},
+        {"c</param", "|f({\"s\": \"a\\\"b\\nc~"},
+        {"\n</parameter>\n<parameter=n>\n5", "|f({\"s\": \"a\\\"b\\nc</param\"~"},
+        {"\n</parameter>", "|f({\"s\": \"a\\\"b\\nc</param\", \"n\": 5~"},
+        {"\n</function>", "|f({\"s\": \"a\\\"b\\nc</param\", \"n\": 5})"}}},
+      {kGlm,
+       {{"<tool_call>f\n<arg_key>e</arg_key>\n", ""},
+        {"<arg_value>1 <", "|f({\"e\": \"1 ~"},
+        {"/arg_value><arg_key>m</arg_key><arg_value>x", "|f({\"e\": \"1 \"~"},
+        {"</arg_value></tool_call", "|f({\"e\": \"1 \", \"m\": \"x\"~"},
+        {">", "|f({\"e\": \"1 \", \"m\": \"x\"})"}}},
+      // A tool that is not known.
+      {kGlm,
+       {{"<tool_call>h<arg_key>s</arg_key><arg_value>x</arg_value>", ""},
+        {"</tool_call>", "|h({\"s\": \"x\"})"}}},
+      {kLfm2,
+       {{"<|tool_call_start|>[f(s=", ""},
+        {"'a\\", "|f({\"s\": \"a~"},
+        {"'\"é", "|f({\"s\": \"a'\\\"é~"},
+        {"', l=[1, ']'", "|f({\"s\": \"a'\\\"é\"~"},
+        {"], n=5", "|f({\"s\": \"a'\\\"é\", \"l\": [1, \"]\"]~"},
+        {")", "|f({\"s\": \"a'\\\"é\", \"l\": [1, \"]\"], \"n\": 5})"}}},
+      {kGemma4,
+       {{"<|tool_call>call:f{s:<|\"", ""},
+        {"|>a<", "|f({\"s\": \"a~"},
+        {"b<|\"|>,", "|f({\"s\": \"a<b\"~"},
+        {"o:{k:<|\"|>}<|\"|>}", "|f({\"s\": \"a<b\", \"o\": {\"k\": \"}\"}~"},
+        {"}", "|f({\"s\": \"a<b\", \"o\": {\"k\": \"}\"}})"}}},
+  };
+  for (const auto& [format, steps] : kAnswers) {
+    ToolCallParser parser(format, 1, ToolsOf(kBareTools));
+    JoinedAnswer joined;
+    for (const auto& [text, out] : steps) {
+      for (const AnswerPart& part : parser.Append(text)) joined.Add(part);
+      EXPECT_EQ(Described(joined), out) << text;
+    }
+  }
 }
 
 TEST(BareCallsTest, TemplatesShowTheirFormats) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/chat/tool_calls.h"
 #include "gtest/gtest.h"
+#include "tests/common/chat/parsed_answer.h"
 #include "tests/testing/seed.h"
 
 namespace baton::chat {
@@ -33,16 +34,10 @@ std::string Written(const ToolCallSyntax& syntax, const Calls& calls) {
 
 // The calls in an answer, and its text as the name of a call without arguments.
 Calls ReadBack(ToolCallFormat format, const std::vector<absl::string_view>& parts) {
-  ToolCallParser parser(format, /*id_seed=*/1);
+  const JoinedAnswer joined = Joined(format, {parts.begin(), parts.end()});
   Calls calls;
-  std::string text;
-  const auto add = [&](const ToolCallParser::Delta& delta) {
-    for (const ToolCall& call : delta.calls) calls.emplace_back(call.name, call.arguments);
-    text += delta.text;
-  };
-  for (const absl::string_view part : parts) add(parser.Append(part));
-  add(parser.Finish());
-  if (!text.empty()) calls.emplace_back(text, "");
+  for (const ToolCall& call : joined.calls) calls.emplace_back(call.name, call.arguments);
+  if (!joined.text.empty()) calls.emplace_back(joined.text, "");
   return calls;
 }
 
@@ -86,7 +81,7 @@ TEST(ToolCallSyntaxTest, LiteralsAreReadBackWhateverTheSplit) {
       {"", "{}"},
       {"a=1, b_2=-2.5e3", R"({"a": 1, "b_2": -2500.0})"},
       {"a=True, b=False, c=None", R"({"a": true, "b": false, "c": null})"},
-      {R"(a="x\"'\n\u00e9)]<|tool_call_end|>")", R"({"a": "x\"'\né)]<|tool_call_end|>"})"},
+      {R"(a="x\"'\n\u00e9)]<|tool_call_end|>")", R"({"a": "x\"'\n\u00e9)]<|tool_call_end|>"})"},
       {R"(a='x\'\"\\"')", R"({"a": "x'\"\\\""})"},
       {"a=\"1\n2\"", R"({"a": "1\n2"})"},
       {R"(a=[{"k 1": [True, None], 'k"2': {}}, []])",

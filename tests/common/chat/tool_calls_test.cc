@@ -9,6 +9,7 @@
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/common/chat/parsed_answer.h"
 #include "tests/testing/seed.h"
 
 namespace baton::chat {
@@ -16,20 +17,8 @@ namespace {
 
 using ::testing::MatchesRegex;
 
-// "text|name(arguments)|..." of what one answer gives, appended in these parts.
-std::string Parsed(ToolCallFormat format, const std::vector<std::string>& parts) {
-  ToolCallParser parser(format, /*id_seed=*/1);
-  std::string text;
-  std::string calls;
-  const auto add = [&](const ToolCallParser::Delta& delta) {
-    text += delta.text;
-    for (const ToolCall& call : delta.calls) {
-      absl::StrAppend(&calls, "|", call.name, "(", call.arguments, ")");
-    }
-  };
-  for (const std::string& part : parts) add(parser.Append(part));
-  add(parser.Finish());
-  return text + calls;
+std::string Parsed(ToolCallFormat format, const std::vector<std::string>& pieces) {
+  return Described(Joined(format, pieces));
 }
 
 struct Case {
@@ -58,7 +47,37 @@ const Case kCases[] = {
      "x\n<tool_call>{\"name\": \"f\", \"argum"},
     {ToolCallFormat::kHermes,
      "<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": \"日本\\u00e9\"}}</tool_call> after",
-     "after|f({\"s\": \"日本é\"})"},
+     "after|f({\"s\": \"日本\\u00e9\"})"},
+    // The arguments end with the answer, or where they are no JSON.
+    {ToolCallFormat::kHermes, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"x",
+     "|f({\"a\": \"x~"},
+    {ToolCallFormat::kHermes, "<tool_call>{\"name\": \"f\", \"arguments\": {", "|f({~"},
+    {ToolCallFormat::kHermes,
+     "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"x\ny\"}}</tool_call>b",
+     "y\"}}b|f({\"a\": \"x~"},
+    {ToolCallFormat::kHermes,
+     "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1, \"a\": 2}}</tool_call>",
+     "\": 2}}|f({\"a\": 1, \"a~"},
+    {ToolCallFormat::kMistral, "[TOOL_CALLS]f[ARGS]{a: 1}", "a: 1}|f({~"},
+    // The call itself is not closed.
+    {ToolCallFormat::kHermes,
+     "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}\n</tool_call> b", "b|f({\"a\": 1})"},
+    {ToolCallFormat::kHermes, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}, \"id",
+     "|f({\"a\": 1})"},
+    {ToolCallFormat::kMistral,
+     "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\"",
+     "{\"name\": \"g\"|f({})"},
+    {ToolCallFormat::kMistral, "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {}}, 5] b",
+     "5] b|f({})"},
+    // Arguments before the name, and those of both names.
+    {ToolCallFormat::kHermes,
+     "<tool_call>{\"arguments\": {\"name\": \"x\"}, \"name\": \"f\", \"parameters\": {}}",
+     "|f({\"name\": \"x\"})"},
+    {ToolCallFormat::kHermes, "<tool_call>{\"arguments\": {\"a\": 1}, \"name\": \"f\"",
+     "<tool_call>{\"arguments\": {\"a\": 1}, \"name\": \"f\""},
+    {ToolCallFormat::kHermes,
+     "<tool_call>{\"name\": \"f\", \"id\": {\"name\": [{}]}, \"parameters\": {\"a\" : [ ]} }",
+     "|f({\"a\" : [ ]})"},
     {ToolCallFormat::kLlama3, "Hello {\"name\": 1}", "Hello {\"name\": 1}"},
     {ToolCallFormat::kLlama3, "{\"name\": \"f\", \"parameters\": {\"a\": [1, 2]}}",
      "|f({\"a\": [1, 2]})"},
@@ -109,37 +128,35 @@ TEST(ToolCallsTest, EverySplitGivesTheSame) {
   for (const Case& c : kCases) {
     const std::string answer = c.answer;
     ASSERT_EQ(Parsed(c.format, {answer}), c.expected) << answer;
-    std::vector<std::string> bytes;
     for (size_t i = 0; i < answer.size(); ++i) {
       ASSERT_EQ(Parsed(c.format, {answer.substr(0, i), answer.substr(i)}), c.expected)
           << answer << " split at byte " << i;
-      bytes.push_back(answer.substr(i, 1));
     }
-    ASSERT_EQ(Parsed(c.format, bytes), c.expected) << answer << " byte by byte";
+    ASSERT_EQ(Parsed(c.format, BytesOf(answer)), c.expected) << answer << " byte by byte";
   }
 }
 
 TEST(ToolCallsTest, TextComesOutAtOnce) {
   ToolCallParser parser(ToolCallFormat::kHermes, 1);
-  EXPECT_EQ(parser.Append("Hello").text, "Hello");
-  EXPECT_EQ(parser.Append(" world").text, " world");
-  EXPECT_EQ(parser.Append("\n").text, "");  // a call may follow
-  EXPECT_EQ(parser.Append("<tool").text, "");
-  EXPECT_EQ(parser.Append("box>").text, "\n<toolbox>");
+  EXPECT_EQ(parser.Append("Hello").at(0).text, "Hello");
+  EXPECT_EQ(parser.Append(" world").at(0).text, " world");
+  EXPECT_TRUE(parser.Append("\n").empty());  // a call may follow
+  EXPECT_TRUE(parser.Append("<tool").empty());
+  EXPECT_EQ(parser.Append("box>").at(0).text, "\n<toolbox>");
 }
 
 TEST(ToolCallsTest, IdsDiffer) {
   std::set<std::string> ids;
   ToolCallParser parser(ToolCallFormat::kHermes, 7);
   for (int i = 0; i < 100; ++i) {
-    const auto delta = parser.Append("<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>");
-    ASSERT_EQ(delta.calls.size(), 1u);
-    EXPECT_THAT(delta.calls[0].id, MatchesRegex("call_[0-9a-zA-Z]{24}"));
-    ids.insert(delta.calls[0].id);
+    const auto parts = parser.Append("<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>");
+    ASSERT_EQ(parts.size(), 3u);
+    EXPECT_THAT(parts[0].id, MatchesRegex("call_[0-9a-zA-Z]{24}"));
+    ids.insert(parts[0].id);
   }
   EXPECT_EQ(ids.size(), 100u);
   ToolCallParser mistral(ToolCallFormat::kMistral, 7);
-  EXPECT_THAT(mistral.Append("[TOOL_CALLS]f{}").calls.at(0).id, MatchesRegex("[0-9a-zA-Z]{9}"));
+  EXPECT_THAT(mistral.Append("[TOOL_CALLS]f{}").at(0).id, MatchesRegex("[0-9a-zA-Z]{9}"));
 }
 
 TEST(ToolCallsTest, RandomAnswersDoNotDependOnTheSplit) {
@@ -156,6 +173,8 @@ TEST(ToolCallsTest, RandomAnswersDoNotDependOnTheSplit) {
                                         "{",
                                         "}",
                                         "{\"name\": \"f\", \"arguments\": {}}",
+                                        "[{\"name\": \"f\", \"arguments\": {\"a\": ",
+                                        "{\"arguments\": {}, \"name\": \"g\"",
                                         "{\"name\": \"g\", \"parameters\": {\"x\": 1}}",
                                         "\"",
                                         "\\",
@@ -173,19 +192,94 @@ TEST(ToolCallsTest, RandomAnswersDoNotDependOnTheSplit) {
                                         "<｜tool▁call▁end｜>",
                                         "<｜tool▁calls▁end｜>",
                                         ","};
+  const SharedTools known = ToolsOf(R"([{"function": {"name": "f"}}])");
   for (int i = 0; i < 20'000; ++i) {
     const auto format = static_cast<ToolCallFormat>(1 + random() % 4);
+    const SharedTools tools = random() % 2 == 0 ? nullptr : known;
     std::string answer;
     for (size_t n = random() % 12; n > 0; --n) answer += kPieces[random() % std::size(kPieces)];
-    std::vector<std::string> parts;
-    for (size_t at = 0; at < answer.size();) {
-      const size_t size = 1 + random() % 8;
-      parts.push_back(answer.substr(at, size));
-      at += size;
-    }
-    ASSERT_EQ(Parsed(format, parts), Parsed(format, {answer}))
+    const std::vector<std::string> pieces = RandomPiecesOf(answer, &random);
+    ASSERT_EQ(Described(Joined(format, pieces, tools)), Described(Joined(format, {answer}, tools)))
         << answer << " in format " << static_cast<int>(format);
   }
+}
+
+// What has come out after each byte of an answer: text, calls and arguments.
+std::vector<std::string> Growing(ToolCallFormat format, const std::string& answer,
+                                 SharedTools tools = nullptr) {
+  ToolCallParser parser(format, 1, std::move(tools));
+  std::vector<std::string> growing;
+  JoinedAnswer joined;
+  for (const char c : answer) {
+    for (const AnswerPart& part : parser.Append(std::string(1, c))) joined.Add(part);
+    growing.push_back(Described(joined));
+  }
+  return growing;
+}
+
+TEST(ToolCallsTest, ArgumentsComeOutByteForByteOnceTheirBracketOpens) {
+  using enum ToolCallFormat;
+  const std::string arguments = "{ \"path\": \"a\\n}\", \"n\":[1, {}] }";
+  const struct {
+    ToolCallFormat format;
+    std::string before, after;
+  } kAnswers[] = {
+      {kHermes, "<tool_call>\n{\"name\": \"f\", \"arguments\": ", "}\n</tool_call>"},
+      {kLlama3, "{\"name\": \"f\", \"parameters\": ", "}"},
+      {kMistral, "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": ", "}]"},
+      {kMistral, "[TOOL_CALLS]f[ARGS]", ""},
+      {kDeepSeek, "<｜tool▁call▁begin｜>f<｜tool▁sep｜>", "<｜tool▁call▁end｜>"},
+      {kHarmony, "<|channel|>commentary to=functions.f <|constrain|>json<|message|>", "<|call|>"},
+  };
+  for (const auto& [format, before, after] : kAnswers) {
+    const std::string answer = before + arguments + after;
+    const std::vector<std::string> growing = Growing(format, answer);
+    for (size_t i = 0; i < growing.size(); ++i) {
+      const size_t size = i + 1 - std::min(i + 1, before.size());
+      const std::string call = absl::StrCat("|f(", arguments.substr(0, size));
+      if (size == 0) {
+        EXPECT_EQ(growing[i], "") << answer << " at byte " << i;
+      } else if (size < arguments.size()) {
+        EXPECT_EQ(growing[i], call + "~") << answer;
+      } else {
+        EXPECT_EQ(growing[i].substr(0, call.size()), call) << answer;
+      }
+    }
+    EXPECT_EQ(growing.back(), absl::StrCat("|f(", arguments, ")"));
+  }
+}
+
+TEST(ToolCallsTest, ACallOfAnotherToolComesOutWhenItIsComplete) {
+  using enum ToolCallFormat;
+  const SharedTools tools = ToolsOf(R"([{"function": {"name": "f"}}])");
+  const std::string call = "<tool_call>{\"name\": \"g\", \"arguments\": {\"a\": 1}}";
+  std::vector<std::string> growing = Growing(kHermes, call, tools);
+  EXPECT_EQ(growing.back(), "|g({\"a\": 1})");
+  EXPECT_EQ(growing[growing.size() - 2], "");
+  // What merely looks like a call stays text.
+  const std::string begun = "<tool_call>{\"name\": \"g\", \"arguments\": {\"a\": 1";
+  for (const char* const end : {"", "x", "}", "}, 5"}) {
+    EXPECT_EQ(Described(Joined(kHermes, BytesOf(begun + end), tools)), begun + end);
+  }
+  // Behind another call, too.
+  growing = Growing(kMistral,
+                    "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {}}, "
+                    "{\"name\": \"g\", \"arguments\": {}}]",
+                    tools);
+  EXPECT_EQ(growing.back(), "|f({})|g({})");
+  EXPECT_EQ(growing[growing.size() - 3], "|f({})");
+}
+
+// Text that begins like many calls and is none is read again a bounded number of times.
+TEST(ToolCallsTest, WhatIsNoCallIsReadAgainUpToABound) {
+  const SharedTools tools = ToolsOf(R"([{"function": {"name": "g"}}])");
+  std::string answer;
+  while (answer.size() < 200'000) answer += "<tool_call>f<arg_key>a</arg_key><arg_value>";
+  answer += "</arg_value>x<tool_call>g</tool_call>";
+  const JoinedAnswer joined = Joined(ToolCallFormat::kGlm, {answer}, tools);
+  EXPECT_EQ(joined.text, answer);
+  EXPECT_EQ(Described(Joined(ToolCallFormat::kGlm, {answer.substr(100'000)}, tools)),
+            answer.substr(100'000));
 }
 
 TEST(ToolCallsTest, MarkersAreThoseOfTheFormat) {

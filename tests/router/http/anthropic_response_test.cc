@@ -216,6 +216,36 @@ TEST_F(AnthropicResponseTest, TextBehindACallIsABlockOfItsOwn) {
   EXPECT_EQ(content[2]["text"], "B");
 }
 
+TEST_F(AnthropicResponseTest, AStreamSendsInputAsItGrows) {
+  options_.parts.tool_calls = ToolCallFormat::kHermes;
+  AnthropicResponse format = Format();
+  const auto names = [&](absl::string_view text, bool last) {
+    std::string names;
+    for (const NamedEvent& event : NamedEvents(format.Chunk(Delta(text, last)))) {
+      absl::StrAppend(&names, event.name, " ", event.data.value("index", -1), " ",
+                      event.data.value("delta", Json::object()).value("partial_json", ""), "\n");
+    }
+    return names;
+  };
+  EXPECT_EQ(names("<tool_call>{\"name\": \"f\", \"arguments\": ", false), "message_start -1 \n");
+  EXPECT_EQ(names("{\"a\"", false), "content_block_start 0 \ncontent_block_delta 0 {\"a\"\n");
+  EXPECT_EQ(names(": 1", false), "content_block_delta 0 : 1\n");
+  EXPECT_EQ(names("}", false), "content_block_delta 0 }\n");
+  EXPECT_EQ(names("}", true), "content_block_stop 0 \n");
+}
+
+// An input is an object. A stream has what the model writes, a whole answer the members that are
+// whole.
+TEST_F(AnthropicResponseTest, ACallCutOffHasTheMembersThatAreWhole) {
+  options_.parts.tool_calls = ToolCallFormat::kHermes;
+  finish_ = v1::FINISH_REASON_LENGTH;
+  const Json whole =
+      Whole("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": [1, 2], \"b\": \"x");
+  EXPECT_EQ(whole["stop_reason"], "max_tokens");
+  ASSERT_EQ(whole["content"].size(), 1u);
+  EXPECT_EQ(whole["content"][0]["input"], Json::parse(R"({"a": [1, 2]})"));
+}
+
 TEST_F(AnthropicResponseTest, TheStopReasonSaysWhatEndedTheAnswer) {
   finish_ = v1::FINISH_REASON_LENGTH;
   EXPECT_EQ(Whole("a")["stop_reason"], "max_tokens");

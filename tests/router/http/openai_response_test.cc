@@ -26,16 +26,21 @@ using Json = nlohmann::json;
 struct Received {
   std::string reasoning;
   std::string content;
-  std::string calls;
+  std::string calls;  // "|name arguments|..."
   std::string finish;
   std::set<std::string> ids;
 
   void AddCalls(const Json& list) {
     for (const Json& call : list) {
-      EXPECT_EQ(call["type"], "function");
-      EXPECT_TRUE(ids.insert(call["id"]).second) << "an id twice";
-      absl::StrAppend(&calls, "|", call["function"]["name"].get<std::string>(), "(",
-                      call["function"]["arguments"].get<std::string>(), ")");
+      if (call.contains("id")) {
+        EXPECT_EQ(call["type"], "function");
+        EXPECT_TRUE(ids.insert(call["id"]).second) << "an id twice";
+        absl::StrAppend(&calls, "|", call["function"]["name"].get<std::string>(), " ");
+      } else {
+        EXPECT_FALSE(call.contains("type") || call["function"].contains("name"));
+        EXPECT_NE(call["function"]["arguments"], "");
+      }
+      calls += call["function"]["arguments"];
     }
   }
   bool operator==(const Received& other) const {
@@ -82,7 +87,7 @@ class OpenAiResponseTest : public ::testing::Test {
                     const std::vector<v1::GenerateResponse>& deltas) {
     OpenAiResponse format(options, *tokenizer_);
     Received received;
-    int next_index = 0;
+    int index = -1;
     for (const v1::GenerateResponse& delta : deltas) {
       const std::string event = format.Chunk(delta);
       if (event.empty()) continue;
@@ -90,7 +95,10 @@ class OpenAiResponseTest : public ::testing::Test {
       received.reasoning += choice["delta"].value("reasoning_content", "");
       received.content += choice["delta"].value("content", "");
       const Json calls = choice["delta"].value("tool_calls", Json::array());
-      for (const Json& call : calls) EXPECT_EQ(call["index"], next_index++);
+      for (const Json& call : calls) {
+        if (call.contains("id")) ++index;
+        EXPECT_EQ(call["index"], index);
+      }
       received.AddCalls(calls);
       if (!choice["finish_reason"].is_null()) received.finish = choice["finish_reason"];
     }
@@ -130,20 +138,22 @@ TEST_F(OpenAiResponseTest, AnAnswerDoesNotDependOnHowItsTokensArrive) {
       {ToolCallFormat::kHermes,
        "Café:\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"city\": \"Köln\"}}\n</tool_call>\n"
        "<tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call>",
-       "Café:", "|f({\"city\": \"Köln\"})|g({})", "tool_calls"},
+       "Café:", "|f {\"city\": \"Köln\"}|g {}", "tool_calls"},
       {ToolCallFormat::kHermes, "<tool_call>{\"name\": \"f\", \"argu",  // cut off
        "<tool_call>{\"name\": \"f\", \"argu", "", "stop"},
+      {ToolCallFormat::kHermes, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"é", "",
+       "|f {\"a\": \"é", "tool_calls"},
       {ToolCallFormat::kHermes, "<tool_call>{\"name\": \"f\"}</tool_call> é",  // no arguments
        "<tool_call>{\"name\": \"f\"}é", "", "stop"},
       {ToolCallFormat::kHermes, "No call, 5 < 6.", "No call, 5 < 6.", "", "stop"},
       {ToolCallFormat::kLlama3, "{\"name\": \"f\", \"parameters\": {\"a\": \"é\"}}", "",
-       "|f({\"a\": \"é\"})", "tool_calls"},
-      {ToolCallFormat::kMistral, "Ok[TOOL_CALLS]f[ARGS]{\"a\": 1}", "Ok", "|f({\"a\": 1})",
+       "|f {\"a\": \"é\"}", "tool_calls"},
+      {ToolCallFormat::kMistral, "Ok[TOOL_CALLS]f[ARGS]{\"a\": 1}", "Ok", "|f {\"a\": 1}",
        "tool_calls"},
       {ToolCallFormat::kDeepSeek,
        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": 1}<｜tool▁call▁end｜>"
        "<｜tool▁calls▁end｜>",
-       "", "|f({\"a\": 1})", "tool_calls"},
+       "", "|f {\"a\": 1}", "tool_calls"},
   };
   const uint64_t seed = testing::TestSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
@@ -176,11 +186,11 @@ TEST_F(OpenAiResponseTest, CallsAreFoundBehindTheReasoning) {
     std::string text, reasoning, content, calls;
     bool starts_in_reasoning = false;
   } cases[] = {
-      {"<think>\nI call\n</think>\n\n" + call, "I call", "", "|f({})"},
-      {"I say " + call + " é\n</think>\nSo:\n" + call, "I say " + call + " é", "So:", "|f({})",
+      {"<think>\nI call\n</think>\n\n" + call, "I call", "", "|f {}"},
+      {"I say " + call + " é\n</think>\nSo:\n" + call, "I say " + call + " é", "So:", "|f {}",
        true},
       {"<think>" + call, call, "", ""},
-      {call + "<think>a</think>", "", "<think>a</think>", "|f({})"},
+      {call + "<think>a</think>", "", "<think>a</think>", "|f {}"},
       {"<think></think>", "", "", ""},
   };
   for (const auto& c : cases) {
@@ -225,16 +235,56 @@ TEST_F(OpenAiResponseTest, AStreamSendsReasoningAsItGrows) {
   EXPECT_EQ(delta("c"), Json({{"content", "c"}}));
 }
 
+TEST_F(OpenAiResponseTest, AStreamSendsArgumentsAsTheyGrow) {
+  OpenAiResponse format(Tools(ToolCallFormat::kHermes), *tokenizer_);
+  const auto chunk = [&](const char* text, v1::FinishReason finish = {}) {
+    v1::GenerateResponse delta;
+    delta.set_text(text);
+    delta.set_finish_reason(finish);
+    const std::string event = format.Chunk(delta);
+    return event.empty() ? Json() : Json::parse(event.substr(6))["choices"][0]["delta"];
+  };
+  EXPECT_EQ(chunk("So <tool_call>{\"name\": \"f\", \"arguments\": "),
+            Json({{"role", "assistant"}, {"content", "So"}}));
+  Json begun = chunk("{");
+  EXPECT_TRUE(begun["tool_calls"][0].erase("id"));
+  EXPECT_EQ(begun, Json::parse(R"({"tool_calls": [{"index": 0, "type": "function",
+                                    "function": {"name": "f", "arguments": "{"}}]})"));
+  EXPECT_EQ(chunk("\"a\": 1"), Json::parse(R"({"tool_calls": [{"index": 0,
+                                    "function": {"arguments": "\"a\": 1"}}]})"));
+  EXPECT_EQ(chunk("}"), Json::parse(R"({"tool_calls": [{"index": 0,
+                                    "function": {"arguments": "}"}}]})"));
+  EXPECT_EQ(chunk("}</tool_call>"), Json());
+  Json two =
+      chunk("<tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call>", v1::FINISH_REASON_STOP);
+  EXPECT_EQ(two["tool_calls"][0]["index"], 1);
+  EXPECT_EQ(two["tool_calls"][0]["function"], Json({{"name", "g"}, {"arguments", "{}"}}));
+}
+
+// As OpenAI's API, an answer that ends within a call has what the model has written of it.
+TEST_F(OpenAiResponseTest, AnAnswerCutOffWithinArgumentsHasTheirBeginning) {
+  const std::string text = "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": [1, \"x";
+  v1::GenerateResponse all;
+  all.set_text(text);
+  all.set_finish_reason(v1::FINISH_REASON_LENGTH);
+  OpenAiResponse format(Tools(ToolCallFormat::kHermes), *tokenizer_);
+  format.Add(all);
+  const Json choice = Json::parse(format.Whole({}))["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "length");
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"],
+            Json({{"name", "f"}, {"arguments", "{\"a\": [1, \"x"}}));
+}
+
 TEST_F(OpenAiResponseTest, WithoutParallelCallsAChoiceHasTheFirst) {
   OpenAiResponse::Options options = Tools(ToolCallFormat::kMistral);
   const std::string text =
       "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", "
       "\"arguments\": {}}][TOOL_CALLS]h{}";
-  EXPECT_EQ(Whole(options, text).calls, "|f({})|g({})|h({})");
+  EXPECT_EQ(Whole(options, text).calls, "|f {}|g {}|h {}");
   options.parts.parallel_tool_calls = false;
-  EXPECT_EQ(Whole(options, text).calls, "|f({})");
+  EXPECT_EQ(Whole(options, text).calls, "|f {}");
   EXPECT_EQ(Streamed(options, Deltas(Ids(text), std::vector<size_t>(text.size(), 1))).calls,
-            "|f({})");
+            "|f {}");
 }
 
 TEST_F(OpenAiResponseTest, ANamedToolsCallIsNoReasonToFinish) {
@@ -243,7 +293,7 @@ TEST_F(OpenAiResponseTest, ANamedToolsCallIsNoReasonToFinish) {
   EXPECT_EQ(Whole(options, text).finish, "tool_calls");
   options.calls_named_tool = true;
   EXPECT_EQ(Whole(options, text).finish, "stop");
-  EXPECT_EQ(Whole(options, text).calls, "|f({})");
+  EXPECT_EQ(Whole(options, text).calls, "|f {}");
   EXPECT_EQ(Streamed(options, Deltas(Ids(text), std::vector<size_t>(text.size(), 1))).finish,
             "stop");
 }

@@ -544,6 +544,30 @@ class ToolsTest(Scripted, unittest.TestCase):
         self.assertEqual(final.finish_reason, "stop")
         self.assertIsNone(final.message.tool_calls)
 
+    def test_arguments_are_streamed_as_the_model_writes_them(self):
+        long = "x" * 40
+        pieces = [call.function for chunk in self.ask([say(CALL % f'"{long}"')], stream=True)
+                  for call in chunk.choices[0].delta.tool_calls or []]
+        self.assertEqual([p.name for p in pieces], ["weather"] + [None] * (len(pieces) - 1))
+        self.assertEqual("".join(p.arguments for p in pieces), '{"city": "%s"}' % long)
+        self.assertGreater(len(pieces), 20)
+        with self.client.chat.completions.stream(model="tiny", messages=[say(CALL % f'"{long}"')],
+                                                 tools=TOOLS) as stream:
+            final = stream.get_final_completion()
+        self.assertEqual(final.choices[0].message.tool_calls[0].function.arguments, '{"city": "%s"}' % long)
+
+    def test_a_call_cut_off_has_what_is_there_and_may_be_sent_back(self):
+        question = say(CALL % ('"' + "x" * 40))
+        choice = self.ask([question], max_tokens=70).choices[0]
+        self.assertEqual(choice.finish_reason, "length")
+        call = choice.message.tool_calls[0]
+        self.assertTrue('{"city": "xxx'.startswith(call.function.arguments[:13]), call)
+        text, streamed, finish = self.streamed([question], max_tokens=70)
+        self.assertEqual((text, [c[1:] for c in streamed], finish),
+                         ("", [["weather", call.function.arguments]], "length"))
+        result = {"role": "tool", "tool_call_id": call.id, "content": "the arguments are no JSON"}
+        self.assertEqual(self.ask([question, choice.message, result]).choices[0].finish_reason, "stop")
+
     def test_a_call_alone_has_no_content_and_parallel_calls_may_be_refused(self):
         question = say(CALL % 1 + CALL % 2)
         message = self.ask([question], n=2).choices[1].message

@@ -209,6 +209,28 @@ TEST_F(ResponsesAnswerTest, AStreamHasEveryEventInOrder) {
   EXPECT_TRUE(absl::StartsWith(output[1]["id"].get<std::string>(), "fc_"));
   EXPECT_TRUE(absl::StartsWith(output[1]["call_id"].get<std::string>(), "call_"));
   EXPECT_EQ(output[1]["name"], "f");
+  // The arguments come in pieces.
+  EXPECT_GT(std::count_if(events.begin(), events.end(),
+                          [](const Json& event) {
+                            return event["type"] == "response.function_call_arguments.delta" &&
+                                   event["output_index"] == 1;
+                          }),
+            10);
+}
+
+TEST_F(ResponsesAnswerTest, ACallCutOffByTheLengthIsIncomplete) {
+  const auto deltas =
+      Deltas(Characters("Hi<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"x"),
+             v1::FINISH_REASON_LENGTH);
+  const Json json = Whole(deltas);
+  EXPECT_EQ(json["status"], "incomplete");
+  EXPECT_EQ(json["output"][0]["status"], "completed");
+  EXPECT_EQ(json["output"][1]["status"], "incomplete");
+  EXPECT_EQ(json["output"][1]["arguments"], "{\"a\": \"x");
+  const std::vector<Json> events = Streamed(deltas);
+  EXPECT_EQ(events.back()["response"], json);
+  EXPECT_EQ(events.at(events.size() - 2)["type"], "response.output_item.done");
+  EXPECT_EQ(events.at(events.size() - 2)["item"], json["output"][1]);
 }
 
 TEST_F(ResponsesAnswerTest, AnAnswerDoesNotDependOnHowItsTextIsCut) {
@@ -217,7 +239,8 @@ TEST_F(ResponsesAnswerTest, AnAnswerDoesNotDependOnHowItsTextIsCut) {
   std::mt19937_64 random(seed);
   for (const std::string& text :
        {std::string(kTextAndCalls), std::string("plain"), std::string("<tool_call>{\"name\": 5"),
-        std::string("<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>")}) {
+        std::string("<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>"),
+        std::string("a<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": \"é\nb\"}}")}) {
     const std::vector<std::string> characters = Characters(text);
     const Json whole = Whole(Deltas({text}));
     const std::vector<Json> events = Joined(Streamed(Deltas({text})));

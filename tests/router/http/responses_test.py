@@ -130,9 +130,12 @@ class ResponsesTest(Router):
                          [("weather", {"city": "Köln"}), ("weather", {"city": "Rom"})])
         self.assertEqual(len({c.call_id for c in calls} | {c.id for c in calls}), 4)
         with self.client.responses.stream(model="tiny", input=question, tools=TOOLS) as stream:
-            arguments = [event.arguments for event in stream
-                         if event.type == "response.function_call_arguments.done"]
+            events = list(stream)
             final = stream.get_final_response()
+        arguments = [e.arguments for e in events if e.type == "response.function_call_arguments.done"]
+        deltas = [e for e in events if e.type == "response.function_call_arguments.delta"]
+        self.assertGreater(len(deltas), 10)
+        self.assertEqual("".join(e.delta for e in deltas), "".join(arguments))
         self.assertEqual(arguments, [c.arguments for c in calls])
         self.assertEqual([item.type for item in final.output], ["message", "function_call", "function_call"])
         results = [{"type": "function_call_output", "call_id": c.call_id, "output": f"rain {i}"}
