@@ -126,7 +126,7 @@ class Run:
         return [counts[role][0] for _, counts in self.samples]
 
     def left(self):
-        """Workers that served, and left."""
+        """Returns the workers that have served and left."""
         return [worker for worker in self.fleet.gone if worker.addresses]
 
     def figures(self):
@@ -151,7 +151,7 @@ class Run:
 
 
 def value_of(prometheus, query):
-    """The value of a query; None without one. KEDA takes one series."""
+    """Returns the value of a query; None without one. Several series are an error, as they are for KEDA."""
     result = prometheus.query(query)
     if len(result) > 1:
         raise ValueError(f"{query}: {len(result)} series, expected one")
@@ -159,7 +159,7 @@ def value_of(prometheus, query):
 
 
 def picture(run):
-    """Load, goodput, latencies and workers over time."""
+    """Returns an SVG of load, goodput, latencies and workers over time."""
     seconds, options = run.seconds, run.options
     width = max(SAMPLE_S, seconds / 300)
     places = [width * (i + 0.5) for i in range(int(seconds / width))]

@@ -26,8 +26,7 @@ PATIENCE_S = 60
 
 
 class Prometheus:
-    """Scrapes `targets` (addresses), which may change later, and evaluates the rules, those of deploy/prometheus by default, at each
-    interval."""
+    """Scrapes `targets` (addresses), which may change later, and evaluates the rules, at each interval."""
 
     def __init__(self, folder, targets, rule_files=RULE_FILES, interval="1s", namespace=NAMESPACE):
         self._namespace, self._targets_file = namespace, folder / "targets.json"
@@ -51,7 +50,7 @@ class Prometheus:
         self._process.wait(timeout=PATIENCE_S)
 
     def scrape(self, targets):
-        """From now on these."""
+        """Sets the targets, from now on."""
         self.targets = len(targets)  # that should answer
         new = self._targets_file.with_suffix(".new")
         new.write_text(json.dumps([{"targets": targets, "labels": {"namespace": self._namespace}}]), encoding="utf-8")

@@ -15,7 +15,7 @@ ROLES = ("prefill", "decode")
 
 
 class Worker:
-    """A process, from the wish for it until it has ended."""
+    """A process that is wished for, runs, or has ended."""
 
     def __init__(self, role, number, due_s):
         self.role, self.name, self.due_s = role, f"{role}{number}", due_s
@@ -33,8 +33,8 @@ class Fleet:
     """A router, and workers whose numbers scale() changes. tick() has to be called often."""
 
     def __init__(self, folder, programs, router, flags, start_s=0.0):
-        """`programs`: by role the program and its flags. `router`: the same of the router. `flags`: of all. A worker needs
-        `start_s` before its process starts, as a pod does for its node, image and model."""
+        """`programs` has each role's program with its flags, `router` the router's, and all get `flags`. A worker's process starts
+        `start_s` after the wish for it, as a pod needs time for its node, image and model."""
         self._folder, self._programs, self._router, self._flags = folder, programs, router, flags
         self.start_s = start_s
         self._file = folder / "workers"
@@ -114,7 +114,7 @@ class Fleet:
         return [worker.addresses[1] for worker in self._workers if worker.addresses] + [self.metrics_address]
 
     def worker_seconds(self, role):
-        """From the wish for each worker to its end, or until now."""
+        """Returns the sum of the workers' times from the wish for each to its end, or until now."""
         now = time.monotonic()
         return sum((worker.ended_s or now) - worker.began_s for worker in [*self._workers, *self.gone] if worker.role == role)
 

@@ -48,7 +48,7 @@ class ScaledObject(NamedTuple):
 
 
 def _read(what, value, /, **keys):
-    """The values of `keys`, which have a default each, or ... if they must be there. Others are refused: what is not read
+    """Returns the values of `keys`, each of which has a default, or ... if it must be there. Other keys are refused, since they
     would be ignored."""
     for key in value:
         if key not in keys and key not in AT_ZERO:
@@ -83,7 +83,7 @@ def _read_trigger(what, trigger):
 
 
 def read_object(document, speed=1.0):
-    """The ScaledObject of a YAML document. Its times are divided by `speed`. ValueError, with the key."""
+    """Returns the ScaledObject of a YAML document, with its times divided by `speed`. Raises ValueError, which names the key."""
     what = document["metadata"]["name"]
     target, least, most, polling_s, advanced, triggers = _read(
         what, document["spec"], scaleTargetRef=..., minReplicaCount=0, maxReplicaCount=100, pollingInterval=30, advanced={},
@@ -102,14 +102,14 @@ def read_object(document, speed=1.0):
 
 
 def read_objects(path, speed=1.0):
-    """The ScaledObjects of a file, by the name of their Deployment."""
+    """Returns the ScaledObjects of a file, by the name of their Deployment."""
     with open(path, encoding="utf-8") as file:
         objects = [read_object(document, speed) for document in yaml.safe_load_all(file) if document["kind"] == "ScaledObject"]
     return {scaled.target: scaled for scaled in objects}
 
 
 class Autoscaler:
-    """Of one ScaledObject."""
+    """It decides for one ScaledObject."""
 
     def __init__(self, scaled):
         self.scaled = scaled
@@ -117,8 +117,8 @@ class Autoscaler:
         self._changes = []   # (time, pods added; negative: removed), within the longest period
 
     def decide(self, now_s, pods, values):
-        """The number of pods at a time that never goes back, with `pods` there. `values`: of each trigger's query; None, if
-        it has none."""
+        """Returns how many pods there should be at a time, which never goes back, if there are `pods` now. `values` are those of
+        the triggers' queries; None stands for no value."""
         wish = self._wish(pods, values)
         if wish is None:
             return pods
@@ -128,7 +128,7 @@ class Autoscaler:
         return chosen
 
     def _wish(self, pods, values):
-        """The largest wish of the triggers. None, and a wish for fewer pods is none while a value is missing."""
+        """Returns the largest wish of the triggers; None without one. While a value is missing, a wish for fewer pods is none."""
         known = [_wish_of(trigger, pods, value) for trigger, value in zip(self.scaled.triggers, values, strict=True)
                  if value is not None and math.isfinite(value)]
         if not known or (len(known) < len(values) and max(known) < pods):
@@ -136,7 +136,7 @@ class Autoscaler:
         return max(known)
 
     def _stabilized(self, now_s, pods, wish):
-        """The wish of the window that is nearest to what is there: the least one to grow, the largest one to shrink."""
+        """Returns the least wish of the window if the number grows, the largest one if it shrinks."""
         up, down = self.scaled.up, self.scaled.down
         if self._wishes is None:  # What is there at first counts like a wish.
             self._wishes = [(now_s, pods)]
@@ -162,7 +162,7 @@ class Autoscaler:
         return pods
 
     def _before(self, now_s, pods, policy):
-        """The pods at the begin of a policy's period."""
+        """Returns the number of pods at the begin of a policy's period."""
         return pods - sum(added for at, added in self._changes if at > now_s - policy.period_s)
 
 

@@ -28,14 +28,14 @@ def sine(low, high, period_s, periods):
 
 
 def flash_crowd(calm, factor, calm_s, crowd_s, crowds):
-    """`factor` times the calm rate, from one moment to the next, again and again, and calm at the end."""
+    """The rate jumps from the calm one to `factor` times as much and back, `crowds` times, and is calm at the end."""
     period_s = calm_s + crowd_s
     return Load("flash", lambda at_s: calm * factor if at_s % period_s >= calm_s else calm, calm * factor,
                 period_s * crowds + calm_s)
 
 
 def draw(load, seed):
-    """Lines of a trace, the first one at 0."""
+    """Returns the lines of a trace, the first of which is at 0."""
     random_ = random.Random(f"{seed} {load.name}")
     lines, at_s = [{"timestamp": 0.0, "input_length": PROMPT_TOKENS[0], "output_length": ANSWER_TOKENS[0]}], 0.0
     while True:
@@ -52,7 +52,7 @@ def _tokens(random_, least, most):
 
 
 class Sender:
-    """Sends a trace to a router from now on."""
+    """A process that sends a trace to a router."""
 
     def __init__(self, baton, address, lines, folder, seed):
         self.count = len(lines)
@@ -74,7 +74,7 @@ class Sender:
         self.process.wait()
 
     def requests(self):
-        """What became of them, once it has ended."""
+        """Returns what became of the requests. The sender must have ended."""
         if not self._result.exists():
             raise RuntimeError(f"the load failed: {self._log.read_text(encoding='utf-8')[-2000:]}")
         result = json.loads(self._result.read_text(encoding="utf-8"))
@@ -99,12 +99,12 @@ class Request(NamedTuple):
 
 
 def goodput(requests, ttft_s, gap_s):
-    """The share of the requests that were answered in time; errors are not."""
+    """Returns the share of the requests that were answered in time. Errors were not."""
     return sum(request.good(ttft_s, gap_s) for request in requests) / len(requests)
 
 
 def digest(requests):
-    """Of all answers. They depend on the requests alone."""
+    """Returns a hash of all answers, which depend on the requests alone."""
     return hashlib.sha256("\0".join(request.text for request in requests).encode()).hexdigest()
 
 
