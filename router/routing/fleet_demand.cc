@@ -19,7 +19,7 @@ int WholeWorkers(double wanted) {
 }
 
 // The most sequences of so much context whose step stays within the target.
-int SequencesWithin(double inter_token_s, const WorkerLoad& worker, double context) {
+int SequencesWithin(double inter_token_s, const LoadOfWorker& worker, double context) {
   const int places = worker.max_sequences > 0 ? worker.max_sequences : kUnknownPlaces;
   const auto is_within = [&](int n) {
     return worker.step.DecodeStep(n, n * context) <= inter_token_s;
@@ -38,8 +38,8 @@ int SequencesWithin(double inter_token_s, const WorkerLoad& worker, double conte
 // Sums over the workers that answer.
 struct FleetDemand::Answers {
   int ready = 0;
-  double sequences = 0, queued = 0;  // of all, draining ones included
-  double places = 0;                 // of the ready ones, within the target
+  double sequences = 0;  // of all, draining ones included
+  double places = 0;     // of the ready ones, within the target
   double used_pages = 0, queued_pages = 0, pages = 0;
 };
 
@@ -56,7 +56,7 @@ void FleetDemand::OnSent(double ttft_s, double computing_s, double now_s) {
   computing_s_.Add(computing_s);
 }
 
-void FleetDemand::Update(absl::Span<const WorkerLoad> loads, int64_t refused, double now_s) {
+void FleetDemand::Update(absl::Span<const LoadOfWorker> loads, int64_t refused, double now_s) {
   const double passed_s = updated_at_s_ ? now_s - *updated_at_s_ : 0;
   if (updated_at_s_ && passed_s <= 0) return;
   if (updated_at_s_) {
@@ -69,7 +69,7 @@ void FleetDemand::Update(absl::Span<const WorkerLoad> loads, int64_t refused, do
   Answers answers;
   int prefill_ready = 0;
   double running = 0, context = 0, step_s = 0;
-  for (const WorkerLoad& w : loads) {
+  for (const LoadOfWorker& w : loads) {
     if (w.role == v1::WORKER_ROLE_PREFILL && w.ready) ++prefill_ready;
     if (w.role != v1::WORKER_ROLE_DECODE) continue;
     running += w.running;
@@ -77,17 +77,17 @@ void FleetDemand::Update(absl::Span<const WorkerLoad> loads, int64_t refused, do
     step_s += w.running * w.step.DecodeStep(w.running, static_cast<double>(w.context_tokens));
   }
   if (running > 0) context_ = context / running;
-  for (const WorkerLoad& w : loads) {
+  for (const LoadOfWorker& w : loads) {
     if (w.role != v1::WORKER_ROLE_DECODE) continue;
     answers.sequences += w.running + w.queued;
-    answers.queued += w.queued;
     answers.used_pages += w.used_blocks;
-    // Where some layers have windows, a token takes fewer pages than one of the block's.
-    const double token_pages = w.context_tokens > 0 && w.used_blocks > 0
-                                   ? static_cast<double>(w.used_blocks) /
-                                         static_cast<double>(w.context_tokens)
-                                   : 1.0 / std::max(w.block_tokens, 1);
-    answers.queued_pages += token_pages * static_cast<double>(w.queued_tokens);
+    // Where some layers have windows, long sequences take fewer pages a token than short ones; what
+    // the present ones take is the better guess. It may count prompts that are no sequence here.
+    const double present =
+        w.context_tokens > 0 && w.used_blocks > 0
+            ? static_cast<double>(w.used_blocks) / static_cast<double>(w.context_tokens)
+            : w.token_pages;
+    answers.queued_pages += std::min(present, w.token_pages) * static_cast<double>(w.queued_tokens);
     if (!w.ready) continue;
     ++answers.ready;
     answers.places += SequencesWithin(targets_.inter_token_s, w, context_);
@@ -114,11 +114,11 @@ void FleetDemand::Update(absl::Span<const WorkerLoad> loads, int64_t refused, do
   }
 }
 
-double FleetDemand::ForPrompts(absl::Span<const WorkerLoad> loads, v1::WorkerRole role,
+double FleetDemand::ForPrompts(absl::Span<const LoadOfWorker> loads, v1::WorkerRole role,
                                double refused_work, double passed_s, Prompts* prompts) const {
   int ready = 0;
   double backlog_s = 0, busy = 0;
-  for (const WorkerLoad& w : loads) {
+  for (const LoadOfWorker& w : loads) {
     if (w.role != role) continue;
     ready += w.ready ? 1 : 0;
     backlog_s += w.backlog_s;

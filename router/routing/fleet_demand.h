@@ -39,7 +39,7 @@ struct DemandTargets {
 };
 
 // One worker as its last report shows it, with what this router has sent since.
-struct WorkerLoad {
+struct LoadOfWorker {
   v1::WorkerRole role = v1::WORKER_ROLE_UNSPECIFIED;
   bool ready = false;      // else it finishes what it has, and takes nothing new
   double backlog_s = 0;    // until all its prompts are computed
@@ -50,7 +50,7 @@ struct WorkerLoad {
   int64_t queued_tokens = 0;   // of `queued`
   int used_blocks = 0;
   int total_blocks = 0;
-  int block_tokens = 16;
+  double token_pages = 1.0 / 16;       // that a token takes, at the most
   int max_sequences = 0;               // places in its batch; 0: unknown
   LinearCost step = kDefaultDecodeCost;  // of decoding
 };
@@ -83,7 +83,7 @@ class FleetDemand {
   void OnAnswered(int64_t generated_tokens) { answer_tokens_.Add(static_cast<double>(generated_tokens)); }
   // Several times a minute or more. `loads`: all workers that have reported lately, draining ones
   // included. `refused`: requests refused for load since the start.
-  void Update(absl::Span<const WorkerLoad> loads, int64_t refused, double now_s);
+  void Update(absl::Span<const LoadOfWorker> loads, int64_t refused, double now_s);
 
   const Demand& demand() const { return demand_; }
 
@@ -105,7 +105,7 @@ class FleetDemand {
   struct Answers;
 
   // Workers of the role that its prompts want.
-  double ForPrompts(absl::Span<const WorkerLoad> loads, v1::WorkerRole role, double refused_work,
+  double ForPrompts(absl::Span<const LoadOfWorker> loads, v1::WorkerRole role, double refused_work,
                     double passed_s, Prompts* prompts) const;
   double ForAnswers(const Answers& answers, double refused_a_second);
 

@@ -56,6 +56,7 @@ void FleetLoad::OnReady(int worker, const Identity& identity) {
   w.max_sequences = identity.max_sequences;
   w.lends = identity.lends;
   w.prompt_cost.block_tokens = identity.block_tokens;
+  w.token_pages = static_cast<double>(identity.block_pages) / std::max(identity.block_tokens, 1);
   w.kind = absl::StrCat(identity.model_fingerprint, "/", identity.device);
   PromptCosts(identity.role).Joins(worker, w.kind);
   if (identity.role == v1::WORKER_ROLE_DECODE) decode_steps_.Joins(worker, w.kind);
@@ -367,13 +368,14 @@ void FleetLoad::Collect(const Query& query, absl::Duration now, Candidates* foun
   found->Fill(group->table, query.prompt_tokens, query.matched_blocks, absl::ToDoubleSeconds(now));
 }
 
-void FleetLoad::ListLoads(absl::Duration now, std::vector<WorkerLoad>* loads) const {
+void FleetLoad::ListLoads(absl::Duration now, std::vector<LoadOfWorker>* loads) const {
   loads->clear();
   const double now_s = absl::ToDoubleSeconds(now);
-  for (const Worker& w : workers_) {
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    const Worker& w = workers_[i];
     const double silence_s = now_s - w.reported_at_s;
     if (w.reported_at_s == 0 || silence_s > kLoadLife_s) continue;
-    WorkerLoad& load = loads->emplace_back();
+    LoadOfWorker& load = loads->emplace_back();
     load.role = w.role;
     load.ready = w.serves;
     load.backlog_s = std::max(0.0, w.idle_at_s - now_s);
@@ -382,20 +384,20 @@ void FleetLoad::ListLoads(absl::Duration now, std::vector<WorkerLoad>* loads) co
                 kMeasureHalves_s;
     load.total_blocks = w.total_blocks;
     load.used_blocks = std::max(0, w.total_blocks - w.free_blocks);
-    load.block_tokens = w.prompt_cost.block_tokens;
+    load.token_pages = w.token_pages;
     load.max_sequences = w.max_sequences;
     load.running = w.running;
     load.queued = w.queued;
     load.context_tokens = w.context_tokens;
     load.queued_tokens = w.queued_tokens;
+    if (w.role == v1::WORKER_ROLE_DECODE) load.step = decode_steps_.Of(static_cast<int>(i)).cost;
     if (w.group < 0) continue;
     const Candidate& c = groups_[w.group].table.rows[w.place];
     load.running = c.running;
     load.queued = c.queued;
     load.context_tokens = c.context_tokens;
-    load.queued_tokens = c.queued_tokens;
+    // The blocks of what was sent are among the used ones.
     load.used_blocks = std::max(0, w.total_blocks - c.free_blocks);
-    load.step = c.step;
   }
 }
 

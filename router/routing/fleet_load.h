@@ -35,6 +35,7 @@ class FleetLoad {
     int max_sequences = 0;  // 0: unknown
     std::string device;     // as on its card
     bool lends = false;     // as in Candidate
+    int block_pages = 1;    // of the pool that a block of all layers takes, at the most
   };
   void OnReady(int worker, const Identity& identity);
   // The worker gets no new requests. Its last report is kept.
@@ -83,7 +84,7 @@ class FleetLoad {
   void Collect(const Query& query, absl::Duration now, Candidates* found) const;
 
   // Sets *loads to those of all workers that have reported lately, whatever their state.
-  void ListLoads(absl::Duration now, std::vector<WorkerLoad>* loads) const;
+  void ListLoads(absl::Duration now, std::vector<LoadOfWorker>* loads) const;
 
  private:
   struct Dispatch {
@@ -117,6 +118,7 @@ class FleetLoad {
     bool lends = false;
     int64_t queued_tokens = 0;
     int64_t context_tokens = 0;
+    double token_pages = 0;
     // Seconds of the last steps with prompts, each counted less with time (MeasuredSteps).
     double prompt_steps_s = 0;
     CandidateTable::PromptCost prompt_cost;

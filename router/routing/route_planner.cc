@@ -20,7 +20,6 @@ constexpr absl::Duration kShortestSloRetry = absl::Milliseconds(50);
 constexpr absl::Duration kLongestSloRetry = absl::Seconds(60);
 // After a prompt's end, its worker reports within this time what it has cached of it.
 constexpr absl::Duration kReportsWithin = absl::Seconds(2);
-// Longer ones that a worker reports are not believed.
 // Workers report at least every second. One that was silent for longer may have been lost, too,
 // unless all were silent for about as long.
 constexpr absl::Duration kUsualSilence = absl::Milliseconds(1250);
@@ -85,7 +84,7 @@ void RoutePlanner::OnReady(const WorkerTarget& target, const internal::v1::Worke
   fleet_.OnReady(target.worker,
                  {card.role(), card.model_fingerprint(), kv::RootPrefixKey(0, target.address, ""),
                   card.total_blocks(), card.kv_layout().block_tokens(), card.max_num_seqs(),
-                  card.device(), lends});
+                  card.device(), lends, KvSizesOf(card).shape.pages()});
   links_.Joins(target.worker, target.worker_id, target.epoch);
 }
 

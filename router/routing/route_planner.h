@@ -238,7 +238,7 @@ class RoutePlanner final : public RosterObserver {
   PairHealth health_ ABSL_GUARDED_BY(mutex_);
   FleetDemand demand_ ABSL_GUARDED_BY(mutex_);
   absl::Duration next_demand_ ABSL_GUARDED_BY(mutex_);
-  std::vector<WorkerLoad> loads_ ABSL_GUARDED_BY(mutex_);  // for its memory
+  std::vector<LoadOfWorker> loads_ ABSL_GUARDED_BY(mutex_);  // for its memory
   // Means over the answers so far, the last ones counting most.
   DecayedMean answer_tokens_ ABSL_GUARDED_BY(mutex_);
   DecayedMean transfer_seconds_ ABSL_GUARDED_BY(mutex_);

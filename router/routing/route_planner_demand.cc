@@ -7,6 +7,7 @@
 namespace baton::router {
 namespace {
 
+// Longer ones that a worker reports are not believed.
 constexpr absl::Duration kLongestTransfer = absl::Minutes(1);
 constexpr absl::Duration kDemandEvery = absl::Milliseconds(100);
 

@@ -306,7 +306,7 @@ class CallHarness : public ::testing::Test {
   internal::v1::WorkerCard cards_[kWorkers];        // cards of the last processes
   bool reporting_[kWorkers] = {true, true, true, true, true};
   FakeNetwork network_;
-  std::optional<RoutedFleet> fleet_;
+  std::optional<router::RoutedFleet> fleet_;
   std::optional<router::RetryBudget> budget_;
   std::optional<router::Admission> admission_;
   router::CallRegistry registry_;

@@ -16,7 +16,7 @@
 namespace baton::chat {
 namespace {
 
-using json::Value;
+using JsonValue = json::Value;
 
 constexpr char kValueTools[] = R"([{"type": "function", "function": {"name": "f", "parameters": {
   "type": "object", "properties": {"s": {"type": "string"}, "t": {"type": "string"},
@@ -28,12 +28,12 @@ class RandomCall {
   RandomCall(ToolCallFormat format, std::mt19937_64* random) : format_(format), random_(*random) {}
 
   // A call of `f` with some of the arguments that kValueTools has.
-  std::string Written(Value* arguments) {
+  std::string Written(JsonValue* arguments) {
     *arguments = json::ObjectValue();
     std::vector<std::string> members;
     for (const char* const key : {"s", "n", "o", "t", "b", "l"}) {
       if (random_() % 3 == 0) continue;
-      Value value = ValueOf(key);
+      JsonValue value = ValueOf(key);
       members.push_back(Member(key, value));
       json::AddMember(key, std::move(value), arguments);
     }
@@ -103,7 +103,7 @@ class RandomCall {
     return text;
   }
 
-  Value Any(int depth) {
+  JsonValue Any(int depth) {
     switch (random_() % (depth > 2 ? 4 : 6)) {
       case 0:
         return json::TextValue(Text());
@@ -112,14 +112,14 @@ class RandomCall {
       case 2:
         return json::BoolValue(random_() % 2 == 0);
       case 3:
-        return Value();
+        return JsonValue();
       case 4: {
-        Value list = json::ArrayValue();
+        JsonValue list = json::ArrayValue();
         for (size_t n = random_() % 3; n > 0; --n) list.items.push_back(Any(depth + 1));
         return list;
       }
       default: {
-        Value object = json::ObjectValue();
+        JsonValue object = json::ObjectValue();
         for (const char* const key : {"k", "key_2"}) {
           if (random_() % 2 == 0) json::AddMember(key, Any(depth + 1), &object);
         }
@@ -128,11 +128,11 @@ class RandomCall {
     }
   }
 
-  Value ValueOf(absl::string_view key) {
+  JsonValue ValueOf(absl::string_view key) {
     if (key == "s" || key == "t") return json::TextValue(Text());
     if (key == "n") return json::Parse(absl::StrCat(random_() % 1000), "n").value();
     if (key == "b") return json::BoolValue(random_() % 2 == 0);
-    Value value = json::ArrayValue();
+    JsonValue value = json::ArrayValue();
     if (key == "l") {
       for (size_t n = random_() % 3; n > 0; --n) value.items.push_back(Any(0));
       return value;
@@ -142,7 +142,7 @@ class RandomCall {
     return value;
   }
 
-  std::string Member(absl::string_view key, const Value& value) {
+  std::string Member(absl::string_view key, const JsonValue& value) {
     const std::string bare =
         value.scalar.kind == json::Scalar::Kind::kString ? value.scalar.text : json::ToText(value);
     switch (format_) {
@@ -158,14 +158,14 @@ class RandomCall {
   }
 
   // As Python or Gemma 4 writes it.
-  std::string Literal(const Value& value) {
+  std::string Literal(const JsonValue& value) {
     const bool is_python = format_ == ToolCallFormat::kLfm2;
     std::vector<std::string> items;
-    if (value.kind == Value::Kind::kArray) {
-      for (const Value& item : value.items) items.push_back(Literal(item));
+    if (value.kind == JsonValue::Kind::kArray) {
+      for (const JsonValue& item : value.items) items.push_back(Literal(item));
       return absl::StrCat("[", absl::StrJoin(items, ", "), "]");
     }
-    if (value.kind == Value::Kind::kObject) {
+    if (value.kind == JsonValue::Kind::kObject) {
       for (size_t i = 0; i < value.keys.size(); ++i) {
         items.push_back(
             absl::StrCat(is_python ? absl::StrCat("'", value.keys[i], "'") : value.keys[i], ":",
@@ -202,7 +202,7 @@ TEST(CallReaderTest, RandomCallsKeepTheirValuesHoweverTheyAreCut) {
   for (const ToolCallFormat format :
        {kHermes, kLlama3, kMistral, kDeepSeek, kHarmony, kQwenXml, kGlm, kLfm2, kGemma4}) {
     for (int i = 0; i < 400; ++i) {
-      Value first, second;
+      JsonValue first, second;
       RandomCall calls(format, &random);
       const std::string text = format == kLlama3 ? "" : "So";
       const std::string begin = text + calls.Written(&first);

@@ -329,7 +329,7 @@ TEST_F(RosterTest, ForeignWorkersAreRefusedWithBothValues) {
 }
 
 TEST_F(RosterTest, TheModelHasTheLowestGrammarLevelOfWorkersThatAnswer) {
-  testing::RoutedFleet fleet({"p:1"}, {"d0:1", "d1:1"}, kTokenizer, policy_, clock_);
+  router::RoutedFleet fleet({"p:1"}, {"d0:1", "d1:1"}, kTokenizer, policy_, clock_);
   const auto introduce = [&fleet](int worker, internal::v1::GrammarLevel level) {
     internal::v1::WatchResponse event;
     *event.mutable_card() =

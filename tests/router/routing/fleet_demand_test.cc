@@ -10,8 +10,8 @@ namespace {
 
 constexpr double kTick_s = 0.1;
 
-WorkerLoad Prefill(double busy, double backlog_s) {
-  WorkerLoad load;
+LoadOfWorker Prefill(double busy, double backlog_s) {
+  LoadOfWorker load;
   load.role = v1::WORKER_ROLE_PREFILL;
   load.ready = true;
   load.busy = busy;
@@ -20,8 +20,8 @@ WorkerLoad Prefill(double busy, double backlog_s) {
 }
 
 // A step of n sequences takes 10 + n ms.
-WorkerLoad Decode(int running, int queued) {
-  WorkerLoad load;
+LoadOfWorker Decode(int running, int queued) {
+  LoadOfWorker load;
   load.role = v1::WORKER_ROLE_DECODE;
   load.ready = true;
   load.running = running;
@@ -45,7 +45,7 @@ class FleetDemandTest : public ::testing::Test {
       demand_.Update(loads(), refused_, now_s_);
     }
   }
-  void Stay(double seconds, const std::vector<WorkerLoad>& loads) {
+  void Stay(double seconds, const std::vector<LoadOfWorker>& loads) {
     Pass(seconds, [&] { return loads; });
   }
   const Demand& demand() const { return demand_.demand(); }
@@ -56,7 +56,7 @@ class FleetDemandTest : public ::testing::Test {
 };
 
 TEST_F(FleetDemandTest, NothingIsWantedBeforeAWorkerHasBeenReady) {
-  WorkerLoad drains = Prefill(1, 10);
+  LoadOfWorker drains = Prefill(1, 10);
   drains.ready = false;
   Stay(5, {drains});
   EXPECT_EQ(demand().prefill_workers, 0);
@@ -70,7 +70,7 @@ TEST_F(FleetDemandTest, NothingIsWantedBeforeAWorkerHasBeenReady) {
 
 TEST_F(FleetDemandTest, WorkersForASteadyStreamOfPromptsAreBusyAsTheTargetSays) {
   // Four workers, each busy half of its time, have work for 2 / 0.7.
-  Stay(60, std::vector<WorkerLoad>(4, Prefill(0.5, 0.4)));
+  Stay(60, std::vector<LoadOfWorker>(4, Prefill(0.5, 0.4)));
   EXPECT_EQ(demand().prefill_workers, 3);
   EXPECT_NEAR(demand().prefill_backlog_s, 1.6, 1e-9);
 }
@@ -80,7 +80,7 @@ TEST_F(FleetDemandTest, AFullFleetWantsTheWholeNumberAndNotSomeMore) {
   double backlog_s = 0;
   Pass(10, [&] {
     backlog_s += 12 * kTick_s;
-    return std::vector<WorkerLoad>(2, Prefill(1, backlog_s / 2));
+    return std::vector<LoadOfWorker>(2, Prefill(1, backlog_s / 2));
   });
   // 14 / 0.7 for what arrives, and some for the 120 s that wait.
   EXPECT_GE(demand().prefill_workers, 20);
@@ -91,7 +91,7 @@ TEST_F(FleetDemandTest, AQueueThatIsWorkedOffWantsNoMoreThanItsRestTakes) {
   double backlog_s = 300;
   Pass(6, [&] {
     backlog_s -= 10 * kTick_s;
-    return std::vector<WorkerLoad>(10, Prefill(1, backlog_s / 10));
+    return std::vector<LoadOfWorker>(10, Prefill(1, backlog_s / 10));
   });
   ASSERT_NEAR(demand().prefill_backlog_s, 240, 1.1);
   // Nothing arrives. Of what is left, 25 s are within the target.
@@ -99,7 +99,7 @@ TEST_F(FleetDemandTest, AQueueThatIsWorkedOffWantsNoMoreThanItsRestTakes) {
 }
 
 TEST_F(FleetDemandTest, ThatAWorkerDrainsIsNoWorkLess) {
-  std::vector<WorkerLoad> loads(3, Prefill(0.6, 1));
+  std::vector<LoadOfWorker> loads(3, Prefill(0.6, 1));
   Stay(60, loads);
   EXPECT_EQ(demand().prefill_workers, 3);
   loads[0].ready = false;
@@ -117,18 +117,29 @@ TEST_F(FleetDemandTest, AnswersThatWaitCountAtOnce) {
 }
 
 TEST_F(FleetDemandTest, KvBindsWhereSequencesAreLong) {
-  WorkerLoad full = Decode(8, 4);
+  LoadOfWorker full = Decode(8, 4);
   full.context_tokens = 8 * 2000;
   full.queued_tokens = 4 * 2000;
   full.used_blocks = 1000;
+  full.token_pages = 1;
   Stay(30, {full});
   // 1,500 pages of 750 a worker.
   EXPECT_EQ(demand().decode_workers, 2);
   EXPECT_DOUBLE_EQ(demand().kv_headroom, -0.5);
 }
 
+TEST_F(FleetDemandTest, PagesOfOtherPromptsDoNotMakeWaitingTokensLarge) {
+  LoadOfWorker lends = Decode(1, 1);
+  lends.context_tokens = 20;
+  lends.queued_tokens = 2000;
+  lends.used_blocks = 400;  // nearly all of prompts that others answer
+  Stay(30, {lends});
+  // A token takes a sixteenth of a page at the most.
+  EXPECT_DOUBLE_EQ(demand().kv_headroom, 1 - (400 + 125) / 1000.0);
+}
+
 TEST_F(FleetDemandTest, StepsStayWithinTheTarget) {
-  WorkerLoad slow = Decode(30, 0);
+  LoadOfWorker slow = Decode(30, 0);
   slow.step = {10e-3, 3e-3, 0};  // 30 sequences take 100 ms
   Stay(30, {slow});
   EXPECT_DOUBLE_EQ(demand().sequence_headroom, 0);
@@ -140,7 +151,7 @@ TEST_F(FleetDemandTest, StepsStayWithinTheTarget) {
 }
 
 TEST_F(FleetDemandTest, WorkersThatAnswerAloneComputeTheirPrompts) {
-  WorkerLoad both = Decode(36, 0);
+  LoadOfWorker both = Decode(36, 0);
   both.busy = 0.35;
   Stay(60, {both, both});
   // 72 / 48 for the answers, 0.7 / 0.7 for the prompts.
@@ -153,7 +164,7 @@ TEST_F(FleetDemandTest, RefusedRequestsCountAsThoseThatAreSentAndNoMoreThanThose
     demand_.OnSent(1, /*computing_s=*/0.5, now_s_);
     demand_.OnAnswered(100);
   }
-  const std::vector<WorkerLoad> loads = {Prefill(0.7, 0), Prefill(0.7, 0), Decode(40, 0)};
+  const std::vector<LoadOfWorker> loads = {Prefill(0.7, 0), Prefill(0.7, 0), Decode(40, 0)};
   Stay(60, loads);
   EXPECT_EQ(demand().prefill_workers, 2);
   Pass(60, [&] {

@@ -457,7 +457,7 @@ TEST_F(FleetLoadTest, DecodeStepsAreEstimatedFromReports) {
 }
 
 TEST_F(FleetLoadTest, LoadsAreOfAllWorkersThatReport) {
-  std::vector<WorkerLoad> loads;
+  std::vector<LoadOfWorker> loads;
   fleet_.ListLoads(now_, &loads);
   EXPECT_TRUE(loads.empty()) << "none has reported";
   internal::v1::LoadReport busy = Report(1.5);
@@ -480,7 +480,7 @@ TEST_F(FleetLoadTest, LoadsAreOfAllWorkersThatReport) {
   EXPECT_EQ(loads[1].running, 3);
   EXPECT_EQ(loads[1].queued, 3);
   EXPECT_EQ(loads[1].context_tokens, 364);
-  EXPECT_EQ(loads[1].queued_tokens, 71);
+  EXPECT_EQ(loads[1].queued_tokens, 70) << "what was just sent is among the used blocks";
   EXPECT_EQ(loads[1].used_blocks, 54);
   EXPECT_EQ(loads[1].total_blocks, 100);
   EXPECT_EQ(loads[1].max_sequences, 64);
@@ -491,13 +491,25 @@ TEST_F(FleetLoadTest, LoadsAreOfAllWorkersThatReport) {
   EXPECT_TRUE(loads.empty());
 }
 
+TEST_F(FleetLoadTest, AWorkerThatDrainsKeepsTheCostOfItsSteps) {
+  internal::v1::LoadReport report = Report(0);
+  report.mutable_decode_cost()->set_fixed_us(80'000);
+  report.mutable_decode_cost()->set_fitted_steps(50);
+  fleet_.OnReport(kDecode, report, now_);
+  fleet_.OnUnavailable(kDecode);
+  std::vector<LoadOfWorker> loads;
+  fleet_.ListLoads(now_, &loads);
+  ASSERT_EQ(loads.size(), 1u);
+  EXPECT_NEAR(loads[0].step.fixed_s, 0.08, 1e-9);
+}
+
 TEST_F(FleetLoadTest, NonsenseInAReportIsNoLoad) {
   internal::v1::LoadReport report = Report(0);
   report.mutable_prefill_cost()->mutable_measured()->set_seconds(
       std::numeric_limits<double>::quiet_NaN());
   report.set_free_blocks(1 << 30);
   fleet_.OnReport(kPrefill, report, now_);
-  std::vector<WorkerLoad> loads;
+  std::vector<LoadOfWorker> loads;
   fleet_.ListLoads(now_, &loads);
   EXPECT_EQ(loads[0].busy, 0);
   EXPECT_EQ(loads[0].used_blocks, 0);

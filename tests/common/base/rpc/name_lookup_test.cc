@@ -11,11 +11,11 @@ namespace {
 
 using ::testing::ElementsAre;
 
-constexpr absl::Duration kPatience = absl::Seconds(20);
+constexpr absl::Duration kLookupPatience = absl::Seconds(20);
 
 HostAddresses Resolved(Resolver& resolver, const std::string& host) {
   const auto lookup = resolver.Resolve(host);
-  return lookup->Await(kPatience).value_or(absl::DeadlineExceededError("no answer"));
+  return lookup->Await(kLookupPatience).value_or(absl::DeadlineExceededError("no answer"));
 }
 
 TEST(SystemResolverTest, NumbersAreTheirOwnAndNamesThatCannotBeDoNotResolve) {
