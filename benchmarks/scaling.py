@@ -46,7 +46,7 @@ class Run:
 
     def __init__(self, options, load, folder):
         self.options, self.load = options, load
-        self.objects = {role: scaled for role in ROLES for scaled in [options.objects[f"baton-{role}"]]}
+        self.objects = {role: options.objects[f"baton-{role}"] for role in ROLES}
         flags = ["--model", options.model]
         worker = ["--threads", "1", "--log-level", "warning",
                   "--device-prefill-cost", options.prefill_cost, "--device-decode-cost", options.decode_cost]
@@ -246,6 +246,10 @@ def parse(arguments=None):
     parser.add_argument("--json", type=Path, help="file for all figures")
     options = parser.parse_args(arguments)
     options.objects = hpa.read_objects(options.scaled_objects, options.speed)
+    targets = [f"baton-{role}" for role in ROLES]
+    if not set(targets) <= set(options.objects):
+        parser.error(f"{options.scaled_objects}: its objects scale {', '.join(options.objects) or 'nothing'}, "
+                     f"expected {' and '.join(targets)}")
     return options
 
 

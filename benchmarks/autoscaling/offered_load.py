@@ -74,7 +74,7 @@ class Sender:
         self.process.wait()
 
     def requests(self):
-        """Returns what became of the requests. The sender must have ended."""
+        """Returns what became of the requests, in the order of the trace. The sender must have ended."""
         if not self._result.exists():
             raise RuntimeError(f"the load failed: {self._log.read_text(encoding='utf-8')[-2000:]}")
         result = json.loads(self._result.read_text(encoding="utf-8"))
@@ -84,7 +84,7 @@ class Sender:
                         result["generated_texts"], result["errors"], strict=True)]
         if len(requests) != self.count:
             raise RuntimeError(f"{len(requests)} of {self.count} requests were sent")
-        return sorted(requests)
+        return requests
 
 
 class Request(NamedTuple):
