@@ -3,6 +3,8 @@
 A token must not depend on the worker, so all nodes that a component admits have one numerics (docs/design/engine.md,
 "One answer"). The nodes are CPUs as Node Feature Discovery labels them."""
 
+import re
+
 from policies import flag, of_kind, role_of, servers
 
 PREFIX = "feature.node.kubernetes.io/cpu-cpuid."
@@ -17,6 +19,16 @@ NODES = {"Sandy Bridge": {"AVX"}, "Haswell": AVX2, "Alder Lake": AVX2 | {"AVXVNN
 CPUINFO = {"avx": "AVX", "avx2": "AVX2", "fma": "FMA3", "avx512f": "AVX512F", "avx512bw": "AVX512BW", "avx512dq": "AVX512DQ",
            "avx512vl": "AVX512VL", "avx512_vnni": "AVX512VNNI", "avx512_bf16": "AVX512BF16", "avx_vnni": "AVXVNNI",
            "amx_tile": "AMXTILE", "amx_int8": "AMXINT8", "amx_bf16": "AMXBF16"}
+
+
+def flags_of(cpuinfo):
+    """The flags that the text of a /proc/cpuinfo has, as labels; None if it has none, as where the CPU is no x86. Workers use
+    AVX2, and all that needs it, only beside F16C, which Node Feature Discovery does not label."""
+    line = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
+    if line is None:
+        return None
+    words = line[1].split()
+    return {label for word, label in CPUINFO.items() if word in words} - (set() if "f16c" in words else {"AVX2"})
 
 
 def numerics(flags, dtype):
