@@ -42,12 +42,15 @@ class Prometheus:
                 ["prometheus", f"--config.file={path}", f"--storage.tsdb.path={folder / 'tsdb'}",
                  "--web.listen-address=127.0.0.1:0"], stdout=log, stderr=subprocess.STDOUT)
         self._url = None
-        wait_for(self._ready, self._why)
-        self.wait_for_scrapes()
+        try:
+            wait_for(self._ready, self._why)
+            self.wait_for_scrapes()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self):
-        self._process.terminate()
-        self._process.wait(timeout=PATIENCE_S)
+        end_process(self._process)
 
     def scrape(self, targets):
         """Sets the targets, from now on."""
@@ -121,6 +124,17 @@ class Prometheus:
         wait_for(evaluated, self._why)
 
 
+def end_process(process):
+    """Ends it by SIGTERM. One that takes too long is killed, and an error."""
+    process.terminate()
+    try:
+        process.wait(timeout=PATIENCE_S)
+    except BaseException:  # Ctrl-C, too
+        process.kill()
+        process.wait()
+        raise
+
+
 def wait_for(condition, why, patience_s=PATIENCE_S):
     end = time.monotonic() + patience_s
     while not condition():
@@ -151,14 +165,15 @@ class ObservedCluster:
         return self
 
     def __exit__(self, *_):
-        self.prometheus.close()
-        self._stop()
+        try:
+            self.prometheus.close()
+        finally:
+            self._stop()
 
     def _stop(self):
         if self._frozen is not None:
             os.kill(self._frozen, signal.SIGKILL)
-        self._cluster.terminate()
-        self._cluster.wait(timeout=PATIENCE_S)
+        end_process(self._cluster)
 
     def freeze(self, role):
         """Stops one worker of the role: its connections stay open, and it is silent from now on."""
