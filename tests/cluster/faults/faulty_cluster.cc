@@ -3,7 +3,7 @@
 //   faulty_cluster --model models/demo --decode-flags=--num-blocks,64
 // It prints one line of JSON with the router's addresses and its processes once all workers are
 // ready. Then it does what each line of standard input says, and answers it with a line: "ok", or
-// what went wrong. It stops the cluster at the end of its input.
+// what went wrong, with spaces for line ends. It stops the cluster at the end of its input.
 //   signal NAME NUMBER          to the process
 //   restart NAME...             ends them and starts them at their addresses; the answer comes when
 //                               all workers are ready
@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "tests/cluster/faults/process_cluster.h"
@@ -88,7 +89,10 @@ int Run(const ClusterOptions& options) {
   std::cout << Description(**cluster) << std::endl;
   for (std::string line; std::getline(std::cin, line);) {
     const absl::Status done = Obey(**cluster, line);
-    std::cout << (done.ok() ? "ok" : std::string(done.message())) << std::endl;
+    // A message may have lines of its own, from a log or a peer.
+    std::cout << (done.ok() ? "ok"
+                            : absl::StrReplaceAll(done.message(), {{"\n", " "}, {"\r", " "}}))
+              << std::endl;
   }
   return 0;
 }
