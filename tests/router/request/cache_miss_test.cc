@@ -69,8 +69,9 @@ TEST_F(CacheMissTest, APromptAnsweredInOneMessageExplainsTheNext) {
     FakeSink& sink = Start(request);
     stream(network_.count() - 1).Finish("a");
     ASSERT_TRUE(sink.End().ok()) << sink.End();
+    // Nothing of the second prompt was cached, though both begin alike.
     EXPECT_EQ(sink.choice().usage().cache_miss().cause(),
-              text == kFirst ? v1::CACHE_MISS_CAUSE_UNSPECIFIED : v1::CACHE_MISS_CAUSE_CHANGED);
+              text == kFirst ? v1::CACHE_MISS_CAUSE_UNSPECIFIED : v1::CACHE_MISS_CAUSE_EVICTED);
   }
 }
 
