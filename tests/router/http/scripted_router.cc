@@ -9,6 +9,7 @@
 #include <iostream>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -27,8 +28,15 @@ void Answer(DecodeCall call) {
       begin == std::string::npos ? "no script" : prompt.substr(begin + 3, end - begin - 3);
   const int n = std::max(1, call.request.n());
   for (int choice = 0; choice < n; ++choice) {
-    for (const int32_t id : Ids(text)) call.SendTokens({id}, choice);
-    call.FinishChoice(choice, {kEndToken}, internal::v1::DecodeResponse::FINISH_STOP);
+    std::vector<int32_t> ids = Ids(text);
+    ids.push_back(kEndToken);
+    const auto most = static_cast<size_t>(call.request.max_tokens());
+    const bool cut = ids.size() > most;
+    if (cut) ids.resize(most);
+    for (size_t i = 0; i + 1 < ids.size(); ++i) call.SendTokens({ids[i]}, choice);
+    call.FinishChoice(choice, {ids.back()},
+                      cut ? internal::v1::DecodeResponse::FINISH_LENGTH
+                          : internal::v1::DecodeResponse::FINISH_STOP);
   }
   call.stream->End(grpc::Status::OK);
 }
