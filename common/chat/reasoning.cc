@@ -198,10 +198,12 @@ bool ReasoningParser::Step(Delta* delta) {
 // Looks for the mark at the beginning. Some models write it though the prompt has it.
 bool ReasoningParser::StepStart(Delta*) {
   const absl::string_view open = MarksOf(format_).open;
-  const absl::string_view rest = absl::StripLeadingAsciiWhitespace(held_);
+  const absl::string_view rest =
+      absl::StripLeadingAsciiWhitespace(absl::string_view(held_).substr(blank_));
+  blank_ = held_.size() - rest.size();
   if (IsProperPrefix(rest, open)) return false;
   if (absl::StartsWith(rest, open)) {
-    held_.erase(0, held_.size() - rest.size() + open.size());
+    held_.erase(0, blank_ + open.size());
     state_ = State::kReasoning;
   } else {
     state_ = state_ == State::kOpened ? State::kReasoning : State::kContent;

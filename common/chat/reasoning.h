@@ -89,6 +89,7 @@ class ReasoningParser {
   const bool keeps_calls_;
   State state_;
   std::string held_;   // not yet out
+  size_t blank_ = 0;   // in StepStart, bytes of it that are known to be white space
   std::string space_;  // that stands between the reasoning that is out and what may follow
   bool has_reasoning_ = false;
   bool has_content_ = false;

@@ -206,6 +206,26 @@ ToolCallParser::ToolCallParser(ToolCallFormat format, uint64_t id_seed,
              : calls_begin                     ? State::kFirst
                                                : State::kText) {
   BATON_CHECK(format != ToolCallFormat::kUnsupported) << "the caller checks the format";
+  searches_.push_back({Opener(format), 0});
+  for (const absl::string_view separator : Separators(format)) {
+    if (separator != "```") searches_.push_back({separator, 0});  // also ends code in a text
+  }
+}
+
+void ToolCallParser::Drop(size_t bytes) {
+  begin_ += bytes;
+  space_ -= std::min(space_, bytes);
+  for (Search& search : searches_) search.from -= std::min(search.from, bytes);
+  if (begin_ < held_.size() - begin_) return;
+  // At most as many bytes move as have been dropped since the last time.
+  held_.erase(0, begin_);
+  begin_ = 0;
+}
+
+absl::string_view ToolCallParser::HeldBehindSpace() {
+  const absl::string_view rest = absl::StripLeadingAsciiWhitespace(Held().substr(space_));
+  space_ = Held().size() - rest.size();
+  return rest;
 }
 
 ToolCallParser::Parts ToolCallParser::Append(absl::string_view text) {
@@ -218,26 +238,26 @@ ToolCallParser::Parts ToolCallParser::Append(absl::string_view text) {
 
 ToolCallParser::Parts ToolCallParser::Finish() {
   Parts parts;
-  if (state_ == State::kBetween && DroppedOpening()) {
-    AppendText(absl::StrCat(dropped_, held_), &parts);
+  if (state_ == State::kStart || (state_ == State::kBetween && DroppedOpening())) {
+    AppendText(absl::StrCat(dropped_, Held()), &parts);
   } else if (state_ == State::kCall) {
     FinishCall(&parts);
   } else if (state_ != State::kBetween || !MayBeDropped()) {
-    AppendText(held_, &parts);
+    AppendText(Held(), &parts);
   }
-  held_.clear();
+  Drop(Held().size());
   state_ = State::kPlain;
   return parts;
 }
 
 void ToolCallParser::FinishCall(Parts* parts) {
-  if (reader_->Finish(absl::string_view(held_).substr(read_), *this)) {
+  if (reader_->Finish(Held().substr(read_), *this)) {
     Release(parts);
   } else if (is_open_ && released_) {
     EndCall(reader_->has_arguments());
     Release(parts);
   } else if (!has_call_) {
-    AppendText(absl::StrCat(opener_, held_), parts);
+    AppendText(absl::StrCat(opener_, Held()), parts);
   } else if (reader_->in_call()) {
     AppendText(HeldInList(), parts);
   }
@@ -245,7 +265,7 @@ void ToolCallParser::FinishCall(Parts* parts) {
 
 // True if what follows a call is white space, and maybe the beginning of a mark that is dropped.
 bool ToolCallParser::MayBeDropped() const {
-  const absl::string_view rest = absl::StripLeadingAsciiWhitespace(held_);
+  const absl::string_view rest = absl::StripLeadingAsciiWhitespace(Held());
   return rest.empty() || absl::c_any_of(Separators(format_), [&](absl::string_view separator) {
            return IsProperPrefix(rest, separator);
          });
@@ -254,7 +274,7 @@ bool ToolCallParser::MayBeDropped() const {
 bool ToolCallParser::Step(Parts* parts) {
   switch (state_) {
     case State::kStart:
-      return StepStart();
+      return StepStart(parts);
     case State::kFirst:
       return StepFirst();
     case State::kText:
@@ -264,31 +284,35 @@ bool ToolCallParser::Step(Parts* parts) {
     case State::kBetween:
       return StepBetween(parts);
     case State::kPlain:
-      AppendText(held_, parts);
-      held_.clear();
+      AppendText(Held(), parts);
+      Drop(Held().size());
       return false;
   }
   return false;
 }
 
 // Decides, in Llama's format, whether the answer is a call.
-bool ToolCallParser::StepStart() {
+bool ToolCallParser::StepStart(Parts* parts) {
   static constexpr absl::string_view kTag = "<|python_tag|>";
-  absl::string_view rest = absl::StripLeadingAsciiWhitespace(held_);
-  const bool has_tag = absl::ConsumePrefix(&rest, kTag);
-  rest = absl::StripLeadingAsciiWhitespace(rest);
-  if (rest.empty() || (!has_tag && IsProperPrefix(rest, kTag))) return false;
+  const absl::string_view rest = HeldBehindSpace();
+  if (dropped_.empty() && absl::StartsWith(rest, kTag)) {
+    dropped_ = std::string(Held().substr(0, space_ + kTag.size()));
+    Drop(dropped_.size());
+    return true;
+  }
+  if (rest.empty() || (dropped_.empty() && IsProperPrefix(rest, kTag))) return false;
   if (rest[0] != '{') {
+    AppendText(std::exchange(dropped_, ""), parts);
     state_ = State::kPlain;
     return true;
   }
-  EnterCall(std::string(held_, 0, held_.size() - rest.size()));
+  EnterCall(Held().substr(0, space_));
   return true;
 }
 
 // Decides whether the answer begins with a call, or with what may stand before one.
 bool ToolCallParser::StepFirst() {
-  const absl::string_view rest = absl::StripLeadingAsciiWhitespace(held_);
+  const absl::string_view rest = HeldBehindSpace();
   bool may_grow = rest.empty() || IsProperPrefix(rest, Opener(format_));
   bool begins = absl::StartsWith(rest, Opener(format_));
   for (const absl::string_view separator : Separators(format_)) {
@@ -301,39 +325,43 @@ bool ToolCallParser::StepFirst() {
 }
 
 bool ToolCallParser::StepText(Parts* parts) {
-  size_t first = std::string::npos;
-  const auto look_for = [&](absl::string_view marker) {
-    first = std::min(first, held_.find(marker.data(), 0, marker.size()));
-  };
-  look_for(Opener(format_));
-  size_t kept = HeldBytes(held_, Opener(format_));
-  for (const absl::string_view separator : Separators(format_)) {
-    if (separator == "```") continue;  // also ends code in a text
-    look_for(separator);
-    kept = std::max(kept, HeldBytes(held_, separator));
+  const absl::string_view held = Held();
+  size_t first = absl::string_view::npos;
+  size_t kept = 0;
+  for (Search& search : searches_) {
+    const size_t at = held.find(search.mark, search.from);
+    const size_t partial = HeldBytes(held, search.mark);
+    search.from = std::min(at, held.size() - partial);
+    first = std::min(first, at);
+    kept = std::max(kept, partial);
   }
-  const bool found = first != std::string::npos;
-  const absl::string_view before =
-      absl::string_view(held_).substr(0, found ? first : held_.size() - kept);
-  const absl::string_view text = absl::StripTrailingAsciiWhitespace(before);
-  AppendText(text, parts);
+  const bool found = first != absl::string_view::npos;
+  const absl::string_view before = held.substr(0, found ? first : held.size() - kept);
+  // No mark begins with white space, so that what is known to be white space is before them.
+  const absl::string_view behind = absl::StripTrailingAsciiWhitespace(before.substr(space_));
+  const size_t text_size = behind.empty() ? 0 : space_ + behind.size();
+  AppendText(before.substr(0, text_size), parts);
   if (!found) {
-    held_.erase(0, text.size());
+    space_ = before.size();
+    Drop(text_size);
     return false;
   }
-  dropped_ = std::string(before.substr(text.size()));
-  held_.erase(0, first);
+  dropped_ = std::string(before.substr(text_size));
+  Drop(first);
   state_ = State::kBetween;
   return true;
 }
 
 void ToolCallParser::EnterCall(absl::string_view opener) {
   opener_ = absl::StrCat(std::exchange(dropped_, ""), opener);
-  held_.erase(0, opener.size());
+  Drop(opener.size());
   state_ = State::kCall;
   reader_ = NewCallReader(format_, tools_.get());
   read_ = 0;
+  pending_.clear();
   has_call_ = false;
+  is_open_ = false;
+  released_ = false;
 }
 
 bool ToolCallParser::Begin(absl::string_view name) {
@@ -361,8 +389,8 @@ void ToolCallParser::Release(Parts* parts) {
 }
 
 absl::string_view ToolCallParser::HeldInList() const {
-  const size_t begin = held_.find_first_not_of(", \t\r\n");
-  return absl::string_view(held_).substr(std::min(begin, held_.size()));
+  const absl::string_view held = Held();
+  return held.substr(std::min(held.find_first_not_of(", \t\r\n"), held.size()));
 }
 
 void ToolCallParser::FailCall(Parts* parts) {
@@ -373,14 +401,14 @@ void ToolCallParser::FailCall(Parts* parts) {
 }
 
 bool ToolCallParser::StepCall(Parts* parts) {
-  absl::string_view text = absl::string_view(held_).substr(read_);
+  absl::string_view text = Held().substr(read_);
   const CallReader::Result result = reader_->Read(&text, *this);
-  read_ = held_.size() - text.size();
+  read_ = Held().size() - text.size();
   if (released_) Release(parts);
   // Until a call is out, all that is held may be text.
   const bool is_held = reader_->in_call() && !(is_open_ && released_);
   if (has_call_ && !is_held) {
-    held_.erase(0, read_);
+    Drop(read_);
     read_ = 0;
   }
   switch (result) {
@@ -403,12 +431,9 @@ bool ToolCallParser::StepCall(Parts* parts) {
     FailCall(parts);
   } else if (is_held) {
     reread_ += read_;
-    held_ = std::string(HeldInList());
+    Drop(Held().size() - HeldInList().size());
   }
   if (has_call_) state_ = reread_ <= kMaxRereadBytes ? State::kBetween : State::kPlain;
-  is_open_ = false;
-  released_ = false;
-  pending_.clear();
   return true;
 }
 
@@ -419,31 +444,31 @@ bool ToolCallParser::DroppedOpening() const {
 
 // Drops separators up to the next call or text.
 bool ToolCallParser::StepBetween(Parts* parts) {
-  absl::string_view rest = absl::StripLeadingAsciiWhitespace(held_);
+  const absl::string_view rest = HeldBehindSpace();
   const absl::string_view opener = Opener(format_);
   bool may_grow = rest.empty();
   for (const absl::string_view separator : Separators(format_)) {
     if (absl::StartsWith(rest, separator)) {
-      rest.remove_prefix(separator.size());
-      absl::StrAppend(&dropped_, held_.substr(0, held_.size() - rest.size()));
-      held_.erase(0, held_.size() - rest.size());
+      const size_t size = space_ + separator.size();
+      absl::StrAppend(&dropped_, Held().substr(0, size));
+      Drop(size);
       return true;
     }
     may_grow = may_grow || IsProperPrefix(rest, separator);
   }
   if (format_ == ToolCallFormat::kLlama3 ? absl::StartsWith(rest, "{")
                                          : absl::StartsWith(rest, opener)) {
-    absl::StrAppend(&dropped_, held_.substr(0, held_.size() - rest.size()));
-    held_.erase(0, held_.size() - rest.size());
+    absl::StrAppend(&dropped_, Held().substr(0, space_));
+    Drop(space_);
     EnterCall(opener);
     return true;
   }
   if (may_grow || IsProperPrefix(rest, opener)) return false;
   if (DroppedOpening()) {
-    AppendText(absl::StrCat(dropped_, held_.substr(0, held_.size() - rest.size())), parts);
+    AppendText(absl::StrCat(dropped_, Held().substr(0, space_)), parts);
   }
   dropped_.clear();
-  held_.erase(0, held_.size() - rest.size());
+  Drop(space_);
   state_ = format_ == ToolCallFormat::kLlama3 ? State::kPlain : State::kText;
   return true;
 }

@@ -115,7 +115,7 @@ class ToolCallParser : private CallWriter {
 
   // Each returns false when it needs more text.
   bool Step(Parts* parts);
-  bool StepStart();
+  bool StepStart(Parts* parts);
   bool StepFirst();
   bool StepText(Parts* parts);
   bool StepCall(Parts* parts);
@@ -131,18 +131,31 @@ class ToolCallParser : private CallWriter {
   // What is held of a call in a list behind another one.
   absl::string_view HeldInList() const;
   std::string NextId();
+  absl::string_view Held() const { return absl::string_view(held_).substr(begin_); }
+  // What is held without the white space that it begins with.
+  absl::string_view HeldBehindSpace();
+  // Takes the first bytes off what is held.
+  void Drop(size_t bytes);
 
   const ToolCallFormat format_;
   const std::shared_ptr<const json::Value> tools_;
   uint64_t id_state_;
   State state_;
-  std::string held_;     // not yet out; in a call, what follows its opener
+  std::string held_;  // from `begin_` on, not yet out; in a call, what follows its opener
+  size_t begin_ = 0;
+  size_t space_ = 0;  // bytes at the beginning of Held() that are known to be white space
+  // No mark that ends text begins in the first `from` bytes of Held().
+  struct Search {
+    absl::string_view mark;
+    size_t from;
+  };
+  std::vector<Search> searches_;
   std::string dropped_;  // since the last text or call
   std::string opener_;   // of the call, with what was dropped before it
   size_t reread_ = 0;    // bytes of calls that were none
   // These describe what the opener has opened.
   std::unique_ptr<CallReader> reader_;
-  size_t read_ = 0;        // bytes of held_
+  size_t read_ = 0;        // bytes of Held()
   Parts pending_;          // of a call that does not come out yet
   bool has_call_ = false;  // a call of it is out
   bool is_open_ = false;   // a call has begun

@@ -116,6 +116,16 @@ TEST(ReasoningTest, EverySplitGivesTheSame) {
   }
 }
 
+// It takes minutes if the time grows as the square of the length.
+TEST(ReasoningTest, WhiteSpaceAtTheBeginningIsReadOnce) {
+  const std::string answer = std::string(size_t{1} << 20, ' ') + "a";
+  ReasoningParser parser(kThink, /*starts_inside=*/false);
+  for (size_t i = 0; i + 1 < answer.size(); ++i) {
+    ASSERT_EQ(parser.Append(" ").content, "");
+  }
+  EXPECT_TRUE(parser.Append("a").content == answer);
+}
+
 // Texts of marks, parts of marks, spaces and letters.
 TEST(ReasoningTest, RandomAnswersDoNotDependOnTheSplit) {
   const uint64_t seed = testing::TestSeed();

@@ -37,6 +37,10 @@ const Case kCases[] = {
      "Let me see.|f({\"a\": \"}{]\\\"</tool_call>\"})|g({})"},
     {ToolCallFormat::kHermes, "a <tool_ b < c <tool_call", "a <tool_ b < c <tool_call"},
     {ToolCallFormat::kHermes, "Say <tool_call> to call.", "Say <tool_call> to call."},
+    {ToolCallFormat::kHermes,
+     "a  <tool_call>b <tool_call> \n<tool_call>{\"name\": \"f\", \"arguments\": {}} \n"
+     "</tool_call> c</tool_call>d <tool_ </tool_call",
+     "a  <tool_call>b <tool_call>cd <tool_ </tool_call|f({})"},
     {ToolCallFormat::kHermes, "a\n<tool_call>{\"name\": \"f\"}</tool_call>b",
      "a\n<tool_call>{\"name\": \"f\"}b"},
     {ToolCallFormat::kHermes, "<tool_call>{\"name\": 5, \"arguments\": {}}",
@@ -280,6 +284,40 @@ TEST(ToolCallsTest, WhatIsNoCallIsReadAgainUpToABound) {
   EXPECT_EQ(joined.text, answer);
   EXPECT_EQ(Described(Joined(ToolCallFormat::kGlm, {answer.substr(100'000)}, tools)),
             answer.substr(100'000));
+}
+
+// Each of these takes minutes if the time grows as the square of the length.
+TEST(ToolCallsTest, TheTimeForATextIsLinear) {
+  const SharedTools tools = ToolsOf(R"([{"function": {"name": "g"}}])");
+  const std::string space(size_t{1} << 20, ' ');
+  const struct {
+    ToolCallFormat format;
+    std::string before, after;
+    bool calls_begin = false;
+  } kSpaces[] = {
+      {ToolCallFormat::kHermes, "a", "b"},
+      {ToolCallFormat::kHermes, "", "", /*calls_begin=*/true},
+      {ToolCallFormat::kLlama3, "", "b"},
+      {ToolCallFormat::kLlama3, "<|python_tag|>", "b"},
+  };
+  for (const auto& [format, before, after, calls_begin] : kSpaces) {
+    const std::string answer = absl::StrCat(before, space, after);
+    // Not EXPECT_EQ, which would print them.
+    EXPECT_TRUE(Joined(format, BytesOf(answer), tools, calls_begin).text == answer) << before;
+  }
+  const std::string call = "<tool_call>{\"name\": \"g\", \"arguments\": {}}";
+  EXPECT_EQ(Described(Joined(ToolCallFormat::kHermes, BytesOf(call + space + call), tools)),
+            "|g({})|g({})");
+
+  std::string openers;
+  while (openers.size() < size_t{8} << 20) openers += "<tool_call>x";
+  EXPECT_TRUE(Joined(ToolCallFormat::kHermes, {openers}, tools).text == openers);
+  // A call of another tool that is none at its end is read again.
+  std::string unknown = "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":\"";
+  absl::StrAppend(&unknown, openers.substr(0, 1'000'000), "\"]", openers);
+  EXPECT_TRUE(Joined(ToolCallFormat::kHermes, {unknown}, tools).text == unknown);
+  EXPECT_TRUE(Described(Joined(ToolCallFormat::kHermes, {openers, call}, tools)) ==
+              absl::StrCat(openers, "|g({})"));
 }
 
 TEST(ToolCallsTest, MarkersAreThoseOfTheFormat) {
