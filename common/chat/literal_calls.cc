@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -19,16 +20,6 @@ using JsonValue = json::Value;
 
 // Values nest at most so deep, as those of JSON do, whose outermost object is the arguments.
 constexpr int kMaxNesting = 63;
-
-// The last value of a key counts.
-void SetMember(absl::string_view key, JsonValue value, JsonValue* object) {
-  const auto found = std::find(object->keys.begin(), object->keys.end(), key);
-  if (found == object->keys.end()) {
-    json::AddMember(key, std::move(value), object);
-  } else {
-    object->items[static_cast<size_t>(found - object->keys.begin())] = std::move(value);
-  }
-}
 
 // Takes what stands before `mark`, and the mark; nullopt if there is none.
 std::optional<absl::string_view> Before(absl::string_view mark, absl::string_view* text) {
@@ -82,12 +73,18 @@ class Literals {
 
   std::optional<JsonValue> Object(int depth) {
     JsonValue object = json::ObjectValue();
+    absl::flat_hash_map<std::string, size_t> indices;
     while (!Take("}")) {
       std::optional<std::string> key = Key(depth);
       if (!key || !Take(":")) return std::nullopt;
       std::optional<JsonValue> value = Parse(depth + 1);
       if (!value) return std::nullopt;
-      SetMember(*key, *std::move(value), &object);
+      const auto [found, is_new] = indices.try_emplace(*key, object.items.size());
+      if (is_new) {
+        json::AddMember(*key, *std::move(value), &object);
+      } else {
+        object.items[found->second] = *std::move(value);  // the last value of a key counts
+      }
       if (Take(",")) continue;
       if (!Take("}")) return std::nullopt;
       break;
