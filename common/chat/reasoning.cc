@@ -271,8 +271,10 @@ bool ReasoningParser::StepMessage(Delta* delta) {
   const size_t size = found ? at : held_.size() - HeldBytes(held_, kEndMark);
   AddContent(absl::string_view(held_).substr(0, size), delta);
   held_.erase(0, found ? size + kEndMark.size() : size);
-  if (found) state_ = State::kHeader;
-  return found;
+  if (!found) return false;
+  delta->ends_message = true;
+  state_ = State::kHeader;
+  return true;
 }
 
 // Keeps white space back, which is dropped where the reasoning begins and ends.

@@ -59,6 +59,7 @@ class ReasoningParser {
   struct Delta {
     std::string reasoning;
     std::string content;
+    bool ends_message = false;  // one of Harmony that is no reasoning; behind the content
   };
 
   // REQUIRES: `format` is not kNone. `starts_inside`: EndsInReasoning of the prompt. `keeps_calls`:

@@ -236,6 +236,15 @@ ToolCallParser::Parts ToolCallParser::Append(absl::string_view text) {
   return parts;
 }
 
+ToolCallParser::Parts ToolCallParser::EndMessage() {
+  Parts parts;
+  if (state_ != State::kCall) return parts;
+  FinishCall(&parts);
+  Drop(Held().size());
+  state_ = has_call_ ? State::kBetween : State::kText;
+  return parts;
+}
+
 ToolCallParser::Parts ToolCallParser::Finish() {
   Parts parts;
   if (state_ == State::kStart || (state_ == State::kBetween && DroppedOpening())) {

@@ -77,8 +77,8 @@ struct JoinedAnswer {
 // first value. From there it is a call. Its arguments follow as the model writes them: JSON byte
 // for byte; other formats as JSON, a string as it grows and any other value once it is whole. They
 // are always the beginning of a JSON object in which no key comes twice. Where the model goes on
-// with something else, or the answer ends, the call ends too and is not whole; what follows is
-// text.
+// with something else, or the answer or the call's message ends, the call ends too and is not
+// whole; what follows is text.
 //
 // A call of a tool that is not known, or whose name stands behind its arguments, comes out when it
 // is complete. What starts like a call before that and is none, or does not end, comes out as text.
@@ -102,6 +102,9 @@ class ToolCallParser : private CallWriter {
                  std::shared_ptr<const json::Value> tools = nullptr, bool calls_begin = false);
 
   Parts Append(absl::string_view text);
+  // One of the messages of an answer in Harmony ends here, and with it an open call, as what
+  // follows is no part of its arguments.
+  Parts EndMessage();
   // The answer ends here.
   Parts Finish();
 

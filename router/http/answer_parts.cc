@@ -41,6 +41,7 @@ void AnswerParts::AddReasoned(chat::ReasoningParser::Delta delta,
         {.kind = chat::AnswerPart::Kind::kReasoning, .text = std::move(delta.reasoning)}, parts);
   }
   if (!delta.content.empty()) AddContent(std::move(delta.content), parts);
+  if (delta.ends_message && parser_) AddParsed(parser_->EndMessage(), parts);
 }
 
 void AnswerParts::AddContent(std::string content, std::vector<chat::AnswerPart>* parts) {

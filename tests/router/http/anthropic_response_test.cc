@@ -246,6 +246,43 @@ TEST_F(AnthropicResponseTest, ACallCutOffHasTheMembersThatAreWhole) {
   EXPECT_EQ(whole["content"][0]["input"], Json::parse(R"({"a": [1, 2]})"));
 }
 
+// The model may reason in a message of its own behind one that ends within a call.
+TEST_F(AnthropicResponseTest, ReasoningBehindACallThatIsNotWholeIsABlockOfItsOwn) {
+  options_.parts.tool_calls = ToolCallFormat::kHarmony;
+  options_.parts.reasoning = chat::ReasoningFormat::kHarmony;
+  const std::string text =
+      "<|channel|>commentary to=functions.f<|message|>{\"a\": 1<|end|><|start|>assistant"
+      "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>}";
+  const Json content = Whole(text)["content"];
+  ASSERT_EQ(content.size(), 3u) << content;
+  EXPECT_EQ(content[0]["type"], "tool_use");
+  EXPECT_EQ(content[0]["name"], "f");
+  EXPECT_EQ(content[0]["input"], Json::object());
+  EXPECT_EQ(content[1]["thinking"], "hm");
+  EXPECT_EQ(content[2]["text"], "}");
+  for (const size_t size : {text.size(), size_t{1}}) {
+    AnthropicResponse format = Format();
+    std::string blocks;
+    for (size_t at = 0; at < text.size(); at += size) {
+      for (const auto& [name, data] :
+           NamedEvents(format.Chunk(Delta(text.substr(at, size), at + size == text.size())))) {
+        if (name == "content_block_start") {
+          EXPECT_EQ(data["content_block"]["type"] == "tool_use",
+                    data["content_block"].contains("id"));
+          absl::StrAppend(&blocks, data["content_block"]["type"].get<std::string>(), " ");
+        } else if (name == "content_block_delta") {
+          const Json& delta = data["delta"];
+          absl::StrAppend(&blocks, delta.value("partial_json", ""), delta.value("thinking", ""),
+                          delta.value("text", ""));
+        } else if (name == "content_block_stop") {
+          blocks += "|";
+        }
+      }
+    }
+    EXPECT_EQ(blocks, "tool_use {\"a\": 1|thinking hm|text }|") << size;
+  }
+}
+
 TEST_F(AnthropicResponseTest, TheStopReasonSaysWhatEndedTheAnswer) {
   finish_ = v1::FINISH_REASON_LENGTH;
   EXPECT_EQ(Whole("a")["stop_reason"], "max_tokens");

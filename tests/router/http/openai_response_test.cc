@@ -216,6 +216,22 @@ TEST_F(OpenAiResponseTest, CallsAreFoundBehindTheReasoning) {
   }
 }
 
+// The model may reason in a message of its own behind one that ends within a call.
+TEST_F(OpenAiResponseTest, ReasoningBehindACallThatIsNotWholeIsNoPartOfIt) {
+  const std::string text =
+      "<|channel|>commentary to=functions.f<|message|>{\"a\": 1<|end|><|start|>assistant"
+      "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>}";
+  OpenAiResponse::Options options = Tools(ToolCallFormat::kHarmony);
+  options.parts.reasoning = chat::ReasoningFormat::kHarmony;
+  const Received whole = Whole(options, text);
+  EXPECT_EQ(whole.reasoning, "hm");
+  EXPECT_EQ(whole.content, "}");
+  EXPECT_EQ(whole.calls, "|f {\"a\": 1");
+  const std::vector<int32_t> tokens = Ids(text);
+  EXPECT_EQ(Streamed(options, Deltas(tokens, {tokens.size()})), whole);
+  EXPECT_EQ(Streamed(options, Deltas(tokens, std::vector<size_t>(tokens.size(), 1))), whole);
+}
+
 // A delta that adds only reasoning has no content, and one that adds only content no reasoning.
 TEST_F(OpenAiResponseTest, AStreamSendsReasoningAsItGrows) {
   OpenAiResponse::Options options;

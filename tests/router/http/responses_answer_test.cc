@@ -233,6 +233,39 @@ TEST_F(ResponsesAnswerTest, ACallCutOffByTheLengthIsIncomplete) {
   EXPECT_EQ(events.at(events.size() - 2)["item"], json["output"][1]);
 }
 
+// The model may reason in a message of its own behind one that ends within a call.
+TEST_F(ResponsesAnswerTest, ReasoningBehindACallThatIsNotWholeIsAnItemOfItsOwn) {
+  options_.parts.tool_calls = ToolCallFormat::kHarmony;
+  options_.parts.reasoning = chat::ReasoningFormat::kHarmony;
+  const std::string text =
+      "<|channel|>commentary to=functions.f<|message|>{\"a\": 1<|end|><|start|>assistant"
+      "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>}";
+  const Json whole = Whole(Deltas({text}));
+  const Json& output = whole["output"];
+  ASSERT_EQ(output.size(), 3u) << output;
+  EXPECT_EQ(output[0]["type"], "function_call");
+  EXPECT_EQ(output[0]["arguments"], "{\"a\": 1");
+  EXPECT_EQ(output[0]["status"], "incomplete");
+  EXPECT_EQ(output[1]["type"], "reasoning");
+  EXPECT_EQ(output[1]["content"][0]["text"], "hm");
+  EXPECT_EQ(output[1]["status"], "completed");
+  EXPECT_EQ(output[2]["type"], "message");
+  EXPECT_EQ(output[2]["content"][0]["text"], "}");
+  for (const auto& pieces : {std::vector<std::string>{text}, Characters(text)}) {
+    const std::vector<Json> events = Joined(Streamed(Deltas(pieces)));
+    EXPECT_EQ(events.back()["response"], whole);
+    EXPECT_THAT(
+        Types(events),
+        ElementsAre("created", "in_progress",                                           //
+                    "output_item.added", "function_call_arguments.delta",               //
+                    "function_call_arguments.done", "output_item.done",                 //
+                    "output_item.added", "content_part.added", "reasoning_text.delta",  //
+                    "reasoning_text.done", "content_part.done", "output_item.done",     //
+                    "output_item.added", "content_part.added", "output_text.delta",     //
+                    "output_text.done", "content_part.done", "output_item.done", "completed"));
+  }
+}
+
 TEST_F(ResponsesAnswerTest, AnAnswerDoesNotDependOnHowItsTextIsCut) {
   const uint64_t seed = testing::TestSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
