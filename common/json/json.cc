@@ -236,6 +236,12 @@ Value& AddMember(absl::string_view key, Value value, Value* object) {
   return object->items.emplace_back(std::move(value));
 }
 
+int64_t CountValues(const Value& value) {
+  int64_t count = 1;
+  for (const Value& item : value.items) count += CountValues(item);
+  return count;
+}
+
 const Value* Value::Find(absl::string_view key) const {
   for (size_t i = 0; i < keys.size(); ++i) {
     if (keys[i] == key) return &items[i];

@@ -81,6 +81,9 @@ Value ObjectValue();  // one without members
 // value, which the next addition may move.
 Value& AddMember(absl::string_view key, Value value, Value* object);
 
+// The value and all in it.
+int64_t CountValues(const Value& value);
+
 inline constexpr size_t kMaxValues = size_t{1} << 16;
 // Errors as Visit; INVALID_ARGUMENT also for more values than `max_values`.
 absl::StatusOr<Value> Parse(absl::string_view text, absl::string_view file,

@@ -50,7 +50,8 @@ struct OpenAiRequest {
   // Fields that were accepted and have no effect, in the order of the body.
   std::vector<std::string> ignored;
   std::shared_ptr<ResponsesRequest> responses;  // of the Responses API; null for other APIs
-  // About what the JSON values of the body take in memory; those of `conversation` are a part.
+  // About what the JSON values of the body take in memory until the prompt is rendered; those of
+  // `conversation` are a part.
   int64_t json_bytes = 0;
   // Only the parser uses these.
   std::optional<int32_t> max_completion_tokens;
@@ -90,6 +91,11 @@ struct CallConstraints {
 // constrained, strict tools are as others, and named in `ignored`. INVALID_ARGUMENT naming the
 // field if what is asked for cannot be done. After ParseChat.
 absl::Status ForceTools(const CallConstraints& constraints, OpenAiRequest& request);
+// What AnswerParts reads of the request's tools: their names and, where calls in `format` do not
+// quote their values, their parameters. It lives until the answer ends, so its values do not count
+// in `json_bytes` any more, which end earlier. After ParseChat.
+std::shared_ptr<const json::Value> KeepToolsOfAnswer(chat::ToolCallFormat format,
+                                                     OpenAiRequest& request);
 // Checks a message's tool calls and drops their nulls. REQUIRES: `value` is not null.
 absl::Status ReadToolCalls(const std::string& name, json::Value& value);
 // True if OpenAI's API, or the chat template of a model that reasons, has a field of that name in a

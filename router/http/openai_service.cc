@@ -312,7 +312,7 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const GenerationApi& api, Http
     prompts = std::max(prompts, static_cast<int>(request->prompts.size()));
     if (!request->conversation.tools.is_null()) {
       options.parts.tool_calls = parts_.chat.tool_call_format();
-      options.parts.tools = std::make_shared<const json::Value>(request->conversation.tools);
+      options.parts.tools = KeepToolsOfAnswer(options.parts.tool_calls, *request);
       options.parts.calls_begin =
           !request->generate.structured_output().tool_calls().answer_schema().empty();
     }

@@ -1,4 +1,5 @@
 // The tools of a chat request, the calls that it forces, and those in its messages.
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -227,6 +228,26 @@ absl::Status ForceTools(const CallConstraints& constraints, OpenAiRequest& reque
   }
   *request.generate.mutable_structured_output()->mutable_tool_calls() = std::move(calls);
   return absl::OkStatus();
+}
+
+std::shared_ptr<const Value> KeepToolsOfAnswer(chat::ToolCallFormat format,
+                                               OpenAiRequest& request) {
+  const bool has_parameters =
+      format == chat::ToolCallFormat::kQwenXml || format == chat::ToolCallFormat::kGlm;
+  Value kept = json::ArrayValue();
+  for (const Value& tool : request.conversation.tools.items) {
+    Value function = json::ObjectValue();
+    json::AddMember("name", json::TextValue(NameOf(tool)), &function);
+    const Value* const parameters = tool.Find("function")->Find("parameters");
+    if (has_parameters && parameters != nullptr) {
+      json::AddMember("parameters", *parameters, &function);
+    }
+    Value one = json::ObjectValue();
+    json::AddMember("function", std::move(function), &one);
+    kept.items.push_back(std::move(one));
+  }
+  request.json_bytes -= static_cast<int64_t>(sizeof(Value)) * json::CountValues(kept);
+  return std::make_shared<const Value>(std::move(kept));
 }
 
 absl::Status ReadToolCalls(const std::string& name, Value& value) {

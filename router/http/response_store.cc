@@ -18,12 +18,6 @@ namespace {
 
 constexpr int64_t kEntryBytes = 512;  // about what an entry takes beside its texts
 
-int64_t CountValues(const Value& value) {
-  int64_t count = 1;
-  for (const Value& item : value.items) count += CountValues(item);
-  return count;
-}
-
 // `messages`, an array, with more of them.
 std::string Joined(std::string messages, const Value& more) {
   if (more.items.empty()) return messages;
@@ -139,7 +133,7 @@ absl::Status BindToStore(const std::shared_ptr<ResponseStore>& store, const std:
       return OutOfRange("previous_response_id", "a longer conversation",
                         absl::StrCat("at most ", kMaxBodyValues, " JSON values expected"));
     }
-    request.json_bytes += static_cast<int64_t>(sizeof(Value)) * CountValues(*earlier) +
+    request.json_bytes += static_cast<int64_t>(sizeof(Value)) * json::CountValues(*earlier) +
                           static_cast<int64_t>(previous->messages.size());
     if (keeps) conversation = previous->messages;
     messages.insert(input, std::make_move_iterator(earlier->items.begin()),

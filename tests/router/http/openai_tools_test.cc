@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <tuple>
 
@@ -12,6 +14,7 @@
 #include "common/chat/tool_call_syntax.h"
 #include "common/grammar/from_proto.h"
 #include "common/grammar/schema_check.h"
+#include "common/json/json.h"
 #include "router/http/openai_request.h"
 
 namespace baton::router {
@@ -296,6 +299,35 @@ TEST(OpenAiToolsTest, WhatCannotBeForcedIsRefusedByName) {
       Refused(absl::StrCat(
           R"(, "tools": [{"function": {"name": "f"}}, {"function": {"name": "f"}}])", required)),
       "SCHEMA_INVALID tools[1].function.name");
+}
+
+TEST(OpenAiToolsTest, AnAnswerKeepsWhatItsCallsNeedOfTheTools) {
+  const std::string body = R"({"messages": [{"role": "user", "content": "hi"}], "tools": [
+      {"type": "function", "function": {"name": "f", "description": "d", "parameters":
+       {"type": "object", "properties": {"a": {"$ref": "#/$defs/s"}}, "$defs": {"s": {"type": "string"}}}}},
+      {"type": "function", "function": {"name": "g"}}]})";
+  const std::string names = R"([{"function":{"name":"f"}},{"function":{"name":"g"}}])";
+  const std::string types =
+      R"([{"function":{"name":"f","parameters":{"type":"object","properties":{"a":{"$ref":"#/$defs/s"}},)"
+      R"("$defs":{"s":{"type":"string"}}}}},{"function":{"name":"g"}}])";
+  const struct {
+    ToolCallFormat format;
+    std::string kept;
+    int64_t values;
+  } kFormats[] = {{ToolCallFormat::kHermes, names, 7},
+                  {ToolCallFormat::kHarmony, names, 7},
+                  {ToolCallFormat::kGemma4, names, 7},
+                  {ToolCallFormat::kGlm, types, 15},
+                  {ToolCallFormat::kQwenXml, types, 15}};
+  for (const auto& [format, kept, values] : kFormats) {
+    auto request = ParseChat(body);
+    ASSERT_TRUE(request.ok()) << request.status();
+    const int64_t before = request->json_bytes;
+    const auto tools = KeepToolsOfAnswer(format, *request);
+    EXPECT_EQ(nlohmann::json::parse(json::ToText(*tools)), nlohmann::json::parse(kept));
+    EXPECT_EQ(before - request->json_bytes, values * static_cast<int64_t>(sizeof(json::Value)));
+    EXPECT_GE(request->json_bytes, 0);
+  }
 }
 
 TEST(OpenAiToolsTest, StrictToolsAreAsOthersWhereCallsCannotBeForced) {
