@@ -287,9 +287,9 @@ class HarmonyMessagesTest(Cluster):
                        "logit_bias": {str(END): 4, str(THOUGHT): (4, 8)[number % 2]}, **more}
             choice = self.ask(**options).choices[0]
             parts = self.parts(choice)
-            for name, arguments in parts[2]:
-                self.assertEqual(name, "place")
-                Place.model_validate_json(arguments)
+            for call in whole_calls(choice):
+                self.assertEqual(call.function.name, "place")
+                Place.model_validate_json(call.function.arguments)
             self.assertLessEqual(len(parts[2]), 1)
             if number % 4 == 0:
                 self.assertEqual(self.streamed(**options), parts)
@@ -383,8 +383,9 @@ class AnswersBesideToolsTest(Cluster):
                        "logit_bias": {str(MARKER): (-100, 0, 100)[number % 3], str(END): 5}}
             choice = self.ask(**options).choices[0]
             _, text, calls = self.parts(choice)
-            for name, arguments in calls:
-                jsonschema.Draft202012Validator(schemas[name]).validate(json.loads(arguments))
+            for call in whole_calls(choice):
+                arguments = json.loads(call.function.arguments)
+                jsonschema.Draft202012Validator(schemas[call.function.name]).validate(arguments)
             if choice.finish_reason != "length":
                 self.assertNotEqual(bool(text), bool(calls))
                 if text:
