@@ -131,6 +131,11 @@ std::vector<BareCase> BareCases() {
       {kGemma4, "<|tool_call>call:f{s:<|\"|><tool_call|><|\"|>}<tool_call|>",
        "|f({\"s\": \"<tool_call|>\"})"},
       {kGemma4, "<|tool_call>call:f{n:}<tool_call|>", "<|tool_call>call:f{n:}<tool_call|>"},
+      // A number beyond a double's range is none.
+      {kGemma4, "<|tool_call>call:f{n:1,x:1e999}<tool_call|>", "}<tool_call|>|f({\"n\": 1~"},
+      {kGemma4, "<|tool_call>call:f{x:1e999}<tool_call|>",
+       "<|tool_call>call:f{x:1e999}<tool_call|>"},
+      {kGlm, Glm("x", "1e999"), "|f({\"x\": \"1e999\"})"},
       {kHarmony, "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"n\": 1}",
        "|f({\"n\": 1})"},
       {kHarmony, "Hm <|channel|>commentary to=functions.f<|message|>{}<|call|>", "Hm|f({})"},

@@ -63,6 +63,7 @@ const Case kCases[] = {
      "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1, \"a\": 2}}</tool_call>",
      "\": 2}}|f({\"a\": 1, \"a~"},
     {ToolCallFormat::kMistral, "[TOOL_CALLS]f[ARGS]{a: 1}", "a: 1}|f({~"},
+    {ToolCallFormat::kMistral, "[TOOL_CALLS]f[ARGS]{\"a\": 1e999}", "}|f({\"a\": 1e999~"},
     // The call itself is not closed.
     {ToolCallFormat::kHermes,
      "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}\n</tool_call> b", "b|f({\"a\": 1})"},
