@@ -275,8 +275,7 @@ class DecodeSimulation {
     asked.told = false;
     const int worker = route.decode - scenario_.workers;
     if (!decode_[worker].alive()) return At(now_us() + kConnectFailsUs, Kind::kLost, request);
-    const bool here = tier_.shape.computes_prompts && route.prefill < 0;
-    decode_[worker].Accept(request, asked.generated_tokens, now_us(), here);
+    decode_[worker].Accept(request, asked.generated_tokens, now_us(), ComputesAlone(route));
     Advance(worker);
   }
 
@@ -286,6 +285,11 @@ class DecodeSimulation {
     routers_[asked.router]->OnLoss(request, asked.route, now_us());
     asked.failed = asked.route.decode;
     Dispatch(request);
+  }
+
+  // The decode worker computes the prompt, so nothing moves, also after a preemption.
+  bool ComputesAlone(const SimRoute& route) const {
+    return tier_.shape.computes_prompts && route.prefill < 0;
   }
 
   // Lets in what has room, and begins a step if none is under way.
@@ -305,7 +309,7 @@ class DecodeSimulation {
     meter_.Waited(entered.waited_us);
     (entered.waited_for_kv ? asked.kv_us : asked.slot_us) += entered.waited_us;
     asked.entered_us = now_us();
-    asked.moved_tokens = entered.here ? 0 : entered.missing_tokens;
+    asked.moved_tokens = ComputesAlone(asked.route) ? 0 : entered.missing_tokens;
     if (entered.here) return;
     if (scenario_.workers > 0 && asked.first_token_us < 0) {
       asked.prefilling = true;
@@ -350,8 +354,8 @@ class DecodeSimulation {
     asked.prefilling = false;
     NoteFirstToken(request);
     const double bytes = BytesMoved(asked);
-    asked.moved_us = tier_.transfer_latency_us;
-    if (links_) {
+    asked.moved_us = ComputesAlone(asked.route) ? 0 : tier_.transfer_latency_us;
+    if (links_ && asked.route.prefill >= 0) {
       asked.moved_us += links_->Move(asked.route.prefill, asked.route.decode - scenario_.workers,
                                      bytes, asked.began_us, now_us());
     } else {
@@ -377,7 +381,8 @@ class DecodeSimulation {
   void Arrived(int request) {
     const Asked& asked = asked_[request];
     const int worker = asked.route.decode - scenario_.workers;
-    if (links_) links_->Moved(asked.route.prefill, worker, BytesMoved(asked), now_us());
+    if (links_ && asked.route.prefill >= 0)
+      links_->Moved(asked.route.prefill, worker, BytesMoved(asked), now_us());
     decode_[worker].Arrive(request);
     Advance(worker);
   }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <map>
 #include <numeric>
 #include <set>
@@ -15,7 +16,7 @@ namespace {
 constexpr int kByTurns = -1;
 
 // Sends everything to one decode worker, or requests to all by turns; to the next worker if that is
-// gone. Notes what it is told.
+// gone; none to a prefill worker. Notes what it hears.
 class OneOf final : public SimRouter {
  public:
   struct Log {
@@ -23,14 +24,15 @@ class OneOf final : public SimRouter {
     std::map<int, SimAnswer> answers;
     int losses = 0;
   };
-  OneOf(int worker, int workers, Log* log) : worker_(worker), workers_(workers), log_(*log) {}
+  OneOf(int worker, const RouterSetup& setup, Log* log)
+      : worker_(worker), before_(setup.workers), workers_(setup.decode_workers), log_(*log) {}
   void OnStreamStarted(int worker, int64_t) override { gone_.erase(worker); }
   void OnStreamLost(int worker, int64_t) override { gone_.insert(worker); }
   void OnEvent(int, const internal::v1::WatchResponse&, int64_t) override {}
   SimRoute Choose(int request, int avoid, int64_t) override {
     const int first = worker_ == kByTurns ? request : worker_;
     for (int i = 0; i < workers_; ++i) {
-      const int worker = (first + i) % workers_;
+      const int worker = before_ + (first + i) % workers_;
       if (worker != avoid && gone_.count(worker) == 0) return {-1, worker};
     }
     return {};
@@ -46,14 +48,16 @@ class OneOf final : public SimRouter {
   int64_t IndexBytes() const override { return 0; }
 
  private:
-  const int worker_, workers_;
+  const int worker_;
+  const int before_;  // prefill workers, which are numbered first
+  const int workers_;
   Log& log_;
   std::set<int> gone_;
 };
 
 MakeRouter Always(int worker, OneOf::Log* log) {
   return [worker, log](const RouterSetup& setup) {
-    return std::make_unique<OneOf>(worker, setup.decode_workers, log);
+    return std::make_unique<OneOf>(worker, setup, log);
   };
 }
 
@@ -85,6 +89,19 @@ TEST(LogHistogramTest, QuantilesAreWithinABucket) {
   EXPECT_NEAR(histogram.Quantile_s(0), 0.001, 0.001 * 0.002);
   histogram.Add(7'000'000, 100'000);
   EXPECT_NEAR(histogram.Quantile_s(0.5), 7, 7 * 0.002);
+}
+
+TEST(LogHistogramTest, AtMostOneInAHundredIsBeyondTheLastPercentile) {
+  LogHistogram histogram;
+  for (int n = 1; n <= 500; ++n) {
+    histogram.Add(int64_t{n} * 1'000'000);
+    const double p99_s = histogram.Quantile_s(0.99), p50_s = histogram.Quantile_s(0.5);
+    // Values are a second apart, and a bucket is up to half a second wide here.
+    const auto within = static_cast<int>(std::lround(p99_s));
+    EXPECT_LE((n - within) * 100, n) << n;
+    EXPECT_GT((n - within + 1) * 100, n) << n << ": the smallest such value";
+    EXPECT_EQ(std::lround(p50_s), (n + 1) / 2) << n;
+  }
 }
 
 TEST(DecodeSimulationTest, TimesAreThoseOfPromptWayAndSteps) {
@@ -174,6 +191,31 @@ TEST(DecodeSimulationTest, PreemptionShowsAsAGap) {
   EXPECT_GT(tight.decode.preemptions, 0);
   EXPECT_EQ(tight.unanswered, 0);
   EXPECT_GT(tight.decode.p99_request_itl_s, 1.2 * roomy.decode.p99_request_itl_s);
+}
+
+TEST(DecodeSimulationTest, APreemptedPromptOfADecodeWorkerMovesOverNoLink) {
+  std::vector<SimRequest> requests;
+  for (int i = 0; i < 8; ++i) requests.push_back({i * 1000, 160, {}, 300, {}});
+  const Trace trace = Requests(requests);
+  for (const int prefill : {0, 2}) {
+    Scenario scenario = SmallTier(1);
+    scenario.workers = prefill;
+    scenario.decode.shape.computes_prompts = true;
+    scenario.decode.shape.kv_blocks = 120;
+    // A single move would take hours.
+    scenario.decode.bytes_per_second = 1000;
+    scenario.decode.links.assign(prefill, {1000});
+    OneOf::Log log;
+    const CellResult result = Simulate(trace, scenario, Always(0, &log));
+    EXPECT_GT(result.decode.preemptions, 0);
+    EXPECT_EQ(result.unanswered, 0);
+    EXPECT_LT(result.mean_answer_s, 60);
+    EXPECT_EQ(log.answers.size(), requests.size());
+    for (const auto& [request, answer] : log.answers) {
+      EXPECT_EQ(answer.moved_tokens, 0) << request;
+      EXPECT_EQ(answer.moved_us, 0) << request;
+    }
+  }
 }
 
 TEST(DecodeSimulationTest, SlownessIsForAWhile) {
