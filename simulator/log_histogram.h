@@ -23,9 +23,12 @@ class LogHistogram {
   }
   int64_t count() const { return count_; }
   double mean_s() const { return count_ == 0 ? 0 : sum_us_ * 1e-6 / static_cast<double>(count_); }
-  // The middle of the bucket in which the quantile lies; 0 of nothing.
+  // Returns the middle of the bucket of the smallest duration that a share `q` of all durations
+  // does not exceed; 0 of nothing.
   double Quantile_s(double q) const {
-    auto below = static_cast<int64_t>(q * static_cast<double>(count_ - 1));
+    // The small factor keeps products that are whole numbers from being rounded up.
+    const double rank = std::ceil(q * static_cast<double>(count_) * (1 - 1e-12));
+    auto below = std::max<int64_t>(static_cast<int64_t>(rank) - 1, 0);
     for (size_t i = 0; i < counts_.size(); ++i) {
       if (below < counts_[i]) return std::exp((static_cast<double>(i) + 0.5) * kRatio) * 1e-6;
       below -= counts_[i];
