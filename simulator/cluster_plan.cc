@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
 #include "simulator/baton_router.h"
 
@@ -73,7 +74,8 @@ class Planner {
         decode = more_decode;
       }
     }
-    if (At(prefill, decode).holds()) Descend(least, prefill, decode);
+    if (At(prefill, decode).holds()) FollowBorder(least, prefill, decode);
+    SimulateNeighbours();
     Finish(&plan);
     return plan;
   }
@@ -114,29 +116,55 @@ class Planner {
     Least(decode / 2 + 1, decode, [&](int count) { return At(0, count).holds(); });
   }
 
+  double PriceOf(int prefill, int decode) const {
+    return prefill * question_.prefill_price + decode * question_.decode_price;
+  }
+
   // Follows the border between the sizes that hold and those that do not, from few prefill workers
-  // and many decode workers to many and few.
-  void Descend(int least_prefill, int most_prefill, int most_decode) {
-    int prefill = Least(least_prefill, most_prefill,
-                        [&](int count) { return At(count, most_decode).holds(); });
-    int decode = Least(1, most_decode, [&](int count) { return At(prefill, count).holds(); });
+  // and many decode workers to many and few. Tiers replace each other where decode workers compute
+  // prompts, so the border goes beyond the size that holds: to those that are too expensive even
+  // with the fewest workers of the other role. REQUIRES: (prefill, decode) holds.
+  void FollowBorder(int least_prefill, int prefill, int decode) {
+    // A cheaper size that holds makes the area smaller.
+    const int few =
+        Least(least_prefill, prefill, [&](int count) { return At(count, decode).holds(); });
+    Least(1, decode, [&](int count) { return At(few, count).holds(); });
+    int most_prefill = prefill, most_decode = decode;
+    while (most_prefill < question_.most_prefill &&
+           PriceOf(most_prefill + 1, 1) < Cheapest()->price) {
+      ++most_prefill;
+    }
+    // Of equally cheap sizes, that with the fewest prefill workers is wanted.
+    while (most_decode < question_.most_decode &&
+           PriceOf(least_prefill, most_decode + 1) <= Cheapest()->price) {
+      ++most_decode;
+    }
+    prefill =
+        Least(least_prefill, prefill, [&](int count) { return At(count, most_decode).holds(); });
+    decode = Least(1, most_decode, [&](int count) { return At(prefill, count).holds(); });
     const int least_decode =
         Least(1, decode, [&](int count) { return At(most_prefill, count).holds(); });
-    while (decode > least_decode && prefill < most_prefill) {
+    while (decode > least_decode && PriceOf(prefill, least_decode) < Cheapest()->price) {
       if (At(prefill, decode - 1).holds()) {
         --decode;
-      } else {
+      } else if (prefill < most_prefill) {
         ++prefill;
+      } else {
+        break;
       }
     }
-    while (decode > least_decode && At(prefill, decode - 1).holds()) --decode;
-    // The neighbours below of the cheapest size show what binds; with other prices, another size is
-    // the cheapest, but only those on the border can be.
-    const ClusterCell* best = Cheapest();
+  }
+
+  // The neighbours below of the cheapest size show what binds. One of them may hold, as not all
+  // sizes were simulated, and then has neighbours of its own. With other prices, another size is
+  // the cheapest, but only those on the border can be.
+  void SimulateNeighbours() {
     const int none = question_.max_local_prefill_tokens > 0 ? 0 : 1;
-    if (best->prefill > none) At(best->prefill - 1, best->decode);
-    best = Cheapest();
-    if (best->decode > 1) At(best->prefill, best->decode - 1);
+    for (const ClusterCell* best = nullptr; best != Cheapest();) {
+      best = Cheapest();
+      if (best->prefill > none) At(best->prefill - 1, best->decode);
+      if (best->decode > 1) At(best->prefill, best->decode - 1);
+    }
   }
 
   const ClusterCell* Cheapest() const {
@@ -218,7 +246,15 @@ int LeastPrefillWorkers(const Trace& trace, const Scenario& scenario) {
 absl::Status CheckFits(const Trace& trace, const Scenario& scenario) {
   if (trace.requests.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the load ", trace.name, " has no request, expected one or more"));
+        absl::StrCat(trace.name, " has no request, expected one or more"));
+  }
+  const double load_s =
+      static_cast<double>(trace.requests.back().at_us - trace.requests.front().at_us) / 1e6 /
+      scenario.speed;
+  if (load_s > kLongestLoad_s) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s takes %.0f s at speed %g, expected at most %.0f s (a week)", trace.name,
+                        load_s, scenario.speed, kLongestLoad_s));
   }
   const int64_t prefill_tokens = int64_t{scenario.cache_blocks} * kSimBlockTokens;
   const int64_t decode_tokens = int64_t{scenario.decode.shape.kv_blocks} * kKvBlockTokens;
@@ -226,14 +262,15 @@ absl::Status CheckFits(const Trace& trace, const Scenario& scenario) {
     const SimRequest& r = trace.requests[i];
     const int64_t all = int64_t{r.prompt_tokens} + std::max(r.output_tokens, 2);
     if (r.prompt_tokens / kSimBlockTokens + 1 > scenario.cache_blocks) {
-      return absl::InvalidArgumentError(absl::StrCat("a request has a prompt of ", r.prompt_tokens,
-                                                     " tokens, but a prefill worker's pool holds ",
-                                                     prefill_tokens));
+      return absl::InvalidArgumentError(
+          absl::StrCat("request ", i + 1, " of ", trace.name, " has a prompt of ", r.prompt_tokens,
+                       " tokens, but a prefill worker's pool holds ", prefill_tokens));
     }
     if (KvBlocks(all) > scenario.decode.shape.kv_blocks) {
       return absl::InvalidArgumentError(
-          absl::StrCat("a request has ", all, " tokens, prompt and answer together, but a decode ",
-                       "worker's pool holds ", decode_tokens));
+          absl::StrCat("request ", i + 1, " of ", trace.name, " has ", all,
+                       " tokens, prompt and answer together, but a decode ", "worker's pool holds ",
+                       decode_tokens));
     }
   }
   return absl::OkStatus();

@@ -69,13 +69,19 @@ struct ClusterPlan {
 // last.
 int LeastPrefillWorkers(const Trace& trace, const Scenario& scenario);
 
-// INVALID_ARGUMENT if the trace has no request, or a request that no worker of the scenario has
-// room for.
+// The longest load, from its first arrival to its last at the scenario's speed, in seconds: a week.
+inline constexpr double kLongestLoad_s = 7 * 24 * 3600;
+
+// INVALID_ARGUMENT if the trace has no request, is longer than kLongestLoad_s, or has a request
+// that no worker of the scenario has room for, which is named by its number in order of arrival,
+// from 1, and the trace's name.
 absl::Status CheckFits(const Trace& trace, const Scenario& scenario);
 
-// Simulates at most about most_prefill + most_decode + 30 clusters; `progress` is called after
-// each. A cell's time is that of the simulation: about proportional to requests, steps and workers.
-// Equal arguments give equal results. Errors are those of CheckFits.
+// Simulates at most about most_prefill + most_decode + 10 * log2(the larger of them) clusters;
+// `progress` is called after each. A cell's time is that of the simulation: about proportional to
+// its steps, to requests times workers, and to the simulated time times workers, as each of them
+// reports every report_every_us, also while it is idle. Equal arguments give equal results. Errors
+// are those of CheckFits.
 absl::StatusOr<ClusterPlan> PlanCluster(const Trace& trace, const ClusterQuestion& question,
                                         const std::function<void(const ClusterCell&)>& progress);
 

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
 #include "simulator/load_generator.h"
 #include "tests/testing/seed.h"
 
@@ -93,12 +96,16 @@ TEST(ClusterPlanTest, TheCheapestOfAllSizesIsFound) {
   const Trace trace = PoissonLoad(load);
   ClusterQuestion question = Question();
   question.most_prefill = question.most_decode = 6;
-  for (const auto& [prefill_price, decode_price] :
-       {std::pair(1.0, 1.0), std::pair(5.0, 1.0), std::pair(1.0, 5.0)}) {
+  for (const auto& [local_tokens, prefill_price, decode_price] :
+       {std::tuple(0, 1.0, 1.0), std::tuple(0, 5.0, 1.0), std::tuple(0, 1.0, 5.0),
+        std::tuple(16'384, 1.0, 1.0), std::tuple(16'384, 5.0, 1.0), std::tuple(16'384, 1.0, 5.0)}) {
+    SCOPED_TRACE(absl::StrCat(local_tokens, " ", prefill_price, " ", decode_price));
+    question.max_local_prefill_tokens = local_tokens;
     question.prefill_price = prefill_price;
     question.decode_price = decode_price;
+    const int none = local_tokens > 0 ? 0 : 1;
     double cheapest = 1e9;
-    for (int p = 1; p <= 6; ++p) {
+    for (int p = none; p <= 6; ++p) {
       for (int d = 1; d <= 6; ++d) {
         const ClusterCell cell = SimulateCluster(trace, question, p, d);
         if (cell.holds()) cheapest = std::min(cheapest, cell.price);
@@ -111,6 +118,9 @@ TEST(ClusterPlanTest, TheCheapestOfAllSizesIsFound) {
     EXPECT_TRUE(best.holds());
     EXPECT_EQ(best.price, cheapest);
     EXPECT_EQ(best.price, best.prefill * prefill_price + best.decode * decode_price);
+    // Both neighbours below were simulated.
+    EXPECT_EQ(plan.without_prefill == Bottleneck::kNone, best.prefill == none);
+    EXPECT_EQ(plan.without_decode == Bottleneck::kNone, best.decode == 1);
   }
 }
 
@@ -217,12 +227,32 @@ TEST(ClusterPlanTest, RequestsThatFitNowhereAreAnError) {
   question.scenario.decode.shape.kv_blocks = 10;
   const absl::Status decode = CheckFits(Steady(1, 1, 150, 20), question.scenario);
   EXPECT_EQ(decode.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(decode.message()), HasSubstr("170 tokens"));
+  EXPECT_THAT(std::string(decode.message()), HasSubstr("request 1 of steady has 170 tokens"));
+  Trace second = Steady(2, 1, 140, 20);
+  second.requests[1].prompt_tokens = 150;
+  EXPECT_THAT(std::string(CheckFits(second, question.scenario).message()),
+              HasSubstr("request 2 of steady has 170 tokens"));
   EXPECT_TRUE(CheckFits(Steady(1, 1, 140, 20), question.scenario).ok());
   question.scenario.cache_blocks = 1;
   question.scenario.decode.shape.kv_blocks = 1000;
   EXPECT_THAT(std::string(CheckFits(Steady(1, 1, 600, 20), question.scenario).message()),
-              HasSubstr("a prefill worker's pool holds 512"));
+              HasSubstr("request 1 of steady has a prompt of 600 tokens, but a prefill worker's "
+                        "pool holds 512"));
+}
+
+TEST(ClusterPlanTest, LoadsOfMoreThanAWeekAreRefused) {
+  Scenario scenario = Question().scenario;
+  const Trace week = Steady(2, kLongestLoad_s, 140, 20);
+  EXPECT_TRUE(CheckFits(week, scenario).ok());
+  const Trace longer = Steady(2, kLongestLoad_s + 1, 140, 20);
+  const absl::Status refused = CheckFits(longer, scenario);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("steady takes 604801 s at speed 1, expected at most 604800 s"));
+  scenario.speed = 2;
+  EXPECT_TRUE(CheckFits(longer, scenario).ok());
+  scenario.speed = 0.5;
+  EXPECT_FALSE(CheckFits(week, scenario).ok());
 }
 
 }  // namespace
