@@ -23,9 +23,16 @@ static_assert(kOdd * InverseOf(kOdd) == 1);
 constexpr int64_t kMostTokens = 1 << 24;
 constexpr int64_t kMostMilliseconds = int64_t{1} << 40;
 
+constexpr int64_t kSecond_us = 1'000'000;
+
 // The clock of a trace may tick each few seconds: those of one tick are spread evenly over it, as a
-// burst each tick is nothing that users did.
+// burst each tick is nothing that users did. Where a time is no whole second, the clock is finer,
+// and equal times are a burst.
 void SpreadTicks(std::vector<SimRequest>* requests) {
+  if (std::any_of(requests->begin(), requests->end(),
+                  [](const SimRequest& request) { return request.at_us % kSecond_us != 0; })) {
+    return;
+  }
   for (size_t begin = 0, end = 0; begin < requests->size(); begin = end) {
     const int64_t at_us = (*requests)[begin].at_us;
     while (end < requests->size() && (*requests)[end].at_us == at_us) ++end;

@@ -35,8 +35,9 @@ struct Trace {
 
 // One JSON object a line: timestamp (ms), input_length, hash_ids (one per 512 tokens, the partial
 // last block included) and output_length. hash_ids may be missing: the prompt shares nothing. So
-// may output_length: the answer's length is 0, for unknown. INVALID_ARGUMENT with the line if one
-// is not of this form; NOT_FOUND if the file cannot be opened.
+// may output_length: the answer's length is 0, for unknown. If all timestamps are whole seconds,
+// requests of equal ones are spread evenly until the next one. INVALID_ARGUMENT with the line if
+// one is not of this form; NOT_FOUND if the file cannot be opened.
 absl::StatusOr<Trace> ReadMooncakeTrace(const std::string& path, std::string name);
 
 // The router knows blocks by keys. This is a bijection, so that simulated peers can go back.

@@ -194,6 +194,19 @@ TEST_F(TraceFileTest, ReadsMooncakesFormat) {
   EXPECT_EQ(trace->requests[0].output_tokens, 5);
 }
 
+TEST_F(TraceFileTest, EqualTimesOfAClockFinerThanSecondsAreABurst) {
+  const auto trace = Read(R"({"timestamp": 0, "input_length": 100})"
+                          "\n"
+                          R"({"timestamp": 0, "input_length": 100})"
+                          "\n"
+                          R"({"timestamp": 3001, "input_length": 100})"
+                          "\n");
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  ASSERT_EQ(trace->requests.size(), 3u);
+  EXPECT_EQ(trace->requests[1].at_us, 0);
+  EXPECT_EQ(trace->requests[2].at_us, 3'001'000);
+}
+
 TEST_F(TraceFileTest, APromptWithoutIdsSharesNothing) {
   const auto trace = Read(R"({"timestamp": 0, "input_length": 1100, "output_length": 5})"
                           "\n"
