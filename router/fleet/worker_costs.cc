@@ -24,8 +24,14 @@ v1::WorkerCosts WorkerCostsOf(const internal::v1::WorkerCard& card,
   const int block_tokens = card.kv_layout().block_tokens();
   costs.set_block_tokens(block_tokens);
   const kv::KvSizes sizes = KvSizesOf(card);
-  costs.set_kv_blocks(card.total_blocks() / sizes.shape.pages());
-  if (block_tokens > 0) costs.set_kv_bytes_per_token(sizes.block_bytes / block_tokens);
+  // States of recurrent layers are not of a block, but the card counts them in its pages and bytes.
+  const bool states = sizes.shape.recurrent;
+  costs.set_kv_blocks(card.total_blocks() /
+                      (states ? sizes.shape.full_pages : sizes.shape.pages()));
+  if (block_tokens > 0) {
+    const double state_bytes = states ? sizes.window_bytes : 0;
+    costs.set_kv_bytes_per_token((sizes.block_bytes - state_bytes) / block_tokens);
+  }
   if (load.has_prefill_cost()) {
     v1::PromptStepCost& prompt = *costs.mutable_prompt_step();
     prompt.set_fixed_us(load.prefill_cost().fixed_us());

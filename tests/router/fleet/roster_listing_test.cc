@@ -7,6 +7,7 @@
 
 #include "common/base/error.h"
 #include "router/fleet/roster.h"
+#include "router/fleet/worker_costs.h"
 #include "router/routing/routed_fleet.h"
 #include "tests/router/fake_clock.h"
 #include "tests/testing/fake_worker.h"
@@ -93,6 +94,25 @@ TEST_F(RosterListingTest, CostsAreThoseOfTheCardAndTheLastReport) {
   roster_.OnStreamLost(1, absl::UnavailableError("gone"));
   MakeReady(1, kD);
   EXPECT_FALSE(roster_.Loads()[1].costs().has_decode_step());
+}
+
+TEST(WorkerCostsTest, StatesOfRecurrentLayersAreNoKvOfTokens) {
+  internal::v1::WorkerCard card = FakeCard(kD, kCardTokenizer);
+  card.set_total_blocks(1200);  // pages
+  card.set_kv_block_bytes(8000);
+  internal::v1::BlockShape& shape = *card.mutable_block_shape();
+  shape.set_full_pages(2);
+  shape.set_window_pages(6);
+  shape.set_window_blocks(1);
+  shape.set_window_bytes(6000);
+  const int block_tokens = card.kv_layout().block_tokens();
+  const v1::WorkerCosts windows = WorkerCostsOf(card, {}, 0);
+  EXPECT_EQ(windows.kv_blocks(), 150);
+  EXPECT_DOUBLE_EQ(windows.kv_bytes_per_token(), 8000.0 / block_tokens);
+  shape.set_recurrent(true);
+  const v1::WorkerCosts states = WorkerCostsOf(card, {}, 0);
+  EXPECT_EQ(states.kv_blocks(), 600);
+  EXPECT_DOUBLE_EQ(states.kv_bytes_per_token(), 2000.0 / block_tokens);
 }
 
 TEST_F(RosterListingTest, AWorkersWorkIsThatOfItsCardOrElseOfItsRole) {
