@@ -58,9 +58,11 @@ void AddCosts(CLI::App* app, ClusterPlanOptions* cluster) {
 }  // namespace
 
 void AddClusterPlan(CLI::App* app, ClusterPlanOptions* cluster, ClusterPlanFlags* flags) {
-  app->add_flag("--cluster", cluster->wanted,
-                "Simulate clusters: how many prefill and decode workers does a load need? The "
-                "flags below are for this");
+  CLI::Option* wanted =
+      app->add_flag("--cluster", cluster->wanted,
+                    "Simulate clusters: how many prefill and decode workers does a load need? The "
+                    "flags below are for this");
+  const size_t others = app->get_options().size();
   AddLoad(app, cluster, flags);
   AddCosts(app, cluster);
   const auto positive = CLI::Range(1e-3, 1e9);
@@ -84,6 +86,11 @@ void AddClusterPlan(CLI::App* app, ClusterPlanOptions* cluster, ClusterPlanFlags
       ->check(CLI::Range(0, 1 << 24));
   app->add_option("--routers", cluster->routers, "Routers, among which requests are drawn")
       ->check(CLI::Range(1, 64));
+  const std::vector<CLI::Option*> options = app->get_options();
+  for (size_t i = others; i < options.size(); ++i) {
+    // A variable may be set for other commands.
+    if (options[i]->get_envname().empty()) options[i]->needs(wanted);
+  }
 }
 
 bool FinishClusterPlan(const ClusterPlanFlags& flags, ClusterPlanOptions* cluster) {

@@ -461,6 +461,28 @@ TEST(CommandsTest, PlanOfACluster) {
   EXPECT_EQ(parsed.commands.plan.question.gpu.name, "t4");
 }
 
+TEST(CommandsTest, FlagsOfAClusterNeedIt) {
+  for (const std::vector<const char*>& flag :
+       std::vector<std::vector<const char*>>{{"--rate", "1"},
+                                             {"--trace", "t.jsonl"},
+                                             {"--costs", "c.json"},
+                                             {"--costs-of", "a:1"},
+                                             {"--tls"},
+                                             {"--seed", "1"},
+                                             {"--slo-ttft-ms", "9"},
+                                             {"--most-decode", "4"},
+                                             {"--routers", "1"}}) {
+    std::vector<const char*> line = {"plan", "--model", "/tmp", "--gpu", "t4"};
+    EXPECT_FALSE(Parse(line).exit_now);
+    line.insert(line.end(), flag.begin(), flag.end());
+    EXPECT_EQ(Parse(line).exit_code, kExitUsage) << flag[0];
+  }
+  // The variable is that of other commands, too.
+  setenv("BATON_API_KEY", "a-secret-key", 1);
+  EXPECT_FALSE(Parse({"plan", "--model", "/tmp", "--gpu", "t4"}).exit_now);
+  unsetenv("BATON_API_KEY");
+}
+
 TEST(CommandsTest, Top) {
   const ParsedCommands parsed =
       Parse({"top", "--address", "a:1", "--interval", "0.5", "-n", "7", "--json"});
