@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -39,51 +40,66 @@ int64_t KvTokens(const v1::WorkerCosts& worker) {
   return int64_t{worker.kv_blocks()} * worker.block_tokens();
 }
 
-absl::Status NotMeasured(const char* role, const std::string& router, int workers) {
+absl::Status NotMeasured(const char* role, const char* what, const std::string& router,
+                         int workers) {
   return absl::FailedPreconditionError(absl::StrCat(
-      "of the ", workers, " ", role, " workers of ", router,
-      ", none has measured its steps, expected one or more: send the cluster some requests"));
+      "of the ", workers, " ", role, " workers of ", router, ", none has measured its steps of ",
+      what, ", expected one or more: send the cluster some requests"));
 }
 
-class Fields {
- public:
-  Fields(const nlohmann::json& json, std::string path) : json_(json), path_(std::move(path)) {}
+// Calls visit(object, field, low, high, value) for each number of the costs, whatever they are
+// from, with the bounds of what can be simulated.
+template <class Costs, class Visit>
+void ForEachField(Costs& costs, Visit visit) {
+  constexpr double kMostTokens = 1e12;
+  visit("prefill", "fixed_us", 0, kMostCost_us, costs.prefill.fixed_us);
+  visit("prefill", "token_us", 0, kMostCost_us, costs.prefill.token_us);
+  visit("prefill", "pair_us", 0, kMostCost_us, costs.prefill.pair_us);
+  visit("prefill", "max_num_batched_tokens", 16, 1 << 24, costs.prefill_step_tokens);
+  visit("prefill", "max_num_seqs", 1, 1 << 16, costs.prefill_max_num_seqs);
+  visit("prefill", "kv_tokens", 1, kMostTokens, costs.prefill_kv_tokens);
+  visit("decode", "fixed_us", 0, kMostCost_us, costs.decode.fixed_us);
+  visit("decode", "sequence_us", 0, kMostCost_us, costs.decode.sequence_us);
+  visit("decode", "context_token_us", 0, kMostCost_us, costs.decode.context_token_us);
+  visit("decode", "expert_us", 0, kMostCost_us, costs.decode.expert_us);
+  visit("decode", "experts", 0, 1 << 16, costs.decode.experts.experts);
+  visit("decode", "experts_per_token", 0, 1 << 16, costs.decode.experts.per_token);
+  visit("decode", "max_num_seqs", 1, 1 << 16, costs.decode_max_num_seqs);
+  visit("decode", "kv_tokens", 1, kMostTokens, costs.decode_kv_tokens);
+  visit("kv", "bytes_per_token", 0, 1e9, costs.kv_bytes_per_token);
+  visit("kv", "link_bytes_per_second", 0, 1e15, costs.link_bytes_per_second);
+}
 
-  void Read(const char* object, const char* field, double low, double high, double* value) {
-    if (!status_.ok()) return;
-    const auto outer = json_.find(object);
-    if (outer == json_.end() || !outer->is_object()) return Expect(object, "", "an object");
-    Take(*outer, object, field, low, high, value);
-  }
-  template <class Integer>
-  void ReadInteger(const char* object, const char* field, double low, double high, Integer* value) {
-    double number = static_cast<double>(*value);
-    Read(object, field, low, high, &number);
-    *value = static_cast<Integer>(number);
-  }
-  const absl::Status& status() const { return status_; }
+absl::Status WrongField(const std::string& from, const char* object, const char* field,
+                        const std::string& expected) {
+  return absl::InvalidArgumentError(absl::StrCat(from, ": ", object, *field != 0 ? "." : "", field,
+                                                 " is missing or wrong, expected ", expected));
+}
 
- private:
-  void Take(const nlohmann::json& outer, const char* object, const char* field, double low,
-            double high, double* value) {
-    const auto found = outer.find(field);
-    const bool fits = found != outer.end() && found->is_number() && found->get<double>() >= low &&
-                      found->get<double>() <= high;
-    if (!fits) {
-      return Expect(object, field, absl::StrFormat("a number from %g to %g", low, high));
-    }
-    *value = found->get<double>();
+// `from`: the file or the router that the costs are from.
+absl::Status CheckCosts(const ClusterCosts& costs, const std::string& from) {
+  absl::Status status;
+  ForEachField(costs, [&](const char* object, const char* field, double low, double high,
+                          const auto& value) {
+    const auto number = static_cast<double>(value);
+    if (!status.ok() || (number >= low && number <= high)) return;
+    status = WrongField(from, object, field,
+                        absl::StrFormat("a number from %g to %g, got %g", low, high, number));
+  });
+  if (!status.ok()) return status;
+  const ExpertChoice& experts = costs.decode.experts;
+  if (experts.per_token > experts.experts) {
+    return WrongField(from, "decode", "experts_per_token",
+                      absl::StrCat("at most the experts, which are ", experts.experts, ", got ",
+                                   experts.per_token));
   }
-  void Expect(const char* object, const char* field, const std::string& what) {
-    status_ =
-        absl::InvalidArgumentError(absl::StrCat(path_, ": ", object, *field != 0 ? "." : "", field,
-                                                " is missing or wrong, expected ", what));
+  if (costs.prefill.fixed_us + costs.prefill.token_us <= 0 ||
+      costs.decode.fixed_us + costs.decode.sequence_us <= 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(from, ": a step takes no time, expected costs above 0"));
   }
-
-  const nlohmann::json& json_;
-  const std::string path_;
-  absl::Status status_;
-};
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -91,7 +107,10 @@ absl::StatusOr<ClusterCosts> CostsOfLoads(const v1::GetLoadsResponse& loads,
                                           const std::string& router) {
   std::vector<const v1::WorkerCosts*> prefill, decode;
   int prefill_workers = 0, decode_workers = 0;
+  bool reported = false, told = false;
   for (const v1::WorkerLoad& load : loads.workers()) {
+    reported = reported || load.has_age_ms();
+    told = told || load.has_costs();
     if (load.role() == v1::WORKER_ROLE_PREFILL) {
       ++prefill_workers;
       if (load.costs().has_prompt_step()) prefill.push_back(&load.costs());
@@ -100,14 +119,23 @@ absl::StatusOr<ClusterCosts> CostsOfLoads(const v1::GetLoadsResponse& loads,
       if (load.costs().has_decode_step()) decode.push_back(&load.costs());
     }
   }
+  if (reported && !told) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(router,
+                     " does not tell what its workers' steps take, as its version knows no "
+                     "costs: expected a router of this version or a later one"));
+  }
   // Decode workers compute prompts, too; their costs are taken where no prefill worker has any.
   if (prefill.empty()) {
     for (const v1::WorkerCosts* worker : decode) {
       if (worker->has_prompt_step()) prefill.push_back(worker);
     }
   }
-  if (prefill.empty()) return NotMeasured("prefill", router, prefill_workers);
-  if (decode.empty()) return NotMeasured("decode", router, decode_workers);
+  if (prefill.empty()) {
+    return prefill_workers > 0 ? NotMeasured("prefill", "prompts", router, prefill_workers)
+                               : NotMeasured("decode", "prompts", router, decode_workers);
+  }
+  if (decode.empty()) return NotMeasured("decode", "answers", router, decode_workers);
   ClusterCosts costs;
   costs.source = absl::StrCat("measured by workers of ", router, ", ", prefill.size(),
                               " for prompts and ", decode.size(), " for answers");
@@ -127,12 +155,16 @@ absl::StatusOr<ClusterCosts> CostsOfLoads(const v1::GetLoadsResponse& loads,
   }
   if (linked > 0) costs.link_bytes_per_second = linked / seconds_per_byte;
   // Sizes are those of the first worker of a role: a plan has equal workers.
-  costs.prefill_step_tokens = prefill[0]->max_num_batched_tokens();
+  // Workers of earlier versions do not tell --max-num-batched-tokens.
+  if (prefill[0]->max_num_batched_tokens() > 0) {
+    costs.prefill_step_tokens = prefill[0]->max_num_batched_tokens();
+  }
   costs.prefill_max_num_seqs = prefill[0]->max_num_seqs();
   costs.prefill_kv_tokens = KvTokens(*prefill[0]);
   costs.decode_max_num_seqs = decode[0]->max_num_seqs();
   costs.decode_kv_tokens = KvTokens(*decode[0]);
   costs.kv_bytes_per_token = decode[0]->kv_bytes_per_token();
+  if (absl::Status checked = CheckCosts(costs, router); !checked.ok()) return checked;
   return costs;
 }
 
@@ -169,7 +201,7 @@ std::string CostsJson(const ClusterCosts& costs) {
                                        {"kv",
                                         {{"bytes_per_token", costs.kv_bytes_per_token},
                                          {"link_bytes_per_second", costs.link_bytes_per_second}}}};
-  return json.dump(2);
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 absl::StatusOr<ClusterCosts> ReadCosts(const std::string& path) {
@@ -185,30 +217,26 @@ absl::StatusOr<ClusterCosts> ReadCosts(const std::string& path) {
   if (const auto source = json.find("source"); source != json.end() && source->is_string()) {
     absl::StrAppend(&costs.source, ": ", source->get<std::string>().substr(0, 200));
   }
-  constexpr double kMostTokens = 1e12;
-  Fields fields(json, path);
-  fields.Read("prefill", "fixed_us", 0, kMostCost_us, &costs.prefill.fixed_us);
-  fields.Read("prefill", "token_us", 0, kMostCost_us, &costs.prefill.token_us);
-  fields.Read("prefill", "pair_us", 0, kMostCost_us, &costs.prefill.pair_us);
-  fields.ReadInteger("prefill", "max_num_batched_tokens", 16, 1 << 24, &costs.prefill_step_tokens);
-  fields.ReadInteger("prefill", "max_num_seqs", 1, 1 << 16, &costs.prefill_max_num_seqs);
-  fields.ReadInteger("prefill", "kv_tokens", 1, kMostTokens, &costs.prefill_kv_tokens);
-  fields.Read("decode", "fixed_us", 0, kMostCost_us, &costs.decode.fixed_us);
-  fields.Read("decode", "sequence_us", 0, kMostCost_us, &costs.decode.sequence_us);
-  fields.Read("decode", "context_token_us", 0, kMostCost_us, &costs.decode.context_token_us);
-  fields.Read("decode", "expert_us", 0, kMostCost_us, &costs.decode.expert_us);
-  fields.ReadInteger("decode", "experts", 0, 1 << 16, &costs.decode.experts.experts);
-  fields.ReadInteger("decode", "experts_per_token", 0, 1 << 16, &costs.decode.experts.per_token);
-  fields.ReadInteger("decode", "max_num_seqs", 1, 1 << 16, &costs.decode_max_num_seqs);
-  fields.ReadInteger("decode", "kv_tokens", 1, kMostTokens, &costs.decode_kv_tokens);
-  fields.Read("kv", "bytes_per_token", 0, 1e9, &costs.kv_bytes_per_token);
-  fields.Read("kv", "link_bytes_per_second", 0, 1e15, &costs.link_bytes_per_second);
-  if (!fields.status().ok()) return fields.status();
-  if (costs.prefill.fixed_us + costs.prefill.token_us <= 0 ||
-      costs.decode.fixed_us + costs.decode.sequence_us <= 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": a step takes no time, expected costs above 0"));
-  }
+  absl::Status status;
+  ForEachField(costs, [&](const char* object, const char* field, double low, double high,
+                          auto& value) {
+    if (!status.ok()) return;
+    const auto outer = json.find(object);
+    if (outer == json.end() || !outer->is_object()) {
+      status = WrongField(path, object, "", "an object");
+      return;
+    }
+    const auto found = outer->find(field);
+    const double number = found != outer->end() && found->is_number() ? found->get<double>() : -1;
+    if (!(number >= low && number <= high)) {
+      status =
+          WrongField(path, object, field, absl::StrFormat("a number from %g to %g", low, high));
+      return;
+    }
+    value = static_cast<std::remove_reference_t<decltype(value)>>(number);
+  });
+  if (!status.ok()) return status;
+  if (absl::Status checked = CheckCosts(costs, path); !checked.ok()) return checked;
   return costs;
 }
 
@@ -236,7 +264,10 @@ absl::StatusOr<ClusterCosts> FloorCosts(const engine::ServingQuestion& question,
   costs.prefill.pair_us = pair_flops * us_per_flop;
   costs.prefill_step_tokens = question.engine.max_num_batched_tokens;
   costs.prefill_max_num_seqs = question.engine.max_num_seqs;
-  costs.prefill_kv_tokens = plan->memory.kv_tokens();
+  // As if all layers kept all tokens, as the simulation has no windows; states are not counted.
+  const engine::MemoryPlan& memory = plan->memory;
+  const int block_pages = memory.shape.recurrent ? memory.shape.full_pages : memory.shape.pages();
+  costs.prefill_kv_tokens = memory.page_count / block_pages * memory.block_tokens;
   const engine::DecodeFloor &one = plan->decode[0], &many = plan->decode[1];
   const auto weights_us = [&](const engine::DecodeFloor& floor) {
     return floor.bytes.weights * us_per_byte + floor.host_ms * 1e3 / efficiency;
@@ -255,7 +286,7 @@ absl::StatusOr<ClusterCosts> FloorCosts(const engine::ServingQuestion& question,
   costs.decode.sequence_us = one.flops * us_per_flop;
   costs.decode.context_token_us = one.bytes.kv / plan->context * us_per_byte;
   costs.decode_max_num_seqs = question.engine.max_num_seqs;
-  costs.decode_kv_tokens = plan->memory.kv_tokens();
+  costs.decode_kv_tokens = costs.prefill_kv_tokens;
   costs.kv_bytes_per_token = static_cast<double>(plan->memory.token_bytes);
   return costs;
 }

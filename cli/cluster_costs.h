@@ -31,7 +31,8 @@ struct ClusterCosts {
 
 // The means over the workers of each role; of prompts over decode workers if no prefill worker has
 // measured any. FAILED_PRECONDITION if no worker has measured steps of prompts, or no decode worker
-// those of answers.
+// those of answers, or if the router's version does not tell costs. INVALID_ARGUMENT with the field
+// if a number is out of bounds.
 absl::StatusOr<ClusterCosts> CostsOfLoads(const v1::GetLoadsResponse& loads,
                                           const std::string& router);
 // Asks the router, for at most `timeout`. Errors are the call's, or as above.
@@ -45,7 +46,8 @@ absl::StatusOr<ClusterCosts> ReadCosts(const std::string& path);
 
 // The floors of a plan's model and GPU, each divided by `efficiency`, above 0 and at most 1. A step
 // counts both the reading of the weights and the products of its tokens, though a floor is the
-// longer of the two. Errors are those of PlanServing, and the plan's refusal.
+// longer of the two. Pools are counted as if all layers kept all tokens. Errors are those of
+// PlanServing, and the plan's refusal.
 absl::StatusOr<ClusterCosts> FloorCosts(const engine::ServingQuestion& question, double efficiency);
 
 }  // namespace baton::cli

@@ -50,7 +50,7 @@ LoadFigures FiguresOf(const Trace& trace, double speed) {
   return figures;
 }
 
-// "TTFT", "gap", or both.
+// Returns the bottlenecks of the objectives that the size does not keep; "-" if it keeps both.
 std::string FailedBy(const ClusterCell& cell) {
   if (cell.holds()) return "-";
   std::vector<std::string> parts;
@@ -123,7 +123,7 @@ absl::Status SaveCosts(const std::string& path, const ClusterCosts& costs) {
   file << CostsJson(costs) << "\n";
   file.close();
   if (file) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("cannot write ", path));
+  return absl::UnknownError(absl::StrCat("cannot write ", path));
 }
 
 absl::StatusOr<bool> Run(const ClusterPlanOptions& options, const engine::ServingQuestion& serving,
@@ -156,25 +156,38 @@ absl::StatusOr<Trace> LoadOf(const ClusterPlanOptions& options) {
     simulator::LoadShape shape = options.shape;
     shape.mean_gap_s = 1 / options.rate;
     shape.requests = options.requests > 0 ? options.requests : kGeneratedRequests;
+    // Before it is generated, as the microseconds of the last requests might overflow.
+    const double load_s = shape.requests / options.rate / options.speed;
+    if (load_s > simulator::kLongestLoad_s) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%d requests at --rate %g take about %.0f s at --speed %g, expected at most %.0f s (a "
+          "week)",
+          shape.requests, options.rate, load_s, options.speed, simulator::kLongestLoad_s));
+    }
     trace = simulator::PoissonLoad(shape);
+    trace.name = "the generated load";
   } else {
     BATON_ASSIGN_OR_RETURN(trace, simulator::ReadMooncakeTrace(options.trace, options.trace));
     if (options.requests > 0 && static_cast<int>(trace.requests.size()) > options.requests) {
       trace.requests.resize(options.requests);
     }
   }
-  for (SimRequest& request : trace.requests) {
-    if (request.output_tokens > 0) continue;
-    if (options.answer_tokens == 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(options.trace, ": a request has no output_length above 0, expected one, or ",
-                       "--answer-tokens for those"));
-    }
-    request.output_tokens = options.answer_tokens;
-  }
   if (trace.requests.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat(options.trace, " has no request, expected one or more lines"));
+  }
+  const int64_t first_us = trace.requests.front().at_us;
+  for (size_t i = 0; i < trace.requests.size(); ++i) {
+    SimRequest& request = trace.requests[i];
+    request.at_us -= first_us;
+    if (request.output_tokens > 0) continue;
+    if (options.answer_tokens == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("request ", i + 1, " of ", options.trace,
+                       " has no output_length above 0, expected one, or --answer-tokens for such "
+                       "requests"));
+    }
+    request.output_tokens = options.answer_tokens;
   }
   return trace;
 }
@@ -291,7 +304,7 @@ std::string ClusterPlanJson(const ClusterPlan& plan, const Trace& trace,
         {"one_decode_less",
          plan.without_decode == Bottleneck::kNone ? "" : BottleneckText(plan.without_decode)}};
   }
-  return json.dump();
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 int RunClusterPlan(const ClusterPlanOptions& options, const engine::ServingQuestion& question,
@@ -300,7 +313,9 @@ int RunClusterPlan(const ClusterPlanOptions& options, const engine::ServingQuest
   const absl::StatusOr<bool> found = Run(options, question, json, out, err);
   if (!found.ok()) {
     err << "baton plan: " << Describe(found.status()) << std::endl;
-    return kExitFailure;
+    // Without a router, it is the GPU's memory that is exhausted, and later it is no larger.
+    const bool too_large = options.costs_of.empty() && absl::IsResourceExhausted(found.status());
+    return too_large ? kExitFailure : ExitCode(found.status());
   }
   if (*found) return kExitOk;
   err << "baton plan: no size keeps the objectives" << std::endl;

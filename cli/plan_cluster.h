@@ -39,11 +39,14 @@ struct ClusterPlanOptions {
 };
 
 // Prints the plan on `out`, progress and errors on `err`. `question`: the model and the GPU, for
-// floors. Returns the exit code: 0 if a size keeps the objectives, else 1.
+// floors. Returns the exit code: 0 if a size keeps the objectives, 1 if none does or the model does
+// not fit into the GPU's memory, else that of the error (common/base/exit_code.h).
 int RunClusterPlan(const ClusterPlanOptions& options, const engine::ServingQuestion& question,
                    bool json, std::ostream& out, std::ostream& err);
 
-// The load as simulated, at speed 1. Errors have the file's name and line.
+// Returns the load at speed 1, whose first request comes at 0. Errors name the file, and the line
+// or the request by its number in order of arrival, from 1. INVALID_ARGUMENT also if a generated
+// load would be longer than kLongestLoad_s.
 absl::StatusOr<simulator::Trace> LoadOf(const ClusterPlanOptions& options);
 // REQUIRES: the options have objectives.
 simulator::ClusterQuestion QuestionOf(const ClusterPlanOptions& options, const ClusterCosts& costs);

@@ -3,12 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "cli/cluster_costs.h"
+#include "common/base/exit_code.h"
 #include "tests/cli/qwen05.h"
 #include "tests/testing/fake_cluster.h"
 #include "tests/testing/model_dir.h"
@@ -110,8 +113,8 @@ TEST_F(ClusterPlanCommandTest, TracesAreReadAndErrorsNameTheLine) {
   dir_.Write("trace.jsonl",
              "{\"timestamp\": 0, \"input_length\": 600, \"output_length\": 9}\n"
              "{\"timestamp\": 100, \"input_length\": 1100, \"hash_ids\": [3, 4, 5]}\n");
-  EXPECT_EQ(Run(), 1);
-  EXPECT_THAT(err_.str(), HasSubstr("trace.jsonl: a request has no output_length"));
+  EXPECT_EQ(Run(), kExitUsage);
+  EXPECT_THAT(err_.str(), HasSubstr("request 2 of " + path + " has no output_length"));
   options_.answer_tokens = 20;
   const auto load = LoadOf(options_);
   ASSERT_TRUE(load.ok()) << load.status();
@@ -124,18 +127,75 @@ TEST_F(ClusterPlanCommandTest, TracesAreReadAndErrorsNameTheLine) {
   options_.requests = 1;
   EXPECT_EQ(LoadOf(options_)->requests.size(), 1u);
   dir_.Write("trace.jsonl", "{\"timestamp\": 0, \"input_length\": 600}\nnonsense\n");
-  EXPECT_EQ(Run(), 1);
+  EXPECT_EQ(Run(), kExitUsage);
   EXPECT_THAT(err_.str(), HasSubstr("trace.jsonl:2: expected"));
   dir_.Write("trace.jsonl", "");
-  EXPECT_EQ(Run(), 1);
+  EXPECT_EQ(Run(), kExitUsage);
   EXPECT_THAT(err_.str(), HasSubstr("has no request"));
   dir_.Write("trace.jsonl",
              "{\"timestamp\": 0, \"input_length\": 16000000, \"output_length\": 9}\n");
-  EXPECT_EQ(Run(), 1);
-  EXPECT_THAT(err_.str(), HasSubstr("a prompt of 16000000 tokens, but a prefill worker's pool"));
+  EXPECT_EQ(Run(), kExitUsage);
+  EXPECT_THAT(err_.str(), HasSubstr("request 1 of " + path +
+                                    " has a prompt of 16000000 tokens, "
+                                    "but a prefill worker's pool"));
   options_.trace = dir_.PathOf("none.jsonl");
-  EXPECT_EQ(Run(), 1);
+  EXPECT_EQ(Run(), kExitFailure);
   EXPECT_THAT(err_.str(), HasSubstr("cannot open"));
+}
+
+TEST_F(ClusterPlanCommandTest, TheFirstRequestComesAtOnce) {
+  options_.rate = 0;
+  options_.requests = 0;
+  options_.trace = dir_.PathOf("late.jsonl");
+  dir_.Write("late.jsonl",
+             "{\"timestamp\": 900000000000, \"input_length\": 600, \"output_length\": 9}\n"
+             "{\"timestamp\": 900000000100, \"input_length\": 600, \"output_length\": 9}\n");
+  const auto load = LoadOf(options_);
+  ASSERT_TRUE(load.ok()) << load.status();
+  EXPECT_EQ(load->requests[0].at_us, 0);
+  EXPECT_EQ(load->requests[1].at_us, 100'000);
+  EXPECT_EQ(Run(), 0) << err_.str();
+}
+
+TEST_F(ClusterPlanCommandTest, LoadsOfMoreThanAWeekAreRefused) {
+  options_.rate = 1e-6;
+  options_.requests = 10'000'000;
+  EXPECT_EQ(Run(), kExitUsage);
+  EXPECT_THAT(err_.str(), HasSubstr("10000000 requests at --rate 1e-06 take about 10000000000000 s "
+                                    "at --speed 1, expected at most 604800 s"));
+  options_.rate = 0;
+  options_.requests = 0;
+  options_.trace = dir_.PathOf("long.jsonl");
+  dir_.Write("long.jsonl",
+             "{\"timestamp\": 0, \"input_length\": 600, \"output_length\": 9}\n"
+             "{\"timestamp\": 1000000000, \"input_length\": 600, \"output_length\": 9}\n");
+  EXPECT_EQ(Run(), kExitUsage);
+  EXPECT_THAT(err_.str(), HasSubstr("long.jsonl takes 1000000 s at speed 1, expected at most"));
+}
+
+TEST_F(ClusterPlanCommandTest, TheExitCodeSaysWhetherToRepeat) {
+  options_.costs_file = "";
+  options_.costs_of = "127.0.0.1:1";
+  EXPECT_EQ(Run(), kExitUnavailable) << err_.str();
+  options_.costs_of = "";
+  dir_.Write("config.json", kQwen05);
+  engine::ServingQuestion question;
+  question.engine.model_dir = dir_.path();
+  question.gpu = *engine::FindGpu("t4");
+  question.gpu.memory_bytes = 1 << 20;
+  EXPECT_EQ(RunClusterPlan(options_, question, /*json=*/false, out_, err_), kExitFailure)
+      << "a model that does not fit now will not fit later";
+}
+
+TEST_F(ClusterPlanCommandTest, NamesThatAreNoUtf8AreReplaced) {
+  ClusterCosts costs = SomeCosts();
+  costs.source = "\xff.json";
+  const Json json = Json::parse(CostsJson(costs));
+  EXPECT_EQ(json["source"], "\xEF\xBF\xBD.json");
+  const auto load = LoadOf(options_);
+  ASSERT_TRUE(load.ok()) << load.status();
+  const Json plan = Json::parse(ClusterPlanJson({}, *load, QuestionOf(options_, costs), costs));
+  EXPECT_EQ(plan["costs"], json);
 }
 
 TEST_F(ClusterPlanCommandTest, CostsGoThroughAFile) {
@@ -174,6 +234,10 @@ TEST_F(ClusterPlanCommandTest, WrongCostsNameTheField) {
     bad[object].erase(field);
     EXPECT_THAT(error(bad.dump()), HasSubstr(absl::StrCat(object, ".", field))) << field;
   }
+  Json many = good;
+  many["decode"]["experts_per_token"] = 65;
+  EXPECT_THAT(error(many.dump()), HasSubstr("decode.experts_per_token is missing or wrong, "
+                                            "expected at most the experts, which are 64, got 65"));
   Json free = good;
   free["prefill"]["fixed_us"] = free["prefill"]["token_us"] = 0;
   EXPECT_THAT(error(free.dump()), HasSubstr("takes no time"));
@@ -196,10 +260,12 @@ TEST(ClusterCostsTest, ARouterTellsWhatItsWorkersHaveMeasured) {
   event.mutable_load()->mutable_decode_cost()->set_fixed_us(7000);
   event.mutable_load()->add_links()->set_bytes_per_second(5e8);
   cluster.decode(0)->Tell(event);
+  // What the router knows comes through its streams, whose arrival nothing else announces.
+  const absl::Time end = absl::Now() + testing::kPatience;
   absl::StatusOr<ClusterCosts> costs = fetch();
-  for (int i = 0; i < 1000 && !(costs.ok() && costs->prefill.token_us == 200 &&
-                                costs->link_bytes_per_second > 0);
-       ++i) {
+  while (absl::Now() < end &&
+         !(costs.ok() && costs->prefill.token_us == 200 && costs->link_bytes_per_second > 0)) {
+    absl::SleepFor(absl::Milliseconds(2));
     costs = fetch();
   }
   ASSERT_TRUE(costs.ok()) << costs.status();
@@ -208,17 +274,70 @@ TEST(ClusterCostsTest, ARouterTellsWhatItsWorkersHaveMeasured) {
   EXPECT_DOUBLE_EQ(costs->link_bytes_per_second, 5e8);
   EXPECT_THAT(costs->source, HasSubstr("of " + router + ", 2 for prompts and 1 for answers"));
   EXPECT_GT(costs->decode_kv_tokens, 0);
-  v1::GetLoadsResponse alone;
-  v1::WorkerLoad& worker = *alone.add_workers();
-  worker.set_role(v1::WORKER_ROLE_DECODE);
-  worker.mutable_costs()->mutable_decode_step()->set_fixed_us(5000);
-  EXPECT_FALSE(CostsOfLoads(alone, "r").ok());
-  worker.mutable_costs()->mutable_prompt_step()->set_token_us(50);
-  const absl::StatusOr<ClusterCosts> of_decode = CostsOfLoads(alone, "r");
-  ASSERT_TRUE(of_decode.ok()) << of_decode.status();
-  EXPECT_EQ(of_decode->prefill.token_us, 50);
   const absl::StatusOr<ClusterCosts> none = FetchCosts("127.0.0.1:1", {}, absl::Milliseconds(200));
   EXPECT_FALSE(none.ok());
+}
+
+TEST(ClusterCostsTest, WhatLoadsLackOrHaveWrongIsSaid) {
+  const auto error = [](const v1::GetLoadsResponse& loads, absl::StatusCode code) {
+    const absl::Status status = CostsOfLoads(loads, "r").status();
+    EXPECT_EQ(status.code(), code) << status;
+    return std::string(status.message());
+  };
+  v1::GetLoadsResponse loads;
+  v1::WorkerLoad& worker = *loads.add_workers();
+  worker.set_role(v1::WORKER_ROLE_DECODE);
+  worker.set_age_ms(1);
+  EXPECT_THAT(error(loads, absl::StatusCode::kFailedPrecondition),
+              HasSubstr("r does not tell what its workers' steps take, as its version knows no "
+                        "costs"));
+  v1::WorkerCosts& costs = *worker.mutable_costs();
+  costs.set_max_num_seqs(8);
+  costs.set_kv_blocks(64);
+  costs.set_block_tokens(16);
+  costs.mutable_decode_step()->set_fixed_us(5000);
+  EXPECT_THAT(error(loads, absl::StatusCode::kFailedPrecondition),
+              HasSubstr("of the 1 decode workers of r, none has measured its steps of prompts"));
+  costs.mutable_prompt_step()->set_token_us(50);
+  const absl::StatusOr<ClusterCosts> of_decode = CostsOfLoads(loads, "r");
+  ASSERT_TRUE(of_decode.ok()) << of_decode.status();
+  EXPECT_EQ(of_decode->prefill.token_us, 50);
+  EXPECT_EQ(of_decode->prefill_step_tokens, ClusterCosts().prefill_step_tokens)
+      << "an earlier version does not tell it";
+  costs.mutable_decode_step()->set_experts(8);
+  costs.mutable_decode_step()->set_experts_per_token(9);
+  EXPECT_THAT(error(loads, absl::StatusCode::kInvalidArgument),
+              HasSubstr("r: decode.experts_per_token is missing or wrong"));
+  costs.mutable_decode_step()->set_experts_per_token(8);
+  costs.mutable_decode_step()->set_sequence_us(std::nan(""));
+  EXPECT_THAT(error(loads, absl::StatusCode::kInvalidArgument), HasSubstr("decode.sequence_us"));
+  costs.mutable_decode_step()->set_sequence_us(1);
+  costs.set_kv_blocks(0);
+  EXPECT_THAT(error(loads, absl::StatusCode::kInvalidArgument), HasSubstr("prefill.kv_tokens"));
+}
+
+TEST(ClusterCostsTest, PoolsOfWindowsAreCountedAsIfAllLayersKeptAllTokens) {
+  const ModelDir dir;
+  Json config = Json::parse(kQwen05);
+  config["use_sliding_window"] = true;
+  config["sliding_window"] = 1024;
+  config["max_window_layers"] = 12;
+  dir.Write("config.json", config.dump());
+  engine::ServingQuestion question;
+  question.engine.model_dir = dir.path();
+  question.gpu = *engine::FindGpu("t4");
+  question.batches = {8};
+  question.prompts = {512};
+  const absl::StatusOr<ClusterCosts> costs = FloorCosts(question, 1);
+  ASSERT_TRUE(costs.ok()) << costs.status();
+  const auto plan = engine::PlanServing(question);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_TRUE(plan->memory.shape.windowed());
+  const double pool_bytes = static_cast<double>(plan->memory.kv_bytes());
+  EXPECT_NEAR(static_cast<double>(costs->decode_kv_tokens) * costs->kv_bytes_per_token, pool_bytes,
+              pool_bytes * 1e-3);
+  EXPECT_EQ(costs->prefill_kv_tokens, costs->decode_kv_tokens);
+  EXPECT_LT(costs->decode_kv_tokens, plan->memory.kv_tokens());
 }
 
 TEST(ClusterCostsTest, FloorsAreThoseOfThePlanDividedByTheEfficiency) {
