@@ -23,8 +23,8 @@ struct DecodeFigures {
   int64_t late_steps = 0, late_first_gaps = 0, late_preempted = 0;
   // Means over the workers and the time until the last arrival.
   double slots_used = 0, kv_used = 0;
-  double mean_wait_s = 0;        // in a decode worker's queue
-  double tokens_per_s = 0;       // from the first arrival to the last token
+  double mean_wait_s = 0;   // in a decode worker's queue
+  double tokens_per_s = 0;  // from the first arrival to the last token
   // Of the sequences on each worker, sampled every 50 ms until the last arrival. imbalance: the
   // mean of max ÷ mean over the samples whose mean is 1 or more. idle_beside_loaded_share: the
   // share of all samples in which a worker is idle while another has at least 2 more than the mean.

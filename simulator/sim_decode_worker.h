@@ -219,14 +219,14 @@ class SimDecodeWorker {
   std::deque<Waiting> queue_;
   int64_t queued_tokens_ = 0;
   bool lacks_kv_ = false;  // the first in the queue has waited for blocks since the last Admit
-  Sequences inside_;  // the one that entered last is last
+  Sequences inside_;       // the one that entered last is last
   absl::flat_hash_map<int, Sequences::iterator> by_request_;
   int running_ = 0;
-  int64_t running_tokens_ = 0;        // of context
-  int64_t receiving_tokens_ = 0;      // of those inside that do not run
-  std::vector<int> joining_;          // run from the next step on
-  std::vector<Joined> first_;         // for which the step under way is the first
-  std::deque<Prompt> prompts_;        // in order of their entry
+  int64_t running_tokens_ = 0;    // of context
+  int64_t receiving_tokens_ = 0;  // of those inside that do not run
+  std::vector<int> joining_;      // run from the next step on
+  std::vector<Joined> first_;     // for which the step under way is the first
+  std::deque<Prompt> prompts_;    // in order of their entry
   std::vector<int> started_;
   int planned_tokens_ = 0;            // of prompts, in the step under way
   std::multimap<int64_t, int> ends_;  // by number of the step after which they end
@@ -244,7 +244,7 @@ class SimDecodeWorker {
   int active_blocks_ = 0;
   std::vector<int32_t> added_, removed_;  // since the last TakeDelta
 
-  worker::StepCost cost_;  // as a real worker learns it
+  worker::StepCost cost_;                       // as a real worker learns it
   std::optional<worker::PromptBudget> budget_;  // of this life
   int64_t preemptions_ = 0;
 };

@@ -104,8 +104,8 @@ void FleetDemand::Update(absl::Span<const LoadOfWorker> loads, int64_t refused, 
   const bool has_prefill = prefill_ready > 0 || demand_.prefill_workers > 0;
   const double prefill = ForPrompts(loads, v1::WORKER_ROLE_PREFILL, has_prefill ? refused_work : 0,
                                     passed_s, &prefill_);
-  const double local = ForPrompts(loads, v1::WORKER_ROLE_DECODE, has_prefill ? 0 : refused_work,
-                                  passed_s, &decode_);
+  const double local =
+      ForPrompts(loads, v1::WORKER_ROLE_DECODE, has_prefill ? 0 : refused_work, passed_s, &decode_);
   demand_.prefill_backlog_s = prefill_.backlog_s;
   demand_.decode_backlog_s = decode_.backlog_s;
   if (prefill_ready > 0) demand_.prefill_workers = WholeWorkers(prefill);

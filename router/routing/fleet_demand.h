@@ -16,8 +16,8 @@
 // compute of prompts comes on top.
 //
 // Requests that a router has refused for load want workers, too: their prompts' work and, by
-// Little's law, their sequences, both as those of the requests that it sends. They count for no more
-// than these do: clients come again, and each time counts.
+// Little's law, their sequences, both as those of the requests that it sends. They count for no
+// more than these do: clients come again, and each time counts.
 #ifndef BATON_ROUTER_ROUTING_FLEET_DEMAND_H_
 #define BATON_ROUTER_ROUTING_FLEET_DEMAND_H_
 
@@ -41,17 +41,17 @@ struct DemandTargets {
 // One worker as its last report shows it, with what this router has sent since.
 struct LoadOfWorker {
   v1::WorkerRole role = v1::WORKER_ROLE_UNSPECIFIED;
-  bool ready = false;      // else it finishes what it has, and takes nothing new
-  double backlog_s = 0;    // until all its prompts are computed
-  double busy = 0;         // share of its last seconds in which it computed prompts
-  int running = 0;         // sequences that have pages
-  int queued = 0;          // that wait for them
+  bool ready = false;          // else it finishes what it has, and takes nothing new
+  double backlog_s = 0;        // until all its prompts are computed
+  double busy = 0;             // share of its last seconds in which it computed prompts
+  int running = 0;             // sequences that have pages
+  int queued = 0;              // that wait for them
   int64_t context_tokens = 0;  // of `running`
   int64_t queued_tokens = 0;   // of `queued`
   int used_blocks = 0;
   int total_blocks = 0;
-  double token_pages = 1.0 / 16;       // that a token takes, at the most
-  int max_sequences = 0;               // places in its batch; 0: unknown
+  double token_pages = 1.0 / 16;         // that a token takes, at the most
+  int max_sequences = 0;                 // places in its batch; 0: unknown
   LinearCost step = kDefaultDecodeCost;  // of decoding
 };
 
@@ -59,9 +59,9 @@ struct LoadOfWorker {
 struct Demand {
   double prefill_backlog_s = 0;  // of all workers of the role together
   double decode_backlog_s = 0;
-  double kv_headroom = 0;        // share of the ready decode workers' pages that are free
-  double sequence_headroom = 0;  // and of their places; below 0, as pages, if more wait
-  double predicted_ttft_s = 0;   // mean of the requests sent lately; 0: none was
+  double kv_headroom = 0;              // share of the ready decode workers' pages that are free
+  double sequence_headroom = 0;        // and of their places; below 0, as pages, if more wait
+  double predicted_ttft_s = 0;         // mean of the requests sent lately; 0: none was
   double predicted_inter_token_s = 0;  // mean over the running sequences; 0: there are none
   // 0 until a worker of the role has been ready; the last numbers while none is.
   int prefill_workers = 0;
@@ -80,7 +80,9 @@ class FleetDemand {
 
   // A request was sent: the time to its first token, as predicted, and that of its computing alone.
   void OnSent(double ttft_s, double computing_s, double now_s);
-  void OnAnswered(int64_t generated_tokens) { answer_tokens_.Add(static_cast<double>(generated_tokens)); }
+  void OnAnswered(int64_t generated_tokens) {
+    answer_tokens_.Add(static_cast<double>(generated_tokens));
+  }
   // Several times a minute or more. `loads`: all workers that have reported lately, draining ones
   // included. `refused`: requests refused for load since the start.
   void Update(absl::Span<const LoadOfWorker> loads, int64_t refused, double now_s);
@@ -115,10 +117,10 @@ class FleetDemand {
   int64_t refused_ = 0;
   FadingMean refused_rate_;
   Prompts prefill_, decode_;
-  FadingMean sequences_;        // running and waiting
-  double context_ = 0;          // tokens of a running sequence, when last some ran
+  FadingMean sequences_;  // running and waiting
+  double context_ = 0;    // tokens of a running sequence, when last some ran
   DecayedMean answer_tokens_;
-  DecayedMean computing_s_;     // of a request's prompt
+  DecayedMean computing_s_;  // of a request's prompt
   double ttft_sum_s_ = 0, ttft_weight_ = 0, ttft_at_s_ = 0;
 };
 
