@@ -43,6 +43,7 @@ namespace {
 namespace internal_pb = ::baton::internal::v1;
 
 using ::baton::simulator::CellResult;
+using ::baton::simulator::kSimBlockTokens;
 using ::baton::simulator::MakeBatonRouter;
 using ::baton::simulator::Scenario;
 using ::baton::simulator::SimPolicy;
