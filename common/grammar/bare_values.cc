@@ -210,32 +210,34 @@ class BareFormats {
   // A text of `least` characters or more and at most `most`, which begins with none of `not_first`.
   // So that the end mark is not spelled across what is counted, its first character is none of the
   // first `least`, but may be the last of them if neither it nor the mark's second one follows.
+  // With a `most` all are counted, and none is that character: XGrammar's bound of any text counts
+  // bytes, and could end it within a character.
   std::string OfLength(int64_t least, std::optional<int64_t> most,
                        absl::string_view not_first) const {
     if (most == 0) return Nothing();
-    const auto rest = [&](int64_t counted) {
-      if (most && *most <= counted) return Nothing();
-      return BareText(end_, most ? std::optional(*most - counted) : std::nullopt);
-    };
-    if (least == 0 && not_first.empty()) return rest(0);
     const int64_t counted = std::max<int64_t>(least, 1);
     const std::string mark(1, end_.text[0]);
     const std::string first = EbnfClass(absl::StrCat(not_first, mark), /*negated=*/true);
     const std::string other = EbnfClass(mark, /*negated=*/true);
-    const auto characters = [&](int64_t count, absl::string_view last) {
-      const std::string begin = count == 0 ? "" : first;
-      const std::string more =
-          count > 1 ? absl::StrCat(other, "{", count - 1, ",", count - 1, "}") : "";
-      return GrammarOf(absl::StrCat(begin, " ", more, " ", last));
+    const auto repeated = [&](int64_t low, int64_t high) {
+      return high == 0 ? "" : absl::StrCat(" ", other, "{", low, ",", high, "}");
     };
-    std::vector<std::string> texts = {Sequence({characters(counted, ""), rest(counted)})};
+    if (most) {
+      const std::string text = GrammarOf(absl::StrCat(first, repeated(counted - 1, *most - 1)));
+      return least > 0 ? text : AnyOf({text, Nothing()});
+    }
+    if (least == 0 && not_first.empty()) return BareText(end_);
+    const auto characters = [&](int64_t count, absl::string_view last) {
+      return GrammarOf(absl::StrCat(
+          count == 0 ? "" : first,
+          repeated(std::max<int64_t>(count - 1, 0), std::max<int64_t>(count - 1, 0)), " ", last));
+    };
+    std::vector<std::string> texts = {Sequence({characters(counted, ""), BareText(end_)})};
     if (counted > 1 || !absl::StrContains(not_first, mark)) {
       const std::string after = EbnfClass(end_.text.substr(0, 2), /*negated=*/true);
       const std::string ends = characters(counted - 1, EbnfString(mark));
       texts.push_back(ends);
-      if (!most || *most > counted) {
-        texts.push_back(Sequence({ends, GrammarOf(after), rest(counted + 1)}));
-      }
+      texts.push_back(Sequence({ends, GrammarOf(after), BareText(end_)}));
     }
     if (least == 0) texts.push_back(Nothing());
     return AnyOf(texts);
@@ -256,11 +258,11 @@ class BareFormats {
 
 }  // namespace
 
-std::string BareText(const BareEnd& end, std::optional<int64_t> most) {
+std::string BareText(const BareEnd& end) {
   std::vector<std::string> excluded = {std::string(end.in_tags)};
   // Spelled in other tokens, it would end the value all the same to who reads the text.
   if (end.in_tags != end.text) excluded.emplace_back(end.text);
-  return AnyText(excluded, most);
+  return AnyText(excluded);
 }
 
 bool SaysTypesOnly(const Value& schema) {

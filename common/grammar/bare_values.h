@@ -7,8 +7,6 @@
 #ifndef BATON_COMMON_GRAMMAR_BARE_VALUES_H_
 #define BATON_COMMON_GRAMMAR_BARE_VALUES_H_
 
-#include <cstdint>
-#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -29,8 +27,8 @@ struct BareEnd {
   absl::string_view in_tags;  // with its special tokens replaced (tool_call_grammar.h)
 };
 
-// The format (structural_tag.h) of a string of any text, of at most `most` characters.
-std::string BareText(const BareEnd& end, std::optional<int64_t> most = std::nullopt);
+// The format (structural_tag.h) of a string of any text.
+std::string BareText(const BareEnd& end);
 
 // The format of values of `schema`, which may be strings. `root` is what references lead into.
 // INVALID_ARGUMENT with what is not supported as its message: where the reader could not tell a

@@ -29,9 +29,8 @@ std::string JsonStrings(absl::Span<const std::string> texts) {
                       "]");
 }
 
-std::string AnyText(absl::Span<const std::string> excluded, std::optional<int64_t> most) {
-  return absl::StrCat(R"({"type":"any_text","excludes":)", JsonStrings(excluded),
-                      most ? absl::StrCat(R"(,"max_chars":)", *most) : "", "}");
+std::string AnyText(absl::Span<const std::string> excluded) {
+  return absl::StrCat(R"({"type":"any_text","excludes":)", JsonStrings(excluded), "}");
 }
 
 std::string Constant(absl::string_view text) {

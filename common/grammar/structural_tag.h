@@ -5,7 +5,6 @@
 #ifndef BATON_COMMON_GRAMMAR_STRUCTURAL_TAG_H_
 #define BATON_COMMON_GRAMMAR_STRUCTURAL_TAG_H_
 
-#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -17,10 +16,9 @@ namespace baton::grammar {
 std::string JsonString(absl::string_view text);
 std::string JsonStrings(absl::Span<const std::string> texts);
 
-// Formats: any text without those that are excluded, of at most `most` characters; a text; the
-// empty text; one after the other; one of several; one or nothing; any number of one.
-std::string AnyText(absl::Span<const std::string> excluded,
-                    std::optional<int64_t> most = std::nullopt);
+// Formats: any text without those that are excluded; a text; the empty text; one after the other;
+// one of several; one or nothing; any number of one.
+std::string AnyText(absl::Span<const std::string> excluded);
 std::string Constant(absl::string_view text);
 std::string Nothing();
 std::string Sequence(absl::Span<const std::string> formats);

@@ -281,10 +281,13 @@ class HarmonyMessagesTest(Cluster):
                                                "parameters": Place.model_json_schema()}}]
 
     def answers(self, **more):
-        """Answers that end, as reasoning, text and calls. The end of messages is likely."""
+        """Answers that end, as reasoning, text and calls. The end of messages is likely, and the beginning of a call."""
+        model = Path(self.directory.name) / "model/tokenizer.json"
+        vocabulary = json.loads(model.read_text(encoding="utf-8"))["model"]["vocab"]
+        begins = {str(token): 6 for text, token in vocabulary.items() if "commentary".startswith(text)}
         for number in range(16):
-            options = {"tools": self.tools, "seed": number, "max_tokens": 300,
-                       "logit_bias": {str(END): 4, str(THOUGHT): (4, 8)[number % 2]}, **more}
+            options = {"tools": self.tools, "seed": number, "max_tokens": 300, "logit_bias": {
+                **(begins if number % 4 > 1 else {}), str(END): 4, str(THOUGHT): (4, 8)[number % 2]}, **more}
             choice = self.ask(**options).choices[0]
             parts = self.parts(choice)
             for call in whole_calls(choice):

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/base/rpc/grpc_status.h"
+#include "common/worker/request_tokens.h"
 
 namespace baton::simulation {
 
@@ -127,10 +128,11 @@ router::DecodeHandle* SimDecodeNetwork::Open(int worker, DecodeRequest request, 
                                              int number) {
   const size_t target = static_cast<size_t>(worker - first_worker_);
   ++counts_.calls[target];
-  const bool resumed = request.tokens_size() > request.prompt_tokens();
+  const bool resumed = worker::TokensOf(request).size() > request.prompt_tokens();
   counts_.resumed += resumed ? 1 : 0;
   if (resumed && bug_ == Bug::kResumeRestarts) {
-    request.mutable_tokens()->Truncate(request.prompt_tokens());
+    (request.fixed_tokens().empty() ? request.mutable_tokens() : request.mutable_fixed_tokens())
+        ->Truncate(request.prompt_tokens());
   }
   const uint64_t id = ++last_call_;
   auto call = std::make_shared<Call>(*this, id, resumed, request.continuation(),

@@ -314,10 +314,12 @@ def messages_spec(tools, schema="", before=("thought", "preamble")):
             str(len(before)), *before, *tools]
 
 
-def message_parts(text):
-    """The marks and the texts of an answer in messages."""
+def message_parts(text, reasons):
+    """The marks and the texts of an answer in messages. `reasons`: the first may be reasoning, with white space behind it."""
     parts, m = [], MESSAGES
     while True:
+        if reasons and [mark for mark, _ in parts] == [m["thought"]]:
+            text = text.lstrip()
         mark = next((m[name] for name in ("answer", "thought", "preamble") if text.startswith(m[name])), m["call"][1])
         assert text.startswith(mark), text
         text = text[len(mark):]
@@ -372,7 +374,7 @@ def check_messages(process, rng):
         if drawn is None:
             continue
         text, _ = without_marks(drawn)
-        *before, (mark, last) = message_parts(text)
+        *before, (mark, last) = message_parts(text, reasons=i % 4 > 1)
         if mark == m["answer"]:
             assert not schema or isinstance(json.loads(last)["x"], bool), drawn
             assert not any(e in last for e in m["excluded"]), drawn
