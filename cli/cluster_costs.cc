@@ -264,7 +264,8 @@ absl::StatusOr<ClusterCosts> FloorCosts(const engine::ServingQuestion& question,
   costs.prefill.pair_us = pair_flops * us_per_flop;
   costs.prefill_step_tokens = question.engine.max_num_batched_tokens;
   costs.prefill_max_num_seqs = question.engine.max_num_seqs;
-  // As if all layers kept all tokens, as the simulation has no windows; states are not counted.
+  // The simulation has no windows, so the pool counts as if all layers kept all tokens. States of
+  // recurrent layers are not counted.
   const engine::MemoryPlan& memory = plan->memory;
   const int block_pages = memory.shape.recurrent ? memory.shape.full_pages : memory.shape.pages();
   costs.prefill_kv_tokens = memory.page_count / block_pages * memory.block_tokens;

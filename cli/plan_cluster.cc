@@ -313,7 +313,7 @@ int RunClusterPlan(const ClusterPlanOptions& options, const engine::ServingQuest
   const absl::StatusOr<bool> found = Run(options, question, json, out, err);
   if (!found.ok()) {
     err << "baton plan: " << Describe(found.status()) << std::endl;
-    // Without a router, it is the GPU's memory that is exhausted, and later it is no larger.
+    // Without a router, the GPU's memory is what is exhausted, so a later call fails, too.
     const bool too_large = options.costs_of.empty() && absl::IsResourceExhausted(found.status());
     return too_large ? kExitFailure : ExitCode(found.status());
   }

@@ -33,7 +33,7 @@ telemetry::Label FailureLabel() {
            "prefill_suspect", "draining", "queue_full"}};
 }
 
-// Of refusals: more workers would have served the request.
+// The reasons of refusals for load: with more workers, the request would have been served.
 constexpr const char* kLoadReasons[] = {"too_many_requests", "too_many_prompt_tokens",
                                         "survivors_full", "deadline_unreachable",
                                         "ttft_slo_unreachable"};

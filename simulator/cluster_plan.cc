@@ -155,9 +155,9 @@ class Planner {
     }
   }
 
-  // The neighbours below of the cheapest size show what binds. One of them may hold, as not all
-  // sizes were simulated, and then has neighbours of its own. With other prices, another size is
-  // the cheapest, but only those on the border can be.
+  // The next smaller sizes show what binds the cheapest one. Not all sizes were simulated, so one
+  // of them may hold; then it is the cheapest, and its smaller neighbours are simulated. With other
+  // prices, another size is the cheapest, but only those on the border can be.
   void SimulateNeighbours() {
     const int none = question_.max_local_prefill_tokens > 0 ? 0 : 1;
     for (const ClusterCell* best = nullptr; best != Cheapest();) {

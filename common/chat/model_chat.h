@@ -90,7 +90,7 @@ class ModelChat {
   std::optional<ChatTemplate> tool_template_;
   // Each renders a small conversation to find out.
   bool TakesArgumentObjects() const;
-  // Of a template that takes objects: it writes arguments that are none as a text, too.
+  // REQUIRES: the template takes objects. True if it also writes arguments that are a text.
   bool KeepsArgumentTexts() const;
   bool TakesNullContent() const;
   bool RendersTools() const;

@@ -76,7 +76,7 @@ class Runtime {
   absl::StatusOr<Value> FromJson(json::Value json, Origin origin) {
     return FromJson(std::move(json), origin, 0);
   }
-  // Of all strings that FromJson has made, keys not included.
+  // The bytes of all strings that FromJson has made, without keys.
   size_t variable_bytes() const { return variable_bytes_; }
 
   // A charge for an object of `bytes`, which the caller has checked.

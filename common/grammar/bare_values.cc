@@ -22,7 +22,7 @@ namespace {
 
 using json::Value;
 
-// Of anyOf and references, of which a small schema may lead to very many.
+// A small schema may lead to very many levels and branches by anyOf and references.
 constexpr int kMaxLevels = 16, kMaxSchemas = 1024;
 constexpr uint32_t kNumbers = json::kIntegerType | json::kNumberType;
 constexpr uint32_t kComposites = json::kArrayType | json::kObjectType;
@@ -210,8 +210,8 @@ class BareFormats {
   // A text of `least` characters or more and at most `most`, which begins with none of `not_first`.
   // So that the end mark is not spelled across what is counted, its first character is none of the
   // first `least`, but may be the last of them if neither it nor the mark's second one follows.
-  // With a `most` all are counted, and none is that character: XGrammar's bound of any text counts
-  // bytes, and could end it within a character.
+  // With a `most`, all characters are counted, and none of them is the mark's first one: XGrammar's
+  // own bound of any text counts bytes, and could end the text within a character.
   std::string OfLength(int64_t least, std::optional<int64_t> most,
                        absl::string_view not_first) const {
     if (most == 0) return Nothing();

@@ -1,7 +1,7 @@
 // Values that a model writes without JSON's quotes around strings. A reader takes such a value from
 // its first character to the mark that ends it. If the value can only be a string, it is that text.
-// Else it is the JSON that the text is, if that has a type which the value may have, and the text
-// only otherwise (chat/bare_calls.h). The formats here allow what is valid when it is read so.
+// Else a text that is JSON of a type which the value may have is that JSON, and every other text is
+// a string (chat/bare_calls.h). The formats here allow what is valid when it is read so.
 //
 // Stateless; thread-safe.
 #ifndef BATON_COMMON_GRAMMAR_BARE_VALUES_H_

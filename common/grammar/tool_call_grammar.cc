@@ -342,18 +342,13 @@ class Builder {
     return Sequence(parts);
   }
 
-  // Adds the private texts of all special tokens of the format that `but` does not have.
-  void AddSpecialTokens(absl::string_view but, std::vector<std::string>* texts) const {
-    for (const int32_t id : used_) {
-      std::string text = PrivateText(id);
-      if (!absl::StrContains(but, text)) texts->push_back(std::move(text));
-    }
-  }
-
   // Messages, and the one that is the answer.
   std::string Messages() const {
     std::vector<std::string> excluded(calls_.excluded().begin(), calls_.excluded().end());
-    excluded.emplace_back("\xff");  // all special tokens
+    // No text has this byte, with which the private texts of all special tokens begin. Where each
+    // of these is excluded by itself, XGrammar lets them through before an end that begins with
+    // one.
+    excluded.emplace_back("\xff");
     const std::string text = AnyText(excluded);
     std::vector<std::string> parts;
     if (!before_message_.empty()) {
@@ -389,7 +384,10 @@ class Builder {
     std::vector<std::string> excluded(calls_.excluded().begin(), calls_.excluded().end());
     // Spelled in other tokens, the trigger would begin calls all the same to who reads the text.
     if (trigger != calls_.at(kTrigger)) excluded.push_back(calls_.at(kTrigger));
-    AddSpecialTokens(trigger, &excluded);
+    for (const int32_t id : used_) {
+      const std::string text = PrivateText(id);
+      if (!absl::StrContains(trigger, text)) excluded.push_back(text);
+    }
     return absl::StrCat(R"({"type":"dispatch","rules":[[)", JsonString(trigger), ",", after_trigger,
                         R"(]],"loop":)", calls_.single() ? "false" : "true", R"(,"excludes":)",
                         JsonStrings(excluded), "}");

@@ -6,7 +6,8 @@
 namespace baton::router {
 namespace {
 
-// Predictions older than a few of these hardly count, and none is told of when all are.
+// A prediction counts half as much after this time. Once all together count less than
+// kLeastPredictions, the mean is 0.
 constexpr double kPredictionsHalve_s = 10;
 constexpr double kLeastPredictions = 0.02;
 // Places of a batch whose size is unknown.

@@ -89,7 +89,7 @@ int Run(const ClusterOptions& options) {
   std::cout << Description(**cluster) << std::endl;
   for (std::string line; std::getline(std::cin, line);) {
     const absl::Status done = Obey(**cluster, line);
-    // A message may have lines of its own, from a log or a peer.
+    // A message may have several lines, from a log or a peer; an answer is one line.
     std::cout << (done.ok() ? "ok"
                             : absl::StrReplaceAll(done.message(), {{"\n", " "}, {"\r", " "}}))
               << std::endl;
