@@ -216,7 +216,9 @@ void DecodeLoop::Launch(const StepPlan& plan, engine::Batch batch, bool has_jobs
   if (step.ahead) {
     engine_.Launch(batch);
   } else {
-    step.results = engine_.Step(batch, has_jobs ? jobs_.OnStepBegins() : nullptr);
+    // Jobs work during their steps, too.
+    step.results = has_jobs ? engine_.Step(batch, jobs_.OnStepBegins())
+                            : mid_step_->During([&] { return engine_.Step(batch); });
   }
   inflight_.push_back(std::move(step));
 }
@@ -224,7 +226,7 @@ void DecodeLoop::Launch(const StepPlan& plan, engine::Batch batch, bool has_jobs
 void DecodeLoop::Complete() {
   InflightStep step = std::move(inflight_.front());
   inflight_.pop_front();
-  if (step.ahead) step.results = engine_.Collect();
+  if (step.ahead) step.results = mid_step_->During([&] { return engine_.Collect(); });
   for (const auto& [chunk, error] : step.mask_errors) step.results[chunk].tokens = error;
   const std::vector<Chunk> chunks = scheduler_.OnComplete();
   const absl::Duration now = clock_.SinceStart();

@@ -141,6 +141,9 @@ class DecodeScheduler {
   // computed_tokens. kRunning: later steps compute the rest. kReceiving: the caller must request
   // the rest, which is written to the blocks after computed_tokens.
   Sequence* Admit();
+  // Likewise, if the next request will be kReceiving and there is room without preempting any. For
+  // the time in which a step is in flight.
+  Sequence* AdmitReceiving();
   // Bounds what receiving sequences hold together, or no more: half of the pool and of the slots. A
   // sequence that needs more blocks than that computes its prompt here.
   void BoundReceiving(bool bound) { receiving_bound_ = bound; }
@@ -255,7 +258,11 @@ class DecodeScheduler {
   int WindowBlocksFor(int blocks) const;
   absl::Status CheckFits(const Sequence& sequence) const;
   absl::Status CheckTenant(const Sequence& sequence) const;
-  bool TryAdmit(Sequence& sequence);
+  // The first in the queue that may be admitted; null: none.
+  Sequence* NextToAdmit();
+  // `receiving`: only if it is to receive its KV.
+  bool TryAdmit(Sequence& sequence, bool receiving);
+  Sequence* TakeWaiting(Sequence& next);
   // Preempts a sequence of a lower priority. False if none is preempted, or its blocks are freed
   // only later: at the end of a transfer or of a step in flight.
   bool DisplaceFor(const Sequence& sequence);

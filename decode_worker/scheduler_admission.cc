@@ -197,7 +197,7 @@ bool DecodeScheduler::MakeFree(int64_t count) {
   return true;
 }
 
-bool DecodeScheduler::TryAdmit(Sequence& sequence) {
+bool DecodeScheduler::TryAdmit(Sequence& sequence, bool receiving) {
   bound_reached_ = false;
   if (UsedSlots() + Slots(sequence) > MaxSlots()) return false;
   const Call& call = *sequence.call;
@@ -225,6 +225,7 @@ bool DecodeScheduler::TryAdmit(Sequence& sequence) {
     bound_reached_ = !here && !WithinBound(all);
     if (bound_reached_) return false;
   }
+  if (here && receiving) return false;
   const int missing = BlocksFor(tokens) - match.blocks.size();
   // Of these, [window_begin, window_end) get window pages: those that it computes next here, or
   // those that are brought, which its next token sees.
@@ -268,10 +269,10 @@ bool DecodeScheduler::TryAdmit(Sequence& sequence) {
   return true;
 }
 
-Sequence* DecodeScheduler::Admit() {
+Sequence* DecodeScheduler::NextToAdmit() {
   const int long_pages = LongPages();
   bool long_one_waits = false;  // no long one overtakes it, or it might wait for ever
-  Sequence* next = waiting_.Next([&](const Sequence& sequence) {
+  return waiting_.Next([&](const Sequence& sequence) {
     if (!IsLong(sequence)) return false;
     // It may match window pages that others hold, beside its own. Were it counted for less than it
     // takes, it would be preempted and admitted again for ever.
@@ -280,14 +281,27 @@ Sequence* DecodeScheduler::Admit() {
     long_one_waits |= long_pages > 0 && long_pages + wanted > LongBound();
     return long_one_waits;
   });
-  // No request overtakes one that waits for blocks, or that might wait for ever.
+}
+
+// No request overtakes one that waits for blocks, or that might wait for ever.
+Sequence* DecodeScheduler::Admit() {
+  Sequence* const next = NextToAdmit();
   if (next == nullptr) return nullptr;
-  while (!TryAdmit(*next)) {
+  while (!TryAdmit(*next, /*receiving=*/false)) {
     // No other sequence's blocks would help against the bound.
     if (bound_reached_ || !DisplaceFor(*next)) return nullptr;
   }
-  admitted_.emplace(next->Rank(), waiting_.Take(*next));
-  return next;
+  return TakeWaiting(*next);
+}
+
+Sequence* DecodeScheduler::AdmitReceiving() {
+  Sequence* const next = NextToAdmit();
+  return next != nullptr && TryAdmit(*next, /*receiving=*/true) ? TakeWaiting(*next) : nullptr;
+}
+
+Sequence* DecodeScheduler::TakeWaiting(Sequence& next) {
+  admitted_.emplace(next.Rank(), waiting_.Take(next));
+  return &next;
 }
 
 // All sequences of a lower priority together must make enough room, or none is preempted.

@@ -96,6 +96,11 @@ bool WorkerLoop::Turn(absl::Duration wait) {
   return !ended_ && TakeTurn(wait);
 }
 
+void WorkerLoop::TakeMessages() {
+  mailbox_->RunPending(absl::ZeroDuration());
+  last_accepted_at_ = clock_.SinceStart();
+}
+
 bool WorkerLoop::TakeTurn(absl::Duration wait) {
   mailbox_->RunPending(wait);
   last_accepted_at_ = clock_.SinceStart();

@@ -112,6 +112,8 @@ class WorkerLoop {
   // True while draining, and from Stop() on.
   bool draining() const { return draining_; }
   void Publish();
+  // Handles the messages that are there. For Work(), where it has accepted requests itself.
+  void TakeMessages();
   LoopParts parts() {
     return {engine_, clock_, journal_, mailbox_, pool_, cache_.get(), role_, draining_};
   }

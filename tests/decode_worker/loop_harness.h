@@ -33,12 +33,15 @@ class FakeStream final : public DecodeStream {
     std::vector<int32_t>& of_choice = tokens[response.choice()];
     of_choice.insert(of_choice.end(), response.token_ids().begin(), response.token_ids().end());
     messages.push_back(std::move(response));
+    on_change();
   }
   void Finish(const absl::Status& status) override {
     EXPECT_FALSE(finish.has_value()) << "a second end";
     finish = status;
+    on_change();
   }
 
+  std::function<void()> on_change = [] {};
   std::vector<internal::v1::DecodeResponse> messages;
   std::map<int, std::vector<int32_t>> tokens;  // by choice
   std::optional<absl::Status> finish;

@@ -104,6 +104,28 @@ TEST_F(SchedulerTest, AShortMissingTailIsComputedHere) {
   EXPECT_EQ(scheduler_->Admit()->state, State::kReceiving);
 }
 
+// A step that runs reads what a preempted sequence has; what is computed here waits for the next
+// step anyway.
+TEST_F(SchedulerTest, DuringAStepOnlyWhatReceivesItsKvIsAdmittedAndNothingIsPreempted) {
+  Make(8);
+  ASSERT_TRUE(
+      Submit(1, {.prompt = 64, .max_tokens = 9, .remote = false, .priority = Priority::kLow}).ok());
+  EXPECT_EQ(scheduler_->AdmitReceiving(), nullptr);
+  ASSERT_NE(scheduler_->Admit(), nullptr);
+  ASSERT_TRUE(Submit(2, {.prompt = 32, .max_tokens = 9}).ok());
+  Sequence* const received = scheduler_->AdmitReceiving();
+  ASSERT_NE(received, nullptr);
+  EXPECT_EQ(received->state, State::kReceiving);
+  EXPECT_EQ(scheduler_->AdmitReceiving(), nullptr) << "none waits";
+  ASSERT_TRUE(Submit(3, {.prompt = 48, .max_tokens = 9, .priority = Priority::kHigh}).ok());
+  EXPECT_EQ(scheduler_->AdmitReceiving(), nullptr) << "there is no room";
+  EXPECT_TRUE(preempted_.empty());
+  Check();
+  ASSERT_NE(scheduler_->Admit(), nullptr);
+  EXPECT_EQ(preempted_, std::vector<uint64_t>{1});
+  Check();
+}
+
 TEST_F(SchedulerTest, ChunksShareTheBudgetWithDecoding) {
   Make(40, {.max_num_seqs = 4, .max_num_batched_tokens = 50});
   ASSERT_TRUE(Submit(1, {.prompt = 16, .max_tokens = 30}).ok());
