@@ -50,10 +50,10 @@ class Load:
         self._process = process
 
     @classmethod
-    async def start(cls, deployed, share=0.5, clients=3):
+    async def start(cls, deployed, share=0.5, clients=3, seed=1):
         load = cls(await asyncio.create_subprocess_exec(
             *deployed.cluster.client.inside, deployed.tests / "checked_load", "--address", ADDRESS, "--clients", str(clients),
-            "--share", str(share), "--model", deployed.root / "models/demo", env={**os.environ, "BATON_API_KEY": deployed.key},
+            "--share", str(share), "--seed", str(seed), "--model", deployed.root / "models/demo", env={**os.environ, "BATON_API_KEY": deployed.key},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE))
         assert await load._line() == "ready"
         return load
