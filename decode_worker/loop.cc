@@ -49,7 +49,6 @@ DecodeLoop::DecodeLoop(const LoopOptions& options, engine::Engine& engine,
       submission_limit_(
           "decode", {options.scheduler.max_queued_requests, options.scheduler.max_queued_tokens}),
       start_prefill_(std::move(start_prefill)),
-      mid_step_(std::make_shared<MidStepMailbox>(mailbox_, options.own_thread)),
       offers_(options.kv_offers, engine, clock, metrics.kv_exchange(), mailbox_),
       prompt_budget_(options.scheduler.block_tokens, options.scheduler.max_num_batched_tokens),
       step_times_(DecodeShapeOf(engine.config(), /*on_gpu=*/engine.kv_pool().copier != nullptr)),

@@ -2,7 +2,7 @@
 // computes it here, and advances all running sequences by one token a step, or by more where drafts
 // are drawn (speculation.h). Its steps also have jobs: prompts that other workers answer, and items
 // to score (common/prefill/jobs.h). What cannot wait for the end of a step, another thread does in
-// its place (mid_step_mailbox.h).
+// its place (common/worker/mid_step_mailbox.h).
 #ifndef BATON_DECODE_WORKER_LOOP_H_
 #define BATON_DECODE_WORKER_LOOP_H_
 
@@ -31,7 +31,6 @@
 #include "decode_worker/kv_offers.h"
 #include "decode_worker/load_estimate.h"
 #include "decode_worker/metrics.h"
-#include "decode_worker/mid_step_mailbox.h"
 #include "decode_worker/scheduler.h"
 #include "decode_worker/speculation.h"
 #include "decode_worker/step_times.h"
@@ -66,10 +65,7 @@ class DecodeLoop final : public worker::WorkerLoop {
   DecodeLoop(const LoopOptions& options, engine::Engine& engine, worker::CacheJournal& journal,
              const Clock& clock, DecodeMetrics& metrics, StartPrefill start_prefill,
              std::function<void(const worker::WorkerLoad&)> publish);
-  ~DecodeLoop() override {
-    Stop();
-    mid_step_->Stop();
-  }
+  ~DecodeLoop() override { Stop(); }
 
   // `sequence`: the call's first choice, from which the loop forks the others once the prompt is
   // computed. The call's stream gets tokens and a finish reason for each choice, or an error. The
@@ -192,7 +188,6 @@ class DecodeLoop final : public worker::WorkerLoop {
   DecodeMetrics& metrics_;
   worker::SubmissionLimit submission_limit_;
   const StartPrefill start_prefill_;
-  const std::shared_ptr<MidStepMailbox> mid_step_;  // shared as the mailbox is
   KvOffers offers_;
   LoadEstimate estimate_;
   worker::PromptBudget prompt_budget_;

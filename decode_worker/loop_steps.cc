@@ -216,9 +216,9 @@ void DecodeLoop::Launch(const StepPlan& plan, engine::Batch batch, bool has_jobs
   if (step.ahead) {
     engine_.Launch(batch);
   } else {
-    // Jobs work during their steps, too.
-    step.results = has_jobs ? engine_.Step(batch, jobs_.OnStepBegins())
-                            : mid_step_->During([&] { return engine_.Step(batch); });
+    // What sends the jobs' KV by layers only reads what mid-step messages read of them.
+    model::LayerObserver* const observer = has_jobs ? jobs_.OnStepBegins() : nullptr;
+    step.results = mid_step_->During([&] { return engine_.Step(batch, observer); });
   }
   inflight_.push_back(std::move(step));
 }

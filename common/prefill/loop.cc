@@ -28,7 +28,8 @@ bool PrefillLoop::Work() {
     const PrefillWork work = jobs_.planned_work();
     model::LayerObserver* const observer = jobs_.OnStepBegins();
     const absl::Duration begin = clock_.SinceStart();
-    std::vector<engine::StepResult> results = engine_.Step(batch, observer);
+    std::vector<engine::StepResult> results =
+        mid_step_->During([&] { return engine_.Step(batch, observer); });
     const absl::Duration end = clock_.SinceStart();
     cost_.AddStep({1, work.tokens, work.pairs}, end - begin, end);
     jobs_.OnStepEnded(absl::MakeSpan(results));

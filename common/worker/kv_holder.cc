@@ -18,12 +18,13 @@ absl::Status Draining() {
 
 KvHolder::KvHolder(const KvHolderOptions& options, const kv::KvLayout& layout, kv::BlockPool& pool,
                    kv::RadixCache* cache, std::shared_ptr<Mailbox> mailbox,
-                   KvExchangeMetrics& metrics)
+                   std::shared_ptr<MidStepMailbox> mid_step, KvExchangeMetrics& metrics)
     : options_(options),
       layout_(layout),
       cache_(cache),
       most_pinned_(static_cast<int>(options.max_pinned_share * pool.counts().total)),
       mailbox_(std::move(mailbox)),
+      mid_step_(std::move(mid_step)),
       metrics_(metrics) {}
 
 absl::StatusOr<std::shared_ptr<void>> KvHolder::Enter() {
@@ -42,7 +43,7 @@ absl::StatusOr<std::shared_ptr<void>> KvHolder::Enter() {
 
 void KvHolder::Submit(KvFetch fetch) {
   const std::shared_ptr<transfer::KvSender> sender = fetch.sender;
-  if (mailbox_->Post([this, fetch = std::move(fetch)] { Serve(fetch); })) return;
+  if (mid_step_->Post([this, fetch = std::move(fetch)](bool) { Serve(fetch); })) return;
   metrics_.Served(FetchResult::kRefused);
   sender->Finish(Draining());
 }

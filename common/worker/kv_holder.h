@@ -22,6 +22,7 @@
 #include "common/kv/radix_cache.h"
 #include "common/transfer/kv_sender.h"
 #include "common/worker/kv_exchange_metrics.h"
+#include "common/worker/mid_step_mailbox.h"
 
 namespace baton::worker {
 
@@ -44,9 +45,11 @@ class KvHolder {
  public:
   static constexpr absl::Duration kMostTime = absl::Seconds(15);
 
-  // `cache` may be null. The mailbox is the loop's. All references must outlive it.
+  // `cache` may be null. The mailboxes are the loop's: fetches are served while a step runs. All
+  // references must outlive it.
   KvHolder(const KvHolderOptions& options, const kv::KvLayout& layout, kv::BlockPool& pool,
-           kv::RadixCache* cache, std::shared_ptr<Mailbox> mailbox, KvExchangeMetrics& metrics);
+           kv::RadixCache* cache, std::shared_ptr<Mailbox> mailbox,
+           std::shared_ptr<MidStepMailbox> mid_step, KvExchangeMetrics& metrics);
 
   // A place among the fetches, until the last copy of the token is destroyed: the call keeps it.
   // FAILED_PRECONDITION (KV_FETCH_OFF) or RESOURCE_EXHAUSTED (KV_FETCH_LIMIT).
@@ -72,6 +75,7 @@ class KvHolder {
   kv::RadixCache* const cache_;
   const int most_pinned_;
   const std::shared_ptr<Mailbox> mailbox_;
+  const std::shared_ptr<MidStepMailbox> mid_step_;
   KvExchangeMetrics& metrics_;
   const std::shared_ptr<std::atomic<int>> entered_ = std::make_shared<std::atomic<int>>(0);
   absl::flat_hash_map<uint64_t, kv::BlockLease> pinned_;  // by a number of the fetch

@@ -33,9 +33,11 @@ WorkerLoop::WorkerLoop(const WorkerLoopOptions& options, const std::string& role
                        std::function<void(const WorkerLoad&)> publish)
     : engine_(engine),
       clock_(clock),
+      mid_step_(std::make_shared<MidStepMailbox>(mailbox_, options.own_thread)),
       pool_(engine.kv_pool().block_count, engine.kv_layout().Shape()),
       cache_(MakeCache(options, engine, clock, pool_)),
-      holder_(options.kv_holder, engine.kv_layout(), pool_, cache_.get(), mailbox_, kv_exchange),
+      holder_(options.kv_holder, engine.kv_layout(), pool_, cache_.get(), mailbox_, mid_step_,
+              kv_exchange),
       options_(options),
       role_(role),
       journal_(journal),
@@ -81,6 +83,7 @@ void WorkerLoop::Stop() {
     mailbox_->Post([this] { stopping_ = true; });
     thread_.join();
   }
+  mid_step_->Stop();
 }
 
 void WorkerLoop::Run() {

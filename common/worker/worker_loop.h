@@ -19,6 +19,7 @@
 #include "common/worker/cache_journal.h"
 #include "common/worker/kv_exchange_metrics.h"
 #include "common/worker/kv_holder.h"
+#include "common/worker/mid_step_mailbox.h"
 #include "common/worker/watch_service.h"
 #include "common/worker/worker_metrics.h"
 
@@ -122,6 +123,8 @@ class WorkerLoop {
   const Clock& clock_;
   // Shared with open transfers and with pins of frames in flight, which may outlive the loop.
   const std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
+  // For what cannot wait for the end of a step, whose engine runs in mid_step_->During().
+  const std::shared_ptr<MidStepMailbox> mid_step_;
   kv::BlockPool pool_;
   const std::unique_ptr<kv::RadixCache> cache_;  // null: without prefix caching
   KvHolder holder_;

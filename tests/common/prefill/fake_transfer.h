@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -44,8 +45,10 @@ class FakeTransfer final : public TokenSink,
   void Finish(const absl::Status& status) override {
     EXPECT_FALSE(finish.has_value());
     finish = status;
+    on_finish();
   }
 
+  std::function<void()> on_finish = [] {};
   bool keep = false;  // what is sent stays in gRPC's buffers
   int blocks = -1;
   int cached = -1;

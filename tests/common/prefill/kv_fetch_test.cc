@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "common/base/error.h"
 #include "common/prefill/loop.h"
 #include "tests/common/prefill/fake_transfer.h"
@@ -38,7 +39,7 @@ std::vector<int32_t> Counting(int tokens, int start) {
 
 class KvFetchTest : public ::testing::Test {
  protected:
-  void Make(int blocks = 64) {
+  void Make(int blocks = 64, bool own_thread = false) {
     loop_.reset();
     engine_ = std::make_unique<testing::FakeEngine>(blocks);
     engine_->on_step = [this](const engine::Batch& batch) {
@@ -46,7 +47,7 @@ class KvFetchTest : public ::testing::Test {
       ++steps_;
     };
     LoopOptions options;
-    options.own_thread = false;
+    options.own_thread = own_thread;
     options.kv_holder.enabled = true;
     options.kv_fetch.worker_id = "this";
     options.kv_fetch.awake = &awake_;
@@ -152,6 +153,49 @@ TEST_F(KvFetchTest, AJobWaitsForItsFetchWhileOthersAreComputed) {
   EXPECT_EQ(load_.computed_prompt_tokens, 40 + 40);
   EXPECT_EQ(Fetches("fetched"), 1);
   ExpectNothingHeld();
+}
+
+// A step of prompts may take seconds on a CPU: a holder is asked when it is busy.
+TEST_F(KvFetchTest, ABusyHolderSendsWhatIsCachedWhileItsStepRuns) {
+  const std::vector<int32_t> cached = Counting(160, 1);
+  Make(64, /*own_thread=*/true);
+  absl::Notification cached_all, step_runs, step_may_end;
+  bool blocks = false;
+  engine_->on_step = [&](const engine::Batch&) {
+    if (!blocks) return;
+    step_runs.Notify();
+    step_may_end.WaitForNotification();
+  };
+  const auto submit = [&](std::vector<int32_t> prompt, absl::Notification& ended) {
+    auto transfer = std::make_shared<FakeTransfer>();
+    transfer->on_finish = [&ended] { ended.Notify(); };
+    auto job = std::make_unique<PrefillJob>();
+    job->id = ++last_id_;
+    job->prompt_tokens = static_cast<int>(prompt.size());
+    job->tokens = std::move(prompt);
+    transfer->JoinTo(*job);
+    loop_->jobs().Submit(std::move(job));
+    return transfer;
+  };
+  const auto first = submit(Counting(165, 1), cached_all);
+  cached_all.WaitForNotification();
+  blocks = true;
+  absl::Notification computed, fetched;
+  const auto second = submit(Counting(100, 500), computed);
+  step_runs.WaitForNotification();
+  blocks = false;
+  const auto fetch = std::make_shared<FakeTransfer>();
+  fetch->on_finish = [&] { fetched.Notify(); };
+  loop_->kv_holder().Submit({.tokens = cached, .sender = fetch});
+  EXPECT_TRUE(fetched.WaitForNotificationWithTimeout(absl::Seconds(20)))
+      << "the fetch waits for the end of the step";
+  EXPECT_FALSE(computed.HasBeenNotified());
+  step_may_end.Notify();
+  computed.WaitForNotification();
+  fetched.WaitForNotification();
+  EXPECT_EQ(fetch->finish, absl::OkStatus());
+  EXPECT_EQ(fetch->blocks, 10);
+  loop_->Stop();
 }
 
 TEST_F(KvFetchTest, WhateverComesTheAnswerIsTheSame) {

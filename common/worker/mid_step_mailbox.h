@@ -1,10 +1,11 @@
 // Messages to a loop that do not wait for the end of its step.
 //
-// A decode step takes tens of milliseconds on a CPU. A request that comes meanwhile would wait for
-// its end before its prompt is even asked for, and a first token again before it is sent. While the
-// loop is in a step, a thread of this object handles such messages in its place.
-#ifndef BATON_DECODE_WORKER_MID_STEP_MAILBOX_H_
-#define BATON_DECODE_WORKER_MID_STEP_MAILBOX_H_
+// On a CPU, a decode step takes tens of milliseconds, one of prompts may take seconds. A request
+// that comes meanwhile would wait for its end before its prompt is even asked for, a first token
+// before it is sent, and another worker's fetch before the cached KV is. While the loop is in a
+// step, a thread of this object handles such messages in its place.
+#ifndef BATON_COMMON_WORKER_MID_STEP_MAILBOX_H_
+#define BATON_COMMON_WORKER_MID_STEP_MAILBOX_H_
 
 #include <deque>
 #include <memory>
@@ -16,7 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/mailbox.h"
 
-namespace baton::decode_worker {
+namespace baton::worker {
 
 // Post is thread-safe, all else is of the loop's thread. A message is handled once: by the loop, or
 // during a step by the other thread, which handles one at a time and none outside of steps. So what
@@ -77,6 +78,6 @@ class MidStepMailbox {
   std::thread thread_;
 };
 
-}  // namespace baton::decode_worker
+}  // namespace baton::worker
 
-#endif  // BATON_DECODE_WORKER_MID_STEP_MAILBOX_H_
+#endif  // BATON_COMMON_WORKER_MID_STEP_MAILBOX_H_

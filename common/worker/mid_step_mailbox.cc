@@ -1,9 +1,9 @@
-#include "decode_worker/mid_step_mailbox.h"
+#include "common/worker/mid_step_mailbox.h"
 
 #include "common/base/check.h"
 #include "common/base/named_thread.h"
 
-namespace baton::decode_worker {
+namespace baton::worker {
 
 MidStepMailbox::MidStepMailbox(std::shared_ptr<Mailbox> mailbox, bool own_thread)
     : mailbox_(std::move(mailbox)), own_thread_(own_thread) {
@@ -77,4 +77,4 @@ void MidStepMailbox::Run() {
   }
 }
 
-}  // namespace baton::decode_worker
+}  // namespace baton::worker
