@@ -33,15 +33,15 @@ class FakeStream final : public DecodeStream {
     std::vector<int32_t>& of_choice = tokens[response.choice()];
     of_choice.insert(of_choice.end(), response.token_ids().begin(), response.token_ids().end());
     messages.push_back(std::move(response));
-    on_change();
+    on_change(*this);
   }
   void Finish(const absl::Status& status) override {
     EXPECT_FALSE(finish.has_value()) << "a second end";
     finish = status;
-    on_change();
+    on_change(*this);
   }
 
-  std::function<void()> on_change = [] {};
+  std::function<void(const FakeStream&)> on_change = [](const FakeStream&) {};
   std::vector<internal::v1::DecodeResponse> messages;
   std::map<int, std::vector<int32_t>> tokens;  // by choice
   std::optional<absl::Status> finish;
@@ -117,7 +117,9 @@ class LoopTest : public ::testing::TestWithParam<bool> {
   }
 
   // Ids count from 1 on.
-  std::shared_ptr<FakeStream> Ask(const LoopWish& wish) {
+  std::shared_ptr<FakeStream> Ask(
+      const LoopWish& wish,
+      std::function<void(const FakeStream&)> on_change = [](const FakeStream&) {}) {
     internal::v1::DecodeRequest request;
     request.set_request_id("test");
     request.mutable_tokens()->Add(wish.prompt.begin(), wish.prompt.end());
@@ -144,6 +146,7 @@ class LoopTest : public ::testing::TestWithParam<bool> {
     }
     auto sequence = MakeSequence(request, clock_.Now() + wish.within, *engine_);
     auto stream = std::make_shared<FakeStream>();
+    stream->on_change = std::move(on_change);
     sequence->call->id = ++last_id_;
     sequence->call->stream = stream;
     sequence->call->trace_context = trace_context_;
