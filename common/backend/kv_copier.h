@@ -15,6 +15,11 @@ namespace baton::backend {
 
 class Event;
 
+// Bytes of a probe block: random ones that the exporter of a pool writes beside it, and that a
+// reader compares before it reads KV. No checksum covers what a device reads from another's memory,
+// so this is what shows that it reads the exporter's.
+inline constexpr size_t kProbeBytes = 4096;
+
 // How another process of the host opens a KV pool in device memory (CUDA IPC). It goes through a
 // socket as it is.
 struct PoolHandle {
@@ -25,6 +30,8 @@ struct PoolHandle {
   uint64_t block_count = 0;
   uint64_t block_stride_bytes = 0;  // these as in KvPool
   uint64_t layer_stride_bytes = 0;
+  uint64_t probe_offset = 0;  // of the probe block in the allocation
+  uint64_t probe_seed = 0;    // of the random bytes in it
 };
 
 // Slots of a page (KvPool::Chunk): [first, first + count).
@@ -67,13 +74,17 @@ class KvCopier {
   // Whether the device knows Export and OpenPeer.
   virtual bool shares() const { return false; }
   // For other processes of the host, which may then read the pool as long as this process keeps it.
-  // FAILED_PRECONDITION (SHARED_MEMORY) if the driver refuses.
-  virtual absl::StatusOr<PoolHandle> Export() const {
+  // The probe block is written when it returns. FAILED_PRECONDITION (SHARED_MEMORY) if the driver
+  // refuses.
+  virtual absl::StatusOr<PoolHandle> Export() {
     return absl::UnimplementedError("this device's memory cannot be shared");
   }
-  // Opens the pool that another process has exported. FAILED_PRECONDITION (SHARED_MEMORY), before
-  // anything is mapped, if the handle does not describe a pool with this one's strides inside its
-  // allocation, or this device cannot reach that one; and if the driver refuses the handle.
+  // Opens the pool that another process has exported, and reads its probe block, so that the first
+  // copy of KV finds everything set up. FAILED_PRECONDITION (SHARED_MEMORY), before anything is
+  // mapped, if the handle does not describe a pool with this one's strides inside its allocation,
+  // or this device cannot reach that one; and if the driver refuses the handle. DATA_LOSS
+  // (SHARED_MEMORY) if the probe block has other bytes, DEADLINE_EXCEEDED (SHARED_MEMORY) if
+  // reading it does not end.
   virtual absl::StatusOr<std::unique_ptr<PeerPool>> OpenPeer(const PoolHandle& handle) {
     return absl::UnimplementedError("this device opens no other's memory");
   }

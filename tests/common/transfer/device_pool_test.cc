@@ -75,7 +75,7 @@ class WatchedCopier final : public backend::KvCopier {
     inner_->Write(slots, pages, host);
   }
   bool shares() const override { return inner_->shares(); }
-  absl::StatusOr<backend::PoolHandle> Export() const override { return inner_->Export(); }
+  absl::StatusOr<backend::PoolHandle> Export() override { return inner_->Export(); }
   absl::StatusOr<std::unique_ptr<backend::PeerPool>> OpenPeer(
       const backend::PoolHandle& handle) override {
     ++opened;
@@ -117,16 +117,14 @@ struct DeviceEnd {
     pool.block_stride_bytes = layout.BlockBytes();
     pool.layer_stride_bytes = layout.ChunkBytes();
     pool.block_count = kDeviceBlocks;
-    const size_t arena_bytes = bytes + 4096;
-    void* const arena = runtime->AllocateDevice(arena_bytes).value();
-    pool.base = static_cast<std::byte*>(arena) + 768;
     const size_t staging =
         backend::cuda::CudaKvCopier::DeviceBytes(static_cast<size_t>(layout.ChunkBytes()));
+    const size_t arena_bytes = staging + bytes + 4096;
+    auto* const arena = static_cast<std::byte*>(runtime->AllocateDevice(arena_bytes).value());
+    pool.base = arena + staging + 768;
     copier = std::make_unique<WatchedCopier>(
-        backend::cuda::CudaKvCopier::Make(
-            pool,
-            std::make_unique<StagingBuffer>(runtime->AllocateDevice(staging).value(), staging),
-            *runtime, {arena, arena_bytes})
+        backend::cuda::CudaKvCopier::Make(pool, std::make_unique<StagingBuffer>(arena, staging),
+                                          *runtime, {arena, arena_bytes})
             .value());
     pool.copier = copier.get();
   }

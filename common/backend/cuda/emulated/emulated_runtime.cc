@@ -236,7 +236,7 @@ class EmulatedRuntime final : public Runtime {
     }
     return absl::OkStatus();
   }
-  absl::Status AwaitPeerCopies(Stream stream) override {
+  absl::Status AwaitPeerCopies(Stream stream, absl::Duration) override {
     CheckNotCaptured(stream);
     return absl::OkStatus();
   }

@@ -116,7 +116,9 @@ size_t CudaKvCopier::LaneBytes(size_t chunk_bytes) {
   return IdBytes(chunks) + Rounded(static_cast<size_t>(chunks) * chunk_bytes);
 }
 
-size_t CudaKvCopier::DeviceBytes(size_t chunk_bytes) { return 2 * LaneBytes(chunk_bytes); }
+size_t CudaKvCopier::DeviceBytes(size_t chunk_bytes) {
+  return 2 * LaneBytes(chunk_bytes) + 2 * kProbeBytes;
+}
 
 QuantizedWorkspaces::Sizes QuantizedWorkspaces::For(const StepLimits& limits) {
   Sizes sizes;

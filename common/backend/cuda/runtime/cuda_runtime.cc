@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "common/backend/cuda/kernels/rope_write.h"
 #include "common/backend/cuda/runtime/device_share.h"
 #include "common/backend/cuda/runtime/driver_check.h"
@@ -319,13 +320,22 @@ class CudaRuntime final : public Runtime {
     if (error == cudaSuccess) return absl::OkStatus();
     return PeerError(absl::StatusCode::kUnavailable, "cudaMemcpy2DAsync from a peer", error);
   }
-  absl::Status AwaitPeerCopies(Stream stream) override {
+  absl::Status AwaitPeerCopies(Stream stream, absl::Duration timeout) override {
     Use();
     const cudaEvent_t event = events_.Take();
     cudaError_t error = cudaEventRecord(event, Cuda(stream));
-    if (error == cudaSuccess) error = cudaEventSynchronize(event);
-    events_.Give(event);
+    if (error == cudaSuccess && timeout == absl::InfiniteDuration()) {
+      error = cudaEventSynchronize(event);
+    } else if (error == cudaSuccess) {
+      error = SynchronizeWithin(event, timeout);
+    }
+    events_.Give(event);  // also one that has not happened: it may be recorded anew
     if (error == cudaSuccess) return absl::OkStatus();
+    if (error == cudaErrorNotReady) {
+      return MakeError(
+          absl::StatusCode::kDeadlineExceeded, "SHARED_MEMORY",
+          absl::StrCat("a copy from a peer has not ended within ", absl::FormatDuration(timeout)));
+    }
     return PeerError(absl::StatusCode::kUnavailable, "waiting for a copy from a peer", error);
   }
 
@@ -340,6 +350,15 @@ class CudaRuntime final : public Runtime {
   }
 
  private:
+  // cudaErrorNotReady if the event has not happened in time.
+  static cudaError_t SynchronizeWithin(cudaEvent_t event, absl::Duration timeout) {
+    const absl::Time deadline = absl::Now() + timeout;
+    while (true) {
+      const cudaError_t error = cudaEventQuery(event);
+      if (error != cudaErrorNotReady || absl::Now() >= deadline) return error;
+      absl::SleepFor(absl::Microseconds(100));
+    }
+  }
   // OK for a GPU that this process does not see: cudaIpcOpenMemHandle decides.
   absl::Status CheckReachable(const DeviceUuid& device) const {
     if (device == properties_.uuid) return absl::OkStatus();

@@ -8,6 +8,7 @@
 #include "common/backend/cuda/kernels/blocks.h"
 #include "common/backend/cuda/runtime/arena.h"
 #include "common/base/check.h"
+#include "common/base/random_id.h"
 #include "common/base/status_macros.h"
 
 namespace baton::backend::cuda {
@@ -28,7 +29,19 @@ absl::StatusOr<std::unique_ptr<CudaKvCopier>> CudaKvCopier::Make(const KvPool& p
   auto* const device = static_cast<std::byte*>(copier->staging_->data());
   BATON_RETURN_IF_ERROR(copier->MakeLane(device, copier->read_));
   BATON_RETURN_IF_ERROR(copier->MakeLane(device + LaneBytes(copier->chunk_bytes_), copier->write_));
+  if (copier->shares()) {
+    BATON_RETURN_IF_ERROR(copier->MakeProbe(device + 2 * LaneBytes(copier->chunk_bytes_)));
+  }
   return copier;
+}
+
+absl::Status CudaKvCopier::MakeProbe(std::byte* staging) {
+  BATON_ASSIGN_OR_RETURN(void* const pinned, runtime_.AllocatePinned(2 * kProbeBytes));
+  own_probe_ = staging;
+  probe_.device = staging + kProbeBytes;
+  pinned_probe_ = static_cast<std::byte*>(pinned);
+  probe_.pinned = pinned_probe_ + kProbeBytes;
+  return absl::OkStatus();
 }
 
 absl::Status CudaKvCopier::MakeLane(std::byte* staging, Lane& lane) {
@@ -120,23 +133,37 @@ void CudaKvCopier::Write(SlotRange slots, absl::Span<const int32_t> pages, const
               });
 }
 
-absl::StatusOr<PoolHandle> CudaKvCopier::Export() const {
+absl::StatusOr<PoolHandle> CudaKvCopier::Export() {
   BATON_CHECK(shares()) << "this pool is not shared";
+  const auto* const allocation = static_cast<const std::byte*>(allocation_.base);
+  BATON_CHECK(own_probe_ >= allocation &&
+              own_probe_ + kProbeBytes <= allocation + allocation_.size_bytes)
+      << "the staging is in another allocation";
   PoolHandle handle;
   BATON_ASSIGN_OR_RETURN(handle.memory, runtime_.ExportMemory(allocation_.base));
   handle.device = runtime_.properties().uuid;
   handle.allocation_bytes = allocation_.size_bytes;
-  handle.offset =
-      static_cast<uint64_t>(pool_.base - static_cast<const std::byte*>(allocation_.base));
+  handle.offset = static_cast<uint64_t>(pool_.base - allocation);
   handle.block_count = static_cast<uint64_t>(pool_.block_count);
   handle.block_stride_bytes = static_cast<uint64_t>(pool_.block_stride_bytes);
   handle.layer_stride_bytes = static_cast<uint64_t>(pool_.layer_stride_bytes);
+  handle.probe_offset = static_cast<uint64_t>(own_probe_ - allocation);
+  absl::MutexLock lock(&export_mutex_);
+  if (!probe_seed_) {
+    const uint64_t seed = RandomId64();
+    std::memcpy(pinned_probe_, ProbePattern(seed).data(), kProbeBytes);
+    absl::MutexLock writing(&write_.mutex);
+    runtime_.CopyToDevice(own_probe_, pinned_probe_, kProbeBytes, write_.stream);
+    runtime_.Record(write_.stream)->Wait();
+    probe_seed_ = seed;
+  }
+  handle.probe_seed = *probe_seed_;
   return handle;
 }
 
 absl::StatusOr<std::unique_ptr<PeerPool>> CudaKvCopier::OpenPeer(const PoolHandle& handle) {
   BATON_CHECK(shares()) << "this device opens no other's memory";
-  return CudaPeerPool::Open(handle, pool_, runtime_, peers_);
+  return CudaPeerPool::Open(handle, pool_, runtime_, peers_, probe_);
 }
 
 }  // namespace baton::backend::cuda

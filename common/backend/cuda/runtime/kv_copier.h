@@ -3,6 +3,7 @@
 #define BATON_COMMON_BACKEND_CUDA_RUNTIME_KV_COPIER_H_
 
 #include <memory>
+#include <optional>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -30,8 +31,8 @@ class CudaKvCopier final : public KvCopier {
   static int ChunksAtOnce(size_t chunk_bytes);
   static size_t DeviceBytes(size_t chunk_bytes);
 
-  // staging: DeviceBytes of device memory, owned by the copier. Without the pool's allocation it
-  // does not share.
+  // staging: DeviceBytes of device memory, owned by the copier. Without the allocation that the
+  // pool and the staging lie in it does not share.
   static absl::StatusOr<std::unique_ptr<CudaKvCopier>> Make(const KvPool& pool,
                                                             std::unique_ptr<Buffer> staging,
                                                             Runtime& runtime,
@@ -41,7 +42,7 @@ class CudaKvCopier final : public KvCopier {
             std::byte* host) override;
   void Write(SlotRange slots, absl::Span<const int32_t> pages, const std::byte* host) override;
   bool shares() const override { return allocation_.base != nullptr && runtime_.shares_memory(); }
-  absl::StatusOr<PoolHandle> Export() const override;
+  absl::StatusOr<PoolHandle> Export() override;
   absl::StatusOr<std::unique_ptr<PeerPool>> OpenPeer(const PoolHandle& handle) override;
 
  private:
@@ -58,6 +59,7 @@ class CudaKvCopier final : public KvCopier {
   CudaKvCopier(const KvPool& pool, std::unique_ptr<Buffer> staging, Runtime& runtime,
                DeviceAllocation allocation);
   absl::Status MakeLane(std::byte* staging, Lane& lane);
+  absl::Status MakeProbe(std::byte* staging);
   static size_t IdBytes(int chunks);
   // Bytes of staging that a lane needs on the device, and as many again of pinned memory.
   static size_t LaneBytes(size_t chunk_bytes);
@@ -75,9 +77,15 @@ class CudaKvCopier final : public KvCopier {
   const int chunks_at_once_;
   Runtime& runtime_;
   const DeviceAllocation allocation_;
-  const std::unique_ptr<Buffer> staging_;  // for each lane: ids, then chunks
+  const std::unique_ptr<Buffer> staging_;  // for each lane: ids, then chunks; the probe blocks
   Lane read_, write_;
   PeerLane peers_;
+  PeerProbe probe_;  // of peers
+  // The probe block that peers read, and the pinned memory it is written from.
+  std::byte* own_probe_ = nullptr;
+  std::byte* pinned_probe_ = nullptr;
+  absl::Mutex export_mutex_;
+  std::optional<uint64_t> probe_seed_ ABSL_GUARDED_BY(export_mutex_);  // none: not written yet
 };
 
 }  // namespace baton::backend::cuda

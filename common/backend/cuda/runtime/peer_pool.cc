@@ -1,11 +1,14 @@
 #include "common/backend/cuda/runtime/peer_pool.h"
 
+#include <cstring>
 #include <limits>
+#include <vector>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
+#include "common/base/splitmix64.h"
 #include "common/base/status_macros.h"
 
 namespace baton::backend::cuda {
@@ -32,8 +35,17 @@ absl::Status CheckHandle(const PoolHandle& handle, const KvPool& ours) {
                               "all inside its allocation of ",
                               handle.allocation_bytes, " bytes"));
   }
+  if (handle.allocation_bytes < kProbeBytes ||
+      handle.probe_offset > handle.allocation_bytes - kProbeBytes) {
+    return unfit(absl::StrCat("its probe block is at ", handle.probe_offset,
+                              ", expected to be inside its allocation of ", handle.allocation_bytes,
+                              " bytes"));
+  }
   return absl::OkStatus();
 }
+
+// Long for a copy of some KiB, also while the driver sets up the way between two GPUs.
+constexpr absl::Duration kProbeTimeout = absl::Seconds(5);
 
 absl::Status Unshared() {
   return MakeError(absl::StatusCode::kFailedPrecondition, "SHARED_MEMORY",
@@ -50,11 +62,18 @@ void Runtime::ClosePeerMemory(void*) {}
 absl::Status Runtime::CopyFromPeer(void*, const void*, size_t, size_t, size_t, Stream) {
   return Unshared();
 }
-absl::Status Runtime::AwaitPeerCopies(Stream) { return Unshared(); }
+absl::Status Runtime::AwaitPeerCopies(Stream, absl::Duration) { return Unshared(); }
+
+std::vector<uint64_t> ProbePattern(uint64_t seed) {
+  std::vector<uint64_t> words(kProbeBytes / sizeof(uint64_t));
+  for (uint64_t& word : words) word = NextSplitMix64(&seed);
+  return words;
+}
 
 absl::StatusOr<std::unique_ptr<CudaPeerPool>> CudaPeerPool::Open(const PoolHandle& handle,
                                                                  const KvPool& ours,
-                                                                 Runtime& runtime, PeerLane& lane) {
+                                                                 Runtime& runtime, PeerLane& lane,
+                                                                 PeerProbe& probe) {
   BATON_RETURN_IF_ERROR(CheckHandle(handle, ours));
   BATON_ASSIGN_OR_RETURN(void* const memory, runtime.OpenPeerMemory(handle.memory, handle.device,
                                                                     handle.allocation_bytes));
@@ -62,7 +81,9 @@ absl::StatusOr<std::unique_ptr<CudaPeerPool>> CudaPeerPool::Open(const PoolHandl
     absl::MutexLock lock(&lane.mutex);
     if (lane.stream == nullptr) lane.stream = runtime.MakeUrgentStream();
   }
-  return absl::WrapUnique(new CudaPeerPool(handle, ours, runtime, lane, memory));
+  auto pool = absl::WrapUnique(new CudaPeerPool(handle, ours, runtime, lane, memory));
+  BATON_RETURN_IF_ERROR(pool->Prove(handle, probe));
+  return pool;
 }
 
 CudaPeerPool::CudaPeerPool(const PoolHandle& handle, const KvPool& ours, Runtime& runtime,
@@ -74,7 +95,38 @@ CudaPeerPool::CudaPeerPool(const PoolHandle& handle, const KvPool& ours, Runtime
       base_(static_cast<const std::byte*>(memory) + handle.offset),
       block_count_(static_cast<int>(handle.block_count)) {}
 
-CudaPeerPool::~CudaPeerPool() { runtime_.ClosePeerMemory(memory_); }
+CudaPeerPool::~CudaPeerPool() {
+  if (!probe_hangs_) runtime_.ClosePeerMemory(memory_);
+}
+
+absl::Status CudaPeerPool::Prove(const PoolHandle& handle, PeerProbe& probe) {
+  absl::MutexLock lock(&probe.mutex);
+  if (probe.hangs) {
+    return MakeError(absl::StatusCode::kUnavailable, "SHARED_MEMORY",
+                     "an earlier read of a peer's probe block has not ended");
+  }
+  if (probe.stream == nullptr) probe.stream = runtime_.MakeUrgentStream();
+  // What an earlier probe left may be the same bytes.
+  runtime_.Zero(probe.device, kProbeBytes, probe.stream);
+  BATON_RETURN_IF_ERROR(runtime_.CopyFromPeer(
+      probe.device, static_cast<const std::byte*>(memory_) + handle.probe_offset, kProbeBytes,
+      kProbeBytes, 1, probe.stream));
+  const absl::Status copied = runtime_.AwaitPeerCopies(probe.stream, kProbeTimeout);
+  if (absl::IsDeadlineExceeded(copied)) {
+    // It may still write to the probe's own memory, and read what is mapped, for as long as this
+    // process lives.
+    probe.hangs = probe_hangs_ = true;
+    return MakeError(absl::StatusCode::kDeadlineExceeded, "SHARED_MEMORY", copied.message());
+  }
+  BATON_RETURN_IF_ERROR(copied);
+  runtime_.CopyToHost(probe.pinned, probe.device, kProbeBytes, probe.stream);
+  runtime_.Record(probe.stream)->Wait();
+  const std::vector<uint64_t> expected = ProbePattern(handle.probe_seed);
+  if (std::memcmp(probe.pinned, expected.data(), kProbeBytes) == 0) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kDataLoss, "SHARED_MEMORY",
+                   "the probe block beside a peer's KV pool does not have the peer's bytes: what "
+                   "this device reads is not that memory");
+}
 
 absl::Status CudaPeerPool::Copy(SlotRange slots, absl::Span<const int32_t> theirs,
                                 absl::Span<const int32_t> ours) {

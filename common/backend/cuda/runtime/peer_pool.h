@@ -3,7 +3,9 @@
 #define BATON_COMMON_BACKEND_CUDA_RUNTIME_PEER_POOL_H_
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -21,14 +23,27 @@ struct PeerLane {
   Stream stream ABSL_GUARDED_BY(mutex) = nullptr;  // made with the first peer
 };
 
+// The bytes of a probe block.
+std::vector<uint64_t> ProbePattern(uint64_t seed);
+
+// Where the bytes of peers' probe blocks go, one at a time. Nothing else is there, and the stream
+// is not the lane's: a read that does not end holds up no other.
+struct PeerProbe {
+  std::byte* device = nullptr;  // kProbeBytes each
+  std::byte* pinned = nullptr;
+  absl::Mutex mutex;
+  Stream stream ABSL_GUARDED_BY(mutex) = nullptr;  // made with the first peer
+  bool hangs ABSL_GUARDED_BY(mutex) = false;       // for good: a read has not ended in time
+};
+
 // Copies go from pool to pool without staging: one call of the runtime for each run of blocks that
 // are consecutive on both sides, then one wait.
 class CudaPeerPool final : public PeerPool {
  public:
-  // As KvCopier::OpenPeer. ours: the pool to copy to. runtime and lane outlive the result.
+  // As KvCopier::OpenPeer. ours: the pool to copy to. runtime, lane and probe outlive the result.
   static absl::StatusOr<std::unique_ptr<CudaPeerPool>> Open(const PoolHandle& handle,
                                                             const KvPool& ours, Runtime& runtime,
-                                                            PeerLane& lane);
+                                                            PeerLane& lane, PeerProbe& probe);
   ~CudaPeerPool() override;
 
   absl::Status Copy(SlotRange slots, absl::Span<const int32_t> theirs,
@@ -37,6 +52,8 @@ class CudaPeerPool final : public PeerPool {
  private:
   CudaPeerPool(const PoolHandle& handle, const KvPool& ours, Runtime& runtime, PeerLane& lane,
                void* memory);
+  // Reads the probe block and compares it.
+  absl::Status Prove(const PoolHandle& handle, PeerProbe& probe);
 
   const KvPool ours_;
   Runtime& runtime_;
@@ -45,6 +62,7 @@ class CudaPeerPool final : public PeerPool {
   const std::byte* const base_;  // of its pool
   const int block_count_;        // of its pool
   std::atomic<bool> failed_{false};
+  bool probe_hangs_ = false;  // the memory stays open: a copy may still read it
 };
 
 }  // namespace baton::backend::cuda

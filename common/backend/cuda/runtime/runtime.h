@@ -16,6 +16,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/backend/backend.h"
 #include "common/backend/cuda/simt/simt.h"
 #include "common/base/check.h"
@@ -116,8 +117,10 @@ class Runtime {
   // UNAVAILABLE (SHARED_MEMORY) if the driver refuses it.
   virtual absl::Status CopyFromPeer(void* to, const void* from, size_t stride_bytes,
                                     size_t row_bytes, size_t rows, Stream stream);
-  // Waits for the stream's copies, like an event's Wait. UNAVAILABLE (SHARED_MEMORY) if one failed.
-  virtual absl::Status AwaitPeerCopies(Stream stream);
+  // Waits for the stream's copies, like an event's Wait. UNAVAILABLE (SHARED_MEMORY) if one failed,
+  // DEADLINE_EXCEEDED (SHARED_MEMORY) if they have not ended within `timeout`.
+  virtual absl::Status AwaitPeerCopies(Stream stream,
+                                       absl::Duration timeout = absl::InfiniteDuration());
 
   // For benchmarks; test devices need not implement them.
   virtual void CopyOnDevice(void* to, const void* from, size_t size_bytes, Stream stream) {

@@ -93,6 +93,7 @@ class DelayedRuntime final : public Runtime {
   absl::Status CopyFromPeer(void* to, const void* from, size_t stride_bytes, size_t row_bytes,
                             size_t rows, Stream stream) override {
     if (refuse_peer_copy_-- == 0) return absl::UnavailableError("refused");
+    if (lose_peer_copies_) return absl::OkStatus();
     QueueOf(stream).Add([=] {
       for (size_t row = 0; row < rows; ++row) {
         Copy(static_cast<std::byte*>(to) + row * stride_bytes,
@@ -101,12 +102,18 @@ class DelayedRuntime final : public Runtime {
     });
     return absl::OkStatus();
   }
-  absl::Status AwaitPeerCopies(Stream stream) override {
+  absl::Status AwaitPeerCopies(Stream stream, absl::Duration timeout) override {
+    if (hang_peer_copies_ && timeout != absl::InfiniteDuration()) {
+      return absl::DeadlineExceededError("as it was told to");
+    }
     Synchronize(stream);
     return absl::OkStatus();
   }
   // The copy behind so many others is refused when it is enqueued.
   void RefusePeerCopyAfter(int copies) { refuse_peer_copy_ = copies; }
+  // From now on they write nothing, or have no end for those that wait for a limited time.
+  void LosePeerCopies(bool lose) { lose_peer_copies_ = lose; }
+  void HangPeerCopies(bool hang) { hang_peer_copies_ = hang; }
   int copies_to_device() const { return copies_to_device_; }
   void AllowGraphs(int most) { most_graphs_ = most; }
   // Later launches find no memory.
@@ -192,6 +199,7 @@ class DelayedRuntime final : public Runtime {
   DeviceProperties properties_;
   std::atomic<int> most_graphs_{1 << 20}, most_graph_launches_{1 << 20};
   std::atomic<int> refuse_peer_copy_{-1};
+  std::atomic<bool> lose_peer_copies_{false}, hang_peer_copies_{false};
   std::atomic<int> graphs_{0}, graph_launches_{0}, copies_to_device_{0};
   absl::Mutex mutex_;
   std::vector<std::unique_ptr<Queue>> queues_;

@@ -27,14 +27,16 @@ struct LazyWorker {
     pool.block_stride_bytes = kBlock;
     pool.layer_stride_bytes = kChunk;
     pool.block_count = kPoolBlocks;
-    allocation = runtime.AllocateDevice(bytes() + 256).value();
-    pool.base = static_cast<std::byte*>(allocation) + 256;
+    // A multiple of what staging is aligned to.
+    const size_t before_staging = 256 + bytes();
     const size_t staging = CudaKvCopier::DeviceBytes(kChunk);
-    copier =
-        CudaKvCopier::Make(
-            pool, std::make_unique<PoolBuffer>(runtime.AllocateDevice(staging).value(), staging),
-            runtime, {allocation, bytes() + 256})
-            .value();
+    allocation = runtime.AllocateDevice(before_staging + staging).value();
+    pool.base = static_cast<std::byte*>(allocation) + 256;
+    copier = CudaKvCopier::Make(pool,
+                                std::make_unique<PoolBuffer>(
+                                    static_cast<std::byte*>(allocation) + before_staging, staging),
+                                runtime, {allocation, before_staging + staging})
+                 .value();
   }
   static size_t bytes() { return kBlock * kPoolBlocks; }
   std::byte* Chunk(int layer, int block) const {
@@ -101,6 +103,59 @@ TEST_F(PeerCopyTest, AnErrorLeavesNoCopyThatStillRuns) {
   const auto reopened = ours_.copier->OpenPeer(theirs_.copier->Export().value());
   ASSERT_TRUE((*reopened)->Copy({0}, {7}, {0}).ok());
   EXPECT_EQ(Ours(0)[0], 15);
+}
+
+// What the driver has mapped is not the peer's memory.
+TEST_F(PeerCopyTest, AProbeBlockOfOtherBytesIsRefused) {
+  const PoolHandle handle = theirs_.copier->Export().value();
+  std::byte* const probe = static_cast<std::byte*>(theirs_.allocation) + handle.probe_offset;
+  for (const size_t at : {size_t{0}, kProbeBytes / 2, kProbeBytes - 1}) {
+    probe[at] ^= std::byte{1};
+    const auto peer = ours_.copier->OpenPeer(handle);
+    EXPECT_TRUE(absl::IsDataLoss(peer.status())) << peer.status();
+    EXPECT_EQ(ErrorReason(peer.status()), "SHARED_MEMORY");
+    probe[at] ^= std::byte{1};
+    EXPECT_TRUE(ours_.copier->OpenPeer(handle).ok());
+  }
+  PoolHandle moved = handle;
+  moved.probe_offset += 8;
+  EXPECT_TRUE(absl::IsDataLoss(ours_.copier->OpenPeer(moved).status()));
+  moved.probe_offset = ~uint64_t{0} - kProbeBytes + 1;
+  EXPECT_EQ(ours_.copier->OpenPeer(moved).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+// The bytes of an earlier probe are no answer to this one.
+TEST_F(PeerCopyTest, AProbeThatCopiesNothingIsNoticed) {
+  ours_.runtime.LosePeerCopies(true);
+  const auto peer = ours_.copier->OpenPeer(theirs_.copier->Export().value());
+  EXPECT_TRUE(absl::IsDataLoss(peer.status())) << peer.status();
+}
+
+TEST_F(PeerCopyTest, AProbeThatFailsIsAnErrorAndTheNextOneGoesOn) {
+  ours_.runtime.RefusePeerCopyAfter(0);
+  const auto peer = ours_.copier->OpenPeer(theirs_.copier->Export().value());
+  EXPECT_TRUE(absl::IsUnavailable(peer.status())) << peer.status();
+  EXPECT_TRUE(ours_.copier->OpenPeer(theirs_.copier->Export().value()).ok());
+}
+
+TEST_F(PeerCopyTest, AProbeThatHangsIsGivenUpAndHoldsUpNoCopy) {
+  const PoolHandle handle = theirs_.copier->Export().value();
+  ours_.runtime.HangPeerCopies(true);
+  const auto peer = ours_.copier->OpenPeer(handle);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(peer.status())) << peer.status();
+  // No other is begun behind it.
+  ours_.runtime.HangPeerCopies(false);
+  EXPECT_TRUE(absl::IsUnavailable(ours_.copier->OpenPeer(handle).status()));
+  ASSERT_TRUE(peer_->Copy({1}, {2}, {0}).ok());
+  EXPECT_EQ(Ours(1)[0], 6);
+}
+
+// Readers that connect later compare the same bytes.
+TEST_F(PeerCopyTest, APoolHasOneProbeBlock) {
+  const PoolHandle first = theirs_.copier->Export().value();
+  const PoolHandle second = theirs_.copier->Export().value();
+  EXPECT_EQ(std::memcmp(&first, &second, sizeof(first)), 0);
+  EXPECT_NE(first.probe_seed, ours_.copier->Export().value().probe_seed);
 }
 
 TEST_F(PeerCopyTest, WrongBlocksEndTheProcess) {
