@@ -71,7 +71,8 @@ struct DecodeMetrics::Series {
             "between their devices. The others come over gRPC: off, by --kv-transport; "
             "not_offered, by another host, or a prefill worker that does not share its memory or "
             "has no device to link; connecting, until the memory or the link is open; failed, "
-            "since that, or reading it, failed.",
+            "since that, or reading it, failed; unproven, since a device read other bytes of a "
+            "probe block than the prefill worker has written, or none in time.",
             {{"reason", transfer::PlaneReasonNames()}})),
         preemptions(set.Counters("baton_preemptions_total",
                                  "Sequences that lost their blocks to higher-ranked ones. swap: "

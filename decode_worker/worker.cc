@@ -7,10 +7,17 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/security/tls_check.h"
+#include "common/worker/socket_tokens.h"
 #include "decode_worker/draft_engine.h"
 #include "decode_worker/draft_model.h"
 
 namespace baton::decode_worker {
+namespace {
+
+// For the pools that are there when this worker starts.
+constexpr absl::Duration kPoolsOpen = absl::Seconds(10);
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Start(
     const worker::WorkerOptions& options, const DecodeOptions& decode) {
@@ -73,7 +80,7 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
         *std::move(devices), card().worker_id(), engine().kv_layout(),
         [this](const std::string& address) { return peers_->Get(address); }, awake());
   }
-  BATON_RETURN_IF_ERROR(MakeSharedPools(options.kv_transport));
+  BATON_RETURN_IF_ERROR(MakeSharedPools(options));
   loop.shared_pools = shared_pools_.get();
   loop.device_links = device_links_.get();
   loop.kv_holder.enabled = options.kv_fetch || decode.kv_write_back;
@@ -129,6 +136,12 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
     prefill_service_ = std::make_unique<prefill::PrefillService>(*calls_);
     services.push_back(prefill_service_.get());
   }
+  // Before a router chooses this worker: its first request opens nothing. A pool whose opening
+  // hangs holds up nothing but itself: KV comes over gRPC meanwhile.
+  if (shared_pools_ != nullptr && !shared_pools_->WaitUntilTried(kPoolsOpen)) {
+    BATON_LOG(Warning) << "a prefill worker's KV pool is not open after "
+                       << absl::FormatDuration(kPoolsOpen) << ": this worker starts without it";
+  }
   BATON_RETURN_IF_ERROR(Serve(options, services, internal::v1::DecodeService::service_full_name()));
   internal::v1::WorkerRef self;
   self.set_address(address());
@@ -138,17 +151,19 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
   return absl::OkStatus();
 }
 
-absl::Status DecodeWorker::MakeSharedPools(const std::string& transport) {
+absl::Status DecodeWorker::MakeSharedPools(const worker::WorkerOptions& options) {
+  const std::string& transport = options.kv_transport;
   if (transport == "grpc" || transport == "nccl") return absl::OkStatus();
   backend::KvCopier* const copier = engine().kv_pool().copier;
-  const bool opens = copier != nullptr && copier->shares() && transport == "ipc";
+  const bool opens = copier != nullptr && copier->shares() && transport != "shm";
   if (transport == "ipc" && !opens) {
     return MakeError(absl::StatusCode::kFailedPrecondition, "SHARED_MEMORY",
                      "--kv-transport ipc: the KV pool is not in the memory of a GPU");
   }
   shared_pools_ = std::make_unique<transfer::SharedPools>(engine().kv_layout(), awake(),
                                                           /*host_pools=*/transport != "ipc",
-                                                          opens ? copier : nullptr);
+                                                          opens ? copier : nullptr,
+                                                          worker::SocketTokens(options, secret()));
   return absl::OkStatus();
 }
 

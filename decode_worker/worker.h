@@ -35,8 +35,8 @@ class DecodeWorker final : public worker::Worker {
  private:
   DecodeWorker() = default;
   absl::Status Initialize(const worker::WorkerOptions& options, const DecodeOptions& decode);
-  // Fails only if `transport` asks for what this worker cannot do.
-  absl::Status MakeSharedPools(const std::string& transport);
+  // Fails only if the transport of the options is one that this worker cannot do.
+  absl::Status MakeSharedPools(const worker::WorkerOptions& options);
   void SetLoopDraining(bool draining, std::function<void()> applied) override {
     loop_->SetDraining(draining, std::move(applied));
   }

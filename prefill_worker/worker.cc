@@ -9,8 +9,16 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/security/tls_check.h"
+#include "common/transfer/host_sockets.h"
+#include "common/worker/socket_tokens.h"
 
 namespace baton::prefill_worker {
+namespace {
+
+// For the decode workers that are there to open this worker's pool. A later one asks by itself.
+constexpr absl::Duration kReadersOpen = absl::Seconds(5);
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
     const worker::WorkerOptions& options, const PrefillOptions& flags) {
@@ -78,6 +86,10 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options,
     device_link_service_ = std::make_unique<prefill::DeviceLinkService>(*calls_);
     services.push_back(device_link_service_.get());
   }
+  // Before a router chooses this worker: its first request opens nothing.
+  if (shared_pool_ != nullptr) {
+    transfer::CallReaders(engine().kv_layout().Fingerprint(), kReadersOpen);
+  }
   return Serve(options, services, internal::v1::PrefillService::service_full_name());
 }
 
@@ -86,15 +98,20 @@ absl::Status PrefillWorker::SharePool(const worker::WorkerOptions& options) {
   if (transport == "grpc" || transport == "nccl") return absl::OkStatus();
   const backend::KvPool& pool = engine().kv_pool();
   const bool in_host = pool.shared_file >= 0 && transport != "ipc";
-  // "auto" does not choose this, because no checksum covers the bytes.
-  const bool in_device = pool.copier != nullptr && pool.copier->shares() && transport == "ipc";
+  const bool in_device = pool.copier != nullptr && pool.copier->shares() && transport != "shm";
   absl::Status status = absl::OkStatus();
   if (in_host || in_device) {
-    auto server = transfer::SharedPoolServer::Start(pool, engine().kv_layout(), awake(), {});
+    transfer::SharedPoolServer::Options named;
+    if (const auto token_of = worker::SocketTokens(options, secret()); token_of != nullptr) {
+      named.socket =
+          transfer::MakePoolName({!in_host, engine().kv_layout().Fingerprint(), card().epoch()});
+      named.token = token_of(named.socket);
+    }
+    auto server = transfer::SharedPoolServer::Start(pool, engine().kv_layout(), awake(), named);
     if (server.ok()) {
       shared_pool_ = *std::move(server);
       BATON_LOG(Info) << "decode workers of this host may read the KV pool"
-                      << (in_device ? " from their GPUs" : "");
+                      << (in_host ? "" : " from their GPUs");
       return absl::OkStatus();
     }
     status = server.status();

@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
+#include "common/transfer/host_sockets.h"
 
 namespace baton::transfer {
 namespace {
@@ -153,6 +154,7 @@ absl::StatusOr<std::shared_ptr<SharedPool>> SharedPool::Connect(absl::string_vie
                                                                 absl::Duration timeout,
                                                                 backend::KvCopier* opener) {
   BATON_ASSIGN_OR_RETURN(FileDescriptor connected, OpenAbstractSocket(socket, SocketEnd::kConnect));
+  if (!IsOfThisUser(connected.get())) return Unfit("its socket is another user's");
   const std::shared_ptr<SharedPool> pool(new SharedPool(std::move(connected)));
   BATON_RETURN_IF_ERROR(pool->Receive(token, layout, timeout, opener));
   return pool;

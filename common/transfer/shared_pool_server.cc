@@ -20,6 +20,7 @@
 #include "common/base/named_thread.h"
 #include "common/base/random_id.h"
 #include "common/base/status_macros.h"
+#include "common/transfer/host_sockets.h"
 
 namespace baton::transfer {
 namespace {
@@ -93,10 +94,14 @@ absl::Status SharedPoolServer::Open() {
     BATON_CHECK(pool_.copier != nullptr && pool_.copier->shares()) << "a pool that is not shared";
     BATON_ASSIGN_OR_RETURN(device_pool_, pool_.copier->Export());
   }
-  token_.resize(kSocketTokenBytes);
-  const uint64_t random[] = {RandomId64(), RandomId64()};
-  static_assert(sizeof(random) == kSocketTokenBytes);
-  std::memcpy(token_.data(), random, sizeof(random));
+  token_ = options_.token;
+  if (token_.empty()) {
+    token_.resize(kSocketTokenBytes);
+    const uint64_t random[] = {RandomId64(), RandomId64()};
+    static_assert(sizeof(random) == kSocketTokenBytes);
+    std::memcpy(token_.data(), random, sizeof(random));
+  }
+  BATON_CHECK_EQ(token_.size(), kSocketTokenBytes);
   wake_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (wake_.get() < 0) return SystemError("eventfd");
   const size_t bytes = static_cast<size_t>(options_.lease_slots) * sizeof(uint64_t);
@@ -320,14 +325,11 @@ void SharedPoolServer::Accept() {
     }
     return;
   }
-  // The token comes over gRPC, which on loopback may need no credential. The pool has the prompts
-  // of all tenants, so other users of the machine must not read it.
-  ucred peer{};
-  socklen_t size = sizeof(peer);
-  if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 ||
-      peer.uid != geteuid()) {
+  // Getting the token may need no credential on loopback. The pool has the prompts of all tenants,
+  // so other users of the machine must not read it.
+  if (!IsOfThisUser(socket.get())) {
     // Strangers must not fill the log. A decode worker logs its own failure.
-    BATON_LOG(Debug) << "user " << peer.uid << " may not read the KV pool";
+    BATON_LOG(Debug) << "another user may not read the KV pool";
     return;
   }
   Connection connection;

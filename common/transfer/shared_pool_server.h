@@ -43,6 +43,7 @@ class SharedPoolServer {
  public:
   struct Options {
     std::string socket;  // abstract name; empty: a random one
+    std::string token;   // kSocketTokenBytes, which a connection must present; empty: random ones
     int lease_slots = 4096;
     int max_connections = 256;
     // A decode worker that neither releases a transfer nor closes its connection within it after

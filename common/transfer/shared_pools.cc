@@ -2,16 +2,20 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/log.h"
 #include "common/base/named_thread.h"
+#include "common/transfer/host_sockets.h"
 
 namespace baton::transfer {
 namespace {
@@ -23,13 +27,10 @@ constexpr struct {
   PlaneReason reason;
   const char* name;
 } kPlaneReasons[] = {
-    {PlaneReason::kMapped, "mapped"},
-    {PlaneReason::kOpened, "opened"},
-    {PlaneReason::kLinked, "linked"},
-    {PlaneReason::kConnecting, "connecting"},
-    {PlaneReason::kNotOffered, "not_offered"},
-    {PlaneReason::kFailed, "failed"},
-    {PlaneReason::kOff, "off"},
+    {PlaneReason::kMapped, "mapped"},          {PlaneReason::kOpened, "opened"},
+    {PlaneReason::kLinked, "linked"},          {PlaneReason::kConnecting, "connecting"},
+    {PlaneReason::kNotOffered, "not_offered"}, {PlaneReason::kFailed, "failed"},
+    {PlaneReason::kUnproven, "unproven"},      {PlaneReason::kOff, "off"},
 };
 
 }  // namespace
@@ -48,14 +49,22 @@ std::vector<std::string> PlaneReasonNames() {
 }
 
 SharedPools::SharedPools(const kv::KvLayout& layout, const Clock& clock, bool host_pools,
-                         backend::KvCopier* opener)
+                         backend::KvCopier* opener, TokenOf token_of)
     : layout_(layout),
       clock_(clock),
       host_pools_(host_pools),
       opener_(opener),
+      token_of_(std::move(token_of)),
       host_(HostToken()),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   BATON_CHECK(wake_.get() >= 0) << "eventfd";
+  if (token_of_ != nullptr) {
+    auto listener = OpenAbstractSocket(MakeReaderName(layout_.Fingerprint()), SocketEnd::kListen);
+    if (listener.ok()) listener_ = *std::move(listener);
+    // After the socket is there: of this worker and a prefill worker that starts beside it, one
+    // finds the other.
+    FindPools();
+  }
   thread_ = NamedThread("pools-mapped", [this] { Run(); });
 }
 
@@ -89,7 +98,8 @@ SharedPools::Found SharedPools::Find(uint64_t prefill_epoch) {
     return {entry->pool,
             entry->pool->plane() == Plane::kIpc ? PlaneReason::kOpened : PlaneReason::kMapped};
   }
-  return {nullptr, entry->offer ? PlaneReason::kConnecting : PlaneReason::kFailed};
+  if (entry->offer) return {nullptr, PlaneReason::kConnecting};
+  return {nullptr, entry->unproven ? PlaneReason::kUnproven : PlaneReason::kFailed};
 }
 
 void SharedPools::Offer(uint64_t prefill_epoch, SharedPoolOffer offer) {
@@ -116,16 +126,40 @@ void SharedPools::Offer(uint64_t prefill_epoch, SharedPoolOffer offer) {
   Wake();
 }
 
+void SharedPools::FindPools() {
+  for (const std::string& socket : PoolSockets()) {
+    const std::optional<PoolName> pool = ParsePoolName(socket);
+    if (!pool || pool->layout != layout_.Fingerprint()) continue;
+    Offer(pool->epoch, {socket, token_of_(socket), pool->device});
+  }
+}
+
+bool SharedPools::AcceptCall() {
+  FileDescriptor call(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (call.get() < 0) {
+    // Files have run out, and the call would be polled for ever. Offers go on without calls.
+    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      BATON_LOG(Warning) << "prefill workers that start later can call this worker no more: "
+                         << std::strerror(errno);
+      listener_.Close();
+    }
+    return false;
+  }
+  if (!IsOfThisUser(call.get())) return false;
+  if (calls_.size() < kMaxCalls) calls_.push_back(std::move(call));
+  return true;
+}
+
 bool SharedPools::HasOffer() const {
   return std::any_of(entries_.begin(), entries_.end(),
                      [](const Entry& entry) { return entry.offer.has_value(); });
 }
 
-void SharedPools::WaitUntilTried() {
+bool SharedPools::WaitUntilTried(absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
   const auto tried = [this]()
                          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !trying_ && !HasOffer(); };
-  mutex_.Await(absl::Condition(&tried));
+  return mutex_.AwaitWithTimeout(absl::Condition(&tried), timeout);
 }
 
 bool SharedPools::TryNext() {
@@ -160,9 +194,11 @@ bool SharedPools::TryNext() {
   entry->offer.reset();
   if (pool.ok()) {
     entry->pool = *std::move(pool);
-  } else {
-    entry->failed_at = clock_.SinceStart();
+    return true;
   }
+  // Its device reads something else than the pool, or hangs: it would do so again.
+  entry->unproven = absl::IsDataLoss(pool.status()) || absl::IsDeadlineExceeded(pool.status());
+  entry->failed_at = entry->unproven ? absl::InfiniteDuration() : clock_.SinceStart();
   return true;
 }
 
@@ -172,9 +208,11 @@ void SharedPools::Run() {
   while (true) {
     while (TryNext()) {
     }
+    calls_.clear();
     polled.clear();
     epochs.clear();
     polled.push_back({wake_.get(), POLLIN, 0});
+    polled.push_back({listener_.get(), POLLIN, 0});
     {
       absl::MutexLock lock(&mutex_);
       if (stopping_) return;
@@ -191,10 +229,11 @@ void SharedPools::Run() {
     }
     uint64_t woken;
     [[maybe_unused]] const ssize_t read_bytes = read(wake_.get(), &woken, sizeof(woken));
+    if (polled[1].revents != 0 && AcceptCall()) FindPools();
     std::vector<std::shared_ptr<SharedPool>> dropped;  // unmapped without the lock
     absl::MutexLock lock(&mutex_);
     for (size_t i = 0; i < epochs.size(); ++i) {
-      if (polled[i + 1].revents == 0) continue;
+      if (polled[i + 2].revents == 0) continue;
       const auto it = std::find_if(entries_.begin(), entries_.end(),
                                    [&](const Entry& entry) { return entry.epoch == epochs[i]; });
       if (it == entries_.end() || it->pool == nullptr) continue;

@@ -153,8 +153,8 @@ void AddWorkerFlags(CLI::App& app, WorkerOptions& o) {
   app.add_option("--kv-transport", o.kv_transport,
                  "how KV moves from prefill to decode workers: grpc; shm: decode workers of the "
                  "same host read the prefill worker's memory; ipc: their GPU reads that of the "
-                 "prefill worker's GPU; nccl: from GPU to GPU by NCCL; auto: shm where it can be, "
-                 "else grpc")
+                 "prefill worker's GPU; nccl: from GPU to GPU by NCCL; auto: shm or ipc where it "
+                 "can be, else grpc")
       ->check(CLI::IsMember({"auto", "grpc", "shm", "ipc", "nccl"}))
       ->capture_default_str();
   app.add_flag(

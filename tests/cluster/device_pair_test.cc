@@ -15,6 +15,7 @@
 #include "tests/common/backend/cuda/fake_nccl.h"
 #include "tests/testing/devices.h"
 #include "tests/testing/fake_device.h"
+#include "tests/testing/forwarding_backend.h"
 #include "tests/testing/metrics_scrape.h"
 #include "tests/testing/seed.h"
 
@@ -103,7 +104,7 @@ TEST_F(DevicePairTest, ADeviceToTheCpuAndBack) {
 TEST_F(DevicePairTest, AutoReadsHostMemoryIntoADevice) {
   transport_ = "auto";
   StartPair(Options(), On(decode_device_));
-  ExpectMapped(2);
+  ExpectMapped(3);
 }
 
 TEST_F(DevicePairTest, AutoSendsWhatIsNotShared) {
@@ -335,6 +336,20 @@ class EmulatedGpuPairTest : public WorkerPairTest,
   double Transfers(const std::string& label) const {
     return testing::MetricSum(decode_->metrics_address(), "baton_kv_transfers_total", label);
   }
+  static double IpcBytes(const std::string& address) {
+    return testing::MetricSum(address, "baton_kv_transfer_bytes_total", "transport=\"ipc\"");
+  }
+  void ExpectOpen() {
+    EXPECT_EQ(decode_->shared_pools()->Find(prefill_->card().epoch()).reason,
+              transfer::PlaneReason::kOpened);
+  }
+  void ExpectAllThroughDevices() {
+    EXPECT_GT(IpcBytes(decode_->metrics_address()), 0);
+    EXPECT_EQ(IpcBytes(decode_->metrics_address()), IpcBytes(prefill_->metrics_address()));
+    EXPECT_EQ(testing::MetricSum(prefill_->metrics_address(), "baton_kv_transfer_bytes_total",
+                                 "transport=\"grpc\""),
+              0);
+  }
 
   void ExpectTheOraclesTokens(int prompts) {
     engine::EngineOptions oracle_options = testing::Oracle::OptionsFor(Options().model_dir, {});
@@ -420,7 +435,7 @@ TEST_P(EmulatedGpuPairTest, ARestartedPrefillWorkerIsOpenedAnew) {
     }
   };
   ask(2);
-  EXPECT_EQ(Transfers("reason=\"opened\""), 1);
+  EXPECT_EQ(Transfers("reason=\"opened\""), 2);
   const uint64_t old_epoch = prefill_->card().epoch();
   prefill_.reset();
   EXPECT_EQ(decode_->shared_pools()->Find(old_epoch).reason, transfer::PlaneReason::kNotOffered);
@@ -428,23 +443,87 @@ TEST_P(EmulatedGpuPairTest, ARestartedPrefillWorkerIsOpenedAnew) {
   options.kv_transport = transport_;
   prefill_ = *prefill_worker::PrefillWorker::Start(options);
   ask(2);
-  EXPECT_EQ(Transfers("reason=\"opened\""), 2);
+  EXPECT_EQ(Transfers("reason=\"opened\""), 4);
   ExpectIdle();
 }
 
-// Given, or chosen where both pools are in device memory.
+// Given, or chosen where both pools are in device memory. Before the first request the pool is
+// open.
 TEST_P(EmulatedGpuPairTest, OneAnswerFromDeviceToDevice) {
   if (on_cpu()) GTEST_SKIP() << "its pool is host memory";
-  transport_ = "ipc";
-  StartPair(OnDevice(), OnDevice());
-  ExpectTheOraclesTokens(4);
-  EXPECT_EQ(Transfers("reason=\"opened\""), 7);
-  EXPECT_EQ(Transfers("reason=\"not_offered\""), 1);  // the first one, which brings the offer
-  const auto bytes = [](const std::string& address) {
-    return testing::MetricSum(address, "baton_kv_transfer_bytes_total", "transport=\"ipc\"");
+  for (const char* transport : {"ipc", "auto"}) {
+    decode_ = nullptr;
+    prefill_ = nullptr;
+    transport_ = transport;
+    StartPair(OnDevice(), OnDevice());
+    ExpectOpen();
+    ExpectTheOraclesTokens(2);
+    EXPECT_EQ(Transfers("reason=\"opened\""), 4);
+    ExpectAllThroughDevices();
+  }
+}
+
+// Whichever starts first.
+TEST_P(EmulatedGpuPairTest, APrefillWorkerThatStartsLaterIsOpenBeforeItsFirstRequest) {
+  if (on_cpu()) GTEST_SKIP() << "its pool is host memory";
+  decode_ = *decode_worker::DecodeWorker::Start(OnDevice(), NothingLocal());
+  channel_ = MakeChannel(decode_->address());
+  prefill_ = *prefill_worker::PrefillWorker::Start(OnDevice());
+  ExpectOpen();
+  ExpectTheOraclesTokens(1);
+  EXPECT_EQ(Transfers("reason=\"opened\""), 2);
+  ExpectAllThroughDevices();
+}
+
+// A device that finds another probe block than the prefill worker's.
+class MisreadingBackend final : public testing::ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+  std::unique_ptr<backend::KvCopier> MakeKvCopier(const backend::KvPool& pool) override {
+    return std::make_unique<Copier>(ForwardingBackend::MakeKvCopier(pool));
+  }
+
+ private:
+  class Copier final : public backend::KvCopier {
+   public:
+    explicit Copier(std::unique_ptr<backend::KvCopier> inner) : inner_(std::move(inner)) {}
+    void Read(backend::SlotRange slots, absl::Span<const int32_t> pages,
+              const backend::Event* written, std::byte* host) override {
+      inner_->Read(slots, pages, written, host);
+    }
+    void Write(backend::SlotRange slots, absl::Span<const int32_t> pages,
+               const std::byte* host) override {
+      inner_->Write(slots, pages, host);
+    }
+    bool shares() const override { return inner_->shares(); }
+    absl::StatusOr<backend::PoolHandle> Export() override { return inner_->Export(); }
+    absl::StatusOr<std::unique_ptr<backend::PeerPool>> OpenPeer(
+        const backend::PoolHandle& handle) override {
+      backend::PoolHandle other = handle;
+      ++other.probe_seed;
+      return inner_->OpenPeer(other);
+    }
+
+   private:
+    const std::unique_ptr<backend::KvCopier> inner_;
   };
-  EXPECT_GT(bytes(decode_->metrics_address()), 0);
-  EXPECT_EQ(bytes(decode_->metrics_address()), bytes(prefill_->metrics_address()));
+};
+
+TEST_P(EmulatedGpuPairTest, WhatADeviceCannotReadRightIsSent) {
+  if (on_cpu()) GTEST_SKIP() << "its pool is host memory";
+  transport_ = "auto";
+  worker::WorkerOptions misreads = OnDevice();
+  misreads.make_backend =
+      [device = GetParam()](
+          const backend::BackendOptions&) -> absl::StatusOr<std::unique_ptr<backend::Backend>> {
+    auto made = device.make();
+    if (!made.ok()) return made;
+    return std::make_unique<MisreadingBackend>(*std::move(made));
+  };
+  StartPair(OnDevice(), misreads);
+  ExpectTheOraclesTokens(1);
+  EXPECT_EQ(Transfers("reason=\"unproven\""), 2);
+  EXPECT_EQ(IpcBytes(decode_->metrics_address()), 0);
 }
 
 TEST_P(EmulatedGpuPairTest, WhatTheOtherEndDoesNotTakeIsNotOffered) {
@@ -452,8 +531,9 @@ TEST_P(EmulatedGpuPairTest, WhatTheOtherEndDoesNotTakeIsNotOffered) {
   struct Row {
     const char *prefill, *decode, *reason;
   };
-  for (const Row& row : {Row{"auto", "ipc", "not_offered"}, Row{"grpc", "ipc", "not_offered"},
-                         Row{"ipc", "auto", "not_offered"}, Row{"ipc", "grpc", "off"}}) {
+  for (const Row& row : {Row{"auto", "ipc", "opened"}, Row{"grpc", "ipc", "not_offered"},
+                         Row{"grpc", "auto", "not_offered"}, Row{"ipc", "auto", "opened"},
+                         Row{"ipc", "shm", "not_offered"}, Row{"auto", "grpc", "off"}}) {
     SCOPED_TRACE(::testing::Message() << row.prefill << " to " << row.decode);
     worker::WorkerOptions prefill = OnDevice(), decode = OnDevice();
     prefill.kv_transport = row.prefill;

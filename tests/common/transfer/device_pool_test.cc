@@ -79,14 +79,21 @@ class WatchedCopier final : public backend::KvCopier {
   absl::StatusOr<std::unique_ptr<backend::PeerPool>> OpenPeer(
       const backend::PoolHandle& handle) override {
     ++opened;
+    before_open();
     if (!refuses.ok()) return refuses;
-    auto peer = inner_->OpenPeer(handle);
+    backend::PoolHandle given = handle;
+    if (misreads) ++given.probe_seed;
+    auto peer = inner_->OpenPeer(given);
+    after_open();
     if (!peer.ok()) return peer;
     return std::make_unique<Peer>(*this, *std::move(peer));
   }
 
   std::atomic<int> host_copies{0}, device_copies{0}, opened{0};
-  absl::Status refuses;  // to open a pool. Not while one may be opened
+  // Not while a pool may be opened.
+  absl::Status refuses;                                           // to open it
+  bool misreads = false;                                          // it finds another probe block
+  std::function<void()> before_open = [] {}, after_open = [] {};  // the probe is between them
   // Called after each copy between devices; its error is the copy's.
   std::function<absl::Status()> after_copy = [] { return absl::OkStatus(); };
 
@@ -464,6 +471,51 @@ TEST_F(DevicePoolTest, APoolThatCannotBeReachedIsTriedAgainAfterAWhile) {
   EXPECT_EQ(pools.Find(9).reason, PlaneReason::kOpened);
 }
 
+// The device reads something else than the pool: no KV comes that way, ever.
+TEST_F(DevicePoolTest, APoolWhoseProbeBlockDiffersIsNotRead) {
+  StartServer();
+  SharedPools pools(layout_, clock_, true, decode_.copier.get());
+  const SharedPoolOffer offer{server_->socket(), server_->token(), /*device=*/true};
+  decode_.copier->misreads = true;
+  pools.Offer(9, offer);
+  pools.WaitUntilTried();
+  EXPECT_EQ(pools.Find(9).reason, PlaneReason::kUnproven);
+  EXPECT_EQ(pools.Find(9).pool, nullptr);
+  EXPECT_EQ(PeerMappings(), 0);
+  decode_.copier->misreads = false;
+  clock_.Advance(absl::Hours(1));
+  pools.Offer(9, offer);
+  pools.WaitUntilTried();
+  EXPECT_EQ(pools.Find(9).reason, PlaneReason::kUnproven);
+  EXPECT_EQ(decode_.copier->opened, 1);
+  // Of another worker it is.
+  pools.Offer(10, offer);
+  pools.WaitUntilTried();
+  EXPECT_EQ(pools.Find(10).reason, PlaneReason::kOpened);
+}
+
+// Opening one that hangs keeps no transfer from another way.
+TEST_F(DevicePoolTest, WhileAPoolIsBeingOpenedKvComesOverGrpc) {
+  StartServer();
+  absl::Notification opening, goes_on;
+  decode_.copier->before_open = [&] {
+    opening.Notify();
+    goes_on.WaitForNotification();
+  };
+  SharedPools pools(layout_, clock_, true, decode_.copier.get());
+  pools.Offer(9, {server_->socket(), server_->token(), /*device=*/true});
+  opening.WaitForNotification();
+  EXPECT_FALSE(pools.WaitUntilTried(absl::Milliseconds(1)));
+  EXPECT_EQ(pools.Find(9).reason, PlaneReason::kConnecting);
+  Transfer transfer = MakeTransfer();
+  KvReceiver receiver(Plan(transfer, pools.Find(9).pool));
+  ASSERT_TRUE(Give(Send(transfer, nullptr), receiver).ok());
+  ExpectArrived(transfer);
+  goes_on.Notify();
+  EXPECT_TRUE(pools.WaitUntilTried(absl::Minutes(1)));
+  EXPECT_EQ(pools.Find(9).reason, PlaneReason::kOpened);
+}
+
 // What each kind of reader takes.
 TEST_F(DevicePoolTest, PoolsOfAnotherKindAreNotAskedFor) {
   StartServer();
@@ -543,6 +595,39 @@ TEST_F(DevicePoolTest, TheReader) {
     }
     parent.SendText(ErrorReason(status));
     parent.Send(decode_.pool.base, decode_.bytes);
+  }
+}
+
+// The prefill worker of the test below: says where its socket is, and waits.
+TEST_F(DevicePoolTest, TheExporter) {
+  testing::ParentEnd parent;
+  if (!parent) GTEST_SKIP() << "a part of another test";
+  StartServer();
+  parent.SendText(server_->socket());
+  parent.SendText(server_->token());
+  char word;
+  parent.Receive(&word, 1);
+}
+
+// Before the probe block is read, and behind that.
+TEST_F(DevicePoolTest, AnExporterThatDiesWhileItsPoolIsOpenedIsNotRead) {
+  for (const bool before : {true, false}) {
+    testing::ChildProcess exporter("DevicePoolTest.TheExporter", "exporter");
+    SharedPoolOffer offer;
+    offer.device = true;
+    ASSERT_TRUE(exporter.ReceiveText(&offer.socket) && exporter.ReceiveText(&offer.token));
+    const auto kill = [&] {
+      exporter.Kill(SIGKILL);
+      exporter.Wait();
+    };
+    decode_.copier->before_open = before ? std::function<void()>(kill) : [] {};
+    decode_.copier->after_open = before ? [] {} : std::function<void()>(kill);
+    SharedPools pools(layout_, clock_, true, decode_.copier.get());
+    pools.Offer(9, offer);
+    pools.WaitUntilTried();
+    while (pools.Find(9).pool != nullptr) std::this_thread::yield();
+    EXPECT_EQ(pools.Find(9).reason, before ? PlaneReason::kFailed : PlaneReason::kNotOffered);
+    while (PeerMappings() > 0) std::this_thread::yield();
   }
 }
 

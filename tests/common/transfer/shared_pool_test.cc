@@ -475,7 +475,17 @@ TEST_P(SharedPoolTest, OtherUsersOfTheMachineGetNothing) {
     BATON_CHECK_EQ(syscall(SYS_setresuid, -1, 65534, -1), 0);
     const auto pool =
         SharedPool::Connect(server_->socket(), server_->token(), layout_, absl::Minutes(1));
-    EXPECT_EQ(pool.status().code(), absl::StatusCode::kUnavailable) << pool.status();
+    EXPECT_EQ(pool.status().code(), absl::StatusCode::kFailedPrecondition) << pool.status();
+    // One that does not look whose socket it is.
+    const auto socket = OpenAbstractSocket(server_->socket(), SocketEnd::kConnect);
+    ASSERT_TRUE(socket.ok()) << socket.status();
+    SocketHello hello;
+    std::memcpy(hello.token, server_->token().data(), sizeof(hello.token));
+    send(socket->get(), &hello, sizeof(hello), MSG_NOSIGNAL);
+    pollfd ready{socket->get(), POLLIN, 0};
+    ASSERT_EQ(poll(&ready, 1, -1), 1);
+    char byte;
+    EXPECT_LE(recv(socket->get(), &byte, 1, 0), 0);
   }).join();
   Connect();
 }
