@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/backend/kv_copier.h"
 
 namespace baton::backend {
 
@@ -34,17 +35,18 @@ class DeviceLink {
   virtual State Poll() = 0;
   virtual absl::Status error() const = 0;
 
-  // All four REQUIRE State::kIdle, and at most DeviceLinks::most_chunks() chunks.
-  // Copies the pages' chunks at `slot` into staging and sends that. The pages may change once
+  // All four REQUIRE State::kIdle, and at most DeviceLinks::most_chunks() chunks: as many as the
+  // slots and pages have together.
+  // Copies the pages' chunks of the slots into staging and sends that. The pages may change once
   // the link is idle again. REQUIRES: the chunks are written.
-  virtual void Send(int slot, absl::Span<const int32_t> pages) = 0;
+  virtual void Send(SlotRange slots, absl::Span<const int32_t> pages) = 0;
   // Sends so many chunks of staging with whatever they hold: the pool, which a step may be writing,
   // is not read.
   virtual void SendStaging(int chunk_count) = 0;
   // Receives so many chunks into staging.
   virtual void Receive(int chunk_count) = 0;
   // Copies the chunks received last into the pages, and waits until that is done.
-  virtual void Store(int slot, absl::Span<const int32_t> pages) = 0;
+  virtual void Store(SlotRange slots, absl::Span<const int32_t> pages) = 0;
 
   // Ends what is in progress. When it returns, neither end of this link touches its memory any
   // more. A library that hangs does not return. Call exactly once, last.

@@ -147,6 +147,7 @@ void DeviceLinkClient::Begin(Entry& entry, const std::shared_ptr<grpc::Channel>&
   hello.set_kv_layout_fingerprint(layout_.Fingerprint());
   hello.set_device(devices_->device());
   hello.set_version(devices_->version());
+  hello.set_takes_layer_runs(true);
   entry.stream->Begin(std::move(message));
 }
 

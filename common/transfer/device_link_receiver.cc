@@ -24,8 +24,8 @@ uint64_t DeviceLinkReceiver::connection() const {
 }
 
 bool DeviceLinkReceiver::Expect(uint64_t number, uint64_t transfer, Operation operation) {
-  BATON_CHECK(!operation.pages.empty() &&
-              operation.pages.size() <= static_cast<size_t>(most_chunks_));
+  const size_t chunks = static_cast<size_t>(operation.slots.count) * operation.pages.size();
+  BATON_CHECK(chunks > 0 && chunks <= static_cast<size_t>(most_chunks_)) << chunks;
   bool far;
   {
     absl::MutexLock lock(&operations_mutex_);
@@ -39,7 +39,7 @@ bool DeviceLinkReceiver::Expect(uint64_t number, uint64_t transfer, Operation op
     } else {
       Entry& entry = operations_[number];
       entry.transfer = transfer;
-      entry.chunk_count = static_cast<int>(operation.pages.size());
+      entry.chunk_count = static_cast<int>(chunks);
       entry.operation = std::move(operation);
     }
   }
@@ -159,7 +159,7 @@ bool DeviceLinkReceiver::End(uint64_t number, backend::DeviceLink* link) {
     if (ended.on_end == nullptr) return true;  // forgotten, or skipped
     ending_.push_back(transfer);
   }
-  if (link != nullptr) link->Store(ended.slot, ended.pages);
+  if (link != nullptr) link->Store(ended.slots, ended.pages);
   ended.on_end(link != nullptr);
   absl::MutexLock lock(&operations_mutex_);
   ending_.erase(std::find(ending_.begin(), ending_.end(), transfer));

@@ -28,7 +28,7 @@ class DeviceLinkReceiver final : public DeviceLinkEnd {
   int most_chunks() const { return most_chunks_; }
 
   struct Operation {
-    int slot = 0;
+    backend::SlotRange slots;
     std::vector<int32_t> pages;  // which the chunks go to
     // Called once, on any thread, unless the transfer is forgotten before. False: nothing was
     // written, and nothing will be.
@@ -36,7 +36,7 @@ class DeviceLinkReceiver final : public DeviceLinkEnd {
   };
   // Receives the operation when its turn comes. False: it does not come. The link has failed, or
   // the prefill worker has withdrawn the operation: a frame may be behind the message that says so.
-  // REQUIRES: at most most_chunks() blocks. Calls no on_end.
+  // REQUIRES: at most most_chunks() chunks. Calls no on_end.
   bool Expect(uint64_t number, uint64_t transfer, Operation operation);
   // When this returns, nothing writes to the transfer's blocks, and none of its on_end runs. Do not
   // call from on_end.

@@ -41,8 +41,9 @@ bool DeviceLinkSender::MayAnnounce(std::function<void()> resume) {
 }
 
 uint64_t DeviceLinkSender::Announce(uint64_t transfer, Operation operation) {
-  BATON_CHECK(!operation.pages.empty() &&
-              operation.pages.size() <= static_cast<size_t>(most_chunks_));
+  BATON_CHECK(!operation.pages.empty() && operation.slots.count > 0 &&
+              static_cast<size_t>(operation.slots.count) * operation.pages.size() <=
+                  static_cast<size_t>(most_chunks_));
   uint64_t number;
   {
     absl::MutexLock lock(&operations_mutex_);
@@ -103,6 +104,7 @@ absl::Status DeviceLinkSender::OnHello(const KvLinkMessage::Hello& hello) {
     return Refused("DEVICE_LINK", absl::StrCat("the caller's library has version ", hello.version(),
                                                ", this worker's ", version_));
   }
+  takes_layer_runs_ = hello.takes_layer_runs();
   Connect("", connection_);
   return absl::OkStatus();
 }
@@ -158,7 +160,7 @@ absl::Status DeviceLinkSender::Handle(const KvLinkMessage& message) {
 }
 
 absl::Duration DeviceLinkSender::Continue(backend::DeviceLink& link, absl::Duration now) {
-  int slot;
+  backend::SlotRange slots;
   std::vector<int32_t> pages;
   std::shared_ptr<const PinnedBlocks> pin;
   {
@@ -187,14 +189,14 @@ absl::Duration DeviceLinkSender::Continue(backend::DeviceLink& link, absl::Durat
     if (entry.state != State::kReady) return std::min(late, next_since_ + timeouts().operation);
     sending_ = next_++;
     next_since_ = now;
-    slot = entry.operation.slot;
+    slots = entry.operation.slots;
     pages = entry.operation.pages;
     pin = entry.operation.pin;
   }
   deadline_ = now + timeouts().operation;
   OperationBegan(now);
   // Without the lock: the first launch of a kernel may wait for the device.
-  link.Send(slot, pages);
+  link.Send(slots, pages);
   return absl::ZeroDuration();
 }
 

@@ -2,6 +2,7 @@
 #ifndef BATON_COMMON_TRANSFER_DEVICE_LINK_SENDER_H_
 #define BATON_COMMON_TRANSFER_DEVICE_LINK_SENDER_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -35,9 +36,11 @@ class DeviceLinkSender final : public DeviceLinkEnd {
 
   uint64_t connection() const { return connection_; }
   int most_chunks() const { return most_chunks_; }
+  // Whether the other end takes chunks of several layers as one operation.
+  bool takes_layer_runs() const { return takes_layer_runs_; }
 
   struct Operation {
-    int slot = 0;
+    backend::SlotRange slots;
     std::vector<int32_t> pages;
     std::shared_ptr<const PinnedBlocks> pin;  // kept until the operation has ended
     // Called at most once, on any thread, unless the transfer is withdrawn. False: the link has
@@ -49,7 +52,7 @@ class DeviceLinkSender final : public DeviceLinkEnd {
   bool MayAnnounce(std::function<void()> resume);
   // Queues the operation and returns its number, to be named in a frame of `transfer`. 0: the link
   // is not open, or too many operations wait. REQUIRES: the chunks are written; at most
-  // most_chunks() blocks.
+  // most_chunks() of them.
   uint64_t Announce(uint64_t transfer, Operation operation);
   // Frames of the transfer are written no more.
   void Withdraw(uint64_t transfer);
@@ -83,6 +86,7 @@ class DeviceLinkSender final : public DeviceLinkEnd {
   const int version_;
   const int most_chunks_;
   const Executor execute_;
+  std::atomic<bool> takes_layer_runs_{false};
 
   mutable absl::Mutex operations_mutex_;
   bool greeted_ ABSL_GUARDED_BY(operations_mutex_) = false;

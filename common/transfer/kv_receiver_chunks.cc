@@ -149,9 +149,9 @@ absl::Status KvReceiver::Expect(uint64_t number, const Range& range) {
   if (plan_.device_link == nullptr) {
     return ProtocolError("an operation of a link that is not there");
   }
-  if (range.layer_count > 1 || range.block_count > plan_.device_link->most_chunks()) {
-    return ProtocolError(absl::StrCat("an operation of ", range.chunks(), " chunks of ",
-                                      range.layer_count, " layers, expected one layer and at most ",
+  if (range.chunks() > plan_.device_link->most_chunks()) {
+    return ProtocolError(absl::StrCat("an operation of ", range.chunks(),
+                                      " chunks, expected at most ",
                                       plan_.device_link->most_chunks()));
   }
   if (Count(expected_, range) > 0) {
@@ -160,7 +160,7 @@ absl::Status KvReceiver::Expect(uint64_t number, const Range& range) {
   Mark(range, expected_);
   DeviceLinkReceiver::Operation operation;
   const absl::Span<const int32_t> pages = Pages(range);
-  operation.slot = plan_.pool.PlaceOf(range.layer).slot;
+  operation.slots = SlotsOf(range);
   operation.pages.assign(pages.begin(), pages.end());
   // Abort makes the link forget it before this goes.
   operation.on_end = [this, range](bool stored) {

@@ -51,10 +51,11 @@ void FrameSender::SendAccepted(int block_count, int cached_prompt_tokens) {
 void FrameSender::SendLayer(int layer, int first_block, int block_count, BlocksPin blocks,
                             std::shared_ptr<const backend::Event> written) {
   const int64_t chunk_bytes = static_cast<int64_t>(options_.layout.ChunkBytes());
-  const int per_frame =
-      options_.device_link != nullptr
-          ? options_.device_link->most_chunks()
-          : static_cast<int>(std::max<int64_t>(1, options_.max_payload_bytes / chunk_bytes));
+  // As much as a frame may have: parts of layers follow each other, and are not joined.
+  const int64_t most = options_.lease != nullptr ? kMostRunBytes : options_.max_payload_bytes;
+  const int per_frame = options_.device_link != nullptr
+                            ? options_.device_link->most_chunks()
+                            : static_cast<int>(std::max<int64_t>(1, most / chunk_bytes));
   for (int begin = first_block; begin < first_block + block_count; begin += per_frame) {
     SendItem item;
     item.kind = SendItem::Kind::kKvChunk;
@@ -68,17 +69,26 @@ void FrameSender::SendLayer(int layer, int first_block, int block_count, BlocksP
 }
 
 bool FrameSender::JoinLayers(SendItem& taken, const SendItem& next) const {
-  if (!options_.layer_runs || options_.device_link != nullptr) return false;
+  if (!options_.layer_runs) return false;
+  const DeviceLinkSender* const link = options_.device_link.get();
+  // What a link has lost goes as it was: its frame has a payload, whose size is bounded.
+  if (link != nullptr && (!link->takes_layer_runs() || taken.failed_over || next.failed_over)) {
+    return false;
+  }
   const int count = taken.layer_count;
   const bool follows = taken.kind == SendItem::Kind::kKvChunk &&
                        next.kind == SendItem::Kind::kKvChunk && next.layer == taken.layer + count &&
                        next.first_block == taken.first_block &&
                        next.block_count == taken.block_count && next.blocks == taken.blocks;
   if (!follows || options_.pool.LayersTogether(taken.layer, count + 1) == count) return false;
-  const int64_t bytes = (count + 1) * int64_t{taken.block_count} * options_.layout.ChunkBytes();
-  const bool named = options_.lease != nullptr && !lost_lease_;
-  const int64_t most = named ? kMostRunBytes : options_.max_payload_bytes;
-  if (bytes > most) return false;
+  const int64_t chunks = (count + 1) * int64_t{taken.block_count};
+  if (link != nullptr && link->open()) {
+    if (chunks > link->most_chunks()) return false;
+  } else {
+    const bool named = options_.lease != nullptr && !lost_lease_;
+    const int64_t most = named ? kMostRunBytes : options_.max_payload_bytes;
+    if (chunks * options_.layout.ChunkBytes() > most) return false;
+  }
   // The device is asked as little as can be: the stream's lock is held.
   const bool same = next.written == taken.written;
   if (!same && next.written != nullptr && !next.written->Done()) return false;
@@ -165,7 +175,7 @@ uint64_t GrpcKvSender::Announce(const SendItem& item) {
   const absl::Span<const int32_t> pages = PagesOf(item);
   ++open_operations_;
   const uint64_t number = options().device_link->Announce(
-      options().transfer_id, {options().pool.PlaceOf(item.layer).slot,
+      options().transfer_id, {{options().pool.PlaceOf(item.layer).slot, item.layer_count},
                               {pages.begin(), pages.end()},
                               item.blocks,
                               [weak = weak_from_this(), item](bool stored) {

@@ -145,8 +145,8 @@ class FrameSender : public KvSender {
   }
 
  protected:
-  // Makes the item's chunk an operation of the device link, and returns its number; 0: it is sent
-  // as a payload.
+  // Makes the item's chunks an operation of the device link, and returns its number; 0: they are
+  // sent as a payload.
   virtual uint64_t Announce(const SendItem& item) { return 0; }
 
   // Takes a chunk of the next layer into the frame of `taken`, if it is written, the frame has

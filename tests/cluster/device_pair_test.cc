@@ -193,6 +193,35 @@ TEST_F(DeviceLinkPairTest, OneAnswer) {
   EXPECT_EQ(decode_device_.links.stores, decode_device_.links.operations - 1);
 }
 
+// What the prefill worker has cached is there when the transfer begins.
+TEST_F(DeviceLinkPairTest, CachedLayersAreOneOperation) {
+  prefill_device_.most_linked_chunks = decode_device_.most_linked_chunks = 64;
+  StartPair(On(prefill_device_), On(decode_device_));
+  Link();
+  Ask(LongPrompt(1));
+  ExpectIdle();
+  // Another decode worker, which has cached nothing.
+  decode_ = nullptr;
+  testing::FakeDevice other;
+  other.name = "GPU-c";
+  other.most_linked_chunks = 64;
+  worker::WorkerOptions options = On(other);
+  options.kv_transport = transport_;
+  decode_ = *decode_worker::DecodeWorker::Start(options, NothingLocal());
+  channel_ = MakeChannel(decode_->address());
+  Link();
+  const int before = other.links.operations;
+  Ask(LongPrompt(1));
+  ExpectIdle();
+  const int layers = TheOracle().engine().kv_layout().layers;
+  // 18 blocks of three layers are 54 chunks. The last block is computed, layer by layer.
+  EXPECT_EQ(layers, 3);
+  EXPECT_GE(other.links.operations - before, 2);
+  EXPECT_LE(other.links.operations - before, 1 + layers);
+  EXPECT_EQ(Transfers("failed"), 0);
+  decode_ = nullptr;
+}
+
 // In the middle of a transfer, whose KV comes over gRPC then; the next transfers, too.
 class DeviceLinkPairFaultTest : public DeviceLinkPairTest,
                                 public ::testing::WithParamInterface<std::tuple<bool, bool>> {};

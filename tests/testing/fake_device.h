@@ -45,6 +45,7 @@ struct FakeDevice {
 
   // Of its links with other fake devices, which are told apart by `name`. Empty: it has none.
   std::string name;
+  int most_linked_chunks = 4;  // of one operation
   DeviceLinkFaults links;
 };
 
@@ -119,7 +120,8 @@ class FakeDeviceBackend final : public ForwardingBackend {
   absl::StatusOr<std::shared_ptr<backend::DeviceLinks>> MakeDeviceLinks(
       const backend::KvPool& pool) override {
     if (device_.name.empty()) return ForwardingBackend::MakeDeviceLinks(pool);
-    return std::make_shared<FakeDeviceLinks>(device_.name, Real(pool), device_.links);
+    return std::make_shared<FakeDeviceLinks>(device_.name, Real(pool), device_.links,
+                                             device_.most_linked_chunks);
   }
   void MatMul(const backend::Tensor& x, const backend::PackedMatrix& weight,
               const backend::Buffer* bias, const backend::Tensor& out) override {

@@ -127,10 +127,11 @@ class FakeDeviceLinks final : public backend::DeviceLinks,
       return MakeError(absl::StatusCode::kUnavailable, "DEVICE_LINK", "told to fail");
     }
 
-    void Send(int layer, absl::Span<const int32_t> blocks) override {
-      SendStaging(static_cast<int>(blocks.size()));
-      for (size_t i = 0; i < blocks.size(); ++i) {
-        std::memcpy(staging_.data() + i * chunk_bytes(), Chunk(layer, blocks[i]), chunk_bytes());
+    void Send(backend::SlotRange slots, absl::Span<const int32_t> pages) override {
+      const size_t bytes = static_cast<size_t>(slots.count) * chunk_bytes();
+      SendStaging(slots.count * static_cast<int>(pages.size()));
+      for (size_t i = 0; i < pages.size(); ++i) {
+        std::memcpy(staging_.data() + i * bytes, Chunks(slots, pages[i]), bytes);
       }
     }
     void SendStaging(int chunk_count) override {
@@ -144,12 +145,13 @@ class FakeDeviceLinks final : public backend::DeviceLinks,
       sends_ = false;
       expected_bytes_ = static_cast<size_t>(chunk_count) * chunk_bytes();
     }
-    void Store(int layer, absl::Span<const int32_t> blocks) override {
+    void Store(backend::SlotRange slots, absl::Span<const int32_t> pages) override {
       BATON_CHECK(state_ == State::kIdle && !sends_ && !aborted_);
-      BATON_CHECK_EQ(staging_.size(), blocks.size() * chunk_bytes());
+      const size_t bytes = static_cast<size_t>(slots.count) * chunk_bytes();
+      BATON_CHECK_EQ(staging_.size(), pages.size() * bytes);
       if (device_->faults_.on_store) device_->faults_.on_store();
-      for (size_t i = 0; i < blocks.size(); ++i) {
-        std::memcpy(Chunk(layer, blocks[i]), staging_.data() + i * chunk_bytes(), chunk_bytes());
+      for (size_t i = 0; i < pages.size(); ++i) {
+        std::memcpy(Chunks(slots, pages[i]), staging_.data() + i * bytes, bytes);
       }
       ++device_->faults_.stores;
     }
@@ -162,10 +164,14 @@ class FakeDeviceLinks final : public backend::DeviceLinks,
 
    private:
     size_t chunk_bytes() const { return static_cast<size_t>(device_->pool_.layer_stride_bytes); }
-    std::byte* Chunk(int layer, int32_t block) const {
+    // Those of a page, one behind the other.
+    std::byte* Chunks(backend::SlotRange slots, int32_t page) const {
       const backend::KvPool& pool = device_->pool_;
-      BATON_CHECK(block >= 0 && block < pool.block_count) << "block " << block;
-      return pool.base + block * pool.block_stride_bytes + layer * pool.layer_stride_bytes;
+      BATON_CHECK(page >= 0 && page < pool.block_count) << "page " << page;
+      BATON_CHECK(slots.first >= 0 && slots.count > 0 &&
+                  (slots.first + slots.count) * pool.layer_stride_bytes <= pool.block_stride_bytes)
+          << slots.count << " slots from " << slots.first << " on";
+      return pool.base + page * pool.block_stride_bytes + slots.first * pool.layer_stride_bytes;
     }
     void Begin(size_t chunks) {
       BATON_CHECK(state_ == State::kIdle && !aborted_) << "an operation while one is in progress";

@@ -26,6 +26,10 @@
 #include "common/transfer/device_link_runner.h"
 #include "common/transfer/device_link_sender.h"
 #include "common/transfer/device_link_server.h"
+#include "common/transfer/frame_codec.h"
+#include "common/transfer/kv_receiver.h"
+#include "common/transfer/shared_pool_server.h"
+#include "tests/common/transfer/pool_ends.h"
 #include "tests/router/fake_clock.h"
 #include "tests/testing/fake_device_links.h"
 #include "tests/testing/seed.h"
@@ -84,6 +88,22 @@ class TestStream final : public DeviceLinkStream {
   std::optional<absl::Status> closed;
 };
 
+// What GrpcKvSender does with chunks for a link, without gRPC.
+class AnnouncingSender final : public CollectingSender {
+ public:
+  using CollectingSender::CollectingSender;
+
+ private:
+  uint64_t Announce(const SendItem& item) override {
+    const absl::Span<const int32_t> pages = PagesOf(item);
+    return options().device_link->Announce(
+        options().transfer_id, {{options().pool.PlaceOf(item.layer).slot, item.layer_count},
+                                {pages.begin(), pages.end()},
+                                item.blocks,
+                                [](bool) {}});
+  }
+};
+
 // Both ends of a link, without threads.
 class DeviceLinkTest : public ::testing::Test {
  protected:
@@ -125,6 +145,7 @@ class DeviceLinkTest : public ::testing::Test {
     message.mutable_hello()->set_kv_layout_fingerprint(Layout().Fingerprint());
     message.mutable_hello()->set_device("GPU-b");
     message.mutable_hello()->set_version(22809);
+    message.mutable_hello()->set_takes_layer_runs(true);
     return message;
   }
 
@@ -166,7 +187,9 @@ class DeviceLinkTest : public ::testing::Test {
   uint64_t Announce(uint64_t transfer, int layer, const std::vector<kv::BlockId>& blocks) {
     const auto outcome = std::make_shared<Outcome>();
     const uint64_t number = sender_->Announce(
-        transfer, {layer, blocks, std::make_shared<PinnedBlocks>(blocks, [this] { ++unpinned_; }),
+        transfer, {{layer},
+                   blocks,
+                   std::make_shared<PinnedBlocks>(blocks, [this] { ++unpinned_; }),
                    [outcome](bool stored) {
                      EXPECT_FALSE(outcome->sent.has_value());
                      outcome->sent = stored;
@@ -177,10 +200,63 @@ class DeviceLinkTest : public ::testing::Test {
   bool Expect(uint64_t number, uint64_t transfer, int layer,
               const std::vector<kv::BlockId>& blocks) {
     return receiver_->Expect(number, transfer,
-                             {layer, blocks, [outcome = outcomes_.at(number)](bool stored) {
+                             {{layer}, blocks, [outcome = outcomes_.at(number)](bool stored) {
                                 EXPECT_FALSE(outcome->received.has_value());
                                 outcome->received = stored;
                               }});
+  }
+
+  // Sends so many blocks of all layers over the open link, and returns the number of operations.
+  int Transfer(bool together, int blocks) {
+    FrameSender::Options options;
+    options.transfer_id = 8;
+    options.epoch = kEpoch;
+    options.layout = Layout();
+    options.pool = from_.kv();
+    options.layer_runs = true;
+    options.device_link = sender_;
+    TransferPlan plan;
+    plan.transfer_id = options.transfer_id;
+    plan.sender_epoch = kEpoch;
+    plan.layout = Layout();
+    plan.pool = to_.kv();
+    plan.token_count = 10;
+    plan.device_link = receiver_;
+    std::vector<kv::BlockId> sources;
+    for (int i = 0; i < blocks; ++i) {
+      sources.push_back(3 * i + 1);
+      plan.blocks.push_back(40 - i);
+    }
+    const int before = from_faults_.operations;
+    AnnouncingSender frames(std::move(options));
+    frames.holds = together;
+    frames.SendAccepted(blocks, 0);
+    const auto pin = std::make_shared<const PinnedBlocks>(sources, [] {});
+    for (int layer = 0; layer < kLayers; ++layer) {
+      frames.SendLayer(layer, 0, blocks, pin, nullptr);
+    }
+    frames.Release();
+    KvReceiver receiver(plan);
+    const auto give = [&] {
+      for (const grpc::ByteBuffer& message : std::exchange(frames.messages, {})) {
+        const auto decoded = DecodeFrame(message);
+        EXPECT_TRUE(receiver.OnFrame(decoded->frame, decoded->payload).ok());
+      }
+    };
+    give();
+    Pump();
+    frames.holds = false;
+    frames.SendFirstToken(7, {});
+    frames.SendCommit(1, 2);
+    give();
+    EXPECT_EQ(receiver.phase(), KvReceiver::Phase::kCommitted);
+    EXPECT_EQ(receiver.summary().linked_kv_bytes, blocks * Layout().BlockBytes());
+    for (int i = 0; i < blocks; ++i) {
+      for (int layer = 0; layer < kLayers; ++layer) {
+        EXPECT_EQ(to_.Chunk(layer, 40 - i), from_.Chunk(layer, 3 * i + 1));
+      }
+    }
+    return from_faults_.operations - before;
   }
 
   FakeClock clock_;
@@ -218,6 +294,95 @@ TEST_F(DeviceLinkTest, ChunksCrossToOtherBlocks) {
   EXPECT_EQ(to_.Chunk(2, 21), from_.Chunk(2, 9));
   EXPECT_EQ(to_.Chunk(2, 22), from_.Chunk(2, 1));
   EXPECT_EQ(to_.Chunk(0, 33), from_.Chunk(0, 4));
+}
+
+TEST_F(DeviceLinkTest, SeveralLayersAreOneOperation) {
+  Open();
+  EXPECT_TRUE(sender_->takes_layer_runs());
+  const int before = from_faults_.operations;
+  const auto pin = std::make_shared<PinnedBlocks>(std::vector<kv::BlockId>{5, 9}, [] {});
+  std::optional<bool> stored;
+  const uint64_t number =
+      sender_->Announce(7, {{1, 2}, {5, 9}, pin, [&](bool ok) { stored = ok; }});
+  ASSERT_TRUE(receiver_->Expect(number, 7, {{1, 2}, {20, 21}, [](bool ok) { EXPECT_TRUE(ok); }}));
+  const std::vector<std::byte> first(to_.Chunk(0, 20).begin(), to_.Chunk(0, 20).end());
+  Pump();
+  EXPECT_EQ(stored, true);
+  EXPECT_EQ(from_faults_.operations, before + 1);
+  for (const int layer : {1, 2}) {
+    EXPECT_EQ(to_.Chunk(layer, 20), from_.Chunk(layer, 5));
+    EXPECT_EQ(to_.Chunk(layer, 21), from_.Chunk(layer, 9));
+  }
+  EXPECT_EQ(to_.Chunk(0, 20), first);
+}
+
+// An older decode worker, which says nothing of it.
+TEST_F(DeviceLinkTest, LayersGoAloneToAWorkerThatDoesNotKnowRuns) {
+  KvLinkMessage hello = Hello();
+  hello.mutable_hello()->clear_takes_layer_runs();
+  sender_->OnMessage(hello);
+  Pump();
+  EXPECT_TRUE(sender_->open());
+  EXPECT_FALSE(sender_->takes_layer_runs());
+  EXPECT_EQ(Transfer(/*together=*/true, 1), kLayers);
+}
+
+// From frames to blocks, with all layers there when the first frame is asked for.
+TEST_F(DeviceLinkTest, LayersThatWaitTogetherAreOneOperation) {
+  Open();
+  EXPECT_EQ(Transfer(/*together=*/false, 1), kLayers);
+  EXPECT_EQ(Transfer(/*together=*/true, 1), 1);
+  // A second layer would not fit into an operation.
+  EXPECT_EQ(Transfer(/*together=*/true, 3), kLayers);
+}
+
+class KeptLease final : public ReadLease {
+ public:
+  bool Keep(std::shared_ptr<const PinnedBlocks>) override { return true; }
+  int slot() const override { return 0; }
+  uint64_t number() const override { return 1; }
+};
+
+// The counts of docs/results/kv_transport_grpc.md: a model of 24 layers of 8 KiB a block, and links
+// of 4 MiB an operation.
+TEST_F(DeviceLinkTest, OperationsOfACachedPrefix) {
+  from_device_ = std::make_shared<FakeDeviceLinks>("GPU-a", from_.kv(), from_faults_, 512);
+  to_device_ = std::make_shared<FakeDeviceLinks>("GPU-b", to_.kv(), to_faults_, 512);
+  Renew();
+  Open();
+  FrameSender::Options options;
+  options.layout.layers = 24;
+  options.layout.kv_heads = 2;
+  options.layout.head_dim = 64;
+  ASSERT_EQ(options.layout.ChunkBytes(), 8 << 10);
+  options.pool.block_stride_bytes = options.layout.BlockBytes();
+  options.pool.layer_stride_bytes = options.layout.ChunkBytes();
+  options.layer_runs = true;
+  options.check_shared = false;  // there is no pool that could be read
+  const auto count = [&](FrameSender::Options of, int tokens) {
+    AnnouncingSender frames(std::move(of));
+    frames.holds = true;
+    const int blocks = tokens / options.layout.block_tokens;
+    const auto pin = std::make_shared<const PinnedBlocks>(
+        std::vector<kv::BlockId>(static_cast<size_t>(blocks), 1), [] {});
+    for (int layer = 0; layer < options.layout.layers; ++layer) {
+      frames.SendLayer(layer, 0, blocks, pin, nullptr);
+    }
+    frames.Release();
+    return static_cast<int>(frames.messages.size());
+  };
+  FrameSender::Options linked = options, named = options;
+  linked.device_link = sender_;
+  named.lease = std::make_shared<KeptLease>();
+  EXPECT_EQ(count(linked, 80), 1);
+  EXPECT_EQ(count(linked, 1024), 3);
+  EXPECT_EQ(count(linked, 4096), 12);
+  EXPECT_EQ(sender_->open_operations(), 1 + 3 + 12);
+  EXPECT_EQ(count(named, 80), 1);
+  EXPECT_EQ(count(named, 1024), 2);
+  EXPECT_EQ(count(named, 4096), 6);
+  linked.layer_runs = false;
+  for (const int tokens : {80, 1024, 4096}) EXPECT_EQ(count(linked, tokens), 24);
 }
 
 TEST_F(DeviceLinkTest, NothingIsSentBeforeTheOtherEndIsReady) {
@@ -405,7 +570,7 @@ TEST_P(DeviceLinkFaultTest, BothEndsFailAndNothingIsWrittenAfterwards) {
   EXPECT_EQ(outcomes_[6]->received, false);
   const int stores = to_faults_.stores;
   EXPECT_EQ(Announce(9, 0, {1}), 0u);
-  EXPECT_FALSE(receiver_->Expect(7, 9, {0, {1}, [](bool) { ADD_FAILURE(); }}));
+  EXPECT_FALSE(receiver_->Expect(7, 9, {{0}, {1}, [](bool) { ADD_FAILURE(); }}));
   Pump();
   EXPECT_EQ(to_faults_.stores, stores);
 }
@@ -551,7 +716,7 @@ TEST_F(DeviceLinkTest, MessagesOutOfPlaceFailTheLink) {
   }
   Renew();
   Open();
-  EXPECT_FALSE(receiver_->Expect(uint64_t{1} << 40, 1, {0, {1}, [](bool) { ADD_FAILURE(); }}));
+  EXPECT_FALSE(receiver_->Expect(uint64_t{1} << 40, 1, {{0}, {1}, [](bool) { ADD_FAILURE(); }}));
   receiver_->Step();
   EXPECT_TRUE(receiver_->failed());
 }
@@ -658,11 +823,12 @@ TEST_F(DeviceLinkRpcTest, IsMadeForTheAskingAndEndsWithItsStream) {
   EXPECT_EQ(server_->Find(found.link->connection() + 1), nullptr);
   absl::Notification stored;
   const uint64_t number = sender->Announce(
-      5, {1, {3}, std::make_shared<PinnedBlocks>(std::vector<kv::BlockId>{3}, [] {}), [&](bool ok) {
-            EXPECT_TRUE(ok);
-            stored.Notify();
-          }});
-  ASSERT_TRUE(found.link->Expect(number, 5, {1, {8}, [](bool ok) { EXPECT_TRUE(ok); }}));
+      5,
+      {{1}, {3}, std::make_shared<PinnedBlocks>(std::vector<kv::BlockId>{3}, [] {}), [&](bool ok) {
+         EXPECT_TRUE(ok);
+         stored.Notify();
+       }});
+  ASSERT_TRUE(found.link->Expect(number, 5, {{1}, {8}, [](bool ok) { EXPECT_TRUE(ok); }}));
   stored.WaitForNotification();
   EXPECT_EQ(to_.Chunk(1, 8), from_.Chunk(1, 3));
   // Whichever side goes: the other one gives its memory back.
@@ -679,15 +845,15 @@ TEST_F(DeviceLinkRpcTest, CallbacksHoldUpNoMessages) {
   while (sender == nullptr) sender = server_->Find(found.link->connection());
   absl::Notification first_ends, go_on, first_ended, second_stored;
   const auto pin = std::make_shared<PinnedBlocks>(std::vector<kv::BlockId>{3}, [] {});
-  const uint64_t first = sender->Announce(5, {1, {3}, pin, [&](bool) {
+  const uint64_t first = sender->Announce(5, {{1}, {3}, pin, [&](bool) {
                                                 first_ends.Notify();
                                                 go_on.WaitForNotification();
                                                 first_ended.Notify();
                                               }});
-  ASSERT_TRUE(found.link->Expect(first, 5, {1, {8}, [](bool) {}}));
+  ASSERT_TRUE(found.link->Expect(first, 5, {{1}, {8}, [](bool) {}}));
   first_ends.WaitForNotification();
-  const uint64_t second = sender->Announce(6, {2, {3}, pin, [](bool) {}});
-  ASSERT_TRUE(found.link->Expect(second, 6, {2, {8}, [&](bool stored) {
+  const uint64_t second = sender->Announce(6, {{2}, {3}, pin, [](bool) {}});
+  ASSERT_TRUE(found.link->Expect(second, 6, {{2}, {8}, [&](bool stored) {
                                                EXPECT_TRUE(stored);
                                                second_stored.Notify();
                                              }}));

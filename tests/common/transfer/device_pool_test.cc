@@ -179,13 +179,15 @@ class DevicePoolTest : public ::testing::Test {
   }
   // What a prefill worker sends of it. The sender is gone when it returns, if `ends`.
   std::vector<grpc::ByteBuffer> Send(const Transfer& transfer, std::shared_ptr<ReadLease> lease,
-                                     bool together = false) {
+                                     bool together = false,
+                                     std::optional<int64_t> payload_bytes = std::nullopt) {
     FrameSender::Options options;
     options.transfer_id = transfer.id;
     options.epoch = 6;
     options.layout = layout_;
     options.pool = prefill_.pool;
     if (!together) options.max_payload_bytes = 4 * layout_.ChunkBytes();
+    if (payload_bytes) options.max_payload_bytes = *payload_bytes;
     options.layer_runs = together;
     options.lease = std::move(lease);
     options.offered = server_.get();
@@ -267,19 +269,23 @@ TEST_F(DevicePoolTest, BlocksGoFromDeviceToDevice) {
   EXPECT_EQ(prefill_.copier->host_copies + decode_.copier->host_copies, 0);
 }
 
+// Also of layers that are longer than a frame with a payload.
 TEST_F(DevicePoolTest, SeveralLayersAreOneCopy) {
   StartServer();
   const auto shared = Connect();
-  Transfer transfer = MakeTransfer();
-  const auto messages =
-      Send(transfer, server_->Open(shared->connection(), transfer.id), /*together=*/true);
-  KvReceiver receiver(Plan(transfer, shared));
-  ASSERT_TRUE(Give(messages, receiver).ok());
-  EXPECT_EQ(receiver.phase(), KvReceiver::Phase::kCommitted);
-  ExpectArrived(transfer);
-  EXPECT_EQ(decode_.copier->device_copies, 1);
-  EXPECT_EQ(prefill_.copier->host_copies + decode_.copier->host_copies, 0);
-  transfer.released->WaitForNotification();
+  for (const int64_t payload_bytes : {FrameSender::kMaxPayloadBytes, 4 * layout_.ChunkBytes()}) {
+    Transfer transfer = MakeTransfer();
+    const int before = decode_.copier->device_copies;
+    const auto messages = Send(transfer, server_->Open(shared->connection(), transfer.id),
+                               /*together=*/true, payload_bytes);
+    KvReceiver receiver(Plan(transfer, shared));
+    ASSERT_TRUE(Give(messages, receiver).ok());
+    EXPECT_EQ(receiver.phase(), KvReceiver::Phase::kCommitted);
+    ExpectArrived(transfer);
+    EXPECT_EQ(decode_.copier->device_copies, before + 1);
+    EXPECT_EQ(prefill_.copier->host_copies + decode_.copier->host_copies, 0);
+    transfer.released->WaitForNotification();
+  }
 }
 
 // A copy that ends after the blocks are another prompt's.

@@ -54,10 +54,11 @@ class NcclLinks::Link final : public DeviceLink {
   }
   absl::Status error() const override { return error_; }
 
-  void Send(int layer, absl::Span<const int32_t> blocks) override {
-    Begin(blocks.size());
-    LaunchGatherKv(Stage(layer, blocks), static_cast<int>(blocks.size()), 1, slot_.stream);
-    SendStaged(blocks.size());
+  void Send(SlotRange slots, absl::Span<const int32_t> pages) override {
+    const size_t chunks = static_cast<size_t>(slots.count) * pages.size();
+    Begin(chunks);
+    LaunchGatherKv(Stage(slots, pages), static_cast<int>(pages.size()), 1, slot_.stream);
+    SendStaged(chunks);
   }
   void SendStaging(int chunk_count) override {
     Begin(static_cast<size_t>(chunk_count));
@@ -70,9 +71,9 @@ class NcclLinks::Link final : public DeviceLink {
         peer_, slot_.stream);
     if (!status.ok()) Fail(status);
   }
-  void Store(int layer, absl::Span<const int32_t> blocks) override {
+  void Store(SlotRange slots, absl::Span<const int32_t> pages) override {
     BATON_CHECK(state_ == State::kIdle);
-    LaunchScatterKv(Stage(layer, blocks), static_cast<int>(blocks.size()), 1, slot_.stream);
+    LaunchScatterKv(Stage(slots, pages), static_cast<int>(pages.size()), 1, slot_.stream);
     runtime().Record(slot_.stream)->Wait();
   }
 
@@ -100,22 +101,27 @@ class NcclLinks::Link final : public DeviceLink {
                                             chunks * links_->chunk_bytes_, peer_, slot_.stream);
     if (!status.ok()) Fail(status);
   }
-  // Enqueues the ids' way to the device.
-  StageKvLaunch Stage(int layer, absl::Span<const int32_t> blocks) {
+  // Enqueues the ids' way to the device. A page's slots are one chunk to the kernels: they lie one
+  // behind the other.
+  StageKvLaunch Stage(SlotRange slots, absl::Span<const int32_t> pages) {
     const KvPool& pool = links_->pool_;
-    BATON_CHECK(layer >= 0 && (layer + 1) * pool.layer_stride_bytes <= pool.block_stride_bytes);
-    for (const int32_t block : blocks) {
-      BATON_CHECK(block >= 0 && block < pool.block_count) << "block " << block;
+    BATON_CHECK(slots.first >= 0 && slots.count > 0 &&
+                (slots.first + slots.count) * pool.layer_stride_bytes <= pool.block_stride_bytes)
+        << slots.count << " slots from " << slots.first << " on";
+    BATON_CHECK_LE(static_cast<size_t>(slots.count) * pages.size(),
+                   static_cast<size_t>(links_->most_chunks_));
+    for (const int32_t page : pages) {
+      BATON_CHECK(page >= 0 && page < pool.block_count) << "page " << page;
     }
     // The link is idle: the device has read what was there.
-    std::memcpy(slot_.pinned_ids, blocks.data(), blocks.size() * sizeof(int32_t));
-    runtime().CopyToDevice(slot_.ids, slot_.pinned_ids, blocks.size() * sizeof(int32_t),
+    std::memcpy(slot_.pinned_ids, pages.data(), pages.size() * sizeof(int32_t));
+    runtime().CopyToDevice(slot_.ids, slot_.pinned_ids, pages.size() * sizeof(int32_t),
                            slot_.stream);
     return {.base = pool.base,
             .block_stride_bytes = pool.block_stride_bytes,
             .layer_stride_bytes = pool.layer_stride_bytes,
-            .chunk_bytes = pool.layer_stride_bytes,
-            .first_layer = layer,
+            .chunk_bytes = slots.count * pool.layer_stride_bytes,
+            .first_layer = slots.first,
             .blocks = slot_.ids,
             .staging = slot_.staging};
   }

@@ -80,8 +80,11 @@ TEST_F(NcclLinksTest, ChunksOfAnyBlocksCross) {
   std::vector<int32_t> all(kLinkedBlocks);
   for (int round = 0; round < 60; ++round) {
     nccl_.delay = static_cast<int>(random() % 3);
-    const int layer = static_cast<int>(random() % kLinkedLayers);
-    const size_t count = 1 + random() % 20;
+    SlotRange slots = {.first = static_cast<int>(random() % kLinkedLayers)};
+    slots.count =
+        1 + static_cast<int>(random() % static_cast<unsigned>(kLinkedLayers - slots.first));
+    const size_t count = 1 + random() % (20 / static_cast<unsigned>(slots.count));
+    const int chunks = slots.count * static_cast<int>(count);
     const auto draw = [&] {
       for (int i = 0; i < kLinkedBlocks; ++i) all[static_cast<size_t>(i)] = i;
       std::shuffle(all.begin(), all.end(), random);
@@ -89,18 +92,19 @@ TEST_F(NcclLinksTest, ChunksOfAnyBlocksCross) {
     };
     const std::vector<int32_t> sources = draw(), targets = draw();
     // Either end may begin.
-    if (round % 2 == 0) pair.receiver->Receive(static_cast<int>(count));
-    pair.sender->Send(layer, sources);
-    if (round % 2 == 1) pair.receiver->Receive(static_cast<int>(count));
+    if (round % 2 == 0) pair.receiver->Receive(chunks);
+    pair.sender->Send(slots, sources);
+    if (round % 2 == 1) pair.receiver->Receive(chunks);
     EXPECT_NE(pair.receiver->Poll(), State::kFailed);
     Await(*pair.sender);
     Await(*pair.receiver);
     // Nothing is in the pool before it is stored.
     EXPECT_EQ(std::memcmp(to_.pool.base, to_.bytes.data(), to_.bytes.size()), 0);
-    pair.receiver->Store(layer, targets);
+    pair.receiver->Store(slots, targets);
     for (size_t i = 0; i < count; ++i) {
-      std::memcpy(to_.Chunk(to_.bytes.data(), layer, targets[i]),
-                  from_.Chunk(from_.bytes.data(), layer, sources[i]), kChunkBytes);
+      std::memcpy(to_.Chunk(to_.bytes.data(), slots.first, targets[i]),
+                  from_.Chunk(from_.bytes.data(), slots.first, sources[i]),
+                  static_cast<size_t>(slots.count) * kChunkBytes);
     }
     ASSERT_EQ(std::memcmp(to_.pool.base, to_.bytes.data(), to_.bytes.size()), 0);
   }
@@ -117,9 +121,9 @@ TEST_F(NcclLinksTest, StagingIsSentWithoutReadingThePool) {
     pair.receiver->Receive(1);
     Await(*pair.sender);
     Await(*pair.receiver);
-    pair.receiver->Store(2, {7});
+    pair.receiver->Store({2}, {7});
   };
-  cross([&] { pair.sender->Send(1, {5}); });
+  cross([&] { pair.sender->Send({1}, {5}); });
   std::memset(from_.pool.base, 0x5a, from_.bytes.size());
   std::memset(to_.pool.base, 0, to_.bytes.size());
   cross([&] { pair.sender->SendStaging(1); });
@@ -143,7 +147,7 @@ TEST_F(NcclLinksTest, ErrorsOfTheLibraryFailTheLink) {
   {
     Pair pair = Connect();
     nccl_.send_error = broken;
-    pair.sender->Send(0, {1});
+    pair.sender->Send({0}, {1});
     EXPECT_EQ(pair.sender->Poll(), State::kFailed);
     EXPECT_EQ(pair.sender->error(), broken);
     End(pair);
