@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/memory/memory.h"
 #include "common/backend/cuda/kernels/blocks.h"
@@ -64,9 +65,54 @@ void CudaKvCopier::CheckArguments(SlotRange slots, absl::Span<const int32_t> pag
   }
 }
 
-void CudaKvCopier::SendIds(Lane& lane, absl::Span<const int32_t> blocks) {
-  std::memcpy(lane.pinned_ids, blocks.data(), blocks.size() * sizeof(int32_t));
-  runtime_.CopyToDevice(lane.ids, lane.pinned_ids, blocks.size() * sizeof(int32_t), lane.stream);
+int CudaKvCopier::SendIds(Lane& lane, absl::Span<Part* const> parts) {
+  size_t count = 0;
+  for (const Part* part : parts) {
+    std::memcpy(lane.pinned_ids + count, part->pages.data(), part->pages.size() * sizeof(int32_t));
+    count += part->pages.size();
+  }
+  runtime_.CopyToDevice(lane.ids, lane.pinned_ids, count * sizeof(int32_t), lane.stream);
+  return static_cast<int>(count);
+}
+
+std::vector<CudaKvCopier::Part*> CudaKvCopier::TakeParts(Lane& lane, Part& part) {
+  std::vector<Part*> taken = {&part};
+  size_t chunks = static_cast<size_t>(part.slots.count) * part.pages.size();
+  absl::MutexLock lock(&lane.queue_mutex);
+  std::erase_if(lane.queue, [&](Part* other) {
+    if (other == &part) return true;
+    const size_t more = static_cast<size_t>(other->slots.count) * other->pages.size();
+    if (other->slots.first != part.slots.first || other->slots.count != part.slots.count ||
+        chunks + more > static_cast<size_t>(chunks_at_once_)) {
+      return false;
+    }
+    chunks += more;
+    taken.push_back(other);
+    return true;
+  });
+  return taken;
+}
+
+template <class Copy>
+void CudaKvCopier::CopyTogether(Lane& lane, Part& part, const Copy& copy) {
+  {
+    absl::MutexLock lock(&lane.queue_mutex);
+    lane.queue.push_back(&part);
+  }
+  absl::MutexLock lock(&lane.mutex);
+  if (part.done) return;
+  const std::vector<Part*> parts = TakeParts(lane, part);
+  copy(parts);
+  for (Part* copied : parts) copied->done = true;
+}
+
+int CudaKvCopier::waiting() const {
+  int count = 0;
+  for (const Lane* lane : {&read_, &write_}) {
+    absl::MutexLock lock(&lane->queue_mutex);
+    count += static_cast<int>(lane->queue.size());
+  }
+  return count;
 }
 
 template <class Byte, class Copy>
@@ -78,9 +124,11 @@ void CudaKvCopier::ForEachPart(SlotRange slots, absl::Span<const int32_t> pages,
   for (size_t first = 0; first < pages.size(); first += pages_at_once) {
     const absl::Span<const int32_t> of_part = pages.subspan(first, pages_at_once);
     for (int slot = 0; slot < slots.count; slot += slots_at_once) {
-      const SlotRange part = {slots.first + slot, std::min(slots_at_once, slots.count - slot)};
-      copy(part, of_part, host);
-      host += static_cast<size_t>(part.count) * of_part.size() * chunk_bytes_;
+      Part part;
+      part.slots = {slots.first + slot, std::min(slots_at_once, slots.count - slot)};
+      part.pages = of_part;
+      copy(part, host);
+      host += BytesOf(part);
     }
   }
 }
@@ -102,35 +150,44 @@ void CudaKvCopier::Read(SlotRange slots, absl::Span<const int32_t> pages, const 
   if (pages.empty()) return;
   // Not under the lock: what others read may be there already.
   if (written != nullptr) written->Wait();
-  absl::MutexLock lock(&read_.mutex);
-  ForEachPart(
-      slots, pages, host, [&](SlotRange part, absl::Span<const int32_t> of_part, std::byte* to) {
-        read_.mutex.AssertHeld();
-        SendIds(read_, of_part);
-        LaunchGatherKv(StagingOf(read_, part), static_cast<int>(of_part.size()), 1, read_.stream);
-        const size_t bytes = static_cast<size_t>(part.count) * of_part.size() * chunk_bytes_;
-        runtime_.CopyToHost(read_.pinned_chunks, read_.chunks, bytes, read_.stream);
-        runtime_.Record(read_.stream)->Wait();
-        std::memcpy(to, read_.pinned_chunks, bytes);
-      });
+  ForEachPart(slots, pages, host, [this](Part& part, std::byte* to) {
+    part.to = to;
+    CopyTogether(read_, part, [this](absl::Span<Part* const> parts) {
+      read_.mutex.AssertHeld();
+      const int page_count = SendIds(read_, parts);
+      LaunchGatherKv(StagingOf(read_, parts[0]->slots), page_count, 1, read_.stream);
+      size_t bytes = 0;
+      for (const Part* each : parts) bytes += BytesOf(*each);
+      runtime_.CopyToHost(read_.pinned_chunks, read_.chunks, bytes, read_.stream);
+      runtime_.Record(read_.stream)->Wait();
+      const std::byte* from = read_.pinned_chunks;
+      for (const Part* each : parts) {
+        std::memcpy(each->to, from, BytesOf(*each));
+        from += BytesOf(*each);
+      }
+    });
+  });
 }
 
 void CudaKvCopier::Write(SlotRange slots, absl::Span<const int32_t> pages, const std::byte* host) {
   CheckArguments(slots, pages);
   if (pages.empty()) return;
-  absl::MutexLock lock(&write_.mutex);
-  ForEachPart(slots, pages, host,
-              [&](SlotRange part, absl::Span<const int32_t> of_part, const std::byte* from) {
-                write_.mutex.AssertHeld();
-                SendIds(write_, of_part);
-                const size_t bytes =
-                    static_cast<size_t>(part.count) * of_part.size() * chunk_bytes_;
-                std::memcpy(write_.pinned_chunks, from, bytes);
-                runtime_.CopyToDevice(write_.chunks, write_.pinned_chunks, bytes, write_.stream);
-                LaunchScatterKv(StagingOf(write_, part), static_cast<int>(of_part.size()), 1,
-                                write_.stream);
-                runtime_.Record(write_.stream)->Wait();
-              });
+  ForEachPart(slots, pages, host, [this](Part& part, const std::byte* from) {
+    part.from = from;
+    CopyTogether(write_, part, [this](absl::Span<Part* const> parts) {
+      write_.mutex.AssertHeld();
+      const int page_count = SendIds(write_, parts);
+      std::byte* to = write_.pinned_chunks;
+      for (const Part* each : parts) {
+        std::memcpy(to, each->from, BytesOf(*each));
+        to += BytesOf(*each);
+      }
+      runtime_.CopyToDevice(write_.chunks, write_.pinned_chunks,
+                            static_cast<size_t>(to - write_.pinned_chunks), write_.stream);
+      LaunchScatterKv(StagingOf(write_, parts[0]->slots), page_count, 1, write_.stream);
+      runtime_.Record(write_.stream)->Wait();
+    });
+  });
 }
 
 absl::StatusOr<PoolHandle> CudaKvCopier::Export() {

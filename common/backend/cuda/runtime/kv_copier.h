@@ -2,8 +2,10 @@
 #ifndef BATON_COMMON_BACKEND_CUDA_RUNTIME_KV_COPIER_H_
 #define BATON_COMMON_BACKEND_CUDA_RUNTIME_KV_COPIER_H_
 
+#include <deque>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -24,7 +26,9 @@ struct DeviceAllocation {
 // A chunk is one slot of one page: a layer's K and V of a block. Read: a kernel gathers chunks into
 // contiguous staging on the device, one copy moves them to the lane's pinned memory, and the CPU
 // copies them to `host`. Write does the reverse. Each direction has a lane: a stream of higher
-// priority than the compute stream, and staging that one caller at a time uses.
+// priority than the compute stream, and staging that one copy at a time uses. Callers that wait for
+// the staging with chunks of the same slots share the next copy, as far as it has room: many small
+// transfers cost as few operations of the device as a large one.
 class CudaKvCopier final : public KvCopier {
  public:
   // Chunks of one copy: as many as a transfer's frame holds, at least one.
@@ -45,8 +49,19 @@ class CudaKvCopier final : public KvCopier {
   absl::StatusOr<PoolHandle> Export() override;
   absl::StatusOr<std::unique_ptr<PeerPool>> OpenPeer(const PoolHandle& handle) override;
 
+  // Parts of Reads and Writes that wait for the staging.
+  int waiting() const;
+
  private:
-  // Callers hold `mutex` until the stream has finished their copy.
+  // What one copy at most moves for one caller.
+  struct Part {
+    SlotRange slots;
+    absl::Span<const int32_t> pages;
+    std::byte* to = nullptr;          // host memory of a Read
+    const std::byte* from = nullptr;  // and of a Write
+    bool done = false;                // guarded by the lane's mutex
+  };
+  // Who copies holds `mutex` until the stream has finished.
   struct Lane {
     Stream stream = nullptr;
     int32_t* ids = nullptr;  // `ids` and `chunks` are on the device
@@ -54,6 +69,8 @@ class CudaKvCopier final : public KvCopier {
     int32_t* pinned_ids = nullptr;
     std::byte* pinned_chunks = nullptr;
     absl::Mutex mutex;
+    mutable absl::Mutex queue_mutex;
+    std::deque<Part*> queue ABSL_GUARDED_BY(queue_mutex);  // their callers wait for `mutex`
   };
 
   CudaKvCopier(const KvPool& pool, std::unique_ptr<Buffer> staging, Runtime& runtime,
@@ -64,13 +81,22 @@ class CudaKvCopier final : public KvCopier {
   // Bytes of staging that a lane needs on the device, and as many again of pinned memory.
   static size_t LaneBytes(size_t chunk_bytes);
   void CheckArguments(SlotRange slots, absl::Span<const int32_t> pages) const;
-  // Calls copy(slots, pages, host) for parts that fit into the staging, in the order of `host`.
+  // Calls copy(part) for parts that fit into the staging, in the order of `host`.
   template <class Byte, class Copy>
   void ForEachPart(SlotRange slots, absl::Span<const int32_t> pages, Byte* host,
                    const Copy& copy) const;
+  // Returns when the part is copied: by another caller, or by copy(parts), which gets those that
+  // wait with it and are copied together.
+  template <class Copy>
+  void CopyTogether(Lane& lane, Part& part, const Copy& copy) ABSL_LOCKS_EXCLUDED(lane.mutex);
+  // Takes `part` out of the queue, and others of the same slots that the staging has room for.
+  std::vector<Part*> TakeParts(Lane& lane, Part& part);
+  size_t BytesOf(const Part& part) const {
+    return static_cast<size_t>(part.slots.count) * part.pages.size() * chunk_bytes_;
+  }
   StageKvLaunch StagingOf(const Lane& lane, SlotRange slots) const;
-  void SendIds(Lane& lane, absl::Span<const int32_t> blocks)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(lane.mutex);
+  // Returns the number of pages.
+  int SendIds(Lane& lane, absl::Span<Part* const> parts) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lane.mutex);
 
   const KvPool pool_;
   const size_t chunk_bytes_;

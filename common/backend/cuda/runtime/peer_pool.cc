@@ -142,27 +142,38 @@ absl::Status CudaPeerPool::Copy(SlotRange slots, absl::Span<const int32_t> their
     return MakeError(absl::StatusCode::kUnavailable, "SHARED_MEMORY",
                      "an earlier copy from the peer's KV pool failed");
   }
+  absl::Status status = absl::OkStatus();
+  Stream stream = nullptr;
+  {
+    absl::MutexLock lock(&lane_.mutex);
+    stream = lane_.stream;
+    status = Enqueue(slots, theirs, ours);
+  }
+  // Without the lock: the copies of other transfers follow these, and the device never waits for
+  // the host between them. Those before one that was refused still write.
+  absl::Status done = runtime_.AwaitPeerCopies(stream);
+  if (status.ok()) status = std::move(done);
+  if (!status.ok()) failed_ = true;
+  return status;
+}
+
+absl::Status CudaPeerPool::Enqueue(SlotRange slots, absl::Span<const int32_t> theirs,
+                                   absl::Span<const int32_t> ours) {
   // The slots of a page lie one behind the other.
   const int64_t in_block = slots.first * ours_.layer_stride_bytes;
-  absl::MutexLock lock(&lane_.mutex);
-  absl::Status status = absl::OkStatus();
-  for (size_t i = 0, run; i < ours.size() && status.ok(); i += run) {
+  for (size_t i = 0, run; i < ours.size(); i += run) {
     run = 1;
     while (i + run < ours.size() && ours[i + run] == ours[i + run - 1] + 1 &&
            theirs[i + run] == theirs[i + run - 1] + 1) {
       ++run;
     }
-    status = runtime_.CopyFromPeer(ours_.base + ours[i] * ours_.block_stride_bytes + in_block,
-                                   base_ + theirs[i] * ours_.block_stride_bytes + in_block,
-                                   static_cast<size_t>(ours_.block_stride_bytes),
-                                   static_cast<size_t>(slots.count * ours_.layer_stride_bytes), run,
-                                   lane_.stream);
+    BATON_RETURN_IF_ERROR(runtime_.CopyFromPeer(
+        ours_.base + ours[i] * ours_.block_stride_bytes + in_block,
+        base_ + theirs[i] * ours_.block_stride_bytes + in_block,
+        static_cast<size_t>(ours_.block_stride_bytes),
+        static_cast<size_t>(slots.count * ours_.layer_stride_bytes), run, lane_.stream));
   }
-  // Those before one that was refused still write.
-  absl::Status done = runtime_.AwaitPeerCopies(lane_.stream);
-  if (status.ok()) status = std::move(done);
-  if (!status.ok()) failed_ = true;
-  return status;
+  return absl::OkStatus();
 }
 
 }  // namespace baton::backend::cuda

@@ -17,7 +17,7 @@
 
 namespace baton::backend::cuda {
 
-// The stream of a worker's copies from all its peers, one call at a time.
+// The stream of a worker's copies from all its peers.
 struct PeerLane {
   absl::Mutex mutex;
   Stream stream ABSL_GUARDED_BY(mutex) = nullptr;  // made with the first peer
@@ -52,6 +52,8 @@ class CudaPeerPool final : public PeerPool {
  private:
   CudaPeerPool(const PoolHandle& handle, const KvPool& ours, Runtime& runtime, PeerLane& lane,
                void* memory);
+  absl::Status Enqueue(SlotRange slots, absl::Span<const int32_t> theirs,
+                       absl::Span<const int32_t> ours) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lane_.mutex);
   // Reads the probe block and compares it.
   absl::Status Prove(const PoolHandle& handle, PeerProbe& probe);
 

@@ -53,6 +53,7 @@ class DelayedRuntime final : public Runtime {
 
   void CopyToDevice(void* device, const void* pinned, size_t size_bytes, Stream stream) override {
     ++copies_to_device_;
+    if (before_copy_to_device_) before_copy_to_device_();
     QueueOf(stream).Add([=] { Copy(device, pinned, size_bytes); });
   }
   void CopyToHost(void* pinned, const void* device, size_t size_bytes, Stream stream) override {
@@ -115,6 +116,8 @@ class DelayedRuntime final : public Runtime {
   void LosePeerCopies(bool lose) { lose_peer_copies_ = lose; }
   void HangPeerCopies(bool hang) { hang_peer_copies_ = hang; }
   int copies_to_device() const { return copies_to_device_; }
+  // Called by who copies. Not while someone may.
+  void BeforeCopyToDevice(std::function<void()> call) { before_copy_to_device_ = std::move(call); }
   void AllowGraphs(int most) { most_graphs_ = most; }
   // Later launches find no memory.
   void AllowGraphLaunches(int most) { most_graph_launches_ = most; }
@@ -201,6 +204,7 @@ class DelayedRuntime final : public Runtime {
   std::atomic<int> refuse_peer_copy_{-1};
   std::atomic<bool> lose_peer_copies_{false}, hang_peer_copies_{false};
   std::atomic<int> graphs_{0}, graph_launches_{0}, copies_to_device_{0};
+  std::function<void()> before_copy_to_device_;
   absl::Mutex mutex_;
   std::vector<std::unique_ptr<Queue>> queues_;
 };

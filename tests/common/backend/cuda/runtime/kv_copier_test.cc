@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <numeric>
 #include <random>
@@ -295,6 +296,91 @@ TEST_P(KvCopierTest, WrongLayersAndBlocksEndTheProcess) {
   EXPECT_DEATH(copier_->Read({0}, {-1}, nullptr, bytes.data()), "page -1");
   EXPECT_DEATH(copier_->Write({1}, {1, 3}, bytes.data()), "page 3");
 }
+
+// Callers that wait while another one copies.
+class SharedLaneTest : public KvCopierTest {
+ protected:
+  struct Call {
+    SlotRange slots;
+    std::vector<int32_t> pages;
+    std::vector<std::byte> bytes;  // read, or written
+  };
+  DelayedRuntime& runtime() { return static_cast<DelayedRuntime&>(*runtime_); }
+  // Calls the first one, and the others while it copies; returns how often the ids of pages went to
+  // the device: once for each operation.
+  int Operations(bool writes, std::vector<Call>& calls) {
+    absl::Notification copies, goes_on;
+    std::atomic<bool> first{true};
+    runtime().BeforeCopyToDevice([&] {
+      if (!first.exchange(false)) return;
+      copies.Notify();
+      goes_on.WaitForNotification();
+    });
+    for (Call& call : calls) call.bytes = Bytes(SizeOf(call.slots, call.pages));
+    const int before = runtime().copies_to_device();
+    std::vector<std::thread> threads;
+    for (Call& call : calls) {
+      threads.emplace_back([&, &call = call] {
+        if (writes) {
+          copier_->Write(call.slots, call.pages, call.bytes.data());
+        } else {
+          copier_->Read(call.slots, call.pages, nullptr, call.bytes.data());
+        }
+      });
+      copies.WaitForNotification();
+    }
+    while (copier_->waiting() < static_cast<int>(calls.size()) - 1) std::this_thread::yield();
+    goes_on.Notify();
+    for (std::thread& thread : threads) thread.join();
+    runtime().BeforeCopyToDevice(nullptr);
+    for (const Call& call : calls) {
+      if (!writes) {
+        EXPECT_EQ(call.bytes, Expected(call.slots, call.pages));
+        continue;
+      }
+      const std::byte* from = call.bytes.data();
+      for (const int32_t page : call.pages) {
+        for (int slot = call.slots.first; slot < call.slots.first + call.slots.count; ++slot) {
+          std::memcpy(ChunkOf(expected_.data(), slot, page), from, chunk_bytes());
+          from += chunk_bytes();
+        }
+      }
+    }
+    EXPECT_TRUE(PoolIsAsExpected());
+    EXPECT_EQ(copier_->waiting(), 0);
+    const int to_device = runtime().copies_to_device() - before;
+    return writes ? to_device / 2 : to_device;  // a write has its chunks, too
+  }
+};
+
+TEST_P(SharedLaneTest, WhatWaitsIsCopiedTogether) {
+  MakePool(3, 60, 4096);
+  for (const bool writes : {false, true}) {
+    std::vector<Call> calls;
+    for (int i = 0; i < 8; ++i) calls.push_back({{0, 3}, {i, 30 + i, 20 + i}, {}});
+    EXPECT_EQ(Operations(writes, calls), 2);
+  }
+}
+
+TEST_P(SharedLaneTest, OtherSlotsAndWhatHasNoRoomGoApart) {
+  constexpr size_t kChunkBytes = 16 << 10;
+  MakePool(3, 60, kChunkBytes);
+  ASSERT_EQ(CudaKvCopier::ChunksAtOnce(kChunkBytes), 256);
+  for (const bool writes : {false, true}) {
+    std::vector<Call> calls = {{{0, 3}, {0}, {}},    {{1, 1}, {1}, {}}, {{1, 1}, {2}, {}},
+                               {{0, 3}, {3, 4}, {}}, {{0, 2}, {5}, {}}, {{0, 3}, {6}, {}}};
+    EXPECT_EQ(Operations(writes, calls), 1 + 3);
+    // 40 pages of three slots: two of them fit, three do not. Reads may be of one page.
+    if (writes) continue;
+    calls.assign(1, {{0, 3}, {0}, {}});
+    std::vector<int32_t> pages(40);
+    std::iota(pages.begin(), pages.end(), 7);
+    for (int i = 0; i < 3; ++i) calls.push_back({{0, 3}, pages, {}});
+    EXPECT_EQ(Operations(writes, calls), 1 + 2);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Delayed, SharedLaneTest, ::testing::Values(true));
 
 INSTANTIATE_TEST_SUITE_P(Runtimes, KvCopierTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "delayed" : "at_once"; });

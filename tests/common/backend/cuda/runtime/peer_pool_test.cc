@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "common/backend/cuda/runtime/kv_copier.h"
@@ -85,6 +86,24 @@ TEST_F(PeerCopyTest, ItReturnsWhenAllIsThere) {
   ASSERT_TRUE(peer_->Copy({0, 2}, {5, 6, 1}, {4, 5, 0}).ok());
   EXPECT_EQ(Ours(0), (std::vector<int>{3, 0, 0, 0, 11, 13, 0, 0}));
   EXPECT_EQ(Ours(1), (std::vector<int>{4, 8, 10, 16, 12, 14, 0, 2}));
+}
+
+// Each waits for its own.
+TEST_F(PeerCopyTest, CopiesOfSeveralTransfersAtOnceAreAllThereWhenTheyReturn) {
+  std::vector<std::thread> transfers;
+  for (int at = 0; at < 4; ++at) {
+    transfers.emplace_back([&, at] {
+      for (int round = 0; round < 50; ++round) {
+        const int theirs = (at + round) % kPoolBlocks;
+        ASSERT_TRUE(peer_->Copy({0, 2}, {theirs}, {2 * at}).ok());
+        for (int layer = 0; layer < 2; ++layer) {
+          EXPECT_EQ(std::memcmp(ours_.Chunk(layer, 2 * at), theirs_.Chunk(layer, theirs), kChunk),
+                    0);
+        }
+      }
+    });
+  }
+  for (std::thread& transfer : transfers) transfer.join();
 }
 
 // Blocks are freed after an error: nothing may write to them then.
