@@ -1,6 +1,8 @@
 #include "common/security/digest.h"
 
 #include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <openssl/sha.h>
 #include <sys/random.h>
 
@@ -15,6 +17,16 @@ namespace baton::security {
 Digest Sha256(absl::string_view text) {
   Digest digest;
   SHA256(reinterpret_cast<const uint8_t*>(text.data()), text.size(), digest.data());
+  return digest;
+}
+
+Digest HmacSha256(absl::string_view key, absl::string_view text) {
+  Digest digest;
+  unsigned size = 0;
+  const uint8_t* const made =
+      HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+           reinterpret_cast<const uint8_t*>(text.data()), text.size(), digest.data(), &size);
+  BATON_CHECK(made != nullptr && size == digest.size());
   return digest;
 }
 

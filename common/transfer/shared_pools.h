@@ -85,7 +85,7 @@ class SharedPools {
   void Run();
   // Offers itself the pools of the host.
   void FindPools();
-  // False: nobody called whom the pools of this host are for.
+  // False: there was no call, or one of another user.
   bool AcceptCall();
   // The first offer that waits, tried without the lock. False: there is none.
   bool TryNext();

@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "common/security/digest.h"
 #include "common/transfer/shared_pool.h"
 
@@ -12,10 +11,8 @@ transfer::SharedPools::TokenOf SocketTokens(const WorkerOptions& options,
                                             security::SharedSecret* secret) {
   if (secret == nullptr && !options.tls.client_ca.empty()) return nullptr;
   return [secret](absl::string_view socket) {
-    const std::string key = secret == nullptr ? "" : secret->current();
-    // Twice, so that nobody can go on from the token of one name to that of a longer one.
-    const std::string inner = security::ToHex(security::Sha256(absl::StrCat(key, "\n", socket)));
-    const security::Digest digest = security::Sha256(absl::StrCat(key, "\n", inner));
+    const security::Digest digest =
+        security::HmacSha256(secret == nullptr ? "" : secret->current(), socket);
     return std::string(digest.begin(), digest.begin() + transfer::kSocketTokenBytes);
   };
 }

@@ -9,11 +9,11 @@
 
 namespace baton::worker {
 
-// Tokens of sockets (SharedPoolServer::Options) that follow from the socket's name and the cluster's
-// secret, so that who has the secret needs no Prefill call to learn one. Without a secret (null)
-// everyone who reaches the worker could learn it by a call, and it follows from the name alone. Null
-// where callers prove who they are by certificates only: a token comes with a call then.
-// The secret must outlive the result.
+// Tokens of sockets (SharedPoolServer::Options) that follow from the socket's name and the
+// cluster's secret (HMAC), so that a worker that has the secret needs no Prefill call to learn one.
+// Without a secret (null), any process that reaches the worker could learn it by a call, and it
+// follows from the name alone. Null where callers prove who they are by certificates only: a token
+// comes with a call then. The secret must outlive the result.
 transfer::SharedPools::TokenOf SocketTokens(const WorkerOptions& options,
                                             security::SharedSecret* secret);
 

@@ -14,6 +14,13 @@ TEST(Digest, IsSha256) {
   EXPECT_EQ(ToHex(Sha256("")), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
 }
 
+TEST(Digest, IsHmac) {
+  // RFC 4231, test case 2.
+  EXPECT_EQ(ToHex(HmacSha256("Jefe", "what do ya want for nothing?")),
+            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  EXPECT_NE(ToHex(HmacSha256("", "")), ToHex(Sha256("")));
+}
+
 TEST(Digest, HexRoundTrip) {
   const Digest digest = Sha256("x");
   ASSERT_TRUE(FromHex(ToHex(digest)));

@@ -62,7 +62,7 @@ TEST(HostSocketsTest, SocketsThatListenAreFound) {
   EXPECT_EQ(found(), 0);
 }
 
-// A prefill worker's pool, and decode workers that nobody offers it to.
+// A prefill worker's pool, and decode workers that no request offers it to.
 class FoundPoolsTest : public ::testing::Test {
  protected:
   FoundPoolsTest() {
