@@ -31,19 +31,16 @@ QuantizedGatedExpertKernel(ExpertMatMulGatedLaunch launch) {
   const int row_tile = static_cast<int>(BlockIndex().x);
   const int row_tiles[kParts] = {row_tile, row_tile + tile.cols / kTileRows};
   SumSlices<Element, kBits, kXTiles>(tile, 0, row_tiles);
-  // Two columns a thread: one access.
-  const int output = ThreadIndex() * 2, row = output / kTileRows, column = output % kTileRows;
-  static_assert(kXTiles * kXTile * kTileRows <= kRowsThreads * 2);
-  if (row >= kXTiles * kXTile || row >= tile.rows) return;
   const int first_column = row_tile * kTileRows;
-  float gated[2];
-  BATON_UNROLL for (int i = 0; i < 2; ++i) {
-    gated[i] =
-        GatedSum(tile, first_column + column + i, FoldSlices<kXTiles>(tile.k, row, column + i),
-                 FoldSlices<kXTiles>(tile.k, row, kTileRows + column + i));
-  }
-  uint16_t* const out = MatrixRow(tile.out, row, tile.out_stride) + first_column + column;
-  StoreGlobal(reinterpret_cast<uint32_t*>(out), Element::Pack(gated[0], gated[1]));
+  FoldGated<kXTiles>(tile.k, [&](int row, int column, float gate, float up) {
+    const float gated = GatedSum(tile, first_column + column, gate, up);
+    const float next = ShuffleXor(gated, 1);
+    // Of two columns, one access; lanes of up have done with what they brought.
+    if (ThreadIndex() % (2 * kTileRows) >= kTileRows || column % 2 == 1) return;
+    if (row >= tile.rows) return;
+    uint16_t* const out = MatrixRow(tile.out, row, tile.out_stride) + first_column + column;
+    StoreGlobal(reinterpret_cast<uint32_t*>(out), Element::Pack(gated, next));
+  });
 }
 
 template <class Element, int kBits, int kXTiles>

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <type_traits>
 
 #include "common/backend/cuda/kernels/quantized.cuh"
@@ -9,51 +10,66 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * kWarpLanes;
 
+template <class To>
+struct RowsLaunch {
+  To to;
+  int ahead;  // row tiles from a block's first one to that of the block that will take its place
+};
+
+// Asks for the rows of W of the block that will take this one's place: in L2 they are nearer.
+template <int kBits>
+BATON_DEVICE void PrefetchAhead(const QuantizedView& w, const int (&row_tiles)[kParts], int ahead,
+                                int end) {
+  if (row_tiles[0] + ahead >= end) return;  // whole blocks agree
+  PrefetchSlices<kBits>(w, {row_tiles[0] + ahead, row_tiles[1] + ahead});
+}
+
 // A block takes 16 rows of W, a warp a slice of k. Blocks that take the same rows of W for other
 // rows of x are neighbours: all but the first find W in L2, however small that is.
 template <class Element, int kBits, int kXTiles>
 BATON_KERNEL_RESIDENT(kRowsThreads, Resident(kXTiles))
-QuantizedRowsKernel(QuantizedMatMulLaunch launch) {
+QuantizedRowsKernel(RowsLaunch<QuantizedMatMulLaunch> launch) {
   constexpr int kColumns = kParts * kTileRows;
+  const QuantizedMatMulLaunch& to = launch.to;
   const int row_tile = static_cast<int>(BlockIndex().y) * kParts;
-  const int last_row_tile = (launch.w.n - 1) / kTileRows;
+  const int last_row_tile = (to.w.n - 1) / kTileRows;
   const int first_row = static_cast<int>(BlockIndex().x) * kXTiles * kXTile;
   const int row_tiles[kParts] = {row_tile, Least(row_tile + 1, last_row_tile)};
-  PrefetchSlices<kBits>(launch.w, row_tiles);
+  PrefetchSlices<kBits>(to.w, row_tiles);
   AwaitPrevious();
-  SumSlices<Element, kBits, kXTiles>(launch, first_row, row_tiles);
+  PrefetchAhead<kBits>(to.w, row_tiles, launch.ahead, last_row_tile);
+  SumSlices<Element, kBits, kXTiles>(to, first_row, row_tiles);
   for (int output = ThreadIndex(); output < kXTiles * kTileOutputs; output += kRowsThreads) {
-    const int row = output / kColumns, column = output % kColumns;
-    const int to_row = first_row + row, to = row_tile * kTileRows + column;
-    if (to_row >= launch.rows || to >= launch.w.n) continue;
-    float total = FoldSlices<kXTiles>(launch.w.k, row, column);
-    if (launch.bias != nullptr) total = Add(total, LoadGlobal(launch.bias + to));
-    StoreGlobal(launch.out + to_row * launch.out_stride + to, total);
+    const int row = first_row + output / kColumns;
+    const int column = row_tile * kTileRows + output % kColumns;
+    if (row >= to.rows || column >= to.w.n) continue;
+    float total = FoldSlices<kXTiles>(to.w.k, output / kColumns, output % kColumns);
+    if (to.bias != nullptr) total = Add(total, LoadGlobal(to.bias + column));
+    StoreGlobal(to.out + row * to.out_stride + column, total);
   }
 }
 
 // 8 rows of gate and the same of up.
 template <class Element, int kBits, int kXTiles>
 BATON_KERNEL_RESIDENT(kRowsThreads, Resident(kXTiles))
-QuantizedGatedKernel(QuantizedMatMulGatedLaunch launch) {
-  const int row_tile = static_cast<int>(BlockIndex().y);
+QuantizedGatedKernel(RowsLaunch<QuantizedMatMulGatedLaunch> launch) {
+  const QuantizedMatMulGatedLaunch& to = launch.to;
+  const int row_tile = static_cast<int>(BlockIndex().y), tiles = to.w.n / (2 * kTileRows);
   const int first_row = static_cast<int>(BlockIndex().x) * kXTiles * kXTile;
-  const int row_tiles[kParts] = {row_tile, row_tile + launch.w.n / (2 * kTileRows)};
-  PrefetchSlices<kBits>(launch.w, row_tiles);
+  const int row_tiles[kParts] = {row_tile, row_tile + tiles};
+  PrefetchSlices<kBits>(to.w, row_tiles);
   AwaitPrevious();
-  SumSlices<Element, kBits, kXTiles>(launch, first_row, row_tiles);
-  // Two columns a thread: one access.
-  const int output = ThreadIndex() * 2, row = output / kTileRows, column = output % kTileRows;
-  static_assert(kXTiles * kXTile * kTileRows <= kRowsThreads * 2);
-  if (row >= kXTiles * kXTile || first_row + row >= launch.rows) return;
-  float gated[2];
-  BATON_UNROLL for (int i = 0; i < 2; ++i) {
-    gated[i] = Gated(FoldSlices<kXTiles>(launch.w.k, row, column + i),
-                     FoldSlices<kXTiles>(launch.w.k, row, kTileRows + column + i), launch.gating);
-  }
-  uint16_t* out = static_cast<uint16_t*>(launch.out) + (first_row + row) * launch.out_stride +
-                  row_tile * kTileRows + column;
-  StoreGlobal(reinterpret_cast<uint32_t*>(out), Element::Pack(gated[0], gated[1]));
+  PrefetchAhead<kBits>(to.w, row_tiles, launch.ahead, tiles);
+  SumSlices<Element, kBits, kXTiles>(to, first_row, row_tiles);
+  FoldGated<kXTiles>(to.w.k, [&](int row, int column, float gate, float up) {
+    const float gated = Gated(gate, up, to.gating), next = ShuffleXor(gated, 1);
+    // Of two columns, one access; lanes of up have done with what they brought.
+    if (ThreadIndex() % (2 * kTileRows) >= kTileRows || column % 2 == 1) return;
+    if (first_row + row >= to.rows) return;
+    uint16_t* const out = MatrixRow(to.out, first_row + row, to.out_stride);
+    StoreGlobal(reinterpret_cast<uint32_t*>(out + row_tile * kTileRows + column),
+                Element::Pack(gated, next));
+  });
 }
 
 template <class Element, int kBits>
@@ -107,21 +123,28 @@ void WithXTiles(int rows, const Body& body) {
 }
 static_assert(kQuantizedRows % (4 * kXTile) == 0);
 
+// Blocks of `of_block` of the rows' tiles of W.
+template <class To, class Kernel>
+void LaunchRows(Kernel kernel, const To& to, int x_tiles, int tiles, int of_block, Stream stream) {
+  const GridSize grid = {Tiles(to.rows, x_tiles * kXTile), Tiles(tiles, of_block), 1};
+  const int at_once = Resident(x_tiles) * Multiprocessors() / static_cast<int>(grid.x);
+  Launch(kernel, grid, kRowsThreads, RowsBytes(x_tiles), stream,
+         RowsLaunch<To>{.to = to, .ahead = std::max(1, at_once) * of_block});
+}
+
 template <class Element, int kBits>
 void Dispatch(const QuantizedMatMulLaunch& launch, Stream stream) {
-  WithXTiles(launch.rows, [&](auto tiles) {
-    Launch(QuantizedRowsKernel<Element, kBits, tiles>,
-           {Tiles(launch.rows, tiles * kXTile), Tiles(launch.w.n, kParts * kTileRows), 1},
-           kRowsThreads, RowsBytes(tiles), stream, launch);
+  WithXTiles(launch.rows, [&](auto x_tiles) {
+    LaunchRows(QuantizedRowsKernel<Element, kBits, x_tiles>, launch, x_tiles,
+               (launch.w.n + kTileRows - 1) / kTileRows, kParts, stream);
   });
 }
 
 template <class Element, int kBits>
 void Dispatch(const QuantizedMatMulGatedLaunch& launch, Stream stream) {
-  WithXTiles(launch.rows, [&](auto tiles) {
-    Launch(QuantizedGatedKernel<Element, kBits, tiles>,
-           {Tiles(launch.rows, tiles * kXTile), Tiles(launch.w.n / 2, kTileRows), 1}, kRowsThreads,
-           RowsBytes(tiles), stream, launch);
+  WithXTiles(launch.rows, [&](auto x_tiles) {
+    LaunchRows(QuantizedGatedKernel<Element, kBits, x_tiles>, launch, x_tiles,
+               launch.w.n / (2 * kTileRows), 1, stream);
   });
 }
 

@@ -188,6 +188,28 @@ BATON_DEVICE void Fetch(const QuantizedView& w, const TileRow& row, int column_t
   }
 }
 
+// Whether one group has all of a tile's steps.
+template <int kBits>
+BATON_DEVICE bool OneGroupATile(const QuantizedView& w) {
+  return kBits == kFp4 || (!w.paired_scales && 1 << w.steps_a_group_log2 >= StepsATile(kBits));
+}
+
+// Leaves `to` as it is where not `valid`. kGroups: 1 if OneGroupATile. kWhole: all of the tile's
+// steps are of W.
+enum class TileKind { kWhole, kAny };
+template <int kBits, TileKind kKind, int kGroups>
+BATON_DEVICE void FetchInto(bool valid, const QuantizedView& w, const TileRow& row, int column_tile,
+                            Fetched<kGroups>& to) {
+  constexpr int kSteps = StepsATile(kBits), kStepsLog2 = kSteps == 4 ? 2 : 1;
+  Load16Into(valid, row.Values(column_tile), to.words);
+  BATON_UNROLL for (int step = 0; step < kGroups; ++step) {
+    const int at = kGroups == 1 ? column_tile >> (w.steps_a_group_log2 - kStepsLog2)
+                                : (column_tile * kSteps + step) >> w.steps_a_group_log2;
+    const int group = kKind == TileKind::kWhole || kGroups == 1 ? at : Least(at, w.group_count - 1);
+    Load4Into(valid, row.Group(group), to.groups[step]);
+  }
+}
+
 // A warp takes two row tiles of W as the 16 rows of mma's first operand, whose registers are
 // dequantised in place, and tiles of 8 rows of x as the second, which are pairs of what a lane
 // loads. (As the first operand, which has two rows in turn, x would be moved for every product.)
@@ -205,6 +227,16 @@ inline constexpr int kTileOutputs = kXTile * kParts * kTileRows;
 inline constexpr size_t RowsBytes(int x_tiles) {
   return kSlices * static_cast<size_t>(x_tiles * kTileOutputs) * sizeof(float);
 }
+
+// The parts' groups of a step.
+template <class Element, int kBits>
+struct PartGroups {
+  Dequantizer<Element, kBits> of[kParts];
+  template <int kGroups>
+  BATON_DEVICE PartGroups(const Fetched<kGroups> (&tiles)[kParts], int step, const QuantizedView& w)
+      : of{{GroupOfStep<kBits>(tiles[0], step, w.paired_scales), w.bf16_scales},
+           {GroupOfStep<kBits>(tiles[1], step, w.paired_scales), w.bf16_scales}} {}
+};
 
 // A warp's sums of one slice of k, of kXTiles * 8 rows of x for two row tiles of W.
 template <class Element, int kBits, int kXTiles>
@@ -224,7 +256,7 @@ class SliceSums {
   BATON_DEVICE void Add(int begin, int end) {
     const int tile = begin / kTileColumns, last = end / kTileColumns;
     // Whole warps agree.
-    if (kBits == kFp4 || (!w_.paired_scales && w_.steps_a_group_log2 >= kStepsLog2)) {
+    if (OneGroupATile<kBits>(w_)) {
       AddWhole<1>(tile, last);
     } else {
       AddWhole<kSteps>(tile, last);
@@ -246,16 +278,8 @@ class SliceSums {
  private:
   static constexpr int kSteps = StepsATile(kBits), kTileColumns = kSteps * kChunkedK;
   static_assert(kSliceUnit % kTileColumns == 0);
-  static constexpr int kStepsLog2 = kSteps == 4 ? 2 : 1;
 
-  // The parts' groups of a step.
-  struct Groups {
-    Dequantizer<Element, kBits> of[kParts];
-    template <int kGroups>
-    BATON_DEVICE Groups(const Fetched<kGroups> (&tiles)[kParts], int step, const QuantizedView& w)
-        : of{{GroupOfStep<kBits>(tiles[0], step, w.paired_scales), w.bf16_scales},
-             {GroupOfStep<kBits>(tiles[1], step, w.paired_scales), w.bf16_scales}} {}
-  };
+  using Groups = PartGroups<Element, kBits>;
 
   // Tiles from `tile` to `last`, all of whose columns are the slice's. kGroups: 1 if a group has
   // all of a tile's steps, or else kSteps.
@@ -270,14 +294,8 @@ class SliceSums {
     }
     Fetched<kGroups> ring[kAhead][kParts] = {};
     const auto fetch = [&](Fetched<kGroups>(&to)[kParts], int of) {
-      const bool valid = of < last;
       BATON_UNROLL for (int part = 0; part < kParts; ++part) {
-        Load16Into(valid, rows_[part].Values(of), to[part].words);
-        BATON_UNROLL for (int step = 0; step < kGroups; ++step) {
-          const int group = kGroups == 1 ? of >> (w_.steps_a_group_log2 - kStepsLog2)
-                                         : (of * kSteps + step) >> w_.steps_a_group_log2;
-          Load4Into(valid, rows_[part].Group(group), to[part].groups[step]);
-        }
+        FetchInto<kBits, TileKind::kWhole>(of < last, w_, rows_[part], of, to[part]);
       }
     };
     BATON_UNROLL for (int i = 0; i < kAhead; ++i) fetch(ring[i], tile + i);
@@ -375,17 +393,37 @@ BATON_DEVICE void SumSlices(const Matrices& launch, int first_row, const int (&r
   SyncThreads();
 }
 
-// Of a row of x and a row of W in the parts, summed over the slices.
+// Of a row of x and a row of W in the parts, summed over the slices. Those behind the end have
+// stored zeros, which are loaded too: all loads are under way at once.
 template <int kXTiles>
 BATON_DEVICE float FoldSlices(int k, int row, int column) {
   const int length = SliceLength(k);
   const float* shared = reinterpret_cast<const float*>(SharedMemory()) +
                         row / kXTile * kTileOutputs + column * kXTile + row % kXTile;
-  float total = *shared;
-  for (int slice = 1; slice < kSlices && slice * length < k; ++slice) {
-    total = Add(total, shared[slice * kXTiles * kTileOutputs]);
+  float sums[kSlices];
+  BATON_UNROLL for (int slice = 0; slice < kSlices; ++slice) {
+    sums[slice] = shared[slice * kXTiles * kTileOutputs];
+  }
+  float total = sums[0];
+  BATON_UNROLL for (int slice = 1; slice < kSlices; ++slice) {
+    total = slice * length < k ? Add(total, sums[slice]) : total;
   }
   return total;
+}
+
+// A thread's outputs of gate and up: body(row, column, gate, up) for each, the gate's columns the
+// first part and up's the second. Lanes with columns of up get the same; whole warps agree.
+template <int kXTiles, class Body>
+BATON_DEVICE void FoldGated(int k, const Body& body) {
+  constexpr int kColumns = kParts * kTileRows;
+  static_assert(kColumns == kWarpLanes / 2 && kXTiles * kTileOutputs % kWarpLanes == 0);
+  for (int output = ThreadIndex(); output < kXTiles * kTileOutputs; output += kRowsThreads) {
+    const int row = output / kColumns, column = output % kColumns;
+    const float total = FoldSlices<kXTiles>(k, row, column);
+    const float other = ShuffleXor(total, kTileRows);
+    const bool up = column >= kTileRows;
+    body(row, column % kTileRows, up ? other : total, up ? total : other);
+  }
 }
 
 }  // namespace baton::backend::cuda
