@@ -99,7 +99,10 @@ void TimeQuantized(KernelBench& bench, const ModelShape& model, int bits, int ro
                                                  .w = launch.w,
                                                  .out = out,
                                                  .out_stride = model.ffn,
-                                                 .rows = rows},
+                                                 .rows = rows,
+                                                 .tile_rows = launch.tile_rows,
+                                                 .slice_sums = launch.slice_sums,
+                                                 .slice_sums_floats = launch.slice_sums_floats},
                                                 bits, device.dtype(), device.stream());
       return;
     }
@@ -124,7 +127,8 @@ void TimeGatedProducts(KernelBench& bench) {
   }
   for (const ModelShape& model : bench.grid.models) {
     if (model.experts > 0) continue;
-    std::vector<int> row_counts = bench.grid.gemv_rows;
+    std::vector<int> row_counts =
+        model.bits == 0 ? bench.grid.gemv_rows : bench.grid.quantized_rows;
     if (model.bits == 0) row_counts.push_back(bench.grid.step_rows);
     for (const int rows : row_counts) {
       for (const Way way : {Way::kFused, Way::kOurs, Way::kMeasured}) {

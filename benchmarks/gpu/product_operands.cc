@@ -7,7 +7,11 @@
 #include "common/backend/quantized.h"
 
 namespace baton::gpu_bench {
-namespace {}  // namespace
+namespace {
+
+constexpr int64_t kSliceSumsBytes = int64_t{32} << 20;  // a worker's room for them
+
+}  // namespace
 
 ProductOperands::ProductOperands(BenchDevice& device, int rows, const MatrixShape& matrix)
     : weight_bytes_(int64_t{kElementBytes} * matrix.n * matrix.k),
@@ -69,6 +73,11 @@ QuantizedOperands::QuantizedOperands(BenchDevice& device, int rows, const Matrix
   launch_.out = device.Take<float>(int64_t{rows} * matrix.n);
   launch_.out_stride = matrix.n;
   launch_.rows = rows;
+  // As MultiplyQuantized launches it.
+  launch_.tile_rows = backend::cuda::QuantizedTileRows(device.properties().kernel_capability);
+  launch_.slice_sums_floats = kSliceSumsBytes / int64_t{sizeof(float)};
+  launch_.slice_sums = device.Take<float>(launch_.slice_sums_floats);
+  if (launch_.slice_sums == nullptr) launch_.slice_sums_floats = 0;
   found_ =
       values_ != nullptr && groups != nullptr && launch_.x != nullptr && launch_.out != nullptr;
   if (!found_) return;

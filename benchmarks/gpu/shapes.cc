@@ -119,7 +119,7 @@ Grid Grid::Full(size_t free_bytes) {
   grid.prompts = {512, 2048, 8192};
   grid.quantized_prompts = {512, 2048};
   grid.gemv_rows = {1, 2, 4, 8, 16, 32};
-  grid.quantized_rows = {1, 8, 32, 64};
+  grid.quantized_rows = {1, 8, 16, 32, 64, 128};
   grid.pass_rows = {1, 64, 2048};
   grid.vocab = 151936;
   grid.history = 2048;

@@ -463,7 +463,7 @@ def test_program(program):
     assert not [r for r in found if "skipped" in r], [r for r in found if "skipped" in r]
     counts = {k: sum(r["what"] == k for r in found) for k in {r["what"] for r in found}}
     assert counts == {"attention_split": 70, "attention_tile": 35, "attention_split_variant": 6,
-                      "attention_tile_variant": 3, "matmul_rows": 138, "quantized_int4": 24, "quantized_int8": 24,
+                      "attention_tile_variant": 3, "matmul_rows": 138, "quantized_int4": 36, "quantized_int8": 36,
                       "gated_fused": 46, "gated_ours": 46, "norm": 15, "post_norm": 6, "rope_write": 25,
                       "silu_mul": 15, "gather": 15, "scale_logits": 2, "sampling": 12, "copy_blocks": 5,
                       "gather_kv": 5, "experts_route": 12, "experts_gate": 12, "experts_down": 12,

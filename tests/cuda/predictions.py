@@ -10,6 +10,7 @@ chips by their clocks; a chip without kernels that begin early has a gap more at
 
 import dataclasses
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -18,7 +19,7 @@ sys.path.insert(0, str(HERE.parent.parent / "scripts"))
 import t4_plans  # noqa: E402: the models' shapes
 
 CONTEXT = 2048
-BATCHES = (1, 8, 32)
+BATCHES = {16: (1, 8, 32), 4: (1, 8, 32, 64)}  # by bits
 STEPS = (("Qwen2.5-0.5B", 16), ("Qwen2.5-1.5B", 16), ("Qwen2.5-7B", 16), ("Qwen2.5-7B", 4))
 GROUP_BYTES = 4 / 128  # of a weight of few bits
 SMALL_NODES_A_LAYER = 3  # two norms, and what rotates and writes K and V
@@ -65,9 +66,48 @@ ATTENTION = {64: (5.7, 0.32, 0.61), 128: (8.7, 0.27, 0.56)}
 # Steps of the H100 on 26 November 2026, in milliseconds.
 MEASURED = {("Qwen2.5-0.5B", 16, 1): 0.92, ("Qwen2.5-0.5B", 16, 8): 1.01, ("Qwen2.5-0.5B", 16, 32): 1.45,
             ("Qwen2.5-7B", 16, 1): 5.45, ("Qwen2.5-7B", 16, 8): 6.04, ("Qwen2.5-7B", 16, 32): 7.68,
-            ("Qwen2.5-7B", 4, 1): 2.90, ("Qwen2.5-7B", 4, 8): 3.44, ("Qwen2.5-7B", 4, 32): 6.00}
+            # With kernels of few bits that have changed since.
+            ("Qwen2.5-7B", 4, 1): 2.90, ("Qwen2.5-7B", 4, 8): 3.44, ("Qwen2.5-7B", 4, 32): 6.00,
+            ("Qwen2.5-7B", 4, 64): 12.70}
 SMALL_US = 2.2  # a node that moves next to nothing
 DRAW_US = (5.5, 0.4)  # a greedy draw, and of each row
+
+
+# Products of few bits from 17 rows on, which no chip has timed: estimates. Instructions of a lane for a weight, by
+# bits and rows of a block (machine_code.txt without the end of a slice: of the H100 those of bfloat16, of the T4 those
+# of float16), and the share of clocks in which a scheduler issues one.
+TILE_INSTRUCTIONS = {"H100": {(4, 32): 4.4, (4, 64): 5.1, (8, 32): 6.8, (8, 64): 6.9},
+                     "T4": {(4, 32): 3.9, (8, 32): 5.5}}
+TILE_ISSUED = 0.7
+TILE_COLUMNS, SLICES, SLICE_UNIT, LANES_A_CLOCK = 256, 8, 128, 128
+TILE_PRODUCTS = {"H100": 660e12 / 2, "T4": 24e12 / 2}  # multiply-adds a second of the tensor cores by mma.sync
+TILE_HEAD_US, FOLD_US = 4.6, 2.5
+FEW_ROWS = 16
+
+
+def tile_us(chip, bits, rows, n, k):
+    """As TileGridFor of quantized.cu: the blocks that do not fill a round are cut into slices of k, whose sums
+    another kernel adds up."""
+    block_rows = 64 if rows > 32 and (bits, 64) in TILE_INSTRUCTIONS[chip.name] else 32
+    row_blocks, columns = -(-rows // block_rows), -(-n // TILE_COLUMNS)
+    length = -(-k // (SLICES * SLICE_UNIT)) * SLICE_UNIT
+    slices = -(-k // length)
+    issue = TILE_COLUMNS * TILE_INSTRUCTIONS[chip.name][bits, block_rows] / (TILE_ISSUED * LANES_A_CLOCK)
+    multiply = TILE_COLUMNS * block_rows * chip.clocks / TILE_PRODUCTS[chip.name]
+    of_k = max(issue, multiply)  # clocks of a block
+
+    def clocks(whole):
+        sliced = columns - whole
+        rounds = -(-row_blocks * whole // chip.multiprocessors) * k
+        rounds += -(-row_blocks * sliced * slices // chip.multiprocessors) * length
+        return rounds * of_k
+
+    best = clocks(columns) / chip.clock * 1e6
+    for whole in {row_blocks * columns // chip.multiprocessors * chip.multiprocessors // row_blocks, 0} - {columns}:
+        sums = 8 * slices * rows * (n - whole * TILE_COLUMNS)  # written and read, through L2
+        best = min(best, (clocks(whole) + sums / 24 / chip.multiprocessors) / chip.clock * 1e6 + FOLD_US)
+    bytes_us = n * k * (bits / 8 + GROUP_BYTES) / chip.memory * 1e6
+    return chip.gap_us + TILE_HEAD_US * H100.clock / chip.clock + max(best, bytes_us)
 
 
 def rows_class(rows):
@@ -90,7 +130,10 @@ def products(model):
 def product_us(chip, bits, rows, shape):
     n, k, gated = shape
     head, share = FITTED["gated" if gated else "rows", bits, rows_class(rows)]
-    return kernel_us(chip, head, share, n * k * (2 if bits == 16 else bits / 8 + GROUP_BYTES))
+    of_rows = kernel_us(chip, head, share, n * k * (2 if bits == 16 else bits / 8 + GROUP_BYTES))
+    if bits == 16 or rows <= FEW_ROWS:
+        return of_rows
+    return min(tile_us(chip, bits, rows, n, k), of_rows if rows <= 32 else math.inf)
 
 
 def attention_us(chip, model, rows, context):
@@ -122,7 +165,7 @@ def steps():
              "| floor ÷ step |"]
     lines.append("|---" * (lines[0].count("|") - 1) + "|")
     for name, bits in STEPS:
-        for rows in BATCHES:
+        for rows in BATCHES[bits]:
             cells = [name, "16 bits" if bits == 16 else f"int{bits} g128", str(rows)]
             cells += [f"{floor_us(H100, name, bits, rows) / 1e3:.2f}", f"{step_us(H100, name, bits, rows) / 1e3:.2f}",
                       f"{MEASURED[name, bits, rows]:.2f}" if (name, bits, rows) in MEASURED else ""]

@@ -279,7 +279,7 @@ absl::Status CudaBackend::Prepare(const StepLimits& limits) {
     BATON_ASSIGN_OR_RETURN(void* const products, Keep(sizes.products));
     products_->SetWorkspace(products);
   }
-  quantized_.sizes = sizes.quantized;
+  quantized_ = {sizes.quantized, runtime_->properties().kernel_capability};
   BATON_ASSIGN_OR_RETURN(quantized_.dequantized, Keep(sizes.quantized.dequantized));
   BATON_ASSIGN_OR_RETURN(quantized_.reordered, Keep(sizes.quantized.reordered));
   BATON_ASSIGN_OR_RETURN(void* const experts, Keep(sizes.experts));

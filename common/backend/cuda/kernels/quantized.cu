@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <optional>
 #include <type_traits>
 
 #include "common/backend/cuda/kernels/quantized.cuh"
 #include "common/backend/cuda/kernels/quantized.h"
+#include "common/backend/cuda/kernels/quantized_tile.cuh"
 
 namespace baton::backend::cuda {
 namespace {
@@ -121,7 +123,6 @@ void WithXTiles(int rows, const Body& body) {
   if (rows <= 2 * kXTile) return body(std::integral_constant<int, 2>());
   body(std::integral_constant<int, 4>());
 }
-static_assert(kQuantizedRows % (4 * kXTile) == 0);
 
 // Blocks of `of_block` of the rows' tiles of W.
 template <class To, class Kernel>
@@ -164,18 +165,93 @@ void DispatchAll(const LaunchArgs& launch, int bits, DType dtype, Stream stream)
   }
 }
 
-}  // namespace
+// Of fewer rows the shape `rows` is the best.
+constexpr int kFewestTileRows = 17;
 
-void LaunchQuantizedMatMul(const QuantizedMatMulLaunch& launch, int bits, DType dtype,
-                           Stream stream) {
+struct Candidate {
+  TileGrid grid;
+  double clocks;  // of a multiprocessor
+};
+
+// Clocks of the shape `tile` whose first `whole_blocks` blocks of columns take all slices. By
+// instructions and products, a warp takes a clock or so for a k of its 32 rows of W. What a block
+// of a slice stores, and another kernel loads, crosses at some 24 bytes a clock; that kernel's
+// launch takes about 4,000.
+Candidate CandidateOf(TileGrid grid, int whole_blocks, int k) {
+  constexpr double kSumClocks = 10, kFoldClocks = 4000;
+  const int multiprocessors = Multiprocessors();
+  const auto rounds = [&](int blocks) {
+    return static_cast<double>((blocks + multiprocessors - 1) / multiprocessors);
+  };
+  const int sliced = grid.whole_blocks + grid.sliced_blocks - whole_blocks;
+  grid.whole_blocks = whole_blocks;
+  grid.sliced_blocks = sliced;
+  double clocks = rounds(grid.row_blocks * whole_blocks) * kTileWarps * k;
+  if (sliced > 0) {
+    clocks += rounds(grid.row_blocks * sliced * grid.slices) * kTileWarps *
+                  (SliceLength(k) + kSumClocks * grid.x_tiles * kXTile) +
+              kFoldClocks;
+  }
+  return {grid, clocks};
+}
+
+// The blocks of the shape `tile`, or none for the shape `rows`. Its clocks are those of x, which
+// comes from L2 for every 16 rows of W: an H100 moved 35 bytes a clock and multiprocessor so, of 7B
+// in 4 bits (2026-11-26). The others are estimates, which must be a tenth less than that.
+template <class AnyLaunch>
+std::optional<TileGrid> TileGridFor(const AnyLaunch& launch, QuantizedShape shape) {
+  constexpr double kRowsBytes = 35, kMeasured = 0.9;
+  const int rows = launch.rows, n = launch.w.n, k = launch.w.k;
+  if (shape == QuantizedShape::kAuto && rows < kFewestTileRows) shape = QuantizedShape::kRows;
+  if (shape == QuantizedShape::kRows) return std::nullopt;
+  const int block_rows = rows > kSmallTileRows ? launch.tile_rows : kSmallTileRows;
+  const auto blocks = static_cast<int>(Tiles(n, kTileColumns));
+  const TileGrid whole = {.row_blocks = static_cast<int>(Tiles(rows, block_rows)),
+                          .whole_blocks = blocks,
+                          .sliced_blocks = 0,
+                          .slices = (k + SliceLength(k) - 1) / SliceLength(k),
+                          .x_tiles = block_rows / kXTile};
+  if (shape == QuantizedShape::kTile) return whole;
+  if (shape == QuantizedShape::kSlices) return CandidateOf(whole, blocks / 2, k).grid;
+  Candidate best = CandidateOf(whole, blocks, k);
+  const int rounds = whole.row_blocks * blocks / Multiprocessors();
+  for (const int whole_blocks : {rounds * Multiprocessors() / whole.row_blocks, 0}) {
+    const int columns = n - whole_blocks * kTileColumns;
+    if (columns <= 0 || launch.slice_sums_floats < SliceSumsFloats(rows, columns, k)) continue;
+    const Candidate sliced = CandidateOf(whole, whole_blocks, k);
+    if (sliced.clocks < best.clocks) best = sliced;
+  }
+  const double of_rows =
+      2.0 * rows * k * Tiles(n, kParts * kTileRows) / kRowsBytes / Multiprocessors();
+  if (kMeasured * of_rows <= best.clocks) return std::nullopt;
+  return best.grid;
+}
+
+template <class AnyLaunch>
+void LaunchShape(const AnyLaunch& launch, int bits, DType dtype, QuantizedShape shape,
+                 Stream stream) {
   if (launch.rows == 0 || launch.w.n == 0) return;
+  if (const auto grid = TileGridFor(launch, shape)) {
+    return LaunchQuantizedTile(launch, bits, dtype, *grid, stream);
+  }
   DispatchAll(launch, bits, dtype, stream);
 }
 
+}  // namespace
+
+int64_t SliceSumsFloats(int rows, int n, int k) {
+  const int slices = (k + SliceLength(k) - 1) / SliceLength(k);
+  return slices * int64_t{rows} * SliceSumsStride(n);
+}
+
+void LaunchQuantizedMatMul(const QuantizedMatMulLaunch& launch, int bits, DType dtype,
+                           Stream stream, QuantizedShape shape) {
+  LaunchShape(launch, bits, dtype, shape, stream);
+}
+
 void LaunchQuantizedMatMulGated(const QuantizedMatMulGatedLaunch& launch, int bits, DType dtype,
-                                Stream stream) {
-  if (launch.rows == 0 || launch.w.n == 0) return;
-  DispatchAll(launch, bits, dtype, stream);
+                                Stream stream, QuantizedShape shape) {
+  LaunchShape(launch, bits, dtype, shape, stream);
 }
 
 void LaunchDequantize(const DequantizeLaunch& launch, int bits, DType dtype, Stream stream) {

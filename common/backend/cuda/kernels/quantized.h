@@ -1,8 +1,15 @@
 // Products with weights of 4 or 8 bits, and those weights as 16-bit values.
 //
-// A weight is the 16-bit value nearest to (value - zero) * scale: the product for up to 64 rows
-// computes it in registers, LaunchDequantize writes it to memory for the products of matmul.h. Both
-// have matmul.h's order of k (index_maps.h's slices), so a row gets the same bits from either.
+// A weight is the 16-bit value nearest to (value - zero) * scale: the product for up to
+// kQuantizedRows rows computes it in registers, LaunchDequantize writes it to memory for the
+// products of matmul.h. All have matmul.h's order of k (index_maps.h's slices), so a row gets the
+// same bits from each.
+//
+// - rows: few, or small matrices. A block takes 8, 16 or 32 rows by 16 rows of W, each warp one
+//   slice.
+// - tile: more rows. A block takes 32 or 64 rows by 256 rows of W, each warp 32 of those,
+//   with all of the block's rows; x goes through shared memory. It takes all slices, one after the
+//   other; or, where that would leave multiprocessors idle, one, and another kernel adds them up.
 //
 // Layout (common/backend/quantized.h): tiles of 8 rows of W by 64 bytes a row, so that a warp reads
 // 512 bytes in a row, 16 a lane. A tile has 128 columns of 4 bits or 64 of 8, in steps of 32, each
@@ -60,6 +67,13 @@ struct QuantizedView {
   bool paired_scales = false;
 };
 
+// The most rows that a block of the shape `tile` takes: 64 where it may have the shared memory.
+// kernel_capability: what the kernels are compiled for; below 8.0 a block has at most 48 KiB.
+inline constexpr int kSmallTileRows = 32, kLargeTileRows = 64;
+inline int QuantizedTileRows(int kernel_capability) {
+  return kernel_capability >= 80 ? kLargeTileRows : kSmallTileRows;
+}
+
 struct QuantizedMatMulLaunch {
   const void* x;  // [rows, k], 16-bit
   int64_t x_stride;
@@ -68,15 +82,28 @@ struct QuantizedMatMulLaunch {
   float* out;         // [rows, n]
   int64_t out_stride;
   int rows;
+  int tile_rows = kSmallTileRows;  // as QuantizedTileRows says, or fewer
+  // Room for the sums of slices that are blocks' own, or none.
+  float* slice_sums = nullptr;
+  int64_t slice_sums_floats = 0;
 };
 
-// Rows that one pass over the weights serves.
-inline constexpr int kQuantizedRows = 64;
+// The most rows for which this is sooner than LaunchDequantize and the product of matmul.h, which
+// moves four bytes of memory and of L2 for each weight, by estimate.
+inline constexpr int kQuantizedRows = 256;
 
-// dtype: of x, kF16 or kBF16. Reads n k bits / 8 bytes, 4 for each group, rows k 16-bit values for
-// every 16 columns of n (from L1 but for the first), writes rows n floats.
+// kTile: all slices in a block; kSlices: a block has one, in the second half of the columns or, of
+// few, in all, with room for the sums. kAuto: what an estimate says is the soonest, which also
+// chooses how many columns are cut so.
+enum class QuantizedShape { kAuto, kRows, kTile, kSlices };
+
+// Floats of `slice_sums` for n columns that are cut into slices.
+int64_t SliceSumsFloats(int rows, int n, int k);
+
+// dtype: of x, kF16 or kBF16. Reads n k bits / 8 bytes, 4 for each group; for every 16 columns of n
+// (rows) or 256 (tile) the rows' k 16-bit values, from L1 or L2; writes rows n floats.
 void LaunchQuantizedMatMul(const QuantizedMatMulLaunch& launch, int bits, DType dtype,
-                           Stream stream);
+                           Stream stream, QuantizedShape shape = QuantizedShape::kAuto);
 
 struct QuantizedMatMulGatedLaunch {
   const void* x;  // [rows, k], 16-bit
@@ -86,12 +113,15 @@ struct QuantizedMatMulGatedLaunch {
   int64_t out_stride;
   int rows;
   Gating gating = {};
+  int tile_rows = kSmallTileRows;  // this and the others as QuantizedMatMulLaunch's
+  float* slice_sums = nullptr;
+  int64_t slice_sums_floats = 0;
 };
 
 // out = activation(gate) * up * scale for gate_up = x Wᵀ: the bits that LaunchQuantizedMatMul and
-// LaunchGate (to dtype) leave, and gate_up is not written. x is read for every 16 rows of W.
+// LaunchGate (to dtype) leave, and gate_up is not written.
 void LaunchQuantizedMatMulGated(const QuantizedMatMulGatedLaunch& launch, int bits, DType dtype,
-                                Stream stream);
+                                Stream stream, QuantizedShape shape = QuantizedShape::kAuto);
 
 struct DequantizeLaunch {
   QuantizedView w;

@@ -221,6 +221,15 @@ void OrderColumns(AnyLaunch& launch, const CudaQuantizedMatrix& matrix,
   launch.x_stride = cols;
 }
 
+// Products that dequantise in registers leave the room for dequantised weights to the sums of
+// slices.
+float* SliceSums(const QuantizedWorkspaces& workspaces) {
+  return static_cast<float*>(workspaces.dequantized);
+}
+int64_t SliceSumsFloats(const QuantizedWorkspaces& workspaces) {
+  return static_cast<int64_t>(workspaces.sizes.dequantized / sizeof(float));
+}
+
 // Rows of each of `matrices` that are dequantised at once.
 int SliceRows(const QuantizedView& w, const QuantizedWorkspaces& workspaces, int matrices) {
   const size_t row_bytes = static_cast<size_t>(w.k) * sizeof(uint16_t);
@@ -245,7 +254,10 @@ void MultiplyQuantizedGated(MatMulGatedLaunch launch, const CudaQuantizedMatrix&
                                 .out = launch.out,
                                 .out_stride = launch.out_stride,
                                 .rows = launch.rows,
-                                .gating = launch.gating},
+                                .gating = launch.gating,
+                                .tile_rows = workspaces.tile_rows,
+                                .slice_sums = SliceSums(workspaces),
+                                .slice_sums_floats = SliceSumsFloats(workspaces)},
                                matrix.bits(), dtype, stream);
     return;
   }
@@ -280,7 +292,10 @@ void MultiplyQuantized(MatMulLaunch launch, const CudaQuantizedMatrix& matrix, D
                            .bias = launch.bias,
                            .out = launch.out,
                            .out_stride = launch.out_stride,
-                           .rows = launch.rows},
+                           .rows = launch.rows,
+                           .tile_rows = workspaces.tile_rows,
+                           .slice_sums = SliceSums(workspaces),
+                           .slice_sums_floats = SliceSumsFloats(workspaces)},
                           matrix.bits(), dtype, stream);
     return;
   }

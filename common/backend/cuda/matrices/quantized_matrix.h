@@ -60,9 +60,15 @@ struct QuantizedWorkspaces {
   };
   static Sizes For(const StepLimits& limits);
 
+  QuantizedWorkspaces() = default;
+  // Whose memory is still to come.
+  QuantizedWorkspaces(const Sizes& bytes, int kernel_capability)
+      : sizes(bytes), tile_rows(QuantizedTileRows(kernel_capability)) {}
+
   Sizes sizes;
-  void* dequantized = nullptr;
+  void* dequantized = nullptr;  // also for the sums of slices
   void* reordered = nullptr;
+  int tile_rows = kSmallTileRows;  // as QuantizedTileRows says, or fewer
 };
 
 // The 16-bit products that make up one of more than kQuantizedRows rows: each of as many rows of W

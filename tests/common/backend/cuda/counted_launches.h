@@ -140,11 +140,14 @@ class CountedLaunches : public ::testing::Test {
                                           .bias = nullptr,
                                           .out = out.As<float>(),
                                           .out_stride = n,
-                                          .rows = rows};
-    return {absl::StrCat("quantized rows, ", bits, " bits", paired ? ", symmetric in 32s" : ""),
-            absl::StrCat(rows, " x ", k, " by ", n),
-            QuantizedMatMulFloor(rows, n, k, bits, paired ? 64 : 128, false),
-            CountOf([&] { LaunchQuantizedMatMul(launch, bits, DType::kF16, nullptr); }), ""};
+                                          .rows = rows,
+                                          .tile_rows = kLargeTileRows};
+    const char* const shape = rows <= 16 ? "rows" : "tile";
+    return {
+        absl::StrCat("quantized ", shape, ", ", bits, " bits", paired ? ", symmetric in 32s" : ""),
+        absl::StrCat(rows, " x ", k, " by ", n),
+        QuantizedMatMulFloor(rows, n, k, bits, paired ? 64 : 128, false),
+        CountOf([&] { LaunchQuantizedMatMul(launch, bits, DType::kF16, nullptr); }), ""};
   }
   static Counted QuantizedMatMulGated(int rows, int cols, int k, int bits) {
     Memory x(int64_t{2} * rows * k), values(int64_t{2} * cols * k * bits / 8),
@@ -154,8 +157,10 @@ class CountedLaunches : public ::testing::Test {
                                                .w = Quantized(values, groups, 2 * cols, k, bits),
                                                .out = out.As<void>(),
                                                .out_stride = cols,
-                                               .rows = rows};
-    return {absl::StrCat("quantized rows, ", bits, " bits, gate"),
+                                               .rows = rows,
+                                               .tile_rows = kLargeTileRows};
+    const char* const shape = rows <= 16 ? "rows" : "tile";
+    return {absl::StrCat("quantized ", shape, ", ", bits, " bits, gate"),
             absl::StrCat(rows, " x ", k, " by 2 x ", cols),
             QuantizedMatMulGatedFloor(rows, cols, k, bits, 128),
             CountOf([&] { LaunchQuantizedMatMulGated(launch, bits, DType::kF16, nullptr); }), ""};

@@ -94,7 +94,7 @@ TEST_F(CudaQuantizedTest, BothKernelsMakeTheNearest16BitValues) {
                            .out = fused.data(),
                            .out_stride = out_stride,
                            .rows = rows},
-                          bits, dtype, nullptr);
+                          bits, dtype, nullptr, QuantizedShape::kRows);
     LaunchMatMul({.x = x.data(),
                   .x_stride = x_stride,
                   .w = all.data(),
@@ -159,7 +159,7 @@ TEST_F(CudaQuantizedTest, GateInTheProductHasTheBitsOfTheTwo) {
                            .out = gate_up.data(),
                            .out_stride = 2 * cols,
                            .rows = rows},
-                          bits, dtype, nullptr);
+                          bits, dtype, nullptr, QuantizedShape::kRows);
     DeviceArray<uint16_t> fused(static_cast<size_t>(rows * out_stride)), plain(fused.size());
     LaunchGate({.gate_up = gate_up.data(),
                 .gate_up_stride = 2 * cols,
@@ -175,8 +175,149 @@ TEST_F(CudaQuantizedTest, GateInTheProductHasTheBitsOfTheTwo) {
                                 .out_stride = out_stride,
                                 .rows = rows,
                                 .gating = gating},
-                               bits, dtype, nullptr);
+                               bits, dtype, nullptr, QuantizedShape::kRows);
     ASSERT_TRUE(fused.MarginsIntact());
+    ASSERT_EQ(fused.values(), plain.values());
+  }
+}
+
+// What a test of the shapes kTile and kSlices draws. Every kernel has its turn: bits, element, rows
+// of a block, slices of a block.
+struct TileDraw {
+  int bits;
+  DType dtype;
+  QuantizedShape shape;
+  int tile_rows, rows, k, group_size;
+  bool bf16_scales;
+};
+
+class CudaQuantizedTileTest : public QuantizedKernelTest {
+ protected:
+  TileDraw Draw(int round) {
+    TileDraw draw = {};
+    draw.bits = round % 2 == 0 ? 4 : 8;
+    draw.dtype = MultipliesBFloat16() && round % 4 < 2 ? DType::kBF16 : DType::kF16;
+    draw.tile_rows = round % 8 < 4 ? kSmallTileRows : kLargeTileRows;
+    draw.shape = round >= 32      ? QuantizedShape::kAuto
+                 : round % 16 < 8 ? QuantizedShape::kTile
+                                  : QuantizedShape::kSlices;
+    const bool large = draw.tile_rows == kLargeTileRows;
+    draw.rows = large ? Int(kSmallTileRows + 1, 80) : Int(1, 40);
+    // Some k are of several tiles a slice.
+    draw.k = 8 * (Int(0, 3) == 0 ? Int(200, 500) : Int(1, 50));
+    const int group_sizes[] = {32, 32, 64, 128, 256, draw.k};
+    draw.group_size = group_sizes[Int(0, 5)];
+    draw.bf16_scales = draw.dtype == DType::kBF16 && Coin();
+    // Blocks of many rows have more shared memory than a T4.
+    emulated::SetOptions(
+        {.compute_capability = draw.dtype == DType::kF16 && !large && Coin() ? 75 : 80,
+         .seed = random_()});
+    return draw;
+  }
+  static ::testing::Message Say(int round, const TileDraw& draw) {
+    return ::testing::Message() << "round " << round << ": " << draw.bits << " bits, " << draw.rows
+                                << " rows, " << draw.tile_rows << " a block, k " << draw.k
+                                << ", groups of " << draw.group_size << ", " << Name(draw.dtype);
+  }
+  DeviceArray<uint16_t> RandomX(int rows, int64_t stride, int k, DType dtype) {
+    DeviceArray<uint16_t> x(static_cast<size_t>(rows * stride));
+    for (int r = 0; r < rows; ++r) {
+      for (int i = 0; i < k; ++i) x[static_cast<size_t>(r * stride + i)] = Round16(Normal(), dtype);
+    }
+    return x;
+  }
+};
+
+TEST_F(CudaQuantizedTileTest, HasTheBitsOfTheProductWithThe16BitValues) {
+  for (int round = 0; round < Rounds(40, 32); ++round) {
+    const TileDraw draw = Draw(round);
+    const auto& [bits, dtype, shape, tile_rows, rows, k, group_size, bf16_scales] = draw;
+    const int n = Int(0, 3) == 0 ? Int(250, 540) : Int(1, 100);
+    SCOPED_TRACE(Say(round, draw) << ", n " << n);
+    const Weights w = RandomWeights(bits, n, k, group_size, bf16_scales, Coin());
+    DeviceArray<uint16_t> dequantized(static_cast<size_t>(n * k));
+    LaunchDequantize({.w = w.view, .first_row = 0, .row_count = n, .out = dequantized.data()}, bits,
+                     dtype, nullptr);
+    const int64_t x_stride = k + 8 * Int(0, 2), out_stride = n + Int(0, 3);
+    const DeviceArray<uint16_t> x = RandomX(rows, x_stride, k, dtype);
+    DeviceArray<float> bias(static_cast<size_t>(n));
+    for (size_t i = 0; i < bias.size(); ++i) bias[i] = Normal();
+    const float* const added = Coin() ? bias.data() : nullptr;
+    DeviceArray<float> fused(static_cast<size_t>(rows * out_stride)), plain(fused.size());
+    DeviceArray<float> slice_sums(static_cast<size_t>(SliceSumsFloats(rows, n, k)));
+    LaunchQuantizedMatMul({.x = x.data(),
+                           .x_stride = x_stride,
+                           .w = w.view,
+                           .bias = added,
+                           .out = fused.data(),
+                           .out_stride = out_stride,
+                           .rows = rows,
+                           .tile_rows = tile_rows,
+                           .slice_sums = slice_sums.data(),
+                           .slice_sums_floats = static_cast<int64_t>(slice_sums.size())},
+                          bits, dtype, nullptr, shape);
+    LaunchMatMul({.x = x.data(),
+                  .x_stride = x_stride,
+                  .w = dequantized.data(),
+                  .bias = added,
+                  .out = plain.data(),
+                  .out_stride = out_stride,
+                  .rows = rows,
+                  .n = n,
+                  .k = k},
+                 dtype, nullptr);
+    ASSERT_TRUE(fused.MarginsIntact() && slice_sums.MarginsIntact());
+    for (size_t i = 0; i < fused.size(); ++i) {
+      const bool written = static_cast<int64_t>(i) % out_stride < n;
+      ASSERT_EQ(std::isnan(fused[i]), !written) << "element " << i;
+      if (!written) continue;
+      ASSERT_EQ(std::memcmp(&fused[i], &plain[i], sizeof(float)), 0) << "element " << i;
+    }
+  }
+}
+
+TEST_F(CudaQuantizedTileTest, GateInTheProductHasTheBitsOfTheTwo) {
+  for (int round = 0; round < Rounds(40, 32); ++round) {
+    const TileDraw draw = Draw(round);
+    const auto& [bits, dtype, shape, tile_rows, rows, k, group_size, bf16_scales] = draw;
+    const int cols = 8 * (Int(0, 3) == 0 ? Int(16, 36) : Int(1, 8));
+    const Gating gating = {.kind = static_cast<GateKind>(Int(0, 2)),
+                           .scale = Coin() ? 1.0f : 0.25f};
+    SCOPED_TRACE(Say(round, draw) << ", 2 x " << cols << ", gate "
+                                  << static_cast<int>(gating.kind));
+    const Weights w = RandomWeights(bits, 2 * cols, k, group_size, bf16_scales, Coin());
+    const int64_t x_stride = k + 8 * Int(0, 2), out_stride = cols + 8 * Int(0, 2);
+    const DeviceArray<uint16_t> x = RandomX(rows, x_stride, k, dtype);
+    DeviceArray<float> gate_up(static_cast<size_t>(rows * 2 * cols));
+    LaunchQuantizedMatMul({.x = x.data(),
+                           .x_stride = x_stride,
+                           .w = w.view,
+                           .bias = nullptr,
+                           .out = gate_up.data(),
+                           .out_stride = 2 * cols,
+                           .rows = rows},
+                          bits, dtype, nullptr, QuantizedShape::kRows);
+    DeviceArray<uint16_t> fused(static_cast<size_t>(rows * out_stride)), plain(fused.size());
+    LaunchGate({.gate_up = gate_up.data(),
+                .gate_up_stride = 2 * cols,
+                .out = plain.data(),
+                .out_stride = out_stride,
+                .cols = cols,
+                .gating = gating},
+               dtype, rows, nullptr);
+    DeviceArray<float> slice_sums(static_cast<size_t>(SliceSumsFloats(rows, 2 * cols, k)));
+    LaunchQuantizedMatMulGated({.x = x.data(),
+                                .x_stride = x_stride,
+                                .w = w.view,
+                                .out = fused.data(),
+                                .out_stride = out_stride,
+                                .rows = rows,
+                                .gating = gating,
+                                .tile_rows = tile_rows,
+                                .slice_sums = slice_sums.data(),
+                                .slice_sums_floats = static_cast<int64_t>(slice_sums.size())},
+                               bits, dtype, nullptr, shape);
+    ASSERT_TRUE(fused.MarginsIntact() && slice_sums.MarginsIntact());
     ASSERT_EQ(fused.values(), plain.values());
   }
 }

@@ -285,7 +285,7 @@ TEST_F(CudaQuantizedMatrixTest, ARowIsTheSameInEveryBatch) {
 // Every slice of a matrix, at a workspace that takes a row tile of it and a half.
 TEST_F(CudaQuantizedMatrixTest, SlicesAreTheWhole) {
   SCOPED_TRACE(seed_);
-  const int cols = 64, rows = 70;
+  const int cols = 64, rows = kQuantizedRows + 6;
   const Stack stack = RandomStack(4, cols, 32, DType::kF16, false, false);
   Backend& backend = On(80, DType::kF16);
   const auto packed = backend.PackQuantized(stack.parts);
