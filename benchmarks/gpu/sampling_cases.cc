@@ -65,18 +65,21 @@ void TimeOne(KernelBench& bench, int batch, Kind kind) {
   launch.logits_stride = stride;
   launch.vocab = vocab;
   launch.adjusted = device.Take<float>(batch * stride);
+  launch.adjusted_quads = device.Take<uint8_t>(batch * stride / 4);
   launch.seen = device.Take<uint32_t>(batch * stride);
   launch.workspace_stride = stride;
   launch.results = device.Take<SampleResult>(batch);
   launch.scratch = device.Take<backend::cuda::SampleScratch>(batch);
   std::byte* const requests = device.Take(room.bytes);
-  if (device_logits == nullptr || launch.adjusted == nullptr || launch.seen == nullptr ||
-      launch.results == nullptr || launch.scratch == nullptr || requests == nullptr) {
+  if (device_logits == nullptr || launch.adjusted == nullptr || launch.adjusted_quads == nullptr ||
+      launch.seen == nullptr || launch.results == nullptr || launch.scratch == nullptr ||
+      requests == nullptr) {
     return KernelBench::Skip(std::move(row));
   }
   for (int i = 0; i < batch; ++i) {
     device.Copy(device_logits + i * stride, logits.data(), logits.size() * sizeof(float));
   }
+  device.Zero(launch.adjusted_quads, static_cast<size_t>(batch * stride / 4));
   device.Zero(launch.seen, static_cast<size_t>(batch * stride) * sizeof(uint32_t));
   device.Zero(launch.scratch, static_cast<size_t>(batch) * sizeof(backend::cuda::SampleScratch));
   device.Copy(requests, upload.bytes().data(), upload.bytes().size());

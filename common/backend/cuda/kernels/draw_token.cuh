@@ -2,6 +2,7 @@
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_DRAW_TOKEN_CUH_
 #define BATON_COMMON_BACKEND_CUDA_KERNELS_DRAW_TOKEN_CUH_
 
+#include "common/backend/cuda/kernels/logit_bins.cuh"
 #include "common/backend/cuda/kernels/radix_select.cuh"
 #include "common/backend/cuda/kernels/sampling.h"
 #include "common/backend/cuda/kernels/token_order.cuh"
@@ -36,45 +37,40 @@ BATON_DEVICE uint64_t LeastWeight(const SampleRequest& request) {
   return Greatest(least, uint64_t{1});
 }
 
-// Of the tokens from last_kept on, the highest's place given. min_p comes behind top_p, which wants
-// the weights of all; without it, min_p can come at once.
-BATON_DEVICE Tally WeightsOf(const SampleRequest& request, uint64_t highest,
-                             uint64_t last_kept = 0) {
+// Of the tokens up to the place `last`; 0: of all. min_p comes behind top_p, which wants the
+// weights of all; without it, min_p can come at once.
+BATON_DEVICE Tally WeightsOf(const SampleRequest& request, float highest, uint64_t last) {
   Tally weights;
   weights.weighs = true;
-  weights.highest = static_cast<double>(LogitOf(highest));
-  weights.scale = M_LOG2E / static_cast<double>(request.temperature);
-  weights.last_kept = last_kept;
+  weights.highest = highest;
+  weights.scale = -kExp2TableSize * (M_LOG2E / static_cast<double>(request.temperature));
+  if (last != 0) weights.EndAt(last);
   weights.SkipBelow(request.top_p < 1 ? 1 : LeastWeight(request), request.temperature);
   return weights;
 }
 
-// The chosen token's place in the order. highest: the first place of all. total: the sum of the
-// row's weights if they are in memory.first already (then no top_k holds), else 0. Tokens: a Row,
-// or a TokenList of all that can be chosen or comes before that, but for whole bins that `total`
-// and memory.first know.
-template <class Tokens>
-BATON_DEVICE uint64_t Draw(const Tokens& tokens, uint64_t highest, const SampleRequest& request,
-                           uint64_t total, SelectMemory& memory) {
-  uint64_t last_kept = 0;
-  if (request.top_k > 0 && request.top_k < TokenCount(tokens)) {
-    const Tally counts = {.last_kept = 0};
-    BuildFirstDigit(tokens, counts, memory);
-    last_kept = PrefixReaching(tokens, counts, static_cast<uint64_t>(request.top_k), memory).last;
+// The place of the token that is chosen from a whole row: some ten passes.
+BATON_DEVICE uint64_t Draw(const Row& row, float highest, const SampleRequest& request,
+                           SelectMemory& memory) {
+  uint64_t last = 0;
+  if (request.top_k > 0 && request.top_k < row.size) {
+    const Tally counts;
+    BuildFirstDigit(row, counts, memory);
+    last = PrefixReaching(row, counts, static_cast<uint64_t>(request.top_k), memory).last;
   }
-  Tally weights = WeightsOf(request, highest, last_kept);
-  if (total == 0) total = BuildFirstDigit(tokens, weights, memory);
+  Tally weights = WeightsOf(request, highest, last);
+  uint64_t total = BuildFirstDigit(row, weights, memory);
   if (request.top_p < 1) {
     // The histogram stays valid: the sum before a place does not depend on later places.
-    const Prefix prefix = PrefixReaching(tokens, weights, KeptShare(request, total), memory);
-    weights.last_kept = Greatest(weights.last_kept, prefix.last);
+    const Prefix prefix = PrefixReaching(row, weights, KeptShare(request, total), memory);
+    weights.EndAt(prefix.last);
     total = prefix.sum;
   }
   if (request.top_p < 1 && request.min_p > 0) {  // every remaining weight is above 0
     weights.SkipBelow(LeastWeight(request), request.temperature);
-    total = BuildFirstDigit(tokens, weights, memory);
+    total = BuildFirstDigit(row, weights, memory);
   }
-  return PrefixReaching(tokens, weights, RandomTarget(request, total), memory).last;
+  return PrefixReaching(row, weights, RandomTarget(request, total), memory).last;
 }
 
 // Where the sum of values in a row of bins, each thread's range behind the last one's, reaches the
@@ -100,11 +96,41 @@ BATON_DEVICE Reached ReachTarget(const Bin* values, BinRange own, uint64_t befor
   return reached;
 }
 
+// A warp's share of a sort that it does in registers: two values a lane.
+constexpr int kWarpValues = 2 * kWarpLanes;
+
+// The steps of a bitonic sort, from run `first` to run `last`, whose pairs are within kWarpValues.
+BATON_DEVICE void SortWithinWarps(Bin* values, int size, int first, int last) {
+  const auto half = [](uint64_t mine, uint64_t other, bool greater) {
+    return greater == (mine < other) ? other : mine;
+  };
+  for (int at = Warp() * kWarpValues; at < size; at += 2 * BlockThreads()) {
+    const int i = at + Lane();
+    uint64_t a = ValueOf(values[i]), b = ValueOf(values[i + kWarpLanes]);
+    for (int run = first; run <= last; run *= 2) {
+      const bool a_descends = (i & run) == 0, b_descends = ((i + kWarpLanes) & run) == 0;
+      if (run > kWarpLanes && a_descends == (a < b)) {
+        const uint64_t other = a;
+        a = b;
+        b = other;
+      }
+      for (int distance = Least(run, kWarpLanes) / 2; distance > 0; distance /= 2) {
+        const bool is_first = (Lane() & distance) == 0;
+        a = half(a, ShuffleXor(a, distance), a_descends == is_first);
+        b = half(b, ShuffleXor(b, distance), b_descends == is_first);
+      }
+    }
+    SetValue(values[i], a);
+    SetValue(values[i + kWarpLanes], b);
+  }
+}
+
 // Bitonic (Batcher, "Sorting networks and their applications", AFIPS 1968): the highest value
-// first. size: a power of two from 2 on.
+// first. size: a power of two from kWarpValues on. By all threads, behind a SyncThreads().
 BATON_DEVICE void SortDescending(Bin* values, int size) {
-  for (int run = 2; run <= size; run *= 2) {
-    for (int distance = run / 2; distance > 0; distance /= 2) {
+  SortWithinWarps(values, size, 2, kWarpValues);
+  for (int run = 2 * kWarpValues; run <= size; run *= 2) {
+    for (int distance = run / 2; distance > kWarpLanes; distance /= 2) {
       SyncThreads();
       for (int pair = ThreadIndex(); pair < size / 2; pair += BlockThreads()) {
         const int i = 2 * pair - (pair & (distance - 1));
@@ -116,49 +142,55 @@ BATON_DEVICE void SortDescending(Bin* values, int size) {
         }
       }
     }
+    SyncThreads();
+    SortWithinWarps(values, size, run, run);
   }
   SyncThreads();
 }
 
+// To memory.first: `count` places that other blocks listed, 1 to kMaxSortedTokens, sorted.
+BATON_DEVICE void SortPlaces(const uint64_t* places, int count, SelectMemory& memory) {
+  int size = kWarpValues;
+  while (size < count) size *= 2;
+  for (int i = 2 * ThreadIndex(); i < size; i += 2 * BlockThreads()) {
+    const Vec16 v = i < count ? LoadFresh16(places + i) : Vec16{};
+    SetValue(memory.first[i], uint64_t{v.x[1]} << 32 | v.x[0]);
+    SetValue(memory.first[i + 1], i + 1 < count ? uint64_t{v.x[3]} << 32 | v.x[2] : 0);
+  }
+  SyncThreads();
+  SortDescending(memory.first, size);
+}
+
 // Sums of weights that are not listed: of what comes before the list, and of what is left out
-// before its tokens of low_bin.
+// before its tokens of low_bin. `total`: of the row, or 0: of the list.
 struct ListedSums {
-  uint64_t before, gap;
+  uint64_t before, gap, total;
   int low_bin;
 };
-// As Draw of a list of at most kBins tokens, 1 at least: sorted, every filter is a cut. total: of
-// the row, or 0: of the list. Nothing is chosen in the gap.
-BATON_DEVICE uint64_t DrawSorted(const TokenList& list, const Tally& weights,
+// Of `count` places in memory.first, sorted, every filter is a cut. They are all that can be chosen
+// but for what filters drop, and nothing in the gap is. top_k: 0: it left its mark on `weights`.
+BATON_DEVICE uint64_t DrawSorted(int count, const Tally& weights, const LogitBins& bins, int top_k,
                                  const SampleRequest& request, const ListedSums& sums,
-                                 uint64_t total, SelectMemory& memory) {
+                                 SelectMemory& memory) {
   const uint64_t before = sums.before;
-  const auto low_bin = static_cast<uint32_t>(sums.low_bin);
-  Bin* const places = memory.first;
+  const Bin* const places = memory.first;
   Bin* const values = memory.bins;
-  int size = 2;
-  while (size < list.count) size *= 2;
-  for (int i = 2 * ThreadIndex(); i < size; i += 2 * BlockThreads()) {
-    const Vec16 v = i < list.count ? LoadFresh16(list.places + i) : Vec16{};
-    SetValue(places[i], uint64_t{v.x[1]} << 32 | v.x[0]);
-    SetValue(places[i + 1], i + 1 < list.count ? uint64_t{v.x[3]} << 32 | v.x[2] : 0);
-  }
-  SortDescending(places, size);
-
-  const int each = (list.count + BlockThreads() - 1) / BlockThreads();
-  const int low = Least(ThreadIndex() * each, list.count);
-  const BinRange own = {low, Least(low + each, list.count)};
-  const int kept = request.top_k > 0 ? Least(request.top_k, list.count) : list.count;
+  const auto is_low = [&](int i) { return bins.Of(LogitOf(ValueOf(places[i]))) == sums.low_bin; };
+  const int each = (count + BlockThreads() - 1) / BlockThreads();
+  const int low = Least(ThreadIndex() * each, count);
+  const BinRange own = {low, Least(low + each, count)};
+  const int kept = top_k > 0 ? Least(top_k, count) : count;
   for (int i = own.low; i < own.high; ++i) {
-    const uint64_t place = ValueOf(places[i]);
-    const auto key = static_cast<uint32_t>(place >> 32);
-    uint64_t value = i < kept ? weights.Of(key, IdOf(place), LogitOfKey(key)) : 0;
-    const bool is_low = key >> kFirstShift == low_bin;
-    if (is_low && (i == 0 || places[i - 1].words[1] >> kFirstShift != low_bin)) value += sums.gap;
+    uint64_t value = i < kept ? weights.Of(LogitOf(ValueOf(places[i]))) : 0;
+    if (sums.gap != 0 && is_low(i) && (i == 0 || !is_low(i - 1))) value += sums.gap;
     SetValue(values[i], value);
   }
-  if (total == 0) total = ScanBlock(SumOf(values, own), memory.scan).all;
+  const uint64_t through = before + ScanBlock(SumOf(values, own), memory.scan).all;
+  uint64_t total = sums.total == 0 ? through : sums.total;
   if (request.top_p < 1) {
-    const Reached last = ReachTarget(values, own, before, KeptShare(request, total), memory);
+    // Where min_p drops all from before the place that top_p reaches, that place is not listed.
+    const uint64_t share = Least(KeptShare(request, total), through);
+    const Reached last = ReachTarget(values, own, before, share, memory);
     const uint64_t least = LeastWeight(request);
     for (int i = own.low; i < own.high; ++i) {
       if (i > last.bin || ValueOf(values[i]) < least) SetValue(values[i], 0);

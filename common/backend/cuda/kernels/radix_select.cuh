@@ -4,8 +4,8 @@
 #define BATON_COMMON_BACKEND_CUDA_KERNELS_RADIX_SELECT_CUH_
 
 #include "common/backend/cuda/kernels/token_order.cuh"
+#include "common/backend/cuda/kernels/token_weights.cuh"
 #include "common/backend/cuda/simt/simt.h"
-#include "common/backend/exp_log.h"
 
 namespace baton::backend::cuda {
 
@@ -30,10 +30,8 @@ BATON_DEVICE void SetValue(Bin& bin, uint64_t value) {
 // By any number of threads: each carry is seen by the one that caused it, so the words are exact
 // when all are done.
 BATON_DEVICE void AddTo(uint32_t& low, uint32_t& high, uint64_t value) {
-  const auto low_value = static_cast<uint32_t>(value);
-  const uint32_t old = AtomicAdd(&low, low_value);
-  const uint32_t carry = old + low_value < old ? 1 : 0;
-  const uint32_t high_value = static_cast<uint32_t>(value >> 32) + carry;
+  const uint64_t old = AtomicAdd(&low, static_cast<uint32_t>(value));
+  const auto high_value = static_cast<uint32_t>((old + value) >> 32);
   if (high_value != 0) AtomicAdd(&high, high_value);
 }
 
@@ -41,49 +39,17 @@ BATON_DEVICE void AddTo(uint32_t& low, uint32_t& high, uint64_t value) {
 BATON_DEVICE void Count(Bin& bin) { AtomicAdd(&bin.words[0], uint32_t{1}); }
 
 // Shared memory of the block.
-struct SelectMemory {
-  Bin first[kBins];  // sums by the first digit of the key
-  Bin bins[kBins];   // by the digit at hand
+struct alignas(16) SelectMemory {
+  Bin first[kBins];  // sums by the first digit of the key or by LogitBins; or listed places
+  Bin bins[kBins];   // sums by the digit at hand; or the listed tokens' values
   uint64_t scan[kWarpLanes];
   uint64_t found_before;
   int found_bin;
-};
-
-BATON_DEVICE_TABLE Exp2Table kDeviceExp2Table = kExp2Table;
-
-// The amount that a token adds to the sums.
-struct Tally {
-  bool weighs = false;     // its weight, else 1
-  double highest = 0;      // the highest logit
-  double scale = 0;        // log2 e over the temperature
-  uint64_t last_kept = 0;  // places below it don't count
-  uint64_t least = 0;      // lower weights don't count
-
-  // To be called when all but these two is set: moves last_kept up to where weights are certainly
-  // lower than `least_weight`, and lets those that are lower and still in front of it not count.
-  BATON_DEVICE void SkipBelow(uint64_t least_weight, float temperature) {
-    least = least_weight;
-    // The weight's power of two, and one more for safety; rounding to the nearest float keeps the
-    // order of floats.
-    const int power = 63 - LeadingZeros(least_weight) - kWeightBits - 1;
-    const double logit = highest + power * (M_LN2 * static_cast<double>(temperature));
-    if (logit < -3.4e38) return;
-    last_kept = Greatest(last_kept, uint64_t{KeyOf(static_cast<float>(logit))} << 32);
-  }
-  BATON_DEVICE uint64_t WeightOf(float logit) const {
-    const double below = static_cast<double>(logit) - highest;
-    return below == 0 ? kOne : FixedExp2(below * scale, kDeviceExp2Table.values);
-  }
-  BATON_DEVICE uint64_t Of(uint32_t key, int id, float logit) const {
-    if (PlaceOf(key, id) < last_kept) return 0;
-    if (!weighs) return 1;
-    const uint64_t weight = WeightOf(logit);
-    return weight >= least ? weight : 0;
-  }
+  uint32_t listed;
 };
 
 BATON_DEVICE void ClearBins(Bin* bins) {
-  for (int i = ThreadIndex(); i < kBins; i += BlockThreads()) SetValue(bins[i], 0);
+  for (int i = 2 * ThreadIndex(); i < kBins; i += 2 * BlockThreads()) Store16(bins + i, Vec16{});
   SyncThreads();
 }
 
@@ -124,18 +90,27 @@ BATON_DEVICE uint64_t SumOf(const Bin* bins, BinRange range) {
   return sum;
 }
 
+// Of this thread's bins, and of those before them and of all.
+struct BinSums {
+  uint64_t own, before, all;
+};
+BATON_DEVICE BinSums SumBins(const Bin* bins, SelectMemory& memory) {
+  const uint64_t own = SumOf(bins, OwnBins());
+  const Scan scan = ScanBlock(own, memory.scan);
+  return {own, scan.before, scan.all};
+}
+
 // The bin in which the sum from the highest bin down reaches the target, and the sum before it.
 struct FoundBin {
   int bin;
   uint64_t before;
 };
 // REQUIRES: 0 < target <= the sum of all bins.
-BATON_DEVICE FoundBin FindBin(const Bin* bins, uint64_t target, SelectMemory& memory) {
-  const BinRange own = OwnBins();
-  const uint64_t sum = SumOf(bins, own);
-  uint64_t before = ScanBlock(sum, memory.scan).before;
-  if (before < target && target - before <= sum) {
-    int bin = own.high - 1;
+BATON_DEVICE FoundBin FindBin(const Bin* bins, const BinSums& sums, uint64_t target,
+                              SelectMemory& memory) {
+  uint64_t before = sums.before;
+  if (before < target && target - before <= sums.own) {
+    int bin = OwnBins().high - 1;
     for (; ValueOf(bins[bin]) < target - before; --bin) before += ValueOf(bins[bin]);
     memory.found_bin = bin;
     memory.found_before = before;
@@ -145,70 +120,93 @@ BATON_DEVICE FoundBin FindBin(const Bin* bins, uint64_t target, SelectMemory& me
   SyncThreads();
   return found;
 }
+BATON_DEVICE FoundBin FindBin(const Bin* bins, uint64_t target, SelectMemory& memory) {
+  return FindBin(bins, SumBins(bins, memory), target, memory);
+}
 
-// Fills memory.first; returns the sum of all.
+// Sums of what a row's tokens add, by bin_of(logit), in several parts (MergedSum).
 //
-// Most logits are in a dozen bins, and lanes of a warp that add to one word serialize. So lanes are
-// spread over several histograms, a bin's words side by side in different banks: four for counts,
-// two for weights, whose low words are in `first` and high words in `bins`.
-template <class Tokens>
-BATON_DEVICE uint64_t BuildFirstDigit(const Tokens& tokens, const Tally& tally,
-                                      SelectMemory& memory) {
+// Lanes of a warp that add to one word serialise. So lanes are spread over several histograms, a
+// bin's words side by side in different banks: four for counts, two for weights, whose low words
+// are in `first` and high words in `bins`.
+template <class BinOf>
+BATON_DEVICE void BuildHistogram(const Row& row, const Tally& tally, SelectMemory& memory,
+                                 const BinOf& bin_of) {
   ClearBins(memory.first);
   ClearBins(memory.bins);
-  ForTokens(tokens, [&](int id, float logit) {
-    const uint32_t key = KeyOf(logit);
-    const uint64_t value = tally.Of(key, id, logit);
-    if (value == 0) return;
-    const uint32_t bin = key >> kFirstShift;
-    const int copy = Lane() % 2;
-    if (tally.weighs) {
-      AddTo(memory.first[bin].words[copy], memory.bins[bin].words[copy], value);
-    } else {
-      Bin* const bins = Lane() % 4 < 2 ? memory.first : memory.bins;
-      AtomicAdd(&bins[bin].words[copy], uint32_t{1});
+  const int copy = Lane() % 2;
+  if (!tally.weighs) {
+    Bin* const bins = Lane() % 4 < 2 ? memory.first : memory.bins;
+    ForTokens(row, [&](int id, float logit) {
+      if (tally.Keeps(id, logit)) AtomicAdd(&bins[bin_of(logit)].words[copy], uint32_t{1});
+    });
+    SyncThreads();
+    return;
+  }
+  ForQuads<2>(row, [&](int first, Vec16 v, bool) {
+    if (first + 4 > row.size) {  // -inf has no weight
+      BATON_UNROLL for (int i = 1; i < 4; ++i) {
+        if (first + i >= row.size) v.x[i] = FloatBits(-kInfiniteLogit);
+      }
+    }
+    // Two tokens at a time, without a condition: each is a long chain of operations.
+    BATON_UNROLL for (int pair = 0; pair < 4; pair += 2) {
+      bool keeps[2];
+      BATON_UNROLL for (int i = 0; i < 2; ++i) {
+        keeps[i] = tally.Keeps(first + pair + i, BitsFloat(v.x[pair + i]));
+      }
+      if (!(keeps[0] | keeps[1])) continue;
+      uint64_t values[2];
+      int bins[2];
+      BATON_UNROLL for (int i = 0; i < 2; ++i) {
+        const float logit = keeps[i] ? BitsFloat(v.x[pair + i]) : tally.highest;
+        values[i] = tally.WeightOf(logit, keeps[i]);
+        bins[i] = bin_of(logit);
+      }
+      BATON_UNROLL for (int i = 0; i < 2; ++i) {
+        if (values[i] < tally.least) continue;
+        AddTo(memory.first[bins[i]].words[copy], memory.bins[bins[i]].words[copy], values[i]);
+      }
     }
   });
   SyncThreads();
+}
+BATON_DEVICE uint64_t MergedSum(const SelectMemory& memory, bool weighs, int bin) {
+  const Bin& a = memory.first[bin];
+  const Bin& b = memory.bins[bin];
+  return uint64_t{a.words[0]} + a.words[1] +
+         ((uint64_t{b.words[0]} + b.words[1]) << (weighs ? 32 : 0));
+}
+
+// Fills memory.first by the first digit of the key; returns the sum of all.
+BATON_DEVICE uint64_t BuildFirstDigit(const Row& row, const Tally& tally, SelectMemory& memory) {
+  BuildHistogram(row, tally, memory,
+                 [](float logit) { return static_cast<int>(KeyOf(logit) >> kFirstShift); });
   const BinRange own = OwnBins();
   uint64_t sum = 0;
   for (int bin = own.low; bin < own.high; ++bin) {
-    const Bin& a = memory.first[bin];
-    const Bin& b = memory.bins[bin];
-    const uint64_t value = uint64_t{a.words[0]} + a.words[1] +
-                           ((uint64_t{b.words[0]} + b.words[1]) << (tally.weighs ? 32 : 0));
+    const uint64_t value = MergedSum(memory, tally.weighs, bin);
     SetValue(memory.first[bin], value);
     sum += value;
   }
   return ScanBlock(sum, memory.scan).all;
 }
 
-// body(id - first, logit) for the tokens whose ids are in [first, first + kBins).
-template <class Body>
-BATON_DEVICE void ForIdsFrom(const Row& row, int first, const Body& body) {
-  ForTokens(Row{row.logits + first, Least(kBins, row.size - first)}, body);
-}
-template <class Body>
-BATON_DEVICE void ForIdsFrom(const TokenList& list, int first, const Body& body) {
-  ForTokens(list, [&](int id, float logit) {
-    if (id >= first && id < first + kBins) body(id - first, logit);
-  });
-}
-
 // The number-th (from 1) of the tokens with that key, by id.
-template <class Tokens>
-BATON_DEVICE int NthOfEquals(const Tokens& tokens, uint32_t key, uint64_t number,
-                             SelectMemory& memory) {
+BATON_DEVICE int NthOfEquals(const Row& row, uint32_t key, uint64_t number, SelectMemory& memory) {
   ClearBins(memory.bins);
-  ForTokens(tokens, [&](int id, float logit) {
+  ForTokens(row, [&](int id, float logit) {
     if (KeyOf(logit) == key) Count(memory.bins[kBins - 1 - (id >> kDigitBits)]);
   });
   SyncThreads();
   const FoundBin found = FindBin(memory.bins, number, memory);
   ClearBins(memory.bins);
   const int first = (kBins - 1 - found.bin) << kDigitBits;
-  ForIdsFrom(tokens, first, [&](int from_first, float logit) {
-    if (KeyOf(logit) == key) Count(memory.bins[kBins - 1 - from_first]);
+  Row around = row;
+  around.begin = first;
+  around.size = Least(first + kBins, row.size);
+  ForTokens(around, [&](int id, float logit) {
+    if (KeyOf(logit) == key) Count(memory.bins[kBins - 1 - (id - first)]);
   });
   SyncThreads();
   return first + kBins - 1 - FindBin(memory.bins, number - found.before, memory).bin;
@@ -220,10 +218,9 @@ struct Prefix {
   uint64_t sum;   // of what its tokens add
 };
 // The shortest prefix whose sum reaches the target. By all threads together, behind
-// BuildFirstDigit. The tally's last_kept may have been raised since, if the target can still be
-// reached. REQUIRES: 0 < target <= the sum.
-template <class Tokens>
-BATON_DEVICE Prefix PrefixReaching(const Tokens& tokens, const Tally& tally, uint64_t target,
+// BuildFirstDigit. The tally's order may end sooner since, if the target can still be reached.
+// REQUIRES: 0 < target <= the sum.
+BATON_DEVICE Prefix PrefixReaching(const Row& row, const Tally& tally, uint64_t target,
                                    SelectMemory& memory) {
   FoundBin found = FindBin(memory.first, target, memory);
   uint64_t before = found.before;
@@ -232,10 +229,10 @@ BATON_DEVICE Prefix PrefixReaching(const Tokens& tokens, const Tally& tally, uin
   for (int shift = kSecondShift; known_shift > 0; shift = 0) {
     const uint32_t mask = (uint32_t{1} << (known_shift - shift)) - 1;
     ClearBins(memory.bins);
-    ForTokens(tokens, [&](int id, float logit) {
+    ForTokens(row, [&](int id, float logit) {
       const uint32_t key = KeyOf(logit);
-      if (key >> known_shift != prefix) return;
-      const uint64_t value = tally.Of(key, id, logit);
+      if (key >> known_shift != prefix || !tally.Keeps(id, logit)) return;
+      const uint64_t value = tally.Of(logit);
       if (value == 0) return;
       Bin& bin = memory.bins[key >> shift & mask];
       AddTo(bin.words[0], bin.words[1], value);
@@ -249,7 +246,7 @@ BATON_DEVICE Prefix PrefixReaching(const Tokens& tokens, const Tally& tally, uin
   // Equal keys add equal values.
   const uint64_t each = tally.weighs ? tally.WeightOf(LogitOfKey(prefix)) : 1;
   const uint64_t number = (target - before + each - 1) / each;
-  const int id = NthOfEquals(tokens, prefix, number, memory);
+  const int id = NthOfEquals(row, prefix, number, memory);
   return {PlaceOf(prefix, id), before + number * each};
 }
 

@@ -92,10 +92,11 @@ DeviceSampler::Layout DeviceSampler::LayoutFor(const StepLimits& limits) {
                            static_cast<size_t>(layout.workspace_stride) * sizeof(float);
   layout.adjusted = 0;
   layout.seen = Rounded(workspace);
-  layout.scratch = layout.seen + Rounded(workspace);
+  layout.adjusted_quads = layout.seen + Rounded(workspace);
+  layout.scratch = layout.adjusted_quads + Rounded(workspace / sizeof(float) / 4);
   layout.requests =
       layout.scratch +
-      Rounded(std::min<size_t>(kMaxSplitSamples, layout.result_count) * sizeof(SampleScratch));
+      Rounded(std::min<size_t>(kMaxSamplesAtOnce, layout.result_count) * sizeof(SampleScratch));
   layout.results = layout.requests + Rounded(layout.room.bytes);
   layout.total = layout.results + layout.result_count * sizeof(SampleResult);
   return layout;

@@ -46,6 +46,7 @@ void DeviceSampler::Enqueue(const Tensor& logits, int64_t token_count,
   launch.input_tokens = input_tokens;
   launch.adjusted = reinterpret_cast<float*>(device_ + layout_.adjusted);
   launch.seen = reinterpret_cast<uint32_t*>(device_ + layout_.seen);
+  launch.adjusted_quads = reinterpret_cast<uint8_t*>(device_ + layout_.adjusted_quads);
   launch.workspace_stride = layout_.workspace_stride;
   launch.scratch = reinterpret_cast<SampleScratch*>(device_ + layout_.scratch);
   auto* const results = reinterpret_cast<SampleResult*>(device_ + layout_.results);

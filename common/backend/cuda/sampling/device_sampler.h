@@ -48,7 +48,7 @@ class DeviceSampler {
     SamplingCapacity room;     // the largest batch of draws
     int64_t workspace_stride;  // elements of a row of `adjusted` and of `seen`
     // Offsets in bytes; `total` is the size.
-    size_t adjusted, seen, scratch, requests, results, total;
+    size_t adjusted, seen, adjusted_quads, scratch, requests, results, total;
     size_t result_count;
   };
   static Layout LayoutFor(const StepLimits& limits);

@@ -307,15 +307,18 @@ class CountedLaunches : public ::testing::Test {
       request.repetition_penalty = 1;
       request.drawn_row = -1;
     }
+    Memory scratch(int64_t{requests} * static_cast<int64_t>(sizeof(SampleScratch)));
     SampleLaunch launch = {};
     launch.logits = logits.As<float>();
     launch.logits_stride = vocab;
     launch.vocab = vocab;
     launch.requests = all.data();
     launch.results = results.As<SampleResult>();
+    launch.scratch = scratch.As<SampleScratch>();
+    const SampleShape shape = {.blocks = 2, .launches = SampleLaunches(temperature, 0, vocab)};
     return {temperature == 0 ? "sample, greedy" : "sample, top_p",
             absl::StrCat(requests, " x ", vocab), SampleFloor(requests, vocab),
-            CountOf([&] { LaunchSample(launch, requests, {}, nullptr); }), ""};
+            CountOf([&] { LaunchSample(launch, requests, shape, nullptr); }), ""};
   }
 
   static Counted CopyBlocks(int pairs, int block_bytes) {

@@ -153,6 +153,7 @@ class CudaSamplingTest : public KernelTest {
         std::vector<std::byte>(upload.bytes().begin(), upload.bytes().end()));
     DeviceArray<float> adjusted(requests.size() * stride);
     DeviceArray<uint32_t> seen(std::vector<uint32_t>(requests.size() * stride));
+    DeviceArray<uint8_t> adjusted_quads(std::vector<uint8_t>(requests.size() * stride / 4));
     DeviceArray<SampleResult> results(requests.size());
     SampleLaunch launch = {};
     upload.PointTo(packed.data(), launch);
@@ -161,6 +162,7 @@ class CudaSamplingTest : public KernelTest {
     launch.vocab = static_cast<int>(vocab);
     launch.input_tokens = input_tokens.data();
     launch.adjusted = adjusted.data();
+    launch.adjusted_quads = adjusted_quads.data();
     launch.seen = seen.data();
     launch.results = results.data();
     DeviceArray<SampleScratch> scratch(requests.size());
@@ -172,11 +174,11 @@ class CudaSamplingTest : public KernelTest {
     for (const Request& request : requests) {
       shape.launches =
           std::max(shape.launches, SampleLaunches(request.params.temperature, request.params.top_k,
-                                                  static_cast<int>(vocab)));
+                                                  static_cast<int>(vocab), shape.most_sorted));
     }
     LaunchSample(launch, count, shape, nullptr);
     EXPECT_TRUE(adjusted.MarginsIntact() && seen.MarginsIntact() && results.MarginsIntact() &&
-                scratch.MarginsIntact());
+                scratch.MarginsIntact() && adjusted_quads.MarginsIntact());
     const std::vector<std::byte> zeros(offsetof(SampleScratch, places));
     for (size_t i = 0; i < requests.size(); ++i) {
       EXPECT_EQ(std::memcmp(&scratch[i], zeros.data(), zeros.size()), 0) << "left scratch behind";
@@ -184,6 +186,9 @@ class CudaSamplingTest : public KernelTest {
     EXPECT_EQ(std::memcmp(before.data(), rows.data(), before.size() * sizeof(float)), 0)
         << "changed the logits";
     for (size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(seen[i], 0u) << "left counts behind";
+    for (size_t i = 0; i < adjusted_quads.size(); ++i) {
+      EXPECT_EQ(adjusted_quads[i], 0) << "left changes behind";
+    }
     std::vector<Answer> answers;
     for (size_t i = 0; i < requests.size(); ++i) {
       const SampleOutcome outcome = OutcomeOf(results[i]);
@@ -204,15 +209,13 @@ class CudaSamplingTest : public KernelTest {
     return answers;
   }
 
-  // With short lists, so that they are sorted, selected from and overrun by turns.
+  // With short lists, so that they are sorted and overrun by turns.
   SampleShape AnyShape() {
     SampleShape shape;
     shape.blocks = Coin() ? 1 : Int(2, 9);
-    shape.threads = Coin() ? 0 : 32 << Int(0, 3);
     // 512 fibers a block take their time.
-    if (shape.blocks > 1) shape.threads = 32 << Int(0, OneIn(10) ? 4 : 1);
-    if (Coin()) shape.most_sorted = Int(0, 70);
-    if (Coin()) shape.most_listed = std::max(shape.most_sorted, Int(0, 200));
+    shape.threads = 32 << Int(0, OneIn(10) ? 4 : 1);
+    if (Coin()) shape.most_sorted = Int(0, Coin() ? 70 : 200);
     return shape;
   }
 
@@ -292,6 +295,83 @@ TEST_F(CudaSamplingTest, AWholeVocabulary) {
   }
 }
 
+// Rows that bins of equal widths serve badly or not at all, and filters that end near a border.
+TEST_F(CudaSamplingTest, EqualsTheCpuSamplerWhereBinsAreCrowded) {
+  SCOPED_TRACE(seed_);
+  constexpr float kTemperatures[] = {1e-4f, 0.05f, 0.8f, 1, 2};
+  for (int round = 0; round < 60; ++round) {
+    ChangeMachine();
+    const int vocab = Int(2049, 5000);
+    std::vector<float> row(static_cast<size_t>(vocab));
+    const int kind = round % 10;
+    const float step = std::exp(Real(-12, 2));
+    for (int id = 0; id < vocab; ++id) {
+      float& logit = row[static_cast<size_t>(id)];
+      logit = kind == 0   ? -3                                          // all equal
+              : kind == 1 ? (OneIn(3) ? step : -step)                   // two values
+              : kind == 2 ? Normal(0.01f)                               // flat, with outliers
+              : kind == 3 ? (OneIn(50) ? Normal() : -kInfinity)         // few
+              : kind == 4 ? static_cast<float>(Int(0, 900)) * 1.4e-45f  // denormals
+              : kind == 5 ? static_cast<float>(id % 7) * step           // ties in all parts
+              : kind == 6 ? Normal(3) + (OneIn(2) ? 0.0f : 1e6f)        // two crowds
+              : kind == 7 ? std::round(Normal(2) / 0.125f) * 0.125f     // as of few bits
+              : kind == 8 ? -std::exp(Real(-30, 30))                    // of all magnitudes
+                          : Normal(2) + (id < vocab / 2 ? 0.0f : step);
+    }
+    if (kind == 2 || OneIn(5)) row[static_cast<size_t>(Int(0, vocab - 1))] = Coin() ? 1e4f : 60;
+    if (kind == 2 || OneIn(5)) row[static_cast<size_t>(Int(0, vocab - 1))] = Coin() ? -1e9f : -60;
+    std::vector<float> sorted = row;
+    std::sort(sorted.begin(), sorted.end(), std::greater<>());
+    std::vector<Request> requests(4);
+    for (Request& request : requests) {
+      model::SamplingParams& params = request.params;
+      params.temperature = kTemperatures[Int(0, 4)];
+      params.seed = random_();
+      if (Coin()) params.top_p = Coin() ? Real(0.5f, 1) : Real(0.001f, 1);
+      if (Coin()) params.min_p = std::exp(Real(-12, 0));
+      if (Coin()) {
+        // As many as there are down to a border of bins, about: 41 powers of two are binned.
+        const float zero = 41 * static_cast<float>(M_LN2) * params.temperature;
+        const float width = std::min(zero, sorted.front() - sorted.back()) / 2048;
+        const auto bin = [&](int n) {
+          return std::round((sorted.front() - sorted[static_cast<size_t>(n)]) / width);
+        };
+        int last = Int(1, vocab - 1);
+        while (last < vocab && bin(last) == bin(last - 1)) ++last;
+        params.top_k = std::max(1, last + Int(-1, 1));
+      }
+    }
+    SampleShape shape;
+    shape.blocks = Int(1, 9);
+    shape.threads = 64 << Int(0, 1);
+    if (Coin()) shape.most_sorted = Int(1, 300);
+    const std::vector<Answer> found = Run({row}, requests, shape);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const model::SamplingParams& params = requests[i].params;
+      ASSERT_EQ(found[i], Expected({row}, requests[i]))
+          << "round " << round << ", request " << i << ", vocabulary " << vocab << ", temperature "
+          << params.temperature << ", top_k " << params.top_k << ", top_p " << params.top_p
+          << ", min_p " << params.min_p << ", at most " << shape.most_sorted << " sorted";
+    }
+  }
+}
+
+// More requests than have scratch take turns.
+TEST_F(CudaSamplingTest, ManyRequestsTakeTurns) {
+  SCOPED_TRACE(seed_);
+  constexpr int kVocab = 70;
+  std::vector<std::vector<float>> logits = {RandomLogits(kVocab), RandomLogits(kVocab)};
+  std::vector<Request> requests;
+  for (int i = 0; i < 2 * kMaxSamplesAtOnce + 3; ++i) {
+    requests.push_back(RandomRequest(kVocab));
+    requests.back().logit_row = Int(0, 1);
+  }
+  const std::vector<Answer> found = Run(logits, requests, {.blocks = 2, .threads = 32});
+  for (size_t i = 0; i < requests.size(); ++i) {
+    ASSERT_EQ(found[i], Expected(logits, requests[i])) << "request " << i;
+  }
+}
+
 // All logits alike: the filters keep the first ids, and a prefix ends among equals.
 TEST_F(CudaSamplingTest, AmongEqualsTheFirstIdsAreKept) {
   SCOPED_TRACE(seed_);
@@ -348,7 +428,7 @@ TEST_F(CudaSamplingTest, TopPIsReachedExactly) {
   ASSERT_EQ(requests.size(), 8u);
   for (const SampleShape& shape :
        {SampleShape{}, SampleShape{.blocks = 2}, SampleShape{.blocks = 2, .most_sorted = 0},
-        SampleShape{.blocks = 2, .most_sorted = 0, .most_listed = 0}}) {
+        SampleShape{.blocks = 2, .most_sorted = 1}}) {
     for (const Answer& answer : Run(logits, requests, shape)) EXPECT_EQ(answer.first, 1);
   }
 }

@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "common/backend/cuda/simt/simt.h"
 #include "common/model/sampler.h"
 #include "tests/testing/seed.h"
 
@@ -68,8 +69,9 @@ class DeviceSamplerTest : public ::testing::Test {
 };
 
 TEST_F(DeviceSamplerTest, TokensDoNotDependOnTheBatch) {
-  ASSERT_GT(SampleShapeFor(1, kSampledVocab, runtime_->properties().multiprocessors).blocks, 1);
-  ASSERT_EQ(SampleShapeFor(kRows, kSampledVocab, runtime_->properties().multiprocessors).blocks, 1);
+  const int multiprocessors = runtime_->properties().multiprocessors;
+  ASSERT_GT(SampleShapeFor(1, kSampledVocab, multiprocessors).blocks,
+            SampleShapeFor(kRows, kSampledVocab, multiprocessors).blocks);
   const std::vector<int32_t> suppressed = {1, 12'299};
   std::vector<SampleRow> rows(kRows);
   for (int i = 0; i < kRows; ++i) {
@@ -117,7 +119,7 @@ TEST_F(DeviceSamplerTest, LaunchesCanBeRecorded) {
   launch.scratch = scratch.data();
   launch.results = results.data();
   const std::unique_ptr<Graph> graph = runtime_->Capture(stream_, [&] {
-    LaunchSample(launch, static_cast<int>(requests.size()), {.blocks = 4}, stream_);
+    LaunchSample(launch, static_cast<int>(requests.size()), {.blocks = 4, .launches = 3}, stream_);
   });
   for (uint64_t position = 0; position < 4; ++position) {
     for (SampleRequest& request : requests) request.position = position;
@@ -135,17 +137,90 @@ TEST_F(DeviceSamplerTest, LaunchesCanBeRecorded) {
   }
 }
 
-TEST(SampleShapeTest, IdleMultiprocessorsHelp) {
+// Logits as a model has them: whatever a request filters by, three launches read its row once each,
+// and five for a large top_k. A row that the last block has to go through alone is read ten times.
+TEST(SamplePassesTest, ALaunchReadsItsRowOnce) {
+  constexpr int kVocab = 32'000;
+  struct Case {
+    float temperature = 0.8f, top_p = 1, min_p = 0;
+    int top_k = 0, passes = 3;
+    float spread = 2;
+    bool penalizes = false;
+  };
+  std::mt19937_64 random(testing::TestSeed(8));
+  for (const Case& one : std::vector<Case>{{.temperature = 0, .passes = 1},
+                                           {.top_p = 0.95f},
+                                           {},
+                                           {.temperature = 2, .top_p = 0.999f, .spread = 0.5f},
+                                           {.temperature = 1, .spread = 4},
+                                           {.min_p = 0.02f},
+                                           {.top_p = 0.95f, .min_p = 0.02f},
+                                           {.top_p = 0.9f, .top_k = 50},
+                                           {.temperature = 0.05f, .top_k = 1000},
+                                           {.top_p = 0.95f, .top_k = 5000, .passes = 5},
+                                           {.top_p = 0.95f, .penalizes = true}}) {
+    std::normal_distribution<float> normal(-20, one.spread);
+    std::vector<Vec16> memory(kVocab / 4);
+    auto* const logits = reinterpret_cast<float*>(memory.data());
+    for (int id = 0; id < kVocab; ++id) logits[id] = normal(random);
+    const std::vector<int32_t> ids = {5, 7, kVocab - 1, 7};
+    std::vector<Vec16> adjusted(kVocab / 4);
+    std::vector<uint8_t> adjusted_quads(kVocab / 4);
+    std::vector<uint32_t> seen(kVocab);
+    SampleRequest request = {};
+    request.workspace_row = one.penalizes ? 0 : -1;
+    request.drawn_row = -1;
+    request.temperature = one.temperature;
+    request.top_p = one.top_p;
+    request.min_p = one.min_p;
+    request.top_k = one.top_k;
+    request.repetition_penalty = 1.1f;
+    request.token_count = one.penalizes ? static_cast<int>(ids.size()) : 0;
+    request.seed = random();
+    SampleResult result;
+    std::vector<SampleScratch> scratch(1, SampleScratch{});
+    SampleLaunch launch = {};
+    launch.logits = logits;
+    launch.logits_stride = launch.workspace_stride = kVocab;
+    launch.vocab = kVocab;
+    launch.requests = &request;
+    launch.ids = ids.data();
+    launch.adjusted = reinterpret_cast<float*>(adjusted.data());
+    launch.adjusted_quads = adjusted_quads.data();
+    launch.seen = seen.data();
+    launch.results = &result;
+    launch.scratch = scratch.data();
+    emulated::Accesses accesses;
+    accesses.watched_begin = logits;
+    accesses.watched_end = logits + kVocab;
+    const emulated::Options before = emulated::GetOptions();
+    emulated::SetOptions({.accesses = &accesses});
+    const int launches = SampleLaunches(one.temperature, one.top_k, kVocab);
+    LaunchSample(launch, 1, {.blocks = 4, .threads = 128, .launches = launches}, nullptr);
+    emulated::SetOptions(before);
+    SCOPED_TRACE(::testing::Message()
+                 << "temperature " << one.temperature << ", top_p " << one.top_p << ", min_p "
+                 << one.min_p << ", top_k " << one.top_k << ", penalizes " << one.penalizes);
+    EXPECT_EQ(result.kind, kSampledToken);
+    EXPECT_EQ(launches, one.passes);
+    // Quads that are changed are read for their copies instead.
+    EXPECT_NEAR(static_cast<double>(accesses.watched_bytes) / sizeof(float) / kVocab, one.passes,
+                one.penalizes ? 0.01 : 0);
+  }
+}
+
+TEST(SampleShapeTest, BlocksFillTheMultiprocessors) {
   constexpr int kQwen = 151'936;
   EXPECT_EQ(SampleShapeFor(1, kQwen, 132).blocks, 38);  // 4,096 tokens each are enough
-  EXPECT_EQ(SampleShapeFor(8, kQwen, 132).blocks, 16);
-  EXPECT_EQ(SampleShapeFor(64, kQwen, 132).blocks, 2);
-  EXPECT_EQ(SampleShapeFor(65, kQwen, 400).blocks, 1);  // there is no scratch for so many
-  EXPECT_EQ(SampleShapeFor(41, kQwen, 40).blocks, 1);
+  EXPECT_EQ(SampleShapeFor(8, kQwen, 132).blocks, 33);
+  EXPECT_EQ(SampleShapeFor(64, kQwen, 132).blocks, 4);
+  EXPECT_EQ(SampleShapeFor(64, kQwen, 40).blocks, 2);
+  EXPECT_EQ(SampleShapeFor(1000, kQwen, 132).blocks, 2);
   EXPECT_EQ(SampleShapeFor(1, 4096, 132).blocks, 1);
   EXPECT_EQ(SampleLaunches(0, 50, kQwen), 1);
   EXPECT_EQ(SampleLaunches(1, 1, kQwen), 1);
-  EXPECT_EQ(SampleLaunches(1, 50, kQwen), 2);
+  EXPECT_EQ(SampleLaunches(1, 50, kQwen), 3);
+  EXPECT_EQ(SampleLaunches(1, 5000, kQwen), 5);
   EXPECT_EQ(SampleLaunches(1, kQwen, kQwen), 3);
   EXPECT_EQ(SampleLaunches(1, -1, kQwen), 3);
 }
