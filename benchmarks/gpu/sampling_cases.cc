@@ -17,13 +17,14 @@ using backend::cuda::SampleLaunch;
 using backend::cuda::SampleResult;
 using backend::cuda::SamplingUpload;
 
-enum class Kind { kGreedy, kTopP, kPenalties };
+enum class Kind { kGreedy, kTopP, kTopK, kPenalties };
 
 void TimeOne(KernelBench& bench, int batch, Kind kind) {
   BenchDevice& device = bench.device;
   const int vocab = bench.grid.vocab;
   const char* const kind_name = kind == Kind::kGreedy ? "greedy"
                                 : kind == Kind::kTopP ? "top_p"
+                                : kind == Kind::kTopK ? "top_k"
                                                       : "penalties";
   const std::string name = absl::StrCat(kind_name, " b", batch);
   if (!bench.Wanted("sampling", name)) return;
@@ -46,6 +47,7 @@ void TimeOne(KernelBench& bench, int batch, Kind kind) {
     each.temperature = kind == Kind::kGreedy ? 0.0f : 0.8f;
     each.seed = static_cast<uint64_t>(i);
     if (kind != Kind::kGreedy) each.top_p = 0.95f;
+    if (kind == Kind::kTopK) each.top_k = 50;
     if (kind == Kind::kPenalties) {
       each.repetition_penalty = 1.1f;
       each.frequency_penalty = 0.1f;
@@ -96,7 +98,7 @@ void TimeOne(KernelBench& bench, int batch, Kind kind) {
 
 void TimeSampling(KernelBench& bench) {
   for (const int batch : bench.grid.batches) {
-    for (const Kind kind : {Kind::kGreedy, Kind::kTopP, Kind::kPenalties}) {
+    for (const Kind kind : {Kind::kGreedy, Kind::kTopP, Kind::kTopK, Kind::kPenalties}) {
       TimeOne(bench, batch, kind);
     }
   }

@@ -421,7 +421,7 @@ def test_program(program):
         per_kernel = {k: sum(r["what"] == k and r["part"] == "kernels" for r in rows) for k in kernels}
         assert per_kernel["attention_split"] == 8 and per_kernel["matmul_rows"] == 16, per_kernel
         assert per_kernel["attention_split_variant"] == 4 and per_kernel["attention_tile_variant"] == 2, per_kernel
-        assert per_kernel["quantized_int4"] == 8 and per_kernel["sampling"] == 6, per_kernel
+        assert per_kernel["quantized_int4"] == 8 and per_kernel["sampling"] == 8, per_kernel
         assert per_kernel["gated_fused"] == per_kernel["gated_ours"] == 9, per_kernel
         assert cells("steps", "model", "batch", "context") == sorted(
             (m, b, c) for m in ("tiny", "tiny-int4", "tiny-experts", "tiny-experts, experts on the host")
@@ -465,7 +465,7 @@ def test_program(program):
     assert counts == {"attention_split": 70, "attention_tile": 35, "attention_split_variant": 6,
                       "attention_tile_variant": 3, "matmul_rows": 138, "quantized_int4": 36, "quantized_int8": 36,
                       "gated_fused": 46, "gated_ours": 46, "norm": 15, "post_norm": 6, "rope_write": 25,
-                      "silu_mul": 15, "gather": 15, "scale_logits": 2, "sampling": 12, "copy_blocks": 5,
+                      "silu_mul": 15, "gather": 15, "scale_logits": 2, "sampling": 16, "copy_blocks": 5,
                       "gather_kv": 5, "experts_route": 12, "experts_gate": 12, "experts_down": 12,
                       "experts_sum": 12, "experts_fetch": 12, "latent_split": 4, "latent_tile": 2,
                       "head_products_before": 6, "head_products_after": 6, "gated_delta": 4,
