@@ -53,7 +53,7 @@ HEAD = """# What each kernel may take, held by kernel_check.py; --all --write pr
 # registers: at most, by architecture; "-": never launched there, and traps.
 # marks: """ + "\n#   ".join(f"{mark}: {what}." for mark, what in kernel_rules.MARKS.items()) + """
 #
-# kernel | dynamic shared | T4 | sm_75 | sm_80 | sm_86 | sm_89 | sm_90 | marks
+# kernel | dynamic shared | T4 | """ + " | ".join(f"sm_{a}" for a in kernel_rules.ARCHITECTURES) + """ | marks
 """
 MACHINE_HEAD = """# The hot loop of each kernel in machine code, held by kernel_check.py; --all --write proposes.
 # instructions, m16n8k8 products, bytes loaded, most bytes in flight, of a lane; "-": never launched there.

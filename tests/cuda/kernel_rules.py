@@ -92,7 +92,7 @@ def t4_blocks(registers, shared, threads):
 
 # ---- Budgets -------------------------------------------------------------------------------------
 
-ARCHITECTURES = (75, 80, 86, 89, 90)
+ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 NOT_LAUNCHED = "-"
 
 
@@ -111,6 +111,7 @@ MARKS = {
     "f16x2": "weights made two at a time by fma.rn and mul.rn of halves: exact, then rounded once",
     "bf16x2": "weights made two at a time by fma.rn of bfloat16's: exact, then rounded once",
     "flag": "in machine code, an atomic between two fences tells other blocks of stores",
+    "spills": "ptxas spills a few registers from sm_100 on, at most 128 bytes; earlier none",
 }
 
 
@@ -200,9 +201,10 @@ def kernel_breaches(name, arch, report, budget):
         return
     if report.registers > budget.registers[arch]:
         yield f"{at}: {report.registers} registers, budget {budget.registers[arch]}"
-    if report.spills:
-        yield f"{at}: {report.spills} bytes of spills, expected none"
-    elif report.stack or ".local" in report.ptx:
+    most_spilled = 128 if "spills" in budget.marks and arch >= 100 else 0
+    if report.spills > most_spilled:
+        yield f"{at}: {report.spills} bytes of spills, expected {most_spilled or 'none'}"
+    elif not report.spills and (report.stack or ".local" in report.ptx):
         yield f"{at}: {report.stack} bytes of stack, expected none (an array indexed by a variable?)"
     if "baton_shared_memory" in report.ptx and not budget.dynamic_shared:
         yield f"{at}: uses dynamic shared memory, but its budget says 0 bytes"
