@@ -202,7 +202,7 @@ BATON_DEVICE PieceWeights WeighTokens(const AttentionLaunch& launch, const Visib
                {Memory::Position(group), Memory::Position(group + 8)}, s);
     piece.ClearUnseenV(visible);
   }
-  return WeighPiece<Element>(s, any_high, m, l);
+  return WeighPiece<Element, false>(s, any_high, m, l);
 }
 
 // The fold of the pieces of a split, in ascending order, of one row.

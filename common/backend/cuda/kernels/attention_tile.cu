@@ -162,29 +162,53 @@ BATON_DEVICE void WriteRows(const AttentionLaunch& launch, const SequenceEntry& 
   }
 }
 
-// A thread's folded sums, in local memory: registers hold one split.
+// A thread's folded sums, in global memory: registers hold one split. The loads of several wait
+// together.
 template <int kOut>
 struct Total {
+  static constexpr int kAtOnce = 8;  // loads
   float m[2] = {kMinusInfinity, kMinusInfinity};
   float l[2] = {0, 0};
-  float* a;  // element e at a[e * kThreads]
-  bool empty = true;
+  float* a;  // four from a[index * 4 * kThreads] on
 
-  // Folds the split in `state` into the total, and leaves the total in `state` too.
-  BATON_DEVICE void Take(RowState<kOut>& state) {
+  // Folds the split in `state` into the total, and leaves the total in `state` too. first, last: of
+  // the splits; no total is read before the first, and none after the last.
+  BATON_DEVICE void Take(RowState<kOut>& state, bool first, bool last) {
+    FoldWeights weights[2];
     BATON_UNROLL for (int half = 0; half < 2; ++half) {
-      const FoldWeights weights = Fold(m[half], l[half], state.m[half], state.l[half]);
+      weights[half] = Fold(m[half], l[half], state.m[half], state.l[half]);
       state.m[half] = m[half];
       state.l[half] = l[half];
-      BATON_UNROLL for (int i = 0; i < kOut / 8; ++i) {
-        BATON_UNROLL for (int j = half * 2; j < half * 2 + 2; ++j) {
-          float* sum = a + (i * 4 + j) * kThreads;
-          state.a[i][j] = FoldSum(empty ? 0.0f : LoadGlobal(sum), state.a[i][j], weights);
-          StoreGlobal(sum, state.a[i][j]);
+    }
+    if (first) {
+      FoldSums(state, weights, [](int) { return Vec16{}; });
+    } else {
+      FoldSums(state, weights,
+               [&](int i) { return LoadGlobal(reinterpret_cast<const Vec16*>(Place(i))); });
+    }
+    if (last) return;
+    BATON_UNROLL for (int i = 0; i < kOut / 8; ++i) {
+      Vec16 sums;
+      BATON_UNROLL for (int j = 0; j < 4; ++j) sums.x[j] = FloatBits(state.a[i][j]);
+      Store16(Place(i), sums);
+    }
+  }
+
+ private:
+  BATON_DEVICE float* Place(int index) const { return a + index * 4 * kThreads; }
+  template <class Load>
+  static BATON_DEVICE void FoldSums(RowState<kOut>& state, const FoldWeights (&weights)[2],
+                                    const Load& load) {
+    BATON_UNROLL for (int first = 0; first < kOut / 8; first += kAtOnce) {
+      Vec16 before[kAtOnce];
+      BATON_UNROLL for (int i = 0; i < kAtOnce; ++i) before[i] = load(first + i);
+      BATON_UNROLL for (int i = 0; i < kAtOnce; ++i) {
+        BATON_UNROLL for (int j = 0; j < 4; ++j) {
+          float& sum = state.a[first + i][j];
+          sum = FoldSum(BitsFloat(before[i].x[j]), sum, weights[j / 2]);
         }
       }
     }
-    empty = false;
   }
 };
 
@@ -239,7 +263,7 @@ BATON_DEVICE void AttendTile(const AttentionLaunch& launch) {
   Total<kOut> total;
   total.a = launch.totals +
             (int64_t{BlockIndex().x} * launch.kv_heads + kv_head) * TotalFloats(kDim) +
-            int64_t{BlockIndex().z} * TotalFloats(kOut) + ThreadIndex();
+            int64_t{BlockIndex().z} * TotalFloats(kOut) + ThreadIndex() * 4;
   const bool folds = visible.begin / kSplitTokens != (visible.end - 1) / kSplitTokens;
 
   const int first = visible.begin / kPieceTokens * kPieceTokens;
@@ -283,7 +307,7 @@ BATON_DEVICE void AttendTile(const AttentionLaunch& launch) {
         HideUnseen(token, launch.window, {position(0), position(8)}, s);
       }
       float m[2], l[2];
-      weights = WeighPiece<Element>(s, true, m, l);
+      weights = WeighPiece<Element, true>(s, true, m, l);
       BATON_UNROLL for (int half = 0; half < 2; ++half) {
         fold[half] = Fold(state.m[half], state.l[half], m[half], l[half]);
       }
@@ -308,7 +332,7 @@ BATON_DEVICE void AttendTile(const AttentionLaunch& launch) {
     }
     if (!is_last) k.End(k_place(token));
     if (folds && (is_last || (token + kPieceTokens) % kSplitTokens == 0)) {
-      total.Take(state);
+      total.Take(state, token / kSplitTokens == visible.begin / kSplitTokens, is_last);
       if (!is_last) state.Clear();
     }
   }

@@ -303,6 +303,7 @@ struct Half {
   static uint32_t Pack(float low, float high) {
     return FromF32(low) | static_cast<uint32_t>(FromF32(high)) << 16;
   }
+  static uint32_t PackAtOnce(float low, float high) { return Pack(low, high); }
   static uint32_t Fma2(uint32_t a, uint32_t b, uint32_t c) {
     return emulated::FmaTwo<Half>(a, b, c);
   }
@@ -335,6 +336,7 @@ struct BFloat16 {
   static uint32_t Pack(float low, float high) {
     return FromF32(low) | static_cast<uint32_t>(FromF32(high)) << 16;
   }
+  static uint32_t PackAtOnce(float low, float high) { return Pack(low, high); }
   static uint32_t Fma2(uint32_t a, uint32_t b, uint32_t c) {
     return emulated::FmaTwo<BFloat16>(a, b, c);
   }

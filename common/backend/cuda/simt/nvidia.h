@@ -299,6 +299,17 @@ struct Half {
   static BATON_DEVICE uint32_t Pack(float low, float high) {
     return static_cast<uint32_t>(FromF32(low)) | static_cast<uint32_t>(FromF32(high)) << 16;
   }
+  // The same by one conversion, where a half is used by itself, too: of Pack the compiler then
+  // makes two conversions and a permutation.
+  static BATON_DEVICE uint32_t PackAtOnce(float low, float high) {
+#if __CUDA_ARCH__ >= 800
+    uint32_t result;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+    return result;
+#else
+    return Pack(low, high);
+#endif
+  }
   // a b + c for both halves, each rounded once, subnormals kept.
   static BATON_DEVICE uint32_t Fma2(uint32_t a, uint32_t b, uint32_t c) {
     uint32_t result;
@@ -338,6 +349,15 @@ struct BFloat16 {
   }
   static BATON_DEVICE uint32_t Pack(float low, float high) {
     return static_cast<uint32_t>(FromF32(low)) | static_cast<uint32_t>(FromF32(high)) << 16;
+  }
+  static BATON_DEVICE uint32_t PackAtOnce(float low, float high) {
+#if __CUDA_ARCH__ >= 800
+    uint32_t result;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+    return result;
+#else
+    return Pack(low, high);
+#endif
   }
   // It exists from sm_80 on, as Mma16; a kernel of bfloat16 is launched on nothing older.
   static BATON_DEVICE uint32_t Fma2(uint32_t a, uint32_t b, uint32_t c) {

@@ -599,6 +599,10 @@ Operations MakeOperations() {
   all["mov.b32.unpack"] = {&Unpack<uint32_t, uint16_t>, {2, 2}, {4}};
   using Two = uint32_t;  // in the halves of a register
   AddSame<Two>(all, "mul.rn.f16x2", [](Two a, Two b) { return Half::Multiply2(a, b); });
+  Add2<Two, float, float>(all, "cvt.rn.f16x2.f32",
+                          [](float high, float low) { return Half::Pack(low, high); });
+  Add2<Two, float, float>(all, "cvt.rn.bf16x2.f32",
+                          [](float high, float low) { return BFloat16::Pack(low, high); });
   Add3<Two, Two, Two, Two>(all, "fma.rn.f16x2",
                            [](Two a, Two b, Two c) { return Half::Fma2(a, b, c); });
   Add3<Two, Two, Two, Two>(all, "fma.rn.bf16x2",
