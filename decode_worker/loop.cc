@@ -162,6 +162,7 @@ void DecodeLoop::AdmitMidStep() {
     Sequence* const sequence = scheduler_.AdmitReceiving();
     if (sequence == nullptr) return;
     Admitted(*sequence);
+    head_waits_since_.reset();
   }
 }
 

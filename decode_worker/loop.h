@@ -126,6 +126,8 @@ class DecodeLoop final : public worker::WorkerLoop {
     bool has_jobs = false;  // the last results are theirs
     PrefillWork jobs;
     absl::Duration begin;
+    absl::Duration
+        ended_at;  // when the engine had the results; messages may be handled behind that
     // True: launched ahead, the device may still be computing it. False: the engine has returned
     // `results`, which the loop has not handled yet.
     bool ahead = false;

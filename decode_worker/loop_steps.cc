@@ -218,7 +218,11 @@ void DecodeLoop::Launch(const StepPlan& plan, engine::Batch batch, bool has_jobs
   } else {
     // What sends the jobs' KV by layers only reads what mid-step messages read of them.
     model::LayerObserver* const observer = has_jobs ? jobs_.OnStepBegins() : nullptr;
-    step.results = mid_step_->During([&] { return engine_.Step(batch, observer); });
+    step.results = mid_step_->During([&] {
+      auto results = engine_.Step(batch, observer);
+      step.ended_at = clock_.SinceStart();
+      return results;
+    });
   }
   inflight_.push_back(std::move(step));
 }
@@ -226,10 +230,16 @@ void DecodeLoop::Launch(const StepPlan& plan, engine::Batch batch, bool has_jobs
 void DecodeLoop::Complete() {
   InflightStep step = std::move(inflight_.front());
   inflight_.pop_front();
-  if (step.ahead) step.results = mid_step_->During([&] { return engine_.Collect(); });
+  if (step.ahead) {
+    step.results = mid_step_->During([&] {
+      auto results = engine_.Collect();
+      step.ended_at = clock_.SinceStart();
+      return results;
+    });
+  }
   for (const auto& [chunk, error] : step.mask_errors) step.results[chunk].tokens = error;
   const std::vector<Chunk> chunks = scheduler_.OnComplete();
-  const absl::Duration now = clock_.SinceStart();
+  const absl::Duration now = step.ended_at;
   // The device began it when the step before was over.
   const absl::Duration took = now - std::max(step.begin, last_completed_at_);
   // Where a step waits for the draws before it, the host's work is between the two. A longer time

@@ -28,9 +28,12 @@ bool PrefillLoop::Work() {
     const PrefillWork work = jobs_.planned_work();
     model::LayerObserver* const observer = jobs_.OnStepBegins();
     const absl::Duration begin = clock_.SinceStart();
-    std::vector<engine::StepResult> results =
-        mid_step_->During([&] { return engine_.Step(batch, observer); });
-    const absl::Duration end = clock_.SinceStart();
+    absl::Duration end;  // not that of a message that is handled
+    std::vector<engine::StepResult> results = mid_step_->During([&] {
+      auto of_step = engine_.Step(batch, observer);
+      end = clock_.SinceStart();
+      return of_step;
+    });
     cost_.AddStep({1, work.tokens, work.pairs}, end - begin, end);
     jobs_.OnStepEnded(absl::MakeSpan(results));
   }

@@ -98,11 +98,15 @@ SharedPools::Found SharedPools::Find(uint64_t prefill_epoch) {
     return {entry->pool,
             entry->pool->plane() == Plane::kIpc ? PlaneReason::kOpened : PlaneReason::kMapped};
   }
-  if (entry->offer) return {nullptr, PlaneReason::kConnecting};
+  if (entry->waits) return {nullptr, PlaneReason::kConnecting};
   return {nullptr, entry->unproven ? PlaneReason::kUnproven : PlaneReason::kFailed};
 }
 
 void SharedPools::Offer(uint64_t prefill_epoch, SharedPoolOffer offer) {
+  Take(prefill_epoch, std::move(offer), /*found=*/false);
+}
+
+void SharedPools::Take(uint64_t prefill_epoch, SharedPoolOffer offer, bool found) {
   if (offer.device ? opener_ == nullptr : !host_pools_) return;
   std::shared_ptr<SharedPool> dropped;
   {
@@ -110,18 +114,26 @@ void SharedPools::Offer(uint64_t prefill_epoch, SharedPoolOffer offer) {
     Entry* entry = FindEntry(prefill_epoch);
     if (entry == nullptr) {
       if (entries_.size() >= kMaxPools) {
+        if (found) return;  // any process can make up names
         dropped = std::move(entries_.back().pool);
         entries_.pop_back();
       }
       entry = &entries_.emplace_front();
       entry->epoch = prefill_epoch;
     }
+    // What the worker itself offers is tried at once if it is not what a name has led to.
+    const bool is_new =
+        !found && (offer.socket != entry->last.socket || offer.token != entry->last.token);
     // Only the worker's transfers before the mapping still bring offers of a mapped pool.
-    if (entry->pool != nullptr || entry->offer ||
-        clock_.SinceStart() < entry->failed_at + kTryAgain) {
+    if (!is_new && (entry->pool != nullptr || entry->waits ||
+                    clock_.SinceStart() < entry->failed_at + kTryAgain)) {
       return;
     }
-    entry->offer = std::move(offer);
+    if (entry->pool != nullptr) dropped = std::move(entry->pool);
+    entry->last = std::move(offer);
+    entry->found = found;
+    entry->waits = true;
+    entry->unproven = false;
   }
   Wake();
 }
@@ -130,7 +142,7 @@ void SharedPools::FindPools() {
   for (const std::string& socket : PoolSockets()) {
     const std::optional<PoolName> pool = ParsePoolName(socket);
     if (!pool || pool->layout != layout_.Fingerprint()) continue;
-    Offer(pool->epoch, {socket, token_of_(socket), pool->device});
+    Take(pool->epoch, {socket, token_of_(socket), pool->device}, /*found=*/true);
   }
 }
 
@@ -152,7 +164,7 @@ bool SharedPools::AcceptCall() {
 
 bool SharedPools::HasOffer() const {
   return std::any_of(entries_.begin(), entries_.end(),
-                     [](const Entry& entry) { return entry.offer.has_value(); });
+                     [](const Entry& entry) { return entry.waits; });
 }
 
 bool SharedPools::WaitUntilTried(absl::Duration timeout) {
@@ -165,22 +177,31 @@ bool SharedPools::WaitUntilTried(absl::Duration timeout) {
 bool SharedPools::TryNext() {
   uint64_t epoch;
   SharedPoolOffer offer;
+  bool found;
   {
     absl::MutexLock lock(&mutex_);
     const auto it = std::find_if(entries_.begin(), entries_.end(),
-                                 [](const Entry& entry) { return entry.offer.has_value(); });
+                                 [](const Entry& entry) { return entry.waits; });
     if (it == entries_.end() || stopping_) return false;
     epoch = it->epoch;
-    offer = *it->offer;
+    offer = it->last;
+    found = it->found;
     trying_ = true;
   }
   absl::StatusOr<std::shared_ptr<SharedPool>> pool =
       SharedPool::Connect(offer.socket, offer.token, layout_, kConnectTimeout, opener_);
+  // Its device reads something else than the pool, or hangs: it would do so again.
+  const bool is_unproven =
+      absl::IsDataLoss(pool.status()) || absl::IsDeadlineExceeded(pool.status());
   if (pool.ok()) {
     BATON_LOG(Info) << "KV of prefill worker epoch " << absl::StrCat(absl::Hex(epoch)) << " comes "
                     << ((*pool)->plane() == Plane::kIpc ? "from device to device (CUDA IPC)"
                                                         : "through shared memory")
                     << " from now on: it is on the same host";
+  } else if (found && !is_unproven) {
+    // It may be another cluster's, or a stranger's, who must not fill the log. The worker itself
+    // will offer its pool.
+    BATON_LOG(Debug) << "the KV pool of " << offer.socket << " was not opened: " << pool.status();
   } else {
     BATON_LOG(Warning) << "KV of prefill worker epoch " << absl::StrCat(absl::Hex(epoch))
                        << " keeps coming over gRPC: " << pool.status();
@@ -191,13 +212,14 @@ bool SharedPools::TryNext() {
   const auto entry = std::find_if(entries_.begin(), entries_.end(),
                                   [&](const Entry& known) { return known.epoch == epoch; });
   if (entry == entries_.end()) return true;  // newer ones have displaced it
-  entry->offer.reset();
+  if (entry->last.socket != offer.socket || entry->last.token != offer.token)
+    return true;  // by now
+  entry->waits = false;
   if (pool.ok()) {
     entry->pool = *std::move(pool);
     return true;
   }
-  // Its device reads something else than the pool, or hangs: it would do so again.
-  entry->unproven = absl::IsDataLoss(pool.status()) || absl::IsDeadlineExceeded(pool.status());
+  entry->unproven = is_unproven;
   entry->failed_at = entry->unproven ? absl::InfiniteDuration() : clock_.SinceStart();
   return true;
 }

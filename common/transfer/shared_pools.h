@@ -76,7 +76,9 @@ class SharedPools {
   static constexpr size_t kMaxCalls = 64;
   struct Entry {
     uint64_t epoch = 0;
-    std::optional<SharedPoolOffer> offer;  // not tried yet
+    SharedPoolOffer last;  // what was offered last
+    bool found = false;    // by its name, not offered by the worker
+    bool waits = false;    // to be tried
     std::shared_ptr<SharedPool> pool;
     absl::Duration failed_at = -absl::InfiniteDuration();
     bool unproven = false;
@@ -85,6 +87,7 @@ class SharedPools {
   void Run();
   // Offers itself the pools of the host.
   void FindPools();
+  void Take(uint64_t prefill_epoch, SharedPoolOffer offer, bool found);
   // False: there was no call, or one of another user.
   bool AcceptCall();
   // The first offer that waits, tried without the lock. False: there is none.

@@ -17,13 +17,12 @@ absl::Status Draining() {
 }  // namespace
 
 KvHolder::KvHolder(const KvHolderOptions& options, const kv::KvLayout& layout, kv::BlockPool& pool,
-                   kv::RadixCache* cache, std::shared_ptr<Mailbox> mailbox,
-                   std::shared_ptr<MidStepMailbox> mid_step, KvExchangeMetrics& metrics)
+                   kv::RadixCache* cache, std::shared_ptr<MidStepMailbox> mid_step,
+                   KvExchangeMetrics& metrics)
     : options_(options),
       layout_(layout),
       cache_(cache),
       most_pinned_(static_cast<int>(options.max_pinned_share * pool.counts().total)),
-      mailbox_(std::move(mailbox)),
       mid_step_(std::move(mid_step)),
       metrics_(metrics) {}
 
@@ -81,9 +80,9 @@ void KvHolder::Serve(const KvFetch& fetch) {
     match.blocks.SetUse(kv::BlockUse::kHeld);
     const uint64_t number = ++last_;
     const auto blocks = std::make_shared<transfer::PinnedBlocks>(
-        match.blocks.Tables(0, allowed), [this, number, mailbox = mailbox_]() mutable {
-          Mailbox& target = *mailbox;
-          target.Post([this, number] { Release(number); });
+        match.blocks.Tables(0, allowed), [this, number, mid_step = mid_step_]() mutable {
+          MidStepMailbox& target = *mid_step;
+          target.Post([this, number](bool) { Release(number); });
         });
     pinned_pages_ += match.blocks.page_count();
     pinned_[number] = std::move(match.blocks);

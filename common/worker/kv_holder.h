@@ -17,7 +17,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/base/mailbox.h"
 #include "common/kv/kv_layout.h"
 #include "common/kv/radix_cache.h"
 #include "common/transfer/kv_sender.h"
@@ -45,11 +44,11 @@ class KvHolder {
  public:
   static constexpr absl::Duration kMostTime = absl::Seconds(15);
 
-  // `cache` may be null. The mailboxes are the loop's: fetches are served while a step runs. All
-  // references must outlive it.
+  // `cache` may be null. The mailbox is the loop's: fetches are served, and their blocks given
+  // back, while a step runs. All references must outlive it.
   KvHolder(const KvHolderOptions& options, const kv::KvLayout& layout, kv::BlockPool& pool,
-           kv::RadixCache* cache, std::shared_ptr<Mailbox> mailbox,
-           std::shared_ptr<MidStepMailbox> mid_step, KvExchangeMetrics& metrics);
+           kv::RadixCache* cache, std::shared_ptr<MidStepMailbox> mid_step,
+           KvExchangeMetrics& metrics);
 
   // A place among the fetches, until the last copy of the token is destroyed: the call keeps it.
   // FAILED_PRECONDITION (KV_FETCH_OFF) or RESOURCE_EXHAUSTED (KV_FETCH_LIMIT).
@@ -74,7 +73,6 @@ class KvHolder {
   const kv::KvLayout layout_;
   kv::RadixCache* const cache_;
   const int most_pinned_;
-  const std::shared_ptr<Mailbox> mailbox_;
   const std::shared_ptr<MidStepMailbox> mid_step_;
   KvExchangeMetrics& metrics_;
   const std::shared_ptr<std::atomic<int>> entered_ = std::make_shared<std::atomic<int>>(0);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <memory>
@@ -143,6 +144,41 @@ TEST_F(FoundPoolsTest, WhatIsNotForAReaderIsNotTaken) {
   // Two of them are called and try again what they may.
   EXPECT_EQ(CallReaders(layout_.Fingerprint(), absl::Minutes(1)), 2);
   EXPECT_EQ(CallReaders(layout.Fingerprint(), absl::Minutes(1)), 1);
+}
+
+// Names are public: a stranger can make one up with a worker's epoch. What the worker itself offers
+// is tried at once, also after its secret has changed, and takes the place of a stranger's pool.
+TEST_F(FoundPoolsTest, AMadeUpNameDoesNotKeepAWorkersOfferFromBeingTried) {
+  const auto real = StartServer(7);  // of another epoch, by its name
+  const std::vector<std::string> names = PoolSockets();
+  const auto name = std::find_if(names.begin(), names.end(), [&](const std::string& socket) {
+    return ParsePoolName(socket)->epoch == 7 &&
+           ParsePoolName(socket)->layout == layout_.Fingerprint();
+  });
+  ASSERT_NE(name, names.end());
+  // One that refuses, one with a pool of its own, and one with an old token.
+  const auto closed =
+      OpenAbstractSocket(MakePoolName({false, layout_.Fingerprint(), 5}), SocketEnd::kListen);
+  ASSERT_TRUE(closed.ok());
+  ASSERT_EQ(shutdown(closed->get(), SHUT_RDWR), 0);
+  const auto impostor = StartServer(6);
+  const auto reader = StartReader([&](absl::string_view socket) {
+    return socket == *name ? std::string(kSocketTokenBytes, 'x') : TokenOf(socket);
+  });
+  ASSERT_TRUE(reader->WaitUntilTried(absl::Minutes(1)));
+  EXPECT_EQ(reader->Find(6).reason, PlaneReason::kMapped);
+  EXPECT_EQ(reader->Find(7).reason, PlaneReason::kFailed);
+  for (const uint64_t epoch : {5, 6, 7}) {
+    reader->Offer(epoch, {*name, TokenOf(*name), false});
+    ASSERT_TRUE(reader->WaitUntilTried(absl::Minutes(1)));
+    ASSERT_EQ(reader->Find(epoch).reason, PlaneReason::kMapped) << epoch;
+    const std::shared_ptr<SharedPool> pool = reader->Find(epoch).pool;
+    EXPECT_NE(real->Open(pool->connection(), 1), nullptr) << epoch;
+    // The same offer again changes nothing.
+    reader->Offer(epoch, {*name, TokenOf(*name), false});
+    ASSERT_TRUE(reader->WaitUntilTried(absl::Minutes(1)));
+    EXPECT_EQ(reader->Find(epoch).pool, pool);
+  }
 }
 
 // A decode worker that has stopped holds up no prefill worker for long.

@@ -120,7 +120,7 @@ constexpr int kFoldThreads = 128;
 BATON_DEVICE Vec8 FoldTwo(const float* sums, int64_t slice_stride, int slices) {
   Vec8 of_slices[kSlices];
   BATON_UNROLL for (int slice = 0; slice < kSlices; ++slice) {
-    of_slices[slice] = Load8If(slice < slices, sums + slice * slice_stride);
+    of_slices[slice] = LoadFresh8If(slice < slices, sums + slice * slice_stride);
   }
   Vec8 total = of_slices[0];
   BATON_UNROLL for (int slice = 1; slice < kSlices; ++slice) {

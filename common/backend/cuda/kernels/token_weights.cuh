@@ -61,7 +61,8 @@ struct Tally {
     const int power = 63 - LeadingZeros(least_weight) - kWeightBits - 1;
     const double logit =
         static_cast<double>(highest) + power * (M_LN2 * static_cast<double>(temperature));
-    const float last = logit < -3.4e38 ? -kHighestLogit : static_cast<float>(logit);
+    const float last =
+        logit < -static_cast<double>(kHighestLogit) ? -kHighestLogit : static_cast<float>(logit);
     if (last <= last_logit) return;
     last_logit = last;
     last_id = 0x7fffffff;

@@ -355,7 +355,9 @@ class CudaRuntime final : public Runtime {
     const absl::Time deadline = absl::Now() + timeout;
     while (true) {
       const cudaError_t error = cudaEventQuery(event);
-      if (error != cudaErrorNotReady || absl::Now() >= deadline) return error;
+      if (error != cudaErrorNotReady) return error;
+      cudaGetLastError();  // which it is not for the next call
+      if (absl::Now() >= deadline) return error;
       absl::SleepFor(absl::Microseconds(100));
     }
   }

@@ -47,6 +47,18 @@ absl::Status CheckHandle(const PoolHandle& handle, const KvPool& ours) {
 // Long for a copy of some KiB, also while the driver sets up the way between two GPUs.
 constexpr absl::Duration kProbeTimeout = absl::Seconds(5);
 
+// Of a read that did not end in time: whether it has ended since.
+absl::Status AwaitEarlierProbe(Runtime& runtime, PeerProbe& probe) {
+  absl::MutexLock lock(&probe.mutex);
+  if (!probe.hangs) return absl::OkStatus();
+  if (runtime.AwaitPeerCopies(probe.stream, absl::ZeroDuration()).ok()) {
+    probe.hangs = false;
+    return absl::OkStatus();
+  }
+  return MakeError(absl::StatusCode::kUnavailable, "SHARED_MEMORY",
+                   "an earlier read of a peer's probe block has not ended");
+}
+
 absl::Status Unshared() {
   return MakeError(absl::StatusCode::kFailedPrecondition, "SHARED_MEMORY",
                    "this device does not share memory between processes");
@@ -75,6 +87,8 @@ absl::StatusOr<std::unique_ptr<CudaPeerPool>> CudaPeerPool::Open(const PoolHandl
                                                                  Runtime& runtime, PeerLane& lane,
                                                                  PeerProbe& probe) {
   BATON_RETURN_IF_ERROR(CheckHandle(handle, ours));
+  // Before anything is mapped: to unmap it would wait for what hangs.
+  BATON_RETURN_IF_ERROR(AwaitEarlierProbe(runtime, probe));
   BATON_ASSIGN_OR_RETURN(void* const memory, runtime.OpenPeerMemory(handle.memory, handle.device,
                                                                     handle.allocation_bytes));
   {
@@ -101,10 +115,6 @@ CudaPeerPool::~CudaPeerPool() {
 
 absl::Status CudaPeerPool::Prove(const PoolHandle& handle, PeerProbe& probe) {
   absl::MutexLock lock(&probe.mutex);
-  if (probe.hangs) {
-    return MakeError(absl::StatusCode::kUnavailable, "SHARED_MEMORY",
-                     "an earlier read of a peer's probe block has not ended");
-  }
   if (probe.stream == nullptr) probe.stream = runtime_.MakeUrgentStream();
   // What an earlier probe left may be the same bytes.
   runtime_.Zero(probe.device, kProbeBytes, probe.stream);

@@ -8,6 +8,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <functional>
 
 #include "common/base/check.h"
@@ -285,6 +286,13 @@ inline float LoadFresh(const float* global) {
 inline Vec16 LoadFresh16(const void* global) {
   emulated::CountRead(global, sizeof(Vec16));
   return emulated::Aligned16(global);
+}
+inline Vec8 LoadFresh8If(bool valid, const void* global) {
+  Vec8 v{};
+  if (!valid) return v;
+  emulated::CountRead(global, sizeof(v));
+  std::memcpy(&v, global, sizeof(v));
+  return v;
 }
 template <class T>
 const T& LoadGlobal(const T* global) {

@@ -186,6 +186,21 @@ BATON_DEVICE Vec8 Load8If(bool valid, const void* global) {
       : "l"(global), "r"(static_cast<int>(valid)));
   return v;
 }
+// The same of what another kernel has just written, perhaps while this one was there already.
+BATON_DEVICE Vec8 LoadFresh8If(bool valid, const void* global) {
+  Vec8 v;
+  asm volatile(
+      "{\n\t"
+      ".reg .pred p;\n\t"
+      "setp.ne.s32 p, %3, 0;\n\t"
+      "mov.u32 %0, 0;\n\t"
+      "mov.u32 %1, 0;\n\t"
+      "@p ld.global.cg.v2.u32 {%0, %1}, [%2];\n\t"
+      "}"
+      : "=&r"(v.x[0]), "=&r"(v.x[1])
+      : "l"(global), "r"(static_cast<int>(valid)));
+  return v;
+}
 BATON_DEVICE uint32_t Load4If(bool valid, const void* global) {
   uint32_t v;
   asm("{\n\t"

@@ -162,11 +162,12 @@ TEST_F(PeerCopyTest, AProbeThatHangsIsGivenUpAndHoldsUpNoCopy) {
   ours_.runtime.HangPeerCopies(true);
   const auto peer = ours_.copier->OpenPeer(handle);
   EXPECT_TRUE(absl::IsDeadlineExceeded(peer.status())) << peer.status();
-  // No other is begun behind it.
-  ours_.runtime.HangPeerCopies(false);
+  // No other is begun behind it, until it has ended.
   EXPECT_TRUE(absl::IsUnavailable(ours_.copier->OpenPeer(handle).status()));
   ASSERT_TRUE(peer_->Copy({1}, {2}, {0}).ok());
   EXPECT_EQ(Ours(1)[0], 6);
+  ours_.runtime.HangPeerCopies(false);
+  EXPECT_TRUE(ours_.copier->OpenPeer(handle).ok());
 }
 
 // Readers that connect later compare the same bytes.
