@@ -122,8 +122,8 @@ void SharedPools::Take(uint64_t prefill_epoch, SharedPoolOffer offer, bool found
       entry->epoch = prefill_epoch;
     }
     // What the worker itself offers is tried at once if it is not what a name has led to.
-    const bool is_new =
-        !found && (offer.socket != entry->last.socket || offer.token != entry->last.token);
+    const bool is_new = !found && entry->found &&
+                        (offer.socket != entry->last.socket || offer.token != entry->last.token);
     // Only the worker's transfers before the mapping still bring offers of a mapped pool.
     if (!is_new && (entry->pool != nullptr || entry->waits ||
                     clock_.SinceStart() < entry->failed_at + kTryAgain)) {
