@@ -14,7 +14,7 @@ namespace baton::security {
 using Digest = std::array<uint8_t, 32>;
 
 Digest Sha256(absl::string_view text);
-// HMAC (RFC 2104) by SHA-256: who does not have the key can't compute it.
+// HMAC (RFC 2104) by SHA-256, which nothing but the key makes.
 Digest HmacSha256(absl::string_view key, absl::string_view text);
 
 // In a time that depends on neither argument.

@@ -199,8 +199,8 @@ bool SharedPools::TryNext() {
                                                         : "through shared memory")
                     << " from now on: it is on the same host";
   } else if (found && !is_unproven) {
-    // It may be another cluster's, or a stranger's, who must not fill the log. The worker itself
-    // will offer its pool.
+    // It may be another cluster's or a stranger's, and strangers must not fill the log. The worker
+    // itself will offer its pool.
     BATON_LOG(Debug) << "the KV pool of " << offer.socket << " was not opened: " << pool.status();
   } else {
     BATON_LOG(Warning) << "KV of prefill worker epoch " << absl::StrCat(absl::Hex(epoch))
