@@ -100,7 +100,7 @@ class DecodeLoop final : public worker::WorkerLoop {
   void OnPublished(const worker::WorkerLoad& load) override;
   void EndExpired();
   void AdmitAll();
-  // Likewise, while a step runs: those alone whose KV is brought.
+  // Admits while a step runs: requests whose KV is brought, and no other.
   void AdmitMidStep();
   void Accept(std::unique_ptr<Sequence> sequence);
   void Refuse(const Call& call, absl::Status status);

@@ -141,8 +141,8 @@ class DecodeScheduler {
   // computed_tokens. kRunning: later steps compute the rest. kReceiving: the caller must request
   // the rest, which is written to the blocks after computed_tokens.
   Sequence* Admit();
-  // Likewise, if the next request will be kReceiving and there is room without preempting any. For
-  // the time in which a step is in flight.
+  // Admits the next request only if it will be kReceiving and there is room without preempting any.
+  // The loop calls it while a step is in flight.
   Sequence* AdmitReceiving();
   // Bounds what receiving sequences hold together, or no more: half of the pool and of the slots. A
   // sequence that needs more blocks than that computes its prompt here.

@@ -14,7 +14,7 @@
 namespace baton::decode_worker {
 namespace {
 
-// For the pools that are there when this worker starts.
+// This worker waits so long for the pools that are there when it starts.
 constexpr absl::Duration kPoolsOpen = absl::Seconds(10);
 
 }  // namespace

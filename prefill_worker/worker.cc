@@ -15,7 +15,8 @@
 namespace baton::prefill_worker {
 namespace {
 
-// For the decode workers that are there to open this worker's pool. A later one asks by itself.
+// This worker waits so long for the decode workers that are there to open its pool. A later one
+// asks by itself.
 constexpr absl::Duration kReadersOpen = absl::Seconds(5);
 
 }  // namespace

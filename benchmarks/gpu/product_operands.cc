@@ -73,7 +73,7 @@ QuantizedOperands::QuantizedOperands(BenchDevice& device, int rows, const Matrix
   launch_.out = device.Take<float>(int64_t{rows} * matrix.n);
   launch_.out_stride = matrix.n;
   launch_.rows = rows;
-  // As MultiplyQuantized launches it.
+  // MultiplyQuantized launches it with this shape.
   launch_.tile_rows = backend::cuda::QuantizedTileRows(device.properties().kernel_capability);
   launch_.slice_sums_floats = kSliceSumsBytes / int64_t{sizeof(float)};
   launch_.slice_sums = device.Take<float>(launch_.slice_sums_floats);

@@ -27,7 +27,7 @@ bool MidStepMailbox::Post(Message message) {
   if (!own_thread_) {
     return mailbox_->Post([posted] { Handle(*posted, /*mid_step=*/false); });
   }
-  // Under the lock, so that both have messages in one order.
+  // The lock is held, so that both have messages in one order.
   absl::MutexLock lock(&mutex_);
   const bool open = mailbox_->Post([this, posted] {
     Handle(*posted, /*mid_step=*/false);

@@ -123,7 +123,7 @@ class WorkerLoop {
   const Clock& clock_;
   // Shared with open transfers and with pins of frames in flight, which may outlive the loop.
   const std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
-  // For what cannot wait for the end of a step, whose engine runs in mid_step_->During().
+  // It has what cannot wait for the end of a step, whose engine runs in mid_step_->During().
   const std::shared_ptr<MidStepMailbox> mid_step_;
   kv::BlockPool pool_;
   const std::unique_ptr<kv::RadixCache> cache_;  // null: without prefix caching

@@ -60,7 +60,7 @@ TEST_F(WholeClusterTest, OnAnIdleClusterShortPromptsAreComputedWhereTheyAreAnswe
   }
   const double before = local();
   for (int i = 0; i < 40; ++i) ask();
-  // By measured times: on a busy machine some go elsewhere.
+  // The router decides by measured times, so on a busy machine some go elsewhere.
   EXPECT_GE(local() - before, 20) << "of 40";
   ExpectIdle();
 }

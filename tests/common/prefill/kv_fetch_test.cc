@@ -180,7 +180,7 @@ TEST_F(KvFetchTest, ABusyHolderSendsWhatIsCachedWhileItsStepRuns) {
   const auto first = submit(Counting(165, 1), cached_all);
   cached_all.WaitForNotification();
   blocks = true;
-  absl::Notification computed, fetched;
+  absl::Notification computed, fetched, fetched_again;
   const auto second = submit(Counting(100, 500), computed);
   step_runs.WaitForNotification();
   blocks = false;
@@ -189,12 +189,20 @@ TEST_F(KvFetchTest, ABusyHolderSendsWhatIsCachedWhileItsStepRuns) {
   loop_->kv_holder().Submit({.tokens = cached, .sender = fetch});
   EXPECT_TRUE(fetched.WaitForNotificationWithTimeout(absl::Seconds(20)))
       << "the fetch waits for the end of the step";
+  // The pool's share for fetches has room for one such fetch at a time.
+  const auto again = std::make_shared<FakeTransfer>();
+  again->on_finish = [&] { fetched_again.Notify(); };
+  loop_->kv_holder().Submit({.tokens = cached, .sender = again});
+  EXPECT_TRUE(fetched_again.WaitForNotificationWithTimeout(absl::Seconds(20)));
   EXPECT_FALSE(computed.HasBeenNotified());
   step_may_end.Notify();
   computed.WaitForNotification();
   fetched.WaitForNotification();
-  EXPECT_EQ(fetch->finish, absl::OkStatus());
-  EXPECT_EQ(fetch->blocks, 10);
+  fetched_again.WaitForNotification();
+  for (const auto& transfer : {fetch, again}) {
+    EXPECT_EQ(transfer->finish, absl::OkStatus());
+    EXPECT_EQ(transfer->blocks, 10);
+  }
   loop_->Stop();
 }
 

@@ -494,7 +494,7 @@ TEST_F(DevicePoolTest, APoolWhoseProbeBlockDiffersIsNotRead) {
   pools.WaitUntilTried();
   EXPECT_EQ(pools.Find(9).reason, PlaneReason::kUnproven);
   EXPECT_EQ(decode_.copier->opened, 1);
-  // Of another worker it is.
+  // A pool of another worker is taken.
   pools.Offer(10, offer);
   pools.WaitUntilTried();
   EXPECT_EQ(pools.Find(10).reason, PlaneReason::kOpened);

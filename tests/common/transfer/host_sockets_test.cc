@@ -67,7 +67,7 @@ TEST(HostSocketsTest, SocketsThatListenAreFound) {
 class FoundPoolsTest : public ::testing::Test {
  protected:
   FoundPoolsTest() {
-    // Of its own: workers of other tests do not take its pools.
+    // Each test has a layout of its own, so workers of other tests do not take its pools.
     layout_.layers = 2;
     layout_.kv_heads = 2;
     layout_.head_dim = 16;
@@ -156,7 +156,7 @@ TEST_F(FoundPoolsTest, AMadeUpNameDoesNotKeepAWorkersOfferFromBeingTried) {
            ParsePoolName(socket)->layout == layout_.Fingerprint();
   });
   ASSERT_NE(name, names.end());
-  // One that refuses, one with a pool of its own, and one with an old token.
+  // One name refuses, one leads to another pool, and one is tried with an old token.
   const auto closed =
       OpenAbstractSocket(MakePoolName({false, layout_.Fingerprint(), 5}), SocketEnd::kListen);
   ASSERT_TRUE(closed.ok());

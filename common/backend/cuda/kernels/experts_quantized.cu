@@ -35,7 +35,7 @@ QuantizedGatedExpertKernel(ExpertMatMulGatedLaunch launch) {
   FoldGated<kXTiles>(tile.k, [&](int row, int column, float gate, float up) {
     const float gated = GatedSum(tile, first_column + column, gate, up);
     const float next = ShuffleXor(gated, 1);
-    // Of two columns, one access; lanes of up have done with what they brought.
+    // A lane stores two columns by one access. The lanes of up have given theirs away.
     if (ThreadIndex() % (2 * kTileRows) >= kTileRows || column % 2 == 1) return;
     if (row >= tile.rows) return;
     uint16_t* const out = MatrixRow(tile.out, row, tile.out_stride) + first_column + column;

@@ -65,7 +65,7 @@ QuantizedGatedKernel(RowsLaunch<QuantizedMatMulGatedLaunch> launch) {
   SumSlices<Element, kBits, kXTiles>(to, first_row, row_tiles);
   FoldGated<kXTiles>(to.w.k, [&](int row, int column, float gate, float up) {
     const float gated = Gated(gate, up, to.gating), next = ShuffleXor(gated, 1);
-    // Of two columns, one access; lanes of up have done with what they brought.
+    // A lane stores two columns by one access. The lanes of up have given theirs away.
     if (ThreadIndex() % (2 * kTileRows) >= kTileRows || column % 2 == 1) return;
     if (first_row + row >= to.rows) return;
     uint16_t* const out = MatrixRow(to.out, first_row + row, to.out_stride);
@@ -165,7 +165,7 @@ void DispatchAll(const LaunchArgs& launch, int bits, DType dtype, Stream stream)
   }
 }
 
-// Of fewer rows the shape `rows` is the best.
+// For fewer rows the shape `rows` is the best.
 constexpr int kFewestTileRows = 17;
 
 struct Candidate {

@@ -135,7 +135,8 @@ class QuantizedTile {
     }
   }
 
-  // Of tile `x_tile` of rows of x: a row of W in e / 2 of the pair, row e % 2 of the lane's two.
+  // The sums of tile `x_tile` of rows of x: element e has row e / 2 of the pair of W, and row e % 2
+  // of the lane's two.
   BATON_DEVICE const float (&Sums(int pair, int x_tile) const)[4] { return sums_[pair][x_tile]; }
   static BATON_DEVICE int Row(int x_tile, int e) {
     return x_tile * kXTile + MemberOf(Lane()) * 2 + e % 2;

@@ -90,7 +90,7 @@ BATON_DEVICE uint64_t SumOf(const Bin* bins, BinRange range) {
   return sum;
 }
 
-// Of this thread's bins, and of those before them and of all.
+// Sums of this thread's bins, of those before them, and of all.
 struct BinSums {
   uint64_t own, before, all;
 };

@@ -9,9 +9,9 @@ namespace baton::backend::cuda {
 namespace {
 
 constexpr int kMaxThreads = 512;
-// Of a multiprocessor, at once.
+// A multiprocessor has so many at once.
 constexpr int kBlocks = 2;
-// Of a block at least: two loads of 16 bytes a thread.
+// A block has at least so many: two loads of 16 bytes a thread.
 constexpr int kPartTokens = 4096;
 
 static_assert(kSampleHistogramBins == kBins);
@@ -28,7 +28,7 @@ BATON_HOST_DEVICE bool IsLarge(int top_k, int most_sorted) { return top_k > most
 BATON_DEVICE Row RawRow(const SampleLaunch& launch, const SampleRequest& request) {
   return {launch.logits + request.logit_row * launch.logits_stride, launch.vocab};
 }
-// With the request's changes.
+// The row has the request's changes.
 BATON_DEVICE Row RowOf(const SampleLaunch& launch, const SampleRequest& request) {
   Row row = RawRow(launch, request);
   if (request.workspace_row >= 0) {
@@ -73,7 +73,7 @@ BATON_DEVICE bool IsLast(SampleScratch& scratch, int& flag) {
   return is_last;
 }
 
-// By all threads of the last block.
+// All threads of the last block call it.
 BATON_DEVICE void Finish(const SampleLaunch& launch, const SampleRequest& request,
                          const SampleResult& result) {
   if (request.workspace_row >= 0) ForgetChanges(launch, request);

@@ -61,7 +61,7 @@ class CudaKvCopier final : public KvCopier {
     const std::byte* from = nullptr;  // and of a Write
     bool done = false;                // guarded by the lane's mutex
   };
-  // Who copies holds `mutex` until the stream has finished.
+  // The caller that copies holds `mutex` until the stream has finished.
   struct Lane {
     Stream stream = nullptr;
     int32_t* ids = nullptr;  // `ids` and `chunks` are on the device

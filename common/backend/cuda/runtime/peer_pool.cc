@@ -47,7 +47,7 @@ absl::Status CheckHandle(const PoolHandle& handle, const KvPool& ours) {
 // Long for a copy of some KiB, also while the driver sets up the way between two GPUs.
 constexpr absl::Duration kProbeTimeout = absl::Seconds(5);
 
-// Of a read that did not end in time: whether it has ended since.
+// OK if no read of a probe block is under way: one that did not end in time may have ended since.
 absl::Status AwaitEarlierProbe(Runtime& runtime, PeerProbe& probe) {
   absl::MutexLock lock(&probe.mutex);
   if (!probe.hangs) return absl::OkStatus();

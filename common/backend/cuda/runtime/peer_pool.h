@@ -33,7 +33,7 @@ struct PeerProbe {
   std::byte* pinned = nullptr;
   absl::Mutex mutex;
   Stream stream ABSL_GUARDED_BY(mutex) = nullptr;  // made with the first peer
-  bool hangs ABSL_GUARDED_BY(mutex) = false;       // for good: a read has not ended in time
+  bool hangs ABSL_GUARDED_BY(mutex) = false;       // a read has not ended in time
 };
 
 // Copies go from pool to pool without staging: one call of the runtime for each run of blocks that

@@ -105,7 +105,7 @@ class DelayedRuntime final : public Runtime {
   }
   absl::Status AwaitPeerCopies(Stream stream, absl::Duration timeout) override {
     if (hang_peer_copies_ && timeout != absl::InfiniteDuration()) {
-      return absl::DeadlineExceededError("as it was told to");
+      return absl::DeadlineExceededError("HangPeerCopies");
     }
     Synchronize(stream);
     return absl::OkStatus();

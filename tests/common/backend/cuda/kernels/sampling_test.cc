@@ -209,7 +209,7 @@ class CudaSamplingTest : public KernelTest {
     return answers;
   }
 
-  // With short lists, so that they are sorted and overrun by turns.
+  // The lists are short, so that they are sorted and overrun by turns.
   SampleShape AnyShape() {
     SampleShape shape;
     shape.blocks = Coin() ? 1 : Int(2, 9);
