@@ -93,13 +93,13 @@ void LaunchRows(const ExpertMatMulGatedLaunch& launch, Stream stream) {
 }
 template <class Element>
 void LaunchTile(const ExpertMatMulLaunch& launch, Stream stream) {
-  Launch(ExpertTileKernel<Element>, ExpertGrid(launch.operands, launch.operands.w.n, kSide),
-         TileShape<kSide>::kThreads, TileShape<kSide>::kBytes, stream, launch);
+  LaunchTiles<kSide>(ExpertTileKernel<Element>,
+                     ExpertGrid(launch.operands, launch.operands.w.n, kSide), stream, launch);
 }
 template <class Element>
 void LaunchTile(const ExpertMatMulGatedLaunch& launch, Stream stream) {
-  Launch(ExpertGatedTileKernel<Element>, ExpertGrid(launch.operands, launch.operands.w.n, kSide),
-         TileShape<kSide>::kThreads, TileShape<kSide>::kBytes, stream, launch);
+  LaunchTiles<kSide>(ExpertGatedTileKernel<Element>,
+                     ExpertGrid(launch.operands, launch.operands.w.n, kSide), stream, launch);
 }
 
 template <class Element, class AnyLaunch>

@@ -71,8 +71,7 @@ template <class Element>
 void Dispatch(const HeadMatMulLaunch& launch, Stream stream) {
   if (launch.rows <= 8) return LaunchRows<Element, 8>(launch, stream);
   if (launch.rows <= kFewRows) return LaunchRows<Element, kFewRows>(launch, stream);
-  Launch(HeadTileKernel<Element>, GridOf(launch, kSide, kSide), TileShape<kSide>::kThreads,
-         TileShape<kSide>::kBytes, stream, launch);
+  LaunchTiles<kSide>(HeadTileKernel<Element>, GridOf(launch, kSide, kSide), stream, launch);
 }
 
 }  // namespace

@@ -42,13 +42,24 @@ struct RowsOperand {
       a[i / 4][i % 4] = (i % 2 == 0 ? low : high).x[i / 2] | hidden_zero;
     }
   }
+  // Of operands that were made without a hidden zero: keeps them in registers.
+  BATON_DEVICE void Pin(uint32_t hidden_zero) {
+    BATON_UNROLL for (auto& product : a) {
+      BATON_UNROLL for (uint32_t& two : product) two = Pinned(two, hidden_zero);
+    }
+  }
 };
 
-// 32 k's of a product of 16 rows with 8 columns.
+// 16 k's of a product of 16 rows with 8 columns: the first or the second of a chunk's two.
+template <class Element>
+BATON_DEVICE void Multiply(float (&sums)[4], const RowsOperand& rows, const Vec16& w, int product) {
+  Element::Mma16(sums, rows.a[product], w.x[product * 2], w.x[product * 2 + 1]);
+}
+// All 32.
 template <class Element>
 BATON_DEVICE void Accumulate(float (&sums)[4], const RowsOperand& rows, const Vec16& w) {
   BATON_UNROLL for (int product = 0; product < 2; ++product) {
-    Element::Mma16(sums, rows.a[product], w.x[product * 2], w.x[product * 2 + 1]);
+    Multiply<Element>(sums, rows, w, product);
   }
 }
 

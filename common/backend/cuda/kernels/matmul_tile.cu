@@ -42,18 +42,16 @@ MatMulGatedTileKernel(MatMulGatedLaunch launch) {
 
 template <class Element, int kSide>
 void LaunchTile(const MatMulLaunch& launch, Stream stream) {
-  using Shape = TileShape<kSide>;
-  Launch(MatMulTileKernel<Element, kSide>,
-         {MatMulTiles(launch.rows, kSide) * MatMulTiles(launch.n, kSide), 1, 1}, Shape::kThreads,
-         Shape::kBytes, stream, launch);
+  LaunchTiles<kSide>(MatMulTileKernel<Element, kSide>,
+                     {MatMulTiles(launch.rows, kSide) * MatMulTiles(launch.n, kSide), 1, 1}, stream,
+                     launch);
 }
 
 template <class Element, int kSide>
 void LaunchTile(const MatMulGatedLaunch& launch, Stream stream) {
-  using Shape = TileShape<kSide>;
-  Launch(MatMulGatedTileKernel<Element, kSide>,
-         {MatMulTiles(launch.rows, kSide) * MatMulTiles(2 * launch.cols, kSide), 1, 1},
-         Shape::kThreads, Shape::kBytes, stream, launch);
+  LaunchTiles<kSide>(MatMulGatedTileKernel<Element, kSide>,
+                     {MatMulTiles(launch.rows, kSide) * MatMulTiles(2 * launch.cols, kSide), 1, 1},
+                     stream, launch);
 }
 
 template <class AnyLaunch>

@@ -18,9 +18,13 @@ struct TileShape {
   static constexpr int kThreads = kSide / 32 * 2 * kWarpLanes;
   static constexpr int kChunks = kChunkedK / kChunkElements;  // of a row in a stage: 64 bytes
   static constexpr int kCopies = 2 * kSide * kChunks / kThreads;
-  static constexpr int kStages = 3;
   static constexpr int kStageBytes = 2 * kSide * kChunks * 16;
-  static constexpr int kBytes = kStages * kStageBytes;
+  // Large blocks have a multiprocessor to themselves, and room for one more stage of asynchronous
+  // copies: L2 may take 900 clocks when all multiprocessors read from it.
+  static constexpr int kAsyncStages = kSide == 128 ? 4 : 3;
+  BATON_HOST_DEVICE static constexpr int Bytes(bool async) {
+    return (async ? kAsyncStages : 3) * kStageBytes;
+  }
 };
 
 // What a block makes of its sums, four adjacent columns of a row at a time: the product itself. A
@@ -96,7 +100,7 @@ struct Stages {
                 k;
     }
     if (CopiesAreAsync()) {
-      Fetch(launch.k);
+      BATON_UNROLL for (int i = 1; i < Shape::kAsyncStages - 1; ++i) Fetch(launch.k);
     } else {
       Load(launch.k);
     }
@@ -104,7 +108,8 @@ struct Stages {
   }
 
   static BATON_DEVICE int Next(int stage) {
-    return stage == Shape::kBytes - Shape::kStageBytes ? 0 : stage + Shape::kStageBytes;
+    const int last = Shape::Bytes(CopiesAreAsync()) - Shape::kStageBytes;
+    return stage == last ? 0 : stage + Shape::kStageBytes;
   }
 
   // Loads one more stage, zeros beyond the end. Asynchronously into shared memory; else to
@@ -151,8 +156,8 @@ struct Operands {
   BATON_DEVICE Operands(int row, int column)
       : at_x((row + GroupOf(Lane())) * kRowBytes + MemberOf(Lane()) * 16),
         at_w((kSide + column + GroupOf(Lane())) * kRowBytes + MemberOf(Lane()) * 16) {}
-  BATON_DEVICE void LoadX(int stage) {
-    BATON_UNROLL for (int i = 0; i < Shape::kRowTiles * 2; ++i) {
+  BATON_DEVICE void LoadX(int stage, int tile) {
+    BATON_UNROLL for (int i = tile * 2; i < tile * 2 + 2; ++i) {
       x[i] = LoadShared16(SharedMemory() + stage + at_x + i * 8 * kRowBytes);
     }
   }
@@ -168,6 +173,9 @@ BATON_DEVICE void MultiplyTile(const typename Result::Arguments& launch, int blo
   using Shape = TileShape<kSide>;
   constexpr int kRowTiles = Shape::kRowTiles, kColumnTiles = Shape::kColumnTiles;
   constexpr int kColumns = kSide / Result::kMatrices;
+  // Tiles of columns between loads. Small blocks share a multiprocessor, and take turns themselves.
+  constexpr int kTurn = kSide == 128 ? 2 : kColumnTiles;
+  constexpr int kTurns = kColumnTiles / kTurn;
   const int row = Warp() / 2 * kRowTiles * kRowTile, column = Warp() % 2 * (kSide / 2);
   const uint32_t hidden_zero = HiddenZero();
   Stages<Result, kSide> stages(launch, block_row * kSide, block_column * kColumns);
@@ -178,11 +186,11 @@ BATON_DEVICE void MultiplyTile(const typename Result::Arguments& launch, int blo
   }
   // Until the next stage is there for all, and all have done with the one that is filled now.
   const auto next_stage = [&] {
-    CopyAsyncWait<1>();
+    CopyAsyncWait<Shape::kAsyncStages - 2>();
     SyncThreads();
   };
   next_stage();
-  operands.LoadX(0);
+  BATON_UNROLL for (int i = 0; i < kRowTiles; ++i) operands.LoadX(0, i);
   BATON_UNROLL for (int j = 0; j < kColumnTiles; ++j) operands.LoadW(0, j);
   stages.Fetch(launch.k);
   int stage = stages.Next(0);
@@ -191,17 +199,32 @@ BATON_DEVICE void MultiplyTile(const typename Result::Arguments& launch, int blo
     float sums[kRowTiles * kColumnTiles][4] = {};
     const int end = Least(begin + length, launch.k);
     BATON_NO_UNROLL for (int k = begin; k < end; k += kChunkedK) {
-      next_stage();
-      stages.Fetch(launch.k);
-      // While a step's operands are multiplied, the next one's take their place.
-      const RowsOperand rows[kRowTiles] = {{operands.x[0], operands.x[1], hidden_zero},
-                                           {operands.x[2], operands.x[3], hidden_zero}};
-      operands.LoadX(stage);
-      BATON_UNROLL for (int j = 0; j < kColumnTiles; ++j) {
-        BATON_UNROLL for (int i = 0; i < kRowTiles; ++i) {
-          Accumulate<Element>(sums[i * kColumnTiles + j], rows[i], operands.w[j]);
+      // While a step's operands are multiplied, the next one's take their place. Products and loads
+      // take turns: shared memory takes about as long to serve a warp's loads as its tensor cores
+      // to multiply them, so neither may wait until the other has done with all.
+      RowsOperand rows[kRowTiles] = {{operands.x[0], operands.x[1], kTurns == 1 ? hidden_zero : 0},
+                                     {operands.x[2], operands.x[3], kTurns == 1 ? hidden_zero : 0}};
+      const auto take = [&](int turn) {
+        const int first = turn * kTurn;
+        // The two products of a tile depend on each other: others are between them.
+        BATON_UNROLL for (int product = 0; product < 2; ++product) {
+          BATON_UNROLL for (int at = 0; at < kTurn * kRowTiles; ++at) {
+            const int j = first + at / kRowTiles, i = at % kRowTiles;
+            Multiply<Element>(sums[i * kColumnTiles + j], rows[i], operands.w[j], product);
+          }
         }
-        operands.LoadW(stage, j);
+        if (turn == 0) next_stage();
+        BATON_UNROLL for (int i = 0; i < kRowTiles; ++i) {
+          if (i % kTurns == turn) operands.LoadX(stage, i);
+        }
+        if (turn == kRowTiles % kTurns) stages.Fetch(launch.k);
+        BATON_UNROLL for (int j = 0; j < kTurn; ++j) operands.LoadW(stage, first + j);
+      };
+      if constexpr (kTurns == 1) {
+        take(0);
+      } else {
+        BATON_UNROLL for (RowsOperand& tile : rows) tile.Pin(hidden_zero);
+        BATON_UNROLL for (int turn = 0; turn < kTurns; ++turn) Fenced([&] { take(turn); });
       }
       stage = stages.Next(stage);
     }
@@ -224,6 +247,14 @@ BATON_DEVICE void MultiplyTile(const typename Result::Arguments& launch, int blo
           fours + j);
     }
   }
+}
+
+// Launches a kernel whose blocks call MultiplyTile.
+template <int kSide, class Args>
+void LaunchTiles(void (*kernel)(Args), GridSize grid, Stream stream, const Args& args) {
+  using Shape = TileShape<kSide>;
+  Launch(kernel, grid, Shape::kThreads,
+         static_cast<size_t>(Shape::Bytes(CopiesAreAsync(kernel, stream))), stream, args);
 }
 
 }  // namespace baton::backend::cuda

@@ -489,4 +489,25 @@ float FmaToOdd(float a, float b, float c) {
 void MmaK8(void* const (&operands)[kWarpLanes]) { Mma<8>(operands); }
 void MmaK16(void* const (&operands)[kWarpLanes]) { Mma<16>(operands); }
 
+Vec16 LoadTransposed(const void* shared) {
+  struct Operand {
+    const void* row;
+    Vec16 result;
+  } operand = {&Aligned16(shared), {}};
+  MeetWarp(&operand, [](void* const(&operands)[kWarpLanes]) {
+    uint16_t rows[kWarpLanes][8];
+    for (int lane = 0; lane < kWarpLanes; ++lane) {
+      std::memcpy(rows[lane], static_cast<Operand*>(operands[lane])->row, sizeof(rows[lane]));
+    }
+    for (int lane = 0; lane < kWarpLanes; ++lane) {
+      Vec16& result = static_cast<Operand*>(operands[lane])->result;
+      for (int matrix = 0; matrix < 4; ++matrix) {
+        const int row = matrix * 8 + lane % 4 * 2, column = lane / 4;
+        result.x[matrix] = rows[row][column] | static_cast<uint32_t>(rows[row + 1][column]) << 16;
+      }
+    }
+  });
+  return operand.result;
+}
+
 }  // namespace baton::backend::cuda::emulated

@@ -137,6 +137,7 @@ struct MmaOperand {
   float (*to_f32)(uint16_t);
 };
 void MmaK8(void* const (&operands)[kWarpLanes]);
+Vec16 LoadTransposed(const void* shared);
 void MmaK16(void* const (&operands)[kWarpLanes]);
 
 }  // namespace emulated
@@ -146,12 +147,18 @@ using emulated::BlockThreads;
 using emulated::CopyAsync16;
 using emulated::CopyAsyncCommit;
 using emulated::Grid;
+using emulated::LoadTransposed;
 using emulated::SharedMemory;
 using emulated::SyncThreads;
 using emulated::ThreadIndex;
 
 inline int Multiprocessors() { return emulated::kMultiprocessors; }
 inline uint32_t HiddenZero() { return 0; }
+inline uint32_t Pinned(uint32_t value, uint32_t) { return value; }
+template <class Body>
+void Fenced(const Body& body) {
+  body();
+}
 
 inline void SyncWarp() {
   emulated::MeetWarp(nullptr, [](void* const(&)[kWarpLanes]) {});
@@ -171,6 +178,14 @@ inline void NotBeforeSm80() {
   BATON_CHECK(emulated::GetOptions().compute_capability >= 80) << "launched on sm_75";
 }
 inline bool CopiesAreAsync() { return emulated::GetOptions().compute_capability >= 80; }
+// Of a launch on the stream.
+template <class Args>
+bool CopiesAreAsync(void (*)(Args), Stream stream) {
+  const emulated::Options& options = stream == nullptr
+                                         ? emulated::GetOptions()
+                                         : static_cast<emulated::EmulatedStream*>(stream)->options;
+  return options.compute_capability >= 80;
+}
 
 template <class T>
 T ShuffleXor(T value, int lane_mask) {

@@ -72,6 +72,27 @@ BATON_DEVICE uint32_t HiddenZero() {
 #endif
 }
 
+// The value or'ed with a HiddenZero(), in a register that is made once and here: elsewhere the
+// compiler makes it again for each use.
+BATON_DEVICE uint32_t Pinned(uint32_t value, uint32_t hidden_zero) {
+#if __CUDA_ARCH__ >= 800
+  uint32_t result;
+  asm volatile("or.b32 %0, %1, %2;" : "=r"(result) : "r"(value), "r"(hidden_zero));
+  return result;
+#else
+  return value;
+#endif
+}
+// Runs body, and the compiler moves none of its instructions in front of it or behind it: of a long
+// run of products and loads ptxas puts all products that it can first, so that the loads of all
+// warps come together and the products wait for them. A branch that is always taken costs less.
+template <class Body>
+BATON_DEVICE void Fenced(const Body& body) {
+  unsigned depth;  // below 65,536, which ptxas does not know; volatile: asked for each time
+  asm volatile("mov.u32 %0, %%nctaid.z;" : "=r"(depth));
+  if (depth >> 16 == 0) body();
+}
+
 template <class T>
 BATON_DEVICE T AtomicAdd(T* address, T value) {
   return atomicAdd(address, value);
@@ -258,6 +279,18 @@ BATON_DEVICE Vec16 LoadShared16(const void* shared) {
   const uint4 v = *static_cast<const uint4*>(shared);
   return {{v.x, v.y, v.z, v.w}};
 }
+// Four matrices of 8 x 8 elements of 16 bits, transposed: the address that lane 8 i + r gives is of
+// row r of matrix i. Register i holds the lane's two elements of matrix i: rows 2 member and
+// 2 member + 1 of column `group` (index_maps.h), as second operands of products.
+BATON_DEVICE Vec16 LoadTransposed(const void* shared) {
+  Vec16 v;
+  const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x[0]), "=r"(v.x[1]), "=r"(v.x[2]), "=r"(v.x[3])
+               : "r"(from)
+               : "memory");
+  return v;
+}
 // Several times 16 bytes from global to shared memory, zeros where not `valid` (then `global` is
 // not read). Below sm_80 through registers, all at once, and there when it returns.
 template <int kCount>
@@ -404,11 +437,19 @@ inline int Multiprocessors() {
   return count;
 }
 
-// Whether the kernel waits for the one before it. What was compiled for less than sm_90 does not,
-// even where a driver has translated it for such a GPU.
-inline bool Awaits(const void* kernel) {
+// Whether a kernel was compiled for this architecture (90: sm_90) or a later one. What was compiled
+// for an earlier one stays so where a driver has translated it for such a GPU.
+inline bool CompiledFor(const void* kernel, int architecture) {
   cudaFuncAttributes attributes;
-  return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
+  return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess &&
+         attributes.ptxVersion >= architecture;
+}
+// Whether the kernels' copies are asynchronous (the other CopiesAreAsync), for a launch that gives
+// them more shared memory then. All kernels are compiled for the same architectures.
+template <class Args>
+bool CopiesAreAsync(void (*kernel)(Args), Stream) {
+  static const bool are = CompiledFor(reinterpret_cast<const void*>(kernel), 80);
+  return are;
 }
 
 // args: a trivially copyable struct. A launch that fails is a broken invariant: sizes were checked
@@ -422,8 +463,8 @@ void Launch(void (*kernel)(Args), GridSize grid, int threads, size_t shared_byte
                          static_cast<int>(shared_bytes));  // the launch says if that is too much
   }
   void* pointers[] = {const_cast<Args*>(&args)};  // is copied, not written
-  // All kernels are compiled for the same architectures.
-  static const bool awaits = Awaits(reinterpret_cast<const void*>(kernel));
+  // The kernel waits for the one before it.
+  static const bool awaits = CompiledFor(reinterpret_cast<const void*>(kernel), 90);
   cudaLaunchAttribute early = {};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
