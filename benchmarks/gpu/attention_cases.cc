@@ -20,7 +20,6 @@ using backend::cuda::AttentionItem;
 using backend::cuda::AttentionLaunch;
 using backend::cuda::AttentionPlan;
 using backend::cuda::AttentionRoom;
-using backend::cuda::CounterCount;
 using backend::cuda::PaddedDim;
 using backend::cuda::PartialFloats;
 using backend::cuda::SequenceEntry;
@@ -125,8 +124,7 @@ void TimeOne(KernelBench& bench, const ModelShape& model, const AttentionShape& 
   launch.sequences = device.Send(sequences);
   launch.tables = device.Send(tables);
   launch.items = device.Send(items);
-  const int64_t counters =
-      int64_t{plan.row_tiles} * shape.kv_heads * (shape.latent() ? 1 : CounterCount(dim));
+  const int64_t counters = int64_t{plan.row_tiles} * shape.kv_heads;
   const int64_t partial_floats =
       shape.latent() ? int64_t{backend::cuda::kLatentPartialFloats} : PartialFloats(dim);
   const int64_t total_floats =

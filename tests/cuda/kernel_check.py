@@ -201,9 +201,15 @@ def host_breaches(compiler, cmake):
 
 
 def facts_of(reports, budgets):
-    """{(name, arch): Facts} of kernels that are launched there."""
-    return {(name, arch): report.code for (name, arch), report in reports.items()
-            if name not in budgets or budgets[name].registers[arch] is not None}
+    """{(name, arch): Facts} of kernels that are launched there. Those that may spill there have no spills."""
+    facts = {}
+    for (name, arch), report in reports.items():
+        budget = budgets.get(name)
+        if budget is not None and budget.registers[arch] is None:
+            continue
+        may_spill = budget is not None and kernel_rules.most_spilled(budget, arch) > 0
+        facts[name, arch] = dataclasses.replace(report.code, spills=0) if may_spill else report.code
+    return facts
 
 
 def docs_text(reports, budgets, limits, release):

@@ -184,6 +184,11 @@ def instructions(body):
     return re.findall(r"(?:^|[;{])\s*(?:@!?%?\w+\s+)?([a-z]\w*(?:\.[\w:]+)*)\b", body, re.MULTILINE)
 
 
+def most_spilled(budget, arch):
+    """Bytes."""
+    return 128 if "spills" in budget.marks and arch >= 100 else 0
+
+
 def kernel_breaches(name, arch, report, budget):
     """Yields what is wrong with one kernel at one architecture; `budget` is its own."""
     at = f"{name} at sm_{arch}"
@@ -201,9 +206,9 @@ def kernel_breaches(name, arch, report, budget):
         return
     if report.registers > budget.registers[arch]:
         yield f"{at}: {report.registers} registers, budget {budget.registers[arch]}"
-    most_spilled = 128 if "spills" in budget.marks and arch >= 100 else 0
-    if report.spills > most_spilled:
-        yield f"{at}: {report.spills} bytes of spills, expected {most_spilled or 'none'}"
+    most = most_spilled(budget, arch)
+    if report.spills > most:
+        yield f"{at}: {report.spills} bytes of spills, expected {most or 'none'}"
     elif not report.spills and (report.stack or ".local" in report.ptx):
         yield f"{at}: {report.stack} bytes of stack, expected none (an array indexed by a variable?)"
     if "baton_shared_memory" in report.ptx and not budget.dynamic_shared:

@@ -17,7 +17,7 @@
 //   resets itself).
 // - tile: many rows. A block computes 64 packed rows over all their tokens, K and V staged in
 //   shared memory; while it multiplies with one, it loads the other, below sm_80 through registers.
-//   With two stages it loads those of the next piece, too.
+//   With two stages it loads both of the next piece.
 //
 // A soft cap (score_cap) changes each score before it is hidden or weighed; a sink is added to the
 // sum of weights behind the last fold. Both are in one place for both kernels, and in variants of
@@ -78,7 +78,7 @@ struct AttentionLaunch {
   // blocks.
   const int* item_range;
   float* partials;      // split: [partial, kv_head] of PartialFloats(dim)
-  unsigned* counters;   // split: [row tile, kv_head, CounterCount], 0 before and after
+  unsigned* counters;   // split: [row tile, kv_head], 0 before and after
   float* totals;        // tile: [item, kv_head] of TotalFloats(dim)
   int tile_stages = 1;  // tile: as TileStages says, or fewer; of quantised KV 1
   KvFormat kv_format = KvFormat::kPlain;
@@ -97,31 +97,26 @@ inline AttentionLaunch WithInverse(AttentionLaunch launch) {
   return launch;
 }
 
-// Blocks that share a row tile's tokens, each with some of the result's dims.
-BATON_HOST_DEVICE int CounterCount(int padded_dim) { return padded_dim / OutputDims(padded_dim); }
-// Floats of one of those blocks: m and l of 16 rows, then 16 x OutputDims sums. Each block has its
-// own m and l (they are the same), as no block may read what the fence of another did not release.
-BATON_HOST_DEVICE int BlockPartialFloats(int padded_dim) {
-  return 16 * (2 + OutputDims(padded_dim));
-}
-BATON_HOST_DEVICE int64_t PartialFloats(int padded_dim) {
-  return int64_t{CounterCount(padded_dim)} * BlockPartialFloats(padded_dim);
-}
+// The sums of a split: m and l of 16 rows, then 16 x padded_dim sums.
+BATON_HOST_DEVICE int64_t PartialFloats(int padded_dim) { return 16 * (2 + int64_t{padded_dim}); }
 BATON_HOST_DEVICE int64_t TotalFloats(int padded_dim) { return 64 * int64_t{padded_dim}; }
 
 // Shared memory of a block of the tile kernel.
 constexpr size_t TileSharedBytes(int padded_dim, int stages) {
-  return static_cast<size_t>(stages * kPieceTokens * (padded_dim + OutputDims(padded_dim)) * 2);
+  return static_cast<size_t>(stages * kPieceTokens * (padded_dim + TileDims(padded_dim, stages)) *
+                             2);
 }
-// The number of stages of the tile kernel, given a multiprocessor's shared memory: two if those of
-// two blocks fit. With heads of up to 64 dims one is enough, since three blocks are resident; wide
-// heads are not staged.
+// Blocks of the tile kernel that a multiprocessor has registers for, without soft cap and sinks.
+constexpr int TileBlocks(int padded_dim) { return padded_dim == 64 ? 3 : 2; }
+// The number of stages of the tile kernel, given a multiprocessor's shared memory: two if there is
+// room for those of all blocks. Wide heads are not staged.
 // kernel_capability: what the kernels are compiled for; below 8.0 they copy through registers.
 inline int TileStages(int head_dim, int kernel_capability, size_t shared_bytes) {
   constexpr size_t kOfTheSystem = 1024;  // a block
-  const size_t block = TileSharedBytes(PaddedDim(head_dim), 2) + kOfTheSystem;
-  const bool deep =
-      kernel_capability >= 80 && head_dim > 64 && !IsWide(head_dim) && 2 * block <= shared_bytes;
+  const int dim = PaddedDim(head_dim);
+  const size_t block = TileSharedBytes(dim, 2) + kOfTheSystem;
+  const bool deep = kernel_capability >= 80 && !IsWide(head_dim) &&
+                    static_cast<size_t>(TileBlocks(dim)) * block <= shared_bytes;
   return deep ? 2 : 1;
 }
 

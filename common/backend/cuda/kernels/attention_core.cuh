@@ -95,8 +95,14 @@ struct TokenAddress {
   }
   // The same in a block of the sequence that may be another than the token's.
   BATON_DEVICE const std::byte* KIn(int block, int token) const {
+    return KOf(NumberOf(block), token);
+  }
+  // The number in the pool of a block of the sequence, and the address in a block of that number.
+  BATON_DEVICE uint32_t NumberOf(int block) const {
+    return static_cast<uint32_t>(LoadGlobal(tables + (first_block + block)));
+  }
+  BATON_DEVICE const std::byte* KOf(uint32_t number, int token) const {
     const int slot = token & ((1 << block_tokens_log2) - 1);
-    const auto number = static_cast<uint32_t>(LoadGlobal(tables + (first_block + block)));
     return layer + uint64_t{number} * block_stride_bytes +
            static_cast<uint32_t>(head_offset + slot * row_bytes);
   }

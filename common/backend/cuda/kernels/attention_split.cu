@@ -85,37 +85,32 @@ struct RowChunk {
   }
 };
 
-// A split's sums in memory, of the block that computes dims from first_dim on: m [16], l [16],
-// a [16][OutputDims(kDim)].
+// A split's sums in memory: m [16], l [16], a [16][kDim].
 template <int kDim>
 BATON_DEVICE float* PartialOf(const AttentionLaunch& launch, const AttentionItem& item, int split,
-                              int kv_head, int first_dim) {
+                              int kv_head) {
   const int64_t index = (item.first_partial + split) * launch.kv_heads + kv_head;
-  float* partial = launch.partials + index * PartialFloats(kDim);
-  if constexpr (OutputDims(kDim) < kDim) {
-    partial += first_dim / OutputDims(kDim) * BlockPartialFloats(kDim);
-  }
-  return partial;
+  return launch.partials + index * PartialFloats(kDim);
 }
 
 // In there, eight dims of a row.
 template <int kDim>
 BATON_DEVICE int PartialChunk(int row, int span) {
-  return 2 * kRowTile + row * OutputDims(kDim) + span * kOutputSpan + OwnDim();
+  return 2 * kRowTile + row * kDim + span * kOutputSpan + OwnDim();
 }
 
-// Folds the partials of a row of the tile in ascending order into m, l and sums. Several splits are
-// read at once, so that the fold does not wait for each.
+// Folds the partials of a row of the tile in ascending order into m, l and the sums of kSpans spans
+// from first_span on. Several splits are read at once, so that the fold does not wait for each.
 template <int kDim, int kSpans>
 BATON_DEVICE void FoldPartials(const AttentionLaunch& launch, const AttentionItem& item,
-                               int first_split, int kv_head, int first_dim, int row,
+                               int first_split, int kv_head, int row, int first_span,
                                RowChunk (&sums)[kSpans], float& m, float& l) {
   constexpr int kAhead = 4;
   m = kMinusInfinity;
   l = 0;
   BATON_UNROLL for (int span = 0; span < kSpans; ++span) sums[span] = {};
   const int splits = item.split_count - first_split;
-  const float* const partials = PartialOf<kDim>(launch, item, first_split, kv_head, first_dim);
+  const float* const partials = PartialOf<kDim>(launch, item, first_split, kv_head);
   const int floats = launch.kv_heads * static_cast<int>(PartialFloats(kDim));  // to the next
   BATON_NO_UNROLL for (int split = 0; split < splits; split += kAhead) {
     float next_m[kAhead], next_l[kAhead];
@@ -125,7 +120,7 @@ BATON_DEVICE void FoldPartials(const AttentionLaunch& launch, const AttentionIte
       next_m[i] = LoadFresh(partial + row);
       next_l[i] = LoadFresh(partial + 16 + row);
       BATON_UNROLL for (int span = 0; span < kSpans; ++span) {
-        const float* from = partial + PartialChunk<kDim>(row, span);
+        const float* from = partial + PartialChunk<kDim>(row, first_span + span);
         next[i][span][0] = LoadFresh16(from);
         next[i][span][1] = LoadFresh16(from + 4);
       }
@@ -178,29 +173,29 @@ BATON_DEVICE void ScorePiece(const PooledPiece<Element, kDim, kExact>& piece, Pi
   }
 }
 
-// The weights of a warp's piece, from its scores; V is on its way to registers when they are there,
-// of codes a span of it.
+// The weights of a warp's piece, from its scores; V of up to 128 dims is on its way to registers
+// when they are there, of more dims or of codes a span of it.
 template <class Element, int kDim, bool kExact, bool kVariant>
 BATON_DEVICE PieceWeights WeighTokens(const AttentionLaunch& launch, const VisibleTokens& visible,
-                                      int first_dim, bool any_high,
-                                      PooledPiece<Element, kDim, kExact>& piece, float (&m)[2],
-                                      float (&l)[2]) {
+                                      bool any_high, PooledPiece<Element, kDim, kExact>& piece,
+                                      float (&m)[2], float (&l)[2]) {
   using Memory = SplitMemory<kDim>;
-  constexpr int kSpans = OutputDims(kDim) / kOutputSpan;
+  constexpr int kSpans = kDim / kOutputSpan;
   PieceScores s = {};
   ScorePiece(piece, s);
   if constexpr (kIsCoded<Element>) piece.LoadScalesOfV();
   // Beside all of V there are no registers for a cap.
   constexpr bool kCapsFirst = kVariant && kSpans > 1;
   if constexpr (kCapsFirst) CapScores(launch.score_cap, any_high, s);
-  if constexpr (!kIsCoded<Element> || kExact) piece.LoadV(first_dim, 0);
-  if constexpr (!kIsCoded<Element> && kSpans > 1) piece.LoadV(first_dim, 1);
+  if constexpr (!kIsCoded<Element> || kExact) piece.LoadV(0);
+  if constexpr (!kIsCoded<Element> && kSpans == 2) piece.LoadV(1);
   if constexpr (kVariant && !kCapsFirst) CapScores(launch.score_cap, any_high, s);
   if (!visible.AllSeePiece(piece.first_token)) {
     const int group = GroupOf(Lane());
     HideUnseen(piece.first_token, launch.window,
                {Memory::Position(group), Memory::Position(group + 8)}, s);
-    piece.ClearUnseenV(visible);
+    piece.ClearUnseenV(visible, 0);
+    if constexpr (!kIsCoded<Element> && kSpans == 2) piece.ClearUnseenV(visible, 1);
   }
   return WeighPiece<Element, false>(s, any_high, m, l);
 }
@@ -242,9 +237,7 @@ BATON_DEVICE bool IsLastOf(const AttentionLaunch& launch, const AttentionItem& i
   using Memory = SplitMemory<kDim>;
   ThreadFence();
   SyncThreads();
-  unsigned* counter = launch.counters +
-                      (int64_t{item.row_tile} * launch.kv_heads + kv_head) * Grid().z +
-                      BlockIndex().z;
+  unsigned* counter = launch.counters + int64_t{item.row_tile} * launch.kv_heads + kv_head;
   if (ThreadIndex() == 0) {
     const bool is_last = AtomicAdd(counter, 1u) == static_cast<unsigned>(blocks) - 1;
     ThreadFence();
@@ -258,9 +251,8 @@ BATON_DEVICE bool IsLastOf(const AttentionLaunch& launch, const AttentionItem& i
 template <class Element, int kDim, bool kExact, bool kVariant>
 BATON_DEVICE void AttendSplit(const AttentionLaunch& launch, const AttentionItem& item,
                               int kv_head) {
-  constexpr int kOut = OutputDims(kDim), kSpans = kOut / kOutputSpan;
+  constexpr int kSpans = kDim / kOutputSpan;
   using Memory = SplitMemory<kDim>;
-  const int first_dim = kOut < kDim ? static_cast<int>(BlockIndex().z) * kOut : 0;
   const SequenceEntry sequence = LoadGlobal(launch.sequences + item.sequence);
   const VisibleTokens visible(launch, sequence, item.first_packed_row, kRowTile);
   const int first_split = visible.begin / kSplitTokens;
@@ -277,14 +269,25 @@ BATON_DEVICE void AttendSplit(const AttentionLaunch& launch, const AttentionItem
 
   const bool any_high = sequence.row_count * launch.group - item.first_packed_row > kRowTile / 2;
   float m[2], l[2];
-  const PieceWeights weights = WeighTokens<Element, kDim, kExact, kVariant>(
-      launch, visible, first_dim, any_high, piece, m, l);
+  const PieceWeights weights =
+      WeighTokens<Element, kDim, kExact, kVariant>(launch, visible, any_high, piece, m, l);
   // The general form has no registers for the addresses so early.
-  if constexpr (kIsCoded<Element> && kExact && kSpans > 1) piece.LoadV(first_dim, 1);
+  if constexpr (kIsCoded<Element> && kExact && kSpans > 1) piece.LoadV(1);
+  const auto write = [&](int span, const RowChunk& sums, float m, float l) {
+    if constexpr (kVariant) l = WithSink(launch, own.head, m, l);
+    const int dim = span * kOutputSpan + OwnDim();
+    if (kExact || dim < launch.head_dim) WriteOut<Element>(launch, own, dim, sums.a, l);
+  };
+  const int splits = item.split_count - first_split;
+  float* const partial = PartialOf<kDim>(launch, item, item.split, kv_head);
   PieceFold<kDim> fold;
-  RowChunk sums[kSpans];
   BATON_UNROLL for (int span = 0; span < kSpans; ++span) {
-    if constexpr (kIsCoded<Element> && !kExact) piece.LoadV(first_dim, span);
+    if constexpr (kIsCoded<Element>) {
+      if (!kExact || span > 1) piece.LoadV(span);
+    } else if (kSpans > 2 && span + 1 < kSpans) {  // comes while this one is multiplied
+      piece.LoadV(span + 1);
+      if (!visible.AllSeePiece(piece.first_token)) piece.ClearUnseenV(visible, span + 1);
+    }
     float of_piece[8][4];
     SumValues<Element>(piece, weights, span, of_piece);
     if (span > 0) SyncThreads();  // all have read the span before
@@ -292,30 +295,22 @@ BATON_DEVICE void AttendSplit(const AttentionLaunch& launch, const AttentionItem
     SyncThreads();
     if (!own.exists) continue;
     if (span == 0) fold.Begin();
-    sums[span] = fold.Sums();
-  }
-  if (item.split_count - first_split > 1) {
-    if (own.exists) {
-      float* partial = PartialOf<kDim>(launch, item, item.split, kv_head, first_dim);
-      if (OwnDim() == 0) {
-        StoreGlobal(partial + OwnRow(), fold.m);
-        StoreGlobal(partial + kRowTile + OwnRow(), fold.l);
-      }
-      BATON_UNROLL for (int span = 0; span < kSpans; ++span) {
-        sums[span].Store(partial + PartialChunk<kDim>(OwnRow(), span));
-      }
+    if (splits == 1) {
+      write(span, fold.Sums(), fold.m, fold.l);
+      continue;
     }
-    if (!IsLastOf<kDim>(launch, item, item.split_count - first_split, kv_head)) return;
-    if (own.exists) {
-      FoldPartials<kDim>(launch, item, first_split, kv_head, first_dim, OwnRow(), sums, fold.m,
-                         fold.l);
+    if (span == 0 && OwnDim() == 0) {
+      StoreGlobal(partial + OwnRow(), fold.m);
+      StoreGlobal(partial + kRowTile + OwnRow(), fold.l);
     }
+    fold.Sums().Store(partial + PartialChunk<kDim>(OwnRow(), span));
   }
-  if (!own.exists) return;
-  if constexpr (kVariant) fold.l = WithSink(launch, own.head, fold.m, fold.l);
-  BATON_UNROLL for (int span = 0; span < kSpans; ++span) {
-    const int dim = first_dim + span * kOutputSpan + OwnDim();
-    if (kExact || dim < launch.head_dim) WriteOut<Element>(launch, own, dim, sums[span].a, fold.l);
+  if (splits == 1 || !IsLastOf<kDim>(launch, item, splits, kv_head) || !own.exists) return;
+  constexpr int kTogether = kSpans == 1 ? 1 : 2;
+  BATON_UNROLL for (int span = 0; span < kSpans; span += kTogether) {
+    RowChunk sums[kTogether];
+    FoldPartials<kDim>(launch, item, first_split, kv_head, OwnRow(), span, sums, fold.m, fold.l);
+    BATON_UNROLL for (int i = 0; i < kTogether; ++i) write(span + i, sums[i], fold.m, fold.l);
   }
 }
 
@@ -345,8 +340,7 @@ AttentionSplitVariantKernel(AttentionLaunch launch) {
 
 template <class Element, int kDim>
 void LaunchFor(const AttentionLaunch& launch, int blocks, Stream stream) {
-  const GridSize grid = {static_cast<unsigned>(blocks), static_cast<unsigned>(launch.kv_heads),
-                         kDim / OutputDims(kDim)};
+  const GridSize grid = {static_cast<unsigned>(blocks), static_cast<unsigned>(launch.kv_heads), 1};
   const auto kernel = IsVariant(launch)         ? &AttentionSplitVariantKernel<Element, kDim>
                       : launch.head_dim == kDim ? &AttentionSplitKernel<Element, kDim, true>
                                                 : &AttentionSplitKernel<Element, kDim, false>;

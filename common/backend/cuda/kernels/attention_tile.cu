@@ -7,11 +7,11 @@ namespace {
 
 constexpr int kThreads = kAttentionWarps * kWarpLanes;
 
-// K of a piece [kPieceTokens][kDim], and V [kPieceTokens][OutputDims], in swizzled chunks.
-template <int kDim>
+// K of a piece [kPieceTokens][kDim], and V [kPieceTokens][TileDims], in swizzled chunks.
+template <int kDim, int kStages>
 struct Stage {
   static constexpr int kKChunks = kDim / kChunkElements;
-  static constexpr int kVChunks = OutputDims(kDim) / kChunkElements;
+  static constexpr int kVChunks = TileDims(kDim, kStages) / kChunkElements;
   static constexpr int kBytes = kPieceTokens * (kKChunks + kVChunks) * 16;
   std::byte* memory;
 
@@ -21,20 +21,23 @@ struct Stage {
   BATON_DEVICE std::byte* VAt(int token, int chunk) const {
     return memory + (kPieceTokens * kKChunks + ValuesOperandChunk(token, chunk, kVChunks)) * 16;
   }
-  // Both from a few places of the lane that the others are constants away from: the swizzles repeat
-  // after 8 tokens and 8 chunks, and leave pairs of tokens together (index_maps_test.cc).
+  // From a place of the lane that the others are constants away from: the swizzle repeats after 8
+  // tokens and 8 chunks (index_maps_test.cc).
   BATON_DEVICE Vec16 K(int j, int c) const {
     const std::byte* from = KAt(GroupOf(Lane()), c % 2 * 4 + MemberOf(Lane()));
     return LoadShared16(from + (j * 8 * kKChunks + c / 2 * 8) * 16);
   }
+  // Two products at a time: a lane names a row of one of four matrices of 8 tokens by a chunk. Rows
+  // begin at multiples of 128 bytes, so that the swizzle of chunk i is that of chunk 0, xor i.
   BATON_DEVICE void V(int j, int span, ValueOperands& b) const {
-    const std::byte* from = VAt(MemberOf(Lane()) * 2, GroupOf(Lane()));
-    Vec16 v[4];
-    BATON_UNROLL for (int i = 0; i < 4; ++i) {
-      const int token = j * 16 + i / 2 * 8 + i % 2;
-      v[i] = LoadShared16(from + (token * kVChunks + span * 8) * 16);
+    const int matrix = Lane() / 8, token = matrix % 2 * 8 + Lane() % 8;
+    const int first = ValuesOperandChunk(token, matrix / 2, kVChunks) * 16;
+    BATON_UNROLL for (int i = 0; i < 8; i += 2) {
+      const std::byte* from = memory + (first ^ i * 16);
+      const Vec16 two =
+          LoadTransposed(from + (kPieceTokens * kKChunks + j * 16 * kVChunks + span * 8) * 16);
+      BATON_UNROLL for (int at = 0; at < 4; ++at) b[i + at / 2][at % 2] = two.x[at];
     }
-    PairValues(v, b);
   }
 };
 
@@ -57,7 +60,7 @@ template <int kOut>
 struct RowState {
   float m[2];            // greatest score, in units of log 2
   float l[2];            // sum of the weights
-  float a[kOut / 8][4];  // weighted sums of V, as OutputDim lays them
+  float a[kOut / 8][4];  // weighted sums of V: of product i the dims from 8 i on
 
   BATON_DEVICE void Clear() {
     BATON_UNROLL for (int half = 0; half < 2; ++half) {
@@ -70,53 +73,62 @@ struct RowState {
   }
 };
 
+// A thread's places in a piece: eight threads share a token, and each takes every eighth chunk of
+// its row. The thread's tokens are a whole number of swizzle periods apart, so that its places in
+// shared memory are constants apart, too (index_maps_test.cc).
+struct PiecePlaces {
+  static constexpr int kTokensApart = kThreads / 8;
+  static constexpr int kTokens = kPieceTokens / kTokensApart;
+
+  BATON_DEVICE static int Token() { return ThreadIndex() / 8; }
+  BATON_DEVICE static int Chunk() { return ThreadIndex() % 8; }
+  // From the place of the first token and chunk to that of token i's chunk `part`.
+  static constexpr BATON_DEVICE int Bytes(int chunks_a_row, int i, int part) {
+    return (i * kTokensApart * chunks_a_row + part * 8) * 16;
+  }
+};
+
 // Loads one piece's K or V. All threads of the block together: kChunksARow chunks from first_chunk
 // on of the tokens from first_token on, to at(token, chunk). Chunks beyond the last token or the
-// head are zero. A thread's tokens are a whole number of swizzle periods apart, so that its places
-// in shared memory are, too (index_maps_test.cc).
+// head are zero.
 //
 // Codes are loaded to registers, and put down as elements.
 //
 // Where copies are not asynchronous registers may hold them between Begin and End, so that they
 // come while the kernel multiplies.
 template <class Kv, int kChunksARow, bool kHolds>
-struct Fetch {
-  static constexpr int kCopies = kPieceTokens * kChunksARow / kThreads;  // of a thread
-  static constexpr int kAtOnce = kHolds || kCopies < 8 ? kCopies : 8;
-  static constexpr int kTokensApart = kThreads / kChunksARow;
-  static_assert(kCopies % kAtOnce == 0);
-  std::conditional_t<kIsCoded<Kv>, RawChunk<Kv>, Vec16> held[kAtOnce];
-
-  BATON_DEVICE static int Token() { return ThreadIndex() / kChunksARow; }
-  BATON_DEVICE static int Chunk() { return ThreadIndex() % kChunksARow; }
+struct Fetch : PiecePlaces {
+  static constexpr int kParts = kChunksARow / 8;  // of a token
+  static constexpr int kTokensAtOnce = kHolds || kParts < 4 ? kTokens : kTokens / 2;
+  std::conditional_t<kIsCoded<Kv>, RawChunk<Kv>, Vec16> held[kTokensAtOnce * kParts];
 
   // Asynchronous copies are one group; it is empty where there is no such piece.
   template <class At>
   BATON_DEVICE void Begin(const TokenAddress<Kv>& address, int first_token, int end_token,
                           int first_chunk, int head_chunks, int offset, const At& at) {
     if (first_token < end_token) {  // else no token has an address
-      const bool has_chunk = first_chunk + Chunk() < head_chunks;
-      const int chunk_offset = offset + (first_chunk + Chunk()) * 16;
       std::byte* to = at(Token(), Chunk());
-      BATON_NO_UNROLL for (int first = 0; first < kCopies; first += kAtOnce) {
-        BATON_UNROLL for (int i = 0; i < kAtOnce; ++i) {
+      BATON_NO_UNROLL for (int first = 0; first < kTokens; first += kTokensAtOnce) {
+        BATON_UNROLL for (int i = 0; i < kTokensAtOnce; ++i) {
           const int token = first_token + Token() + (first + i) * kTokensApart;
-          if constexpr (kIsCoded<Kv>) {
-            const bool has_token = token < end_token;
-            const int loaded = has_token ? token : first_token;
-            held[i] = RawChunk<Kv>::Load(address, loaded, address.K(loaded) + offset,
-                                         first_chunk + Chunk(), has_token, has_chunk);
-          } else {
-            const bool valid = token < end_token && has_chunk;
-            const std::byte* from = address.K(valid ? token : first_token) + chunk_offset;
-            if (CopiesAreAsync()) {
-              CopyAsync16(to + (first + i) * kThreads * 16, from, valid);
+          const bool has_token = token < end_token;
+          const int loaded = has_token ? token : first_token;
+          const std::byte* const row = address.K(loaded) + offset;
+          BATON_UNROLL for (int part = 0; part < kParts; ++part) {
+            const int chunk = first_chunk + Chunk() + part * 8;
+            const bool has_chunk = chunk < head_chunks;
+            auto& chunk_held = held[i * kParts + part];
+            if constexpr (kIsCoded<Kv>) {
+              chunk_held = RawChunk<Kv>::Load(address, loaded, row, chunk, has_token, has_chunk);
+            } else if (CopiesAreAsync()) {
+              CopyAsync16(to + Bytes(kChunksARow, first + i, part), row + chunk * 16,
+                          has_token && has_chunk);
             } else {
-              held[i] = Load16If(valid, from);
+              chunk_held = Load16If(has_token && has_chunk, row + chunk * 16);
             }
           }
         }
-        if (!kHolds) PutDown(to + first * kThreads * 16);
+        if (!kHolds) PutDown(to + Bytes(kChunksARow, first, 0));
       }
     }
     if constexpr (!kIsCoded<Kv>) CopyAsyncCommit();
@@ -127,17 +139,75 @@ struct Fetch {
     if (kHolds) PutDown(at(Token(), Chunk()));
   }
   BATON_DEVICE void PutDown(std::byte* to) const {
-    if constexpr (kIsCoded<Kv>) {
-      BATON_UNROLL for (int i = 0; i < kAtOnce; ++i) {
-        Store16(to + i * kThreads * 16, held[i].Elements());
+    const auto put = [&](const auto& elements) {
+      BATON_UNROLL for (int i = 0; i < kTokensAtOnce * kParts; ++i) {
+        Store16(to + Bytes(kChunksARow, i / kParts, i % kParts), elements(held[i]));
       }
+    };
+    if constexpr (kIsCoded<Kv>) {
+      put([](const RawChunk<Kv>& chunk) { return chunk.Elements(); });
     } else if (!CopiesAreAsync()) {
-      BATON_UNROLL for (int i = 0; i < kAtOnce; ++i) Store16(to + i * kThreads * 16, held[i]);
+      put([](const Vec16& chunk) { return chunk; });
     }
   }
 };
 
-// The results of a warp's rows, eight consecutive dims a store.
+// Copies K and V of pieces to stages, each piece as one group, from sm_80 on. All threads of the
+// block together. The block table is read one piece ahead, so that no copy waits for it.
+template <class Element, int kDim, int kStages>
+struct FetchBoth : PiecePlaces {
+  const TokenAddress<Element>& address;
+  const int end_token, first_v_chunk, head_chunks;
+  uint32_t numbers[kTokens] = {};  // of the blocks of the next piece's tokens
+
+  BATON_DEVICE void ReadTable(int first_token) {
+    BATON_UNROLL for (int i = 0; i < kTokens; ++i) {
+      const int token = first_token + Token() + i * kTokensApart;
+      if (token < end_token) numbers[i] = address.NumberOf(token >> address.block_tokens_log2);
+    }
+  }
+  // The piece from first_token on, whose numbers were read; those after it are read. An empty group
+  // where there is no such piece.
+  BATON_DEVICE void Begin(int first_token, const Stage<kDim, kStages>& stage) {
+    const bool whole =
+        first_token + kPieceTokens <= end_token && head_chunks == kDim / kChunkElements;
+    if (whole) {
+      Copy<true>(first_token, stage);
+    } else if (first_token < end_token) {
+      Copy<false>(first_token, stage);
+    }
+    CopyAsyncCommit();
+  }
+
+ private:
+  // kWhole: all tokens and chunks are there, which takes fewer instructions.
+  template <bool kWhole>
+  BATON_DEVICE void Copy(int first_token, const Stage<kDim, kStages>& stage) {
+    const std::byte* rows[kTokens];
+    BATON_UNROLL for (int i = 0; i < kTokens; ++i) {
+      rows[i] = address.KOf(numbers[i], first_token + Token() + i * kTokensApart) + Chunk() * 16;
+    }
+    ReadTable(first_token + kPieceTokens);
+    const auto copy = [&](auto chunks_a_row, std::byte* to, int first_chunk, int offset) {
+      constexpr int kChunksARow = decltype(chunks_a_row)::value;
+      BATON_UNROLL for (int i = 0; i < kTokens; ++i) {
+        const std::byte* const from = rows[i] + offset + first_chunk * 16;
+        const bool has_token = first_token + Token() + i * kTokensApart < end_token;
+        BATON_UNROLL for (int part = 0; part < kChunksARow / 8; ++part) {
+          const bool has_chunk = first_chunk + Chunk() + part * 8 < head_chunks;
+          CopyAsync16(to + Bytes(kChunksARow, i, part), from + part * 128,
+                      kWhole || (has_token && has_chunk));
+        }
+      }
+    };
+    using KChunks = std::integral_constant<int, Stage<kDim, kStages>::kKChunks>;
+    using VChunks = std::integral_constant<int, Stage<kDim, kStages>::kVChunks>;
+    copy(KChunks{}, stage.KAt(Token(), Chunk()), 0, 0);
+    copy(VChunks{}, stage.VAt(Token(), Chunk()), first_v_chunk, address.v_offset);
+  }
+};
+
+// The results of a warp's rows.
 template <class Element, int kOut, bool kVariant>
 BATON_DEVICE void WriteRows(const AttentionLaunch& launch, const SequenceEntry& sequence,
                             int first_row, int kv_head, int first_dim,
@@ -147,17 +217,14 @@ BATON_DEVICE void WriteRows(const AttentionLaunch& launch, const SequenceEntry& 
     if (!row.exists) continue;
     float l = state.l[half];
     if constexpr (kVariant) l = WithSink(launch, row.head, state.m[half], l);
-    BATON_UNROLL for (int span = 0; span < kOut / kOutputSpan; ++span) {
-      BATON_UNROLL for (int parity = 0; parity < 2; ++parity) {
-        const int dim =
-            first_dim + span * kOutputSpan + OutputDim(0, MemberOf(Lane()) * 2 + parity);
-        if (dim >= launch.head_dim) continue;
-        float a[kChunkElements];
-        BATON_UNROLL for (int i = 0; i < kChunkElements; ++i) {
-          a[i] = state.a[span * 8 + i][half * 2 + parity];
-        }
-        WriteOut<Element>(launch, row, dim, a, l);
-      }
+    auto* const out = static_cast<uint16_t*>(launch.out) + row.row * launch.out_stride +
+                      int64_t{row.head} * launch.head_dim;
+    BATON_UNROLL for (int i = 0; i < kOut / 8; ++i) {
+      const int dim = first_dim + i * 8 + MemberOf(Lane()) * 2;
+      if (dim >= launch.head_dim) continue;
+      const float(&a)[4] = state.a[i];
+      StoreGlobal(reinterpret_cast<uint32_t*>(out + dim),
+                  Element::Pack(Divide(a[half * 2], l), Divide(a[half * 2 + 1], l)));
     }
   }
 }
@@ -217,13 +284,13 @@ static_assert(kAttentionWarps * kRowTile <= kPieceTokens);  // queries fit where
 // Blocks of a multiprocessor; registers decide.
 template <class Element, bool kVariant>
 constexpr int TileResident(int dim) {
-  return dim == 64 && !kIsCoded<Element> && !kVariant ? 3 : 2;
+  return kIsCoded<Element> || kVariant ? 2 : TileBlocks(dim);
 }
 
 template <class Element, int kDim, int kStages, bool kVariant>
 BATON_DEVICE void AttendTile(const AttentionLaunch& launch) {
   if (kStages > 1) NotBeforeSm80();
-  constexpr int kOut = OutputDims(kDim);
+  constexpr int kOut = TileDims(kDim, kStages);
   const AttentionItem item = LoadGlobal(launch.items + BlockIndex().x);
   const int kv_head = static_cast<int>(BlockIndex().y);
   const int first_dim = static_cast<int>(BlockIndex().z) * kOut;
@@ -238,26 +305,24 @@ BATON_DEVICE void AttendTile(const AttentionLaunch& launch) {
   SyncThreads();
   const Queries<kDim> queries(StagedQueries{SharedMemory() + Warp() * kRowTile * kDim * 2});
   SyncThreads();
-  using FetchK = Fetch<Element, Stage<kDim>::kKChunks, false>;
-  using FetchV = Fetch<Element, Stage<kDim>::kVChunks, true>;
+  using FetchK = Fetch<Element, Stage<kDim, kStages>::kKChunks, false>;
+  using FetchV = Fetch<Element, Stage<kDim, kStages>::kVChunks, true>;
   // Pieces take the stages in turns.
   const auto stage_of = [&](int token) {
     const int index = kStages == 1 ? 0 : token / kPieceTokens % kStages;
-    return Stage<kDim>{SharedMemory() + index * Stage<kDim>::kBytes};
+    return Stage<kDim, kStages>{SharedMemory() + index * Stage<kDim, kStages>::kBytes};
   };
-  const auto k_place = [&](int token) {
-    return [stage = stage_of(token)](int t, int chunk) { return stage.KAt(t, chunk); };
-  };
-  const auto v_place = [&](int token) {
-    return [stage = stage_of(token)](int t, int chunk) { return stage.VAt(t, chunk); };
-  };
+  const int first_v_chunk = first_dim / kChunkElements;
+  // With one stage K of the next piece comes once all have multiplied this one's, and V of this
+  // piece then.
+  const Stage<kDim, kStages> only = stage_of(0);
+  const auto k_place = [&](int token, int chunk) { return only.KAt(token, chunk); };
+  const auto v_place = [&](int token, int chunk) { return only.VAt(token, chunk); };
   const auto begin_k = [&](int token, FetchK& k) {
-    k.Begin(address, token, visible.end, 0, head_chunks, 0, k_place(token));
+    k.Begin(address, token, visible.end, 0, head_chunks, 0, k_place);
   };
-  const auto begin_v = [&](int token, FetchV& v) {
-    v.Begin(address, token, visible.end, first_dim / kChunkElements, head_chunks, address.v_offset,
-            v_place(token));
-  };
+  // With two, a piece comes while the one before is multiplied.
+  FetchBoth<Element, kDim, kStages> both{{}, address, visible.end, first_v_chunk, head_chunks};
   RowState<kOut> state;
   state.Clear();
   Total<kOut> total;
@@ -267,22 +332,24 @@ BATON_DEVICE void AttendTile(const AttentionLaunch& launch) {
   const bool folds = visible.begin / kSplitTokens != (visible.end - 1) / kSplitTokens;
 
   const int first = visible.begin / kPieceTokens * kPieceTokens;
-  // V is loaded one stage less ahead than K: its place is free half a piece later. From sm_80 on,
-  // the groups in flight after the awaited one are those of kStages - 1 pieces.
-  constexpr int kAhead = (kStages - 1) * kPieceTokens, kPending = 2 * (kStages - 1);
-  BATON_UNROLL for (int i = 0; i < kStages; ++i) {
+  if constexpr (kStages == 1) {
     FetchK k;
-    begin_k(first + i * kPieceTokens, k);
-    if (i == 0) k.End(k_place(first));
-    FetchV v;
-    if (i + 1 < kStages) begin_v(first + i * kPieceTokens, v);
+    begin_k(first, k);
+    k.End(k_place);
+  } else {
+    both.ReadTable(first);
+    both.Begin(first, stage_of(first));
   }
   for (int token = first; token < visible.end; token += kPieceTokens) {
-    const Stage<kDim> stage = stage_of(token);
-    if constexpr (!kIsCoded<Element>) CopyAsyncWait<kPending>();
-    SyncThreads();  // K is there; all have done with the V before
+    const Stage<kDim, kStages> stage = stage_of(token);
+    if constexpr (!kIsCoded<Element>) CopyAsyncWait<0>();
+    SyncThreads();  // K is there, and V of two stages; all have done with the piece before
     FetchV v;
-    begin_v(token + kAhead, v);
+    if constexpr (kStages == 1) {
+      v.Begin(address, token, visible.end, first_v_chunk, head_chunks, address.v_offset, v_place);
+    } else {
+      both.Begin(token + kPieceTokens, stage_of(token + kPieceTokens));
+    }
     // A piece that none of the warp's rows sees would leave them as they are.
     const bool sees = token < of_warp.end && token + kPieceTokens > of_warp.begin;
     PieceWeights weights = {};
@@ -312,12 +379,14 @@ BATON_DEVICE void AttendTile(const AttentionLaunch& launch) {
         fold[half] = Fold(state.m[half], state.l[half], m[half], l[half]);
       }
     }
-    v.End(v_place(token));
-    if constexpr (!kIsCoded<Element>) CopyAsyncWait<kPending>();
-    SyncThreads();  // V is there; all have done with K
     const bool is_last = token + kPieceTokens >= visible.end;
     FetchK k;
-    begin_k(token + kAhead + kPieceTokens, k);
+    if constexpr (kStages == 1) {
+      v.End(v_place);
+      if constexpr (!kIsCoded<Element>) CopyAsyncWait<0>();
+      SyncThreads();  // V is there; all have done with K
+      begin_k(token + kPieceTokens, k);
+    }
     if (sees) {
       BATON_UNROLL for (int span = 0; span < kOut / kOutputSpan; ++span) {
         float sums[8][4];
@@ -330,7 +399,7 @@ BATON_DEVICE void AttendTile(const AttentionLaunch& launch) {
         }
       }
     }
-    if (!is_last) k.End(k_place(token));
+    if (kStages == 1 && !is_last) k.End(k_place);
     if (folds && (is_last || (token + kPieceTokens) % kSplitTokens == 0)) {
       total.Take(state, token / kSplitTokens == visible.begin / kSplitTokens, is_last);
       if (!is_last) state.Clear();
@@ -360,14 +429,16 @@ AttentionTileVariantKernel(AttentionLaunch launch) {
 
 template <class Element, int kDim>
 void LaunchFor(const AttentionLaunch& launch, int items, Stream stream) {
+  const int stages = kIsCoded<Element> ? 1 : launch.tile_stages;
   const GridSize grid = {static_cast<unsigned>(items), static_cast<unsigned>(launch.kv_heads),
-                         kDim / OutputDims(kDim)};
-  static_assert(Stage<kDim>::kBytes == TileSharedBytes(kDim, 1));
-  const size_t shared_bytes = TileSharedBytes(kDim, kIsCoded<Element> ? 1 : launch.tile_stages);
+                         static_cast<unsigned>(kDim / TileDims(kDim, stages))};
+  static_assert(Stage<kDim, 1>::kBytes == TileSharedBytes(kDim, 1));
+  static_assert(2 * Stage<kDim, 2>::kBytes == TileSharedBytes(kDim, 2));
+  const size_t shared_bytes = TileSharedBytes(kDim, stages);
   auto kernel = IsVariant(launch) ? &AttentionTileVariantKernel<Element, kDim, 1>
                                   : &AttentionTileKernel<Element, kDim, 1>;
-  if constexpr (kDim > 64 && !kIsCoded<Element>) {
-    if (launch.tile_stages == 2) {
+  if constexpr (!kIsCoded<Element>) {
+    if (stages == 2) {
       kernel = IsVariant(launch) ? &AttentionTileVariantKernel<Element, kDim, 2>
                                  : &AttentionTileKernel<Element, kDim, 2>;
     }

@@ -66,13 +66,13 @@ BATON_INDEX_MAP int OutputDim(int i, int column) { return column * kChunkElement
 
 // Shared memory keeps rows of 16-byte chunks. The swizzles are such that the eight lanes that one
 // cycle serves use different banks: lanes of a fragment of K (or of x and W) read four
-// consecutive chunks of two consecutive rows, those of V the same two chunks of four rows that are
-// two apart. `chunks` a row: a multiple of 8.
+// consecutive chunks of two consecutive rows, those of V the same chunk of eight consecutive rows.
+// `chunks` a row: a multiple of 8.
 BATON_INDEX_MAP int RowsOperandChunk(int row, int chunk, int chunks) {
   return row * chunks + (chunk ^ ((row & 1) << 2));
 }
 BATON_INDEX_MAP int ValuesOperandChunk(int row, int chunk, int chunks) {
-  return row * chunks + (chunk ^ ((row >> 1 & 3) << 1));
+  return row * chunks + (chunk ^ (row & 7));
 }
 // The sums of 16 rows and a span of dims in float32 chunks of four dims, which lanes of a fragment
 // write by pairs of rows, every fourth chunk, and read a row at a time, every second chunk.
@@ -93,9 +93,12 @@ BATON_INDEX_MAP int PaddedDim(int head_dim) {
 // Heads that have kernels of their own (wide_attention.h), which exist for this width alone.
 BATON_INDEX_MAP bool IsWide(int head_dim) { return head_dim > 256; }
 inline constexpr int kWidestHead = 512;
-// Dims of the result that one block computes, for registers hold 16 rows' queries and no more sums
-// beside them. Blocks of other dims compute the same scores; those of wide heads have all dims.
-BATON_INDEX_MAP int OutputDims(int dim) { return dim <= 128 || IsWide(dim) ? dim : 64; }
+// Dims of the result that one block of the tile kernel computes, for registers hold no more of 64
+// rows' sums. Blocks of other dims compute the same scores. Where there is shared memory for two
+// stages, no registers hold a piece on its way.
+BATON_INDEX_MAP int TileDims(int dim, int stages) {
+  return dim <= 128 || IsWide(dim) ? dim : stages == 2 ? 128 : 64;
+}
 
 }  // namespace baton::backend::cuda
 

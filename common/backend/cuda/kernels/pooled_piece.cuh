@@ -50,7 +50,7 @@ struct PooledPiece {
   using Chunk = typename ChunkOf<Kv>::Type;
   static constexpr int kRunTokens = 16;  // the smallest blocks'
   static constexpr int kRuns = kPieceTokens / kRunTokens;
-  static constexpr int kSpans = OutputDims(kDim) / kOutputSpan;
+  static constexpr int kSpans = kDim / kOutputSpan;
 
   int first_token;
   int chunks;                   // of a head
@@ -86,10 +86,9 @@ struct PooledPiece {
     return {Load4(run[j / 2] + to_scale[j / 2] + lane + j % 2 * 32)};
   }
 
-  // Of a span of the block's dims, which begin at first_dim, to registers. Missing chunks are any
-  // others: those sums are not stored.
-  BATON_DEVICE void LoadV(int first_dim, int span) {
-    int chunk = first_dim / kChunkElements + span * 8 + GroupOf(Lane());
+  // Of a span of the dims, to registers. Missing chunks are any others: those sums are not stored.
+  BATON_DEVICE void LoadV(int span) {
+    int chunk = span * 8 + GroupOf(Lane());
     if (!kExact) chunk = Least(chunk, chunks - 1);
     const unsigned lane = MemberOf(Lane()) * 2 * row_bytes + chunk * Chunk::kBytes;
     BATON_UNROLL for (int r = 0; r < kRuns; ++r) {
@@ -108,8 +107,9 @@ struct PooledPiece {
       }
     }
   }
-  // Slots after the last token hold KV of earlier sequences: 0 times infinity would be a NaN.
-  BATON_DEVICE void ClearUnseenV(const VisibleTokens& visible) {
+  // Slots after the last token hold KV of earlier sequences: 0 times infinity would be a NaN. Of a
+  // span that is loaded; of codes their scales, which all spans share.
+  BATON_DEVICE void ClearUnseenV(const VisibleTokens& visible, int span) {
     BATON_UNROLL for (int r = 0; r < kRuns; ++r) {
       BATON_UNROLL for (int i = 0; i < 4; ++i) {
         const int token = first_token + r * kRunTokens + MemberOf(Lane()) * 2 + i / 2 * 8 + i % 2;
@@ -117,7 +117,7 @@ struct PooledPiece {
         if constexpr (kIsCoded<Kv>) {
           v_by[r][i] = {0};
         } else {
-          BATON_UNROLL for (int span = 0; span < kSpans; ++span) v[span][r][i] = {};
+          v[span][r][i] = {};
         }
       }
     }

@@ -94,7 +94,6 @@ WorkspaceSizes WorkspaceSizes::For(const StepLimits& limits, DType activation,
     const int dim = PaddedDim(heads.head_dim);
     const int64_t partial_floats = latent ? kLatentPartialFloats : PartialFloats(dim);
     const int64_t total_floats = latent ? kLatentTotalFloats : TotalFloats(dim);
-    const int counters = latent ? 1 : CounterCount(dim);
     const int64_t partial_bytes = heads.kv_heads * partial_floats * int64_t{sizeof(float)};
     const AttentionRoom room =
         RoomFor(limits.max_rows, limits.max_sequences, limits.max_positions, heads.group(),
@@ -104,8 +103,8 @@ WorkspaceSizes WorkspaceSizes::For(const StepLimits& limits, DType activation,
       size = std::max(size, static_cast<size_t>(bytes));
     };
     grow(sizes.partials, room.partials * partial_bytes);
-    grow(sizes.counters, int64_t{room.row_tiles} * heads.kv_heads * counters *
-                             static_cast<int64_t>(sizeof(unsigned)));
+    grow(sizes.counters,
+         int64_t{room.row_tiles} * heads.kv_heads * static_cast<int64_t>(sizeof(unsigned)));
     grow(sizes.totals, int64_t{room.tile_items} * heads.kv_heads * total_floats *
                            static_cast<int64_t>(sizeof(float)));
   }

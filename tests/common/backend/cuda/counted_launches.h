@@ -377,7 +377,7 @@ class CountedLaunches : public ::testing::Test {
     Memory pool(static_cast<int64_t>(tables.size()) * chunk_bytes), q(4 * sequences * rows * width),
         out(2 * sequences * rows * width),
         partials(plan.partials * kv_heads * PartialFloats(dim) * 4),
-        counters(int64_t{4} * plan.row_tiles * kv_heads * CounterCount(dim)),
+        counters(int64_t{4} * plan.row_tiles * kv_heads),
         totals(static_cast<int64_t>(plan.tile_items.size()) * kv_heads * TotalFloats(dim) * 4);
     Memory d_entries(entries), d_tables(tables), items(splits ? plan.split_items : plan.tile_items);
     AttentionLaunch launch = {};

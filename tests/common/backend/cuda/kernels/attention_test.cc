@@ -135,8 +135,7 @@ class Sequences {
     std::vector<Vec16> partials(static_cast<size_t>(plan.partials * shape_.kv_heads) *
                                 static_cast<size_t>(PartialFloats(dim)) / 4);
     if (!partials.empty()) std::memset(partials.data(), 0xff, partials.size() * 16);
-    std::vector<unsigned> counters(
-        static_cast<size_t>(plan.row_tiles * shape_.kv_heads * CounterCount(dim)));
+    std::vector<unsigned> counters(static_cast<size_t>(plan.row_tiles * shape_.kv_heads));
     std::vector<float> totals(plan.tile_items.size() * static_cast<size_t>(shape_.kv_heads) *
                               static_cast<size_t>(TotalFloats(dim)));
     std::vector<Vec16> out(static_cast<size_t>(rows * width) / 8 + 1);
@@ -166,7 +165,7 @@ class Sequences {
     launch.counters = counters.data();
     launch.totals = totals.data();
     const bool async = MultipliesBFloat16() && emulated::GetOptions().compute_capability >= 80;
-    const bool deep = async && dim > 64 && !IsWide(dim) && shape_.format == KvFormat::kPlain;
+    const bool deep = async && !IsWide(dim) && shape_.format == KvFormat::kPlain;
     const int any = std::uniform_int_distribution<int>(1, 2)(random_);
     launch.tile_stages = !deep ? 1 : stages > 0 ? stages : any;
     // As a recorded step: items of other heads come first, the range is in memory, and blocks take
@@ -552,15 +551,19 @@ TEST_F(CudaAttentionTest, QueriesAreThoseOfADivision) {
   }
 }
 
-TEST_F(CudaAttentionTest, StagesAreAsManyAsTwoBlocksHaveRoomFor) {
+TEST_F(CudaAttentionTest, StagesAreAsManyAsAllBlocksHaveRoomFor) {
   constexpr size_t kT4 = size_t{64} << 10, kL4 = size_t{100} << 10, kA100 = size_t{164} << 10;
   EXPECT_EQ(TileStages(128, 75, kT4), 1);
   EXPECT_EQ(TileStages(128, 75, kA100), 1) << "made for a T4, it copies through registers";
   EXPECT_EQ(TileStages(128, 89, kL4), 1);
   EXPECT_EQ(TileStages(128, 80, kA100), 2);
   EXPECT_EQ(TileStages(72, 90, size_t{228} << 10), 2);
-  EXPECT_EQ(TileStages(256, 80, kA100), 2);
-  EXPECT_EQ(TileStages(64, 90, kA100), 1);
+  EXPECT_EQ(TileStages(256, 80, kA100), 1);
+  EXPECT_EQ(TileStages(256, 90, size_t{228} << 10), 2);
+  EXPECT_EQ(TileStages(64, 75, kT4), 1);
+  EXPECT_EQ(TileStages(64, 80, kT4), 1);
+  EXPECT_EQ(TileStages(64, 89, kL4), 2) << "three blocks of half the bytes";
+  EXPECT_EQ(TileStages(64, 90, kA100), 2);
   EXPECT_EQ(TileStages(512, 90, size_t{228} << 10), 1) << "wide heads are not staged";
   EXPECT_LE(TileSharedBytes(256, 2), kMostSharedBytes);
 }

@@ -116,7 +116,7 @@ TEST(IndexMapsTest, TheModelOfBanksSeesConflicts) {
 }
 
 // What Stage::K and V of the tile kernel rely on.
-TEST(IndexMapsTest, SwizzlesRepeatAndLeavePairsOfTokensTogether) {
+TEST(IndexMapsTest, SwizzlesRepeat) {
   for (int chunks = 8; chunks <= 32; chunks += 8) {
     for (int row = 0; row < 8; ++row) {
       for (int chunk = 0; chunk < 8; ++chunk) {
@@ -128,8 +128,10 @@ TEST(IndexMapsTest, SwizzlesRepeatAndLeavePairsOfTokensTogether) {
             }
           }
         }
-        EXPECT_EQ(ValuesOperandChunk(row, chunk, chunks),
-                  ValuesOperandChunk(row / 2 * 2, chunk, chunks) + row % 2 * chunks);
+        for (const int further : {0, 2, 4, 6}) {
+          EXPECT_EQ(ValuesOperandChunk(row, chunk ^ further, chunks),
+                    ValuesOperandChunk(row, chunk, chunks) ^ further);
+        }
       }
     }
   }
@@ -199,57 +201,64 @@ TEST(IndexMapsTest, AttentionReadsKWithoutBankConflicts) {
   }
 }
 
-// Its loads of V: chunk 8 span + group of tokens 8 j + 2 member (+ 1, + 8, + 9).
+// Its loads of V: lanes 8 matrix to 8 matrix + 7 name eight tokens' rows of one chunk.
 TEST(IndexMapsTest, AttentionReadsVWithoutBankConflicts) {
   for (const int dim : kDims) {
-    const int chunks = OutputDims(dim) / kChunkElements;
-    for (int j = 0; j < kPieceTokens / 8; ++j) {
-      for (int span = 0; span < OutputDims(dim) / kOutputSpan; ++span) {
-        for (int odd = 0; odd < 2; ++odd) {
-          EXPECT_EQ(Cycles([&](int lane) {
-                      return ValuesOperandChunk(j * 8 + MemberOf(lane) * 2 + odd,
-                                                span * 8 + GroupOf(lane), chunks) *
-                             16;
-                    }),
-                    4)
-              << "dim " << dim << ", tokens from " << j * 8 + odd << ", span " << span;
-        }
+    const int chunks = TileDims(dim, 2) / kChunkElements;
+    for (int j = 0; j < kPieceTokens / 16; ++j) {
+      for (int first = 0; first < chunks; first += 2) {
+        EXPECT_EQ(Cycles([&](int lane) {
+                    const int matrix = lane / 8, token = j * 16 + matrix % 2 * 8 + lane % 8;
+                    return ValuesOperandChunk(token, first + matrix / 2, chunks) * 16;
+                  }),
+                  4)
+            << "dim " << dim << ", tokens from " << j * 16 << ", chunks from " << first;
       }
     }
   }
 }
 
-// Fetch walks shared memory in equal strides: a thread's tokens are a whole number of swizzle
-// periods apart.
-TEST(IndexMapsTest, AttentionsStagesRepeatFromOneOfAThreadsTokensToTheNext) {
+// PiecePlaces: eight threads share a token, and a thread's tokens and chunks are a whole number of
+// swizzle periods apart.
+TEST(IndexMapsTest, AttentionsStagesRepeatFromOneOfAThreadsPlacesToTheNext) {
+  constexpr int kApart = kAttentionWarps * kWarpLanes / 8;
   for (const int dim : kDims) {
     for (const auto& [swizzle, width] :
-         {std::pair(kSwizzles[0], dim), std::pair(kSwizzles[1], OutputDims(dim))}) {
+         {std::pair(kSwizzles[0], dim), std::pair(kSwizzles[1], TileDims(dim, 1)),
+          std::pair(kSwizzles[1], TileDims(dim, 2))}) {
       const int chunks = width / kChunkElements;
-      const int apart = kAttentionWarps * kWarpLanes / chunks;
-      for (int token = 0; token + apart < kPieceTokens; ++token) {
-        for (int chunk = 0; chunk < chunks; ++chunk) {
-          ASSERT_EQ(swizzle(token + apart, chunk, chunks) - swizzle(token, chunk, chunks),
-                    kAttentionWarps * kWarpLanes)
-              << "dim " << dim << ", token " << token;
+      std::set<int> taken;
+      for (int thread = 0; thread < kAttentionWarps * kWarpLanes; ++thread) {
+        for (int i = 0; i < kPieceTokens / kApart; ++i) {
+          for (int part = 0; part < chunks / 8; ++part) {
+            const int first = swizzle(thread / 8, thread % 8, chunks);
+            const int place = swizzle(thread / 8 + i * kApart, thread % 8 + part * 8, chunks);
+            ASSERT_EQ(place, first + i * kApart * chunks + part * 8)
+                << "dim " << dim << ", thread " << thread << ", token " << i << ", part " << part;
+            taken.insert(place);
+          }
         }
       }
+      EXPECT_EQ(taken.size(), static_cast<size_t>(kPieceTokens * chunks)) << "dim " << dim;
     }
   }
 }
 
-// Consecutive lanes write consecutive chunks of a row.
+// Eight lanes write chunks of one token.
 TEST(IndexMapsTest, AttentionWritesItsStagesWithoutBankConflicts) {
   for (const int dim : kDims) {
     for (const auto& [swizzle, width] :
-         {std::pair(kSwizzles[0], dim), std::pair(kSwizzles[1], OutputDims(dim))}) {
+         {std::pair(kSwizzles[0], dim), std::pair(kSwizzles[1], TileDims(dim, 1)),
+          std::pair(kSwizzles[1], TileDims(dim, 2))}) {
       const int chunks = width / kChunkElements;
-      for (int first = 0; first < kPieceTokens * chunks; first += kWarpLanes) {
-        EXPECT_EQ(Cycles([&, swizzle = swizzle](int lane) {
-                    return swizzle((first + lane) / chunks, (first + lane) % chunks, chunks) * 16;
-                  }),
-                  4)
-            << "dim " << dim;
+      for (int token = 0; token < kPieceTokens; token += kWarpLanes / 8) {
+        for (int part = 0; part < chunks; part += 8) {
+          EXPECT_EQ(Cycles([&, swizzle = swizzle](int lane) {
+                      return swizzle(token + lane / 8, part + lane % 8, chunks) * 16;
+                    }),
+                    4)
+              << "dim " << dim << ", token " << token << ", chunks from " << part;
+        }
       }
     }
   }
@@ -285,14 +294,15 @@ size_t SharedBudget(int dim) { return dim <= 128 ? kSharedBudget : size_t{48} <<
 TEST(IndexMapsTest, APieceOfKAndVIsWithinTheBudget) {
   for (const int dim : kDims) {
     const auto bytes =
-        static_cast<size_t>(kPieceTokens * (dim + OutputDims(dim))) * sizeof(uint16_t);
+        static_cast<size_t>(kPieceTokens * (dim + TileDims(dim, 1))) * sizeof(uint16_t);
     EXPECT_LE(bytes, SharedBudget(dim)) << dim;
     // Pieces never cross a split, and end with one.
     EXPECT_EQ(kSplitTokens % kPieceTokens, 0);
     EXPECT_EQ(kPieceTokens % 16, 0) << "P V takes 16 tokens a product";
-    EXPECT_EQ(OutputDims(dim) % kOutputSpan, 0);
-    EXPECT_EQ(dim % OutputDims(dim), 0);
-    EXPECT_EQ(CounterCount(dim), dim / OutputDims(dim)) << "a counter for each block of dims";
+    for (const int stages : {1, 2}) {
+      EXPECT_EQ(TileDims(dim, stages) % kOutputSpan, 0);
+      EXPECT_EQ(dim % TileDims(dim, stages), 0);
+    }
   }
 }
 
@@ -314,15 +324,19 @@ TEST(IndexMapsTest, LaunchesAskForNoMoreSharedMemoryThanTheBudget) {
         EXPECT_EQ(shape.threads, kAttentionWarps * kWarpLanes);
         EXPECT_EQ(shape.grid.x, 5u);
         EXPECT_EQ(shape.grid.y, 3u);
-        EXPECT_EQ(shape.grid.z, static_cast<unsigned>(CounterCount(dim)));
       }
+      EXPECT_EQ(launches.shapes[0].grid.z, static_cast<unsigned>(dim / TileDims(dim, 1)));
+      EXPECT_EQ(launches.shapes[1].grid.z, 1u);
       EXPECT_EQ(launches.shapes[0].shared_bytes,
-                static_cast<size_t>(kPieceTokens * (dim + OutputDims(dim)) * 2));
+                static_cast<size_t>(kPieceTokens * (dim + TileDims(dim, 1)) * 2));
     }
   }
   using enum MatMulShape;
-  for (const MatMulShape matmul : {kAuto, kNarrowRows, kWideRows, kSmallTile, kLargeTile}) {
+  for (const auto& [matmul, capability] :
+       {std::pair(kAuto, 75), std::pair(kNarrowRows, 75), std::pair(kWideRows, 75),
+        std::pair(kSmallTile, 75), std::pair(kLargeTile, 75), std::pair(kLargeTile, 80)}) {
     Launches launches;
+    launches.stream.options.compute_capability = capability;
     for (const int rows : {1, 8, 16, 32, 33, 300}) {
       for (const DType dtype : {DType::kF16, DType::kBF16}) {
         LaunchMatMul({.x = nullptr,
@@ -348,8 +362,10 @@ TEST(IndexMapsTest, LaunchesAskForNoMoreSharedMemoryThanTheBudget) {
     }
     EXPECT_EQ(launches.shapes.size(), 24u);
     for (const emulated::LaunchShape& shape : launches.shapes) {
-      // Of 128 x 128 an SM of a T4 takes one.
-      EXPECT_LE(shape.shared_bytes, matmul == kLargeTile ? kSharedBytesUnasked : kSharedBudget);
+      // Of 128 x 128 an SM of a T4 takes one, and later ones take one with four stages.
+      EXPECT_LE(shape.shared_bytes, matmul != kLargeTile ? kSharedBudget
+                                    : capability < 80    ? kSharedBytesUnasked
+                                                         : kMostSharedBytes);
     }
   }
 }
@@ -371,7 +387,7 @@ TEST(IndexMapsTest, WideHeadsStayWithinAT4sSharedMemory) {
     EXPECT_EQ(shape.grid.x, 5u);
     EXPECT_EQ(shape.grid.y, 3u);
   }
-  EXPECT_EQ(launches.shapes[0].grid.z, static_cast<unsigned>(CounterCount(kWidestHead)));
+  EXPECT_EQ(launches.shapes[0].grid.z, 1u);
 }
 
 }  // namespace

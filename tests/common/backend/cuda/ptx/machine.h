@@ -2,8 +2,8 @@
 // apart where they branch apart. Every access is held against History.
 //
 // A warp's lanes that branch apart go on in groups, in random order, and come together where they
-// reach the same instruction; bar.sync, shfl.sync and mma.sync wait for all lanes of the warp that
-// have not ended, and a lane that never comes is a hang, which is said.
+// reach the same instruction; bar.sync, shfl.sync, mma.sync and ldmatrix wait for all lanes of the
+// warp that have not ended, and a lane that never comes is a hang, which is said.
 #ifndef BATON_TESTS_COMMON_BACKEND_CUDA_PTX_MACHINE_H_
 #define BATON_TESTS_COMMON_BACKEND_CUDA_PTX_MACHINE_H_
 

@@ -272,6 +272,64 @@ TEST(PtxMachineTest, SumsAreExactOrCutOffAsTensorCoresDo) {
   }
 }
 
+// Each lane writes its 16 bytes, and names those of the lane 16 further.
+constexpr char kMatrices[] = R"(
+.version 9.0
+.target sm_75
+.address_size 64
+
+.extern .shared .align 16 .b8 memory[];
+
+.entry Matrices(
+	.param .align 8 .b8 Matrices_param_0[8]
+)
+.maxntid 32, 1, 1
+{
+	.reg .b32 	%r<16>;
+	.reg .b64 	%rd<4>;
+
+	ld.param.u64 	%rd1, [Matrices_param_0];
+	mov.u32 	%r1, %tid.x;
+	shl.b32 	%r2, %r1, 4;
+	mov.u32 	%r3, memory;
+	add.s32 	%r4, %r3, %r2;
+	mul.lo.s32 	%r5, %r1, 16777472;
+	add.s32 	%r5, %r5, 65536;
+	add.s32 	%r6, %r5, 131074;
+	add.s32 	%r7, %r6, 131074;
+	add.s32 	%r8, %r7, 131074;
+	st.shared.v4.u32 	[%r4], {%r5, %r6, %r7, %r8};
+	bar.sync 	0;
+	xor.b32 	%r9, %r2, 256;
+	add.s32 	%r10, %r3, %r9;
+	ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%r11, %r12, %r13, %r14}, [%r10];
+	mul.wide.u32 	%rd2, %r2, 1;
+	add.s64 	%rd3, %rd1, %rd2;
+	st.global.v4.u32 	[%rd3], {%r11, %r12, %r13, %r14};
+	ret;
+}
+)";
+
+TEST(PtxMachineTest, MatricesComeTransposed) {
+  Program program;
+  program.Add(kMatrices);
+  Machine machine(program, {});
+  alignas(16) uint16_t out[kWarpLanes][4][2] = {};
+  const void* const arguments[] = {out};
+  machine.Run(*program.Find("Matrices"), {{1, 1, 1}, 32, 512}, 1, arguments, sizeof(arguments));
+  for (int lane = 0; lane < kWarpLanes; ++lane) {
+    for (int matrix = 0; matrix < 4; ++matrix) {
+      for (int i = 0; i < 2; ++i) {
+        // Row r of matrix m is what lane (8 m + r) xor 16 wrote: 256 times its number, plus 0, 1, 2
+        // and so on.
+        const int row = lane % 4 * 2 + i, column = lane / 4;
+        EXPECT_EQ(out[lane][matrix][i], ((matrix * 8 + row) ^ 16) * 256 + column)
+            << "lane " << lane << ", matrix " << matrix << ", row " << row;
+      }
+    }
+  }
+}
+
 constexpr char kMaxima[] = R"(
 .version 9.0
 .target sm_80

@@ -440,6 +440,24 @@ struct ParameterSpace {
   }
 };
 
+// ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16: lane 8 i + r names row r of matrix i.
+void LoadMatrices(WarpState& warp, const Instruction& i, uint32_t) {
+  uint16_t rows[kWarpLanes][8];
+  const uint32_t* addresses = warp.At<uint32_t>(i.from[0]);
+  for (int lane = 0; lane < kWarpLanes; ++lane) {
+    const auto address = addresses[lane] + static_cast<uint32_t>(i.offset);
+    const std::byte* row = SharedSpace::At(warp, lane, address, sizeof(rows[0]), Access::kRead);
+    std::memcpy(rows[lane], row, sizeof(rows[0]));
+  }
+  for (size_t matrix = 0; matrix < 4; ++matrix) {
+    uint32_t* to = warp.At<uint32_t>(i.to[matrix]);
+    for (size_t lane = 0; lane < kWarpLanes; ++lane) {
+      const size_t row = matrix * 8 + lane % 4 * 2, column = lane / 4;
+      to[lane] = rows[row][column] | static_cast<uint32_t>(rows[row + 1][column]) << 16;
+    }
+  }
+}
+
 template <class Space, Access kAccess, class Memory, class Register>
 void Load(WarpState& warp, const Instruction& i, uint32_t mask) {
   const auto* addresses = warp.At<typename Space::Address>(i.from[0]);
@@ -617,6 +635,8 @@ Operations MakeOperations() {
       &Multiply<16, false>, {4, 4, 4, 4}, std::vector<int>(10, 4), Flow::kTogether};
   all[mma + "m16n8k16" + row_col + "bf16.bf16.f32"] = {
       &Multiply<16, true>, {4, 4, 4, 4}, std::vector<int>(10, 4), Flow::kTogether};
+  all["ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16"] = {
+      &LoadMatrices, {4, 4, 4, 4}, {4}, Flow::kTogether};
   all["cp.async.cg.shared.global"] = {&StartCopies, {}, {}};
   all["cp.async.commit_group"] = {&CommitCopies, {}, {}};
   all["cp.async.wait_group"] = {&AwaitCopies, {}, {4}};

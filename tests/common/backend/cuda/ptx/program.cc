@@ -443,6 +443,15 @@ class ModuleParser {
       Address(operands.at(1).at(0), instruction, 1, "global");
       if (instruction.offset != 0) Fail("a copy from an offset");
       instruction.from[2] = Place(operands.at(3).at(0), 4);
+    } else if (parts[0] == "ldmatrix") {
+      const Operation* operation = FindOperation(opcode);
+      if (operation == nullptr || operands.at(0).size() != operation->to.size()) Fail("matrices");
+      instruction.handler = operation->handler;
+      instruction.flow = operation->flow;
+      for (size_t i = 0; i < operation->to.size(); ++i) {
+        instruction.to[i] = Place(operands[0][i], operation->to[i]);
+      }
+      Address(operands.at(1).at(0), instruction, 0, "shared");
     } else if (opcode == "prefetch.global.L2") {
       instruction.handler = FindOperation(opcode)->handler;
       Address(operands.at(0).at(0), instruction, 0, "global");

@@ -29,7 +29,7 @@ enum class Flow : uint8_t {
   kExit,  // ret
   kTrap,
   kBarrier,   // bar.sync: the block meets
-  kTogether,  // the warp meets: shfl.sync, mma.sync
+  kTogether,  // the warp meets: shfl.sync, mma.sync, ldmatrix
 };
 
 // Registers hold a value for each lane, one after another: 32 times 2, 4 or 8 bytes. A predicate is
