@@ -154,8 +154,6 @@ UNMIRRORED_TESTS = {
         "the part of engine_test.cc about MTP heads",
     "tests/common/engine/one_answer_test.cc":
         "engine_test.cc asks whether a step is right; this, whether all ways there agree",
-    "tests/common/backend/cuda/simt/emulated_arithmetic_test.cc":
-        "tests emulated.cc: 16-bit floats and products",
     "tests/common/backend/cuda/simt/emulated_machine_test.cc":
         "tests emulated.cc: blocks, warps, copies, and breaches of their rules",
     "tests/common/backend/cpu/vector_ops_test.cc":

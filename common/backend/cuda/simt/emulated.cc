@@ -26,6 +26,7 @@ namespace {
 namespace context = boost::context;
 
 constexpr size_t kStackBytes = 128 << 10;
+constexpr size_t kStackStaggerBytes = 576;  // of 64-byte lines, an odd number
 constexpr int kMaxThreads = 1024;
 constexpr size_t kRememberedReads = 4096;
 
@@ -38,12 +39,15 @@ struct Copy {
   bool valid;
 };
 
-// A thread of the block. Its fiber outlives the block: the next one's thread runs on it.
-struct Fiber {
-  enum class State { kIdle, kReady, kMeeting, kAtBarrier };
-  context::fiber self;
-  context::fiber scheduler;
+// What runs on a stack of its own, and where it goes on.
+struct Context {
+  context::fiber resumption;
   SwitchedStack stack;
+};
+
+// A thread of the block. Its fiber outlives the block: the next one's thread runs on it.
+struct Fiber : Context {
+  enum class State { kIdle, kReady, kMeeting, kAtBarrier };
   State state = State::kIdle;
   int index = 0;
   void* operand = nullptr;
@@ -67,10 +71,6 @@ class Machine {
   }
   void Run(const LaunchShape& shape, const std::function<void()>& kernel);
 
-  GridSize grid_, block_;
-  int threads_ = 0;
-  size_t shared_bytes_ = 0;
-  std::unique_ptr<std::byte[]> shared_;
   Fiber* current_ = nullptr;
 
   void SyncThreads();
@@ -80,7 +80,11 @@ class Machine {
     Read& read = read_only_[reinterpret_cast<uintptr_t>(global) / size_bytes % kRememberedReads];
     if (read.address == global && read.size_bytes == size_bytes) return CheckUnwritten(read);
     // What makes room for another can be checked no later than now.
-    if (read.address != nullptr) CheckUnwritten(read);
+    if (read.address != nullptr) {
+      CheckUnwritten(read);
+    } else {
+      remembered_.push_back(&read);
+    }
     read.address = global;
     read.size_bytes = size_bytes;
     std::memcpy(&read.value, global, size_bytes);
@@ -103,24 +107,43 @@ class Machine {
   bool RunWarp(int warp);
   void ReleaseBarrierIfAllCame();
   void MakeFiber();
-  // Switches to a thread of the block, and back to the scheduler.
+  // Switches to a thread of the block; returns when none of its warp goes on.
   void Resume(Fiber& fiber) {
-    scheduler_stack_.Leave(fiber.stack);
     current_ = &fiber;
-    fiber.self = std::move(fiber.self).resume();
+    Switch(scheduler_, fiber);
     current_ = nullptr;
-    scheduler_stack_.Enter(fiber.stack);
   }
+  // Switches to the next lane of the warp that can go on, or back to the scheduler.
   void Yield() {
     Fiber& fiber = *current_;
-    fiber.stack.Leave(scheduler_stack_);
-    fiber.scheduler = std::move(fiber.scheduler).resume();
-    fiber.stack.Enter(scheduler_stack_);
+    const int end = (fiber.index / kWarpLanes + 1) * kWarpLanes;
+    for (int i = fiber.index + 1; i < end; ++i) {
+      Fiber& next = *fibers_[static_cast<size_t>(i)];
+      if (next.state != Fiber::State::kReady) continue;
+      current_ = &next;
+      return Switch(fiber, next);
+    }
+    Switch(fiber, scheduler_);
+  }
+  void Switch(Context& from, Context& to) {
+    from.stack.Leave(to.stack);
+    left_ = &from;
+    Arrive(from, std::move(to.resumption).resume());
+  }
+  // `to` goes on; `resumption` is that of what was left for it.
+  void Arrive(Context& to, context::fiber resumption) {
+    left_->resumption = std::move(resumption);
+    to.stack.Enter(left_->stack);
+    if (current_ != nullptr) place.thread = current_->index;
   }
 
   std::vector<std::unique_ptr<Fiber>> fibers_;
-  SwitchedStack scheduler_stack_;
+  Context scheduler_;
+  Context* left_ = nullptr;  // what was switched from last
   bool ending_ = false;
+  int threads_ = 0;
+  size_t shared_bytes_ = 0;
+  std::unique_ptr<std::byte[]> shared_;
   std::vector<WarpMeeting> meetings_;
   const std::function<void()>* kernel_ = nullptr;
   std::mt19937_64 order_;
@@ -128,6 +151,7 @@ class Machine {
   int at_barrier_ = 0;
   // It is on the heap: thread-local variables are taken from the stacks of libraries' threads.
   std::vector<Read> read_only_ = std::vector<Read>(kRememberedReads);
+  std::vector<Read*> remembered_;  // of those, what the launch has read
   // The launch's sectors, by number: whether each was read before it was written, and whether it
   // was written.
   struct Sector {
@@ -137,6 +161,8 @@ class Machine {
 };
 
 thread_local Machine machine;
+// The same while it runs blocks: unlike it, this is there without being asked whether it is.
+constinit thread_local Machine* running = nullptr;
 
 void Machine::Run(const LaunchShape& shape, const std::function<void()>& kernel) {
   const auto& [grid, threads, shared_bytes] = shape;
@@ -148,8 +174,10 @@ void Machine::Run(const LaunchShape& shape, const std::function<void()>& kernel)
   BATON_CHECK_LE(shared_bytes,
                  options.compute_capability < 80 ? kSharedBytesUnasked : kMostSharedBytes);
   order_.seed(options.seed);
-  grid_ = grid;
   threads_ = threads;
+  Machine* const before = std::exchange(running, this);
+  place.grid = grid;
+  place.block_threads = threads;
   shared_bytes_ = shared_bytes;
   kernel_ = &kernel;
   while (fibers_.size() < static_cast<size_t>(threads)) MakeFiber();
@@ -159,17 +187,21 @@ void Machine::Run(const LaunchShape& shape, const std::function<void()>& kernel)
   std::iota(blocks_in_order.begin(), blocks_in_order.end(), uint64_t{0});
   if (options.seed != 0) std::shuffle(blocks_in_order.begin(), blocks_in_order.end(), order_);
   for (const uint64_t index : blocks_in_order) {
-    block_ = {static_cast<unsigned>(index % grid.x), static_cast<unsigned>(index / grid.x % grid.y),
-              static_cast<unsigned>(index / grid.x / grid.y)};
+    place.block = {static_cast<unsigned>(index % grid.x),
+                   static_cast<unsigned>(index / grid.x % grid.y),
+                   static_cast<unsigned>(index / grid.x / grid.y)};
     // Exactly as large as was asked for, so that AddressSanitizer sees what goes beyond.
-    shared_ = std::make_unique<std::byte[]>(shared_bytes);
+    shared_ = std::make_unique_for_overwrite<std::byte[]>(shared_bytes);
     if (shared_bytes > 0) std::memset(shared_.get(), 0xff, shared_bytes);
+    place.shared = shared_.get();
     RunBlock(kernel);
   }
-  for (Read& read : read_only_) {
-    if (read.address != nullptr) CheckUnwritten(read);
-    read.address = nullptr;
+  running = before;
+  for (Read* read : remembered_) {
+    CheckUnwritten(*read);
+    read->address = nullptr;
   }
+  remembered_.clear();
   if (options.accesses != nullptr) AddSectors(*options.accesses);
 }
 
@@ -207,20 +239,24 @@ void Machine::MakeFiber() {
   fiber->index = static_cast<int>(fibers_.size()) - 1;
   context::fixedsize_stack allocator(kStackBytes);
   const context::stack_context memory = allocator.allocate();
-  fiber->stack.SetBounds(static_cast<std::byte*>(memory.sp) - memory.size, memory.size);
-  fiber->self =
-      context::fiber(std::allocator_arg, context::preallocated(memory.sp, memory.size, memory),
-                     allocator, [this, fiber](context::fiber&& scheduler) {
-                       fiber->scheduler = std::move(scheduler);
-                       fiber->stack.Enter(scheduler_stack_);
+  // Stacks lie a multiple of a page apart. Lanes do the same at the same depth of theirs, which
+  // would be in the same few lines of the caches.
+  const size_t skipped = static_cast<size_t>(fiber->index % kWarpLanes) * kStackStaggerBytes;
+  void* const top = static_cast<std::byte*>(memory.sp) - skipped;
+  fiber->stack.SetBounds(static_cast<std::byte*>(memory.sp) - memory.size, memory.size - skipped);
+  fiber->resumption =
+      context::fiber(std::allocator_arg, context::preallocated(top, memory.size - skipped, memory),
+                     allocator, [this, fiber](context::fiber&& resumption) {
+                       Arrive(*fiber, std::move(resumption));
                        while (!ending_) {
                          (*kernel_)();
                          fiber->state = Fiber::State::kIdle;
                          --alive_;
                          Yield();
                        }
-                       fiber->stack.Leave(scheduler_stack_, true);
-                       return std::move(fiber->scheduler);
+                       fiber->stack.Leave(scheduler_.stack, true);
+                       left_ = fiber;
+                       return std::move(scheduler_.resumption);
                      });
 }
 
@@ -301,38 +337,6 @@ void Machine::MeetWarp(void* operand, Combine combine) {
   combine(operands);
 }
 
-// Row-major A [16, k], B as [8, k] (column by column), as PTX's fragments hold them.
-template <int kK>
-void Mma(void* const (&operands)[kWarpLanes]) {
-  float a[16][kK], b[8][kK];
-  const auto& first = *static_cast<const MmaOperand*>(operands[0]);
-  const auto unpack = [&](uint32_t pair, float* to) {
-    to[0] = first.to_f32(static_cast<uint16_t>(pair));
-    to[1] = first.to_f32(static_cast<uint16_t>(pair >> 16));
-  };
-  for (int lane = 0; lane < kWarpLanes; ++lane) {
-    const auto& operand = *static_cast<const MmaOperand*>(operands[lane]);
-    BATON_CHECK(operand.to_f32 == first.to_f32) << "lanes of a warp multiply different types";
-    const int group = lane / 4, pair = lane % 4 * 2;
-    for (int half = 0; half < kK / 8; ++half) {
-      unpack(operand.a[half * 2], &a[group][half * 8 + pair]);
-      unpack(operand.a[half * 2 + 1], &a[group + 8][half * 8 + pair]);
-      unpack(operand.b[half], &b[group][half * 8 + pair]);
-    }
-  }
-  for (int lane = 0; lane < kWarpLanes; ++lane) {
-    const auto& operand = *static_cast<const MmaOperand*>(operands[lane]);
-    for (int i = 0; i < 4; ++i) {
-      const int row = lane / 4 + i / 2 * 8, col = lane % 4 * 2 + i % 2;
-      double sum = 0;
-      for (int k = 0; k < kK; ++k) {
-        sum += static_cast<double>(a[row][k]) * static_cast<double>(b[col][k]);
-      }
-      operand.d[i] = static_cast<float>(static_cast<double>(operand.d[i]) + sum);
-    }
-  }
-}
-
 void Perform(const Copy& copy) {
   if (copy.valid) {
     std::memcpy(copy.to, copy.from, 16);
@@ -342,6 +346,8 @@ void Perform(const Copy& copy) {
 }
 
 }  // namespace
+
+constinit thread_local Place place;
 
 void SetOptions(const Options& new_options) { options = new_options; }
 const Options& GetOptions() { return options; }
@@ -374,13 +380,8 @@ void RunGridBy(KernelRunner& runner, const LaunchShape& shape, Stream stream, co
   emulated.queue->Enqueue(shape, std::move(run));
 }
 
-int ThreadIndex() { return machine.current_->index; }
-int BlockThreads() { return machine.threads_; }
-GridSize BlockIndex() { return machine.block_; }
-GridSize Grid() { return machine.grid_; }
-std::byte* SharedMemory() { return machine.shared_.get(); }
-void SyncThreads() { machine.SyncThreads(); }
-void MeetWarp(void* operand, Combine combine) { machine.MeetWarp(operand, combine); }
+void SyncThreads() { running->SyncThreads(); }
+void MeetWarp(void* operand, Combine combine) { running->MeetWarp(operand, combine); }
 
 const Vec16& Aligned16(const void* address) {
   BATON_CHECK_EQ(reinterpret_cast<uintptr_t>(address) % sizeof(Vec16), uintptr_t{0})
@@ -390,21 +391,21 @@ const Vec16& Aligned16(const void* address) {
 const Vec16& ReadOnly16(const void* global) {
   const Vec16& value = Aligned16(global);
   CountRead(global, sizeof(Vec16));
-  machine.RememberRead(&value, sizeof(value));
+  running->RememberRead(&value, sizeof(value));
   return value;
 }
 void ReadOnly(const void* global, size_t size_bytes, void* to) {
   const uintptr_t address = reinterpret_cast<uintptr_t>(global);
   BATON_CHECK_EQ(address % size_bytes, uintptr_t{0}) << size_bytes << " bytes at " << global;
   CountRead(global, size_bytes);
-  machine.RememberRead(global, size_bytes);
+  running->RememberRead(global, size_bytes);
   std::memcpy(to, global, size_bytes);
 }
 void CountRead(const void* address, size_t size_bytes) {
-  if (options.accesses != nullptr) machine.Count(address, size_bytes, false);
+  if (options.accesses != nullptr) running->Count(address, size_bytes, false);
 }
 void CountWrite(const void* address, size_t size_bytes) {
-  if (options.accesses != nullptr) machine.Count(address, size_bytes, true);
+  if (options.accesses != nullptr) running->Count(address, size_bytes, true);
 }
 
 // Late where the hardware may be late: at the wait that makes it sure, and the place is poisoned
@@ -419,75 +420,22 @@ void CopyAsync16(void* shared, const void* global, bool valid) {
   }
   std::memset(shared, 0xff, 16);
   if (valid) CountRead(global, sizeof(Vec16));
-  machine.current_->open_group.push_back(copy);
+  running->current_->open_group.push_back(copy);
 }
 
 void CopyAsyncCommit() {
   if (options.compute_capability < 80) return;
-  machine.current_->groups.push_back(std::move(machine.current_->open_group));
-  machine.current_->open_group.clear();
+  running->current_->groups.push_back(std::move(running->current_->open_group));
+  running->current_->open_group.clear();
 }
 
 void CopyAsyncWait(int pending) {
-  auto& groups = machine.current_->groups;
+  auto& groups = running->current_->groups;
   while (groups.size() > static_cast<size_t>(pending)) {
     for (const Copy& copy : groups.front()) Perform(copy);
     groups.pop_front();
   }
 }
-
-float HalfToF32(uint16_t bits) {
-  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
-  const uint32_t exponent = bits >> 10 & 0x1f;
-  const uint32_t mantissa = bits & 0x3ff;
-  if (exponent == 0x1f) return BitsFloat(sign | 0x7f800000 | mantissa << 13);
-  if (exponent != 0) return BitsFloat(sign | (exponent + 112) << 23 | mantissa << 13);
-  const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
-  return sign ? -magnitude : magnitude;
-}
-
-// Rounds to the nearest, ties to even.
-uint16_t HalfFromF32(float value) {
-  const uint32_t bits = FloatBits(value);
-  const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
-  const float magnitude = std::fabs(value);
-  if (std::isnan(value)) return static_cast<uint16_t>(sign | 0x7e00);
-  if (magnitude >= 65'520.0f) return static_cast<uint16_t>(sign | 0x7c00);
-  // The distance of neighbouring halves here: nearbyint rounds to even by default.
-  const int exponent = std::max(magnitude == 0 ? -14 : std::ilogb(magnitude), -14);
-  const auto steps = static_cast<uint32_t>(std::nearbyint(std::ldexp(magnitude, 10 - exponent)));
-  // 1024 steps are an implicit leading bit; rounding up into the next exponent carries over.
-  return static_cast<uint16_t>(sign | ((static_cast<uint32_t>(exponent + 14) << 10) + steps));
-}
-
-uint16_t BFloat16FromF32(float value) {
-  uint32_t bits = FloatBits(value);
-  if (std::isnan(value)) return 0x7fff;
-  bits += 0x7fff + (bits >> 16 & 1);
-  return static_cast<uint16_t>(bits >> 16);
-}
-
-float FmaToOdd(float a, float b, float c) {
-  // The last place of an inexact result is made odd.
-  const auto to_odd = [](auto rounded, double error) {
-    using Float = decltype(rounded);
-    using Bits = std::conditional_t<sizeof(Float) == 8, uint64_t, uint32_t>;
-    if (error == 0 || !std::isfinite(rounded) || std::bit_cast<Bits>(rounded) % 2 == 1) {
-      return rounded;
-    }
-    constexpr auto kInfinity = std::numeric_limits<Float>::infinity();
-    return std::nextafter(rounded, error < 0 ? -kInfinity : kInfinity);
-  };
-  const double product = double{a} * b;  // exact
-  const double sum = product + c, c_part = sum - product;
-  const double error = (product - (sum - c_part)) + (c - c_part);  // Knuth's TwoSum
-  const double exact = to_odd(sum, error);
-  const auto single = static_cast<float>(exact);
-  return to_odd(single, exact - single);
-}
-
-void MmaK8(void* const (&operands)[kWarpLanes]) { Mma<8>(operands); }
-void MmaK16(void* const (&operands)[kWarpLanes]) { Mma<16>(operands); }
 
 Vec16 LoadTransposed(const void* shared) {
   struct Operand {

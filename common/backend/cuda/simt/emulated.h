@@ -87,12 +87,21 @@ void RunGrid(const LaunchShape& shape, Stream stream, std::function<void()> kern
 void RunGridBy(KernelRunner& runner, const LaunchShape& shape, Stream stream, const void* kernel,
                const void* arguments, size_t argument_bytes);
 
+// Where the kernel's thread is that runs on this host thread. Kernels ask in every other line.
+struct Place {
+  int thread = 0;
+  int block_threads = 0;
+  GridSize block, grid;
+  std::byte* shared = nullptr;
+};
+extern constinit thread_local Place place;
+
 // What follows is called by the kernels' threads.
-int ThreadIndex();
-int BlockThreads();
-GridSize BlockIndex();
-GridSize Grid();
-std::byte* SharedMemory();
+inline int ThreadIndex() { return place.thread; }
+inline int BlockThreads() { return place.block_threads; }
+inline GridSize BlockIndex() { return place.block; }
+inline GridSize Grid() { return place.grid; }
+inline std::byte* SharedMemory() { return place.shared; }
 void SyncThreads();
 // Waits for the warp's other lanes to come to the same operation; the last runs
 // combine(operands), which sees and changes what each lane brought.
@@ -111,7 +120,15 @@ void CopyAsync16(void* shared, const void* global, bool valid);
 void CopyAsyncCommit();
 void CopyAsyncWait(int pending);
 
-float HalfToF32(uint16_t bits);
+inline float HalfToF32(uint16_t bits) {
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
+  const uint32_t exponent = bits >> 10 & 0x1f;
+  const uint32_t mantissa = bits & 0x3ff;
+  if (exponent == 0x1f) return std::bit_cast<float>(sign | 0x7f800000 | mantissa << 13);
+  if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
+  const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
+  return sign ? -magnitude : magnitude;
+}
 uint16_t HalfFromF32(float value);
 uint16_t BFloat16FromF32(float value);
 // a b + c for 16-bit operands, rounded to odd: another rounding, to 22 bits at most, gives what
@@ -131,10 +148,11 @@ uint32_t FmaTwo(uint32_t a, uint32_t b, uint32_t c) {
 
 // What one lane brings to a product of 16 x k times k x 8, k = 8 or 16.
 struct MmaOperand {
+  enum class Type { kHalf, kBFloat16 };
   float* d;
   const uint32_t* a;
   const uint32_t* b;
-  float (*to_f32)(uint16_t);
+  Type type;
 };
 void MmaK8(void* const (&operands)[kWarpLanes]);
 Vec16 LoadTransposed(const void* shared);
@@ -338,7 +356,7 @@ struct Half {
   static float High(uint32_t two) { return ToF32(static_cast<uint16_t>(two >> 16)); }
   static void Mma8(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t b) {
     const uint32_t a[] = {a0, a1};
-    emulated::MmaOperand operand = {d, a, &b, &ToF32};
+    emulated::MmaOperand operand = {d, a, &b, emulated::MmaOperand::Type::kHalf};
     emulated::MeetWarp(&operand, emulated::MmaK8);
   }
   static void Mma16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -348,7 +366,7 @@ struct Half {
       return;
     }
     const uint32_t b[] = {b0, b1};
-    emulated::MmaOperand operand = {d, a, b, &ToF32};
+    emulated::MmaOperand operand = {d, a, b, emulated::MmaOperand::Type::kHalf};
     emulated::MeetWarp(&operand, emulated::MmaK16);
   }
 };
@@ -365,7 +383,7 @@ struct BFloat16 {
   }
   static void Mma16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     const uint32_t b[] = {b0, b1};
-    emulated::MmaOperand operand = {d, a, b, &ToF32};
+    emulated::MmaOperand operand = {d, a, b, emulated::MmaOperand::Type::kBFloat16};
     emulated::MeetWarp(&operand, emulated::MmaK16);
   }
 };

@@ -295,6 +295,39 @@ TEST_F(EmulatedArithmeticTest, Mma16x8x16IsTheProductOfPtxFragments) {
   CheckProducts<Half>(16, random_);
 }
 
+// Each value of the type times one, as an element of A and of B: subnormal ones, infinities and
+// NaNs, too.
+template <class Element>
+void CheckFactors(int k) {
+  constexpr int kWarps = 32, kOfWarp = 8;
+  for (int first = 0; first < 0x10000; first += kWarps * kOfWarp) {
+    const auto value = [&](size_t warp, int i) {
+      return Element::ToF32(static_cast<uint16_t>(first + static_cast<int>(warp) * kOfWarp + i));
+    };
+    std::vector<TiledProduct> in_a(kWarps, TiledProduct{.k = k}), in_b = in_a;
+    for (size_t warp = 0; warp < kWarps; ++warp) {
+      in_a[warp].b[0][0] = in_b[warp].a[0][0] = 1;
+      for (int i = 0; i < kOfWarp; ++i) in_a[warp].a[i][0] = in_b[warp].b[0][i] = value(warp, i);
+    }
+    const std::vector<TiledProduct> of_a = Multiply<Element>(in_a), of_b = Multiply<Element>(in_b);
+    for (size_t warp = 0; warp < kWarps; ++warp) {
+      for (int i = 0; i < kOfWarp; ++i) {
+        const float expected = value(warp, i);
+        for (const float found : {of_a[warp].c[i][0], of_b[warp].c[0][i]}) {
+          ASSERT_TRUE(found == expected || (std::isnan(found) && std::isnan(expected)))
+              << found << ", expected " << expected;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(EmulatedArithmeticTest, ProductsTakeEveryValue) {
+  CheckFactors<Half>(8);
+  CheckFactors<Half>(16);
+  CheckFactors<BFloat16>(16);
+}
+
 // Products are summed wide and rounded once: a sum in halves would lose the small ones.
 TEST_F(EmulatedArithmeticTest, MmaAccumulatesInFloat32) {
   TiledProduct product = {.k = 16};
