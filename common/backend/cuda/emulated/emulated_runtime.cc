@@ -39,6 +39,15 @@ class DeviceMemory {
     BATON_CHECK(data_ != MAP_FAILED) << bytes << " bytes";
     std::memset(data_, 0xff, bytes);
   }
+  // Nothing can touch it until Renew(), which makes it as it was at first.
+  void Close() { BATON_CHECK_EQ(mprotect(data_, bytes_, PROT_NONE), 0); }
+  void Renew() {
+    BATON_CHECK_EQ(mprotect(data_, bytes_, PROT_READ | PROT_WRITE), 0);
+    std::memset(data_, 0xff, bytes_);
+  }
+  // Of this process alone: no other has been told of it, and it was not there at a fork.
+  bool private_to_process() const { return !exported_ && made_by_ == getpid(); }
+  void set_exported() { exported_ = true; }
   ~DeviceMemory() {
     munmap(data_, bytes_);
     close(file_);
@@ -52,8 +61,48 @@ class DeviceMemory {
  private:
   const size_t bytes_;
   const int file_;
+  const pid_t made_by_ = getpid();
   void* data_ = nullptr;
+  bool exported_ = false;
 };
+
+// Memory of devices that are gone, for the next of the same size: to get pages takes ten times as
+// long as to fill them, and tests make a device for each case. Thread-safe.
+class SpareMemory {
+ public:
+  std::unique_ptr<DeviceMemory> Take(size_t bytes) {
+    std::unique_ptr<DeviceMemory> memory;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto spare = std::find_if(spares_.begin(), spares_.end(), [&](const auto& one) {
+        return one->bytes() == bytes && one->private_to_process();
+      });
+      if (spare == spares_.end()) return std::make_unique<DeviceMemory>(bytes);
+      memory = std::move(*spare);
+      spares_.erase(spare);
+    }
+    memory->Renew();
+    return memory;
+  }
+  void Give(std::unique_ptr<DeviceMemory> memory) {
+    if (!memory->private_to_process()) return;
+    memory->Close();
+    absl::MutexLock lock(&mutex_);
+    if (spares_.size() == kMost) spares_.erase(spares_.begin());
+    spares_.push_back(std::move(memory));
+  }
+
+ private:
+  static constexpr size_t kMost = 2;
+
+  absl::Mutex mutex_;
+  std::vector<std::unique_ptr<DeviceMemory>> spares_ ABSL_GUARDED_BY(mutex_);
+};
+
+SpareMemory& Spares() {
+  static auto* const spares = new SpareMemory;
+  return *spares;
+}
 
 // What the bytes of a MemoryHandle are here.
 struct EmulatedHandle {
@@ -118,6 +167,10 @@ class EmulatedRuntime final : public Runtime {
     properties_.total_bytes = properties_.free_bytes = size_bytes;
     properties_.l2_bytes = size_t{16} << 10;
   }
+  ~EmulatedRuntime() override {
+    absl::MutexLock lock(&mutex_);
+    for (std::unique_ptr<DeviceMemory>& memory : device_memory_) Spares().Give(std::move(memory));
+  }
   const DeviceProperties& properties() const override { return properties_; }
 
   absl::StatusOr<void*> AllocateDevice(size_t size_bytes) override {
@@ -128,7 +181,7 @@ class EmulatedRuntime final : public Runtime {
                                                        properties_.total_bytes - used_, " free"));
     }
     used_ += size_bytes;
-    device_memory_.push_back(std::make_unique<DeviceMemory>(Rounded(size_bytes)));
+    device_memory_.push_back(Spares().Take(Rounded(size_bytes)));
     return device_memory_.back()->data();
   }
   absl::StatusOr<void*> AllocatePinned(size_t size_bytes) override {
@@ -170,6 +223,7 @@ class EmulatedRuntime final : public Runtime {
         std::find_if(device_memory_.begin(), device_memory_.end(),
                      [&](const auto& device_memory) { return device_memory->data() == memory; });
     BATON_CHECK(allocated != device_memory_.end()) << "not from AllocateDevice";
+    (*allocated)->set_exported();
     EmulatedHandle exported;
     exported.pid = getpid();
     exported.file = (*allocated)->file();
