@@ -4,8 +4,8 @@
   thread_safety_test.py --root DIR --build DIR    DIR has compile_commands.json and generated code
   thread_safety_test.py --self-test               shows that a missing lock is reported
 
-Sources that are compiled together (CMake's unity builds) are checked together. The headers of libraries
-that many of them include are read once, into a precompiled header, which has none of our code.
+Sources that are compiled together (CMake's unity builds) are checked together. Headers that many of them
+include are read once, into a precompiled header, and what they define is analysed there.
 
 GCC builds the tree and knows no ABSL_GUARDED_BY, so without this test the annotations would be
 comments. A file is checked if it, or a header of ours that it includes, includes
@@ -36,27 +36,30 @@ PARALLEL = 2
 SHARED_BY = 8  # compilations that include a header, to have it precompiled
 
 
-def foreign_headers_in(root):
-    """A function that returns the headers that are not ours and that a file includes, itself or through our
-    headers."""
-    @functools.lru_cache(maxsize=None)
-    def includes(path):
-        return INCLUDE.findall(path.read_text(encoding="utf-8", errors="replace"))
+class Headers:
+    """What files of a tree include, themselves or through our headers."""
 
-    @functools.lru_cache(maxsize=None)
-    def foreign_headers(path):
-        seen, pending, foreign = set(), [path], set()
+    def __init__(self, root):
+        self.root = root
+        self.of = functools.lru_cache(maxsize=None)(self._of)
+        self.text = functools.lru_cache(maxsize=None)(
+            lambda path: path.read_text(encoding="utf-8", errors="replace"))
+
+    def ours(self, header):
+        return (self.root / header).is_file()
+
+    def _of(self, path):
+        seen, pending = set(), [path]
         while pending:
-            for header in includes(pending.pop()):
-                ours = root / header
-                if not ours.is_file():
-                    foreign.add(header)
-                elif ours not in seen:
-                    seen.add(ours)
-                    pending.append(ours)
-        return foreign
+            new = set(INCLUDE.findall(self.text(pending.pop()))) - seen
+            seen |= new
+            pending += [self.root / header for header in new if self.ours(header)]
+        return seen
 
-    return foreign_headers
+    def reads(self, header, names):
+        """Whether a header of ours has one of the names, or includes one that has."""
+        files = [header, *filter(self.ours, self.of(self.root / header))]
+        return any(name in self.text(self.root / file) for file in files for name in names)
 
 
 def sources_of(path):
@@ -67,9 +70,9 @@ def sources_of(path):
 
 
 def commands_to_run(root, build):
-    """{file: clang command} for what the compile database has of our files that see a mutex; the headers
-    that are not ours of each; how many files of ours those are."""
-    foreign_headers = foreign_headers_in(root)
+    """{file: clang command} for what the compile database has of our files that see a mutex; the headers of
+    each; how many files of ours those are."""
+    of = Headers(root).of
     commands, headers, ours, seeing = {}, {}, 0, set()
     for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
         compiled = Path(entry["directory"], entry["file"]).resolve()
@@ -79,10 +82,10 @@ def commands_to_run(root, build):
                    if path.suffix == ".cc" and path.is_relative_to(root)
                    and not path.is_relative_to(build)]
         ours += len(sources)
-        mutexes = {path for path in sources if MUTEX_HEADER in foreign_headers(path)}
+        mutexes = {path for path in sources if MUTEX_HEADER in of(path)}
         if mutexes - seeing:
             commands[compiled] = clang_command(entry, compiled)
-            headers[compiled] = set().union(*map(foreign_headers, sources))
+            headers[compiled] = set().union(*map(of, sources))
             seeing |= mutexes
     if ours == 0:
         sys.exit(f"{build}/compile_commands.json has no file of {root}: expected its own tree's")
@@ -97,27 +100,35 @@ def flags_of(command):
     return flags
 
 
-def precompile(commands, headers, shared_by, folder):
-    """Gives `commands` a precompiled header, made in `folder`, of what `shared_by` of them include."""
-    counts = collections.Counter(header for of_one in headers.values() for header in of_one)
-    shared = sorted(header for header, count in counts.items() if count >= shared_by)
+def precompile(root, commands, headers, shared_by, folder):
+    """Gives `commands` a precompiled header, made in `folder`, of what `shared_by` of them include. Returns
+    what clang says against it, "" if nothing."""
     # Other machine options make other code of a header.
     users = [path for path, command in commands.items()
              if not any(flag[0].startswith("-m") for flag in flags_of(command))]
+    flags = dict.fromkeys(flag for path in users for flag in flags_of(commands[path]))
+    # These differ between targets. Libraries do not read them; headers of ours that do are left out.
+    of_targets = [flag for flag in flags if "".join(flag).startswith("-DBATON_")]
+    names = ["".join(flag)[2:].split("=")[0] for flag in of_targets]
+    tree = Headers(root)
+    counts = collections.Counter(header for of_one in headers.values() for header in of_one)
+    # What no source includes, our headers may include on conditions.
+    sources = [source for path in users for source in sources_of(path)]
+    by_sources = {header for source in sources for header in INCLUDE.findall(tree.text(source))}
+    shared = sorted(header for header, count in counts.items() if count >= shared_by
+                    and not (tree.ours(header) and (header not in by_sources or tree.reads(header, names))))
     if not shared or not users:
-        return
+        return ""
     prelude = Path(folder, "prelude.h")
     prelude.write_text("".join(f"#if __has_include(<{header}>)\n#include <{header}>\n#endif\n" for header in shared),
                        encoding="utf-8")
-    # Libraries do not read our macros, which differ between targets.
-    flags = dict.fromkeys(flag for path in users for flag in flags_of(commands[path])
-                          if not "".join(flag).startswith("-DBATON_"))
-    made = run_one(["clang++", *(word for flag in flags for word in flag), *ANALYSIS[1:],
+    made = run_one(["clang++", *(word for flag in flags if flag not in of_targets for word in flag), *ANALYSIS[1:],
                     "-fpch-instantiate-templates", "-x", "c++-header", str(prelude), "-o", f"{prelude}.pch"])
     if made.returncode != 0:
-        sys.exit(f"the headers of libraries cannot be precompiled:\n{made.stderr}")
+        return made.stderr
     for path in users:
         commands[path][1:1] = ["-include-pch", f"{prelude}.pch"]
+    return ""
 
 
 def clang_command(entry, path):
@@ -143,7 +154,10 @@ def analyse(root, build, shared_by=SHARED_BY):
     begin = time.monotonic()
     failed = 0
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(PARALLEL) as pool:
-        precompile(commands, headers, shared_by, folder)
+        against = precompile(root.resolve(), commands, headers, shared_by, folder)
+        if against:
+            print(f"headers that many include: clang++ fails\n{against}")
+            return 1
         for path, result in zip(commands, pool.map(run_one, commands.values())):
             if result.returncode != 0:
                 failed += 1
@@ -158,32 +172,38 @@ GUARDED = """
 int Counter::Next() {{ {lock} return ++count_; }}
 """
 HEADER = """
+#ifndef COUNTER_H_
+#define COUNTER_H_
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-class Counter {
+class Counter {{
  public:
   int Next();
+  int Last() {{ {in_header} return count_; }}
  private:
   absl::Mutex mutex_;
   int count_ ABSL_GUARDED_BY(mutex_) = 0;
-};
+}};
+#endif
 """
 
 
 def self_test():
     alone, united = "counter.cc", "Unity/unity_0_cxx.cxx"
-    # With the mutex in a precompiled header and without.
-    cases = [("absl::MutexLock lock(&mutex_);", alone, 1, 0), ("", alone, 1, 1),
-             ("mutex_.Lock();", alone, SHARED_BY, 1), ("absl::ReaderMutexLock lock(&mutex_);", alone, SHARED_BY, 1),
-             ("no such code;", alone, SHARED_BY, 1),
-             ("absl::MutexLock lock(&mutex_);", united, SHARED_BY, 0), ("", united, SHARED_BY, 1)]
+    locks = "absl::MutexLock lock(&mutex_);"
+    # With the headers precompiled and without.
+    cases = [(locks, locks, alone, 1, 0), ("", locks, alone, 1, 1), (locks, "", alone, 1, 1),
+             (locks, locks, alone, SHARED_BY, 0), ("mutex_.Lock();", locks, alone, SHARED_BY, 1),
+             ("absl::ReaderMutexLock lock(&mutex_);", locks, alone, SHARED_BY, 1),
+             ("no such code;", locks, alone, SHARED_BY, 1), (locks, "", alone, SHARED_BY, 1),
+             (locks, locks, united, SHARED_BY, 0), ("", locks, united, SHARED_BY, 1), (locks, "", united, 1, 1)]
     wrong = []
-    for lock, compiled, shared_by, expected in cases:
+    for lock, in_header, compiled, shared_by, expected in cases:
         with tempfile.TemporaryDirectory() as folder:
             root, build = Path(folder, "tree"), Path(folder, "build")
             root.mkdir()
             build.mkdir()
-            (root / "counter.h").write_text(HEADER, encoding="utf-8")
+            (root / "counter.h").write_text(HEADER.format(in_header=in_header), encoding="utf-8")
             (root / "counter.cc").write_text(GUARDED.format(lock=lock), encoding="utf-8")
             (root / "plain.cc").write_text("no code, and no mutex to see", encoding="utf-8")
             (root / "Unity").mkdir()
@@ -193,7 +213,8 @@ def self_test():
                 {"directory": str(build), "file": str(root / name), "command": command + name}
                 for name in (compiled, "plain.cc")]), encoding="utf-8")
             if analyse(root, build, shared_by) != expected:
-                wrong.append(f"with \"{lock}\" in {compiled}: expected {expected} failures")
+                wrong.append(f"with \"{lock}\" in {compiled}, \"{in_header}\" in its header: "
+                             f"expected {expected} failures")
     print("\n".join(wrong) if wrong else f"{len(cases)} cases as expected")
     return len(wrong)
 
