@@ -55,9 +55,16 @@ TEST_P(QuantizedModelTest, LogitsAreThoseOfTheFloatModel) {
     EXPECT_EQ(LargestDifference(whole, expected), 0);
     EXPECT_TRUE(whole == expected);
   }
-  for (const size_t chunk : {1, 13, 29, 50}) {
+  for (const size_t chunk : {13, 29, 50}) {
     EXPECT_TRUE(model.Run(prompt, chunk) == whole) << "in chunks of " << chunk;
   }
+  // On a slow device, through two blocks and into a third: what one row does over a longer context
+  // is no matter of its weights, and transformer_test has it.
+  const size_t singly = device().slow ? 40 : prompt.size();
+  const auto end = static_cast<ptrdiff_t>(singly);
+  EXPECT_TRUE(model.Run({prompt.begin(), prompt.begin() + end}, 1) ==
+              Logits(whole.begin(), whole.begin() + end))
+      << "one by one";
 }
 
 // What float32 on the CPU makes of the same file.
