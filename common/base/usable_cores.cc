@@ -9,7 +9,7 @@ namespace baton {
 namespace {
 
 // The first number of a file; 0 if there is none, as in "max 100000".
-double NumberIn(const std::string& path) {
+double FirstNumberIn(const std::string& path) {
   std::ifstream file(path);
   double number = 0;
   return file >> number ? number : 0;
@@ -22,8 +22,8 @@ double CoresOfQuota(const std::string& cgroups) {
   if (file >> quota_us >> period_us && period_us > 0) return quota_us / period_us;
   for (const char* controller : {"/cpu", "/cpu,cpuacct"}) {
     const std::string version_1 = cgroups + controller + "/cpu.cfs_";
-    period_us = NumberIn(version_1 + "period_us");
-    if (period_us > 0) return NumberIn(version_1 + "quota_us") / period_us;  // -1: no quota
+    period_us = FirstNumberIn(version_1 + "period_us");
+    if (period_us > 0) return FirstNumberIn(version_1 + "quota_us") / period_us;  // -1: no quota
   }
   return 0;
 }

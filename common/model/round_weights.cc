@@ -19,7 +19,7 @@ using backend::DType;
 constexpr int64_t kGroup = QuantizedWeights::kRoundedGroup;
 constexpr float kLargestWeight = 65504.0f * 6;  // so that its scale fits into float16
 
-float FromF16(uint16_t half) {
+float ValueOfF16(uint16_t half) {
   float value;
   ToF32(&half, DType::kF16, 1, &value);
   return value;
@@ -48,7 +48,7 @@ float LargestMagnitude(const float* values, int64_t count) {
 uint16_t ScaleOf8Bits(const float* values, int64_t count) {
   const float exact = LargestMagnitude(values, count) / 127;
   uint16_t scale = ToF16(exact);
-  if (FromF16(scale) < exact) ++scale;
+  if (ValueOfF16(scale) < exact) ++scale;
   return scale;
 }
 
@@ -60,7 +60,7 @@ uint16_t ScaleOf4Bits(const float* values, int64_t count) {
   float least_error = INFINITY;
   for (const float reach : {6.7f, 7.0f, 7.3f, 7.6f, 8.0f, 8.4f, 8.8f, 9.2f}) {
     const uint16_t scale = ToF16(-*largest / reach);
-    const float value_of_one = FromF16(scale);
+    const float value_of_one = ValueOfF16(scale);
     const float inverse = value_of_one == 0 ? 0 : 1 / value_of_one;
     if (!std::isfinite(inverse)) continue;
     float error = 0;
@@ -95,7 +95,7 @@ absl::Status RoundRow(absl::Span<const float> row, int64_t number, int bits, uin
     }
     const uint16_t scale = bits == 8 ? ScaleOf8Bits(values, count) : ScaleOf4Bits(values, count);
     *scales++ = scale;
-    const float value_of_one = FromF16(scale);
+    const float value_of_one = ValueOfF16(scale);
     const float inverse = value_of_one == 0 ? 0 : 1 / value_of_one;
     for (int64_t i = 0; i < count; ++i) {
       const float most = static_cast<float>(zero - 1), least = static_cast<float>(-zero);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMaxHolders = 256;
 // The weight of a fetch's rate in the mean over a holder's fetches.
-constexpr double kNewWeight = 0.3;
+constexpr double kNewRateWeight = 0.3;
 
 using Result = internal::v1::OfferKvResponse;
 
@@ -230,7 +230,7 @@ void KvFetcher::OnEnd(uint64_t id, const absl::Status& status,
       holder.bytes_per_second =
           holder.bytes_per_second == 0
               ? rate
-              : (1 - kNewWeight) * holder.bytes_per_second + kNewWeight * rate;
+              : (1 - kNewRateWeight) * holder.bytes_per_second + kNewRateWeight * rate;
     }
   } else {
     if (!fetch.cancelled && !PausedDuring(fetch)) {

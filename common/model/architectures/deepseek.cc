@@ -19,7 +19,7 @@ namespace {
 // As DeepSeek-V3 (arXiv 2412.19437, section 2.2) and GLM have it: the layer behind the last one is
 // the head, with what is around it. Implementations for inference (vLLM, SGLang) pass on what the
 // layer gives, without the head's norm.
-void SetMtp(ModelConfig* model) {
+void SetDeepSeekMtp(ModelConfig* model) {
   const int64_t d = model->hidden_dim;
   const auto norm = [d](const char* name) { return NormSpec{{name, nullptr}, d}; };
   MtpSpec mtp;
@@ -81,7 +81,7 @@ absl::StatusOr<ModelConfig> Describe(const JsonFields& config, const ClassDefaul
            &experts->shared);
   }
   // The head has the shape of the last layer.
-  if (heads > 0 && model.layers.back().has_experts()) SetMtp(&model);
+  if (heads > 0 && model.layers.back().has_experts()) SetDeepSeekMtp(&model);
   return model;
 }
 

@@ -79,7 +79,7 @@ absl::StatusOr<bool> AddMtpLayer(const JsonFields& config, int layers_by_default
   return true;
 }
 
-void SetMtp(ModelConfig* model) {
+void SetQwenMtp(ModelConfig* model) {
   const int64_t d = model->hidden_dim;
   const auto norm = [d](const char* name) { return NormSpec{{name, nullptr}, d, true}; };
   MtpSpec mtp;
@@ -133,7 +133,7 @@ absl::StatusOr<ModelConfig> DescribeQwen35(const JsonFields& config) {
   BATON_ASSIGN_OR_RETURN(
       ModelConfig model,
       Describe(config, {.head_dim = 256, .kv_heads = 4, .norm_eps = 1e-6}, 0, &has_mtp));
-  if (has_mtp) SetMtp(&model);
+  if (has_mtp) SetQwenMtp(&model);
   return model;
 }
 
@@ -182,7 +182,7 @@ absl::StatusOr<ModelConfig> DescribeQwen35Moe(const JsonFields& config) {
   if (!normalized) return config.Unsupported("norm_topk_prob", "found false, expected true");
   BATON_RETURN_IF_ERROR(AddSharedExperts(
       config, normalized, [](int) { return true; }, &model));
-  if (has_mtp) SetMtp(&model);
+  if (has_mtp) SetQwenMtp(&model);
   return model;
 }
 
@@ -217,7 +217,7 @@ absl::StatusOr<ModelConfig> DescribeQwen3Next(const JsonFields& config) {
         return head || ((layer + 1) % step == 0 && !absl::c_linear_search(dense, layer));
       },
       &model));
-  if (has_mtp) SetMtp(&model);
+  if (has_mtp) SetQwenMtp(&model);
   return model;
 }
 

@@ -27,7 +27,7 @@ constexpr char kTemplate[] =
     "{% for m in messages %}{{ m.role }}{{ m.content }};{% endfor %}"
     "{% if add_generation_prompt %}>{% endif %}";
 constexpr char kMembers[] = R"("system": "Be", "messages": [{"role": "user", "content": "hello"}])";
-constexpr char kPrompt[] = "systemBe;userhello;>";
+constexpr char kRendered[] = "systemBe;userhello;>";
 
 class AnthropicServiceTest : public HttpRouterTest {
  protected:
@@ -55,7 +55,7 @@ TEST_F(AnthropicServiceTest, AnAnswerComesWhole) {
   client.Post(kPath, Body(R"(, "stop_sequences": ["END"], "betas": ["x"])"),
               "X-Request-Id: me\r\nanthropic-version: 2023-06-01\r\n");
   DecodeCall call = cluster_->decode(0)->AwaitDecode();
-  EXPECT_EQ(std::string(call.request.tokens().begin(), call.request.tokens().end()), kPrompt);
+  EXPECT_EQ(std::string(call.request.tokens().begin(), call.request.tokens().end()), kRendered);
   EXPECT_EQ(call.request.max_tokens(), 5);
   DecodeResponse first;
   first.add_token_ids('a');
@@ -86,8 +86,8 @@ TEST_F(AnthropicServiceTest, AStreamHasTheEventsOfAMessage) {
   EXPECT_THAT(head, HasSubstr("\r\nrequest-id: "));
   EXPECT_THAT(head, HasSubstr("event: message_start\ndata: {\"type\":\"message_start\""));
   // The prompt is counted when the answer begins.
-  EXPECT_THAT(head,
-              HasSubstr(absl::StrCat("\"usage\":{\"input_tokens\":", std::string(kPrompt).size())));
+  EXPECT_THAT(
+      head, HasSubstr(absl::StrCat("\"usage\":{\"input_tokens\":", std::string(kRendered).size())));
   call.Finish(Ids("b"), DecodeResponse::FINISH_LENGTH);
   const std::string rest = client.ReadUntil("0\r\n\r\n");
   EXPECT_THAT(rest, HasSubstr("event: content_block_stop\n"));
@@ -123,7 +123,7 @@ TEST_F(AnthropicServiceTest, TokensAreCountedWithoutAWorkerAndWithoutAPlace) {
     EXPECT_EQ(reply.Header("x-request-id"), "me");
     return Json::parse(reply.body);
   };
-  EXPECT_EQ(count(kMembers), Json({{"input_tokens", std::string(kPrompt).size()}}));
+  EXPECT_EQ(count(kMembers), Json({{"input_tokens", std::string(kRendered).size()}}));
   // The assistant's last message is not followed by another one's beginning.
   EXPECT_EQ(count(R"("messages": [{"role": "user", "content": "a"},
                                   {"role": "assistant", "content": "b"}])"),
@@ -140,7 +140,7 @@ TEST_F(AnthropicServiceTest, TokensAreCountedWithoutAWorkerAndWithoutAPlace) {
   EXPECT_EQ(Json::parse(refused.body)["error"]["type"], "rate_limit_error");
   call.Finish(Ids("x"), DecodeResponse::FINISH_LENGTH);
   const Json usage = Json::parse(running.Read().body)["usage"];
-  EXPECT_EQ(usage["input_tokens"], std::string(kPrompt).size());
+  EXPECT_EQ(usage["input_tokens"], std::string(kRendered).size());
 }
 
 TEST_F(AnthropicServiceTest, ErrorsHaveAnthropicsShape) {

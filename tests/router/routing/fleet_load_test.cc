@@ -9,7 +9,7 @@
 namespace baton::router {
 namespace {
 
-constexpr absl::Duration kStart = absl::Seconds(1000);
+constexpr absl::Duration kFirstMoment = absl::Seconds(1000);
 constexpr int kPrefill = 0, kOther = 1, kDecode = 2;
 
 class FleetLoadTest : public ::testing::Test {
@@ -54,7 +54,7 @@ class FleetLoadTest : public ::testing::Test {
     return Candidate();
   }
 
-  absl::Duration now_ = kStart;
+  absl::Duration now_ = kFirstMoment;
   FleetLoad fleet_;
 };
 
