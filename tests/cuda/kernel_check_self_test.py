@@ -277,7 +277,7 @@ def test_machine_code():
 
 def test_planted(compiler):
     reports = kernel_check.reports_of(compiler, [kernel_check.HERE / "planted.cu"],
-                                      kernel_check.QUICK, 2)
+                                      kernel_check.QUICK, 1)
     plain = Budget(0, 1, {arch: 255 for arch in kernel_rules.ARCHITECTURES}, frozenset())
     mma = dataclasses.replace(plain, marks=frozenset({"mma"}))
     flag = dataclasses.replace(plain, marks=frozenset({"flag"}))

@@ -11,8 +11,9 @@ skip: masks of the last pieces, or folds that come every fourth time. Needs nvcc
 
 The model has one multiprocessor's parts: tensor cores, FMA, ALU and special functions by scheduler, and for all
 together the shared memory (128 bytes a clock, 64 on a T4), which loads, stores and asynchronous copies use. Copies
-take L2_CLOCKS from their issue to their group's wait. Not modelled: instruction caches, banks of registers,
-conflicts of shared memory, rates of L2. Sources of the rates: "Dissecting the NVIDIA Hopper Architecture through
+take L2_CLOCKS from their issue to their group's wait; other loads are taken for small tables in L1, so loops that load
+their operands to registers look too fast. Not modelled: instruction caches, banks of registers, predicates and
+uniform registers, conflicts of shared memory, rates of L2. Sources of the rates: "Dissecting the NVIDIA Hopper Architecture through
 Microbenchmarking" (arXiv 2501.12084: mma.sync reaches 62 % of Hopper's tensor cores), NVIDIA's tuning guides.
 """
 
@@ -39,7 +40,7 @@ GLOBAL_LATENCY = 40  # of small tables, which L1 holds
 L2_CLOCKS = 600
 BARRIER_LATENCY = 20
 ALU_LATENCY = 5
-PIPE_CLOCKS = {"fma": 1, "imad": 2, "alu": 2, "special": 8}
+PIPE_CLOCKS = {"fma": 1, "imad": 2, "alu": 2, "special": 8}  # before sm_90 fma takes 2
 FMA = {"FADD", "FMUL", "FFMA"}
 IGNORED = {"NOP", "WARPSYNC", "BSSY", "BSYNC", "BRA"}  # an issue slot alone
 REGISTER = re.compile(r"(?<![U\w])R(\d+)\b")
@@ -126,7 +127,9 @@ class Multiprocessor:
                 for offset in range(len(mine)):
                     which = (turn[scheduler] + offset) % len(mine)
                     warp = mine[which]
-                    if self.ready[warp] <= now and not self.at_barrier[warp] and self.issue(warp, scheduler, now):
+                    if self.at_barrier[warp]:
+                        self.waits[self.at[warp] - 1, "its block"] += 1
+                    elif self.ready[warp] <= now and self.issue(warp, scheduler, now):
                         turn[scheduler] = which + 1  # the next warp's turn
                         break
             if start is None and min(self.rounds) == first:
@@ -197,7 +200,8 @@ class Multiprocessor:
                     self.at_barrier[other] = False
                     self.ready[other] = max(self.ready[other], now + BARRIER_LATENCY)
         elif step.kind in PIPE_CLOCKS:
-            pipes["fma" if step.kind == "imad" else step.kind] = now + PIPE_CLOCKS[step.kind]
+            clocks = 2 if step.kind == "fma" and self.arch < 90 else PIPE_CLOCKS[step.kind]
+            pipes["fma" if step.kind == "imad" else step.kind] = now + clocks
         return now + (GLOBAL_LATENCY if step.kind == "global" else ALU_LATENCY)
 
 

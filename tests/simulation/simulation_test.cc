@@ -36,7 +36,7 @@ class SimulationTest : public ::testing::Test {
   static bool IsFound(Bug bug, uint64_t count) {
     for (uint64_t seed = 1; seed <= count; ++seed) {
       if (Simulate(seed, bug).ok()) continue;
-      RecordProperty("seeds", static_cast<int>(seed));
+      RecordProperty("first_seed", static_cast<int>(seed));
       return true;
     }
     return false;

@@ -45,7 +45,8 @@ class DeviceMemory {
     BATON_CHECK_EQ(mprotect(data_, bytes_, PROT_READ | PROT_WRITE), 0);
     std::memset(data_, 0xff, bytes_);
   }
-  // Of this process alone: no other has been told of it, and it was not there at a fork.
+  // No other process has been told of it, and this one has made it: the child of a fork reuses none
+  // of its parent's.
   bool private_to_process() const { return !exported_ && made_by_ == getpid(); }
   void set_exported() { exported_ = true; }
   ~DeviceMemory() {

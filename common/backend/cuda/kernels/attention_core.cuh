@@ -275,7 +275,8 @@ BATON_DEVICE PieceWeights WeighPiece(const PieceScores& s, bool any_high, float 
   return weights;
 }
 
-// V of 16 tokens and 64 dims as second operands: of product i for the lane's dim i of eight.
+// V of 16 tokens and 64 dims as second operands, of eight products; which dims a product has, the
+// loader says.
 using ValueOperands = uint32_t[8][2];
 
 // Of the lane's eight dims of tokens 2 member, 2 member + 1, and 8 more each.

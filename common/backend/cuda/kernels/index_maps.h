@@ -2,14 +2,16 @@
 // functions that the tests enumerate.
 //
 // Products are warp-wide mma's of 16 x 16 times 16 x 8 whose fragments come straight from rows that
-// are contiguous in memory, 16 bytes a lane, with no ldmatrix and no transposition:
+// are contiguous in memory, 16 bytes a lane, with no transposition but for V in shared memory
+// (LoadTransposed, whose products have dims in their order):
 //
 // - A sum over k is correct for any order of k that both operands share. So a lane's 16
 //   bytes, eight consecutive k, are assigned to the fragment's columns in two consecutive mma's
 //   (FragmentK). Both operands of a product of rows with rows (Q Kᵀ, x Wᵀ) are loaded so.
-// - The columns of P V may be permuted, too: lane group g holds eight consecutive dims of V, the
-//   i-th of which is column g of the i-th mma (OutputDim), so that two tokens' rows are paired by a
-//   byte permutation and the result comes out as eight consecutive dims a lane.
+// - Where V comes to registers straight from the pool, the columns of P V are permuted, too: lane
+//   group g holds eight consecutive dims of V, the i-th of which is column g of the i-th mma
+//   (OutputDim), so that two tokens' rows are paired by a byte permutation and the result comes out
+//   as eight consecutive dims a lane.
 //
 // Source: fragment layouts of mma.m16n8k8 and m16n8k16, PTX ISA.
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_INDEX_MAPS_H_

@@ -26,7 +26,7 @@ namespace {
 namespace context = boost::context;
 
 constexpr size_t kStackBytes = 128 << 10;
-constexpr size_t kStackStaggerBytes = 576;  // of 64-byte lines, an odd number
+constexpr size_t kStackStaggerBytes = 256;  // Boost begins stacks at multiples of it
 constexpr int kMaxThreads = 1024;
 constexpr size_t kRememberedReads = 4096;
 
@@ -197,6 +197,7 @@ void Machine::Run(const LaunchShape& shape, const std::function<void()>& kernel)
     RunBlock(kernel);
   }
   running = before;
+  place = {};
   for (Read* read : remembered_) {
     CheckUnwritten(*read);
     read->address = nullptr;

@@ -19,7 +19,8 @@ using Words = int32_t __attribute__((vector_size(16)));
 // The same as HalfToF32().
 Floats HalvesToF32(Words bits) {
   const Words magnitude = (bits & 0x7fff) << 13;
-  // Exponents of halves are biased by 15, of floats by 127. Infinities and NaNs have the greatest of both.
+  // Exponents of halves are biased by 15, of floats by 127. Infinities and NaNs have the greatest
+  // of both.
   const Words normal = magnitude + (112 << 23) + ((magnitude >= 0x7c00 << 13) & 112 << 23);
   // Subnormal halves are as far apart as the floats that begin at 2^-14.
   const Floats subnormal = reinterpret_cast<Floats>(magnitude | 113 << 23) - 0x1p-14f;
@@ -67,7 +68,9 @@ void Mma(void* const (&operands)[kWarpLanes]) {
   Doubles b_rows[kK][kTwos];
   double sums[kRows][kColumns];
   for (int k = 0; k < kK; ++k) {
-    for (int i = 0; i < kTwos; ++i) b_rows[k][i] = Doubles{b[k * kColumns + i * 2], b[k * kColumns + i * 2 + 1]};
+    for (int i = 0; i < kTwos; ++i) {
+      b_rows[k][i] = Doubles{b[k * kColumns + i * 2], b[k * kColumns + i * 2 + 1]};
+    }
   }
   for (int row = 0; row < kRows; ++row) {
     Doubles of_row[kTwos] = {};
@@ -103,7 +106,8 @@ uint16_t HalfFromF32(float value) {
   if (magnitude > 0x7f800000) return static_cast<uint16_t>(sign | 0x7e00);
   if (BitsFloat(magnitude) >= 65'520.0f) return static_cast<uint16_t>(sign | 0x7c00);
   if (BitsFloat(magnitude) < 0x1p-14f) {
-    // The floats that begin at 0.5 are as far apart as subnormal halves, so this sum is rounded as they are.
+    // The floats that begin at 0.5 are as far apart as subnormal halves, so this sum is rounded as
+    // they are.
     const float sum = BitsFloat(magnitude) + 0.5f;
     return static_cast<uint16_t>(sign | (FloatBits(sum) - FloatBits(0.5f)));
   }

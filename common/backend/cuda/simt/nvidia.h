@@ -85,7 +85,8 @@ BATON_DEVICE uint32_t Pinned(uint32_t value, uint32_t hidden_zero) {
 }
 // Runs body, and the compiler moves none of its instructions in front of it or behind it: of a long
 // run of products and loads ptxas puts all products that it can first, so that the loads of all
-// warps come together and the products wait for them. A branch that is always taken costs less.
+// warps come together and the products wait for them, for longer than a branch takes that is always
+// taken.
 template <class Body>
 BATON_DEVICE void Fenced(const Body& body) {
   unsigned depth;  // below 65,536, which ptxas does not know; volatile: asked for each time
@@ -444,12 +445,11 @@ inline bool CompiledFor(const void* kernel, int architecture) {
   return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess &&
          attributes.ptxVersion >= architecture;
 }
-// Whether the kernels' copies are asynchronous (the other CopiesAreAsync), for a launch that gives
-// them more shared memory then. All kernels are compiled for the same architectures.
+// Whether the kernel's copies are asynchronous (the other CopiesAreAsync), for a launch that gives
+// it more shared memory then. Asked at each launch: it depends on the thread's device.
 template <class Args>
 bool CopiesAreAsync(void (*kernel)(Args), Stream) {
-  static const bool are = CompiledFor(reinterpret_cast<const void*>(kernel), 80);
-  return are;
+  return CompiledFor(reinterpret_cast<const void*>(kernel), 80);
 }
 
 // args: a trivially copyable struct. A launch that fails is a broken invariant: sizes were checked

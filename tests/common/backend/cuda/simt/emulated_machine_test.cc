@@ -444,6 +444,28 @@ TEST_F(EmulatedMachineDeathTest, AddressSanitizerSeesWhatGoesBeyondSharedMemory)
 }
 #endif
 
+TEST_F(EmulatedMachineDeathTest, MatricesComeTransposed) {
+  const auto run = [](int shift, int lanes) {
+    RunGrid({}, kWarpLanes, kWarpLanes * 16 + 16, [&] {
+      // Row r of matrix m is 256 times 8 m + r, plus 0, 1, 2 and so on.
+      auto* const row = reinterpret_cast<uint16_t*>(SharedMemory() + Lane() * 16);
+      for (int i = 0; i < 8; ++i) row[i] = static_cast<uint16_t>(Lane() * 256 + i);
+      SyncWarp();
+      if (Lane() >= lanes) return;
+      const Vec16 two = LoadTransposed(SharedMemory() + Lane() * 16 + shift);
+      for (int matrix = 0; matrix < 4; ++matrix) {
+        const int first = matrix * 8 + Lane() % 4 * 2, column = Lane() / 4;
+        const auto expected = static_cast<uint32_t>(first * 256 + column) |
+                              static_cast<uint32_t>((first + 1) * 256 + column) << 16;
+        EXPECT_EQ(two.x[matrix], expected) << "lane " << Lane() << ", matrix " << matrix;
+      }
+    });
+  };
+  run(0, kWarpLanes);
+  EXPECT_DEATH(run(8, kWarpLanes), "16 bytes at");
+  EXPECT_DEATH(run(0, kWarpLanes - 1), "");
+}
+
 TEST_F(EmulatedMachineDeathTest, LaunchesKeepToTheLimits) {
   const auto nothing = [] {};
   RunGrid({1, 65'535, 1}, kWarpLanes, 48 << 10, nothing);
