@@ -6,7 +6,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "baton/internal/v1/prefill.pb.h"
 #include "common/base/error.h"
+#include "tests/cluster/faults/frame_faults.h"
 #include "tests/cluster/faults/report.h"
 #include "tests/cluster/faults/row.h"
 #include "tests/testing/seed.h"
@@ -68,6 +70,38 @@ TEST(ReportTest, ARowThatDoesNotHoldSaysWhy) {
   EXPECT_THAT(ToTableLine(result, "today"), HasSubstr("| holds |"));
   result.failures = {"a | b"};
   EXPECT_THAT(ToTableLine(result, "today"), HasSubstr("**does not hold**: a / b"));
+}
+
+// A short prompt's KV crosses in one chunk where all layers are there at once.
+TEST(FrameFaultTest, EveryKindSpoilsATransferOfOneChunk) {
+  Frames whole;
+  const auto add = [&](auto fill) {
+    internal::v1::PrefillFrame frame;
+    frame.set_transfer_id(7);
+    frame.set_epoch(9);
+    fill(frame);
+    whole.push_back(frame.SerializeAsString());
+  };
+  add([](auto& frame) { frame.mutable_accepted()->set_block_count(1); });
+  add([](auto& frame) {
+    frame.mutable_kv_chunk()->set_block_count(1);
+    frame.set_payload("keys and values of one block");
+  });
+  add([](auto& frame) { frame.mutable_first_token()->set_token_id(3); });
+  add([](auto& frame) { frame.mutable_commit()->set_kv_chunk_count(1); });
+  for (const FrameFaultKind& kind : FrameFaultKinds()) {
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+      const std::unique_ptr<FrameFault> fault = MakeFrameFault(kind, seed);
+      Frames spoilt;
+      for (const std::string& frame : whole) {
+        for (std::string& sent : fault->OnFrame(frame)) spoilt.push_back(std::move(sent));
+      }
+      EXPECT_FALSE(spoilt.empty()) << kind.name;
+      if (kind.must_be_refused) {
+        EXPECT_NE(spoilt, whole) << kind.name << ", seed " << seed;
+      }
+    }
+  }
 }
 
 TEST(RowResultTest, PiecesAddUpToTheWholeRow) {

@@ -29,13 +29,17 @@ std::string Sealed(PrefillFrame frame) {
 
 size_t Any(const Frames& frames, Random& random) { return random() % frames.size(); }
 
-// A random one of those of `kind`, of which every transfer has one.
-size_t AnyOf(const Frames& frames, PrefillFrame::FrameCase kind, Random& random) {
+// Those of `kind`, of which every transfer has one.
+std::vector<size_t> AllOf(const Frames& frames, PrefillFrame::FrameCase kind) {
   std::vector<size_t> found;
   for (size_t i = 0; i < frames.size(); ++i) {
     if (Parse(frames[i]).frame_case() == kind) found.push_back(i);
   }
   BATON_CHECK(!found.empty());
+  return found;
+}
+size_t AnyOf(const Frames& frames, PrefillFrame::FrameCase kind, Random& random) {
+  const std::vector<size_t> found = AllOf(frames, kind);
   return found[random() % found.size()];
 }
 
@@ -120,14 +124,21 @@ void CommitEarly(Frames& frames, Random& random) {
 
 void CommitTwice(Frames& frames, Random& random) { frames.push_back(frames.back()); }
 
+// Of two chunks, or the halves of one: a short prompt's KV crosses in one chunk.
 void SwapPayloads(Frames& frames, Random& random) {
-  const size_t a = AnyOf(frames, PrefillFrame::kKvChunk, random);
-  size_t b = a;
-  while (b == a) b = AnyOf(frames, PrefillFrame::kKvChunk, random);
-  PrefillFrame first = Parse(frames[a]), second = Parse(frames[b]);
-  first.mutable_payload()->swap(*second.mutable_payload());
-  frames[a] = first.SerializeAsString();
-  frames[b] = second.SerializeAsString();
+  std::vector<size_t> chunks = AllOf(frames, PrefillFrame::kKvChunk);
+  std::shuffle(chunks.begin(), chunks.end(), random);
+  PrefillFrame first = Parse(frames[chunks[0]]);
+  if (chunks.size() == 1) {
+    std::string& payload = *first.mutable_payload();
+    std::rotate(payload.begin(), payload.begin() + static_cast<ptrdiff_t>(payload.size() / 2),
+                payload.end());
+  } else {
+    PrefillFrame second = Parse(frames[chunks[1]]);
+    first.mutable_payload()->swap(*second.mutable_payload());
+    frames[chunks[1]] = second.SerializeAsString();
+  }
+  frames[chunks[0]] = first.SerializeAsString();
 }
 
 class SpoiltFrames final : public FrameFault {

@@ -20,7 +20,7 @@ struct TileShape {
   static constexpr int kCopies = 2 * kSide * kChunks / kThreads;
   static constexpr int kStageBytes = 2 * kSide * kChunks * 16;
   // Large blocks have a multiprocessor to themselves, and room for one more stage of asynchronous
-  // copies: L2 may take 900 clocks when all multiprocessors read from it.
+  // copies: L2 takes the longer the more multiprocessors read from it.
   static constexpr int kAsyncStages = kSide == 128 ? 4 : 3;
   BATON_HOST_DEVICE static constexpr int Bytes(bool async) {
     return (async ? kAsyncStages : 3) * kStageBytes;
