@@ -13,8 +13,8 @@ The model has one multiprocessor's parts: tensor cores, FMA, ALU and special fun
 together the shared memory (128 bytes a clock, 64 on a T4), which loads, stores and asynchronous copies use. Copies
 take L2_CLOCKS from their issue to their group's wait; other loads are taken for small tables in L1, so loops that load
 their operands to registers look too fast. Not modelled: instruction caches, banks of registers, predicates and
-uniform registers, conflicts of shared memory, rates of L2. Sources of the rates: "Dissecting the NVIDIA Hopper Architecture through
-Microbenchmarking" (arXiv 2501.12084: mma.sync reaches 62 % of Hopper's tensor cores), NVIDIA's tuning guides.
+uniform registers, conflicts of shared memory, rates of L2. Sources of the rates: arXiv 2402.13499 and 2501.12084,
+which measure Hopper (mma.sync reaches some 62 % of its tensor cores), and NVIDIA's tuning guides.
 """
 
 import argparse

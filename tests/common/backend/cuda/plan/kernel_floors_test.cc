@@ -302,7 +302,8 @@ TEST_F(CudaKernelFloorsTest, SplitAttentionRequestsKAndVOnce) {
   const std::pair<Attended, int> cases[] = {{Attention(2, 1, 300, 2, 7, 64), 301},
                                             {Attention(1, 1, 600, 1, 16, 128), 601},
                                             {Attention(1, 4, 300, 2, 4, 64), 304},
-                                            {Attention(1, 1, 511, 2, 7, 64), 512}};
+                                            {Attention(1, 1, 511, 2, 7, 64), 512},
+                                            {Attention(1, 1, 600, 1, 4, 256), 601}};
   for (const auto& [attended, tokens] : cases) {
     SCOPED_TRACE(attended.counted.shape);
     const int requested = (tokens + kSplitTokens - 1) / kSplitTokens * kSplitTokens;
