@@ -47,7 +47,8 @@ FLAGS = ["-std=c++20", "-O3", "-DNDEBUG", "-fmad=false", "--expt-relaxed-constex
 KEPT_DAYS = 14
 BEGIN, END = "<!-- kernel_check.py --write: begin -->", "<!-- kernel_check.py --write: end -->"
 HEAD = """# What each kernel may take, held by kernel_check.py; --all --write proposes.
-# dynamic shared: bytes that its launch asks for, which the compiler cannot know: set them by hand.
+# dynamic shared: the most bytes that its launch asks for (a T4's may be fewer), which the compiler cannot
+#   know: set them by hand.
 # T4: blocks that an SM of a T4 must hold at once (64 KiB, 65,536 registers): two hide latencies;
 #   one does where each warp has a whole tile's loads under way.
 # registers: at most, by architecture; "-": never launched there, and traps.

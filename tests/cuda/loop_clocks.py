@@ -4,6 +4,7 @@ warps' instructions in order; an instruction waits for its registers and its pip
 faster, and what its warps wait for, before a chip is at hand.
 
     loop_clocks.py FILE KERNEL [--arch 90] [--warps 8] [--blocks 1] [--taken 0,2] [--branches]
+                   [--table-clocks 40]
 
 FILE: a .cu of common/backend/cuda/kernels, without its end. KERNEL: its name as in budgets.txt. The loop's
 forward branches are numbered (--branches lists them); those named by --taken are taken, which leaves out what they
@@ -11,8 +12,8 @@ skip: masks of the last pieces, or folds that come every fourth time. Needs nvcc
 
 The model has one multiprocessor's parts: tensor cores, FMA, ALU and special functions by scheduler, and for all
 together the shared memory (128 bytes a clock, 64 on a T4), which loads, stores and asynchronous copies use. Copies
-take L2_CLOCKS from their issue to their group's wait; other loads are taken for small tables in L1, so loops that load
-their operands to registers look too fast. Not modelled: instruction caches, banks of registers, predicates and
+take L2_CLOCKS from their issue to their group's wait; other loads take --table-clocks, as those of small tables in L1
+do, so loops that load their operands to registers look too fast. Not modelled: instruction caches, banks of registers, predicates and
 uniform registers, conflicts of shared memory, rates of L2. Sources of the rates: arXiv 2402.13499 and 2501.12084,
 which measure Hopper (mma.sync reaches some 62 % of its tensor cores), and NVIDIA's tuning guides.
 """
@@ -36,7 +37,7 @@ PRODUCT_LATENCY = 33
 SHARED_BYTES = {75: 64, 80: 128, 90: 128}  # a clock
 SHARED_LATENCY = 24
 QUEUE = 10  # instructions of a scheduler that wait for shared memory, beyond which it issues no more
-GLOBAL_LATENCY = 40  # of small tables, which L1 holds
+TABLE_LATENCY = 40  # of loads from global memory: of small tables, which L1 holds
 L2_CLOCKS = 600
 BARRIER_LATENCY = 20
 ALU_LATENCY = 5
@@ -105,8 +106,8 @@ def step_of(instruction):
 class Multiprocessor:
     """Runs `blocks` blocks of `warps` warps through a loop."""
 
-    def __init__(self, steps, arch, warps, blocks):
-        self.steps, self.arch, self.warps = steps, arch, warps
+    def __init__(self, steps, arch, warps, blocks, table_latency=TABLE_LATENCY):
+        self.steps, self.arch, self.warps, self.table_latency = steps, arch, warps, table_latency
         count = warps * blocks
         self.at, self.rounds = [0] * count, [0] * count
         self.ready = [700 * (warp // warps) for warp in range(count)]  # blocks do not begin together
@@ -202,7 +203,7 @@ class Multiprocessor:
         elif step.kind in PIPE_CLOCKS:
             clocks = 2 if step.kind == "fma" and self.arch < 90 else PIPE_CLOCKS[step.kind]
             pipes["fma" if step.kind == "imad" else step.kind] = now + clocks
-        return now + (GLOBAL_LATENCY if step.kind == "global" else ALU_LATENCY)
+        return now + (self.table_latency if step.kind == "global" else ALU_LATENCY)
 
 
 def forward_branches(body, labels, first):
@@ -252,6 +253,7 @@ def main():
     parser.add_argument("--blocks", type=int, default=1, help="of a multiprocessor")
     parser.add_argument("--taken", default="", help="numbers of forward branches, with commas")
     parser.add_argument("--branches", action="store_true")
+    parser.add_argument("--table-clocks", type=int, default=TABLE_LATENCY, help="of a load from global memory")
     arguments = parser.parse_args()
     instructions, labels = code_of(kernel_check.KERNELS / f"{arguments.file}.cu", arguments.kernel, arguments.arch)
     hot = machine_code.hot_loop(instructions, labels)
@@ -266,7 +268,7 @@ def main():
         return 0
     body = without_skipped(hot, branches, [int(number) for number in arguments.taken.split(",") if number])
     steps = [step_of(instruction) for instruction in body]
-    machine = Multiprocessor(steps, arguments.arch, arguments.warps, arguments.blocks)
+    machine = Multiprocessor(steps, arguments.arch, arguments.warps, arguments.blocks, arguments.table_clocks)
     clocks = machine.run(rounds=24, first=8)
     count = arguments.warps * arguments.blocks
     products = sum(step.size for step in steps if step.kind == "product") * count

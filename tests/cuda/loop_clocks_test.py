@@ -8,7 +8,7 @@ import machine_code
 
 
 def loop(text):
-    """nvdisasm's form of the instructions, one a line; a label is a line of its own."""
+    """What nvdisasm would print of the instructions. Each line of the text has one, or a label."""
     lines = [".text.kernel:"]
     for number, line in enumerate(text.strip().splitlines()):
         line = line.strip()

@@ -124,7 +124,8 @@ void CommitEarly(Frames& frames, Random& random) {
 
 void CommitTwice(Frames& frames, Random& random) { frames.push_back(frames.back()); }
 
-// Of two chunks, or the halves of one: a short prompt's KV crosses in one chunk.
+// Swaps the payloads of two chunks, or the halves of the only one: a short prompt's KV may cross in
+// one chunk.
 void SwapPayloads(Frames& frames, Random& random) {
   std::vector<size_t> chunks = AllOf(frames, PrefillFrame::kKvChunk);
   std::shuffle(chunks.begin(), chunks.end(), random);

@@ -67,7 +67,7 @@ TEST(HostSocketsTest, SocketsThatListenAreFound) {
 class FoundPoolsTest : public ::testing::Test {
  protected:
   FoundPoolsTest() {
-    // Each test has a layout of its own, so workers of other tests do not take its pools.
+    // Each test uses another layout, so that workers of other tests do not take its pools.
     layout_.layers = 2;
     layout_.kv_heads = 2;
     layout_.head_dim = 16;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(20);
 
-// Posters, steps and the loop run at once, and what the messages write has no lock of its own.
+// Posters, steps and the loop run at the same time, and no lock guards what the messages write.
 TEST(MidStepMailboxTest, EachMessageIsHandledOnceAndInOrderAndAloneOutsideOfSteps) {
   constexpr int kPosters = 3, kMessages = 2000;
   const auto mailbox = std::make_shared<Mailbox>();

@@ -313,15 +313,15 @@ BATON_DEVICE void AttendTile(const AttentionLaunch& launch) {
     return Stage<kDim, kStages>{SharedMemory() + index * Stage<kDim, kStages>::kBytes};
   };
   const int first_v_chunk = first_dim / kChunkElements;
-  // With one stage K of the next piece comes once all have multiplied this one's, and V of this
-  // piece then.
+  // With one stage, the block loads K of the next piece once all threads have multiplied this
+  // one's, and V of a piece while they multiply its K.
   const Stage<kDim, kStages> only = stage_of(0);
   const auto k_place = [&](int token, int chunk) { return only.KAt(token, chunk); };
   const auto v_place = [&](int token, int chunk) { return only.VAt(token, chunk); };
   const auto begin_k = [&](int token, FetchK& k) {
     k.Begin(address, token, visible.end, 0, head_chunks, 0, k_place);
   };
-  // With two, a piece comes while the one before is multiplied.
+  // With two stages, the block loads a piece while it multiplies the one before.
   FetchBoth<Element, kDim, kStages> both{{}, address, visible.end, first_v_chunk, head_chunks};
   RowState<kOut> state;
   state.Clear();

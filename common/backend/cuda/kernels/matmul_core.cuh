@@ -42,7 +42,7 @@ struct RowsOperand {
       a[i / 4][i % 4] = (i % 2 == 0 ? low : high).x[i / 2] | hidden_zero;
     }
   }
-  // Of operands that were made without a hidden zero: keeps them in registers.
+  // Keeps operands that were made without a hidden zero in registers.
   BATON_DEVICE void Pin(uint32_t hidden_zero) {
     BATON_UNROLL for (auto& product : a) {
       BATON_UNROLL for (uint32_t& two : product) two = Pinned(two, hidden_zero);

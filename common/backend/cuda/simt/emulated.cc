@@ -39,7 +39,7 @@ struct Copy {
   bool valid;
 };
 
-// What runs on a stack of its own, and where it goes on.
+// A stack, and the place where what runs on it goes on.
 struct Context {
   context::fiber resumption;
   SwitchedStack stack;

@@ -196,7 +196,7 @@ inline void NotBeforeSm80() {
   BATON_CHECK(emulated::GetOptions().compute_capability >= 80) << "launched on sm_75";
 }
 inline bool CopiesAreAsync() { return emulated::GetOptions().compute_capability >= 80; }
-// Of a launch on the stream.
+// Whether the copies of a launch on the stream are asynchronous.
 template <class Args>
 bool CopiesAreAsync(void (*)(Args), Stream stream) {
   const emulated::Options& options = stream == nullptr

@@ -362,7 +362,7 @@ TEST(IndexMapsTest, LaunchesAskForNoMoreSharedMemoryThanTheBudget) {
     }
     EXPECT_EQ(launches.shapes.size(), 24u);
     for (const emulated::LaunchShape& shape : launches.shapes) {
-      // Of 128 x 128 an SM of a T4 takes one, and later ones take one with four stages.
+      // An SM holds one block of 128 x 128: on a T4 with three stages, on later chips with four.
       EXPECT_LE(shape.shared_bytes, matmul != kLargeTile ? kSharedBudget
                                     : capability < 80    ? kSharedBytesUnasked
                                                          : kMostSharedBytes);
