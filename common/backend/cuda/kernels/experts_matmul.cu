@@ -23,38 +23,21 @@ ExpertRowsKernel(ExpertMatMulLaunch launch) {
     const int column = first_column + i * kColumnTile + GroupOf(Lane());
     w[i] = MatrixRow(tile.w, Least(column, tile.n - 1), tile.k);
   }
-  SumSlice<Element, kRows>(tile, 0, w);
-  SyncThreads();
-  for (int i = ThreadIndex(); i < Shape::kOutputs; i += kRowsThreads) {
-    StoreSum(tile, i / Shape::kColumns, first_column + i % Shape::kColumns,
-             FoldSlices<Shape::kOutputs>(tile.k, i));
-  }
+  StoreSums<kRows, Shape::kColumns>(tile, 0, first_column,
+                                    MultiplyRows<Element, kRows>(tile, 0, w));
 }
 
 template <class Element, int kRows>
 BATON_KERNEL_RESIDENT(kRowsThreads, 2)
 ExpertGatedRowsKernel(ExpertMatMulGatedLaunch launch) {
   AwaitPrevious();
-  using Shape = RowsShape<kRows, 2>;
   const TileGated<const void*> tile(launch);
   if (tile.rows == 0) return;  // whole blocks agree
   const int first_column = static_cast<int>(BlockIndex().x) * kColumnTile;
   const int column = first_column + GroupOf(Lane());
   const uint16_t* const w[2] = {MatrixRow(tile.w, column, tile.k),
                                 MatrixRow(tile.w, tile.cols + column, tile.k)};
-  SumSlice<Element, kRows>(tile, 0, w);
-  SyncThreads();
-  // Two columns a thread: one access.
-  const int row = ThreadIndex() / (kColumnTile / 2), pair = ThreadIndex() % (kColumnTile / 2) * 2;
-  if (row >= kRows || row >= tile.rows) return;
-  float gated[2];
-  BATON_UNROLL for (int i = 0; i < 2; ++i) {
-    const int gate = row * Shape::kColumns + pair + i;
-    gated[i] = GatedSum(tile, first_column + pair + i, FoldSlices<Shape::kOutputs>(tile.k, gate),
-                        FoldSlices<Shape::kOutputs>(tile.k, gate + kColumnTile));
-  }
-  uint16_t* const out = MatrixRow(tile.out, row, tile.out_stride) + first_column + pair;
-  StoreGlobal(reinterpret_cast<uint32_t*>(out), Element::Pack(gated[0], gated[1]));
+  StoreGatedSums<Element, kRows>(tile, 0, first_column, MultiplyRows<Element, kRows>(tile, 0, w));
 }
 
 constexpr int kSide = kMostTileRows;

@@ -31,16 +31,7 @@ QuantizedGatedExpertKernel(ExpertMatMulGatedLaunch launch) {
   const int row_tile = static_cast<int>(BlockIndex().x);
   const int row_tiles[kParts] = {row_tile, row_tile + tile.cols / kTileRows};
   SumSlices<Element, kBits, kXTiles>(tile, 0, row_tiles);
-  const int first_column = row_tile * kTileRows;
-  FoldGated<kXTiles>(tile.k, [&](int row, int column, float gate, float up) {
-    const float gated = GatedSum(tile, first_column + column, gate, up);
-    const float next = ShuffleXor(gated, 1);
-    // A lane stores two columns by one access. The lanes of up have given theirs away.
-    if (ThreadIndex() % (2 * kTileRows) >= kTileRows || column % 2 == 1) return;
-    if (row >= tile.rows) return;
-    uint16_t* const out = MatrixRow(tile.out, row, tile.out_stride) + first_column + column;
-    StoreGlobal(reinterpret_cast<uint32_t*>(out), Element::Pack(gated, next));
-  });
+  StoreGatedSlices<Element, kXTiles>(tile, 0, row_tile * kTileRows);
 }
 
 template <class Element, int kBits, int kXTiles>

@@ -37,12 +37,8 @@ HeadRowsKernel(HeadMatMulLaunch launch) {
     w[tile] = MatrixRow(own.w, Least(column, own.n - 1), own.k);
   }
   AwaitPrevious();
-  SumSlice<Element, kRows>(own, first_row, w);
-  SyncThreads();
-  for (int i = ThreadIndex(); i < Shape::kOutputs; i += kRowsThreads) {
-    StoreSum(own, first_row + i / Shape::kColumns, first_column + i % Shape::kColumns,
-             FoldSlices<Shape::kOutputs>(own.k, i));
-  }
+  StoreSums<kRows, Shape::kColumns>(own, first_row, first_column,
+                                    MultiplyRows<Element, kRows>(own, first_row, w));
 }
 
 constexpr int kSide = 64;

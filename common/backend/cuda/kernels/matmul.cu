@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "common/backend/cuda/kernels/elements.cuh"
 #include "common/backend/cuda/kernels/index_maps.h"
 #include "common/backend/cuda/kernels/matmul.h"
@@ -7,61 +9,57 @@
 namespace baton::backend::cuda {
 namespace {
 
+constexpr int kResident = 2;  // blocks of a multiprocessor
+
 template <class Element, int kRows, int kTiles>
-BATON_KERNEL_RESIDENT(kRowsThreads, 2)
+BATON_KERNEL_RESIDENT(kRowsThreads, kResident)
 MatMulRowsKernel(MatMulLaunch launch) {
   using Shape = RowsShape<kRows, kTiles>;
-  const int first_column = static_cast<int>(BlockIndex().x) * Shape::kColumns;
   const int first_row = static_cast<int>(BlockIndex().y) * kRows;
-  const uint16_t* w[kTiles];
-  BATON_UNROLL for (int tile = 0; tile < kTiles; ++tile) {
-    const int column = first_column + tile * kColumnTile + GroupOf(Lane());
-    w[tile] = MatrixRow(launch.w, Least(column, launch.n - 1), launch.k);
-  }
-  PrefetchSlice(launch.k, w);
-  AwaitPrevious();
-  SumSlice<Element, kRows>(launch, first_row, w);
-  SyncThreads();
-  for (int i = ThreadIndex(); i < Shape::kOutputs; i += kRowsThreads) {
-    StoreSum(launch, first_row + i / Shape::kColumns, first_column + i % Shape::kColumns,
-             FoldSlices<Shape::kOutputs>(launch.k, i));
-  }
+  MultiplyColumns<Element, kRows, kTiles>(
+      launch, first_row, static_cast<int>(MatMulTiles(launch.n, Shape::kColumns)),
+      [&](int set, const uint16_t*(&w)[kTiles]) {
+        BATON_UNROLL for (int tile = 0; tile < kTiles; ++tile) {
+          const int column = set * Shape::kColumns + tile * kColumnTile + GroupOf(Lane());
+          w[tile] = MatrixRow(launch.w, Least(column, launch.n - 1), launch.k);
+        }
+      },
+      [&](int set, const float* sums) {
+        StoreSums<kRows, Shape::kColumns>(launch, first_row, set * Shape::kColumns, sums);
+      });
 }
 
 // A tile of gate's columns and the same of up's.
 template <class Element, int kRows>
-BATON_KERNEL_RESIDENT(kRowsThreads, 2)
+BATON_KERNEL_RESIDENT(kRowsThreads, kResident)
 MatMulGatedKernel(MatMulGatedLaunch launch) {
-  using Shape = RowsShape<kRows, 2>;
-  const int first_column = static_cast<int>(BlockIndex().x) * kColumnTile;
   const int first_row = static_cast<int>(BlockIndex().y) * kRows;
-  const int column = first_column + GroupOf(Lane());
-  const uint16_t* const w[2] = {MatrixRow(launch.w, column, launch.k),
-                                MatrixRow(launch.w, launch.cols + column, launch.k)};
-  PrefetchSlice(launch.k, w);
-  AwaitPrevious();
-  SumSlice<Element, kRows>(launch, first_row, w);
-  SyncThreads();
-  // Two columns a thread: one access.
-  const int row = ThreadIndex() / (kColumnTile / 2), pair = ThreadIndex() % (kColumnTile / 2) * 2;
-  if (row >= kRows || first_row + row >= launch.rows) return;
-  float gated[2];
-  BATON_UNROLL for (int i = 0; i < 2; ++i) {
-    const int gate = row * Shape::kColumns + pair + i;
-    gated[i] = Gated(FoldSlices<Shape::kOutputs>(launch.k, gate),
-                     FoldSlices<Shape::kOutputs>(launch.k, gate + kColumnTile), launch.gating);
-  }
-  uint16_t* out = static_cast<uint16_t*>(launch.out) + (first_row + row) * launch.out_stride +
-                  first_column + pair;
-  StoreGlobal(reinterpret_cast<uint32_t*>(out), Element::Pack(gated[0], gated[1]));
+  MultiplyColumns<Element, kRows, 2>(
+      launch, first_row, static_cast<int>(MatMulTiles(launch.cols, kColumnTile)),
+      [&](int set, const uint16_t*(&w)[2]) {
+        const int column = set * kColumnTile + GroupOf(Lane());
+        w[0] = MatrixRow(launch.w, column, launch.k);
+        w[1] = MatrixRow(launch.w, launch.cols + column, launch.k);
+      },
+      [&](int set, const float* sums) {
+        StoreGatedSums<Element, kRows>(launch, first_row, set * kColumnTile, sums);
+      });
+}
+
+// For so many columns: as many blocks as multiprocessors hold at once, if each takes several sets.
+template <class Shape>
+GridSize RowsGrid(unsigned sets, unsigned row_sets) {
+  const unsigned at_once = static_cast<unsigned>(kResident * Multiprocessors());
+  const unsigned most = Shape::kSeveral ? std::max(1u, at_once / row_sets) : sets;
+  return {std::min(sets, most), row_sets, 1};
 }
 
 template <class Element, int kRows, int kTiles>
 void LaunchRows(const MatMulLaunch& launch, Stream stream) {
   using Shape = RowsShape<kRows, kTiles>;
   Launch(MatMulRowsKernel<Element, kRows, kTiles>,
-         {MatMulTiles(launch.n, Shape::kColumns), MatMulTiles(launch.rows, kRows), 1}, kRowsThreads,
-         Shape::kBytes, stream, launch);
+         RowsGrid<Shape>(MatMulTiles(launch.n, Shape::kColumns), MatMulTiles(launch.rows, kRows)),
+         kRowsThreads, Shape::kColumnsBytes, stream, launch);
 }
 
 template <class Element, int kTiles>
@@ -86,9 +84,10 @@ void Dispatch(const MatMulLaunch& launch, MatMulShape shape, Stream stream) {
 
 template <class Element, int kRows>
 void LaunchGated(const MatMulGatedLaunch& launch, Stream stream) {
+  using Shape = RowsShape<kRows, 2>;
   Launch(MatMulGatedKernel<Element, kRows>,
-         {MatMulTiles(launch.cols, kColumnTile), MatMulTiles(launch.rows, kRows), 1}, kRowsThreads,
-         RowsShape<kRows, 2>::kBytes, stream, launch);
+         RowsGrid<Shape>(MatMulTiles(launch.cols, kColumnTile), MatMulTiles(launch.rows, kRows)),
+         kRowsThreads, Shape::kColumnsBytes, stream, launch);
 }
 
 template <class Element>

@@ -17,6 +17,19 @@ inline constexpr int kRowsThreads = kSlices * kWarpLanes;
 // What slices' sums are added to: leaves the first as it is, a zero's sign too.
 inline constexpr float kNoSlice = -0.0f;
 
+// The sum of an output's slices, which lie `stride` floats apart in shared memory. Those behind the
+// end of k have stored zeros, which are loaded too: all loads are under way at once.
+BATON_DEVICE float FoldSlices(int k, const float* first, int stride) {
+  const int length = SliceLength(k);
+  float sums[kSlices];
+  BATON_UNROLL for (int slice = 0; slice < kSlices; ++slice) sums[slice] = first[slice * stride];
+  float total = sums[0];
+  BATON_UNROLL for (int slice = 1; slice < kSlices; ++slice) {
+    total = slice * length < k ? Add(total, sums[slice]) : total;
+  }
+  return total;
+}
+
 BATON_DEVICE const uint16_t* MatrixRow(const void* matrix, int64_t row, int64_t stride) {
   return static_cast<const uint16_t*>(matrix) + row * stride;
 }
@@ -78,12 +91,36 @@ BATON_DEVICE float GatedSum(const Matrices& launch, int column, float gate, floa
   return Gated(gate, up, launch.gating);
 }
 
+// Gates and stores what a block of kRowsThreads threads has of a tile of gate's columns, from
+// first_column on, and the same of up's: kRows rows. fold(row, column): the sum of an output, of 16
+// columns, gate's first.
+template <class Element, int kRows, class Matrices, class Fold>
+BATON_DEVICE void StoreGated(const Matrices& launch, int first_row, int first_column,
+                             const Fold& fold) {
+  constexpr int kColumns = 2 * kColumnTile;
+  static_assert(kColumns == kWarpLanes / 2 && kRows * kColumns % kWarpLanes == 0);
+  for (int output = ThreadIndex(); output < kRows * kColumns; output += kRowsThreads) {
+    const int row = output / kColumns, column = output % kColumns % kColumnTile;
+    const bool up = output % kColumns >= kColumnTile;
+    const float total = fold(row, output % kColumns);
+    const float other = ShuffleXor(total, kColumnTile);
+    const float gated =
+        GatedSum(launch, first_column + column, up ? other : total, up ? total : other);
+    const float next = ShuffleXor(gated, 1);
+    // A lane stores two columns by one access. The lanes of up have given theirs away.
+    if (up || column % 2 == 1 || first_row + row >= launch.rows) continue;
+    uint16_t* const out =
+        MatrixRow(launch.out, first_row + row, launch.out_stride) + first_column + column;
+    StoreGlobal(reinterpret_cast<uint32_t*>(out), Element::Pack(gated, next));
+  }
+}
+
 // matmul_tile.cu. shape: kSmallTile or kLargeTile.
 void LaunchMatMulTile(const MatMulLaunch& launch, DType dtype, MatMulShape shape, Stream stream);
 void LaunchMatMulTile(const MatMulGatedLaunch& launch, DType dtype, MatMulShape shape,
                       Stream stream);
 
-inline unsigned MatMulTiles(int size, int tile) {
+BATON_HOST_DEVICE unsigned MatMulTiles(int size, int tile) {
   return static_cast<unsigned>((size + tile - 1) / tile);
 }
 

@@ -63,15 +63,7 @@ QuantizedGatedKernel(RowsLaunch<QuantizedMatMulGatedLaunch> launch) {
   AwaitPrevious();
   PrefetchAhead<kBits>(to.w, row_tiles, launch.ahead, tiles);
   SumSlices<Element, kBits, kXTiles>(to, first_row, row_tiles);
-  FoldGated<kXTiles>(to.w.k, [&](int row, int column, float gate, float up) {
-    const float gated = Gated(gate, up, to.gating), next = ShuffleXor(gated, 1);
-    // A lane stores two columns by one access. The lanes of up have given theirs away.
-    if (ThreadIndex() % (2 * kTileRows) >= kTileRows || column % 2 == 1) return;
-    if (first_row + row >= to.rows) return;
-    uint16_t* const out = MatrixRow(to.out, first_row + row, to.out_stride);
-    StoreGlobal(reinterpret_cast<uint32_t*>(out + row_tile * kTileRows + column),
-                Element::Pack(gated, next));
-  });
+  StoreGatedSlices<Element, kXTiles>(to, first_row, row_tile * kTileRows);
 }
 
 template <class Element, int kBits>

@@ -393,37 +393,20 @@ BATON_DEVICE void SumSlices(const Matrices& launch, int first_row, const int (&r
   SyncThreads();
 }
 
-// Of a row of x and a row of W in the parts, summed over the slices. Those behind the end have
-// stored zeros, which are loaded too: all loads are under way at once.
+// Of a row of x and a row of W in the parts, summed over the slices.
 template <int kXTiles>
 BATON_DEVICE float FoldSlices(int k, int row, int column) {
-  const int length = SliceLength(k);
   const float* shared = reinterpret_cast<const float*>(SharedMemory()) +
                         row / kXTile * kTileOutputs + column * kXTile + row % kXTile;
-  float sums[kSlices];
-  BATON_UNROLL for (int slice = 0; slice < kSlices; ++slice) {
-    sums[slice] = shared[slice * kXTiles * kTileOutputs];
-  }
-  float total = sums[0];
-  BATON_UNROLL for (int slice = 1; slice < kSlices; ++slice) {
-    total = slice * length < k ? Add(total, sums[slice]) : total;
-  }
-  return total;
+  return FoldSlices(k, shared, kXTiles * kTileOutputs);
 }
-
-// A thread's outputs of gate and up: body(row, column, gate, up) for each, the gate's columns the
-// first part and up's the second. Lanes with columns of up get the same; whole warps agree.
-template <int kXTiles, class Body>
-BATON_DEVICE void FoldGated(int k, const Body& body) {
-  constexpr int kColumns = kParts * kTileRows;
-  static_assert(kColumns == kWarpLanes / 2 && kXTiles * kTileOutputs % kWarpLanes == 0);
-  for (int output = ThreadIndex(); output < kXTiles * kTileOutputs; output += kRowsThreads) {
-    const int row = output / kColumns, column = output % kColumns;
-    const float total = FoldSlices<kXTiles>(k, row, column);
-    const float other = ShuffleXor(total, kTileRows);
-    const bool up = column >= kTileRows;
-    body(row, column % kTileRows, up ? other : total, up ? total : other);
-  }
+// Gates and stores what the block has, of rows of gate and the same of up.
+template <class Element, int kXTiles, class Matrices>
+BATON_DEVICE void StoreGatedSlices(const Matrices& launch, int first_row, int first_column) {
+  static_assert(kTileRows == kColumnTile && kParts == 2);
+  StoreGated<Element, kXTiles * kXTile>(
+      launch, first_row, first_column,
+      [&](int row, int column) { return FoldSlices<kXTiles>(launch.w.k, row, column); });
 }
 
 }  // namespace baton::backend::cuda
