@@ -407,6 +407,19 @@ class Backend : public MatrixPacker {
   // out f32 [rows, n] = x · Wᵀ + bias; x is activation_dtype(); bias f32 [n] or null.
   virtual void MatMul(const Tensor& x, const PackedMatrix& weight, const Buffer* bias,
                       const Tensor& out) = 0;
+  // Norm, then MatMul of its out, which is undefined afterwards; one kernel where the device can.
+  virtual void NormMatMul(const NormArgs& norm, const PackedMatrix& weight, const Buffer* bias,
+                          const Tensor& out) {
+    Norm(norm);
+    MatMul(norm.out, weight, bias, out);
+  }
+  // Whether MatMulAdd computes a product of so many rows.
+  virtual bool adds_products(const PackedMatrix& weight, int64_t rows) const { return false; }
+  // residual f32 [rows, n] += (x · Wᵀ + bias) * scale: what Norm does with a product as its delta.
+  virtual void MatMulAdd(const Tensor& x, const PackedMatrix& weight, const Buffer* bias,
+                         float scale, const Tensor& residual) {
+    BATON_CHECK(false) << "this backend adds no products";
+  }
   // Norms and rotates q and k, writes k and v to their slots of the pool.
   virtual void RopeWriteKv(const DeviceBatch& batch, const KvPool& pool,
                            const RopeWriteArgs& args) = 0;
@@ -457,6 +470,12 @@ class Backend : public MatrixPacker {
                            const Tensor& scratch, const Tensor& out) {
     MatMul(x, gate_up, nullptr, scratch);
     Gate(scratch, args, out);
+  }
+  // Norm, then MatMulGated of its out, which is undefined afterwards.
+  virtual void NormMatMulGated(const NormArgs& norm, const PackedMatrix& gate_up,
+                               const GatedArgs& args, const Tensor& scratch, const Tensor& out) {
+    Norm(norm);
+    MatMulGated(norm.out, gate_up, args, scratch, out);
   }
   // A matrix of router logits, which are computed in float32.
   virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> PackRouter(const HostMatrix& matrix) = 0;

@@ -60,12 +60,18 @@ class DecoderTransformer final : public Transformer {
   };
   backend::NormArgs ArgsOf(const Rows& rows, const Pending& pending);
   // Adds what is pending, and norms the residual (unless `weight` is null) into the rows of
-  // normed_, which it returns.
+  // normed_: what to do, which may be left to the product that reads them.
+  backend::NormArgs NormOf(const Rows& rows, const Pending& pending, const backend::Buffer* weight);
+  // Does it, and returns those rows.
   backend::Tensor AddAndNorm(const Rows& rows, const Pending& pending,
                              const backend::Buffer* weight);
+  // The last product of a sublayer, `pending`. The backend adds it to the residual, which leaves
+  // nothing pending, or it is left in delta_.
+  void FinishSublayer(const backend::Tensor& x, const ProductWeights& product, const Rows& rows,
+                      Pending& pending);
   // What LatentSpec says of WriteKv and Attend.
   void WriteLatentKv(int layer, const AttentionSpec& spec, const AttentionWeights& weights,
-                     const backend::Tensor& normed, const Rows& rows, const backend::KvPool& pool);
+                     const backend::NormArgs& norm, const Rows& rows, const backend::KvPool& pool);
   // The heads' values in the activations' type, from attended latents [rows, heads * rank].
   backend::Tensor ExpandValues(const AttentionSpec& spec, const LatentWeights& weights,
                                const backend::Tensor& attended);
@@ -74,10 +80,13 @@ class DecoderTransformer final : public Transformer {
   // `layer`: the first chunk of the KV. q, k and v of all rows; k and v go to the pool, unless they
   // are another layer's.
   void WriteKv(int layer, const AttentionSpec& spec, const AttentionWeights& weights,
-               const backend::Tensor& normed, const Rows& rows, const backend::KvPool& pool);
-  // These leave their result in delta_.
+               const backend::NormArgs& norm, const Rows& rows, const backend::KvPool& pool);
+  // These end with FinishSublayer.
   void Attend(int layer, const AttentionSpec& spec, const AttentionWeights& weights,
-              const Rows& rows, const backend::KvPool& pool);
+              const Rows& rows, const backend::KvPool& pool, Pending& pending);
+  void FeedForward(const MlpSpec& spec, const MlpWeights& weights, const backend::NormArgs& norm,
+                   const Rows& rows, Pending& pending);
+  // These leave their result in delta_.
   // `layer`: among the recurrent ones.
   void Recur(int layer, const RecurrentSpec& spec, const RecurrentWeights& weights,
              const backend::Tensor& normed, const Rows& rows, const backend::KvPool& pool);
@@ -85,11 +94,11 @@ class DecoderTransformer final : public Transformer {
   void Combine(int layer, const RecurrentSpec& spec, const RecurrentWeights& weights,
                const backend::Tensor& normed, const backend::Tensor& in, const Rows& rows,
                const backend::KvPool& pool, const backend::Tensor& out);
-  // scale: MlpWeights' or, of shared experts, ExpertsWeights'. result_gate:
+  // Experts that all rows share. scale: MlpWeights' or ExpertsWeights'. result_gate:
   // ExpertsSpec::shared_gate, or null.
-  void FeedForward(const MlpSpec& spec, const MlpWeights& weights, float scale,
-                   const backend::Tensor& normed, const Rows& rows,
-                   const ProductWeights* result_gate = nullptr);
+  void ShareExperts(const MlpSpec& spec, const MlpWeights& weights, float scale,
+                    const backend::Tensor& normed, const Rows& rows,
+                    const ProductWeights* result_gate);
   void UseInput(const LayerInputSpec& spec, const LayerInputWeights& weights,
                 const backend::Tensor& normed, const Rows& rows);
   void MixExperts(const ExpertsSpec& spec, const ExpertsWeights& weights,

@@ -21,14 +21,29 @@ Tensor Columns(Tensor tensor, int64_t first, int64_t count) {
 
 }  // namespace
 
-Tensor DecoderTransformer::AddAndNorm(const Rows& rows, const Pending& pending,
-                                      const backend::Buffer* weight) {
-  const Tensor normed = normed_.View(rows.count, config_.hidden_dim);
+backend::NormArgs DecoderTransformer::NormOf(const Rows& rows, const Pending& pending,
+                                             const backend::Buffer* weight) {
   backend::NormArgs args = ArgsOf(rows, pending);
   args.weight = weight;
-  args.out = normed;
+  args.out = normed_.View(rows.count, config_.hidden_dim);
+  return args;
+}
+
+Tensor DecoderTransformer::AddAndNorm(const Rows& rows, const Pending& pending,
+                                      const backend::Buffer* weight) {
+  const backend::NormArgs args = NormOf(rows, pending, weight);
   backend_.Norm(args);
-  return normed;
+  return args.out;
+}
+
+void DecoderTransformer::FinishSublayer(const Tensor& x, const ProductWeights& product,
+                                        const Rows& rows, Pending& pending) {
+  const backend::NormArgs args = ArgsOf(rows, pending);
+  if (args.delta_weight != nullptr || !backend_.adds_products(*product.matrix, rows.count)) {
+    return Project(x, product, args.delta);
+  }
+  backend_.MatMulAdd(x, *product.matrix, product.bias.get(), args.delta_scale, rows.residual);
+  pending = {};
 }
 
 backend::NormArgs DecoderTransformer::ArgsOf(const Rows& rows, const Pending& pending) {
@@ -48,20 +63,21 @@ backend::NormArgs DecoderTransformer::ArgsOf(const Rows& rows, const Pending& pe
 }
 
 void DecoderTransformer::Add(const Rows& rows, const Pending& pending) {
+  if (pending.sublayer == nullptr) return;
   backend::NormArgs args = ArgsOf(rows, pending);
   args.out = rows.residual;
   backend_.Norm(args);
 }
 
 void DecoderTransformer::WriteKv(int layer, const AttentionSpec& spec,
-                                 const AttentionWeights& weights, const Tensor& normed,
+                                 const AttentionWeights& weights, const backend::NormArgs& norm,
                                  const Rows& rows, const backend::KvPool& pool) {
   BATON_CHECK_EQ(pool.kv_heads, spec.kv_heads);
   BATON_CHECK_EQ(pool.head_dim, spec.head_dim);
   BATON_CHECK_EQ(pool.latent_dim, spec.latent.rank);
-  if (spec.latent) return WriteLatentKv(layer, spec, weights, normed, rows, pool);
+  if (spec.latent) return WriteLatentKv(layer, spec, weights, norm, rows, pool);
   const Tensor qkv = qkv_.View(rows.count, spec.qkv.rows());
-  Project(normed, weights.qkv, qkv);
+  backend_.NormMatMul(norm, *weights.qkv.matrix, weights.qkv.bias.get(), qkv);
   const bool by_head = !spec.norms_all_heads();
   BATON_CHECK(by_head || (spec.owns_kv() && !spec.v_is_k));
   if (!by_head) {
@@ -92,11 +108,12 @@ void DecoderTransformer::WriteKv(int layer, const AttentionSpec& spec,
 }
 
 void DecoderTransformer::WriteLatentKv(int layer, const AttentionSpec& spec,
-                                       const AttentionWeights& weights, const Tensor& normed,
-                                       const Rows& rows, const backend::KvPool& pool) {
+                                       const AttentionWeights& weights,
+                                       const backend::NormArgs& norm, const Rows& rows,
+                                       const backend::KvPool& pool) {
   const LatentSpec& latent = spec.latent;
   const Tensor qkv = qkv_.View(rows.count, spec.qkv.rows());
-  Project(normed, weights.qkv, qkv);
+  backend_.NormMatMul(norm, *weights.qkv.matrix, weights.qkv.bias.get(), qkv);
   Tensor q = qkv, kv = qkv;
   q.cols = spec.qkv.parts[0].rows;
   kv.cols = spec.head_dim;
@@ -141,7 +158,7 @@ Tensor DecoderTransformer::ExpandValues(const AttentionSpec& spec, const LatentW
 
 void DecoderTransformer::Attend(int layer, const AttentionSpec& spec,
                                 const AttentionWeights& weights, const Rows& rows,
-                                const backend::KvPool& pool) {
+                                const backend::KvPool& pool, Pending& pending) {
   Tensor attended = attended_.View(rows.count, spec.result_width());
   backend_.Attention(*rows.batch, pool,
                      {.layer = layer,
@@ -160,7 +177,7 @@ void DecoderTransformer::Attend(int layer, const AttentionSpec& spec,
         {.x = attended, .gate = gate, .group = spec.head_dim, .gate_stride = spec.q_stride()});
   }
   if (spec.latent) attended = ExpandValues(spec, weights.latent, attended);
-  Project(attended, weights.output, delta_.View(rows.count, config_.hidden_dim));
+  FinishSublayer(attended, weights.output, rows, pending);
 }
 
 void DecoderTransformer::Recur(int layer, const RecurrentSpec& spec,
@@ -243,9 +260,19 @@ void DecoderTransformer::Combine(int layer, const RecurrentSpec& spec,
                       .out = out});
 }
 
-void DecoderTransformer::FeedForward(const MlpSpec& spec, const MlpWeights& weights, float scale,
-                                     const Tensor& normed, const Rows& rows,
-                                     const ProductWeights* result_gate) {
+void DecoderTransformer::FeedForward(const MlpSpec& spec, const MlpWeights& weights,
+                                     const backend::NormArgs& norm, const Rows& rows,
+                                     Pending& pending) {
+  const Tensor gated = gated_.View(rows.count, spec.ffn_dim);
+  backend_.NormMatMulGated(norm, *weights.gate_up.matrix,
+                           {.activation = spec.activation, .scale = weights.scale},
+                           gate_up_.View(rows.count, spec.gate_up.rows()), gated);
+  FinishSublayer(gated, weights.down, rows, pending);
+}
+
+void DecoderTransformer::ShareExperts(const MlpSpec& spec, const MlpWeights& weights, float scale,
+                                      const Tensor& normed, const Rows& rows,
+                                      const ProductWeights* result_gate) {
   const Tensor gate_up = gate_up_.View(rows.count, spec.gate_up.rows());
   const Tensor gated = gated_.View(rows.count, spec.ffn_dim);
   backend_.MatMulGated(normed, *weights.gate_up.matrix,
@@ -313,8 +340,8 @@ void DecoderTransformer::MixExperts(const ExpertsSpec& spec, const ExpertsWeight
   const int64_t d = config_.hidden_dim, ffn = spec.expert.ffn_dim;
   const bool shares = spec.shared.ffn_dim > 0, beside = static_cast<bool>(spec.beside);
   if (shares) {
-    FeedForward(spec.shared, weights.shared, beside ? weights.shared.scale : weights.scale, normed,
-                rows, weights.shared_gate.matrix != nullptr ? &weights.shared_gate : nullptr);
+    ShareExperts(spec.shared, weights.shared, beside ? weights.shared.scale : weights.scale, normed,
+                 rows, weights.shared_gate.matrix != nullptr ? &weights.shared_gate : nullptr);
   }
   const Tensor delta = delta_.View(rows.count, d);
   Tensor sum = delta, router_x;

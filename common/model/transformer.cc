@@ -264,25 +264,25 @@ void DecoderTransformer::Enqueue(const backend::RaggedBatch& batch, const backen
     for (size_t i = 0; i < spec.sublayers.size(); ++i) {
       const SublayerSpec& sublayer = spec.sublayers[i];
       const SublayerWeights& of = weights.sublayers[i];
-      const Tensor normed = AddAndNorm(rows, pending, of.norm_before.get());
+      const backend::NormArgs norm = NormOf(rows, pending, of.norm_before.get());
       pending = {&sublayer, &of};
       if (const auto* mlp = std::get_if<MlpSpec>(&sublayer.body)) {
-        const auto& mlp_weights = std::get<MlpWeights>(of.body);
-        FeedForward(*mlp, mlp_weights, mlp_weights.scale, normed, rows);
+        FeedForward(*mlp, std::get<MlpWeights>(of.body), norm, rows, pending);
         continue;
       }
+      if (!std::holds_alternative<AttentionSpec>(sublayer.body)) backend_.Norm(norm);
       if (const auto* experts = std::get_if<ExpertsSpec>(&sublayer.body)) {
-        MixExperts(*experts, std::get<ExpertsWeights>(of.body), normed, rows);
+        MixExperts(*experts, std::get<ExpertsWeights>(of.body), norm.out, rows);
         continue;
       }
       if (const auto* input = std::get_if<LayerInputSpec>(&sublayer.body)) {
-        UseInput(*input, std::get<LayerInputWeights>(of.body), normed, rows);
+        UseInput(*input, std::get<LayerInputWeights>(of.body), norm.out, rows);
         continue;
       }
       // Behind the last layer that writes, only the logit rows are used.
       const bool last = layer == last_writing;
       if (const auto* recurrent = std::get_if<RecurrentSpec>(&sublayer.body)) {
-        Recur(state_layer, *recurrent, std::get<RecurrentWeights>(of.body), normed, rows, pool);
+        Recur(state_layer, *recurrent, std::get<RecurrentWeights>(of.body), norm.out, rows, pool);
         if (observer != nullptr) observer->OnStateWritten(state_layer, backend_.RecordEvent());
         ++state_layer;
         if (last && batch.logit_rows.empty()) return;
@@ -300,14 +300,14 @@ void DecoderTransformer::Enqueue(const backend::RaggedBatch& batch, const backen
       const backend::KvPool& of_layer = pools.Of(source);
       rows.q = q_.View(rows.count, attention.q_width());
       const int chunk = pools.ChunkOf(source);
-      WriteKv(chunk, attention, attention_weights, normed, rows, of_layer);
+      WriteKv(chunk, attention, attention_weights, norm, rows, of_layer);
       if (observer != nullptr && attention.owns_kv()) {
         observer->OnLayerWritten(source, backend_.RecordEvent());
       }
       if (last && batch.logit_rows.empty()) return;
       // A gate is a column of the products of all rows.
       if (last && !many && !attention.gated) rows = KeepLogitRows(batch, rows);
-      Attend(chunk, attention, attention_weights, rows, of_layer);
+      Attend(chunk, attention, attention_weights, rows, of_layer, pending);
       rows.q = {};
       if (last && !many && attention.gated) {
         Add(rows, std::exchange(pending, {}));

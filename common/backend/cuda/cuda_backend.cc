@@ -21,6 +21,7 @@
 #include "common/backend/cuda/matrices/quantized_matrix.h"
 #include "common/backend/cuda/nccl/nccl_links.h"
 #include "common/backend/cuda/plan/workspace_sizes.h"
+#include "common/backend/cuda/product_operations.h"
 #include "common/backend/cuda/recurrence_operations.h"
 #include "common/backend/cuda/row_operations.h"
 #include "common/backend/cuda/runtime/arena.h"
@@ -133,7 +134,21 @@ class CudaBackend final : public Backend {
              const Tensor& out) override;
   void Norm(const NormArgs& args) override { EnqueueNorm(args, stream_); }
   void MatMul(const Tensor& x, const PackedMatrix& weight, const Buffer* bias,
-              const Tensor& out) override;
+              const Tensor& out) override {
+    EnqueueMatMul(x, weight, bias, out, means());
+  }
+  void NormMatMul(const NormArgs& norm, const PackedMatrix& weight, const Buffer* bias,
+                  const Tensor& out) override {
+    const bool fused = EnqueueNormMatMul(norm, weight, bias, out, means());
+    if (!fused) Backend::NormMatMul(norm, weight, bias, out);
+  }
+  bool adds_products(const PackedMatrix& weight, int64_t rows) const override {
+    return AddsProducts(weight, rows, means());
+  }
+  void MatMulAdd(const Tensor& x, const PackedMatrix& weight, const Buffer* bias, float scale,
+                 const Tensor& residual) override {
+    EnqueueMatMulAdd(x, weight, bias, scale, residual, means());
+  }
   void RopeWriteKv(const DeviceBatch& batch, const KvPool& pool,
                    const RopeWriteArgs& args) override;
   void WriteLatentKv(const DeviceBatch& batch, const KvPool& pool,
@@ -177,6 +192,11 @@ class CudaBackend final : public Backend {
   bool needs_gate_up() const override { return products_ != nullptr; }
   void MatMulGated(const Tensor& x, const PackedMatrix& gate_up, const GatedArgs& args,
                    const Tensor& scratch, const Tensor& out) override;
+  void NormMatMulGated(const NormArgs& norm, const PackedMatrix& gate_up, const GatedArgs& args,
+                       const Tensor& scratch, const Tensor& out) override {
+    const bool fused = EnqueueNormMatMulGated(norm, gate_up, args, out, means());
+    if (!fused) Backend::NormMatMulGated(norm, gate_up, args, scratch, out);
+  }
   void ScaleLogits(const Tensor& logits, float scale, float cap) override {
     EnqueueScaleLogits(logits, scale, cap, stream_);
   }
@@ -200,6 +220,9 @@ class CudaBackend final : public Backend {
   WorkspaceSizes SizesFor(const StepLimits& limits) const {
     return WorkspaceSizes::For(limits, activation_dtype_,
                                products_ == nullptr ? 0 : products_->WorkspaceBytes());
+  }
+  ProductMeans means() const {
+    return {activation_dtype_, products_.get(), quantized_, stream_};
   }
   // An operation's, which a step that repeats it will hold its batch to.
   void Ask(const CudaBatch& batch, const BatchBounds& bounds) {
@@ -331,33 +354,6 @@ void CudaBackend::Embed(const DeviceBatch& batch, const Tensor& table, float sca
                 .table_rows = static_cast<int32_t>(table.rows),
                 .scale = scale},
                table.dtype, cuda.rows, stream_);
-}
-
-void CudaBackend::MatMul(const Tensor& x, const PackedMatrix& weight, const Buffer* bias,
-                         const Tensor& out) {
-  BATON_CHECK(x.dtype == activation_dtype_);
-  CheckRows(x, x.rows, weight.in_features());
-  BATON_CHECK_EQ(out.rows, x.rows);
-  BATON_CHECK_EQ(out.cols, weight.out_features());
-  const auto* quantized = dynamic_cast<const CudaQuantizedMatrix*>(&weight);
-  const MatMulLaunch launch = {
-      .x = x.data,
-      .x_stride = x.row_stride,
-      .w = quantized != nullptr ? nullptr : static_cast<const CudaMatrix&>(weight).data(),
-      .bias = bias == nullptr ? nullptr : F32(*bias, out.cols),
-      .out = F32(out),
-      .out_stride = out.row_stride,
-      .rows = static_cast<int>(x.rows),
-      .n = static_cast<int>(weight.out_features()),
-      .k = static_cast<int>(weight.in_features()),
-  };
-  if (launch.rows == 0) return;
-  if (quantized != nullptr) {
-    return MultiplyQuantized(launch, *quantized, activation_dtype_, quantized_, products_.get(),
-                             stream_);
-  }
-  if (products_ != nullptr && products_->MatMul(launch, activation_dtype_, stream_)) return;
-  LaunchMatMul(launch, activation_dtype_, stream_);
 }
 
 void CudaBackend::CheckPool(const CudaBatch& batch, const KvPool& pool, int layer) {

@@ -12,6 +12,7 @@ set(BATON_CUDA_KERNELS
   kernels/latent_matmul.cu
   kernels/latent_write.cu
   kernels/matmul.cu
+  kernels/matmul_normed.cu
   kernels/matmul_tile.cu
   kernels/norm.cu
   kernels/output_gates.cu
@@ -35,6 +36,7 @@ set(BATON_CUDA_HOST_SOURCES
   matrices/product_uses.cc
   matrices/quantized_matrix.cc
   nccl/nccl_links.cc
+  product_operations.cc
   products/choices_file.cc
   products/measured_products.cc
   products/product_choices.cc

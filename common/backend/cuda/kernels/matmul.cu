@@ -1,57 +1,32 @@
-#include <algorithm>
+#include <type_traits>
 
 #include "common/backend/cuda/kernels/elements.cuh"
 #include "common/backend/cuda/kernels/index_maps.h"
 #include "common/backend/cuda/kernels/matmul.h"
 #include "common/backend/cuda/kernels/matmul_core.cuh"
 #include "common/backend/cuda/kernels/matmul_rows.cuh"
+#include "common/base/check.h"
 
 namespace baton::backend::cuda {
 namespace {
 
-constexpr int kResident = 2;  // blocks of a multiprocessor
-
 template <class Element, int kRows, int kTiles>
-BATON_KERNEL_RESIDENT(kRowsThreads, kResident)
+BATON_KERNEL_RESIDENT(kRowsThreads, kResidentRows)
 MatMulRowsKernel(MatMulLaunch launch) {
   using Shape = RowsShape<kRows, kTiles>;
-  const int first_row = static_cast<int>(BlockIndex().y) * kRows;
-  MultiplyColumns<Element, kRows, kTiles>(
-      launch, first_row, static_cast<int>(MatMulTiles(launch.n, Shape::kColumns)),
-      [&](int set, const uint16_t*(&w)[kTiles]) {
-        BATON_UNROLL for (int tile = 0; tile < kTiles; ++tile) {
-          const int column = set * Shape::kColumns + tile * kColumnTile + GroupOf(Lane());
-          w[tile] = MatrixRow(launch.w, Least(column, launch.n - 1), launch.k);
-        }
-      },
-      [&](int set, const float* sums) {
-        StoreSums<kRows, Shape::kColumns>(launch, first_row, set * Shape::kColumns, sums);
-      });
+  using X = LoadedRows<kRows, Shape::kAhead>;
+  using Outputs =
+      std::conditional_t<(kRows <= kAddedRows), AddedOutputs<kRows, Shape::kColumns>,
+                         StoredOutputs<kRows, Shape::kColumns>>;
+  MultiplyRowsOf<Element, kRows, kTiles, X, Outputs>(
+      launch, static_cast<int>(BlockIndex().y) * kRows, [] {});
 }
 
-// A tile of gate's columns and the same of up's.
 template <class Element, int kRows>
-BATON_KERNEL_RESIDENT(kRowsThreads, kResident)
+BATON_KERNEL_RESIDENT(kRowsThreads, kResidentRows)
 MatMulGatedKernel(MatMulGatedLaunch launch) {
-  const int first_row = static_cast<int>(BlockIndex().y) * kRows;
-  MultiplyColumns<Element, kRows, 2>(
-      launch, first_row, static_cast<int>(MatMulTiles(launch.cols, kColumnTile)),
-      [&](int set, const uint16_t*(&w)[2]) {
-        const int column = set * kColumnTile + GroupOf(Lane());
-        w[0] = MatrixRow(launch.w, column, launch.k);
-        w[1] = MatrixRow(launch.w, launch.cols + column, launch.k);
-      },
-      [&](int set, const float* sums) {
-        StoreGatedSums<Element, kRows>(launch, first_row, set * kColumnTile, sums);
-      });
-}
-
-// For so many columns: as many blocks as multiprocessors hold at once, if each takes several sets.
-template <class Shape>
-GridSize RowsGrid(unsigned sets, unsigned row_sets) {
-  const unsigned at_once = static_cast<unsigned>(kResident * Multiprocessors());
-  const unsigned most = Shape::kSeveral ? std::max(1u, at_once / row_sets) : sets;
-  return {std::min(sets, most), row_sets, 1};
+  using X = LoadedRows<kRows, RowsShape<kRows, 2>::kAhead>;
+  MultiplyGatedRowsOf<Element, kRows, X>(launch, static_cast<int>(BlockIndex().y) * kRows, [] {});
 }
 
 template <class Element, int kRows, int kTiles>
@@ -107,8 +82,7 @@ MatMulShape Concrete(MatMulShape shape, int rows, int n) {
     shape = rows <= kFewRows ? MatMulShape::kRows : MatMulShape::kTile;
   }
   if (shape == MatMulShape::kRows) {
-    const bool fill = MatMulTiles(n, 2 * kColumnTile) >= multiprocessors;
-    return fill ? MatMulShape::kWideRows : MatMulShape::kNarrowRows;
+    return FillsWithWideRows(n) ? MatMulShape::kWideRows : MatMulShape::kNarrowRows;
   }
   if (shape == MatMulShape::kTile) {
     // Instructions and bytes of shared memory of a block of 128 x 128 are 8/3 of those of one of
@@ -144,6 +118,7 @@ void LaunchMatMulGated(const MatMulGatedLaunch& launch, DType dtype, Stream stre
 void LaunchMatMul(const MatMulLaunch& launch, DType dtype, Stream stream, MatMulShape shape) {
   if (launch.rows == 0 || launch.n == 0) return;
   shape = Concrete(shape, launch.rows, launch.n);
+  BATON_CHECK(launch.added_scale == 0 || (launch.rows <= kAddedRows && !IsTile(shape)));
   if (IsTile(shape)) {
     LaunchMatMulTile(launch, dtype, shape, stream);
   } else if (dtype == DType::kF16) {

@@ -30,7 +30,12 @@ struct MatMulLaunch {
   int rows;
   int n;
   int k;
+  // Not 0: the product times this is added to out, as LaunchNorm adds a delta, and takes its place.
+  // REQUIRES: at most kAddedRows rows, no shape of many rows.
+  float added_scale = 0;
 };
+
+inline constexpr int kAddedRows = 16;
 
 // The shape `rows` is used up to this many rows, which share each load of W.
 inline constexpr int kFewRows = 32;

@@ -2,11 +2,12 @@
 
 #include "common/backend/cuda/kernels/elements.cuh"
 #include "common/backend/cuda/kernels/norm.h"
+#include "common/backend/cuda/kernels/norm_unit.cuh"
 
 namespace baton::backend::cuda {
 namespace {
 
-constexpr int kMaxThreads = 512;
+constexpr int kMaxThreads = kMostNormThreads;
 constexpr int kHeldUnits = 2;  // rows of up to 8,192 are read once
 
 BATON_DEVICE void LoadX(const NormLaunch& launch, const float* x, int unit,
@@ -18,23 +19,10 @@ BATON_DEVICE void LoadX(const NormLaunch& launch, const float* x, int unit,
   }
 }
 
-// y / rms(y) * weight, of a unit. scale: 1 / rms(y).
-BATON_DEVICE void Normalize(const float* weight, int unit, float scale, float (&y)[kUnitElements]) {
-  float w[kUnitElements];
-  LoadUnit(weight + unit * kUnitElements, w);
-  BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) y[i] = Mul(Mul(y[i], scale), w[i]);
-}
-
-BATON_DEVICE float AddSquares(const float (&x)[kUnitElements], float sum) {
-  BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) sum = Fma(x[i], x[i], sum);
-  return sum;
-}
-
 // 1 / rms of the row whose squares the threads have summed. scratch: a float a warp.
-BATON_DEVICE float InverseRms(const NormLaunch& launch, float squares, float* scratch) {
-  const float sum = BlockSum(squares, BlockThreads() / kWarpLanes, scratch);
-  const float mean = Divide(sum, static_cast<float>(launch.cols));
-  return Divide(1.0f, SquareRoot(Add(mean, launch.eps)));
+BATON_DEVICE float InverseRmsOfRow(const NormLaunch& launch, float squares, float* scratch) {
+  return InverseRms(BlockSum(squares, BlockThreads() / kWarpLanes, scratch), launch.cols,
+                    launch.eps);
 }
 
 struct Unit {
@@ -82,7 +70,7 @@ NormKernel(NormLaunch launch) {
       if (is_held) LoadX(launch, x_row, number, unit.x);  // on its way while others sum
       squares = AddSquares(unit.delta, squares);
     });
-    delta_scale = InverseRms(launch, squares, scratch + BlockThreads() / kWarpLanes);
+    delta_scale = InverseRmsOfRow(launch, squares, scratch + BlockThreads() / kWarpLanes);
     squares = 0;
   }
   ForUnits(launch.cols, held, [&](int number, Unit& unit, bool is_held) {
@@ -108,7 +96,7 @@ NormKernel(NormLaunch launch) {
     }
   });
   if constexpr (kWeighted) {
-    const float scale = InverseRms(launch, squares, scratch);
+    const float scale = InverseRmsOfRow(launch, squares, scratch);
     ForUnits(launch.cols, held, [&](int number, Unit& unit, bool is_held) {
       if (!is_held) LoadX(launch, x_row, number, unit.x);
       Normalize(launch.weight, number, scale, unit.x);

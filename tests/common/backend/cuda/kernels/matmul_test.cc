@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "common/backend/cuda/kernels/elementwise.h"
+#include "common/backend/cuda/kernels/matmul_normed.h"
+#include "common/backend/cuda/kernels/norm.h"
 #include "tests/common/backend/cuda/kernels/kernel_test.h"
 #include "tests/testing/seed.h"
 
@@ -217,6 +219,173 @@ TEST_F(CudaMatMulTest, ARowIsTheSameInEveryBatch) {
                 FloatBits(all[static_cast<size_t>(first * n + i)]));
     }
   }
+}
+
+// Norms in the kernels of products, and products that are added to the residual: the bits of the
+// kernels that they stand for.
+class CudaNormedMatMulTest : public KernelTest {
+ protected:
+  DType Type16() { return MultipliesBFloat16() && Coin() ? DType::kBF16 : DType::kF16; }
+  // The least and the most that a block norms, then any; 16-byte rows of any length.
+  void DrawShape(int round) {
+    constexpr int kShapes[][2] = {{1, 8}, {8, 512}, {1, 4096}, {4, 1024}, {2, 2048}, {8, 504}};
+    const bool given = round < 6;
+    rows_ = given ? kShapes[round][0] : Int(1, 8);
+    do {
+      k_ = given ? kShapes[round][1] : 8 * (Coin() ? Int(1, 64) : Int(1, 512));
+    } while (!NormsInProduct(rows_, k_));
+    x_stride_ = k_ + 8 * Int(0, 2);
+    const float spread = std::exp(Normal(2));
+    x_ = DeviceArray<float>(static_cast<size_t>(rows_ * x_stride_));
+    weight_ = DeviceArray<float>(static_cast<size_t>(k_));
+    for (int row = 0; row < rows_; ++row) {
+      for (int i = 0; i < k_; ++i) x_[static_cast<size_t>(row * x_stride_ + i)] = Normal(spread);
+    }
+    for (int i = 0; i < k_; ++i) weight_[static_cast<size_t>(i)] = 1 + Normal(0.2f);
+  }
+  DeviceArray<uint16_t> Weights(int n, DType dtype) {
+    DeviceArray<uint16_t> w(static_cast<size_t>(n) * static_cast<size_t>(k_));
+    for (size_t i = 0; i < static_cast<size_t>(n) * static_cast<size_t>(k_); ++i) {
+      w[i] = dtype == DType::kF16 ? Half::FromF32(Normal(1)) : BFloat16::FromF32(Normal(1));
+    }
+    return w;
+  }
+  NormedInput Input() {
+    return {.x = x_.data(), .x_stride = x_stride_, .weight = weight_.data(), .eps = 1e-6f};
+  }
+  // What LaunchNorm makes of the input.
+  DeviceArray<uint16_t> Normed(DType dtype) {
+    DeviceArray<uint16_t> out(static_cast<size_t>(rows_ * k_));
+    NormLaunch launch = {};
+    launch.x = x_.data();
+    launch.x_stride = x_stride_;
+    launch.weight = weight_.data();
+    launch.out = out.data();
+    launch.out_stride = k_;
+    launch.cols = k_;
+    launch.eps = 1e-6f;
+    LaunchNorm(launch, dtype, rows_, nullptr);
+    return out;
+  }
+
+  int rows_ = 0, k_ = 0;
+  int64_t x_stride_ = 0;
+  DeviceArray<float> x_{0}, weight_{0};
+};
+
+TEST_F(CudaNormedMatMulTest, HasTheBitsOfTheTwoKernels) {
+  for (int round = 0; round < Rounds(60, 30); ++round) {
+    ChangeMachine();
+    DrawShape(round);
+    const DType dtype = Type16();
+    const int n = Int(1, 150);
+    const int64_t out_stride = n + Int(0, 3);
+    SCOPED_TRACE(::testing::Message() << "round " << round << ": " << rows_ << " x " << k_ << " by "
+                                      << n << ", " << Name(dtype));
+    const DeviceArray<uint16_t> w = Weights(n, dtype), normed = Normed(dtype);
+    DeviceArray<float> bias(static_cast<size_t>(n));
+    for (int i = 0; i < n; ++i) bias[static_cast<size_t>(i)] = Normal(1);
+    DeviceArray<float> apart(static_cast<size_t>(rows_ * out_stride));
+    DeviceArray<float> together(static_cast<size_t>(rows_ * out_stride));
+    NormedMatMulLaunch launch = {{.x = normed.data(),
+                                  .x_stride = k_,
+                                  .w = w.data(),
+                                  .bias = Coin() ? bias.data() : nullptr,
+                                  .out = apart.data(),
+                                  .out_stride = out_stride,
+                                  .rows = rows_,
+                                  .n = n,
+                                  .k = k_},
+                                 Input()};
+    LaunchMatMul(launch, dtype, nullptr);
+    launch.x = nullptr;
+    launch.out = together.data();
+    LaunchNormedMatMul(launch, dtype, nullptr);
+    // Between the rows, too.
+    ASSERT_EQ(std::memcmp(apart.data(), together.data(), apart.size() * sizeof(float)), 0);
+  }
+}
+
+TEST_F(CudaNormedMatMulTest, GatedHasTheBitsOfTheTwoKernels) {
+  for (int round = 0; round < Rounds(60, 30); ++round) {
+    ChangeMachine();
+    DrawShape(round);
+    const DType dtype = Type16();
+    const int cols = 8 * Int(1, 12);
+    const int64_t out_stride = cols + 8 * Int(0, 2);
+    SCOPED_TRACE(::testing::Message() << "round " << round << ": " << rows_ << " x " << k_ << " by "
+                                      << cols << ", " << Name(dtype));
+    const DeviceArray<uint16_t> w = Weights(2 * cols, dtype), normed = Normed(dtype);
+    DeviceArray<uint16_t> apart(static_cast<size_t>(rows_ * out_stride));
+    DeviceArray<uint16_t> together(static_cast<size_t>(rows_ * out_stride));
+    NormedMatMulGatedLaunch launch = {{.x = normed.data(),
+                                       .x_stride = k_,
+                                       .w = w.data(),
+                                       .out = apart.data(),
+                                       .out_stride = out_stride,
+                                       .rows = rows_,
+                                       .cols = cols,
+                                       .k = k_,
+                                       .gating = {.kind = static_cast<GateKind>(Int(0, 2)),
+                                                  .scale = Coin() ? 1.0f : 0.25f}},
+                                      Input()};
+    LaunchMatMulGated(launch, dtype, nullptr);
+    launch.x = nullptr;
+    launch.out = together.data();
+    LaunchNormedMatMulGated(launch, dtype, nullptr);
+    ASSERT_EQ(std::memcmp(apart.data(), together.data(), apart.size() * sizeof(uint16_t)), 0);
+  }
+}
+
+// A product that is added to the residual, and one whose result a norm's delta is.
+TEST_F(CudaNormedMatMulTest, AddedProductHasTheBitsOfADelta) {
+  for (int round = 0; round < Rounds(60, 30); ++round) {
+    ChangeMachine();
+    const DType dtype = Type16();
+    const int rows = round % 2 == 0 ? Int(1, 8) : Int(1, kAddedRows), n = 8 * Int(1, 20);
+    k_ = 8 * (Int(0, 3) == 0 ? Int(300, 500) : Int(1, 60));
+    const float scale = Coin() ? 1.0f : 0.22f;
+    SCOPED_TRACE(::testing::Message() << "round " << round << ": " << rows << " x " << k_ << " by "
+                                      << n << ", " << Name(dtype));
+    const DeviceArray<uint16_t> w = Weights(n, dtype), x = Weights(rows, dtype);
+    DeviceArray<float> bias(static_cast<size_t>(n)), residual(static_cast<size_t>(rows * n));
+    for (int i = 0; i < n; ++i) bias[static_cast<size_t>(i)] = Normal(1);
+    for (int i = 0; i < rows * n; ++i) residual[static_cast<size_t>(i)] = Normal(3);
+    DeviceArray<float> added = residual, delta(static_cast<size_t>(rows * n));
+    MatMulLaunch launch = {.x = x.data(),
+                           .x_stride = k_,
+                           .w = w.data(),
+                           .bias = Coin() ? bias.data() : nullptr,
+                           .out = delta.data(),
+                           .out_stride = n,
+                           .rows = rows,
+                           .n = n,
+                           .k = k_};
+    LaunchMatMul(launch, dtype, nullptr);
+    NormLaunch add = {};
+    add.x = residual.data();
+    add.x_stride = add.delta_stride = add.out_stride = n;
+    add.delta = delta.data();
+    add.delta_scale = scale;
+    add.out = residual.data();
+    add.cols = n;
+    LaunchNorm(add, DType::kF32, rows, nullptr);
+    launch.out = added.data();
+    launch.added_scale = scale;
+    LaunchMatMul(launch, dtype, nullptr);
+    ASSERT_EQ(std::memcmp(added.data(), residual.data(), added.size() * sizeof(float)), 0);
+  }
+}
+
+TEST(NormsInProductTest, FewAndShortRows) {
+  EXPECT_TRUE(NormsInProduct(4, 896));
+  EXPECT_TRUE(NormsInProduct(1, 4096));
+  EXPECT_FALSE(NormsInProduct(5, 896));
+  EXPECT_FALSE(NormsInProduct(2, 3584));
+  EXPECT_FALSE(NormsInProduct(1, 5120));
+  EXPECT_FALSE(NormsInProduct(9, 8));
+  // Parts of 256, of which each row has three.
+  EXPECT_FALSE(NormsInProduct(7, 520));
 }
 
 }  // namespace

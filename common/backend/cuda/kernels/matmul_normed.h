@@ -1,0 +1,52 @@
+// Products of few rows with the norm of their input in the same kernel. In a decode step of a small
+// model a kernel of its own for each norm takes longer to begin and to end than to compute. Each
+// block norms all rows, so this is for few and short ones: beyond that, what the blocks read of x
+// from L2 takes as long as a kernel. Their bits are those of LaunchNorm, then LaunchMatMul,
+// LaunchMatMulGated, or the quantised ones.
+//
+// Bytes: those of the product with 4 k floats a row and block in place of 16-bit rows, from L2.
+#ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_MATMUL_NORMED_H_
+#define BATON_COMMON_BACKEND_CUDA_KERNELS_MATMUL_NORMED_H_
+
+#include "common/backend/cuda/kernels/index_maps.h"
+#include "common/backend/cuda/kernels/matmul.h"
+#include "common/backend/cuda/simt/simt.h"
+#include "common/backend/tensor.h"
+
+namespace baton::backend::cuda {
+
+// x of the product: rows of x / rms(x) * weight, rounded to the product's type.
+struct NormedInput {
+  const float* x;  // [rows, k], a multiple of 16 bytes as the stride
+  int64_t x_stride;
+  const float* weight;  // [k]
+  float eps;
+};
+
+// Parts of 256 elements of a row.
+BATON_INDEX_MAP int NormParts(int k) { return (k + 255) / 256; }
+// Those of all rows that a block norms: two a warp.
+inline constexpr int kMostNormParts = 16;
+// Rows of all together, in bytes, which 264 blocks of an H100 read from L2 in less than a
+// microsecond.
+inline constexpr int kMostNormedElements = 4096;
+
+// Whether the products here take such an input.
+inline bool NormsInProduct(int rows, int k) {
+  return rows <= 8 && int64_t{rows} * k <= kMostNormedElements &&
+         rows * NormParts(k) <= kMostNormParts;
+}
+
+// REQUIRES, of both: NormsInProduct; product.x is ignored.
+struct NormedMatMulLaunch : MatMulLaunch {
+  NormedInput input;
+};
+struct NormedMatMulGatedLaunch : MatMulGatedLaunch {
+  NormedInput input;
+};
+void LaunchNormedMatMul(const NormedMatMulLaunch& launch, DType dtype, Stream stream);
+void LaunchNormedMatMulGated(const NormedMatMulGatedLaunch& launch, DType dtype, Stream stream);
+
+}  // namespace baton::backend::cuda
+
+#endif  // BATON_COMMON_BACKEND_CUDA_KERNELS_MATMUL_NORMED_H_
