@@ -25,7 +25,8 @@ HERE = Path(__file__).resolve().parent
 PARTS = ("ceilings", "kernels", "steps", "prefill", "clusters", "peers")
 PROGRAM = "gpu_bench"
 # Of kernels: each in a separate process, so that a failure ends no other.
-GROUPS = ("attention", "products", "quantized", "gated", "experts", "passes", "sampling", "blocks", "recurrence")
+GROUPS = ("attention", "products", "quantized", "gated", "normed", "experts", "passes", "sampling", "blocks",
+          "recurrence")
 PEERS = "gpu_peers.py"
 CLUSTERS = "gpu_clusters.py"
 FILES = ("gpu_bench.py", "gpu_report.py", PEERS, CLUSTERS, "demo_cluster.py")  # files of a pack beside gpu-check

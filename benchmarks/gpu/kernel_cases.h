@@ -37,6 +37,8 @@ void TimeQuantizedProducts(KernelBench& bench);
 // With 16-bit weights, Products::Tune has measured the fastest kernel for that product in this run;
 // otherwise it is Baton's.
 void TimeGatedProducts(KernelBench& bench);
+// Compares one kernel, norm and product, with two.
+void TimeNormedProducts(KernelBench& bench);
 // Routing, products and sums of a layer of experts.
 void TimeExperts(KernelBench& bench);
 void TimeRecurrences(KernelBench& bench);  // the delta rule, Mamba 2, convolutions

@@ -40,8 +40,9 @@ struct Group {
 };
 constexpr Group kGroups[] = {
     {"attention", TimeAttention}, {"products", TimeProducts},  {"quantized", TimeQuantizedProducts},
-    {"gated", TimeGatedProducts}, {"experts", TimeExperts},    {"passes", TimePasses},
-    {"sampling", TimeSampling},   {"blocks", TimeBlockCopies}, {"recurrence", TimeRecurrences},
+    {"gated", TimeGatedProducts}, {"normed", TimeNormedProducts}, {"experts", TimeExperts},
+    {"passes", TimePasses},       {"sampling", TimeSampling},     {"blocks", TimeBlockCopies},
+    {"recurrence", TimeRecurrences},
 };
 
 struct Options {

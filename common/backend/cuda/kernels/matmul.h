@@ -46,7 +46,7 @@ enum class MatMulShape { kAuto, kRows, kNarrowRows, kWideRows, kTile, kSmallTile
 
 // The version of its speed. Raise it with every change that makes it faster or slower: measured
 // choices (measured_products.h) of other versions are discarded.
-inline constexpr int kMatMulVersion = 3;
+inline constexpr int kMatMulVersion = 4;
 
 // dtype: of x and w, kF16 or kBF16. Reads (rows + n) k 16-bit values, writes rows n floats.
 void LaunchMatMul(const MatMulLaunch& launch, DType dtype, Stream stream,

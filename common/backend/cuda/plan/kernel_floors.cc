@@ -32,6 +32,23 @@ MovedBytes MatMulGatedFloor(int64_t rows, int64_t cols, int64_t k) {
   return {.read = MatMulFloor(rows, 2 * cols, k, false).read, .written = kElement * rows * cols};
 }
 
+MovedBytes NormedMatMulFloor(int64_t rows, int64_t n, int64_t k, bool has_bias) {
+  MovedBytes moved = MatMulFloor(rows, n, k, has_bias);
+  moved.read += (kFloat - kElement) * rows * k + kFloat * k;
+  return moved;
+}
+
+MovedBytes NormedMatMulGatedFloor(int64_t rows, int64_t cols, int64_t k) {
+  return {.read = NormedMatMulFloor(rows, 2 * cols, k, false).read,
+          .written = kElement * rows * cols};
+}
+
+MovedBytes AddedMatMulFloor(int64_t rows, int64_t n, int64_t k, bool has_bias) {
+  MovedBytes moved = MatMulFloor(rows, n, k, has_bias);
+  moved.read += kFloat * rows * n;
+  return moved;
+}
+
 MovedBytes QuantizedMatMulGatedFloor(int64_t rows, int64_t cols, int64_t k, int bits,
                                      int64_t group_size) {
   return {.read = QuantizedMatMulFloor(rows, 2 * cols, k, bits, group_size, false).read,

@@ -27,6 +27,11 @@ MovedBytes MatMulFloor(int64_t rows, int64_t n, int64_t k, bool has_bias);
 double MatMulOperations(int64_t rows, int64_t n, int64_t k);
 // Gate in the product: W [2 cols, k], out of 16 bits [rows, cols].
 MovedBytes MatMulGatedFloor(int64_t rows, int64_t cols, int64_t k);
+// The norm of x in the product: x f32 and its weight.
+MovedBytes NormedMatMulFloor(int64_t rows, int64_t n, int64_t k, bool has_bias);
+MovedBytes NormedMatMulGatedFloor(int64_t rows, int64_t cols, int64_t k);
+// The product added to what out has.
+MovedBytes AddedMatMulFloor(int64_t rows, int64_t n, int64_t k, bool has_bias);
 MovedBytes QuantizedMatMulGatedFloor(int64_t rows, int64_t cols, int64_t k, int bits,
                                      int64_t group_size);
 // MatMulFloor for W as quantized.h packs it, in whole tiles.

@@ -17,6 +17,7 @@
 #include "common/backend/cuda/kernels/blocks.h"
 #include "common/backend/cuda/kernels/elementwise.h"
 #include "common/backend/cuda/kernels/matmul.h"
+#include "common/backend/cuda/kernels/matmul_normed.h"
 #include "common/backend/cuda/kernels/norm.h"
 #include "common/backend/cuda/kernels/quantized.h"
 #include "common/backend/cuda/kernels/rope_write.h"
@@ -79,6 +80,59 @@ class CountedLaunches : public ::testing::Test {
     launch();
     emulated::SetOptions({});
     return accesses;
+  }
+
+  // A product that is added to the residual.
+  static Counted AddedMatMul(int rows, int n, int k) {
+    Memory x(int64_t{2} * rows * k), w(int64_t{2} * n * k), out(int64_t{4} * rows * n);
+    const MatMulLaunch launch = {.x = x.As<void>(),
+                                 .x_stride = k,
+                                 .w = w.As<void>(),
+                                 .bias = nullptr,
+                                 .out = out.As<float>(),
+                                 .out_stride = n,
+                                 .rows = rows,
+                                 .n = n,
+                                 .k = k,
+                                 .added_scale = 1};
+    return {"matmul rows, added", absl::StrCat(rows, " x ", k, " by ", n),
+            AddedMatMulFloor(rows, n, k, false),
+            CountOf([&] { LaunchMatMul(launch, DType::kF16, nullptr); }), ""};
+  }
+  // The norm of a product's x in its kernel, of gate and up if `gated`.
+  static Counted NormedMatMul(int rows, int n, int k, bool gated) {
+    Memory x(int64_t{4} * rows * k), weight(4 * k), w(int64_t{2} * n * k), bias(4 * n),
+        out(int64_t{4} * rows * n);
+    const NormedInput input = {
+        .x = x.As<float>(), .x_stride = k, .weight = weight.As<float>(), .eps = 1e-6f};
+    const NormedMatMulLaunch launch = {{.x = nullptr,
+                                        .x_stride = 0,
+                                        .w = w.As<void>(),
+                                        .bias = bias.As<float>(),
+                                        .out = out.As<float>(),
+                                        .out_stride = n,
+                                        .rows = rows,
+                                        .n = n,
+                                        .k = k},
+                                       input};
+    const NormedMatMulGatedLaunch gated_launch = {{.x = nullptr,
+                                                   .x_stride = 0,
+                                                   .w = w.As<void>(),
+                                                   .out = out.As<void>(),
+                                                   .out_stride = n / 2,
+                                                   .rows = rows,
+                                                   .cols = n / 2,
+                                                   .k = k},
+                                                  input};
+    return {gated ? "norm, matmul rows, gate" : "norm, matmul rows",
+            gated ? absl::StrCat(rows, " x ", k, " by 2 x ", n / 2)
+                  : absl::StrCat(rows, " x ", k, " by ", n),
+            gated ? NormedMatMulGatedFloor(rows, n / 2, k) : NormedMatMulFloor(rows, n, k, true),
+            CountOf([&] {
+              if (gated) return LaunchNormedMatMulGated(gated_launch, DType::kF16, nullptr);
+              LaunchNormedMatMul(launch, DType::kF16, nullptr);
+            }),
+            ""};
   }
 
   static Counted MatMul(int rows, int n, int k, MatMulShape shape) {

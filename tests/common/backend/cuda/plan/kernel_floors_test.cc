@@ -102,6 +102,12 @@ TEST_F(CudaKernelFloorsTest, EveryKernelMovesLittleMoreThanItsFloor) {
       MatMul(32, 256, 1024, MatMulShape::kRows),
       MatMul(128, 256, 512, MatMulShape::kSmallTile),
       MatMul(128, 256, 512, MatMulShape::kLargeTile),
+      AddedMatMul(1, 256, 1024),
+      AddedMatMul(16, 256, 1024),
+      NormedMatMul(1, 256, 1024, /*gated=*/false),
+      NormedMatMul(4, 256, 1024, /*gated=*/false),
+      NormedMatMul(1, 256, 1024, /*gated=*/true),
+      NormedMatMul(4, 256, 1024, /*gated=*/true),
       MatMulGated(1, 128, 1024),
       MatMulGated(16, 128, 1024),
       MatMulGated(128, 128, 512),
@@ -245,6 +251,12 @@ TEST(CudaKernelFloorsArithmeticTest, CausalRowsSeeThoseBeforeThem) {
 
 TEST(CudaKernelFloorsArithmeticTest, Products) {
   EXPECT_EQ(MatMulFloor(2, 100, 10, false).total(), 2 * 100 * 10 + 2 * 2 * 10 + 4 * 2 * 100);
+  EXPECT_EQ(NormedMatMulFloor(2, 100, 10, false).total(),
+            2 * 100 * 10 + 4 * 2 * 10 + 4 * 10 + 4 * 2 * 100);
+  EXPECT_EQ(NormedMatMulGatedFloor(2, 50, 10).total(),
+            2 * 100 * 10 + 4 * 2 * 10 + 4 * 10 + 2 * 2 * 50);
+  EXPECT_EQ(AddedMatMulFloor(2, 100, 10, false).total(),
+            2 * 100 * 10 + 2 * 2 * 10 + 2 * 4 * 2 * 100);
   EXPECT_EQ(MatMulOperations(2, 100, 10), 2 * 2 * 100 * 10);
   EXPECT_EQ(MatMulGatedFloor(2, 50, 10).total(), 2 * 100 * 10 + 2 * 2 * 10 + 2 * 2 * 50);
   // docs/design/cuda.md: gate and up of Qwen2.5-7B are 72.1 MB, their bits and four bytes a group.
