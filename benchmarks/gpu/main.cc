@@ -39,9 +39,15 @@ struct Group {
   void (*time)(KernelBench& bench);
 };
 constexpr Group kGroups[] = {
-    {"attention", TimeAttention}, {"products", TimeProducts},  {"quantized", TimeQuantizedProducts},
-    {"gated", TimeGatedProducts}, {"normed", TimeNormedProducts}, {"experts", TimeExperts},
-    {"passes", TimePasses},       {"sampling", TimeSampling},     {"blocks", TimeBlockCopies},
+    {"attention", TimeAttention},
+    {"products", TimeProducts},
+    {"quantized", TimeQuantizedProducts},
+    {"gated", TimeGatedProducts},
+    {"normed", TimeNormedProducts},
+    {"experts", TimeExperts},
+    {"passes", TimePasses},
+    {"sampling", TimeSampling},
+    {"blocks", TimeBlockCopies},
     {"recurrence", TimeRecurrences},
 };
 

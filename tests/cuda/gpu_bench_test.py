@@ -414,9 +414,9 @@ def test_program(program):
         assert kernels == {"attention_split", "attention_tile", "attention_split_variant", "attention_tile_variant",
                            "matmul_rows", "quantized_int4", "quantized_int8", "gated_fused", "gated_ours",
                            "normed_fused", "normed_apart", "norm", "post_norm", "rope_write", "silu_mul", "gather",
-                           "scale_logits", "sampling", "copy_blocks", "gather_kv", "experts_route", "experts_gate", "experts_down", "experts_sum",
-                           "experts_fetch", "latent_split", "latent_tile", "head_products_before",
-                           "head_products_after", "gated_delta", "state_space", "short_conv"}, kernels
+                           "scale_logits", "sampling", "copy_blocks", "gather_kv", "experts_route", "experts_gate",
+                           "experts_down", "experts_sum", "experts_fetch", "latent_split", "latent_tile",
+                           "head_products_before", "head_products_after", "gated_delta", "state_space", "short_conv"}, kernels
         per_kernel = {k: sum(r["what"] == k and r["part"] == "kernels" for r in rows) for k in kernels}
         assert per_kernel["attention_split"] == 8 and per_kernel["matmul_rows"] == 16, per_kernel
         assert per_kernel["attention_split_variant"] == 4 and per_kernel["attention_tile_variant"] == 2, per_kernel

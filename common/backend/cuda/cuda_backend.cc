@@ -221,9 +221,7 @@ class CudaBackend final : public Backend {
     return WorkspaceSizes::For(limits, activation_dtype_,
                                products_ == nullptr ? 0 : products_->WorkspaceBytes());
   }
-  ProductMeans means() const {
-    return {activation_dtype_, products_.get(), quantized_, stream_};
-  }
+  ProductMeans means() const { return {activation_dtype_, products_.get(), quantized_, stream_}; }
   // An operation's, which a step that repeats it will hold its batch to.
   void Ask(const CudaBatch& batch, const BatchBounds& bounds) {
     bounds.Check(batch);

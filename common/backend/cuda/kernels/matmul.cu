@@ -15,9 +15,8 @@ BATON_KERNEL_RESIDENT(kRowsThreads, kResidentRows)
 MatMulRowsKernel(MatMulLaunch launch) {
   using Shape = RowsShape<kRows, kTiles>;
   using X = LoadedRows<kRows, Shape::kAhead>;
-  using Outputs =
-      std::conditional_t<(kRows <= kAddedRows), AddedOutputs<kRows, Shape::kColumns>,
-                         StoredOutputs<kRows, Shape::kColumns>>;
+  using Outputs = std::conditional_t<(kRows <= kAddedRows), AddedOutputs<kRows, Shape::kColumns>,
+                                     StoredOutputs<kRows, Shape::kColumns>>;
   MultiplyRowsOf<Element, kRows, kTiles, X, Outputs>(
       launch, static_cast<int>(BlockIndex().y) * kRows, [] {});
 }

@@ -1,5 +1,4 @@
 #include "common/backend/cuda/kernels/matmul_normed.h"
-
 #include "common/backend/cuda/kernels/matmul_rows.cuh"
 #include "common/backend/cuda/kernels/normed_rows.cuh"
 

@@ -47,9 +47,7 @@ class LoadedRows {
       x_[i] = XRow(launch, row) + k;
     }
   }
-  BATON_DEVICE void Move(int k) {
-    BATON_UNROLL for (int i = 0; i < kEights; ++i) x_[i] += k;
-  }
+  BATON_DEVICE void Move(int k) { BATON_UNROLL for (int i = 0; i < kEights; ++i) x_[i] += k; }
   BATON_DEVICE void Fetch(int slot, int k, bool whole, bool valid) {
     BATON_UNROLL for (int i = 0; i < kEights; ++i) {
       held_[slot][i] = whole ? Load16(x_[i] + k) : Load16If(valid, x_[i] + k);
@@ -203,7 +201,7 @@ BATON_DEVICE void PrefetchSlice(int k, const uint16_t* const (&w)[kTiles]) {
 // SliceOfRows::Begin.
 template <class Element, int kRows, int kTiles, class Matrices>
 BATON_DEVICE const float* MultiplyRows(const Matrices& launch, int first_row,
-                                    const uint16_t* const (&w)[kTiles]) {
+                                       const uint16_t* const (&w)[kTiles]) {
   SliceOfRows<Element, kRows, kTiles> slice(launch, first_row);
   slice.Begin(w);
   float* const sums = reinterpret_cast<float*>(SharedMemory());

@@ -404,9 +404,9 @@ BATON_DEVICE float FoldSlices(int k, int row, int column) {
 template <class Element, int kXTiles, class Matrices>
 BATON_DEVICE void StoreGatedSlices(const Matrices& launch, int first_row, int first_column) {
   static_assert(kTileRows == kColumnTile && kParts == 2);
-  StoreGated<Element, kXTiles * kXTile>(
-      launch, first_row, first_column,
-      [&](int row, int column) { return FoldSlices<kXTiles>(launch.w.k, row, column); });
+  StoreGated<Element, kXTiles * kXTile>(launch, first_row, first_column, [&](int row, int column) {
+    return FoldSlices<kXTiles>(launch.w.k, row, column);
+  });
 }
 
 }  // namespace baton::backend::cuda

@@ -318,17 +318,17 @@ TEST_F(CudaNormedMatMulTest, GatedHasTheBitsOfTheTwoKernels) {
     const DeviceArray<uint16_t> w = Weights(2 * cols, dtype), normed = Normed(dtype);
     DeviceArray<uint16_t> apart(static_cast<size_t>(rows_ * out_stride));
     DeviceArray<uint16_t> together(static_cast<size_t>(rows_ * out_stride));
-    NormedMatMulGatedLaunch launch = {{.x = normed.data(),
-                                       .x_stride = k_,
-                                       .w = w.data(),
-                                       .out = apart.data(),
-                                       .out_stride = out_stride,
-                                       .rows = rows_,
-                                       .cols = cols,
-                                       .k = k_,
-                                       .gating = {.kind = static_cast<GateKind>(Int(0, 2)),
-                                                  .scale = Coin() ? 1.0f : 0.25f}},
-                                      Input()};
+    NormedMatMulGatedLaunch launch = {
+        {.x = normed.data(),
+         .x_stride = k_,
+         .w = w.data(),
+         .out = apart.data(),
+         .out_stride = out_stride,
+         .rows = rows_,
+         .cols = cols,
+         .k = k_,
+         .gating = {.kind = static_cast<GateKind>(Int(0, 2)), .scale = Coin() ? 1.0f : 0.25f}},
+        Input()};
     LaunchMatMulGated(launch, dtype, nullptr);
     launch.x = nullptr;
     launch.out = together.data();
