@@ -230,6 +230,13 @@ def test_machine_code():
     assert code_facts(CODE.replace(".text.Loop:", ".text.Loop:\n.L_x_9:").replace(
         "EXIT", "BRA `(.L_x_9)")).instructions == 5
     assert code_facts(CODE.replace("@P0 BRA `(.L_x_0)", "NOP")).instructions == 13
+    # Two ways through the same products in a loop around them: the shorter one.
+    start, end = CODE.index(".L_x_0:"), CODE.index("        /*0060*/")
+    second = CODE[start:end].replace("L_x_0", "L_x_8").replace("        /*0040*/",
+                                                               "        /*0040*/ NOP ;\n        /*0040*/")
+    two = f"{CODE[:start]}.L_x_9:\n{CODE[start:end]}{second}        /*0050*/  @P0 BRA `(.L_x_9) ;\n{CODE[end:]}"
+    assert code_facts(two).instructions == 5, code_facts(two)
+    assert code_facts(two.replace("HMMA", "NOP", 1)).instructions == 6, code_facts(two.replace("HMMA", "NOP", 1))
     # Flags.
     for without in ("        /*0070*/                   MEMBAR.SC.GPU ;\n",
                     "        /*0090*/                   MEMBAR.SC.GPU ;\n"):
@@ -270,6 +277,8 @@ def test_machine_code():
     assert machine_code.weights_a_round("QuantizedRowsKernel<Half, 4, 2>", 64) == 128
     assert machine_code.weights_a_round("MatMulRowsKernel<Half, 8, 2>", 16) == 32
     assert machine_code.weights_a_round("MatMulGatedKernel<Half, 32>", 16) == 16
+    assert machine_code.weights_a_round("NormedGatedKernel<Half>", 16) == 32
+    assert machine_code.weights_a_round("NormedRowsKernel<Half, 2>", 16) == 32
     row = machine_code.table({("MatMulRowsKernel<Half, 16, 1>", 75): (80, 16, 192, 64)})
     assert "| 80 | 2.5 a weight | 64 | - | - | - | - | - | - | 20 | - |" in row, row
     assert machine_code.margin("MatMulTileKernel<Half, 64>", 75, (80, 16, 192, 64)) is None

@@ -3,7 +3,8 @@ products and loads, the bytes that it has in flight, spills, and the fences of f
 that the self-test can show each rule fail. No compiler in here.
 
 The hot loop is the shortest of the loops with the most products on the tensor cores, or, in a kernel
-without any, the innermost loop with the most bytes loaded from global memory. Its instructions are counted as they stand:
+without any, the innermost loop with the most bytes loaded from global memory. A loop around two ways through the same
+products is not it: so a block takes one set of columns after the other. Its instructions are counted as they stand:
 a branch around a part of the loop counts that part.
 """
 
@@ -92,9 +93,15 @@ def loops(instructions, labels):
 def hot_loop(instructions, labels):
     """The instructions of the hot loop, or None."""
     ranges = [(first, last, instructions[first:last + 1]) for first, last in loops(instructions, labels)]
-    with_products = [body for _, _, body in ranges if any(map(products_of, body))]
+    with_products = [(first, last, sum(map(products_of, body)), body) for first, last, body in ranges
+                     if any(map(products_of, body))]
     if with_products:
-        return max(with_products, key=lambda body: (sum(map(products_of, body)), -len(body)))
+        def is_around(loop):
+            inside = [other for other in with_products
+                      if loop[0] <= other[0] and other[1] <= loop[1] and other is not loop]
+            return any(one[2] == other[2] and one[1] < other[0] for one in inside for other in inside)
+        hot = [loop for loop in with_products if not is_around(loop)]
+        return max(hot, key=lambda loop: (loop[2], -len(loop[3])))[3]
     with_loads = [loop for loop in ranges if any(map(loaded_bytes, loop[2]))]
     inner = [body for first, last, body in with_loads
              if not any(first <= other[0] and other[1] <= last and len(other[2]) < len(body)
@@ -261,14 +268,15 @@ def check(facts, budgets, release):
 # its second. And how many products share them, by the number in the kernel's name: tiles of 8 rows of x, or
 # rows of x, 16 a product.
 WEIGHTS = ((r"Quantized(?:Rows|Gated)Kernel<\w+, \d, (\d)>", 4, 1),
-           (r"MatMul(?:Rows|Gated)Kernel<\w+, (\d+)", 2, 16))
+           (r"MatMul(?:Rows|Gated)Kernel<\w+, (\d+)", 2, 16),
+           (r"Normed(?:Rows|Gated)Kernel<\w+(?:, (\d))?>", 2, 16))  # of up to 8 rows
 
 
 def weights_a_round(name, products):
     """That a lane multiplies in a round of the hot loop, or 0."""
     for pattern, of_a_product, shared_by in WEIGHTS:
         if match := re.match(pattern, name):
-            return of_a_product * products // -(-int(match.group(1)) // shared_by)
+            return of_a_product * products // -(-int(match.group(1) or 1) // shared_by)
     return 0
 
 
