@@ -96,28 +96,26 @@ void TimeRopeWrite(KernelBench& bench, const ModelShape& model, int rows) {
   const SequenceEntry entry = {.first_row = 0, .row_count = rows, .context = 0, .first_block = 0};
   device.Copy(sequence, &entry, sizeof(entry));
   const double seconds = device.Seconds([&](int turn) {
-    backend::cuda::LaunchRopeWrite({.qkv = reinterpret_cast<const float*>(qkv.At(turn, turns)),
-                                    .qkv_stride = model.qkv_rows(),
-                                    .q_out = reinterpret_cast<float*>(q_out.At(turn, turns)),
-                                    .q_out_stride = q_cols,
-                                    .q_norm = nullptr,
-                                    .k_norm = nullptr,
-                                    .norm_eps = 0,
-                                    .cosine = angles,
-                                    .sine = angles + int64_t{rows} * half,
-                                    .half = half,
-                                    .layer = pool.At(turn, turns),
-                                    .block_stride_bytes = chunk_bytes,
-                                    .block_tokens_log2 = std::countr_zero(unsigned{kBlockTokens}),
-                                    .query_heads = model.query_heads,
-                                    .kv_heads = model.kv_heads,
-                                    .head_dim = model.head_dim,
-                                    .q_stride = model.head_dim,
-                                    .positions = ids,
-                                    .sequence_of_row = ids + rows,
-                                    .sequences = sequence,
-                                    .tables = ids + 2 * rows},
-                                   device.dtype(), rows, device.stream());
+    backend::cuda::LaunchRopeWrite(
+        {.heads = {.qkv = reinterpret_cast<const float*>(qkv.At(turn, turns)),
+                   .qkv_stride = model.qkv_rows(),
+                   .q_stride = model.head_dim,
+                   .cosine = angles,
+                   .sine = angles + int64_t{rows} * half,
+                   .half = half},
+         .q_out = reinterpret_cast<float*>(q_out.At(turn, turns)),
+         .q_out_stride = q_cols,
+         .layer = pool.At(turn, turns),
+         .block_stride_bytes = chunk_bytes,
+         .block_tokens_log2 = std::countr_zero(unsigned{kBlockTokens}),
+         .query_heads = model.query_heads,
+         .kv_heads = model.kv_heads,
+         .head_dim = model.head_dim,
+         .positions = ids,
+         .sequence_of_row = ids + rows,
+         .sequences = sequence,
+         .tables = ids + 2 * rows},
+        device.dtype(), rows, device.stream());
   });
   row.Took(seconds, work).Print();
 }

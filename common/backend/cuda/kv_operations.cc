@@ -10,15 +10,12 @@
 
 namespace baton::backend::cuda {
 
-void EnqueueRopeWrite(const CudaBatch& batch, const KvPool& pool, const RopeWriteArgs& args,
-                      Stream stream) {
-  const KvPlace place = pool.PlaceOf(args.layer);
+HeadSource HeadSourceOf(const CudaBatch& batch, const KvPool& pool, const RopeWriteArgs& args) {
   const int64_t d = pool.head_dim, q_stride = args.q_stride > 0 ? args.q_stride : d;
   BATON_CHECK_EQ(pool.latent_dim, 0);
   BATON_CHECK(q_stride >= d && q_stride % 8 == 0) << q_stride;
   const int64_t stored = args.q_only ? 0 : args.v_is_k ? 1 : 2;
   CheckRows(args.qkv, batch.rows, args.query_heads * q_stride + stored * pool.kv_heads * d);
-  CheckRows(args.q_out, batch.rows, args.query_heads * d);
   const CudaRopeTable unrotated;
   const auto& rope =
       args.rope == nullptr ? unrotated : static_cast<const CudaRopeTable&>(*args.rope);
@@ -26,27 +23,34 @@ void EnqueueRopeWrite(const CudaBatch& batch, const KvPool& pool, const RopeWrit
   const auto table = [](const std::unique_ptr<Buffer>& buffer) {
     return buffer == nullptr ? nullptr : static_cast<const float*>(buffer->data());
   };
-  LaunchRopeWrite({.qkv = F32(args.qkv),
-                   .qkv_stride = args.qkv.row_stride,
+  return {.qkv = F32(args.qkv),
+          .qkv_stride = args.qkv.row_stride,
+          .q_stride = static_cast<int>(q_stride),
+          .q_norm = args.q_norm == nullptr ? nullptr : F32(*args.q_norm, d),
+          .k_norm = args.k_norm == nullptr ? nullptr : F32(*args.k_norm, d),
+          .norm_v = args.norm_v,
+          .v_is_k = args.v_is_k,
+          .q_only = args.q_only,
+          .norm_eps = args.norm_eps,
+          .cosine = table(rope.cosine),
+          .sine = table(rope.sine),
+          .half = rope.half,
+          .query_scale = table(rope.query_scale)};
+}
+
+void EnqueueRopeWrite(const CudaBatch& batch, const KvPool& pool, const RopeWriteArgs& args,
+                      Stream stream) {
+  const KvPlace place = pool.PlaceOf(args.layer);
+  CheckRows(args.q_out, batch.rows, int64_t{args.query_heads} * pool.head_dim);
+  LaunchRopeWrite({.heads = HeadSourceOf(batch, pool, args),
                    .q_out = F32(args.q_out),
                    .q_out_stride = args.q_out.row_stride,
-                   .q_norm = args.q_norm == nullptr ? nullptr : F32(*args.q_norm, d),
-                   .k_norm = args.k_norm == nullptr ? nullptr : F32(*args.k_norm, d),
-                   .norm_v = args.norm_v,
-                   .v_is_k = args.v_is_k,
-                   .q_only = args.q_only,
-                   .norm_eps = args.norm_eps,
-                   .cosine = table(rope.cosine),
-                   .sine = table(rope.sine),
-                   .half = rope.half,
-                   .query_scale = table(rope.query_scale),
                    .layer = pool.Chunk(0, place.slot),
                    .block_stride_bytes = pool.block_stride_bytes,
                    .block_tokens_log2 = std::countr_zero(static_cast<unsigned>(pool.block_tokens)),
                    .query_heads = args.query_heads,
                    .kv_heads = pool.kv_heads,
                    .head_dim = pool.head_dim,
-                   .q_stride = static_cast<int>(q_stride),
                    .positions = batch.d_positions,
                    .sequence_of_row = batch.d_sequence_of_row,
                    .sequences = batch.SequencesOf(place.table),

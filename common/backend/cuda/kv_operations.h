@@ -3,10 +3,14 @@
 #define BATON_COMMON_BACKEND_CUDA_KV_OPERATIONS_H_
 
 #include "common/backend/backend.h"
+#include "common/backend/cuda/kernels/rope_head.h"
 #include "common/backend/cuda/simt/simt.h"
 #include "common/backend/cuda/steps/batch_upload.h"
 
 namespace baton::backend::cuda {
+
+// What the heads of the batch's rows are made from. Ends the process if an operand does not fit.
+HeadSource HeadSourceOf(const CudaBatch& batch, const KvPool& pool, const RopeWriteArgs& args);
 
 // REQUIRES of both: the caller has checked the pool, and asked for the positions of args.rope.
 void EnqueueRopeWrite(const CudaBatch& batch, const KvPool& pool, const RopeWriteArgs& args,

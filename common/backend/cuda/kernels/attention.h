@@ -27,11 +27,17 @@
 // Codes of quantised KV become 16-bit elements, each rounded once, in the same place for both: the
 // split kernel has them in registers, the tile kernel puts elements into shared memory.
 //
+// A split launch can be fused with what comes before it in a decode step (rope_write.h): each block
+// makes the queries of its row tile itself, and the block of a row's last split the K and V of its
+// new token, which it writes before it loads the split's tokens from there, as all others. So a row
+// has the bits that the two launches give it.
+//
 // Heads of 512 dims have kernels of their own, in the same two uses: wide_attention.h.
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_ATTENTION_H_
 #define BATON_COMMON_BACKEND_CUDA_KERNELS_ATTENTION_H_
 
 #include "common/backend/cuda/kernels/index_maps.h"
+#include "common/backend/cuda/kernels/rope_head.h"
 #include "common/backend/cuda/simt/simt.h"
 #include "common/backend/tensor.h"
 
@@ -56,11 +62,11 @@ struct AttentionItem {
 };
 
 struct AttentionLaunch {
-  const float* q;  // [rows, query_heads * head_dim]
+  const float* q;  // [rows, query_heads * head_dim]; of a fused launch nothing
   int64_t q_stride;
   void* out;  // 16-bit elements, the same shape
   int64_t out_stride;
-  const std::byte* layer;      // of block 0
+  std::byte* layer;            // of block 0; written by a fused launch alone
   int64_t block_stride_bytes;  // below 4 GiB
   int block_tokens_log2;       // 4 or more
   int kv_heads;
@@ -82,8 +88,16 @@ struct AttentionLaunch {
   float* totals;        // tile: [item, kv_head] of TotalFloats(dim)
   int tile_stages = 1;  // tile: as TileStages says, or fewer; of quantised KV 1
   KvFormat kv_format = KvFormat::kPlain;
+  // split: with a qkv the launch is fused. It makes queries, K and V of the rows as rope_write.h
+  // does, and writes K and V. REQUIRES: SplitFuses; each sequence has one row, whose splits are all
+  // among the items; no sequence sees a token that another one of the launch adds.
+  HeadSource heads = {};
   uint32_t group_inverse = 0;  // the launch functions set it
 };
+
+// Whether the split kernel of such heads can be fused with the write of K and V: one row tile, and
+// so one block, sees a sequence's new token.
+inline bool SplitFuses(int group, int head_dim) { return group <= kRowTile && !IsWide(head_dim); }
 
 // packed / group by a product, with an inverse of (2^31 + group - 1) / group: exact while
 // packed * group is below 2^31.

@@ -1,6 +1,7 @@
 #include "common/backend/cuda/kernels/attention.h"
 #include "common/backend/cuda/kernels/attention_core.cuh"
 #include "common/backend/cuda/kernels/pooled_piece.cuh"
+#include "common/backend/cuda/kernels/rope_head.cuh"
 #include "common/backend/cuda/kernels/wide_attention.h"
 
 namespace baton::backend::cuda {
@@ -62,6 +63,62 @@ struct SplitMemory {
 BATON_DEVICE int OwnRow() { return ThreadIndex() / 8; }
 BATON_DEVICE int OwnDim() { return ThreadIndex() % 8 * kChunkElements; }  // of a span
 static_assert(kThreads == kRowTile * kOutputSpan / kChunkElements);
+
+// A quad of a query to fragments in shared memory, scaled and rounded as by StageQuery.
+template <class Element>
+BATON_DEVICE void StageQuad(int row, int dim, float scale, const float* x, std::byte* memory) {
+  auto* const words = reinterpret_cast<uint32_t*>(memory);
+  BATON_UNROLL for (int i = 0; i < 2; ++i) {
+    words[QueryWord(row, dim / kChunkElements, dim % kChunkElements / 2 + i)] =
+        Element::Pack(Mul(x[2 * i], scale), Mul(x[2 * i + 1], scale));
+  }
+}
+
+// What a fused launch does in place of StageQuery, of a sequence's one row: its queries for this KV
+// head to fragments, and, if the block `writes`, K and V of the new token to the pool. All threads
+// together; the caller's next SyncThreads makes both readable.
+template <class Element, int kDim>
+BATON_DEVICE void StageHeads(const AttentionLaunch& launch, const SequenceEntry& sequence,
+                             int kv_head, bool writes) {
+  using Stored = typename StoredKv<Element>::Type;
+  constexpr int kLanes = HeadLanes(kDim), kHeads = kThreads / kLanes;  // of a turn
+  const int query_heads = launch.kv_heads * launch.group, position = sequence.context;
+  const int heads = launch.group + (writes ? 2 : 0);
+  const float scale = Mul(launch.scale, kLog2E);
+  BATON_NO_UNROLL for (int first = 0; first < heads; first += kHeads) {
+    const int index = first + ThreadIndex() / kLanes, of_kv = index - launch.group;
+    const int head = of_kv < 0 ? kv_head * launch.group + index
+                               : query_heads + of_kv * launch.kv_heads + kv_head;
+    HeadUnits<1> units(launch.heads, query_heads, launch.kv_heads, launch.head_dim,
+                       sequence.first_row, head, position, index < heads, kLanes);
+    units.Norm(launch.heads, launch.head_dim, kLanes);
+    units.Turn(launch.heads);
+    RowRange range = {};
+    // All lanes of the warp take the same branch.
+    if (kIsCoded<Element> && writes) range = units.Range(kLanes);
+    if (!units.valid[0]) continue;
+    if (units.is_q) {
+      units.ScaleQuery(launch.heads);
+      StageQuad<Element>(index, units.dims[0].low, scale, units.x[0], SplitMemory<kDim>::Queries());
+      StageQuad<Element>(index, units.dims[0].high, scale, units.x[0] + 4,
+                         SplitMemory<kDim>::Queries());
+    } else {
+      const int32_t block =
+          LoadGlobal(launch.tables + sequence.first_block + (position >> launch.block_tokens_log2));
+      units.template Write<Stored>(launch.layer + block * launch.block_stride_bytes,
+                                   launch.block_tokens_log2, launch.head_dim, query_heads, range);
+    }
+  }
+  // Rows and chunks that do not exist.
+  BATON_UNROLL for (int first = 0; first < kDim; first += kOutputSpan) {
+    const int dim = first + OwnDim();
+    if (OwnRow() < launch.group && dim < launch.head_dim) continue;
+    BATON_UNROLL for (int i = 0; i < kChunkElements; i += 4) {
+      const float zeros[4] = {};
+      StageQuad<Element>(OwnRow(), dim + i, scale, zeros, SplitMemory<kDim>::Queries());
+    }
+  }
+}
 
 // Eight dims of a row, or of its part in a piece or split.
 struct RowChunk {
@@ -260,9 +317,14 @@ BATON_DEVICE void AttendSplit(const AttentionLaunch& launch, const AttentionItem
   const int first_token = item.split * kSplitTokens + Warp() * kPieceTokens;
   PooledPiece<Element, kDim, kExact> piece(launch, sequence, kv_head, first_token, visible);
   const PackedRow own(launch, sequence, item.first_packed_row + OwnRow(), kv_head);
-  BATON_UNROLL for (int first = 0; first < kDim; first += kOutputSpan) {
-    const int chunk = (first + OwnDim()) / kChunkElements;
-    StageQuery<Element>(launch, own, OwnRow(), chunk, Memory::Queries());
+  if (launch.heads.qkv != nullptr) {
+    const bool writes = item.split == item.split_count - 1 && !launch.heads.q_only;
+    StageHeads<Element, kDim>(launch, sequence, kv_head, writes);
+  } else {
+    BATON_UNROLL for (int first = 0; first < kDim; first += kOutputSpan) {
+      const int chunk = (first + OwnDim()) / kChunkElements;
+      StageQuery<Element>(launch, own, OwnRow(), chunk, Memory::Queries());
+    }
   }
   if (OwnDim() == 0) Memory::Position(OwnRow()) = own.position;
   SyncThreads();

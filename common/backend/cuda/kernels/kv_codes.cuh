@@ -31,6 +31,23 @@ struct CodeChunk {
       return {{Load4If(valid, from)}};
     }
   }
+  // The same of what the block may have written.
+  static BATON_DEVICE CodeChunk LoadOwn(const std::byte* from) {
+    if constexpr (kBits == 8) {
+      const Vec8 v = LoadOwn8(from);
+      return {{v.x[0], v.x[1]}};
+    } else {
+      return {{LoadOwn4(from)}};
+    }
+  }
+  static BATON_DEVICE CodeChunk LoadOwnIf(bool valid, const std::byte* from) {
+    if constexpr (kBits == 8) {
+      const Vec8 v = LoadOwn8If(valid, from);
+      return {{v.x[0], v.x[1]}};
+    } else {
+      return {{LoadOwn4If(valid, from)}};
+    }
+  }
 };
 
 // Codes become numbers by way of pairs of float16 that hold a code's bits, times a power of two:
@@ -116,6 +133,16 @@ template <class Kv>
 constexpr bool kIsCoded = false;
 template <class Element, class CodesType>
 constexpr bool kIsCoded<Coded<Element, CodesType>> = true;
+
+// What a pool of such KV holds: codes, or elements.
+template <class Kv>
+struct StoredKv {
+  using Type = Kv;
+};
+template <class Element, class CodesType>
+struct StoredKv<Coded<Element, CodesType>> {
+  using Type = CodesType;
+};
 
 // A token's scale and zero, as the pool holds them.
 struct ScaleAndZero {

@@ -7,7 +7,7 @@
 
 #include "common/backend/cuda/kernels/elements.cuh"
 #include "common/backend/cuda/kernels/kv_codes.cuh"
-#include "common/backend/cuda/kernels/rope_write.h"
+#include "common/backend/cuda/kernels/rope_head.h"
 
 namespace baton::backend::cuda {
 

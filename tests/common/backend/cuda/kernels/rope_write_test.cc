@@ -50,7 +50,7 @@ struct RopeShape {
   int ColumnOf(int head) const { return head * head_dim + std::min(head, query_heads) * gap; }
 };
 
-struct Row {
+struct RopeRow {
   int sequence, position;  // position < 0: padding
   std::vector<float> qkv;
 };
@@ -103,13 +103,13 @@ class CudaRopeWriteTest : public KernelTest {
     return weights;
   }
   // Rows at places of their own, and padding.
-  std::vector<Row> RandomRows() {
+  std::vector<RopeRow> RandomRows() {
     std::vector<std::pair<int, int>> places;
     for (int s = 0; s < kSequences; ++s) {
       for (int p = 0; p < shape_.positions; ++p) places.emplace_back(s, p);
     }
     std::shuffle(places.begin(), places.end(), random_);
-    std::vector<Row> rows;
+    std::vector<RopeRow> rows;
     for (int n = std::min(Int(1, 12), static_cast<int>(places.size())); n > 0; --n) {
       rows.push_back({places.back().first, Int(0, 7) == 0 ? -1 : places.back().second, {}});
       places.pop_back();
@@ -126,7 +126,7 @@ class CudaRopeWriteTest : public KernelTest {
     std::vector<float> q;  // [rows, query_heads * head_dim]
     std::vector<uint16_t> pool;
   };
-  Result Run(const std::vector<Row>& rows) {
+  Result Run(const std::vector<RopeRow>& rows) {
     const int64_t stride = shape_.width() + 8 * Int(0, 2);
     const int q_width = shape_.query_heads * shape_.head_dim;
     const int64_t q_stride = q_width + 8 * Int(0, 2);
@@ -148,28 +148,28 @@ class CudaRopeWriteTest : public KernelTest {
     const DeviceArray<float> cosine(cosine_), sine(sine_), q_norm(q_norm_), k_norm(k_norm_),
         query_scale(query_scale_);
     RopeWriteLaunch launch = {};
-    launch.qkv = qkv.data();
-    launch.qkv_stride = stride;
+    launch.heads.qkv = qkv.data();
+    launch.heads.qkv_stride = stride;
     launch.q_out = q.data();
     launch.q_out_stride = q_stride;
-    launch.q_norm = shape_.norms_q ? q_norm.data() : nullptr;
-    launch.k_norm = shape_.norms_k ? k_norm.data() : nullptr;
-    launch.norm_eps = kEps;
-    launch.norm_v = shape_.norm_v;
-    launch.v_is_k = shape_.v_is_k;
-    launch.q_only = shape_.q_only;
+    launch.heads.q_norm = shape_.norms_q ? q_norm.data() : nullptr;
+    launch.heads.k_norm = shape_.norms_k ? k_norm.data() : nullptr;
+    launch.heads.norm_eps = kEps;
+    launch.heads.norm_v = shape_.norm_v;
+    launch.heads.v_is_k = shape_.v_is_k;
+    launch.heads.q_only = shape_.q_only;
     // Without a rotation there may be no tables.
-    launch.cosine = shape_.half > 0 ? cosine.data() : nullptr;
-    launch.sine = shape_.half > 0 ? sine.data() : nullptr;
-    launch.half = shape_.half;
-    launch.query_scale = shape_.scales_q ? query_scale.data() : nullptr;
+    launch.heads.cosine = shape_.half > 0 ? cosine.data() : nullptr;
+    launch.heads.sine = shape_.half > 0 ? sine.data() : nullptr;
+    launch.heads.half = shape_.half;
+    launch.heads.query_scale = shape_.scales_q ? query_scale.data() : nullptr;
     launch.layer = memory.base() + chunk_ * sizeof(uint16_t);
     launch.block_stride_bytes = static_cast<int64_t>(2 * chunk_ * sizeof(uint16_t));
     launch.block_tokens_log2 = shape_.block_tokens_log2;
     launch.query_heads = shape_.query_heads;
     launch.kv_heads = shape_.kv_heads;
     launch.head_dim = shape_.head_dim;
-    launch.q_stride = shape_.head_dim + shape_.gap;
+    launch.heads.q_stride = shape_.head_dim + shape_.gap;
     launch.positions = positions.data();
     launch.sequence_of_row = sequence_of_row.data();
     launch.sequences = sequences_.data();
@@ -194,7 +194,7 @@ class CudaRopeWriteTest : public KernelTest {
   }
 
   // Element 0 of a head's slot.
-  size_t SlotOf(const Row& row, int part, int head) const {
+  size_t SlotOf(const RopeRow& row, int part, int head) const {
     const int log2 = shape_.block_tokens_log2;
     const int32_t block = tables_[static_cast<size_t>(
         sequences_[static_cast<size_t>(row.sequence)].first_block + (row.position >> log2))];
@@ -204,7 +204,7 @@ class CudaRopeWriteTest : public KernelTest {
   }
 
   // Of a head of v.
-  double InverseRms(const Row& row, int head) const {
+  double InverseRms(const RopeRow& row, int head) const {
     double squares = 0;
     for (int i = 0; i < shape_.head_dim; ++i) {
       const auto v =
@@ -214,7 +214,7 @@ class CudaRopeWriteTest : public KernelTest {
     return 1 / std::sqrt(squares / shape_.head_dim + static_cast<double>(kEps));
   }
 
-  std::vector<double> Turned(const Row& row, int head, const std::vector<float>* norm) const {
+  std::vector<double> Turned(const RopeRow& row, int head, const std::vector<float>* norm) const {
     const int d = shape_.head_dim;
     const auto first = row.qkv.begin() + shape_.ColumnOf(head);
     std::vector<double> x(first, first + d);
@@ -253,11 +253,11 @@ TEST_F(CudaRopeWriteTest, EqualsTheReferenceAndWritesNothingElse) {
                  << "round " << round << ": " << shape_.query_heads << " and " << shape_.kv_heads
                  << " heads of " << shape_.head_dim << ", half " << shape_.half << ", norms "
                  << shape_.norms_q << shape_.norms_k << ", " << Name(shape_.dtype));
-    const std::vector<Row> rows = RandomRows();
+    const std::vector<RopeRow> rows = RandomRows();
     Result found = Run(rows);
     const int d = shape_.head_dim;
     for (size_t r = 0; r < rows.size(); ++r) {
-      const Row& row = rows[r];
+      const RopeRow& row = rows[r];
       for (int head = 0; head < shape_.query_heads; ++head) {
         const size_t at =
             (r * static_cast<size_t>(shape_.query_heads) + static_cast<size_t>(head)) *
@@ -326,8 +326,8 @@ TEST_F(CudaRopeWriteTest, CodesAreThoseOfTheCpu) {
     SCOPED_TRACE(::testing::Message()
                  << "round " << round << ", format " << static_cast<int>(shape_.format) << ", "
                  << shape_.kv_heads << " heads of " << d);
-    std::vector<Row> rows = RandomRows();
-    for (Row& row : rows) {
+    std::vector<RopeRow> rows = RandomRows();
+    for (RopeRow& row : rows) {
       const float scale = std::pow(10.0f, static_cast<float>(Int(-8, 8)));
       const float offset = Coin() ? 0 : Normal(10);
       const int kind = Int(0, 9);
@@ -339,7 +339,7 @@ TEST_F(CudaRopeWriteTest, CodesAreThoseOfTheCpu) {
     }
     Result found = Run(rows);
     auto* pool = reinterpret_cast<uint8_t*>(found.pool.data());
-    for (const Row& row : rows) {
+    for (const RopeRow& row : rows) {
       if (row.position < 0) continue;
       for (int head = 0; head < 2 * shape_.kv_heads; ++head) {
         const int log2 = shape_.block_tokens_log2, slot = row.position % block_tokens;
@@ -373,7 +373,7 @@ TEST_F(CudaRopeWriteTest, ARowIsTheSameAloneAndInAnyOrderOfWarps) {
   for (int round = 0; round < 20; ++round) {
     ChangeMachine();
     MakeShape();
-    const std::vector<Row> rows = RandomRows();
+    const std::vector<RopeRow> rows = RandomRows();
     const Result all = Run(rows);
     const size_t r = static_cast<size_t>(Int(0, static_cast<int>(rows.size()) - 1));
     if (rows[r].position < 0) continue;
@@ -407,7 +407,7 @@ TEST_F(CudaRopeWriteTest, WhatIsFiniteStaysFinite) {
     shape_.half = 0;
     shape_.norms_q = shape_.norms_k = shape_.norm_v = shape_.v_is_k = shape_.q_only = false;
     const float largest = dtype == DType::kF16 ? Half::ToF32(0x7bff) : BFloat16::ToF32(0x7f7f);
-    Row row = {0, 0, {}};
+    RopeRow row = {0, 0, {}};
     for (int i = 0; i < shape_.width(); ++i) {
       const float value = values[random_() % values.size()];
       row.qkv.push_back(Coin() ? value : -value);
