@@ -77,13 +77,19 @@ class DecoderTransformer final : public Transformer {
                                const backend::Tensor& attended);
   // The layers' own embeddings of all rows, whose residual is the model's embedding.
   void EmbedInputs(const Rows& rows);
-  // `layer`: the first chunk of the KV. q, k and v of all rows; k and v go to the pool, unless they
-  // are another layer's.
+  // `layer`: the first chunk of the KV. q, k and v of all rows, for Backend::RopeWriteKv. REQUIRES:
+  // no latent attention.
+  backend::RopeWriteArgs MakeHeads(int layer, const AttentionSpec& spec,
+                                   const AttentionWeights& weights, const backend::NormArgs& norm,
+                                   const Rows& rows, const backend::KvPool& pool);
+  // The same, and k and v go to the pool, unless they are another layer's.
   void WriteKv(int layer, const AttentionSpec& spec, const AttentionWeights& weights,
                const backend::NormArgs& norm, const Rows& rows, const backend::KvPool& pool);
-  // These end with FinishSublayer.
+  // These end with FinishSublayer. write: what MakeHeads returned, if the KV is not written yet; or
+  // null.
   void Attend(int layer, const AttentionSpec& spec, const AttentionWeights& weights,
-              const Rows& rows, const backend::KvPool& pool, Pending& pending);
+              const Rows& rows, const backend::KvPool& pool, const backend::RopeWriteArgs* write,
+              Pending& pending);
   void FeedForward(const MlpSpec& spec, const MlpWeights& weights, const backend::NormArgs& norm,
                    const Rows& rows, Pending& pending);
   // These leave their result in delta_.

@@ -19,6 +19,12 @@ Tensor Columns(Tensor tensor, int64_t first, int64_t count) {
   return tensor;
 }
 
+void CheckPool(const AttentionSpec& spec, const backend::KvPool& pool) {
+  BATON_CHECK_EQ(pool.kv_heads, spec.kv_heads);
+  BATON_CHECK_EQ(pool.head_dim, spec.head_dim);
+  BATON_CHECK_EQ(pool.latent_dim, spec.latent.rank);
+}
+
 }  // namespace
 
 backend::NormArgs DecoderTransformer::NormOf(const Rows& rows, const Pending& pending,
@@ -72,10 +78,17 @@ void DecoderTransformer::Add(const Rows& rows, const Pending& pending) {
 void DecoderTransformer::WriteKv(int layer, const AttentionSpec& spec,
                                  const AttentionWeights& weights, const backend::NormArgs& norm,
                                  const Rows& rows, const backend::KvPool& pool) {
-  BATON_CHECK_EQ(pool.kv_heads, spec.kv_heads);
-  BATON_CHECK_EQ(pool.head_dim, spec.head_dim);
-  BATON_CHECK_EQ(pool.latent_dim, spec.latent.rank);
   if (spec.latent) return WriteLatentKv(layer, spec, weights, norm, rows, pool);
+  backend_.RopeWriteKv(*rows.batch, pool, MakeHeads(layer, spec, weights, norm, rows, pool));
+}
+
+backend::RopeWriteArgs DecoderTransformer::MakeHeads(int layer, const AttentionSpec& spec,
+                                                     const AttentionWeights& weights,
+                                                     const backend::NormArgs& norm,
+                                                     const Rows& rows,
+                                                     const backend::KvPool& pool) {
+  CheckPool(spec, pool);
+  BATON_CHECK(!spec.latent);
   const Tensor qkv = qkv_.View(rows.count, spec.qkv.rows());
   backend_.NormMatMul(norm, *weights.qkv.matrix, weights.qkv.bias.get(), qkv);
   const bool by_head = !spec.norms_all_heads();
@@ -91,26 +104,25 @@ void DecoderTransformer::WriteKv(int layer, const AttentionSpec& spec,
       part.data = static_cast<float*>(part.data) + width;
     }
   }
-  backend_.RopeWriteKv(
-      *rows.batch, pool,
-      {.layer = layer,
-       .query_heads = spec.query_heads,
-       .q_stride = spec.q_stride(),
-       .qkv = qkv,
-       .q_norm = by_head ? weights.q_norm.get() : nullptr,
-       .k_norm = by_head ? weights.k_norm.get() : nullptr,
-       .norm_eps = config_.norm_eps,
-       .rope = spec.rope == kNoRope ? nullptr : ropes_[static_cast<size_t>(spec.rope)].get(),
-       .q_out = rows.q,
-       .v_is_k = spec.v_is_k,
-       .norm_v = spec.norm_v,
-       .q_only = !spec.owns_kv()});
+  return {.layer = layer,
+          .query_heads = spec.query_heads,
+          .q_stride = spec.q_stride(),
+          .qkv = qkv,
+          .q_norm = by_head ? weights.q_norm.get() : nullptr,
+          .k_norm = by_head ? weights.k_norm.get() : nullptr,
+          .norm_eps = config_.norm_eps,
+          .rope = spec.rope == kNoRope ? nullptr : ropes_[static_cast<size_t>(spec.rope)].get(),
+          .q_out = rows.q,
+          .v_is_k = spec.v_is_k,
+          .norm_v = spec.norm_v,
+          .q_only = !spec.owns_kv()};
 }
 
 void DecoderTransformer::WriteLatentKv(int layer, const AttentionSpec& spec,
                                        const AttentionWeights& weights,
                                        const backend::NormArgs& norm, const Rows& rows,
                                        const backend::KvPool& pool) {
+  CheckPool(spec, pool);
   const LatentSpec& latent = spec.latent;
   const Tensor qkv = qkv_.View(rows.count, spec.qkv.rows());
   backend_.NormMatMul(norm, *weights.qkv.matrix, weights.qkv.bias.get(), qkv);
@@ -158,17 +170,22 @@ Tensor DecoderTransformer::ExpandValues(const AttentionSpec& spec, const LatentW
 
 void DecoderTransformer::Attend(int layer, const AttentionSpec& spec,
                                 const AttentionWeights& weights, const Rows& rows,
-                                const backend::KvPool& pool, Pending& pending) {
+                                const backend::KvPool& pool, const backend::RopeWriteArgs* write,
+                                Pending& pending) {
   Tensor attended = attended_.View(rows.count, spec.result_width());
-  backend_.Attention(*rows.batch, pool,
-                     {.layer = layer,
-                      .query_heads = spec.query_heads,
-                      .scale = spec.scale,
-                      .score_cap = spec.score_cap,
-                      .window = spec.window,
-                      .sinks = weights.sinks.get(),
-                      .q = rows.q,
-                      .out = attended});
+  const backend::AttentionArgs args = {.layer = layer,
+                                       .query_heads = spec.query_heads,
+                                       .scale = spec.scale,
+                                       .score_cap = spec.score_cap,
+                                       .window = spec.window,
+                                       .sinks = weights.sinks.get(),
+                                       .q = rows.q,
+                                       .out = attended};
+  if (write != nullptr) {
+    backend_.RopeWriteAttend(*rows.batch, pool, *write, args);
+  } else {
+    backend_.Attention(*rows.batch, pool, args);
+  }
   if (spec.gated) {
     Tensor gate = qkv_.View(rows.count, spec.qkv.rows());
     gate.data = static_cast<float*>(gate.data) + spec.head_dim;

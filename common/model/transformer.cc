@@ -300,14 +300,22 @@ void DecoderTransformer::Enqueue(const backend::RaggedBatch& batch, const backen
       const backend::KvPool& of_layer = pools.Of(source);
       rows.q = q_.View(rows.count, attention.q_width());
       const int chunk = pools.ChunkOf(source);
-      WriteKv(chunk, attention, attention_weights, norm, rows, of_layer);
-      if (observer != nullptr && attention.owns_kv()) {
-        observer->OnLayerWritten(source, backend_.RecordEvent());
+      // Where nothing stands between the write of KV and attention, the device may do both at once.
+      const bool keeps_rows = !last || batch.logit_rows.size() == batch.tokens.size();
+      if (keeps_rows && observer == nullptr && !attention.latent) {
+        const backend::RopeWriteArgs write =
+            MakeHeads(chunk, attention, attention_weights, norm, rows, of_layer);
+        Attend(chunk, attention, attention_weights, rows, of_layer, &write, pending);
+      } else {
+        WriteKv(chunk, attention, attention_weights, norm, rows, of_layer);
+        if (observer != nullptr && attention.owns_kv()) {
+          observer->OnLayerWritten(source, backend_.RecordEvent());
+        }
+        if (last && batch.logit_rows.empty()) return;
+        // A gate is a column of the products of all rows.
+        if (last && !many && !attention.gated) rows = KeepLogitRows(batch, rows);
+        Attend(chunk, attention, attention_weights, rows, of_layer, nullptr, pending);
       }
-      if (last && batch.logit_rows.empty()) return;
-      // A gate is a column of the products of all rows.
-      if (last && !many && !attention.gated) rows = KeepLogitRows(batch, rows);
-      Attend(chunk, attention, attention_weights, rows, of_layer, pending);
       rows.q = {};
       if (last && !many && attention.gated) {
         Add(rows, std::exchange(pending, {}));

@@ -1,17 +1,15 @@
 #include "common/backend/cuda/cuda_backend.h"
 
 #include <algorithm>
-#include <bit>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/backend/cuda/attention_operations.h"
 #include "common/backend/cuda/expert_operations.h"
-#include "common/backend/cuda/kernels/attention.h"
 #include "common/backend/cuda/kernels/blocks.h"
 #include "common/backend/cuda/kernels/elementwise.h"
-#include "common/backend/cuda/kernels/latent.h"
 #include "common/backend/cuda/kv_operations.h"
 #include "common/backend/cuda/matrices/device_weights.h"
 #include "common/backend/cuda/matrices/expert_group.h"
@@ -155,7 +153,7 @@ class CudaBackend final : public Backend {
                      const LatentWriteArgs& args) override {
     const CudaBatch& cuda = Cuda(batch);
     CheckPool(cuda, pool, args.layer);
-    Ask(cuda, {.positions = static_cast<const CudaRopeTable&>(*args.rope).positions});
+    AskPositions(cuda, args.rope);
     EnqueueLatentWrite(cuda, pool, args, stream_);
   }
   absl::StatusOr<std::unique_ptr<PackedMatrix>> PackHeads(
@@ -165,7 +163,13 @@ class CudaBackend final : public Backend {
   void MatMulHeads(const HeadProductArgs& args) override {
     EnqueueHeadProducts(args, activation_dtype_, stream_);
   }
-  void Attention(const DeviceBatch& batch, const KvPool& pool, const AttentionArgs& args) override;
+  void Attention(const DeviceBatch& batch, const KvPool& pool, const AttentionArgs& args) override {
+    CheckPool(Cuda(batch), pool, args.layer);
+    EnqueueAttention(Cuda(batch), pool, args, activation_dtype_, attention_, runtime_->properties(),
+                     stream_);
+  }
+  void RopeWriteAttend(const DeviceBatch& batch, const KvPool& pool, const RopeWriteArgs& write,
+                       const AttentionArgs& args) override;
   void ShortConv(const DeviceBatch& batch, const KvPool& pool, const ShortConvArgs& args) override {
     CheckStates(Cuda(batch), pool);
     EnqueueShortConv(Cuda(batch), pool, *state_spots_, args, stream_);
@@ -227,6 +231,10 @@ class CudaBackend final : public Backend {
     bounds.Check(batch);
     state_.bounds.Narrow(bounds);
   }
+  void AskPositions(const CudaBatch& batch, const RopeTable* rope) {
+    if (rope != nullptr)
+      Ask(batch, {.positions = static_cast<const CudaRopeTable&>(*rope).positions});
+  }
   void CheckPool(const CudaBatch& batch, const KvPool& pool, int layer);
   void CheckStates(const CudaBatch& batch, const KvPool& pool) {
     Ask(batch, {.blocks = pool.block_count});
@@ -254,9 +262,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<DeviceSampler> sampler_;
   std::optional<StateSpots> state_spots_;
   std::unique_ptr<Buffer> copier_staging_;
-  float* partials_ = nullptr;
-  unsigned* counters_ = nullptr;
-  float* totals_ = nullptr;
+  AttentionWorkspace attention_;
   BlockPair* copied_blocks_ = nullptr;  // [kCopiedBlocksAtOnce]
   QuantizedWorkspaces quantized_;
   ExpertWorkspace experts_;
@@ -307,9 +313,8 @@ absl::Status CudaBackend::Prepare(const StepLimits& limits) {
   experts_ = ExpertWorkspace::In(experts, limits);
   BATON_ASSIGN_OR_RETURN(void* const spots, Keep(sizes.state_spots));
   state_spots_.emplace(static_cast<SpotEntry*>(spots), limits.state_spots, *staging_);
-  partials_ = static_cast<float*>(partials);
-  counters_ = static_cast<unsigned*>(counters);
-  totals_ = static_cast<float*>(totals);
+  attention_ = {static_cast<float*>(partials), static_cast<unsigned*>(counters),
+                static_cast<float*>(totals)};
   copied_blocks_ = static_cast<BlockPair*>(copied_blocks);
   return absl::OkStatus();
 }
@@ -371,54 +376,18 @@ void CudaBackend::RopeWriteKv(const DeviceBatch& batch, const KvPool& pool,
                               const RopeWriteArgs& args) {
   const CudaBatch& cuda = Cuda(batch);
   CheckPool(cuda, pool, args.layer);
-  if (args.rope != nullptr) {
-    Ask(cuda, {.positions = static_cast<const CudaRopeTable&>(*args.rope).positions});
-  }
+  AskPositions(cuda, args.rope);
   EnqueueRopeWrite(cuda, pool, args, stream_);
 }
 
-void CudaBackend::Attention(const DeviceBatch& batch, const KvPool& pool,
-                            const AttentionArgs& args) {
+void CudaBackend::RopeWriteAttend(const DeviceBatch& batch, const KvPool& pool,
+                                  const RopeWriteArgs& write, const AttentionArgs& args) {
   const CudaBatch& cuda = Cuda(batch);
   CheckPool(cuda, pool, args.layer);
-  const KvPlace place = pool.PlaceOf(args.layer);
-  const CudaBatch::Items& items = cuda.ItemsOf({args.query_heads, pool.kv_heads, pool.head_dim});
-  CheckRows(args.q, cuda.rows, int64_t{args.query_heads} * pool.head_dim);
-  CheckRows(args.out, cuda.rows, int64_t{args.query_heads} * pool.value_dim());
-  BATON_CHECK(args.out.dtype == activation_dtype_);
-  AttentionLaunch launch = {
-      .q = F32(args.q),
-      .q_stride = args.q.row_stride,
-      .out = args.out.data,
-      .out_stride = args.out.row_stride,
-      .layer = pool.Chunk(0, place.slot),
-      .block_stride_bytes = pool.block_stride_bytes,
-      .block_tokens_log2 = std::countr_zero(static_cast<unsigned>(pool.block_tokens)),
-      .kv_heads = pool.kv_heads,
-      .group = args.query_heads / pool.kv_heads,
-      .head_dim = pool.head_dim,
-      .latent_dim = pool.latent_dim,
-      .scale = args.scale,
-      .window = args.window,
-      .score_cap = args.score_cap,
-      .sinks = args.sinks == nullptr ? nullptr : F32(*args.sinks, args.query_heads),
-      .sequences = cuda.SequencesOf(place.table),
-      .tables = cuda.d_tables,
-      .items = items.d_split_items,
-      .item_range = items.d_split_range,
-      .partials = partials_,
-      .counters = counters_,
-      .totals = totals_,
-      .tile_stages = TileStages(pool.head_dim, runtime_->properties().kernel_capability,
-                                runtime_->properties().shared_bytes),
-      .kv_format = pool.format,
-  };
-  const bool latent = pool.latent_dim > 0;
-  BATON_CHECK(!latent || (args.window == 0 && !IsVariant(launch)));
-  (latent ? LaunchLatentSplit : LaunchAttentionSplit)(launch, pool.dtype, items.split_blocks,
-                                                      stream_);
-  launch.items = items.d_tile_items;
-  (latent ? LaunchLatentTile : LaunchAttentionTile)(launch, pool.dtype, items.tile_items, stream_);
+  if (!FusesRopeWrite(cuda, pool, args)) return Backend::RopeWriteAttend(batch, pool, write, args);
+  AskPositions(cuda, write.rope);
+  EnqueueRopeWriteAttend(cuda, pool, write, args, activation_dtype_, attention_,
+                         runtime_->properties(), stream_);
 }
 
 void CudaBackend::MatMulGated(const Tensor& x, const PackedMatrix& gate_up, const GatedArgs& args,

@@ -26,6 +26,7 @@ set(BATON_CUDA_KERNELS
 )
 # Host code that both share.
 set(BATON_CUDA_HOST_SOURCES
+  attention_operations.cc
   cuda_backend.cc
   expert_operations.cc
   kv_operations.cc

@@ -90,6 +90,10 @@ TEST(EngineRunAheadTest, OfALazyDeviceThatRepeatsItsSteps) {
   // Of 10 decode steps of one row the first is enqueued kernel by kernel.
   EXPECT_EQ(runtime->graphs(), 1);
   EXPECT_EQ(runtime->graph_launches(), 9);
+  // Of a layer: a norm, q·k·v, attention with its rotation and write of KV, the output product, a
+  // norm, gate and up, the down product; and embedding, the last norm, logits.
+  constexpr int kLayers = 3;
+  EXPECT_EQ(runtime->graph_nodes(), kLayers * 7 + 3);
   // The copy engine, in which blocks of KV may wait, has no part in a step.
   const int copies = runtime->copies_to_device();
   RunAhead::Ahead(*engine, requests);

@@ -77,10 +77,10 @@ class DelayedRuntime final : public Runtime {
   std::unique_ptr<Graph> Capture(Stream stream, absl::FunctionRef<void()> enqueue) override {
     if (graphs_ == most_graphs_) return nullptr;
     ++graphs_;
-    return std::make_unique<DelayedGraph>(
-        emulated::CapturedLaunches::Capture(*static_cast<emulated::EmulatedStream*>(stream),
-                                            enqueue),
-        *this);
+    auto launches = emulated::CapturedLaunches::Capture(
+        *static_cast<emulated::EmulatedStream*>(stream), enqueue);
+    graph_nodes_ = static_cast<int>(launches.size());
+    return std::make_unique<DelayedGraph>(std::move(launches), *this);
   }
   bool shares_memory() const override { return true; }
   absl::StatusOr<MemoryHandle> ExportMemory(void* memory) override {
@@ -123,6 +123,7 @@ class DelayedRuntime final : public Runtime {
   void AllowGraphLaunches(int most) { most_graph_launches_ = most; }
   int graphs() const { return graphs_; }
   int graph_launches() const { return graph_launches_; }
+  int graph_nodes() const { return graph_nodes_; }  // of the last one that was captured
 
  private:
   struct Queue final : emulated::LaunchQueue {
@@ -203,7 +204,7 @@ class DelayedRuntime final : public Runtime {
   std::atomic<int> most_graphs_{1 << 20}, most_graph_launches_{1 << 20};
   std::atomic<int> refuse_peer_copy_{-1};
   std::atomic<bool> lose_peer_copies_{false}, hang_peer_copies_{false};
-  std::atomic<int> graphs_{0}, graph_launches_{0}, copies_to_device_{0};
+  std::atomic<int> graphs_{0}, graph_launches_{0}, graph_nodes_{0}, copies_to_device_{0};
   std::function<void()> before_copy_to_device_;
   absl::Mutex mutex_;
   std::vector<std::unique_ptr<Queue>> queues_;
