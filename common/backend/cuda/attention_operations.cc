@@ -78,6 +78,7 @@ void EnqueueRopeWriteAttend(const CudaBatch& batch, const KvPool& pool, const Ro
                             const AttentionArgs& args, DType dtype,
                             const AttentionWorkspace& workspace, const DeviceProperties& device,
                             Stream stream) {
+  BATON_CHECK(FusesRopeWrite(batch, pool, args));
   BATON_CHECK_EQ(write.layer, args.layer);
   BATON_CHECK_EQ(write.query_heads, args.query_heads);
   AttentionLaunch launch = LaunchOf(batch, pool, args, dtype, workspace, device);

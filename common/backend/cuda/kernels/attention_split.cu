@@ -85,6 +85,8 @@ BATON_DEVICE void StageHeads(const AttentionLaunch& launch, const SequenceEntry&
   const int query_heads = launch.kv_heads * launch.group, position = sequence.context;
   const int heads = launch.group + (writes ? 2 : 0);
   const float scale = Mul(launch.scale, kLog2E);
+  const int32_t block =
+      LoadGlobal(launch.tables + sequence.first_block + (position >> launch.block_tokens_log2));
   BATON_NO_UNROLL for (int first = 0; first < heads; first += kHeads) {
     const int index = first + ThreadIndex() / kLanes, of_kv = index - launch.group;
     const int head = of_kv < 0 ? kv_head * launch.group + index
@@ -92,7 +94,7 @@ BATON_DEVICE void StageHeads(const AttentionLaunch& launch, const SequenceEntry&
     HeadUnits<1> units(launch.heads, query_heads, launch.kv_heads, launch.head_dim,
                        sequence.first_row, head, position, index < heads, kLanes);
     units.Norm(launch.heads, launch.head_dim, kLanes);
-    units.Turn(launch.heads);
+    units.Turn();
     RowRange range = {};
     // All lanes of the warp take the same branch.
     if (kIsCoded<Element> && writes) range = units.Range(kLanes);
@@ -103,8 +105,6 @@ BATON_DEVICE void StageHeads(const AttentionLaunch& launch, const SequenceEntry&
       StageQuad<Element>(index, units.dims[0].high, scale, units.x[0] + 4,
                          SplitMemory<kDim>::Queries());
     } else {
-      const int32_t block =
-          LoadGlobal(launch.tables + sequence.first_block + (position >> launch.block_tokens_log2));
       units.template Write<Stored>(launch.layer + block * launch.block_stride_bytes,
                                    launch.block_tokens_log2, launch.head_dim, query_heads, range);
     }

@@ -16,16 +16,20 @@ BATON_DEVICE void LoadQuads(const float* from, QuadPair dims, float (&to)[kUnitE
   Unpack4(Load16(from + dims.high), to + 4);
 }
 
-BATON_DEVICE void Rotate(const float* cosine, const float* sine, int first_pair,
-                         float (&x)[kUnitElements]) {
+// A unit's four pairs, by their angles' cosines and sines.
+BATON_DEVICE void Rotate(const Vec16& cosine, const Vec16& sine, float (&x)[kUnitElements]) {
   float c[4], s[4];
-  Unpack4(Load16(cosine + first_pair), c);
-  Unpack4(Load16(sine + first_pair), s);
+  Unpack4(cosine, c);
+  Unpack4(sine, s);
   BATON_UNROLL for (int i = 0; i < 4; ++i) {
     const float low = x[i], high = x[4 + i];
     x[i] = Add(Mul(low, c[i]), -Mul(high, s[i]));
     x[4 + i] = Fma(high, c[i], Mul(low, s[i]));
   }
+}
+BATON_DEVICE void Rotate(const float* cosine, const float* sine, int first_pair,
+                         float (&x)[kUnitElements]) {
+  Rotate(Load16(cosine + first_pair), Load16(sine + first_pair), x);
 }
 
 template <class Element>

@@ -16,18 +16,22 @@ namespace baton::backend::cuda {
 template <class Kv>
 constexpr bool kIsPlain = std::is_base_of_v<Half, Kv> || std::is_base_of_v<BFloat16, Kv>;
 
-// A head of a row, and the part of it that a lane has. Units beyond the head, and those of no head,
-// hold zeros.
+// A head of a row, and the part of it that a lane has, with what norms and rotates it: all on its
+// way from memory at once. Units beyond the head, and those of no head, hold zeros.
 template <int kUnits>
 struct HeadUnits {
   int head;      // of those of q, k and v together
   int position;  // of the row in its sequence
   bool is_q, is_v, exists;
-  int half;  // HeadSource's; 0 of v
+  bool norms;           // this head
+  const float* weight;  // of its norm; null: ones
   int unit[kUnits];
   bool valid[kUnits];
   QuadPair dims[kUnits];
+  bool rotates[kUnits];
   float x[kUnits][kUnitElements];
+  float w[kUnits][kUnitElements];
+  Vec16 cosine[kUnits], sine[kUnits];
 
   // `lanes` consecutive lanes have the head.
   BATON_DEVICE HeadUnits(const HeadSource& source, int query_heads, int kv_heads, int head_dim,
@@ -38,17 +42,28 @@ struct HeadUnits {
         is_q(head < query_heads),
         is_v(head >= query_heads + kv_heads),
         exists(has_head),
-        half(is_v ? 0 : source.half) {
+        norms(is_v ? source.norm_v : (is_q ? source.q_norm : source.k_norm) != nullptr),
+        weight(is_v   ? nullptr
+               : is_q ? source.q_norm
+                      : source.k_norm) {
     // Queries may have gates between them.
     const int column_head = is_v && source.v_is_k ? head - kv_heads : head;
     const int column =
         column_head * head_dim + Least(head, query_heads) * (source.q_stride - head_dim);
+    const int half = is_v ? 0 : source.half;
+    const int64_t first_angle = int64_t{position} * source.half;
     BATON_UNROLL for (int u = 0; u < kUnits; ++u) {
-      BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) x[u][i] = 0;
+      BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) x[u][i] = w[u][i] = 0;
       unit[u] = static_cast<int>(static_cast<unsigned>(ThreadIndex()) % lanes) + u * lanes;
       valid[u] = exists && unit[u] < head_dim / kUnitElements;
       dims[u] = UnitDims(unit[u], half);
+      rotates[u] = valid[u] && unit[u] < half / 4;
       if (valid[u]) LoadQuads(source.qkv + row * source.qkv_stride + column, dims[u], x[u]);
+      if (valid[u] && weight != nullptr) LoadQuads(weight, dims[u], w[u]);
+      cosine[u] = sine[u] = {};  // unset, they would keep registers throughout a loop
+      if (!rotates[u]) continue;
+      cosine[u] = Load16(source.cosine + first_angle + dims[u].low);
+      sine[u] = Load16(source.sine + first_angle + dims[u].low);
     }
   }
 
@@ -56,31 +71,25 @@ struct HeadUnits {
   BATON_DEVICE void Norm(const HeadSource& source, int head_dim, int lanes) {
     // All lanes of the warp take the same branch.
     if (source.q_norm == nullptr && source.k_norm == nullptr && !source.norm_v) return;
-    const float* weight = is_q ? source.q_norm : is_v ? nullptr : source.k_norm;
     float sum = 0;
     BATON_UNROLL for (int u = 0; u < kUnits; ++u) {
       BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) sum = Fma(x[u][i], x[u][i], sum);
     }
     for (int mask = lanes / 2; mask > 0; mask /= 2) sum = Add(sum, ShuffleXor(sum, mask));
-    if (is_v ? !source.norm_v : weight == nullptr) return;
+    if (!norms) return;
     const float mean = Divide(sum, static_cast<float>(head_dim));
     const float scale = Divide(1.0f, SquareRoot(Add(mean, source.norm_eps)));
     BATON_UNROLL for (int u = 0; u < kUnits; ++u) {
       if (!valid[u]) continue;
       BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) x[u][i] = Mul(x[u][i], scale);
       if (weight == nullptr) continue;
-      float w[kUnitElements];
-      LoadQuads(weight, dims[u], w);
-      BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) x[u][i] = Mul(x[u][i], w[i]);
+      BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) x[u][i] = Mul(x[u][i], w[u][i]);
     }
   }
 
-  // Rotates a head that exists.
-  BATON_DEVICE void Turn(const HeadSource& source) {
+  BATON_DEVICE void Turn() {
     BATON_UNROLL for (int u = 0; u < kUnits; ++u) {
-      if (!valid[u] || unit[u] >= half / 4) continue;
-      const int64_t first = int64_t{position} * source.half;
-      Rotate(source.cosine + first, source.sine + first, dims[u].low, x[u]);
+      if (rotates[u]) Rotate(cosine[u], sine[u], x[u]);
     }
   }
 

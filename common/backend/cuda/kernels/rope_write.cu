@@ -27,7 +27,7 @@ RopeWriteKernel(RopeWriteLaunch launch) {
                           head, position, exists, lanes);
   units.Norm(launch.heads, launch.head_dim, lanes);
   if (kIsPlain<Kv> && !exists) return;
-  units.Turn(launch.heads);
+  units.Turn();
   RowRange range = {};
   if constexpr (!kIsPlain<Kv>) {
     range = units.Range(lanes);

@@ -439,6 +439,42 @@ TEST_P(BackendKvTest, StepsOfSequencesEqualTheReferenceHoweverTheyAreCut) {
   }
 }
 
+// Of heads that the CUDA backend fuses, and of those that it does not.
+TEST_P(BackendKvTest, RopeWriteAttendHasTheBitsOfTheTwoOperations) {
+  SCOPED_TRACE(seed_);
+  for (const auto& [group, head_dim] :
+       {std::pair(1, 64), {3, 256}, {16, 128}, {17, 64}, {20, 96}, {2, 512}}) {
+    Shape shape = AnyShape();
+    shape.group = group;
+    shape.head_dim = head_dim;
+    shape.window = Of({0, 20, 270});
+    shape.half = 4 * Int(0, head_dim / 8);
+    SCOPED_TRACE(::testing::Message()
+                 << shape.kv_heads << " x " << group << " heads of " << head_dim << ", window "
+                 << shape.window << ", format " << static_cast<int>(shape.format));
+    Make(shape, 60);
+    std::vector<Sequence> sequences;
+    for (const int length : {Int(1, 40), Int(257, 290), Int(1, 300)}) {
+      sequences.push_back(NewSequence(length));
+    }
+    std::vector<Part> last;
+    for (Sequence& sequence : sequences) {
+      while (sequence.done < sequence.length - 1) {
+        Step({{&sequence, std::min(kMaxRows, sequence.length - 1 - sequence.done)}});
+      }
+      last.push_back({&sequence, 1});
+    }
+    const std::vector<std::byte> before = PoolBytes();
+    const Rows apart = Step(last);
+    const std::vector<std::byte> written = PoolBytes();
+    backend_->CopyToDevice(pool_.base, before.data(), before.size());
+    for (Sequence& sequence : sequences) --sequence.done;
+    ASSERT_EQ(Step(last, /*at_once=*/true).out, apart.out);
+    ASSERT_TRUE(PoolBytes() == written);
+    ASSERT_FALSE(written == before);
+  }
+}
+
 TEST_P(BackendKvTest, CopiesWholeBlocks) {
   SCOPED_TRACE(seed_);
   Shape shape;
