@@ -60,8 +60,10 @@ struct SplitMemory {
 };
 
 // A thread's part of a row tile, where results are folded and stored: eight threads a row.
-BATON_DEVICE int OwnRow() { return ThreadIndex() / 8; }
-BATON_DEVICE int OwnDim() { return ThreadIndex() % 8 * kChunkElements; }  // of a span
+BATON_DEVICE int OwnRow(int thread) { return thread / 8; }
+BATON_DEVICE int OwnDim(int thread) { return thread % 8 * kChunkElements; }  // of a span
+BATON_DEVICE int OwnRow() { return OwnRow(ThreadIndex()); }
+BATON_DEVICE int OwnDim() { return OwnDim(ThreadIndex()); }
 static_assert(kThreads == kRowTile * kOutputSpan / kChunkElements);
 
 // A quad of a query to fragments in shared memory, scaled and rounded as by StageQuery.
@@ -84,15 +86,16 @@ BATON_DEVICE void StageHeads(const AttentionLaunch& launch, const SequenceEntry&
   constexpr int kLanes = HeadLanes(kDim), kHeads = kThreads / kLanes;  // of a turn
   const int query_heads = launch.kv_heads * launch.group, position = sequence.context;
   const int heads = launch.group + (writes ? 2 : 0);
+  const int thread = ThreadIndexHere(), lane = thread % kLanes;
   const float scale = Mul(launch.scale, kLog2E);
   const int32_t block =
       LoadGlobal(launch.tables + sequence.first_block + (position >> launch.block_tokens_log2));
   BATON_NO_UNROLL for (int first = 0; first < heads; first += kHeads) {
-    const int index = first + ThreadIndex() / kLanes, of_kv = index - launch.group;
+    const int index = first + thread / kLanes, of_kv = index - launch.group;
     const int head = of_kv < 0 ? kv_head * launch.group + index
                                : query_heads + of_kv * launch.kv_heads + kv_head;
     HeadUnits<1> units(launch.heads, query_heads, launch.kv_heads, launch.head_dim,
-                       sequence.first_row, head, position, index < heads, kLanes);
+                       sequence.first_row, head, position, index < heads, lane, kLanes);
     units.Norm(launch.heads, launch.head_dim, kLanes);
     units.Turn();
     RowRange range = {};
@@ -111,11 +114,11 @@ BATON_DEVICE void StageHeads(const AttentionLaunch& launch, const SequenceEntry&
   }
   // Rows and chunks that do not exist.
   BATON_UNROLL for (int first = 0; first < kDim; first += kOutputSpan) {
-    const int dim = first + OwnDim();
-    if (OwnRow() < launch.group && dim < launch.head_dim) continue;
+    const int row = OwnRow(thread), dim = first + OwnDim(thread);
+    if (row < launch.group && dim < launch.head_dim) continue;
     BATON_UNROLL for (int i = 0; i < kChunkElements; i += 4) {
       const float zeros[4] = {};
-      StageQuad<Element>(OwnRow(), dim + i, scale, zeros, SplitMemory<kDim>::Queries());
+      StageQuad<Element>(row, dim + i, scale, zeros, SplitMemory<kDim>::Queries());
     }
   }
 }

@@ -33,9 +33,9 @@ struct HeadUnits {
   float w[kUnits][kUnitElements];
   Vec16 cosine[kUnits], sine[kUnits];
 
-  // `lanes` consecutive lanes have the head.
+  // `lanes` consecutive lanes have the head; lane: among them.
   BATON_DEVICE HeadUnits(const HeadSource& source, int query_heads, int kv_heads, int head_dim,
-                         int64_t row, int head_of_all, int position_of_row, bool has_head,
+                         int64_t row, int head_of_all, int position_of_row, bool has_head, int lane,
                          int lanes)
       : head(head_of_all),
         position(position_of_row),
@@ -54,7 +54,7 @@ struct HeadUnits {
     const int64_t first_angle = int64_t{position} * source.half;
     BATON_UNROLL for (int u = 0; u < kUnits; ++u) {
       BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) x[u][i] = w[u][i] = 0;
-      unit[u] = static_cast<int>(static_cast<unsigned>(ThreadIndex()) % lanes) + u * lanes;
+      unit[u] = lane + u * lanes;
       valid[u] = exists && unit[u] < head_dim / kUnitElements;
       dims[u] = UnitDims(unit[u], half);
       rotates[u] = valid[u] && unit[u] < half / 4;

@@ -24,7 +24,7 @@ RopeWriteKernel(RopeWriteLaunch launch) {
   const int position = LoadGlobal(launch.positions + row);
   const bool exists = position >= 0 && head < HeadsOf(launch);
   HeadUnits<kUnits> units(launch.heads, launch.query_heads, launch.kv_heads, launch.head_dim, row,
-                          head, position, exists, lanes);
+                          head, position, exists, ThreadIndex() % lanes, lanes);
   units.Norm(launch.heads, launch.head_dim, lanes);
   if (kIsPlain<Kv> && !exists) return;
   units.Turn();

@@ -170,6 +170,7 @@ using emulated::SharedMemory;
 using emulated::SyncThreads;
 using emulated::ThreadIndex;
 
+inline int ThreadIndexHere() { return ThreadIndex(); }
 inline int Multiprocessors() { return emulated::kMultiprocessors; }
 inline uint32_t HiddenZero() { return 0; }
 inline uint32_t Pinned(uint32_t value, uint32_t) { return value; }

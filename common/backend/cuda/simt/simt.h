@@ -4,13 +4,13 @@
 //
 // Both implement, in namespace baton::backend::cuda:
 //   BATON_KERNEL(threads), BATON_KERNEL_RESIDENT(threads, blocks), BATON_DEVICE, BATON_UNROLL,
-//   Launch(kernel, grid, threads, shared, stream, args), ThreadIndex(), BlockIndex(),
-//   AwaitPrevious(), PrefetchL2, Multiprocessors(), SharedMemory(), SyncThreads(), SyncWarp(),
-//   Shuffle, ShuffleXor, Load16, Load8, Load4 and the same with If, Load16Once, Load16Into,
-//   Load4Into, LoadFresh, LoadOwn16, 8, 4 and the same with If, LoadTransposed, Store16,
-//   LoadGlobal, StoreGlobal, CopyAsync16 and its groups, Half and BFloat16 with their products Mma8
-//   and Mma16, HiddenZero(), Pinned, Fenced, atomics, ThreadFence(), and arithmetic with explicit
-//   rounding: Add, Mul, Fma.
+//   Launch(kernel, grid, threads, shared, stream, args), ThreadIndex(), ThreadIndexHere(),
+//   BlockIndex(), AwaitPrevious(), PrefetchL2, Multiprocessors(), SharedMemory(), SyncThreads(),
+//   SyncWarp(), Shuffle, ShuffleXor, Load16, Load8, Load4 and the same with If, Load16Once,
+//   Load16Into, Load4Into, LoadFresh, LoadOwn16, 8, 4 and the same with If, LoadTransposed,
+//   Store16, LoadGlobal, StoreGlobal, CopyAsync16 and its groups, Half and BFloat16 with their
+//   products Mma8 and Mma16, HiddenZero(), Pinned, Fenced, atomics, ThreadFence(), and arithmetic
+//   with explicit rounding: Add, Mul, Fma.
 //
 // The first statement of a kernel is AwaitPrevious(), behind no more than prefetches of weights
 // (tests/cuda/kernel_check.py).
