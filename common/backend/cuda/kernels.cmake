@@ -17,6 +17,7 @@ set(BATON_CUDA_KERNELS
   kernels/norm.cu
   kernels/output_gates.cu
   kernels/quantized.cu
+  kernels/quantized_normed.cu
   kernels/quantized_tile.cu
   kernels/recurrence.cu
   kernels/rope_write.cu

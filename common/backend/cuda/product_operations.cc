@@ -2,6 +2,7 @@
 
 #include "common/backend/cuda/kernels/matmul.h"
 #include "common/backend/cuda/kernels/matmul_normed.h"
+#include "common/backend/cuda/kernels/quantized_normed.h"
 #include "common/backend/cuda/matrices/device_weights.h"
 #include "common/backend/cuda/matrices/gated_product.h"
 #include "common/backend/cuda/row_operations.h"
@@ -37,7 +38,8 @@ void SetX(const Tensor& x, DType dtype, MatMulLaunch* launch) {
 }
 
 bool IsOneKernel(const NormArgs& norm, const PackedMatrix& weight, const ProductMeans& means) {
-  return means.products == nullptr && QuantizedOf(weight) == nullptr &&
+  const CudaQuantizedMatrix* const quantized = QuantizedOf(weight);
+  return means.products == nullptr && (quantized == nullptr || quantized->order() == nullptr) &&
          norm.delta.data == nullptr && norm.weight != nullptr && norm.out.dtype == means.dtype &&
          NormsInProduct(static_cast<int>(norm.residual.rows), static_cast<int>(norm.residual.cols));
 }
@@ -49,13 +51,7 @@ NormedInput InputOf(const NormArgs& norm, const PackedMatrix& weight) {
           .eps = norm.eps};
 }
 
-}  // namespace
-
-void EnqueueMatMul(const Tensor& x, const PackedMatrix& weight, const Buffer* bias,
-                   const Tensor& out, const ProductMeans& means) {
-  BATON_CHECK_EQ(out.rows, x.rows);
-  MatMulLaunch launch = LaunchOf(weight, bias, out);
-  SetX(x, means.dtype, &launch);
+void Multiply(const MatMulLaunch& launch, const PackedMatrix& weight, const ProductMeans& means) {
   if (launch.rows == 0) return;
   if (const CudaQuantizedMatrix* const quantized = QuantizedOf(weight); quantized != nullptr) {
     return MultiplyQuantized(launch, *quantized, means.dtype, means.workspaces, means.products,
@@ -67,12 +63,33 @@ void EnqueueMatMul(const Tensor& x, const PackedMatrix& weight, const Buffer* bi
   LaunchMatMul(launch, means.dtype, means.stream);
 }
 
+}  // namespace
+
+void EnqueueMatMul(const Tensor& x, const PackedMatrix& weight, const Buffer* bias,
+                   const Tensor& out, const ProductMeans& means) {
+  BATON_CHECK_EQ(out.rows, x.rows);
+  MatMulLaunch launch = LaunchOf(weight, bias, out);
+  SetX(x, means.dtype, &launch);
+  Multiply(launch, weight, means);
+}
+
 bool EnqueueNormMatMul(const NormArgs& norm, const PackedMatrix& weight, const Buffer* bias,
                        const Tensor& out, const ProductMeans& means) {
   if (!IsOneKernel(norm, weight, means)) return false;
   BATON_CHECK_EQ(out.rows, norm.residual.rows);
-  LaunchNormedMatMul({LaunchOf(weight, bias, out), InputOf(norm, weight)}, means.dtype,
-                     means.stream);
+  const MatMulLaunch product = LaunchOf(weight, bias, out);
+  const NormedInput input = InputOf(norm, weight);
+  if (const CudaQuantizedMatrix* const quantized = QuantizedOf(weight); quantized != nullptr) {
+    LaunchQuantizedNormed({.input = input,
+                           .w = quantized->view(),
+                           .bias = product.bias,
+                           .out = product.out,
+                           .out_stride = product.out_stride,
+                           .rows = product.rows},
+                          quantized->bits(), means.dtype, means.stream);
+  } else {
+    LaunchNormedMatMul({product, input}, means.dtype, means.stream);
+  }
   return true;
 }
 
@@ -84,6 +101,17 @@ bool EnqueueNormMatMulGated(const NormArgs& norm, const PackedMatrix& gate_up,
   }
   BATON_CHECK_EQ(2 * out.cols, gate_up.out_features());
   CheckRows(out, norm.residual.rows, out.cols);
+  const NormedInput input = InputOf(norm, gate_up);
+  if (const CudaQuantizedMatrix* const quantized = QuantizedOf(gate_up); quantized != nullptr) {
+    LaunchQuantizedNormedGated({.input = input,
+                                .w = quantized->view(),
+                                .out = out.data,
+                                .out_stride = out.row_stride,
+                                .rows = static_cast<int>(out.rows),
+                                .gating = GatingOf(args)},
+                               quantized->bits(), means.dtype, means.stream);
+    return true;
+  }
   LaunchNormedMatMulGated({{.x = nullptr,
                             .x_stride = 0,
                             .w = static_cast<const CudaMatrix&>(gate_up).data(),
@@ -93,13 +121,13 @@ bool EnqueueNormMatMulGated(const NormArgs& norm, const PackedMatrix& gate_up,
                             .cols = static_cast<int>(out.cols),
                             .k = static_cast<int>(gate_up.in_features()),
                             .gating = GatingOf(args)},
-                           InputOf(norm, gate_up)},
+                           input},
                           means.dtype, means.stream);
   return true;
 }
 
 bool AddsProducts(const PackedMatrix& weight, int64_t rows, const ProductMeans& means) {
-  return means.products == nullptr && QuantizedOf(weight) == nullptr && rows <= kAddedRows;
+  return means.products == nullptr && rows <= kAddedRows;
 }
 
 void EnqueueMatMulAdd(const Tensor& x, const PackedMatrix& weight, const Buffer* bias, float scale,
@@ -108,7 +136,7 @@ void EnqueueMatMulAdd(const Tensor& x, const PackedMatrix& weight, const Buffer*
   MatMulLaunch launch = LaunchOf(weight, bias, residual);
   SetX(x, means.dtype, &launch);
   launch.added_scale = scale;
-  LaunchMatMul(launch, means.dtype, means.stream);
+  Multiply(launch, weight, means);
 }
 
 }  // namespace baton::backend::cuda

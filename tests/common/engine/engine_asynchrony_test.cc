@@ -90,10 +90,11 @@ TEST(EngineRunAheadTest, OfALazyDeviceThatRepeatsItsSteps) {
   // Of 10 decode steps of one row the first is enqueued kernel by kernel.
   EXPECT_EQ(runtime->graphs(), 1);
   EXPECT_EQ(runtime->graph_launches(), 9);
-  // Of a layer: a norm, q·k·v, attention with its rotation and write of KV, the output product, a
-  // norm, gate and up, the down product; and embedding, the last norm, logits.
+  // Of a layer: q·k·v with its norm, attention with its rotation and write of KV, the output
+  // product with its sum, gate and up with their norm, the down product with its sum; and
+  // embedding, the last norm, logits.
   constexpr int kLayers = 3;
-  EXPECT_EQ(runtime->graph_nodes(), kLayers * 7 + 3);
+  EXPECT_EQ(runtime->graph_nodes(), kLayers * 5 + 3);
   // The copy engine, in which blocks of KV may wait, has no part in a step.
   const int copies = runtime->copies_to_device();
   RunAhead::Ahead(*engine, requests);

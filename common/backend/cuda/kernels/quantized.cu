@@ -5,6 +5,7 @@
 #include "common/backend/cuda/kernels/quantized.cuh"
 #include "common/backend/cuda/kernels/quantized.h"
 #include "common/backend/cuda/kernels/quantized_tile.cuh"
+#include "common/base/check.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -47,7 +48,9 @@ QuantizedRowsKernel(RowsLaunch<QuantizedMatMulLaunch> launch) {
     if (row >= to.rows || column >= to.w.n) continue;
     float total = FoldSlices<kXTiles>(to.w.k, output / kColumns, output % kColumns);
     if (to.bias != nullptr) total = Add(total, LoadGlobal(to.bias + column));
-    StoreGlobal(to.out + row * to.out_stride + column, total);
+    float* const out = to.out + row * to.out_stride + column;
+    if (to.added_scale != 0) total = Fma(total, to.added_scale, LoadFresh(out));
+    StoreGlobal(out, total);
   }
 }
 
@@ -238,6 +241,8 @@ int64_t SliceSumsFloats(int rows, int n, int k) {
 
 void LaunchQuantizedMatMul(const QuantizedMatMulLaunch& launch, int bits, DType dtype,
                            Stream stream, QuantizedShape shape) {
+  static_assert(kAddedRows < kFewestTileRows);
+  BATON_CHECK(launch.added_scale == 0 || launch.rows <= kAddedRows);
   LaunchShape(launch, bits, dtype, shape, stream);
 }
 

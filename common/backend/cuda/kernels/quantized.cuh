@@ -238,19 +238,50 @@ struct PartGroups {
            {GroupOfStep<kBits>(tiles[1], step, w.paired_scales), w.bf16_scales}} {}
 };
 
-// A warp's sums of one slice of k, of kXTiles * 8 rows of x for two row tiles of W.
-template <class Element, int kBits, int kXTiles>
-class SliceSums {
+// The rows of x that the lane's group loads, at the lane's columns of a step.
+template <int kXTiles>
+class XInMemory {
  public:
   template <class Matrices>
-  BATON_DEVICE SliceSums(const Matrices& launch, int first_row, const int (&row_tiles)[kParts])
-      : w_(launch.w), rows_{{launch.w, row_tiles[0]}, {launch.w, row_tiles[1]}} {
+  BATON_DEVICE XInMemory(const Matrices& launch, int first_row) {
     BATON_UNROLL for (int i = 0; i < kXTiles; ++i) {
       // Rows behind the last are computed as the last one, and not stored.
       x_[i] = XRow(launch, Least(first_row + i * kXTile + GroupOf(Lane()), launch.rows - 1)) +
               MemberOf(Lane()) * kChunkElements;
     }
   }
+  // Or the addresses are computed anew for every tile.
+  BATON_DEVICE void Keep() { BATON_UNROLL for (int i = 0; i < kXTiles; ++i) KeepBehind(x_[i]); }
+  // Those of the tile whose first column this is.
+  struct Tile {
+    const uint16_t* from[kXTiles];
+
+    BATON_DEVICE Vec16 At(int i, int step) {
+      // Or all of a tile's are loaded before the first product, and spill.
+      KeepBehind(from[i]);
+      return Load16(from[i] + step * kChunkedK);
+    }
+  };
+  BATON_DEVICE Tile From(int column) const {
+    Tile tile;
+    BATON_UNROLL for (int i = 0; i < kXTiles; ++i) tile.from[i] = x_[i] + column;
+    return tile;
+  }
+  BATON_DEVICE Vec16 AtIf(bool valid, int i, int k) const { return Load16If(valid, x_[i] + k); }
+
+ private:
+  const uint16_t* x_[kXTiles];
+};
+
+// A warp's sums of one slice of k, of kXTiles * 8 rows of x for two row tiles of W.
+template <class Element, int kBits, int kXTiles, class X = XInMemory<kXTiles>>
+class SliceSums {
+ public:
+  template <class Matrices>
+  BATON_DEVICE SliceSums(const Matrices& launch, int first_row, const int (&row_tiles)[kParts])
+      : w_(launch.w),
+        rows_{{launch.w, row_tiles[0]}, {launch.w, row_tiles[1]}},
+        x_(launch, first_row) {}
 
   // Adds the products of columns [begin, end). REQUIRES: a tile begins at `begin`.
   BATON_DEVICE void Add(int begin, int end) {
@@ -287,7 +318,7 @@ class SliceSums {
   BATON_DEVICE void AddWhole(int tile, int last) {
     constexpr int kAhead = Ahead(kXTiles, kGroups);
     // Or the addresses are computed anew for every tile.
-    BATON_UNROLL for (int i = 0; i < kXTiles; ++i) KeepBehind(x_[i]);
+    x_.Keep();
     BATON_UNROLL for (int part = 0; part < kParts; ++part) {
       KeepBehind(rows_[part].values);
       KeepBehind(rows_[part].groups);
@@ -311,18 +342,11 @@ class SliceSums {
   }
   template <int kGroups>
   BATON_DEVICE void AddTile(const Fetched<kGroups> (&tiles)[kParts], int tile) {
-    const uint16_t* from[kXTiles];
-    BATON_UNROLL for (int i = 0; i < kXTiles; ++i) {
-      from[i] = x_[i] + int64_t{tile} * kTileColumns;
-    }
+    typename X::Tile x = x_.From(tile * kTileColumns);
     Groups by(tiles, 0, w_);
     BATON_UNROLL for (int step = 0; step < kSteps; ++step) {
       if ((kGroups > 1 || kBits == kFp4) && step > 0) by = Groups(tiles, step, w_);
-      AddStep(tiles, by, step, [&](int i) {
-        // Or all of a tile's are loaded before the first product, and spill.
-        KeepBehind(from[i]);
-        return Load16(from[i] + step * kChunkedK);
-      });
+      AddStep(tiles, by, step, [&](int i) { return x.At(i, step); });
     }
   }
 
@@ -337,7 +361,7 @@ class SliceSums {
       if (k >= end) continue;  // whole warps agree
       const bool valid = k + MemberOf(Lane()) * kChunkElements < end;
       AddStep(fetched, Groups(fetched, step, w_), step,
-              [&](int i) { return Load16If(valid, x_[i] + k); });
+              [&](int i) { return x_.AtIf(valid, i, k); });
     }
   }
 
@@ -361,7 +385,7 @@ class SliceSums {
 
   const QuantizedView& w_;
   TileRow rows_[kParts];
-  const uint16_t* x_[kXTiles];  // rows, at this lane's columns of a step
+  X x_;
   float sums_[kXTiles][4] = {};
 };
 
@@ -384,10 +408,10 @@ BATON_DEVICE void PrefetchSlices(const QuantizedView& w, const int (&row_tiles)[
 }
 
 // Leaves the block's sums in shared memory, a slice of k a warp.
-template <class Element, int kBits, int kXTiles, class Matrices>
+template <class Element, int kBits, int kXTiles, class X = XInMemory<kXTiles>, class Matrices>
 BATON_DEVICE void SumSlices(const Matrices& launch, int first_row, const int (&row_tiles)[kParts]) {
   const int length = SliceLength(launch.w.k), begin = Warp() * length;
-  SliceSums<Element, kBits, kXTiles> sums(launch, first_row, row_tiles);
+  SliceSums<Element, kBits, kXTiles, X> sums(launch, first_row, row_tiles);
   sums.Add(begin, Least(begin + length, launch.w.k));
   sums.Store();
   SyncThreads();

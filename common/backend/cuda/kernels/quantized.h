@@ -86,6 +86,7 @@ struct QuantizedMatMulLaunch {
   // Room for the sums of slices that are blocks' own, or none.
   float* slice_sums = nullptr;
   int64_t slice_sums_floats = 0;
+  float added_scale = 0;  // as MatMulLaunch has it
 };
 
 // The most rows for which this is sooner than LaunchDequantize and the product of matmul.h, which

@@ -295,7 +295,8 @@ void MultiplyQuantized(MatMulLaunch launch, const CudaQuantizedMatrix& matrix, D
                            .rows = launch.rows,
                            .tile_rows = workspaces.tile_rows,
                            .slice_sums = SliceSums(workspaces),
-                           .slice_sums_floats = SliceSumsFloats(workspaces)},
+                           .slice_sums_floats = SliceSumsFloats(workspaces),
+                           .added_scale = launch.added_scale},
                           matrix.bits(), dtype, stream);
     return;
   }

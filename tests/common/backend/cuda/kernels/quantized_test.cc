@@ -12,6 +12,8 @@
 
 #include "common/backend/cuda/kernels/elementwise.h"
 #include "common/backend/cuda/kernels/matmul.h"
+#include "common/backend/cuda/kernels/norm.h"
+#include "common/backend/cuda/kernels/quantized_normed.h"
 #include "tests/common/backend/cuda/kernels/quantized_weights.h"
 
 namespace baton::backend::cuda {
@@ -319,6 +321,110 @@ TEST_F(CudaQuantizedTileTest, GateInTheProductHasTheBitsOfTheTwo) {
                                bits, dtype, nullptr, shape);
     ASSERT_TRUE(fused.MarginsIntact() && slice_sums.MarginsIntact());
     ASSERT_EQ(fused.values(), plain.values());
+  }
+}
+
+// The norm of x in the kernel, and a product added to the residual: the bits of two kernels.
+TEST_F(CudaQuantizedTest, NormedAndAddedProductsHaveTheBitsOfTheTwo) {
+  for (int round = 0; round < Rounds(48, 24); ++round) {
+    const int bits = round % 2 == 0 ? 4 : 8;
+    const DType dtype = MultipliesBFloat16() && round % 4 < 2 ? DType::kBF16 : DType::kF16;
+    int rows = 0, k = 0;
+    do {
+      rows = Int(1, 8);
+      k = 8 * (Int(0, 3) == 0 ? Int(100, 512) : Int(1, 60));
+    } while (!NormsInProduct(rows, k));
+    const int cols = 8 * Int(1, 9), n = Coin() ? 2 * cols : Int(1, 140);
+    const int group_sizes[] = {32, 32, 64, 128, 256, k};
+    const int group_size = group_sizes[Int(0, 5)];
+    const bool bf16_scales = dtype == DType::kBF16 && Coin(), symmetric = Coin();
+    SCOPED_TRACE(::testing::Message()
+                 << "round " << round << ": " << bits << " bits, " << rows << " x " << k << " by "
+                 << n << " or 2 x " << cols << ", groups of " << group_size << ", " << Name(dtype));
+    emulated::SetOptions(
+        {.compute_capability = dtype == DType::kF16 && Coin() ? 75 : 80, .seed = random_()});
+    const Weights w = RandomWeights(bits, n, k, group_size, bf16_scales, symmetric);
+    const Weights gate_up = RandomWeights(bits, 2 * cols, k, group_size, bf16_scales, symmetric);
+    const int64_t x_stride = k + 8 * Int(0, 2), out_stride = n + Int(0, 3);
+    const int64_t gated_stride = cols + 8 * Int(0, 2);
+    DeviceArray<float> x(static_cast<size_t>(rows * x_stride)), weight(static_cast<size_t>(k));
+    const float spread = std::exp(Normal(2));
+    for (int row = 0; row < rows; ++row) {
+      for (int i = 0; i < k; ++i) x[static_cast<size_t>(row * x_stride + i)] = Normal(spread);
+    }
+    for (size_t i = 0; i < weight.size(); ++i) weight[i] = 1 + Normal(0.2f);
+    DeviceArray<float> bias(static_cast<size_t>(n));
+    for (size_t i = 0; i < bias.size(); ++i) bias[i] = Normal();
+    const float* const biases = Coin() ? bias.data() : nullptr;
+    const Gating gating = {.kind = static_cast<GateKind>(Int(0, 2)), .scale = 0.25f};
+    const NormedInput input = {
+        .x = x.data(), .x_stride = x_stride, .weight = weight.data(), .eps = 1e-6f};
+
+    DeviceArray<uint16_t> normed(static_cast<size_t>(rows * k));
+    NormLaunch norm = {};
+    norm.x = x.data();
+    norm.x_stride = x_stride;
+    norm.weight = weight.data();
+    norm.out = normed.data();
+    norm.out_stride = norm.cols = k;
+    norm.eps = 1e-6f;
+    LaunchNorm(norm, dtype, rows, nullptr);
+    DeviceArray<float> apart(static_cast<size_t>(rows * out_stride)), together(apart.size());
+    QuantizedMatMulLaunch product = {.x = normed.data(),
+                                     .x_stride = k,
+                                     .w = w.view,
+                                     .bias = biases,
+                                     .out = apart.data(),
+                                     .out_stride = out_stride,
+                                     .rows = rows};
+    LaunchQuantizedMatMul(product, bits, dtype, nullptr);
+    LaunchQuantizedNormed({.input = input,
+                           .w = w.view,
+                           .bias = biases,
+                           .out = together.data(),
+                           .out_stride = out_stride,
+                           .rows = rows},
+                          bits, dtype, nullptr);
+    // Between the rows and behind them, too.
+    ASSERT_EQ(std::memcmp(apart.data(), together.data(), apart.size() * sizeof(float)), 0);
+    ASSERT_TRUE(together.MarginsIntact());
+
+    DeviceArray<uint16_t> gated_apart(static_cast<size_t>(rows * gated_stride));
+    DeviceArray<uint16_t> gated_together(gated_apart.size());
+    LaunchQuantizedMatMulGated({.x = normed.data(),
+                                .x_stride = k,
+                                .w = gate_up.view,
+                                .out = gated_apart.data(),
+                                .out_stride = gated_stride,
+                                .rows = rows,
+                                .gating = gating},
+                               bits, dtype, nullptr);
+    LaunchQuantizedNormedGated({.input = input,
+                                .w = gate_up.view,
+                                .out = gated_together.data(),
+                                .out_stride = gated_stride,
+                                .rows = rows,
+                                .gating = gating},
+                               bits, dtype, nullptr);
+    ASSERT_EQ(std::memcmp(gated_apart.data(), gated_together.data(),
+                          gated_apart.size() * sizeof(uint16_t)),
+              0);
+    ASSERT_TRUE(gated_together.MarginsIntact());
+
+    // What was a delta is added at once.
+    DeviceArray<float> residual(apart.size());
+    for (size_t i = 0; i < residual.size(); ++i) residual[i] = Normal(3);
+    DeviceArray<float> expected = residual;
+    for (int row = 0; row < rows; ++row) {
+      for (int i = 0; i < n; ++i) {
+        const auto at = static_cast<size_t>(row * out_stride + i);
+        expected[at] = std::fma(apart[at], 0.22f, residual[at]);
+      }
+    }
+    product.out = residual.data();
+    product.added_scale = 0.22f;
+    LaunchQuantizedMatMul(product, bits, dtype, nullptr);
+    ASSERT_EQ(std::memcmp(residual.data(), expected.data(), residual.size() * sizeof(float)), 0);
   }
 }
 
