@@ -328,20 +328,6 @@ inline Vec8 LoadFresh8If(bool valid, const void* global) {
   std::memcpy(&v, global, sizeof(v));
   return v;
 }
-inline Vec16 LoadOwn16(const void* global) { return LoadFresh16(global); }
-inline Vec16 LoadOwn16If(bool valid, const void* global) {
-  return valid ? LoadOwn16(global) : Vec16{};
-}
-inline Vec8 LoadOwn8If(bool valid, const void* global) { return LoadFresh8If(valid, global); }
-inline Vec8 LoadOwn8(const void* global) { return LoadFresh8If(true, global); }
-inline uint32_t LoadOwn4If(bool valid, const void* global) {
-  uint32_t v = 0;
-  if (!valid) return v;
-  emulated::CountRead(global, sizeof(v));
-  std::memcpy(&v, global, sizeof(v));
-  return v;
-}
-inline uint32_t LoadOwn4(const void* global) { return LoadOwn4If(true, global); }
 template <class T>
 const T& LoadGlobal(const T* global) {
   emulated::CountRead(global, sizeof(T));

@@ -270,60 +270,6 @@ BATON_DEVICE Vec16 LoadFresh16(const void* global) {
   const uint4 v = __ldcg(static_cast<const uint4*>(global));
   return {{v.x, v.y, v.z, v.w}};
 }
-// Reads what this block may have written before a SyncThreads, by way of L1 as Load16 and the
-// others: the read-only path need not see it.
-BATON_DEVICE Vec16 LoadOwn16(const void* global) {
-  const uint4 v = *static_cast<const uint4*>(global);
-  return {{v.x, v.y, v.z, v.w}};
-}
-BATON_DEVICE Vec8 LoadOwn8(const void* global) {
-  const uint2 v = *static_cast<const uint2*>(global);
-  return {{v.x, v.y}};
-}
-BATON_DEVICE uint32_t LoadOwn4(const void* global) { return *static_cast<const uint32_t*>(global); }
-BATON_DEVICE Vec16 LoadOwn16If(bool valid, const void* global) {
-  Vec16 v;
-  asm volatile(
-      "{\n\t"
-      ".reg .pred p;\n\t"
-      "setp.ne.s32 p, %5, 0;\n\t"
-      "mov.u32 %0, 0;\n\t"
-      "mov.u32 %1, 0;\n\t"
-      "mov.u32 %2, 0;\n\t"
-      "mov.u32 %3, 0;\n\t"
-      "@p ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n\t"
-      "}"
-      : "=&r"(v.x[0]), "=&r"(v.x[1]), "=&r"(v.x[2]), "=&r"(v.x[3])
-      : "l"(global), "r"(static_cast<int>(valid)));
-  return v;
-}
-BATON_DEVICE Vec8 LoadOwn8If(bool valid, const void* global) {
-  Vec8 v;
-  asm volatile(
-      "{\n\t"
-      ".reg .pred p;\n\t"
-      "setp.ne.s32 p, %3, 0;\n\t"
-      "mov.u32 %0, 0;\n\t"
-      "mov.u32 %1, 0;\n\t"
-      "@p ld.global.v2.u32 {%0, %1}, [%2];\n\t"
-      "}"
-      : "=&r"(v.x[0]), "=&r"(v.x[1])
-      : "l"(global), "r"(static_cast<int>(valid)));
-  return v;
-}
-BATON_DEVICE uint32_t LoadOwn4If(bool valid, const void* global) {
-  uint32_t v;
-  asm volatile(
-      "{\n\t"
-      ".reg .pred p;\n\t"
-      "setp.ne.s32 p, %2, 0;\n\t"
-      "mov.u32 %0, 0;\n\t"
-      "@p ld.global.u32 %0, [%1];\n\t"
-      "}"
-      : "=&r"(v)
-      : "l"(global), "r"(static_cast<int>(valid)));
-  return v;
-}
 // Any global memory; the emulation counts it, as all of these.
 template <class T>
 BATON_DEVICE const T& LoadGlobal(const T* global) {

@@ -7,10 +7,9 @@
 //   Launch(kernel, grid, threads, shared, stream, args), ThreadIndex(), ThreadIndexHere(),
 //   BlockIndex(), AwaitPrevious(), PrefetchL2, Multiprocessors(), SharedMemory(), SyncThreads(),
 //   SyncWarp(), Shuffle, ShuffleXor, Load16, Load8, Load4 and the same with If, Load16Once,
-//   Load16Into, Load4Into, LoadFresh, LoadOwn16, 8, 4 and the same with If, LoadTransposed,
-//   Store16, LoadGlobal, StoreGlobal, CopyAsync16 and its groups, Half and BFloat16 with their
-//   products Mma8 and Mma16, HiddenZero(), Pinned, Fenced, atomics, ThreadFence(), and arithmetic
-//   with explicit rounding: Add, Mul, Fma.
+//   Load16Into, Load4Into, LoadFresh, LoadTransposed, Store16, LoadGlobal, StoreGlobal, CopyAsync16
+//   and its groups, Half and BFloat16 with their products Mma8 and Mma16, HiddenZero(), Pinned,
+//   Fenced, atomics, ThreadFence(), and arithmetic with explicit rounding: Add, Mul, Fma.
 //
 // The first statement of a kernel is AwaitPrevious(), behind no more than prefetches of weights
 // (tests/cuda/kernel_check.py).
@@ -80,6 +79,28 @@ BATON_DEVICE T Least(T a, T b) {
 template <class T>
 BATON_DEVICE T Greatest(T a, T b) {
   return a < b ? b : a;
+}
+
+// Loads of what the block may have written before a SyncThreads: by way of L1 as Load16, Load8 and
+// Load4, whose path need not see such writes.
+BATON_DEVICE Vec16 LoadOwn16(const void* global) {
+  return LoadGlobal(static_cast<const Vec16*>(global));
+}
+BATON_DEVICE Vec8 LoadOwn8(const void* global) {
+  return LoadGlobal(static_cast<const Vec8*>(global));
+}
+BATON_DEVICE uint32_t LoadOwn4(const void* global) {
+  return LoadGlobal(static_cast<const uint32_t*>(global));
+}
+// The same, or zeros.
+BATON_DEVICE Vec16 LoadOwn16If(bool valid, const void* global) {
+  return valid ? LoadOwn16(global) : Vec16{};
+}
+BATON_DEVICE Vec8 LoadOwn8If(bool valid, const void* global) {
+  return valid ? LoadOwn8(global) : Vec8{};
+}
+BATON_DEVICE uint32_t LoadOwn4If(bool valid, const void* global) {
+  return valid ? LoadOwn4(global) : 0;
 }
 
 // The sum over the warp, in all lanes, in a fixed order.
