@@ -332,6 +332,7 @@ class Backend : public MatrixPacker {
   // Whether MatMulAdd computes a product of so many rows.
   virtual bool adds_products(const PackedMatrix& weight, int64_t rows) const { return false; }
   // residual f32 [rows, n] += (x · Wᵀ + bias) * scale: what Norm does with a product as its delta.
+  // REQUIRES: adds_products; scale is not 0.
   virtual void MatMulAdd(const Tensor& x, const PackedMatrix& weight, const Buffer* bias,
                          float scale, const Tensor& residual) {
     BATON_CHECK(false) << "this backend adds no products";
@@ -357,7 +358,8 @@ class Backend : public MatrixPacker {
   virtual void Attention(const DeviceBatch& batch, const KvPool& pool,
                          const AttentionArgs& args) = 0;
   // Both, bit for bit, fused where the device can; write.q_out is undefined afterwards. REQUIRES:
-  // both are of one layer and have the same heads; attend.q is write.q_out.
+  // both are of one layer and have the same heads; attend.q is write.q_out; in a recorded step no
+  // sequence sees a token that another one of the batch adds.
   virtual void RopeWriteAttend(const DeviceBatch& batch, const KvPool& pool,
                                const RopeWriteArgs& write, const AttentionArgs& attend) {
     RopeWriteKv(batch, pool, write);

@@ -59,10 +59,10 @@ class DecoderTransformer final : public Transformer {
     const SublayerWeights* weights = nullptr;
   };
   backend::NormArgs ArgsOf(const Rows& rows, const Pending& pending);
-  // Adds what is pending, and norms the residual (unless `weight` is null) into the rows of
-  // normed_: what to do, which may be left to the product that reads them.
+  // The arguments of the norm that adds what is pending, and norms the residual (unless `weight` is
+  // null) into the rows of normed_. The caller runs it, or hands it to the product that reads them.
   backend::NormArgs NormOf(const Rows& rows, const Pending& pending, const backend::Buffer* weight);
-  // Does it, and returns those rows.
+  // Runs that norm, and returns those rows.
   backend::Tensor AddAndNorm(const Rows& rows, const Pending& pending,
                              const backend::Buffer* weight);
   // The last product of a sublayer, `pending`. The backend adds it to the residual, which leaves

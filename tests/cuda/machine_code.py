@@ -269,14 +269,16 @@ def check(facts, budgets, release):
 # rows of x, 16 a product.
 WEIGHTS = ((r"Quantized(?:Rows|Gated)Kernel<\w+, \d, (\d)>", 4, 1),
            (r"MatMul(?:Rows|Gated)Kernel<\w+, (\d+)", 2, 16),
-           (r"Normed(?:Rows|Gated)Kernel<\w+(?:, (\d))?>", 2, 16))  # of up to 8 rows
+           (r"Normed(?:Rows|Gated)Kernel<", 2, 16),  # these two of up to 8 rows
+           (r"QuantizedNormed(?:Rows|Gated)Kernel<", 4, 1))
 
 
 def weights_a_round(name, products):
     """That a lane multiplies in a round of the hot loop, or 0."""
     for pattern, of_a_product, shared_by in WEIGHTS:
         if match := re.match(pattern, name):
-            return of_a_product * products // -(-int(match.group(1) or 1) // shared_by)
+            rows = int(match.group(1)) if match.groups() else 1
+            return of_a_product * products // -(-rows // shared_by)
     return 0
 
 
@@ -290,7 +292,7 @@ def margin(name, arch, facts):
     kernels whose operands come from L2 or shared memory."""
     instructions, products, loaded, _ = facts
     weights = weights_a_round(name, products)
-    quantized = re.match(r"Quantized\w+<\w+, (\d),", name)
+    quantized = re.match(r"Quantized\w+<\w+, (\d)[,>]", name)
     wanted = weights * (int(quantized.group(1)) / 8 if quantized else 2) if weights else loaded
     if "Tile" in name or not wanted:
         return None

@@ -1,5 +1,6 @@
 // A backend that hands everything on to another: what tests derive from to be another device. But
-// it records no steps: a step that is repeated calls no operation.
+// it records no steps: a step that is repeated calls no operation. And what a device may do in one
+// operation it does in two, as Backend does.
 #ifndef BATON_TESTS_TESTING_FORWARDING_BACKEND_H_
 #define BATON_TESTS_TESTING_FORWARDING_BACKEND_H_
 

@@ -16,7 +16,7 @@ struct AttentionWorkspace {
   float* totals = nullptr;
 };
 
-// dtype: the activations'. REQUIRES of both: the caller has checked the pool.
+// dtype: the activations'. REQUIRES, here and below: the caller has checked the pool.
 void EnqueueAttention(const CudaBatch& batch, const KvPool& pool, const AttentionArgs& args,
                       DType dtype, const AttentionWorkspace& workspace,
                       const DeviceProperties& device, Stream stream);

@@ -232,8 +232,8 @@ class CudaBackend final : public Backend {
     state_.bounds.Narrow(bounds);
   }
   void AskPositions(const CudaBatch& batch, const RopeTable* rope) {
-    if (rope != nullptr)
-      Ask(batch, {.positions = static_cast<const CudaRopeTable&>(*rope).positions});
+    if (rope == nullptr) return;
+    Ask(batch, {.positions = static_cast<const CudaRopeTable&>(*rope).positions});
   }
   void CheckPool(const CudaBatch& batch, const KvPool& pool, int layer);
   void CheckStates(const CudaBatch& batch, const KvPool& pool) {

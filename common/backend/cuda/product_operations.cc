@@ -39,7 +39,8 @@ void SetX(const Tensor& x, DType dtype, MatMulLaunch* launch) {
 
 bool IsOneKernel(const NormArgs& norm, const PackedMatrix& weight, const ProductMeans& means) {
   const CudaQuantizedMatrix* const quantized = QuantizedOf(weight);
-  return means.products == nullptr && (quantized == nullptr || quantized->order() == nullptr) &&
+  return means.products == nullptr &&
+         (quantized == nullptr || (quantized->order() == nullptr && quantized->bits() != kFp4)) &&
          norm.delta.data == nullptr && norm.weight != nullptr && norm.out.dtype == means.dtype &&
          NormsInProduct(static_cast<int>(norm.residual.rows), static_cast<int>(norm.residual.cols));
 }

@@ -29,7 +29,7 @@ bool EnqueueNormMatMul(const NormArgs& norm, const PackedMatrix& weight, const B
 bool EnqueueNormMatMulGated(const NormArgs& norm, const PackedMatrix& gate_up,
                             const GatedArgs& args, const Tensor& out, const ProductMeans& means);
 
-// Backend's adds_products and MatMulAdd.
+// Backend's adds_products and MatMulAdd, which requires it.
 bool AddsProducts(const PackedMatrix& weight, int64_t rows, const ProductMeans& means);
 void EnqueueMatMulAdd(const Tensor& x, const PackedMatrix& weight, const Buffer* bias, float scale,
                       const Tensor& residual, const ProductMeans& means);

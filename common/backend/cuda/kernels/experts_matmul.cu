@@ -11,7 +11,7 @@ namespace {
 constexpr int kWideTiles = 2;
 
 template <class Element, int kRows>
-BATON_KERNEL_RESIDENT(kRowsThreads, 2)
+BATON_KERNEL_RESIDENT(kRowsThreads, kResidentRows)
 ExpertRowsKernel(ExpertMatMulLaunch launch) {
   AwaitPrevious();
   using Shape = RowsShape<kRows, kWideTiles>;
@@ -28,7 +28,7 @@ ExpertRowsKernel(ExpertMatMulLaunch launch) {
 }
 
 template <class Element, int kRows>
-BATON_KERNEL_RESIDENT(kRowsThreads, 2)
+BATON_KERNEL_RESIDENT(kRowsThreads, kResidentRows)
 ExpertGatedRowsKernel(ExpertMatMulGatedLaunch launch) {
   AwaitPrevious();
   const TileGated<const void*> tile(launch);

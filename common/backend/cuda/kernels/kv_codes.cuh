@@ -32,20 +32,20 @@ struct CodeChunk {
     }
   }
   // The same of what the block may have written.
-  static BATON_DEVICE CodeChunk LoadOwn(const std::byte* from) {
+  static BATON_DEVICE CodeChunk LoadCoherent(const std::byte* from) {
     if constexpr (kBits == 8) {
-      const Vec8 v = LoadOwn8(from);
+      const Vec8 v = LoadCoherent8(from);
       return {{v.x[0], v.x[1]}};
     } else {
-      return {{LoadOwn4(from)}};
+      return {{LoadCoherent4(from)}};
     }
   }
-  static BATON_DEVICE CodeChunk LoadOwnIf(bool valid, const std::byte* from) {
+  static BATON_DEVICE CodeChunk LoadCoherentIf(bool valid, const std::byte* from) {
     if constexpr (kBits == 8) {
-      const Vec8 v = LoadOwn8If(valid, from);
+      const Vec8 v = LoadCoherent8If(valid, from);
       return {{v.x[0], v.x[1]}};
     } else {
-      return {{LoadOwn4If(valid, from)}};
+      return {{LoadCoherent4If(valid, from)}};
     }
   }
 };

@@ -25,7 +25,7 @@ BATON_DEVICE MatMulLaunch OwnProduct(const HeadMatMulLaunch& all) {
 constexpr int kHeadTiles = 2;  // of columns, a block
 
 template <class Element, int kRows>
-BATON_KERNEL_RESIDENT(kRowsThreads, 2)
+BATON_KERNEL_RESIDENT(kRowsThreads, kResidentRows)
 HeadRowsKernel(HeadMatMulLaunch launch) {
   using Shape = RowsShape<kRows, kHeadTiles>;
   const MatMulLaunch own = OwnProduct(launch);

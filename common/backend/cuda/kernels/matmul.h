@@ -6,7 +6,8 @@
 //
 // - rows: few. A block takes 8, 16 or 32 rows by 8 columns (narrow) or 16 (wide), each warp one
 //   slice, W loaded from memory to registers, 16 bytes a lane (FragmentK of index_maps.h), in a
-//   ring of chunks. Of gate and up it takes 8 columns of each, whose results it gates.
+//   ring of chunks. Of gate and up it takes 8 columns of each, whose results it gates. With up to
+//   16 rows it takes several such sets of columns, one after the other.
 // - tile: many rows. A block takes 128 x 128 or 64 x 64, both operands through shared memory in a
 //   ring of stages (multistage pipeline, as CUTLASS describes it). A warp keeps the sums of its
 //   slice and those of the slices before in registers. Of gate and up it takes half as many columns
@@ -48,7 +49,8 @@ enum class MatMulShape { kAuto, kRows, kNarrowRows, kWideRows, kTile, kSmallTile
 // choices (measured_products.h) of other versions are discarded.
 inline constexpr int kMatMulVersion = 4;
 
-// dtype: of x and w, kF16 or kBF16. Reads (rows + n) k 16-bit values, writes rows n floats.
+// dtype: of x and w, kF16 or kBF16. Reads (rows + n) k 16-bit values and, with an added_scale, rows
+// n floats; writes rows n floats.
 void LaunchMatMul(const MatMulLaunch& launch, DType dtype, Stream stream,
                   MatMulShape shape = MatMulShape::kAuto);
 

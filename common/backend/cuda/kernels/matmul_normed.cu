@@ -1,6 +1,7 @@
 #include "common/backend/cuda/kernels/matmul_normed.h"
 #include "common/backend/cuda/kernels/matmul_rows.cuh"
 #include "common/backend/cuda/kernels/normed_rows.cuh"
+#include "common/base/check.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -45,8 +46,9 @@ void Dispatch(const NormedMatMulGatedLaunch& launch, Stream stream) {
 }
 
 template <class AnyLaunch>
-void DispatchAll(const AnyLaunch& launch, DType dtype, Stream stream) {
-  if (launch.rows == 0) return;
+void DispatchAll(const AnyLaunch& launch, int columns, DType dtype, Stream stream) {
+  if (launch.rows == 0 || columns == 0) return;
+  BATON_CHECK(NormsInProduct(launch.rows, launch.k)) << launch.rows << " rows of " << launch.k;
   if (dtype == DType::kF16) {
     Dispatch<Half>(launch, stream);
   } else {
@@ -57,11 +59,12 @@ void DispatchAll(const AnyLaunch& launch, DType dtype, Stream stream) {
 }  // namespace
 
 void LaunchNormedMatMul(const NormedMatMulLaunch& launch, DType dtype, Stream stream) {
-  DispatchAll(launch, dtype, stream);
+  BATON_CHECK_EQ(launch.added_scale, 0.0f);
+  DispatchAll(launch, launch.n, dtype, stream);
 }
 
 void LaunchNormedMatMulGated(const NormedMatMulGatedLaunch& launch, DType dtype, Stream stream) {
-  DispatchAll(launch, dtype, stream);
+  DispatchAll(launch, launch.cols, dtype, stream);
 }
 
 }  // namespace baton::backend::cuda

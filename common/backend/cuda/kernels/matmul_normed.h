@@ -23,12 +23,13 @@ struct NormedInput {
   float eps;
 };
 
-// Parts of 256 elements of a row.
-BATON_INDEX_MAP int NormParts(int k) { return (k + 255) / 256; }
+// Parts of a row: what a warp has at once, eight elements a lane.
+inline constexpr int kNormPart = 8 * kWarpLanes;
+BATON_INDEX_MAP int NormParts(int k) { return (k + kNormPart - 1) / kNormPart; }
 // Those of all rows that a block norms: two a warp.
 inline constexpr int kMostNormParts = 16;
-// Rows of all together, in bytes, which 264 blocks of an H100 read from L2 in less than a
-// microsecond.
+// Elements of all rows: 16 KiB, which each of 264 blocks of an H100 reads from L2 in less than a
+// microsecond together.
 inline constexpr int kMostNormedElements = 4096;
 
 // Whether the products here take such an input.
@@ -37,7 +38,7 @@ inline bool NormsInProduct(int rows, int k) {
          rows * NormParts(k) <= kMostNormParts;
 }
 
-// REQUIRES, of both: NormsInProduct; product.x is ignored.
+// x is ignored. REQUIRES, of both: NormsInProduct; added_scale is 0.
 struct NormedMatMulLaunch : MatMulLaunch {
   NormedInput input;
 };

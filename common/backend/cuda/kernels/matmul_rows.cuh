@@ -31,8 +31,8 @@ struct RowsShape {
 // one that may not, or nothing.
 enum class Refill { kWhole, kEdge, kNone };
 
-// The rows of x of a warp's slice: those that the lane's group loads, with the chunks of W or one
-// turn of the ring after the other, to registers...
+// The rows of x of a warp's slice that the lane's group loads: with each chunk of W, to the same
+// place of a ring in registers...
 template <int kRows, int kAheadChunks>
 class LoadedRows {
  public:
@@ -354,12 +354,11 @@ inline bool FillsWithWideRows(int n) {
 inline constexpr int kResidentRows = 2;  // blocks of a multiprocessor
 
 // For so many sets of columns: as many blocks as multiprocessors hold at once, if each takes
-// several.
+// several. Then one set of rows is all.
 template <class Shape>
 GridSize RowsGrid(unsigned sets, unsigned row_sets) {
   const unsigned at_once = static_cast<unsigned>(kResidentRows * Multiprocessors());
-  const unsigned most = Shape::kSeveral ? std::max(1u, at_once / row_sets) : sets;
-  return {std::min(sets, most), row_sets, 1};
+  return {Shape::kSeveral ? std::min(sets, at_once) : sets, row_sets, 1};
 }
 
 }  // namespace baton::backend::cuda

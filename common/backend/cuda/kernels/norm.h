@@ -5,7 +5,7 @@
 // One block for each row; each thread takes eight consecutive elements ("a unit") at a time, held
 // in registers between the sum and the product where the row has at most kHeldUnits a thread. Unit
 // u belongs to thread u % threads, and the number of threads depends on the width alone, so the
-// order of the sum does.
+// order of the sum does. normed_rows.cuh sums in the same order.
 //
 // Bytes a row: 4 cols read, and cols elements of out written; with a delta 8 cols read and 4 cols
 // written besides. The weights stay in the cache.

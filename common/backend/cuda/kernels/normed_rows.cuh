@@ -21,12 +21,14 @@ template <size_t kSumsBytes>
 using NormedX = StagedRows<kSumsBytes + kPartSumsBytes>;
 
 // Norms the rows of `input` into the place of NormedX<kSumsBytes>, all threads of the block
-// together. A part of a row, 256 elements, is what a warp of NormKernel has; here a warp takes
-// every eighth part, of whichever row, and the order of a row's sum is that of NormKernel.
+// together. A part of a row is what a warp of NormKernel has; here a warp takes every eighth part,
+// of whichever row, and the order of a row's sum is that of NormKernel.
 template <class Element, size_t kSumsBytes>
 BATON_DEVICE void StageNormed(const NormedInput& input, int rows, int k) {
   constexpr int kParts = kMostNormParts / kSlices;  // of a warp
-  static_assert(kRowsThreads == kSlices * kWarpLanes);
+  static_assert(kRowsThreads == kSlices * kWarpLanes && kNormPart == kUnitElements * kWarpLanes);
+  // NormKernel's threads have a unit each, too.
+  static_assert(kMostNormedElements <= kMostNormThreads * kUnitElements);
   float* const sums = reinterpret_cast<float*>(SharedMemory() + kSumsBytes);
   const int units = k / kUnitElements, parts = NormParts(k);
   float x[kParts][kUnitElements], weight[kParts][kUnitElements];

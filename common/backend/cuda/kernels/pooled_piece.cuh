@@ -15,9 +15,11 @@ struct PlainChunk {
   static BATON_DEVICE PlainChunk LoadIf(bool valid, const std::byte* from) {
     return {Load16If(valid, from)};
   }
-  static BATON_DEVICE PlainChunk LoadOwn(const std::byte* from) { return {LoadOwn16(from)}; }
-  static BATON_DEVICE PlainChunk LoadOwnIf(bool valid, const std::byte* from) {
-    return {LoadOwn16If(valid, from)};
+  static BATON_DEVICE PlainChunk LoadCoherent(const std::byte* from) {
+    return {LoadCoherent16(from)};
+  }
+  static BATON_DEVICE PlainChunk LoadCoherentIf(bool valid, const std::byte* from) {
+    return {LoadCoherent16If(valid, from)};
   }
 };
 template <class Kv>
@@ -84,12 +86,12 @@ struct PooledPiece {
   BATON_DEVICE Chunk K(int j, int c) const {
     const unsigned lane = GroupOf(Lane()) * row_bytes + MemberOf(Lane()) * Chunk::kBytes;
     const std::byte* from = run[j / 2] + lane + (j % 2 * 8 * row_bytes + c * 4 * Chunk::kBytes);
-    return kExact ? Chunk::LoadOwn(from)
-                  : Chunk::LoadOwnIf(c * 4 + MemberOf(Lane()) < chunks, from);
+    return kExact ? Chunk::LoadCoherent(from)
+                  : Chunk::LoadCoherentIf(c * 4 + MemberOf(Lane()) < chunks, from);
   }
   BATON_DEVICE ScaleAndZero ScaleOfK(int j) const {
     const unsigned lane = GroupOf(Lane()) * 4;
-    return {LoadOwn4(run[j / 2] + to_scale[j / 2] + lane + j % 2 * 32)};
+    return {LoadCoherent4(run[j / 2] + to_scale[j / 2] + lane + j % 2 * 32)};
   }
 
   // Of a span of the dims, to registers. Missing chunks are any others: those sums are not stored.
@@ -99,7 +101,8 @@ struct PooledPiece {
     const unsigned lane = MemberOf(Lane()) * 2 * row_bytes + chunk * Chunk::kBytes;
     BATON_UNROLL for (int r = 0; r < kRuns; ++r) {
       BATON_UNROLL for (int i = 0; i < 4; ++i) {
-        v[span][r][i] = Chunk::LoadOwn(run[r] + v_offset + lane + (i / 2 * 8 + i % 2) * row_bytes);
+        v[span][r][i] =
+            Chunk::LoadCoherent(run[r] + v_offset + lane + (i / 2 * 8 + i % 2) * row_bytes);
       }
     }
   }
@@ -107,7 +110,7 @@ struct PooledPiece {
     const unsigned lane = MemberOf(Lane()) * 8;
     BATON_UNROLL for (int r = 0; r < kRuns; ++r) {
       BATON_UNROLL for (int i = 0; i < 4; i += 2) {
-        const Vec8 two = LoadOwn8(run[r] + v_offset + to_scale[r] + lane + i / 2 * 32);
+        const Vec8 two = LoadCoherent8(run[r] + v_offset + to_scale[r] + lane + i / 2 * 32);
         v_by[r][i] = {two.x[0]};
         v_by[r][i + 1] = {two.x[1]};
       }

@@ -242,7 +242,9 @@ int64_t SliceSumsFloats(int rows, int n, int k) {
 void LaunchQuantizedMatMul(const QuantizedMatMulLaunch& launch, int bits, DType dtype,
                            Stream stream, QuantizedShape shape) {
   static_assert(kAddedRows < kFewestTileRows);
-  BATON_CHECK(launch.added_scale == 0 || launch.rows <= kAddedRows);
+  BATON_CHECK(launch.added_scale == 0 ||
+              (launch.rows <= kAddedRows &&
+               (shape == QuantizedShape::kAuto || shape == QuantizedShape::kRows)));
   LaunchShape(launch, bits, dtype, shape, stream);
 }
 

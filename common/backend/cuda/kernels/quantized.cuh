@@ -317,7 +317,6 @@ class SliceSums {
   template <int kGroups>
   BATON_DEVICE void AddWhole(int tile, int last) {
     constexpr int kAhead = Ahead(kXTiles, kGroups);
-    // Or the addresses are computed anew for every tile.
     x_.Keep();
     BATON_UNROLL for (int part = 0; part < kParts; ++part) {
       KeepBehind(rows_[part].values);

@@ -102,7 +102,8 @@ enum class QuantizedShape { kAuto, kRows, kTile, kSlices };
 int64_t SliceSumsFloats(int rows, int n, int k);
 
 // dtype: of x, kF16 or kBF16. Reads n k bits / 8 bytes, 4 for each group; for every 16 columns of n
-// (rows) or 256 (tile) the rows' k 16-bit values, from L1 or L2; writes rows n floats.
+// (rows) or 256 (tile) the rows' k 16-bit values, from L1 or L2; with an added_scale rows n floats;
+// writes rows n floats.
 void LaunchQuantizedMatMul(const QuantizedMatMulLaunch& launch, int bits, DType dtype,
                            Stream stream, QuantizedShape shape = QuantizedShape::kAuto);
 

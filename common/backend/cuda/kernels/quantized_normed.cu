@@ -3,11 +3,12 @@
 #include "common/backend/cuda/kernels/normed_rows.cuh"
 #include "common/backend/cuda/kernels/quantized.cuh"
 #include "common/backend/cuda/kernels/quantized_normed.h"
+#include "common/base/check.h"
 
 namespace baton::backend::cuda {
 namespace {
 
-inline constexpr size_t kSumsBytes = RowsBytes(1);
+constexpr size_t kSumsBytes = RowsBytes(1);
 
 // As XInMemory, of the rows that the block has normed.
 class NormedXTile {
@@ -107,13 +108,15 @@ void LaunchFor(const QuantizedNormedGatedLaunch& launch, Stream stream) {
 
 template <class Element, class AnyLaunch>
 void Dispatch(const AnyLaunch& launch, int bits, Stream stream) {
+  BATON_CHECK(bits == 4 || bits == 8) << bits;
   if (bits == 8) return LaunchFor<Element, 8>(launch, stream);
   LaunchFor<Element, 4>(launch, stream);
 }
 
 template <class AnyLaunch>
 void DispatchAll(const AnyLaunch& launch, int bits, DType dtype, Stream stream) {
-  if (launch.rows == 0) return;
+  if (launch.rows == 0 || launch.w.n == 0) return;
+  BATON_CHECK(NormsInProduct(launch.rows, launch.w.k)) << launch.rows << " rows of " << launch.w.k;
   if (dtype == DType::kF16) {
     Dispatch<Half>(launch, bits, stream);
   } else {

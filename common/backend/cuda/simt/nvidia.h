@@ -264,7 +264,8 @@ BATON_DEVICE void Load4Into(bool valid, const void* global, uint32_t& to) {
       : "+r"(to)
       : "l"(global), "r"(static_cast<int>(valid)));
 }
-// Reads what another block of this kernel wrote before a ThreadFence.
+// Reads, from L2, what another block of this kernel wrote before a ThreadFence, or what this thread
+// is going to write.
 BATON_DEVICE float LoadFresh(const float* global) { return __ldcg(global); }
 BATON_DEVICE Vec16 LoadFresh16(const void* global) {
   const uint4 v = __ldcg(static_cast<const uint4*>(global));

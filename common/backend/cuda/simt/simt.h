@@ -83,24 +83,24 @@ BATON_DEVICE T Greatest(T a, T b) {
 
 // Loads of what the block may have written before a SyncThreads: by way of L1 as Load16, Load8 and
 // Load4, whose path need not see such writes.
-BATON_DEVICE Vec16 LoadOwn16(const void* global) {
+BATON_DEVICE Vec16 LoadCoherent16(const void* global) {
   return LoadGlobal(static_cast<const Vec16*>(global));
 }
-BATON_DEVICE Vec8 LoadOwn8(const void* global) {
+BATON_DEVICE Vec8 LoadCoherent8(const void* global) {
   return LoadGlobal(static_cast<const Vec8*>(global));
 }
-BATON_DEVICE uint32_t LoadOwn4(const void* global) {
+BATON_DEVICE uint32_t LoadCoherent4(const void* global) {
   return LoadGlobal(static_cast<const uint32_t*>(global));
 }
 // The same, or zeros.
-BATON_DEVICE Vec16 LoadOwn16If(bool valid, const void* global) {
-  return valid ? LoadOwn16(global) : Vec16{};
+BATON_DEVICE Vec16 LoadCoherent16If(bool valid, const void* global) {
+  return valid ? LoadCoherent16(global) : Vec16{};
 }
-BATON_DEVICE Vec8 LoadOwn8If(bool valid, const void* global) {
-  return valid ? LoadOwn8(global) : Vec8{};
+BATON_DEVICE Vec8 LoadCoherent8If(bool valid, const void* global) {
+  return valid ? LoadCoherent8(global) : Vec8{};
 }
-BATON_DEVICE uint32_t LoadOwn4If(bool valid, const void* global) {
-  return valid ? LoadOwn4(global) : 0;
+BATON_DEVICE uint32_t LoadCoherent4If(bool valid, const void* global) {
+  return valid ? LoadCoherent4(global) : 0;
 }
 
 // The sum over the warp, in all lanes, in a fixed order.

@@ -469,7 +469,11 @@ TEST_P(BackendKvTest, RopeWriteAttendHasTheBitsOfTheTwoOperations) {
     const std::vector<std::byte> written = PoolBytes();
     backend_->CopyToDevice(pool_.base, before.data(), before.size());
     for (Sequence& sequence : sequences) --sequence.done;
-    ASSERT_EQ(Step(last, /*at_once=*/true).out, apart.out);
+    const Rows together = Step(last, /*at_once=*/true);
+    ASSERT_EQ(together.out, apart.out);
+    // A fused launch keeps its queries to itself.
+    const bool fuses = recorder_ != nullptr && group <= 16 && head_dim <= 256;
+    ASSERT_EQ(std::equal(apart.q.begin(), apart.q.end(), together.q.begin()), !fuses);
     ASSERT_TRUE(PoolBytes() == written);
     ASSERT_FALSE(written == before);
   }

@@ -61,11 +61,13 @@ constexpr MatMulShape kShapes[] = {MatMulShape::kNarrowRows, MatMulShape::kWideR
 
 TEST_F(CudaMatMulTest, EveryShapeEqualsTheReferenceAndTheOthers) {
   SCOPED_TRACE(seed_);
-  for (size_t round = 0; round < 48; ++round) {
-    // Slices of some chunks, or so long that rings go around without looking for their ends.
-    const bool long_k = round % 8 > 5;
-    const int rows = Rows(round, 140), n = Int(1, long_k ? 20 : 150);
-    const int k = 8 * (long_k ? Int(300, 900) : Int(1, 40));
+  for (size_t round = 0; round < 56; ++round) {
+    // Slices of some chunks, or so long that rings go around without looking for their ends; the
+    // last rounds with several sets of columns for each block of few rows.
+    const bool sets = round >= 48, long_k = sets || round % 8 > 5;
+    const int rows = sets ? Int(1, 16) : Rows(round, 140);
+    const int n = sets ? Int(80, 150) : Int(1, long_k ? 20 : 150);
+    const int k = 8 * (sets ? Int(260, 400) : long_k ? Int(300, 900) : Int(1, 40));
     const int64_t stride = k + 8 * Int(0, 2);
     const DType dtype = DTypeOf(round);
     SCOPED_TRACE(::testing::Message() << "round " << round << ": " << rows << " x " << k << " by "
@@ -111,10 +113,12 @@ TEST_F(CudaMatMulTest, EveryShapeEqualsTheReferenceAndTheOthers) {
 
 TEST_F(CudaMatMulTest, GateInTheProductHasTheBitsOfTheTwo) {
   SCOPED_TRACE(seed_);
-  for (size_t round = 0; round < static_cast<size_t>(Rounds(48, 26)); ++round) {
-    const bool long_k = round % 4 == round / 4 % 2;
-    const int rows = Rows(round, 150), cols = 8 * (long_k ? Int(1, 3) : Int(1, 20)),
-              k = 8 * (long_k ? Int(300, 600) : Int(1, 60));
+  const auto rounds = static_cast<size_t>(Rounds(48, 26));
+  for (size_t round = 0; round < rounds + 8; ++round) {
+    const bool sets = round >= rounds, long_k = sets || round % 4 == round / 4 % 2;
+    const int rows = sets ? Int(1, 16) : Rows(round, 150);
+    const int cols = 8 * (sets ? Int(5, 9) : long_k ? Int(1, 3) : Int(1, 20));
+    const int k = 8 * (sets ? Int(260, 400) : long_k ? Int(300, 600) : Int(1, 60));
     const int64_t stride = k + 8 * Int(0, 2), out_stride = cols + 8 * Int(0, 2);
     const DType dtype = DTypeOf(round);
     const Gating gating = {.kind = static_cast<GateKind>(Int(0, 2)),
@@ -342,38 +346,42 @@ TEST_F(CudaNormedMatMulTest, AddedProductHasTheBitsOfADelta) {
   for (int round = 0; round < Rounds(60, 30); ++round) {
     ChangeMachine();
     const DType dtype = Type16();
-    const int rows = round % 2 == 0 ? Int(1, 8) : Int(1, kAddedRows), n = 8 * Int(1, 20);
+    const int rows = round % 2 == 0 ? Int(1, 8) : Int(1, kAddedRows), n = Int(1, 150);
     k_ = 8 * (Int(0, 3) == 0 ? Int(300, 500) : Int(1, 60));
+    const int64_t stride = n + Int(0, 3);
     const float scale = Coin() ? 1.0f : 0.22f;
     SCOPED_TRACE(::testing::Message() << "round " << round << ": " << rows << " x " << k_ << " by "
                                       << n << ", " << Name(dtype));
     const DeviceArray<uint16_t> w = Weights(n, dtype), x = Weights(rows, dtype);
-    DeviceArray<float> bias(static_cast<size_t>(n)), residual(static_cast<size_t>(rows * n));
+    DeviceArray<float> bias(static_cast<size_t>(n));
     for (int i = 0; i < n; ++i) bias[static_cast<size_t>(i)] = Normal(1);
-    for (int i = 0; i < rows * n; ++i) residual[static_cast<size_t>(i)] = Normal(3);
-    DeviceArray<float> added = residual, delta(static_cast<size_t>(rows * n));
+    DeviceArray<float> delta(static_cast<size_t>(rows * stride)), expected(delta.size());
     MatMulLaunch launch = {.x = x.data(),
                            .x_stride = k_,
                            .w = w.data(),
                            .bias = Coin() ? bias.data() : nullptr,
                            .out = delta.data(),
-                           .out_stride = n,
+                           .out_stride = stride,
                            .rows = rows,
                            .n = n,
                            .k = k_};
-    LaunchMatMul(launch, dtype, nullptr);
-    NormLaunch add = {};
-    add.x = residual.data();
-    add.x_stride = add.delta_stride = add.out_stride = n;
-    add.delta = delta.data();
-    add.delta_scale = scale;
-    add.out = residual.data();
-    add.cols = n;
-    LaunchNorm(add, DType::kF32, rows, nullptr);
-    launch.out = added.data();
+    LaunchMatMul(launch, dtype, nullptr, MatMulShape::kSmallTile);
+    for (int row = 0; row < rows; ++row) {
+      for (int i = 0; i < n; ++i) expected[static_cast<size_t>(row * stride + i)] = Normal(3);
+    }
+    DeviceArray<float> residual = expected;
+    for (int row = 0; row < rows; ++row) {
+      for (int i = 0; i < n; ++i) {
+        const auto at = static_cast<size_t>(row * stride + i);
+        expected[at] = std::fma(delta[at], scale, expected[at]);
+      }
+    }
+    launch.out = residual.data();
     launch.added_scale = scale;
     LaunchMatMul(launch, dtype, nullptr);
-    ASSERT_EQ(std::memcmp(added.data(), residual.data(), added.size() * sizeof(float)), 0);
+    // Between the rows, too.
+    ASSERT_EQ(std::memcmp(residual.data(), expected.data(), residual.size() * sizeof(float)), 0);
+    ASSERT_TRUE(residual.MarginsIntact());
   }
 }
 

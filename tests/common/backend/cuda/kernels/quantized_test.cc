@@ -412,13 +412,21 @@ TEST_F(CudaQuantizedTest, NormedAndAddedProductsHaveTheBitsOfTheTwo) {
     ASSERT_TRUE(gated_together.MarginsIntact());
 
     // What was a delta is added at once.
-    DeviceArray<float> residual(apart.size());
+    const int added_rows = Int(1, kAddedRows);
+    DeviceArray<uint16_t> rounded(static_cast<size_t>(added_rows * k));
+    for (size_t i = 0; i < rounded.size(); ++i) rounded[i] = Round16(Normal(), dtype);
+    DeviceArray<float> delta(static_cast<size_t>(added_rows * out_stride));
+    product.x = rounded.data();
+    product.rows = added_rows;
+    product.out = delta.data();
+    LaunchQuantizedMatMul(product, bits, dtype, nullptr, QuantizedShape::kTile);
+    DeviceArray<float> residual(delta.size());
     for (size_t i = 0; i < residual.size(); ++i) residual[i] = Normal(3);
     DeviceArray<float> expected = residual;
-    for (int row = 0; row < rows; ++row) {
+    for (int row = 0; row < added_rows; ++row) {
       for (int i = 0; i < n; ++i) {
         const auto at = static_cast<size_t>(row * out_stride + i);
-        expected[at] = std::fma(apart[at], 0.22f, residual[at]);
+        expected[at] = std::fma(delta[at], 0.22f, residual[at]);
       }
     }
     product.out = residual.data();
