@@ -234,7 +234,8 @@ def test_machine_code():
     start, end = CODE.index(".L_x_0:"), CODE.index("        /*0060*/")
     second = CODE[start:end].replace("L_x_0", "L_x_8").replace("        /*0040*/",
                                                                "        /*0040*/ NOP ;\n        /*0040*/")
-    two = f"{CODE[:start]}.L_x_9:\n{CODE[start:end]}{second}        /*0050*/  @P0 BRA `(.L_x_9) ;\n{CODE[end:]}"
+    two = (f"{CODE[:start]}.L_x_9:\n        /*0008*/ NOP ;\n{CODE[start:end]}{second}"
+           f"        /*0050*/  @P0 BRA `(.L_x_9) ;\n{CODE[end:]}")
     assert code_facts(two).instructions == 5, code_facts(two)
     assert code_facts(two.replace("HMMA", "NOP", 1)).instructions == 6, code_facts(two.replace("HMMA", "NOP", 1))
     # Flags.
