@@ -46,8 +46,10 @@ struct AttentionShape {
   }
 };
 
-// One step's attention of one layer; the layers of the pool take turns.
-void TimeOne(KernelBench& bench, const ModelShape& model, const AttentionShape& shape) {
+// One step's attention of one layer; the layers of the pool take turns. fused: the launch also
+// rotates, and writes the new tokens' KV, as in a recorded decode step.
+void TimeOne(KernelBench& bench, const ModelShape& model, const AttentionShape& shape,
+             bool fused = false) {
   BenchDevice& device = bench.device;
   const int group = shape.query_heads / shape.kv_heads;
   std::vector<SequenceEntry> sequences;
@@ -69,7 +71,7 @@ void TimeOne(KernelBench& bench, const ModelShape& model, const AttentionShape& 
   const bool split = plan.tile_items.empty();
   const std::string kernel =
       absl::StrCat(shape.latent() ? "latent" : "attention", split ? "_split" : "_tile",
-                   model.score_cap > 0 || model.sinks ? "_variant" : "");
+                   model.score_cap > 0 || model.sinks ? "_variant" : "", fused ? "_fused" : "");
   // Of a decode step with the token itself, as one says it.
   const int context = shape.rows == 1 ? tokens : shape.context;
   const std::string name =
@@ -135,7 +137,17 @@ void TimeOne(KernelBench& bench, const ModelShape& model, const AttentionShape& 
                                      total_floats);
   launch.tile_stages = backend::cuda::TileStages(
       shape.head_dim, device.properties().kernel_capability, device.properties().shared_bytes);
-  if (pool == nullptr || launch.items == nullptr || launch.totals == nullptr) {
+  if (fused) {
+    const int half = shape.head_dim / 2;
+    launch.heads = {.qkv = device.Take<float>(int64_t{rows} * model.qkv_rows()),
+                    .qkv_stride = model.qkv_rows(),
+                    .q_stride = shape.head_dim,
+                    .cosine = device.Take<float>(int64_t{tokens} * half),
+                    .sine = device.Take<float>(int64_t{tokens} * half),
+                    .half = half};
+  }
+  if (pool == nullptr || launch.items == nullptr || launch.totals == nullptr ||
+      (fused && (launch.heads.qkv == nullptr || launch.heads.sine == nullptr))) {
     return KernelBench::Skip(std::move(row));
   }
   device.Zero(launch.counters, static_cast<size_t>(counters) * sizeof(unsigned));
@@ -233,6 +245,9 @@ void TimeAttention(KernelBench& bench) {
         shape.rows = 1;
         shape.context = context - 1;
         TimeOne(bench, model, shape);
+        if (backend::cuda::SplitFuses(model.query_heads / model.kv_heads, model.head_dim)) {
+          TimeOne(bench, model, shape, /*fused=*/true);
+        }
       }
     }
     shape.sequences = 1;

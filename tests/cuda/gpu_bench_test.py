@@ -412,11 +412,12 @@ def test_program(program):
             "copy", "read", "write", "product", "to_device", "to_host"}, rows
         kernels = {what for (what,) in cells("kernels", "what")}
         assert kernels == {"attention_split", "attention_tile", "attention_split_variant", "attention_tile_variant",
-                           "matmul_rows", "quantized_int4", "quantized_int8", "gated_fused", "gated_ours",
-                           "normed_fused", "normed_apart", "norm", "post_norm", "rope_write", "silu_mul", "gather",
-                           "scale_logits", "sampling", "copy_blocks", "gather_kv", "experts_route", "experts_gate",
-                           "experts_down", "experts_sum", "experts_fetch", "latent_split", "latent_tile", "short_conv",
-                           "head_products_before", "head_products_after", "gated_delta", "state_space"}, kernels
+                           "attention_split_fused", "matmul_rows", "quantized_int4", "quantized_int8", "gated_fused",
+                           "gated_ours", "normed_fused", "normed_apart", "norm", "post_norm", "rope_write",
+                           "silu_mul", "gather", "scale_logits", "sampling", "copy_blocks", "gather_kv",
+                           "experts_route", "experts_gate", "experts_down", "experts_sum", "experts_fetch",
+                           "latent_split", "latent_tile", "short_conv", "head_products_before", "head_products_after",
+                           "gated_delta", "state_space"}, kernels
         per_kernel = {k: sum(r["what"] == k and r["part"] == "kernels" for r in rows) for k in kernels}
         assert per_kernel["attention_split"] == 8 and per_kernel["matmul_rows"] == 16, per_kernel
         assert per_kernel["attention_split_variant"] == 4 and per_kernel["attention_tile_variant"] == 2, per_kernel
@@ -461,15 +462,14 @@ def test_program(program):
     found = [r for r in map(gpu_bench.parse_row, dry.splitlines()) if r["part"] == "kernels"]
     assert not [r for r in found if "skipped" in r], [r for r in found if "skipped" in r]
     counts = {k: sum(r["what"] == k for r in found) for k in {r["what"] for r in found}}
-    assert counts == {"attention_split": 70, "attention_tile": 35, "attention_split_variant": 6,
-                      "attention_tile_variant": 3, "matmul_rows": 138, "quantized_int4": 36, "quantized_int8": 36,
-                      "gated_fused": 46, "gated_ours": 46, "normed_fused": 16,
-                      "normed_apart": 16, "norm": 15, "post_norm": 6, "rope_write": 25,
+    assert counts == {"attention_split": 70, "attention_split_fused": 60, "attention_tile": 35,
+                      "attention_split_variant": 6, "attention_tile_variant": 3, "matmul_rows": 138,
+                      "quantized_int4": 36, "quantized_int8": 36, "gated_fused": 46, "gated_ours": 46,
+                      "normed_fused": 16, "normed_apart": 16, "norm": 15, "post_norm": 6, "rope_write": 25,
                       "silu_mul": 15, "gather": 15, "scale_logits": 2, "sampling": 16, "copy_blocks": 5,
-                      "gather_kv": 5, "experts_route": 12, "experts_gate": 12, "experts_down": 12,
-                      "experts_sum": 12, "experts_fetch": 12, "latent_split": 4, "latent_tile": 2,
-                      "head_products_before": 6, "head_products_after": 6, "gated_delta": 4,
-                      "state_space": 4, "short_conv": 8}, counts
+                      "gather_kv": 5, "experts_route": 12, "experts_gate": 12, "experts_down": 12, "experts_sum": 12,
+                      "experts_fetch": 12, "latent_split": 4, "latent_tile": 2, "head_products_before": 6,
+                      "head_products_after": 6, "gated_delta": 4, "state_space": 4, "short_conv": 8}, counts
     named = {f"{r['what']} {r['case']}" for r in found}
     missing = [name for name in gpu_bench.TRAFFIC
                if name not in named and not name.startswith("cublas ")]
