@@ -276,12 +276,13 @@ BATON_DEVICE void StoreGatedSums(const Matrices& launch, int first_row, int firs
   });
 }
 
-// The same with sets of columns, of which a block takes every Grid().x-th of `sets` if its shape
-// takes several. The next set's loads are on their way while slices are folded, so that the memory
-// does not wait for the end of one block and the beginning of another. The first thing that a
-// kernel does: awaits the one before it. columns(set, w): fills in w. stage(): makes x, if the
-// block does; the first weights are on their way. ask(set): what store will want from memory.
-// store(set, asked, sums): of all slices. The threads do all of it together.
+// A block's products of rows with sets of columns, of which it takes every Grid().x-th of `sets` if
+// its shape takes several. The next set's loads are on their way while slices are folded, so that
+// the memory does not wait for the end of one block and the beginning of another. A kernel calls
+// this first: it awaits the kernel before. columns(set, w) fills in w, as MultiplyRows takes it.
+// stage() makes x, if the block does that; the first weights are on their way meanwhile. ask(set)
+// loads what store will need. store(set, asked, sums) takes the sums of all slices. The threads do
+// all of it together.
 template <class Element, int kRows, int kTiles, class X, class Matrices, class Columns, class Stage,
           class Ask, class Store>
 BATON_DEVICE void MultiplyColumns(const Matrices& launch, int first_row, int sets,
