@@ -229,7 +229,13 @@ TEST_F(CudaMatMulTest, ARowIsTheSameInEveryBatch) {
 // kernels that they stand for.
 class CudaNormedMatMulTest : public KernelTest {
  protected:
-  DType Type16() { return MultipliesBFloat16() && Coin() ? DType::kBF16 : DType::kF16; }
+  // Any type that the machine multiplies, and a machine that does.
+  DType ChangeTypeAndMachine() {
+    const DType dtype = MultipliesBFloat16() && Coin() ? DType::kBF16 : DType::kF16;
+    emulated::SetOptions(
+        {.compute_capability = dtype == DType::kF16 && Coin() ? 75 : 80, .seed = random_()});
+    return dtype;
+  }
   // The least and the most that a block norms, then any; 16-byte rows of any length.
   void DrawShape(int round) {
     constexpr int kShapes[][2] = {{1, 8}, {8, 512}, {1, 4096}, {4, 1024}, {2, 2048}, {8, 504}};
@@ -279,9 +285,8 @@ class CudaNormedMatMulTest : public KernelTest {
 
 TEST_F(CudaNormedMatMulTest, HasTheBitsOfTheTwoKernels) {
   for (int round = 0; round < Rounds(60, 30); ++round) {
-    ChangeMachine();
     DrawShape(round);
-    const DType dtype = Type16();
+    const DType dtype = ChangeTypeAndMachine();
     const int n = Int(1, 150);
     const int64_t out_stride = n + Int(0, 3);
     SCOPED_TRACE(::testing::Message() << "round " << round << ": " << rows_ << " x " << k_ << " by "
@@ -312,9 +317,8 @@ TEST_F(CudaNormedMatMulTest, HasTheBitsOfTheTwoKernels) {
 
 TEST_F(CudaNormedMatMulTest, GatedHasTheBitsOfTheTwoKernels) {
   for (int round = 0; round < Rounds(60, 30); ++round) {
-    ChangeMachine();
     DrawShape(round);
-    const DType dtype = Type16();
+    const DType dtype = ChangeTypeAndMachine();
     const int cols = 8 * Int(1, 12);
     const int64_t out_stride = cols + 8 * Int(0, 2);
     SCOPED_TRACE(::testing::Message() << "round " << round << ": " << rows_ << " x " << k_ << " by "
@@ -344,8 +348,7 @@ TEST_F(CudaNormedMatMulTest, GatedHasTheBitsOfTheTwoKernels) {
 // A product that is added to the residual, and one whose result a norm's delta is.
 TEST_F(CudaNormedMatMulTest, AddedProductHasTheBitsOfADelta) {
   for (int round = 0; round < Rounds(60, 30); ++round) {
-    ChangeMachine();
-    const DType dtype = Type16();
+    const DType dtype = ChangeTypeAndMachine();
     const int rows = round % 2 == 0 ? Int(1, 8) : Int(1, kAddedRows), n = Int(1, 150);
     k_ = 8 * (Int(0, 3) == 0 ? Int(300, 500) : Int(1, 60));
     const int64_t stride = n + Int(0, 3);
