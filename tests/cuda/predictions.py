@@ -145,7 +145,7 @@ def product_us(chip, bits, rows, shape, is_new=True):
         saved = FOLD_US if gated else 0
         if k <= SHORT_K:
             rounds = -(-n // BLOCK_COLUMNS // (2 * chip.multiprocessors))
-            saved += TURNOVER_US * (rounds - 1) if chip is H100 else 0  # a T4's memory waits for nobody
+            saved += TURNOVER_US * (rounds - 1) if chip is H100 else 0  # a T4's memory is busy anyway
         of_rows -= saved * H100.clock / chip.clock
     if bits == 16 or rows <= FEW_ROWS:
         return of_rows

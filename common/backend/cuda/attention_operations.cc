@@ -15,7 +15,7 @@ const CudaBatch::Items& ItemsOf(const CudaBatch& batch, const KvPool& pool, int 
   return batch.ItemsOf({query_heads, pool.kv_heads, pool.head_dim});
 }
 
-// Without queries.
+// The launch of `args`, whose queries the caller sets.
 AttentionLaunch LaunchOf(const CudaBatch& batch, const KvPool& pool, const AttentionArgs& args,
                          DType dtype, const AttentionWorkspace& workspace,
                          const DeviceProperties& device) {

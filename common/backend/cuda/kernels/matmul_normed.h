@@ -1,8 +1,8 @@
-// Products of few rows with the norm of their input in the same kernel. In a decode step of a small
-// model a kernel of its own for each norm takes longer to begin and to end than to compute. Each
-// block norms all rows, so this is for few and short ones: beyond that, what the blocks read of x
-// from L2 takes as long as a kernel. Their bits are those of LaunchNorm, then LaunchMatMul,
-// LaunchMatMulGated, or the quantised ones.
+// Products of few rows, whose kernels also norm their input. In a decode step of a small model a
+// separate norm kernel takes longer to begin and to end than to compute. Each block norms all rows,
+// so these kernels take few and short rows: more of x would take the blocks as long to read from L2
+// as the separate kernel takes. The results have the bits of LaunchNorm, then LaunchMatMul or
+// LaunchMatMulGated; quantized_normed.h has the same for weights of few bits.
 //
 // Bytes: those of the product with 4 k floats a row and block in place of 16-bit rows, from L2.
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_MATMUL_NORMED_H_

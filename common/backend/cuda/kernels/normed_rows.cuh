@@ -9,10 +9,10 @@
 
 namespace baton::backend::cuda {
 
-inline constexpr int kNormedRows = 8;  // of a block: all
+inline constexpr int kNormedRows = 8;  // at most, all of which a block has
 
-// Of a block of rows' sums, `sums_bytes`: the sums, then the sums of squares of the rows' parts,
-// then the rows.
+// A block's shared memory has the sums of its slices (`sums_bytes`), then the sums of squares of
+// the rows' parts, then the normed rows.
 inline constexpr size_t kPartSumsBytes = kMostNormParts * sizeof(float);
 inline size_t NormedBytes(size_t sums_bytes, int rows, int k) {
   return sums_bytes + kPartSumsBytes + static_cast<size_t>(rows * StagedStride(k)) * 2;

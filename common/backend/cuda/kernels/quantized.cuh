@@ -416,7 +416,7 @@ BATON_DEVICE void SumSlices(const Matrices& launch, int first_row, const int (&r
   SyncThreads();
 }
 
-// Of a row of x and a row of W in the parts, summed over the slices.
+// The sum over the slices of the product of a row of x and a row of W in the parts.
 template <int kXTiles>
 BATON_DEVICE float FoldSlices(int k, int row, int column) {
   const float* shared = reinterpret_cast<const float*>(SharedMemory()) +

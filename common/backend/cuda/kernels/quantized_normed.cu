@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kSumsBytes = RowsBytes(1);
 
-// As XInMemory, of the rows that the block has normed.
+// Does what XInMemory does, for the rows that the block has normed.
 class NormedXTile {
  public:
   template <class Matrices>

@@ -87,13 +87,14 @@ struct HeadUnits {
     }
   }
 
+  // Rotates the head.
   BATON_DEVICE void Turn() {
     BATON_UNROLL for (int u = 0; u < kUnits; ++u) {
       if (rotates[u]) Rotate(cosine[u], sine[u], x[u]);
     }
   }
 
-  // Of a query, rotated.
+  // Multiplies a rotated query by its scale. REQUIRES: is_q.
   BATON_DEVICE void ScaleQuery(const HeadSource& source) {
     const float scale =
         source.query_scale == nullptr ? 1.0f : LoadGlobal(source.query_scale + position);

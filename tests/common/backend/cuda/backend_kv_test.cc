@@ -439,7 +439,7 @@ TEST_P(BackendKvTest, StepsOfSequencesEqualTheReferenceHoweverTheyAreCut) {
   }
 }
 
-// Of heads that the CUDA backend fuses, and of those that it does not.
+// The CUDA backend fuses some of these heads, and others not.
 TEST_P(BackendKvTest, RopeWriteAttendHasTheBitsOfTheTwoOperations) {
   SCOPED_TRACE(seed_);
   for (const auto& [group, head_dim] :
