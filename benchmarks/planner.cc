@@ -21,6 +21,7 @@
 #include "absl/strings/str_format.h"
 #include "benchmarks/serving/cluster_flags.h"
 #include "benchmarks/serving/load_report.h"
+#include "benchmarks/serving/paced_programs.h"
 #include "benchmarks/serving/traffic.h"
 #include "cli/cluster_costs.h"
 #include "cli/plan_cluster.h"
@@ -66,23 +67,6 @@ std::unique_ptr<testing::ModelDir> LongerModel(const std::string& model_dir) {
   if (!config.is_object()) Die(absl::NotFoundError(model_dir + " has no config.json"));
   config["max_position_embeddings"] = kMaxPositions;
   dir->Write("config.json", config.dump());
-  return dir;
-}
-
-// A directory in which the workers' programs are the paced ones.
-std::unique_ptr<testing::ModelDir> PacedPrograms(const std::string& bin_dir) {
-  const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-  const std::filesystem::path bin = bin_dir.empty() ? own : std::filesystem::absolute(bin_dir);
-  auto dir = std::make_unique<testing::ModelDir>();
-  for (const auto& [name, program] :
-       {std::pair("baton-router", "baton-router"), std::pair("baton-grammar", "baton-grammar"),
-        std::pair("baton-prefill-worker", "baton-paced-prefill-worker"),
-        std::pair("baton-decode-worker", "baton-paced-decode-worker")}) {
-    if (!std::filesystem::exists(bin / program)) {
-      Die(absl::NotFoundError(absl::StrCat((bin / program).string(), " is not built")));
-    }
-    std::filesystem::create_symlink(bin / program, std::filesystem::path(dir->path()) / name);
-  }
   return dir;
 }
 
@@ -235,7 +219,7 @@ int Main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   SetLogLevel(LogLevel::kError);  // of simulated workers that join
   const auto model = LongerModel(options.cluster.model_dir);
-  const auto programs = PacedPrograms(options.cluster.bin_dir);
+  const auto programs = PacedPrograms(options.cluster.bin_dir, "baton-paced");
   options.cluster.model_dir = model->path();
   options.cluster.bin_dir = programs->path();
   AppendFlags(absl::StrCat("--max-local-prefill-tokens ", options.max_local_prefill_tokens),

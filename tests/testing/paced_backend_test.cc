@@ -7,13 +7,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
-#include <mutex>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "common/engine/engine.h"
 #include "tests/testing/seed.h"
+#include "tests/testing/waited_timer.h"
 
 namespace baton::testing {
 namespace {
@@ -69,23 +69,6 @@ TEST(PacedFlagsTest, AreReadAndChecked) {
         << wrong;
   }
 }
-
-// Time passes only while someone waits.
-class WaitedTimer final : public PaceTimer {
- public:
-  absl::Duration Now() const override {
-    std::lock_guard lock(mutex_);
-    return now_;
-  }
-  void WaitUntil(absl::Duration time) const override {
-    std::lock_guard lock(mutex_);
-    now_ = std::max(now_, time);
-  }
-
- private:
-  mutable std::mutex mutex_;
-  mutable absl::Duration now_ = absl::Seconds(5);
-};
 
 class Layers final : public model::LayerObserver {
  public:
