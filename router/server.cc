@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/random_id.h"
@@ -18,6 +19,8 @@ namespace {
 
 // How late a stalled stream, or a worker for a request that waits for one, may be noticed.
 constexpr absl::Duration kCallTick = absl::Milliseconds(50);
+// Errors of calls that a stop ends reach their clients within this.
+constexpr absl::Duration kAnswersLeave = absl::Seconds(1);
 // Bytes of an HTTP request beside its prompt.
 constexpr uint64_t kMaxOtherBodyBytes = 1 << 20;
 
@@ -265,7 +268,8 @@ absl::Status RouterServer::ListenForHttp() {
 }
 
 void RouterServer::Stop() {
-  if (http_ != nullptr) http_->Stop(absl::ZeroDuration());
+  calls_.EndAll(RouterStopped());
+  if (http_ != nullptr) http_->Stop(kAnswersLeave);
   rpc_->Stop(absl::ZeroDuration());
   if (tracer_ != nullptr) tracer_->Cut();
 }
@@ -305,10 +309,19 @@ void RouterServer::Drain(absl::Duration grace) {
     }
     openai_.SetDraining();
     if (http_ != nullptr) http_->StartDraining();
-    rpc_->Drain(grace, RouterDrains());
+    // What still runs when the grace is over gets an error, for which there is a little more time.
+    const bool runs = grace > absl::ZeroDuration() || calls_.EndAll(RouterStopped()) > 0;
+    const absl::Duration last = runs ? kAnswersLeave : absl::ZeroDuration();
+    absl::Notification over;
+    std::thread end_calls = NamedThread("router-grace", [&] {
+      if (!over.WaitForNotificationWithTimeout(grace)) calls_.EndAll(RouterStopped());
+    });
+    rpc_->Drain(grace + last, RouterDrains());
     if (http_ != nullptr) {
-      http_->Stop(std::max(absl::ZeroDuration(), end - clock_.SinceStart()));
+      http_->Stop(std::max(absl::ZeroDuration(), end + last - clock_.SinceStart()));
     }
+    over.Notify();
+    end_calls.join();
     rpc_->StopRefusing();
   }
   // Streams to workers, and places of admitted requests, may outlive the streams to clients by a

@@ -1,6 +1,8 @@
 #include "router/request/call_registry.h"
 
-#include <vector>
+#include <utility>
+
+#include "common/base/error.h"
 
 namespace baton::router {
 
@@ -11,8 +13,7 @@ CallRegistry::Entry CallRegistry::Add(const std::string& tenant, const std::stri
 }
 
 int CallRegistry::Cancel(const std::string& tenant, const std::string& request_id) {
-  // A call that ends takes this lock under its own: so it is cancelled without this lock.
-  std::vector<std::shared_ptr<CancellableCall>> found;
+  Found found;
   {
     absl::MutexLock lock(&mutex_);
     const auto [begin, end] = calls_.equal_range(Key(tenant, request_id));
@@ -20,9 +21,26 @@ int CallRegistry::Cancel(const std::string& tenant, const std::string& request_i
       if (auto call = it->second.lock()) found.push_back(std::move(call));
     }
   }
-  int cancelled = 0;
-  for (const auto& call : found) cancelled += call->CancelById() ? 1 : 0;
-  return cancelled;
+  return End(found, MakeError(absl::StatusCode::kCancelled, "CANCELLED_BY_ID",
+                              "a Cancel call with the request's id ended it"));
+}
+
+int CallRegistry::EndAll(const absl::Status& error) {
+  Found found;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [key, weak] : calls_) {
+      if (auto call = weak.lock()) found.push_back(std::move(call));
+    }
+  }
+  return End(found, error);
+}
+
+// A call that ends takes the registry's lock under its own, so it is ended without that lock.
+int CallRegistry::End(const Found& found, const absl::Status& error) {
+  int ended = 0;
+  for (const auto& call : found) ended += call->EndWith(error) ? 1 : 0;
+  return ended;
 }
 
 size_t CallRegistry::size() const {

@@ -1,4 +1,5 @@
-// The requests inside a router by tenant and id, so that a Cancel call finds them.
+// The requests inside a router by tenant and id, so that a Cancel call finds them, and a router
+// that stops ends them with an error.
 #ifndef BATON_ROUTER_REQUEST_CALL_REGISTRY_H_
 #define BATON_ROUTER_REQUEST_CALL_REGISTRY_H_
 
@@ -7,8 +8,10 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 
 namespace baton::router {
@@ -16,8 +19,8 @@ namespace baton::router {
 class CancellableCall {
  public:
   virtual ~CancellableCall() = default;
-  // Ends the request with CANCELLED_BY_ID. False if it has ended already. Thread-safe.
-  virtual bool CancelById() = 0;
+  // Answers the request with this error. False if it has ended already. Thread-safe.
+  virtual bool EndWith(const absl::Status& error) = 0;
 };
 
 // Thread-safe. Admission bounds the number of entries. Takes its lock once when a request enters
@@ -56,13 +59,17 @@ class CallRegistry {
   [[nodiscard]] Entry Add(const std::string& tenant, const std::string& request_id,
                           std::weak_ptr<CancellableCall> call);
 
-  // Cancels all calls with this tenant and id, and returns how many it has ended. Do not call it
-  // with the lock of a call held.
+  // Ends all calls with this tenant and id with CANCELLED_BY_ID, and returns how many it has ended.
+  // Do not call it with the lock of a call held.
   int Cancel(const std::string& tenant, const std::string& request_id);
+  // The same with all calls and any error.
+  int EndAll(const absl::Status& error);
 
   size_t size() const;
 
  private:
+  using Found = std::vector<std::shared_ptr<CancellableCall>>;
+  static int End(const Found& found, const absl::Status& error);
   void Remove(Calls::iterator at);
 
   mutable absl::Mutex mutex_;

@@ -53,6 +53,12 @@ absl::Status RouterDrains() {
                         absl::Seconds(1));
 }
 
+absl::Status RouterStopped() {
+  return WithRetryAfter(MakeError(absl::StatusCode::kUnavailable, "ROUTER_STOPPED",
+                                  "this router has shut down before the answer was complete"),
+                        absl::Seconds(1));
+}
+
 absl::Status AddPrompt(const RouterParts& parts, int64_t tokens, Entrance* entrance) {
   if (entrance->ticket->TryAddPrompt(tokens)) return absl::OkStatus();
   return Overloaded(

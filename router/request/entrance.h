@@ -50,6 +50,8 @@ absl::Status TooManyRequestBytes(const RouterParts& parts);
 
 // UNAVAILABLE, DRAINING, with a time to retry: the router is shutting down.
 absl::Status RouterDrains();
+// The error of a request that a router, which stops, could not answer within its drain's grace.
+absl::Status RouterStopped();
 
 // RESOURCE_EXHAUSTED, TOKENIZER_QUEUE_FULL: RouterParts::pool takes no more work.
 absl::Status TokenizerQueueFull(const RouterParts& parts);

@@ -186,11 +186,10 @@ void GenerateCall::Cancel() {
             : MakeError(absl::StatusCode::kCancelled, "CANCELLED", "the client cancelled"));
 }
 
-bool GenerateCall::CancelById() {
+bool GenerateCall::EndWith(const absl::Status& error) {
   absl::MutexLock lock(&mutex_);
   if (sink_ == nullptr) return false;
-  Fail(MakeError(absl::StatusCode::kCancelled, "CANCELLED_BY_ID",
-                 "a Cancel call with the request's id ended it"));
+  Fail(error);
   return true;
 }
 

@@ -55,7 +55,7 @@ class GenerateCall final : public DecodeListener,
 
   // The client is gone. Ends the workers' streams at once.
   void Cancel();
-  bool CancelById() override;
+  bool EndWith(const absl::Status& error) override;
   // The sink must not be called any more.
   void OnSinkGone();
 

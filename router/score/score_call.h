@@ -85,7 +85,7 @@ class ScoreCall final : public ScoreListener,
 
   // The client is gone. Ends the workers' streams at once.
   void Cancel();
-  bool CancelById() override;
+  bool EndWith(const absl::Status& error) override;
   // The sink must not be called any more.
   void OnSinkGone();
 

@@ -29,6 +29,8 @@ using ::baton::testing::FakeCard;
 using ::baton::testing::FakeCluster;
 using ::baton::testing::FakeWorker;
 using ::baton::testing::Ids;
+using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -452,8 +454,41 @@ TEST(ServerTest, DrainWithoutGraceEndsWhatHangs) {
   DecodeCall decode = cluster.decode(0)->AwaitDecode();
   cluster.server().Drain(absl::ZeroDuration());
   client.join();
-  EXPECT_FALSE(end.ok());
+  EXPECT_EQ(ErrorReason(end), "ROUTER_STOPPED") << end;
   EXPECT_TRUE(decode.stream->AwaitCancelled());
+}
+
+// docs/http.md, "Errors": an answer that has begun ends with an event, another one has a status.
+TEST(ServerTest, AnswersThatOutliveTheGraceEndWithAnError) {
+  FakeCluster cluster(1, 1, [](Options* options) { options->http_listen = "127.0.0.1:0"; });
+  ASSERT_TRUE(AwaitHealth(cluster, 1));
+  testing::HttpClient stream(cluster.server().http_address()),
+      whole(cluster.server().http_address());
+  stream.Post("/v1/completions", R"({"model": "tiny", "prompt": "x", "stream": true})");
+  DecodeCall streamed = cluster.decode(0)->AwaitDecode();
+  streamed.SendTokens(Ids("begun"));
+  EXPECT_THAT(stream.ReadUntil("begun"), HasSubstr(" 200 "));
+  whole.Post("/v1/completions", R"({"model": "tiny", "prompt": "y"})");
+  DecodeCall waiting = cluster.decode(0)->AwaitDecode();
+  std::string text;
+  absl::Status end;
+  std::thread client([&] { end = GenerateOnce(cluster, &text); });
+  DecodeCall called = cluster.decode(0)->AwaitDecode();
+  std::thread drain([&] { cluster.server().Drain(absl::Milliseconds(50)); });
+  EXPECT_THAT(
+      stream.ReadUntil("\r\n0\r\n\r\n"),
+      AllOf(HasSubstr("\"error\""), HasSubstr("shut down before"), EndsWith("\r\n0\r\n\r\n")));
+  const testing::HttpReply refused = whole.Read();
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.Header("Retry-After"), "1");
+  EXPECT_THAT(refused.body, HasSubstr("shut down before"));
+  client.join();
+  EXPECT_EQ(ErrorReason(end), "ROUTER_STOPPED") << end;
+  EXPECT_EQ(ErrorRetryAfter(end), absl::Seconds(1));
+  drain.join();
+  for (DecodeCall* call : {&streamed, &waiting, &called}) {
+    EXPECT_TRUE(call->stream->AwaitCancelled());
+  }
 }
 
 TEST(ServerTest, AStopEndsADrainThatWaits) {

@@ -14,9 +14,14 @@ namespace {
 
 class CountedCall final : public CancellableCall {
  public:
-  bool CancelById() override { return !std::exchange(cancelled_, true); }
+  bool EndWith(const absl::Status& error) override {
+    error_ = error;
+    return !std::exchange(cancelled_, true);
+  }
+  const absl::Status& error() const { return error_; }
 
  private:
+  absl::Status error_;
   bool cancelled_ = false;
 };
 
@@ -32,7 +37,21 @@ TEST(CallRegistryTest, FindsCallsByTenantAndId) {
   EXPECT_EQ(registry.Cancel("t", "id"), 2);
   EXPECT_EQ(registry.Cancel("t", "id"), 0) << "both have ended";
   EXPECT_EQ(registry.Cancel("u", "id"), 1) << "not by the other tenant";
+  EXPECT_EQ(ErrorReason(other->error()), "CANCELLED_BY_ID");
   EXPECT_EQ(registry.size(), 3u);
+}
+
+TEST(CallRegistryTest, EndsAllCallsWithAnError) {
+  CallRegistry registry;
+  const auto one = std::make_shared<CountedCall>(), other = std::make_shared<CountedCall>();
+  CallRegistry::Entry a = registry.Add("t", "id", one);
+  CallRegistry::Entry b = registry.Add("", "", other);
+  CallRegistry::Entry c = registry.Add("", "gone", std::make_shared<CountedCall>());
+  const absl::Status error = absl::UnavailableError("stopped");
+  EXPECT_EQ(registry.EndAll(error), 2);
+  EXPECT_EQ(one->error(), error);
+  EXPECT_EQ(other->error(), error);
+  EXPECT_EQ(registry.EndAll(error), 0) << "both have ended";
 }
 
 TEST(CallRegistryTest, AnEntryLivesUntilItIsResetOrDestroyed) {
@@ -59,7 +78,7 @@ TEST(CallRegistryTest, AnEntryLivesUntilItIsResetOrDestroyed) {
 TEST(CallRegistryTest, AnyThreadMayCancelWhatAnotherEnds) {
   class RacedCall final : public CancellableCall {
    public:
-    bool CancelById() override { return !ended.exchange(true); }
+    bool EndWith(const absl::Status&) override { return !ended.exchange(true); }
     std::atomic<bool> ended{false};
   };
   constexpr int kCalls = 2000;
