@@ -82,17 +82,37 @@ void HttpConnection::ReadRequest() {
   if (server_.draining() && answered_) return Close();
   request_ = HttpRequest();
   too_slow_ = false;
+  skipped_bytes_ = 0;
+  SkipEmptyLines();
+  Expire(server_.options().idle_timeout);
+  ReadHead();
+}
+
+void HttpConnection::ReadHead() {
   parser_.emplace();
   parser_->header_limit(kMaxHeaderBytes);
   parser_->body_limit(server_.options().max_body_bytes);
-  Expire(server_.options().idle_timeout);
   http::async_read_header(
       stream_, buffer_, *parser_,
       [self = shared_from_this()](error_code error, size_t) { self->OnHeader(error); });
 }
 
+// Some clients send an empty line behind a body; RFC 9112, 2.2, has servers ignore it.
+bool HttpConnection::SkipEmptyLines() {
+  const auto* const bytes = static_cast<const char*>(buffer_.data().data());
+  size_t count = 0;
+  while (count < buffer_.size() && skipped_bytes_ + count < kMostEmptyBytes &&
+         (bytes[count] == '\r' || bytes[count] == '\n')) {
+    ++count;
+  }
+  skipped_bytes_ += count;
+  buffer_.consume(count);
+  return count > 0;
+}
+
 void HttpConnection::OnHeader(error_code error) {
   if (state_ == State::kClosed) return;
+  if (error && !too_slow_ && SkipEmptyLines()) return ReadHead();
   if (error || too_slow_) return OnReadError(error);
   const http::request<http::string_body>& message = parser_->get();
   request_ = HeadOf(message);
@@ -193,6 +213,7 @@ void HttpConnection::OnRequest() {
 void HttpConnection::BeginAnswering(const HttpRequest& head) {
   state_ = State::kAnswering;
   path_ = head.path;
+  head_only_ = head.method == "HEAD";
   if (server_.options().shared_headers) shared_headers_ = server_.options().shared_headers(head);
   busy_ = !server_.draining();
   if (busy_) server_.AddBusy(1);
@@ -235,7 +256,7 @@ void HttpConnection::Answer(HttpResponse response) {
   std::string text = HeadText(
       response, shared_headers_, close_after_,
       response.status == 204 ? "" : absl::StrCat("Content-Length: ", response.body.size(), "\r\n"));
-  text += response.body;
+  if (!head_only_) text += response.body;
   Send(std::move(text));
 }
 

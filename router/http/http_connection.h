@@ -28,6 +28,9 @@ class HttpConnection;
 // trailers.
 inline constexpr size_t kMaxBuffered = 128 << 10;
 
+// Of empty lines that are ignored before a request: two.
+inline constexpr size_t kMostEmptyBytes = 4;
+
 // The server, as its connections see it. Thread-safe.
 class HttpConnectionOwner {
  public:
@@ -126,6 +129,9 @@ class HttpConnection final : public HttpResponder,
   RouterMetrics* metrics() const { return server_.options().metrics; }
   void CountAnswer(int status);
   void ReadRequest();
+  void ReadHead();
+  // Before a request. False if there are none, or were enough of them.
+  bool SkipEmptyLines();
   void OnHeader(boost::system::error_code error);
   void ReadBody();
   void ReadMoreBody();
@@ -171,6 +177,8 @@ class HttpConnection final : public HttpResponder,
   std::string path_;            // path of the request being answered
   HttpHeaders shared_headers_;  // of the answer to it, beside its own
   std::shared_ptr<HttpCall> call_;
+  size_t skipped_bytes_ = 0;    // of empty lines before the request
+  bool head_only_ = false;      // the request is a HEAD, whose answer has no body
   bool answered_ = false;       // a request was answered
   bool busy_ = false;           // the server counts the request as busy
   bool close_after_ = false;    // the connection ends with this answer

@@ -234,7 +234,6 @@ std::shared_ptr<HttpCall> OpenAiService::Handle(HttpRequest request,
     response = Answer(request, route, request_id);
   }
   absl::c_move(IdHeaders(route, request_id), std::back_inserter(response.headers));
-  if (request.method == "HEAD") response.body.clear();
   responder->Respond(std::move(response));
   return nullptr;
 }

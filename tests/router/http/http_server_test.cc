@@ -336,6 +336,7 @@ TEST_F(HttpServerTest, WhatIsUnusualAndClearIsServed) {
        "Chunked\r\n\r\n2;a=\"b;c\"\r\nab\r\n0\r\n\r\n",
        "/", "ab"},
       {"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 002\r\n\r\nab", "/", "ab"},
+      {"\r\n\r\nGET /behind-lines HTTP/1.1\r\nHost: a\r\n\r\n", "/behind-lines", ""},
   };
   for (const auto& [bytes, path, body] : cases) {
     HttpClient client(server_->address());
@@ -346,6 +347,32 @@ TEST_F(HttpServerTest, WhatIsUnusualAndClearIsServed) {
     call->responder->Respond({200, {}, "served"});
     EXPECT_EQ(client.Read().body, "served") << bytes;
   }
+}
+
+// Some clients send an empty line behind a body: with it, or later.
+TEST_F(HttpServerTest, FewEmptyLinesBeforeARequestAreIgnored) {
+  Start();
+  HttpClient client(server_->address());
+  const std::string post = "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab";
+  client.Send(post + "\r\n" + post + "\r");
+  EXPECT_EQ(client.Read().body, "ab");
+  EXPECT_EQ(client.Read().body, "ab");
+  client.Send("\n");
+  client.Send(post);
+  EXPECT_EQ(client.Read().body, "ab");
+  client.Send("\r\n\r\n\r\n" + post);
+  EXPECT_EQ(client.Read().status, 400) << "three are too many";
+}
+
+TEST_F(HttpServerTest, TheAnswerToAHeadHasTheLengthOfTheBodyAndNoBody) {
+  Start();
+  HttpClient client(server_->address());
+  client.Send("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
+  Await()->responder->Respond({200, {}, "not sent"});
+  const std::string head = client.ReadUntil("\r\n\r\n");
+  EXPECT_THAT(head, HasSubstr("Content-Length: 8\r\n"));
+  client.Post("/echo", "next");
+  EXPECT_EQ(client.Read().body, "next");
 }
 
 // A trailer comes after everything that was decided by the headers; a folded line is one value.
