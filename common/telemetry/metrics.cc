@@ -81,17 +81,19 @@ class Scraper final : public std::enable_shared_from_this<Scraper> {
   void Read() {
     parser_.emplace();
     parser_->header_limit(kMostHeaderBytes);
-    parser_->body_limit(0);
+    parser_->body_limit(std::numeric_limits<uint64_t>::max());
     stream_.expires_after(kIdleTimeout);
-    http::async_read(stream_, buffer_, *parser_,
-                     [self = shared_from_this()](error_code error, size_t) {
-                       if (!error) self->Write();
-                     });
+    http::async_read_header(stream_, buffer_, *parser_,
+                            [self = shared_from_this()](error_code error, size_t) {
+                              if (!error) self->Write();
+                            });
   }
 
  private:
   void Write() {
     answer_ = AnswerTo(parser_->get(), registry_);
+    // No request here needs a body, so none is read; the connection ends instead.
+    if (!parser_->is_done()) answer_.keep_alive(false);
     stream_.expires_after(kWriteTimeout);
     http::async_write(stream_, answer_, [self = shared_from_this()](error_code error, size_t) {
       if (!error && self->answer_.keep_alive()) self->Read();

@@ -164,6 +164,22 @@ TEST(MetricsEndpointTest, AConnectionServesManyScrapesOfAnyMethodThatReads) {
                                     "HTTP/1.1 405 Method Not Allowed.*"));
 }
 
+TEST(MetricsEndpointTest, ARequestWithABodyIsAnsweredAndEndsTheConnection) {
+  auto endpoint = MetricsEndpoint::Start("127.0.0.1:0");
+  ASSERT_TRUE(endpoint.ok()) << endpoint.status();
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  const sockaddr_in peer = testing::Loopback(PortOf((*endpoint)->address()));
+  ASSERT_EQ(::connect(socket, reinterpret_cast<const sockaddr*>(&peer), sizeof(peer)), 0);
+  const std::string request = "POST /metrics HTTP/1.1\r\nContent-Length: 1\r\n\r\nx";
+  ASSERT_EQ(::send(socket, request.data(), request.size(), 0),
+            static_cast<ssize_t>(request.size()));
+  std::string answer;
+  char buffer[4096];
+  for (ssize_t n; (n = ::recv(socket, buffer, sizeof(buffer), 0)) > 0;) answer.append(buffer, n);
+  ::close(socket);
+  EXPECT_THAT(answer, MatchesRegex("HTTP/1.1 405 Method Not Allowed.*Connection: close.*"));
+}
+
 // Clients may open many connections, with requests that never end: they take a bounded number of
 // places.
 TEST(MetricsEndpointTest, FurtherConnectionsAreClosed) {
