@@ -235,15 +235,29 @@ class RegexWalk {
         return Character('\f', 2);
       case 'v':
         return Character('\v', 2);
+      case '0':
+        if (at_ + 2 < regex_.size() && absl::ascii_isdigit(Byte(at_ + 2))) {
+          return Unsupported("an octal escape");
+        }
+        return Character(0, 2);
+      case 'c':
+        if (at_ + 2 >= regex_.size() || !absl::ascii_isalpha(Byte(at_ + 2))) {
+          return Invalid("a \\c without its letter");
+        }
+        return Character(Byte(at_ + 2) % 32u, 3);
       default:
-        if (absl::string_view("^$.*+?\\()[]{}|/").find(kind) != absl::string_view::npos ||
-            (in_class && kind == '-')) {
-          return Character(static_cast<unsigned char>(kind), 2);
+        if (in_class && kind == 'b') return Character('\b', 2);
+        // Annex B.1.2 lets any other character stand for itself. Of letters and digits that would
+        // hide what other dialects mean by them.
+        if (absl::ascii_ispunct(Byte(at_ + 1)) || kind == ' ') {
+          return Character(Byte(at_ + 1), 2);
         }
         return Unsupported(absl::StrCat(
             "the escape \\", json::Printable(regex_.substr(at_ + 1, Utf8CharBytes(kind)))));
     }
   }
+
+  unsigned char Byte(size_t at) const { return static_cast<unsigned char>(regex_[at]); }
 
   Escaped Set(const ClassEscape& set) {
     at_ += 2;
@@ -287,7 +301,8 @@ class RegexWalk {
     const bool negated = regex_.substr(at_, 2) == "[^";
     if (negated && in_json_) return Unsupported("[^ matches what a JSON string escapes");
     at_ += negated ? 2 : 1;
-    if (at_ < regex_.size() && regex_[at_] == ']') return Invalid("an empty class");
+    // In ECMA 262 it is a class without members, in others a class that begins with ].
+    if (at_ < regex_.size() && regex_[at_] == ']') return Unsupported("a ] that begins a class");
     ClassEscape members;
     while (at_ < regex_.size() && regex_[at_] != ']') BATON_RETURN_IF_ERROR(Member(members));
     if (at_ >= regex_.size()) return Invalid("a class is not closed", begin);

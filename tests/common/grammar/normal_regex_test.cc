@@ -47,6 +47,8 @@ TEST(NormalRegexTest, HasNoEscapeThatCanBeReadInTwoWays) {
       {R"([b\-a\]\[\\])", R"([\-\[-\]ab])"},
       {R"([\-a])", R"([\-a])"},
       {"[a-]", R"([\-a])"},
+      {R"(a\-b\_\"\'\#\ \~)", "a-b_\"'# ~"},
+      {R"(\0\cA\cz[\b][\0-\cB])", "\\u0000\x01\x1a\b[\\u0000-\x02]"},
       {R"([\d-z])", R"([\-0-9z])"},
       {"[cab-da]", "[a-d]"},
       {R"([^\x00-\x60\u007b-\udbff\udfff])", "[a-z]"},
@@ -102,17 +104,35 @@ TEST(NormalRegexTest, SurrogatesAreInNoClass) {
 }
 
 TEST(NormalRegexTest, RefusesByNameWhatIsNotSupported) {
-  for (const char* const regex :
-       {"a^b", "a$b", "(?=a)", "(?!a)", "(?<n>a)", "(?i)a", R"(\b)", R"((a)\1)", R"(\p{L})",
-        R"(\A)", "[[:alpha:]]", R"(\cA)", R"(\0)", R"(\ud800)", R"(\udc00\ud800)", R"(a\ud800b)",
-        R"([^\s\S])", R"([^\u0000-\udbff\udfff])", R"([^\x00-\ud7ff\ue000-\udbff\udfff])"}) {
+  for (const char* const regex : {"a^b",
+                                  "a$b",
+                                  "(?=a)",
+                                  "(?!a)",
+                                  "(?<n>a)",
+                                  "(?i)a",
+                                  R"(\b)",
+                                  R"((a)\1)",
+                                  R"(\p{L})",
+                                  R"(\A)",
+                                  "[[:alpha:]]",
+                                  R"(\01)",
+                                  R"(\1)",
+                                  "[]",
+                                  "[^]",
+                                  "[]a]",
+                                  R"(\ud800)",
+                                  R"(\udc00\ud800)",
+                                  R"(a\ud800b)",
+                                  R"([^\s\S])",
+                                  R"([^\u0000-\udbff\udfff])",
+                                  R"([^\x00-\ud7ff\ue000-\udbff\udfff])"}) {
     EXPECT_THAT(Normal(regex), ::testing::StartsWith("SCHEMA_UNSUPPORTED")) << regex;
   }
 }
 
 TEST(NormalRegexTest, RefusesWhatIsMalformed) {
   for (const char* const regex :
-       {"",       "(a",      "a)",        "[a",        "[]",     "[^]",       "a{",
+       {"",       "(a",      "a)",        "[a",        R"(\c)",  R"(\c1)",    "a{",
         "a{x}",   "a{,3}",   "a{+3}",     "a{ 3}",     "a{2,1}", "\\",        "\xff",
         R"(\x4)", R"(\x4g)", R"(\u0x41)", R"(\u{41})", "[z-a]",  R"([a-\d])", "*a",
         "a|*",    "(*a)",    "^*",        "a**",       "a???",   "a{2}{3}",   "{2}"}) {
