@@ -352,9 +352,6 @@ class LiteralGrammar {
     if (items == nullptr && least > fixed) {
       return Unsupported(place, "counts that no array of these items has");
     }
-    if (most && *most < fixed) {
-      return Unsupported(place, "\"maxItems\" below the number of \"prefixItems\"");
-    }
     const std::string listed =
         absl::StrJoin(parts, absl::StrCat(" ", EbnfString(words_.separator), " "));
     if (items == nullptr || most == fixed) return Rule(absl::StrCat("\"[\" ", listed, " \"]\""));

@@ -298,6 +298,7 @@ class SchemaWalk {
     if (const Value* items = schema.Find("items")) {
       BATON_RETURN_IF_ERROR(Schema(*items, absl::StrCat(place, "/items"), depth + 1));
     }
+    BATON_ASSIGN_OR_RETURN(const Bounds counts, Lengths(schema, "minItems", "maxItems", place));
     if (const Value* prefix = schema.Find("prefixItems")) {
       if (prefix->kind != Value::Kind::kArray) {
         return Invalid(absl::StrCat(place, "/prefixItems"), "an array expected");
@@ -306,8 +307,11 @@ class SchemaWalk {
         BATON_RETURN_IF_ERROR(
             Schema(prefix->items[i], absl::StrCat(place, "/prefixItems/", i), depth + 2));
       }
+      if (counts.most && *counts.most < static_cast<int64_t>(prefix->items.size())) {
+        return Unsupported(place, "\"maxItems\" below the number of \"prefixItems\"");
+      }
     }
-    return Lengths(schema, "minItems", "maxItems", place).status();
+    return absl::OkStatus();
   }
 
   absl::Status String(const Value& schema, const std::string& place) {

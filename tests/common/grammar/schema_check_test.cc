@@ -74,6 +74,7 @@ TEST(SchemaCheckTest, RefusesByNameWhatWouldBeWeakened) {
       {R"({"type": "object", "required": ["a"]})", "\"a\""},
       {R"({"properties": {"a": {}}, "additionalProperties": true})", "additionalProperties"},
       {R"({"type": "object", "properties": {"a": {"items": [{"not": {}}]}}})", "\"items\""},
+      {R"({"type": "array", "prefixItems": [{}, {}], "maxItems": 1})", "\"prefixItems\""},
       {"false", "false"},
   };
   for (const auto& [schema, named] : cases) {
