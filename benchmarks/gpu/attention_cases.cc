@@ -46,10 +46,20 @@ struct AttentionShape {
   }
 };
 
-// One step's attention of one layer; the layers of the pool take turns. fused: the launch also
-// rotates, and writes the new tokens' KV, as in a recorded decode step.
+enum class Form {
+  kPlain,
+  kFused,  // also rotates, and writes the new tokens' KV, as in a recorded decode step
+  kOther,  // of prompts: with one row tile a warp where an engine has two, and the reverse
+};
+
+int StagesOf(const BenchDevice& device, int head_dim) {
+  return backend::cuda::TileStages(head_dim, device.properties().kernel_capability,
+                                   device.properties().shared_bytes);
+}
+
+// One step's attention of one layer; the layers of the pool take turns.
 void TimeOne(KernelBench& bench, const ModelShape& model, const AttentionShape& shape,
-             bool fused = false) {
+             Form form = Form::kPlain) {
   BenchDevice& device = bench.device;
   const int group = shape.query_heads / shape.kv_heads;
   std::vector<SequenceEntry> sequences;
@@ -69,9 +79,17 @@ void TimeOne(KernelBench& bench, const ModelShape& model, const AttentionShape& 
   const AttentionPlan plan = backend::cuda::PlanAttention(sequences, group, room);
   BATON_CHECK(plan.split_items.empty() != plan.tile_items.empty());
   const bool split = plan.tile_items.empty();
+  const bool pairs =
+      (form == Form::kOther) !=
+      backend::cuda::TilePairs(static_cast<int64_t>(plan.tile_items.size()) * shape.kv_heads,
+                               device.properties().multiprocessors);
   const std::string kernel =
       absl::StrCat(shape.latent() ? "latent" : "attention", split ? "_split" : "_tile",
-                   model.score_cap > 0 || model.sinks ? "_variant" : "", fused ? "_fused" : "");
+                   model.score_cap > 0 || model.sinks ? "_variant" : "",
+                   form == Form::kFused   ? "_fused"
+                   : form == Form::kPlain ? ""
+                   : pairs                ? "_paired"
+                                          : "_single");
   // Of a decode step with the token itself, as one says it.
   const int context = shape.rows == 1 ? tokens : shape.context;
   const std::string name =
@@ -135,9 +153,9 @@ void TimeOne(KernelBench& bench, const ModelShape& model, const AttentionShape& 
   launch.counters = device.Take<unsigned>(counters);
   launch.totals = device.Take<float>(static_cast<int64_t>(plan.tile_items.size()) * shape.kv_heads *
                                      total_floats);
-  launch.tile_stages = backend::cuda::TileStages(
-      shape.head_dim, device.properties().kernel_capability, device.properties().shared_bytes);
-  if (fused) {
+  launch.tile_stages = StagesOf(device, shape.head_dim);
+  launch.tile_pairs = pairs;
+  if (form == Form::kFused) {
     const int half = shape.head_dim / 2;
     launch.heads = {.qkv = device.Take<float>(int64_t{rows} * model.qkv_rows()),
                     .qkv_stride = model.qkv_rows(),
@@ -147,7 +165,7 @@ void TimeOne(KernelBench& bench, const ModelShape& model, const AttentionShape& 
                     .half = half};
   }
   if (pool == nullptr || launch.items == nullptr || launch.totals == nullptr ||
-      (fused && (launch.heads.qkv == nullptr || launch.heads.sine == nullptr))) {
+      (form == Form::kFused && (launch.heads.qkv == nullptr || launch.heads.sine == nullptr))) {
     return KernelBench::Skip(std::move(row));
   }
   device.Zero(launch.counters, static_cast<size_t>(counters) * sizeof(unsigned));
@@ -163,6 +181,13 @@ void TimeOne(KernelBench& bench, const ModelShape& model, const AttentionShape& 
   const bool beyond_cache =
       shape.window == 0 && shape.kv_bytes() >= 4 * static_cast<double>(device.l2_bytes());
   row.Number("kv_beyond_4_l2", beyond_cache ? 1 : 0).Took(seconds, work).Print();
+}
+
+// Where there is a choice between one row tile a warp and two, by both.
+void TimePrompt(KernelBench& bench, const ModelShape& model, const AttentionShape& shape) {
+  TimeOne(bench, model, shape);
+  if (shape.latent() || PaddedDim(shape.head_dim) != 64) return;
+  if (StagesOf(bench.device, shape.head_dim) == 2) TimeOne(bench, model, shape, Form::kOther);
 }
 
 AttentionShape HeadsOf(const ModelShape& model) {
@@ -223,7 +248,7 @@ void TimeOther(KernelBench& bench, const ModelShape& model) {
     shape.sequences = 1;
     shape.rows = bench.grid.kernel_context;
     shape.context = 0;
-    TimeOne(bench, model, shape);
+    TimePrompt(bench, model, shape);
   }
   if (model.latent_dim == 0) return;
   for (const bool after : {false, true}) {
@@ -246,7 +271,7 @@ void TimeAttention(KernelBench& bench) {
         shape.context = context - 1;
         TimeOne(bench, model, shape);
         if (backend::cuda::SplitFuses(model.query_heads / model.kv_heads, model.head_dim)) {
-          TimeOne(bench, model, shape, /*fused=*/true);
+          TimeOne(bench, model, shape, Form::kFused);
         }
       }
     }
@@ -258,7 +283,7 @@ void TimeAttention(KernelBench& bench) {
         if (shape.rows * model.query_heads / model.kv_heads <= 2 * backend::cuda::kRowTile) {
           continue;
         }
-        TimeOne(bench, model, shape);
+        TimePrompt(bench, model, shape);
       }
     }
   }

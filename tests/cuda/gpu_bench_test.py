@@ -412,7 +412,8 @@ def test_program(program):
             "copy", "read", "write", "product", "to_device", "to_host"}, rows
         kernels = {what for (what,) in cells("kernels", "what")}
         assert kernels == {"attention_split", "attention_tile", "attention_split_variant", "attention_tile_variant",
-                           "attention_split_fused", "matmul_rows", "quantized_int4", "quantized_int8", "gated_fused",
+                           "attention_split_fused", "attention_tile_paired", "attention_tile_variant_paired",
+                           "matmul_rows", "quantized_int4", "quantized_int8", "gated_fused",
                            "gated_ours", "normed_fused", "normed_apart", "norm", "post_norm", "rope_write",
                            "silu_mul", "gather", "scale_logits", "sampling", "copy_blocks", "gather_kv",
                            "experts_route", "experts_gate", "experts_down", "experts_sum", "experts_fetch",
@@ -463,7 +464,8 @@ def test_program(program):
     assert not [r for r in found if "skipped" in r], [r for r in found if "skipped" in r]
     counts = {k: sum(r["what"] == k for r in found) for k in {r["what"] for r in found}}
     assert counts == {"attention_split": 70, "attention_split_fused": 60, "attention_tile": 35,
-                      "attention_split_variant": 6, "attention_tile_variant": 3, "matmul_rows": 138,
+                      "attention_tile_single": 6, "attention_split_variant": 6, "attention_tile_variant": 3,
+                      "attention_tile_variant_single": 2, "matmul_rows": 138,
                       "quantized_int4": 36, "quantized_int8": 36, "gated_fused": 46, "gated_ours": 46,
                       "normed_fused": 16, "normed_apart": 16, "norm": 15, "post_norm": 6, "rope_write": 25,
                       "silu_mul": 15, "gather": 15, "scale_logits": 2, "sampling": 16, "copy_blocks": 5,

@@ -66,6 +66,7 @@ void EnqueueAttention(const CudaBatch& batch, const KvPool& pool, const Attentio
   (latent ? LaunchLatentSplit : LaunchAttentionSplit)(launch, pool.dtype, items.split_blocks,
                                                       stream);
   launch.items = items.d_tile_items;
+  launch.tile_pairs = TilePairs(int64_t{items.tile_items} * pool.kv_heads, device.multiprocessors);
   (latent ? LaunchLatentTile : LaunchAttentionTile)(launch, pool.dtype, items.tile_items, stream);
 }
 

@@ -87,6 +87,7 @@ struct AttentionLaunch {
   unsigned* counters;   // split: [row tile, kv_head], 0 before and after
   float* totals;        // tile: [item, kv_head] of TotalFloats(dim)
   int tile_stages = 1;  // tile: as TileStages says, or fewer; of quantised KV 1
+  bool tile_pairs = false;  // tile: as TilePairs says, of heads up to 64 in two stages
   KvFormat kv_format = KvFormat::kPlain;
   // split: with a qkv the launch is fused. It makes queries, K and V of the rows as rope_write.h
   // does, and writes K and V. REQUIRES: SplitFuses; each sequence has one row, whose splits are all
@@ -132,6 +133,14 @@ inline int TileStages(int head_dim, int kernel_capability, size_t shared_bytes) 
   const bool deep = kernel_capability >= 80 && !IsWide(head_dim) &&
                     static_cast<size_t>(TileBlocks(dim)) * block <= shared_bytes;
   return deep ? 2 : 1;
+}
+
+// The same of the kernel whose warps have two row tiles each, and its blocks half of the warps.
+constexpr int kPairedTileBlocks = 4;
+// Whether that kernel is the faster one: it reads less from shared memory, but a block takes
+// longer, so there must be about as many as run at a time. blocks: items times KV heads.
+inline bool TilePairs(int64_t blocks, int multiprocessors) {
+  return blocks >= int64_t{kPairedTileBlocks - 1} * multiprocessors;
 }
 
 inline bool IsVariant(const AttentionLaunch& launch) {

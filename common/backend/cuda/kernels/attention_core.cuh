@@ -187,6 +187,7 @@ template <int kDim>
 struct Queries {
   Vec16 q[kDim / 16];
 
+  Queries() = default;
   BATON_DEVICE explicit Queries(const StagedQueries& staged) {
     BATON_UNROLL for (int i = 0; i < kDim / 16; ++i) q[i] = staged.At(i);
   }
@@ -289,19 +290,23 @@ BATON_DEVICE void PairValues(const Vec16 (&v)[4], ValueOperands& b) {
   }
 }
 
-// The piece's weighted sums of 64 dims of V, from dim 64 `span` of the block's on.
-// tokens.V(j, span, b): operands of the tokens from 16 j on.
-template <class Element, class Tokens>
-BATON_DEVICE void SumValues(const Tokens& tokens, const PieceWeights& weights, int span,
-                            float (&sums)[8][4]) {
-  BATON_UNROLL for (int i = 0; i < 8; ++i) {
-    BATON_UNROLL for (int j = 0; j < 4; ++j) sums[i][j] = 0;
+// The piece's weighted sums of 64 dims of V, from dim 64 `span` of the block's on, of each of a
+// warp's row tiles. tokens.V(j, span, b): operands of the tokens from 16 j on.
+template <class Element, int kTiles, class Tokens>
+BATON_DEVICE void SumValues(const Tokens& tokens, const PieceWeights (&weights)[kTiles], int span,
+                            float (&sums)[kTiles][8][4]) {
+  BATON_UNROLL for (int tile = 0; tile < kTiles; ++tile) {
+    BATON_UNROLL for (int i = 0; i < 8; ++i) {
+      BATON_UNROLL for (int j = 0; j < 4; ++j) sums[tile][i][j] = 0;
+    }
   }
   BATON_UNROLL for (int j = 0; j < kPieceTokens / 16; ++j) {
     ValueOperands b;
     tokens.V(j, span, b);
     BATON_UNROLL for (int i = 0; i < 8; ++i) {
-      Element::Mma16(sums[i], weights.p[j], b[i][0], b[i][1]);
+      BATON_UNROLL for (int tile = 0; tile < kTiles; ++tile) {
+        Element::Mma16(sums[tile][i], weights[tile].p[j], b[i][0], b[i][1]);
+      }
     }
   }
 }

@@ -334,8 +334,8 @@ BATON_DEVICE void AttendSplit(const AttentionLaunch& launch, const AttentionItem
 
   const bool any_high = sequence.row_count * launch.group - item.first_packed_row > kRowTile / 2;
   float m[2], l[2];
-  const PieceWeights weights =
-      WeighTokens<Element, kDim, kExact, kVariant>(launch, visible, any_high, piece, m, l);
+  const PieceWeights weights[] = {
+      WeighTokens<Element, kDim, kExact, kVariant>(launch, visible, any_high, piece, m, l)};
   // The general form has no registers for the addresses so early.
   if constexpr (kIsCoded<Element> && kExact && kSpans > 1) piece.LoadV(1);
   const auto write = [&](int span, const RowChunk& sums, float m, float l) {
@@ -353,10 +353,10 @@ BATON_DEVICE void AttendSplit(const AttentionLaunch& launch, const AttentionItem
       piece.LoadV(span + 1);
       if (!visible.AllSeePiece(piece.first_token)) piece.ClearUnseenV(visible, span + 1);
     }
-    float of_piece[8][4];
+    float of_piece[1][8][4];
     SumValues<Element>(piece, weights, span, of_piece);
     if (span > 0) SyncThreads();  // all have read the span before
-    Memory::Give(span == 0, m, l, of_piece);
+    Memory::Give(span == 0, m, l, of_piece[0]);
     SyncThreads();
     if (!own.exists) continue;
     if (span == 0) fold.Begin();

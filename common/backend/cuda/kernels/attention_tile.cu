@@ -5,7 +5,9 @@
 namespace baton::backend::cuda {
 namespace {
 
-constexpr int kThreads = kAttentionWarps * kWarpLanes;
+// A warp computes one row tile or two: with two it reads K and V from shared memory half as often,
+// but a block has half of the warps.
+constexpr int ThreadsOf(int row_tiles) { return kAttentionWarps / row_tiles * kWarpLanes; }
 
 // K of a piece [kPieceTokens][kDim], and V [kPieceTokens][TileDims], in swizzled chunks.
 template <int kDim, int kStages>
@@ -41,10 +43,10 @@ struct Stage {
   }
 };
 
-// Queries of a block's packed rows to `memory`, one warp's fragments behind the other's. All
+// Queries of a block's packed rows to `memory`, one row tile's fragments behind the other's. All
 // threads of the block together; the caller synchronizes. Each row is read once for all the warps
 // that want it.
-template <class Element, int kDim>
+template <class Element, int kDim, int kThreads>
 BATON_DEVICE void StageQueries(const AttentionLaunch& launch, const SequenceEntry& sequence,
                                int first_packed_row, int kv_head, std::byte* memory) {
   constexpr int kChunks = kDim / kChunkElements, kRows = kAttentionWarps * kRowTile;
@@ -55,7 +57,7 @@ BATON_DEVICE void StageQueries(const AttentionLaunch& launch, const SequenceEntr
   }
 }
 
-// A warp's partial results of its 16 rows.
+// A warp's partial results of 16 rows.
 template <int kOut>
 struct RowState {
   float m[2];            // greatest score, in units of log 2
@@ -76,6 +78,7 @@ struct RowState {
 // A thread's places in a piece: eight threads share a token, and each takes every eighth chunk of
 // its row. The thread's tokens are a whole number of swizzle periods apart, so that its places in
 // shared memory are constants apart, too (index_maps_test.cc).
+template <int kThreads>
 struct PiecePlaces {
   static constexpr int kTokensApart = kThreads / 8;
   static constexpr int kTokens = kPieceTokens / kTokensApart;
@@ -96,8 +99,11 @@ struct PiecePlaces {
 //
 // Where copies are not asynchronous registers may hold them between Begin and End, so that they
 // come while the kernel multiplies.
-template <class Kv, int kChunksARow, bool kHolds>
-struct Fetch : PiecePlaces {
+template <class Kv, int kThreads, int kChunksARow, bool kHolds>
+struct Fetch : PiecePlaces<kThreads> {
+  using Places = PiecePlaces<kThreads>;
+  using Places::Bytes, Places::Chunk, Places::Token;
+  using Places::kTokens, Places::kTokensApart;
   static constexpr int kParts = kChunksARow / 8;  // of a token
   static constexpr int kTokensAtOnce = kHolds || kParts < 4 ? kTokens : kTokens / 2;
   std::conditional_t<kIsCoded<Kv>, RawChunk<Kv>, Vec16> held[kTokensAtOnce * kParts];
@@ -154,8 +160,11 @@ struct Fetch : PiecePlaces {
 
 // Copies K and V of pieces to stages, each piece as one group, from sm_80 on. All threads of the
 // block together. The block table is read one piece ahead, so that no copy waits for it.
-template <class Element, int kDim, int kStages>
-struct FetchBoth : PiecePlaces {
+template <class Element, int kThreads, int kDim, int kStages>
+struct FetchBoth : PiecePlaces<kThreads> {
+  using Places = PiecePlaces<kThreads>;
+  using Places::Bytes, Places::Chunk, Places::Token;
+  using Places::kTokens, Places::kTokensApart;
   const TokenAddress<Element>& address;
   const int end_token, first_v_chunk, head_chunks;
   uint32_t numbers[kTokens] = {};  // of the blocks of the next piece's tokens
@@ -229,9 +238,9 @@ BATON_DEVICE void WriteRows(const AttentionLaunch& launch, const SequenceEntry& 
   }
 }
 
-// A thread's folded sums, in global memory: registers hold one split. The loads of several wait
-// together.
-template <int kOut>
+// A thread's folded sums of a row tile, in global memory: registers hold one split. The loads of
+// several wait together.
+template <int kThreads, int kOut>
 struct Total {
   static constexpr int kAtOnce = 8;  // loads
   float m[2] = {kMinusInfinity, kMinusInfinity};
@@ -287,26 +296,33 @@ constexpr int TileResident(int dim) {
   return kIsCoded<Element> || kVariant ? 2 : TileBlocks(dim);
 }
 
-template <class Element, int kDim, int kStages, bool kVariant>
+// kTiles: row tiles of a warp.
+template <class Element, int kDim, int kStages, int kTiles, bool kVariant>
 BATON_DEVICE void AttendTile(const AttentionLaunch& launch) {
   if (kStages > 1) NotBeforeSm80();
+  constexpr int kThreads = ThreadsOf(kTiles), kWarpRows = kTiles * kRowTile;
   constexpr int kOut = TileDims(kDim, kStages);
   const AttentionItem item = LoadGlobal(launch.items + BlockIndex().x);
   const int kv_head = static_cast<int>(BlockIndex().y);
   const int first_dim = static_cast<int>(BlockIndex().z) * kOut;
   const SequenceEntry sequence = LoadGlobal(launch.sequences + item.sequence);
   const VisibleTokens visible(launch, sequence, item.first_packed_row, kAttentionWarps * kRowTile);
-  const int first_row = item.first_packed_row + Warp() * kRowTile;
-  const VisibleTokens of_warp(launch, sequence, first_row, kRowTile);
+  const int first_row = item.first_packed_row + Warp() * kWarpRows;
+  const VisibleTokens of_warp(launch, sequence, first_row, kWarpRows);
   const TokenAddress<Element> address(launch, sequence, kv_head);
   const int head_chunks = launch.head_dim / kChunkElements;
   // Where K will be.
-  StageQueries<Element, kDim>(launch, sequence, item.first_packed_row, kv_head, SharedMemory());
+  StageQueries<Element, kDim, kThreads>(launch, sequence, item.first_packed_row, kv_head,
+                                        SharedMemory());
   SyncThreads();
-  const Queries<kDim> queries(StagedQueries{SharedMemory() + Warp() * kRowTile * kDim * 2});
+  Queries<kDim> queries[kTiles];
+  BATON_UNROLL for (int tile = 0; tile < kTiles; ++tile) {
+    queries[tile] = Queries<kDim>(
+        StagedQueries{SharedMemory() + (Warp() * kTiles + tile) * kRowTile * kDim * 2});
+  }
   SyncThreads();
-  using FetchK = Fetch<Element, Stage<kDim, kStages>::kKChunks, false>;
-  using FetchV = Fetch<Element, Stage<kDim, kStages>::kVChunks, true>;
+  using FetchK = Fetch<Element, kThreads, Stage<kDim, kStages>::kKChunks, false>;
+  using FetchV = Fetch<Element, kThreads, Stage<kDim, kStages>::kVChunks, true>;
   // Pieces take the stages in turns.
   const auto stage_of = [&](int token) {
     const int index = kStages == 1 ? 0 : token / kPieceTokens % kStages;
@@ -322,13 +338,17 @@ BATON_DEVICE void AttendTile(const AttentionLaunch& launch) {
     k.Begin(address, token, visible.end, 0, head_chunks, 0, k_place);
   };
   // With two stages, the block loads a piece while it multiplies the one before.
-  FetchBoth<Element, kDim, kStages> both{{}, address, visible.end, first_v_chunk, head_chunks};
-  RowState<kOut> state;
-  state.Clear();
-  Total<kOut> total;
-  total.a = launch.totals +
-            (int64_t{BlockIndex().x} * launch.kv_heads + kv_head) * TotalFloats(kDim) +
-            int64_t{BlockIndex().z} * TotalFloats(kOut) + ThreadIndex() * 4;
+  FetchBoth<Element, kThreads, kDim, kStages> both{
+      {}, address, visible.end, first_v_chunk, head_chunks};
+  RowState<kOut> state[kTiles];
+  Total<kThreads, kOut> total[kTiles];
+  BATON_UNROLL for (int tile = 0; tile < kTiles; ++tile) {
+    state[tile].Clear();
+    total[tile].a = launch.totals +
+                    (int64_t{BlockIndex().x} * launch.kv_heads + kv_head) * TotalFloats(kDim) +
+                    int64_t{BlockIndex().z} * TotalFloats(kOut) +
+                    tile * (TotalFloats(kOut) / kTiles) + ThreadIndex() * 4;
+  }
   const bool folds = visible.begin / kSplitTokens != (visible.end - 1) / kSplitTokens;
 
   const int first = visible.begin / kPieceTokens * kPieceTokens;
@@ -352,31 +372,44 @@ BATON_DEVICE void AttendTile(const AttentionLaunch& launch) {
     }
     // A piece that none of the warp's rows sees would leave them as they are.
     const bool sees = token < of_warp.end && token + kPieceTokens > of_warp.begin;
-    PieceWeights weights = {};
-    FoldWeights fold[2] = {};
+    PieceWeights weights[kTiles] = {};
+    FoldWeights fold[kTiles][2] = {};
     if (sees) {
-      PieceScores s = {};
+      PieceScores s[kTiles] = {};
       BATON_UNROLL for (int j = 0; j < kPieceTokens / 8; ++j) {
         BATON_UNROLL for (int c = 0; c < kDim / kChunkedK; ++c) {
-          AddScores<Element>(queries.At(c * 2), queries.At(c * 2 + 1), stage.K(j, c), s[j]);
+          const Vec16 k = stage.K(j, c);
+          BATON_UNROLL for (int tile = 0; tile < kTiles; ++tile) {
+            AddScores<Element>(queries[tile].At(c * 2), queries[tile].At(c * 2 + 1), k, s[tile][j]);
+          }
         }
       }
-      if constexpr (kVariant) CapScores(launch.score_cap, true, s);
-      // Bounds of the rows differ by less than a row tile. Which ones exactly would take registers,
-      // which are dearer, as would the rows' positions.
-      constexpr int kApart = kRowTile - 1;
+      // Bounds of the rows differ by less than there are rows. Which ones exactly would take
+      // registers, which are dearer, as would the rows' positions.
+      constexpr int kApart = kWarpRows - 1;
       const bool all_see = (launch.window == 0 || token >= of_warp.begin + kApart) &&
                            token + kPieceTokens + kApart <= of_warp.end;
-      if (!all_see) {
-        const auto position = [&](int row) {
-          return PackedRow(launch, sequence, first_row + GroupOf(Lane()) + row, kv_head).position;
-        };
-        HideUnseen(token, launch.window, {position(0), position(8)}, s);
+      if constexpr (kVariant) {
+        BATON_UNROLL for (int tile = 0; tile < kTiles; ++tile) {
+          CapScores(launch.score_cap, true, s[tile]);
+        }
       }
-      float m[2], l[2];
-      weights = WeighPiece<Element, true>(s, true, m, l);
-      BATON_UNROLL for (int half = 0; half < 2; ++half) {
-        fold[half] = Fold(state.m[half], state.l[half], m[half], l[half]);
+      if (!all_see) {
+        BATON_UNROLL for (int tile = 0; tile < kTiles; ++tile) {
+          const auto position = [&](int row) {
+            const int packed = first_row + tile * kRowTile + GroupOf(Lane()) + row;
+            return PackedRow(launch, sequence, packed, kv_head).position;
+          };
+          HideUnseen(token, launch.window, {position(0), position(8)}, s[tile]);
+        }
+      }
+      // Behind the branches, so that one row tile's weights come while the other's wait.
+      BATON_UNROLL for (int tile = 0; tile < kTiles; ++tile) {
+        float m[2], l[2];
+        weights[tile] = WeighPiece<Element, true>(s[tile], true, m, l);
+        BATON_UNROLL for (int half = 0; half < 2; ++half) {
+          fold[tile][half] = Fold(state[tile].m[half], state[tile].l[half], m[half], l[half]);
+        }
       }
     }
     const bool is_last = token + kPieceTokens >= visible.end;
@@ -389,61 +422,84 @@ BATON_DEVICE void AttendTile(const AttentionLaunch& launch) {
     }
     if (sees) {
       BATON_UNROLL for (int span = 0; span < kOut / kOutputSpan; ++span) {
-        float sums[8][4];
+        float sums[kTiles][8][4];
         SumValues<Element>(stage, weights, span, sums);
-        BATON_UNROLL for (int i = 0; i < 8; ++i) {
-          BATON_UNROLL for (int j = 0; j < 4; ++j) {
-            float& sum = state.a[span * 8 + i][j];
-            sum = FoldSum(sum, sums[i][j], fold[j / 2]);
+        BATON_UNROLL for (int tile = 0; tile < kTiles; ++tile) {
+          BATON_UNROLL for (int i = 0; i < 8; ++i) {
+            BATON_UNROLL for (int j = 0; j < 4; ++j) {
+              float& sum = state[tile].a[span * 8 + i][j];
+              sum = FoldSum(sum, sums[tile][i][j], fold[tile][j / 2]);
+            }
           }
         }
       }
     }
     if (kStages == 1 && !is_last) k.End(k_place);
     if (folds && (is_last || (token + kPieceTokens) % kSplitTokens == 0)) {
-      total.Take(state, token / kSplitTokens == visible.begin / kSplitTokens, is_last);
-      if (!is_last) state.Clear();
+      BATON_UNROLL for (int tile = 0; tile < kTiles; ++tile) {
+        total[tile].Take(state[tile], token / kSplitTokens == visible.begin / kSplitTokens,
+                         is_last);
+        if (!is_last) state[tile].Clear();
+      }
     }
   }
   if constexpr (!kIsCoded<Element>) CopyAsyncWait<0>();  // for the empty ones
   // Read again: registers less through the loop.
   const AttentionItem same = LoadGlobal(launch.items + BlockIndex().x);
-  WriteRows<Element, kOut, kVariant>(launch, LoadGlobal(launch.sequences + same.sequence),
-                                     same.first_packed_row + Warp() * kRowTile, kv_head, first_dim,
-                                     state);
+  const SequenceEntry of_same = LoadGlobal(launch.sequences + same.sequence);
+  BATON_UNROLL for (int tile = 0; tile < kTiles; ++tile) {
+    WriteRows<Element, kOut, kVariant>(launch, of_same,
+                                       same.first_packed_row + (Warp() * kTiles + tile) * kRowTile,
+                                       kv_head, first_dim, state[tile]);
+  }
 }
 
 template <class Element, int kDim, int kStages>
-BATON_KERNEL_RESIDENT(kThreads, (TileResident<Element, false>(kDim)))
+BATON_KERNEL_RESIDENT(ThreadsOf(1), (TileResident<Element, false>(kDim)))
 AttentionTileKernel(AttentionLaunch launch) {
   AwaitPrevious();
-  AttendTile<Element, kDim, kStages, false>(launch);
+  AttendTile<Element, kDim, kStages, 1, false>(launch);
 }
 
 template <class Element, int kDim, int kStages>
-BATON_KERNEL_RESIDENT(kThreads, (TileResident<Element, true>(kDim)))
+BATON_KERNEL_RESIDENT(ThreadsOf(1), (TileResident<Element, true>(kDim)))
 AttentionTileVariantKernel(AttentionLaunch launch) {
   AwaitPrevious();
-  AttendTile<Element, kDim, kStages, true>(launch);
+  AttendTile<Element, kDim, kStages, 1, true>(launch);
+}
+
+// Two row tiles a warp, of heads whose sums leave registers for them.
+template <class Element, bool kVariant>
+BATON_KERNEL_RESIDENT(ThreadsOf(2), kPairedTileBlocks)
+AttentionTilePairKernel(AttentionLaunch launch) {
+  AwaitPrevious();
+  AttendTile<Element, 64, 2, 2, kVariant>(launch);
 }
 
 template <class Element, int kDim>
 void LaunchFor(const AttentionLaunch& launch, int items, Stream stream) {
-  const int stages = kIsCoded<Element> ? 1 : launch.tile_stages;
-  const GridSize grid = {static_cast<unsigned>(items), static_cast<unsigned>(launch.kv_heads),
-                         static_cast<unsigned>(kDim / TileDims(kDim, stages))};
-  static_assert(Stage<kDim, 1>::kBytes == TileSharedBytes(kDim, 1));
-  static_assert(2 * Stage<kDim, 2>::kBytes == TileSharedBytes(kDim, 2));
-  const size_t shared_bytes = TileSharedBytes(kDim, stages);
+  int stages = 1, row_tiles = 1;
   auto kernel = IsVariant(launch) ? &AttentionTileVariantKernel<Element, kDim, 1>
                                   : &AttentionTileKernel<Element, kDim, 1>;
   if constexpr (!kIsCoded<Element>) {
-    if (stages == 2) {
+    if (launch.tile_stages == 2) {
+      stages = 2;
       kernel = IsVariant(launch) ? &AttentionTileVariantKernel<Element, kDim, 2>
                                  : &AttentionTileKernel<Element, kDim, 2>;
+      if constexpr (kDim == 64) {
+        if (launch.tile_pairs) {
+          row_tiles = 2;
+          kernel = IsVariant(launch) ? &AttentionTilePairKernel<Element, true>
+                                     : &AttentionTilePairKernel<Element, false>;
+        }
+      }
     }
   }
-  Launch(kernel, grid, kThreads, shared_bytes, stream, launch);
+  static_assert(Stage<kDim, 1>::kBytes == TileSharedBytes(kDim, 1));
+  static_assert(2 * Stage<kDim, 2>::kBytes == TileSharedBytes(kDim, 2));
+  const GridSize grid = {static_cast<unsigned>(items), static_cast<unsigned>(launch.kv_heads),
+                         static_cast<unsigned>(kDim / TileDims(kDim, stages))};
+  Launch(kernel, grid, ThreadsOf(row_tiles), TileSharedBytes(kDim, stages), stream, launch);
 }
 
 template <class Element>

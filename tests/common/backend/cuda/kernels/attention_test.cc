@@ -112,8 +112,9 @@ class Sequences {
   };
 
   // Results of all parts' rows, one behind the other, as 16-bit patterns.
-  // stages: of the tile kernel, where it can have them; 0: any.
-  std::vector<uint16_t> Run(const std::vector<Part>& parts, Use use, int stages = 0) {
+  // stages, row_tiles (of a warp): of the tile kernel, where it can have them; 0: any.
+  std::vector<uint16_t> Run(const std::vector<Part>& parts, Use use, int stages = 0,
+                            int row_tiles = 0) {
     const int width = shape_.kv_heads * shape_.group * shape_.head_dim;
     std::vector<SequenceEntry> entries;
     std::vector<float> q;
@@ -168,6 +169,7 @@ class Sequences {
     const bool deep = async && !IsWide(dim) && shape_.format == KvFormat::kPlain;
     const int any = std::uniform_int_distribution<int>(1, 2)(random_);
     launch.tile_stages = !deep ? 1 : stages > 0 ? stages : any;
+    launch.tile_pairs = row_tiles > 0 ? row_tiles == 2 : random_() % 2 == 0;
     // As a recorded step: items of other heads come first, the range is in memory, and blocks take
     // several items.
     AttentionItem of_others = {};
@@ -369,7 +371,8 @@ TEST_F(CudaAttentionTest, ARowIsTheSameHoweverItIsComputed) {
     const int first = std::max(0, length - Int(1, 30));
     const std::vector<Sequences::Part> rows = {{0, first, length - first}};
     const std::vector<uint16_t> whole = sequences.Run(rows, Use::kTile, 1);
-    ASSERT_EQ(sequences.Run(rows, Use::kTile, 2), whole);
+    ASSERT_EQ(sequences.Run(rows, Use::kTile, 2, 1), whole);
+    ASSERT_EQ(sequences.Run(rows, Use::kTile, 2, 2), whole);
     // In chunks, in the same step as another sequence, by whichever kernel.
     std::vector<uint16_t> chunked;
     for (int at = first; at < length;) {
@@ -549,6 +552,11 @@ TEST_F(CudaAttentionTest, QueriesAreThoseOfADivision) {
       ASSERT_EQ(QueryOf(packed, inverse), packed / group) << packed << " / " << group;
     }
   }
+}
+
+TEST_F(CudaAttentionTest, WarpsHaveTwoRowTilesWhereBlocksFillTheDevice) {
+  EXPECT_FALSE(TilePairs(395, 132));
+  EXPECT_TRUE(TilePairs(396, 132));
 }
 
 TEST_F(CudaAttentionTest, StagesAreAsManyAsAllBlocksHaveRoomFor) {

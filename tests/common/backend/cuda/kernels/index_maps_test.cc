@@ -8,6 +8,7 @@
 #include <array>
 #include <functional>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -221,19 +222,23 @@ TEST(IndexMapsTest, AttentionReadsVWithoutBankConflicts) {
 // PiecePlaces: eight threads share a token, and a thread's tokens and chunks are a whole number of
 // swizzle periods apart.
 TEST(IndexMapsTest, AttentionsStagesRepeatFromOneOfAThreadsPlacesToTheNext) {
-  constexpr int kApart = kAttentionWarps * kWarpLanes / 8;
   for (const int dim : kDims) {
-    for (const auto& [swizzle, width] :
-         {std::pair(kSwizzles[0], dim), std::pair(kSwizzles[1], TileDims(dim, 1)),
-          std::pair(kSwizzles[1], TileDims(dim, 2))}) {
+    for (const auto& [swizzle, width, warps] :
+         {std::tuple(kSwizzles[0], dim, kAttentionWarps),
+          std::tuple(kSwizzles[1], TileDims(dim, 1), kAttentionWarps),
+          std::tuple(kSwizzles[1], TileDims(dim, 2), kAttentionWarps),
+          // Of warps with two row tiles.
+          std::tuple(kSwizzles[0], dim, kAttentionWarps / 2),
+          std::tuple(kSwizzles[1], TileDims(dim, 2), kAttentionWarps / 2)}) {
+      const int threads = warps * kWarpLanes, apart = threads / 8;
       const int chunks = width / kChunkElements;
       std::set<int> taken;
-      for (int thread = 0; thread < kAttentionWarps * kWarpLanes; ++thread) {
-        for (int i = 0; i < kPieceTokens / kApart; ++i) {
+      for (int thread = 0; thread < threads; ++thread) {
+        for (int i = 0; i < kPieceTokens / apart; ++i) {
           for (int part = 0; part < chunks / 8; ++part) {
             const int first = swizzle(thread / 8, thread % 8, chunks);
-            const int place = swizzle(thread / 8 + i * kApart, thread % 8 + part * 8, chunks);
-            ASSERT_EQ(place, first + i * kApart * chunks + part * 8)
+            const int place = swizzle(thread / 8 + i * apart, thread % 8 + part * 8, chunks);
+            ASSERT_EQ(place, first + i * apart * chunks + part * 8)
                 << "dim " << dim << ", thread " << thread << ", token " << i << ", part " << part;
             taken.insert(place);
           }
