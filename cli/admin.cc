@@ -14,8 +14,8 @@
 #include "baton/v1/inference.grpc.pb.h"
 #include "cli/generate.h"
 #include "common/base/exit_code.h"
-#include "common/base/rpc/channel.h"
 #include "common/base/rpc/grpc_status.h"
+#include "common/base/status_macros.h"
 
 namespace baton::cli {
 namespace {
@@ -88,8 +88,9 @@ absl::Status Ask(grpc::Status (Service::Stub::*method)(grpc::ClientContext*, con
                                                        Response*),
                  const Request& request, const AdminOptions& options, std::ostream& out,
                  Response* response) {
-  const auto stub =
-      Service::NewStub(MakeChannel(options.address, kClientChannel, SecurityFor(options.access)));
+  BATON_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
+                         RouterChannel(options.address, options.access));
+  const auto stub = Service::NewStub(channel);
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Milliseconds(options.timeout_ms)));
   const grpc::Status status = ((*stub).*method)(&context, request, response);

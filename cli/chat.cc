@@ -32,10 +32,10 @@ int RunChat(const ChatOptions& options, std::ostream& out, std::ostream& err) {
     err << "baton chat: " << Describe(status) << std::endl;
     return ExitCode(status);
   };
-  client::ClientOptions client_options =
-      ClientOptionsFor(options.access, absl::Milliseconds(options.timeout_ms));
+  client::ClientOptions client_options;
+  client_options.timeout = absl::Milliseconds(options.timeout_ms);
   client_options.wait_for_ready = false;
-  auto client = client::Client::Create(options.address, client_options);
+  auto client = RouterClient(options.address, options.access, client_options);
   if (!client.ok()) return fail(client.status());
   const ShutdownSignal signals(BrokenPipe::kDefault);
   const bool terminal = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;

@@ -12,8 +12,8 @@
 #include "absl/time/clock.h"
 #include "baton/v1/admin.grpc.pb.h"
 #include "common/base/file.h"
-#include "common/base/rpc/channel.h"
 #include "common/base/rpc/grpc_status.h"
+#include "common/base/status_macros.h"
 
 namespace baton::cli {
 namespace {
@@ -170,8 +170,9 @@ absl::StatusOr<ClusterCosts> CostsOfLoads(const v1::GetLoadsResponse& loads,
 
 absl::StatusOr<ClusterCosts> FetchCosts(const std::string& router, const RouterAccess& access,
                                         absl::Duration timeout) {
-  const auto stub =
-      v1::AdminService::NewStub(MakeChannel(router, kClientChannel, SecurityFor(access)));
+  BATON_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
+                         RouterChannel(router, access));
+  const auto stub = v1::AdminService::NewStub(channel);
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
   v1::GetLoadsResponse loads;

@@ -15,8 +15,8 @@
 #include "cli/admin.h"
 #include "cli/generate.h"
 #include "common/base/exit_code.h"
-#include "common/base/rpc/channel.h"
 #include "common/base/rpc/grpc_status.h"
+#include "common/base/status_macros.h"
 
 namespace baton::cli {
 namespace {
@@ -27,8 +27,9 @@ struct Explained {
 };
 
 absl::StatusOr<Explained> Ask(const ExplainOptions& options) {
-  const auto admin = v1::AdminService::NewStub(
-      MakeChannel(options.address, kClientChannel, SecurityFor(options.access)));
+  BATON_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
+                         RouterChannel(options.address, options.access));
+  const auto admin = v1::AdminService::NewStub(channel);
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Milliseconds(options.timeout_ms)));
   if (!options.text.empty()) {

@@ -93,12 +93,12 @@ std::string Describe(const absl::Status& status, ArgumentStyle style) {
 }
 
 int RunGenerate(const GenerateOptions& options, std::ostream& out, std::ostream& err) {
-  client::ClientOptions access =
-      ClientOptionsFor(options.access, absl::Milliseconds(options.timeout_ms));
+  client::ClientOptions client_options;
+  client_options.timeout = absl::Milliseconds(options.timeout_ms);
   // A script decides by the exit code whether and when to retry.
-  access.max_retries = 0;
-  access.wait_for_ready = false;
-  auto client = client::Client::Create(options.address, access);
+  client_options.max_retries = 0;
+  client_options.wait_for_ready = false;
+  auto client = RouterClient(options.address, options.access, client_options);
   if (!client.ok()) {
     err << "baton generate: " << Describe(client.status()) << std::endl;
     return ExitCode(client.status());

@@ -10,8 +10,8 @@
 #include "absl/time/clock.h"
 #include "cli/generate.h"
 #include "common/base/exit_code.h"
-#include "common/base/rpc/channel.h"
 #include "common/base/rpc/grpc_status.h"
+#include "common/base/status_macros.h"
 
 namespace baton::cli {
 namespace {
@@ -23,8 +23,9 @@ using Response = google::protobuf::Int32Value;
 constexpr int kServing = 1;
 
 absl::StatusOr<int> Check(const HealthOptions& options) {
-  grpc::TemplatedGenericStub<Request, Response> stub(
-      MakeChannel(options.address, kClientChannel, SecurityFor(options.access)));
+  BATON_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
+                         RouterChannel(options.address, options.access));
+  grpc::TemplatedGenericStub<Request, Response> stub(channel);
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Milliseconds(options.timeout_ms)));
   Request request;

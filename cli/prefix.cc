@@ -17,8 +17,8 @@
 #include "cli/prefix_lint.h"
 #include "cli/shared_flags.h"
 #include "common/base/exit_code.h"
-#include "common/base/rpc/channel.h"
 #include "common/base/rpc/grpc_status.h"
+#include "common/base/status_macros.h"
 #include "common/base/utf8.h"
 
 namespace baton::cli {
@@ -46,11 +46,9 @@ std::string PrefixText(const v1::WarmPrefix& prefix) {
 
 class PrefixCalls {
  public:
-  PrefixCalls(const PrefixOptions& options, std::ostream& out)
-      : options_(options),
-        out_(out),
-        stub_(v1::AdminService::NewStub(
-            MakeChannel(options.address, kClientChannel, SecurityFor(options.access)))) {
+  PrefixCalls(const PrefixOptions& options, const std::shared_ptr<grpc::Channel>& channel,
+              std::ostream& out)
+      : options_(options), out_(out), stub_(v1::AdminService::NewStub(channel)) {
     context_.set_deadline(absl::ToChronoTime(absl::Now() + absl::Milliseconds(options.timeout_ms)));
   }
 
@@ -110,6 +108,14 @@ class PrefixCalls {
   grpc::ClientContext context_;
 };
 
+absl::Status CallRouter(const std::string& command, const PrefixOptions& options,
+                        std::ostream& out) {
+  BATON_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
+                         RouterChannel(options.address, options.access));
+  PrefixCalls calls(options, channel, out);
+  return command == "warm" ? calls.Warm() : command == "list" ? calls.List() : calls.Drop();
+}
+
 void AddWarm(CLI::App* warm, PrefixOptions* options) {
   CLI::Option* text = warm->add_option("text", options->text, "The prefix");
   CLI::Option* file = warm->add_option("--file", options->file, "File with the prefix");
@@ -162,10 +168,7 @@ void AddPrefix(CLI::App* app, PrefixCommands* commands) {
 int RunPrefix(const std::string& command, const PrefixOptions& options, std::ostream& out,
               std::ostream& err) {
   if (command == "lint") return RunPrefixLint(options.files, options.json, out, err);
-  PrefixCalls calls(options, out);
-  const absl::Status status = command == "warm"   ? calls.Warm()
-                              : command == "list" ? calls.List()
-                                                  : calls.Drop();
+  const absl::Status status = CallRouter(command, options, out);
   if (status.ok()) return kExitOk;
   err << "baton prefix " << command << ": " << Describe(status) << std::endl;
   return ExitCode(status);

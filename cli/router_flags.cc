@@ -1,8 +1,12 @@
 #include "cli/router_flags.h"
 
 #include <CLI/CLI.hpp>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/rpc/client_channel.h"
+#include "common/base/status_macros.h"
+#include "common/security/tls_check.h"
 
 namespace baton::cli {
 
@@ -23,19 +27,24 @@ void AddRouterAccess(CLI::App* app, RouterAccess* access) {
                   "Name that the router's certificate must have; empty: the host of --address");
 }
 
-client::ClientOptions ClientOptionsFor(const RouterAccess& access, absl::Duration timeout) {
-  client::ClientOptions options;
-  options.timeout = timeout;
+absl::StatusOr<std::unique_ptr<client::Client>> RouterClient(const std::string& address,
+                                                             const RouterAccess& access,
+                                                             client::ClientOptions options) {
+  BATON_RETURN_IF_ERROR(security::CheckTls(access.tls));
   options.api_key = access.api_key;
   options.tls = {access.tls.enabled, access.tls.ca, access.tls.cert, access.tls.key,
                  access.tls.server_name};
-  return options;
+  return client::Client::Create(address, options);
 }
 
-ChannelSecurity SecurityFor(const RouterAccess& access) {
-  if (access.api_key.empty()) return MakeChannelSecurity(access.tls, nullptr);
-  const CallHeaders headers = {{"authorization", absl::StrCat("Bearer ", access.api_key)}};
-  return MakeChannelSecurity(access.tls, [headers] { return headers; });
+absl::StatusOr<std::shared_ptr<grpc::Channel>> RouterChannel(const std::string& address,
+                                                             const RouterAccess& access) {
+  BATON_RETURN_IF_ERROR(security::CheckTls(access.tls));
+  CallHeaders headers;
+  if (!access.api_key.empty()) {
+    headers.emplace_back("authorization", absl::StrCat("Bearer ", access.api_key));
+  }
+  return MakeClientChannel(address, access.tls, headers);
 }
 
 }  // namespace baton::cli

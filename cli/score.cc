@@ -128,10 +128,10 @@ std::string ToJson(const client::ItemScore& item, const std::string& id,
 }
 
 int RunScore(const ScoreOptions& options, std::istream& in, std::ostream& out, std::ostream& err) {
-  client::ClientOptions access =
-      ClientOptionsFor(options.access, absl::Milliseconds(options.timeout_ms));
-  access.wait_for_ready = false;
-  auto client = client::Client::Create(options.address, access);
+  client::ClientOptions client_options;
+  client_options.timeout = absl::Milliseconds(options.timeout_ms);
+  client_options.wait_for_ready = false;
+  auto client = RouterClient(options.address, options.access, client_options);
   if (!client.ok()) return Fail(client.status(), err);
   client::ScoreRequest request = options.request;
   absl::StatusOr<std::string> prefix = ReadPrefix(options.prefix_file);

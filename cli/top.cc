@@ -25,7 +25,6 @@
 #include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/exit_code.h"
-#include "common/base/rpc/channel.h"
 #include "common/base/rpc/grpc_status.h"
 #include "common/base/shutdown_signal.h"
 
@@ -35,9 +34,8 @@ namespace {
 // Calls of GetLoads, one at a time, whose end makes a file descriptor readable.
 class LoadsCalls {
  public:
-  LoadsCalls(const std::string& address, const RouterAccess& access)
-      : stub_(v1::AdminService::NewStub(MakeChannel(address, kClientChannel, SecurityFor(access)))),
-        fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  explicit LoadsCalls(const std::shared_ptr<grpc::Channel>& channel)
+      : stub_(v1::AdminService::NewStub(channel)), fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     BATON_CHECK_GE(fd_, 0) << "eventfd: errno " << errno;
   }
   ~LoadsCalls() {
@@ -108,14 +106,18 @@ class Top {
   }
 
   int Run() {
+    const absl::StatusOr<std::shared_ptr<grpc::Channel>> channel =
+        RouterChannel(options_.address, options_.access);
+    if (!channel.ok()) return Fail(channel.status());
+    calls_.emplace(*channel);
     const absl::Duration interval = absl::Seconds(options_.interval_s);
     const int64_t count = options_.once ? 1 : options_.frames;
     int64_t shown = 0;
     absl::Duration next = clock_.SinceStart();
     for (bool first = true;;) {
-      if (!calls_.running() && clock_.SinceStart() >= next) {
+      if (!calls_->running() && clock_.SinceStart() >= next) {
         next = clock_.SinceStart() + interval;
-        calls_.Start(absl::Milliseconds(options_.timeout_ms));
+        calls_->Start(absl::Milliseconds(options_.timeout_ms));
       }
       switch (Await(next)) {
         case Event::kNothing:
@@ -130,7 +132,7 @@ class Top {
         case Event::kAnswer:
           break;
       }
-      frame_ = frames_.Add(calls_.Take());
+      frame_ = frames_.Add(calls_->Take());
       if (std::exchange(first, false)) {
         if (!frame_.status.ok()) return Fail(frame_.status);
         // It has no rates: a frame for the screen, and none for a program.
@@ -149,11 +151,11 @@ class Top {
   // Until `next`, or without a limit while a call runs: it ends by its deadline.
   Event Await(absl::Duration next) {
     pollfd fds[] = {{signals_.fd(), POLLIN, 0},
-                    {calls_.running() ? calls_.fd() : -1, POLLIN, 0},
+                    {calls_->running() ? calls_->fd() : -1, POLLIN, 0},
                     {screen_ ? screen_->keys_fd() : -1, POLLIN, 0},
                     {screen_ ? resize_.fd() : -1, POLLIN, 0}};
     int timeout_ms = -1;
-    if (!calls_.running()) {
+    if (!calls_->running()) {
       const absl::Duration left = std::max(absl::ZeroDuration(), next - clock_.SinceStart());
       timeout_ms =
           static_cast<int>(absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1))));
@@ -229,7 +231,7 @@ class Top {
   TopFrame frame_;  // the last one
   ShutdownSignal signals_{BrokenPipe::kDefault};
   ResizeSignal resize_;
-  LoadsCalls calls_{options_.address, options_.access};
+  std::optional<LoadsCalls> calls_;  // while Run() runs
   std::optional<Screen> screen_;
 };
 

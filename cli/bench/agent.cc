@@ -17,7 +17,6 @@
 #include "client/cpp/convert.h"
 #include "common/base/error.h"
 #include "common/base/exit_code.h"
-#include "common/base/rpc/channel.h"
 #include "common/base/shutdown_signal.h"
 #include "common/base/status_macros.h"
 
@@ -123,8 +122,9 @@ class ConversationRun {
 };
 
 absl::StatusOr<AgentResult> MeasureAgent(const AgentOptions& options, std::ostream& err) {
-  LoadGenerator generator(
-      MakeChannel(options.target.address, kClientChannel, SecurityFor(options.target.access)));
+  BATON_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
+                         RouterChannel(options.target.address, options.target.access));
+  LoadGenerator generator(channel);
   const absl::StatusOr<v1::Model> model = generator.GetModel();
   if (!model.ok()) {
     return Annotate(model.status(), absl::StrCat("router at ", options.target.address));

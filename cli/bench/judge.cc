@@ -16,7 +16,6 @@
 #include "cli/http_client.h"
 #include "cli/progress.h"
 #include "common/base/exit_code.h"
-#include "common/base/rpc/channel.h"
 #include "common/base/shutdown_signal.h"
 #include "common/base/status_macros.h"
 
@@ -229,8 +228,8 @@ absl::StatusOr<JudgeResult> MeasureJudge(const JudgeOptions& options, std::ostre
   JudgeResult result;
   result.date = BenchDate();
   std::vector<Judge> judges;
-  const std::shared_ptr<grpc::Channel> channel =
-      MakeChannel(options.target.address, kClientChannel, SecurityFor(options.target.access));
+  BATON_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
+                         RouterChannel(options.target.address, options.target.access));
   judges.push_back(
       {"baton", MakeTarget(Fixed(options.target)), false, v1::InferenceService::NewStub(channel)});
   BATON_ASSIGN_OR_RETURN(const TargetModel model, judges.front().target->Connect());

@@ -1,12 +1,12 @@
 #include "cli/bench/target.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/cpp/convert.h"
 #include "common/base/error.h"
-#include "common/base/rpc/channel.h"
 #include "common/base/status_macros.h"
 
 namespace baton::cli {
@@ -14,12 +14,13 @@ namespace {
 
 class RouterTarget : public BenchTarget {
  public:
-  explicit RouterTarget(const TargetOptions& options)
-      : options_(options),
-        generator_(MakeChannel(options.address, kClientChannel, SecurityFor(options.access))) {}
+  explicit RouterTarget(const TargetOptions& options) : options_(options) {}
 
   absl::StatusOr<TargetModel> Connect() override {
-    const auto model = generator_.GetModel();
+    BATON_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
+                           RouterChannel(options_.address, options_.access));
+    generator_.emplace(channel);
+    const auto model = generator_->GetModel();
     if (!model.ok()) {
       return Annotate(model.status(), absl::StrCat("router at ", options_.address));
     }
@@ -30,7 +31,7 @@ class RouterTarget : public BenchTarget {
   TokenCounter Counter() override {
     return [this](const std::string& text) -> absl::StatusOr<int> {
       BATON_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
-                             generator_.Tokenize(text, /*add_special_tokens=*/false));
+                             generator_->Tokenize(text, /*add_special_tokens=*/false));
       return static_cast<int>(ids.size());
     };
   }
@@ -50,12 +51,12 @@ class RouterTarget : public BenchTarget {
     load.timeout = options_.timeout;
     load.kind = number;
     load.keep_text = options_.keep_text;
-    generator_.Send(load, due_s, std::move(done));
+    generator_->Send(load, due_s, std::move(done));
   }
 
  private:
   const TargetOptions options_;
-  LoadGenerator generator_;
+  std::optional<LoadGenerator> generator_;  // from Connect() on
 };
 
 }  // namespace

@@ -449,7 +449,8 @@ struct Worker {
 // A connection to a router. Thread-safe. Calls block until they are answered, except Generate().
 class Client {
  public:
-  // Does not connect: the first call does. INVALID_ARGUMENT if `address` is not host:port.
+  // Does not connect: the first call does. INVALID_ARGUMENT if `address` is not host:port, or a
+  // file of TLS cannot be read, is not PEM, or is a certificate or key without the other.
   static absl::StatusOr<std::unique_ptr<Client>> Create(const std::string& address,
                                                         const ClientOptions& options = {});
   explicit Client(std::shared_ptr<const Connection> connection);  // for tests

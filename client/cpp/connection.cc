@@ -10,8 +10,9 @@
 #include "absl/time/clock.h"
 #include "common/base/error.h"
 #include "common/base/random_id.h"
-#include "common/base/rpc/channel.h"
+#include "common/base/rpc/client_channel.h"
 #include "common/base/rpc/grpc_status.h"
+#include "common/base/status_macros.h"
 
 namespace baton::client {
 namespace {
@@ -37,7 +38,8 @@ class AlarmTimer final : public Timer {
   grpc::Alarm alarm_ ABSL_GUARDED_BY(mutex_);  // calls back on gRPC's threads only
 };
 
-ChannelSecurity SecurityFrom(const ClientOptions& options) {
+absl::StatusOr<std::shared_ptr<grpc::Channel>> ChannelFor(const std::string& address,
+                                                          const ClientOptions& options) {
   ChannelTls tls;
   tls.enabled = options.tls.enabled;
   tls.ca = options.tls.ca;
@@ -48,8 +50,7 @@ ChannelSecurity SecurityFrom(const ClientOptions& options) {
   if (!options.api_key.empty()) {
     headers.emplace_back("authorization", absl::StrCat("Bearer ", options.api_key));
   }
-  if (headers.empty()) return MakeChannelSecurity(tls, nullptr);
-  return MakeChannelSecurity(tls, [headers] { return headers; });
+  return MakeClientChannel(address, tls, headers);
 }
 
 }  // namespace
@@ -64,17 +65,12 @@ Environment RealEnvironment() {
 absl::StatusOr<std::shared_ptr<const Connection>> Connection::Make(const std::string& address,
                                                                    const ClientOptions& options,
                                                                    Environment environment) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string::npos || colon == 0 || colon + 1 == address.size()) {
-    return InvalidField("BAD_ADDRESS", "address",
-                        absl::StrCat("\"", address, "\" is not host:port"));
-  }
+  BATON_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
+                         ChannelFor(address, options));
   auto connection = std::make_shared<Connection>();
   connection->address = address;
   connection->options = options;
   connection->environment = std::move(environment);
-  const std::shared_ptr<grpc::Channel> channel =
-      MakeChannel(address, kClientChannel, SecurityFrom(options));
   connection->inference = v1::InferenceService::NewStub(channel);
   connection->admin = v1::AdminService::NewStub(channel);
   return connection;

@@ -38,7 +38,7 @@ Environment RealEnvironment();
 
 // Immutable, thread-safe.
 struct Connection {
-  // INVALID_ARGUMENT if `address` is not host:port. Does not connect.
+  // INVALID_ARGUMENT as of MakeClientChannel. Does not connect.
   static absl::StatusOr<std::shared_ptr<const Connection>> Make(
       const std::string& address, const ClientOptions& options,
       Environment environment = RealEnvironment());

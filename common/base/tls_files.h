@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "absl/status/status.h"
+
 namespace baton {
 
 struct ServerTls {
@@ -24,6 +26,13 @@ struct ChannelTls {
 
   bool on() const { return enabled || !ca.empty() || !cert.empty() || !key.empty(); }
 };
+
+// INVALID_ARGUMENT, BAD_TLS_FILES, unless both are given or neither: gRPC would end the process.
+absl::Status CheckPair(const std::string& cert, const std::string& key);
+
+// The same, naming the file, for one that cannot be read or has no PEM. common/security/tls_check.h
+// looks deeper, with OpenSSL, which the installed C++ client does without.
+absl::Status CheckPem(const ChannelTls& tls);
 
 }  // namespace baton
 

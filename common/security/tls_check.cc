@@ -23,9 +23,7 @@ absl::Status BadTls(absl::string_view message) {
 }
 
 absl::Status CheckFiles(const std::string& cert, const std::string& key, const std::string& ca) {
-  if (cert.empty() != key.empty()) {
-    return BadTls("TLS: a certificate and its key are given together, or neither");
-  }
+  BATON_RETURN_IF_ERROR(CheckPair(cert, key));
   ERR_clear_error();
   const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context(SSL_CTX_new(TLS_method()),
                                                                   SSL_CTX_free);

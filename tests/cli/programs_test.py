@@ -62,6 +62,22 @@ class ProgramsTest(unittest.TestCase):
                 self.assertNotEqual(result.stderr, "")
             self.assertEqual(run(ARGUMENTS.bin / program, "--help").returncode, 0)
 
+    def test_flags_that_let_no_router_be_called_are_usage_errors(self):
+        commands = (["workers"], ["loads"], ["drain", "w"], ["health"], ["explain", "hi"], ["generate", "hi"],
+                    ["chat"], ["top", "--once"], ["prefix", "list"], ["bench", "serve"], ["bench", "judge"],
+                    ["bench", "agent"], ["score", "--items", "-", "--labels", "a"])
+        wrong = ((["--address", "garbage"], '"garbage" is not host:port [BAD_ADDRESS]'),
+                 (["--address", ""], '"" is not host:port [BAD_ADDRESS]'),
+                 (["--tls-cert", "a.pem"], "given together, or neither [BAD_TLS_FILES]"),
+                 (["--tls-ca", "a.pem", "--tls-key", "a.key"], "given together, or neither [BAD_TLS_FILES]"),
+                 (["--tls-ca", "/no/such/ca.pem"], "/no/such/ca.pem"))
+        for command in commands:
+            for flags, error in wrong:
+                result = run(ARGUMENTS.bin / "baton", *command, *flags, stdin=subprocess.DEVNULL)
+                self.assertEqual(result.returncode, 2, f"{command} {flags}: {result.stderr}")
+                self.assertIn(error, result.stderr)
+                self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+
     def test_unknown_flags_and_commands_are_named_with_those_meant(self):
         for program in PROGRAMS[1:]:
             result = run(ARGUMENTS.bin / program, "--modl", "/tmp")

@@ -62,6 +62,17 @@ TEST(ClientAccessTest, SendsItsApiKey) {
   EXPECT_TRUE(stream->status().ok()) << stream->status();
 }
 
+TEST(ClientAccessTest, AnOptionThatCannotBeUsedIsAStatus) {
+  ClientOptions options;
+  options.tls.cert = "client.pem";
+  EXPECT_EQ(ErrorReason(Client::Create("localhost:1", options).status()), "BAD_TLS_FILES");
+  options.tls.cert.clear();
+  options.tls.ca = "/no/such/ca.pem";
+  const absl::Status status = Client::Create("localhost:1", options).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("/no/such/ca.pem"));
+}
+
 TEST_F(ClientTest, StreamsAnAnswer) {
   GenerateRequest request = Request();
   request.return_token_ids = true;

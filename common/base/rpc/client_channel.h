@@ -1,0 +1,25 @@
+// The channel of a client to a router, made of what a person wrote.
+#ifndef BATON_COMMON_BASE_RPC_CLIENT_CHANNEL_H_
+#define BATON_COMMON_BASE_RPC_CLIENT_CHANNEL_H_
+
+#include <grpcpp/channel.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/base/rpc/channel.h"
+#include "common/base/tls_files.h"
+
+namespace baton {
+
+// As MakeChannel, with kClientChannel; each call carries the headers. gRPC would end the process,
+// or answer much later, where this returns INVALID_ARGUMENT: BAD_ADDRESS unless `address` is
+// host:port, BAD_TLS_FILES.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeClientChannel(const std::string& address,
+                                                                 const ChannelTls& tls,
+                                                                 const CallHeaders& headers);
+
+}  // namespace baton
+
+#endif  // BATON_COMMON_BASE_RPC_CLIENT_CHANNEL_H_

@@ -1,0 +1,67 @@
+#include "common/base/rpc/client_channel.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/base/error.h"
+#include "tests/testing/model_dir.h"
+#include "tests/testing/test_certificates.h"
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kAddress[] = "localhost:1";
+
+class ClientChannelTest : public ::testing::Test {
+ protected:
+  static void ExpectBad(const ChannelTls& tls, const std::string& named) {
+    const absl::Status status = MakeClientChannel(kAddress, tls, {}).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_EQ(ErrorReason(status), "BAD_TLS_FILES");
+    EXPECT_THAT(status.message(), HasSubstr(named));
+  }
+
+  testing::ModelDir dir_;
+  const testing::TestCa ca_{dir_.path(), "ca"};
+  const testing::CertificateFiles own_ = ca_.Issue("own");
+};
+
+TEST_F(ClientChannelTest, TakesGoodFiles) {
+  for (const ChannelTls& tls :
+       {ChannelTls(), ChannelTls{true, "", "", "", ""}, ChannelTls{false, ca_.ca(), "", "", ""},
+        ChannelTls{false, "", own_.cert, own_.key, ""},
+        ChannelTls{false, ca_.ca(), own_.cert, own_.key, "name"}}) {
+    const auto channel = MakeClientChannel(kAddress, tls, {});
+    EXPECT_TRUE(channel.ok()) << channel.status();
+  }
+}
+
+TEST_F(ClientChannelTest, RefusesACertificateWithoutItsKey) {
+  ExpectBad({false, "", own_.cert, "", ""}, "together");
+  ExpectBad({false, "", "", own_.key, ""}, "together");
+  ExpectBad({false, ca_.ca(), "", own_.key, ""}, "together");
+  ExpectBad({false, ca_.ca(), own_.cert, "", ""}, "together");
+}
+
+TEST_F(ClientChannelTest, NamesAFileThatCannotBeUsed) {
+  dir_.Write("text", "no PEM\n");
+  const std::string none = dir_.PathOf("none"), text = dir_.PathOf("text");
+  for (const std::string& bad : {none, text, dir_.path()}) {
+    ExpectBad({false, bad, "", "", ""}, bad);
+    ExpectBad({false, "", bad, own_.key, ""}, bad);
+    ExpectBad({false, "", own_.cert, bad, ""}, bad);
+  }
+}
+
+TEST_F(ClientChannelTest, RefusesWhatIsNoAddress) {
+  for (const std::string address : {"", "garbage", ":1", "host:", ":"}) {
+    const absl::Status status = MakeClientChannel(address, {}, {}).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << address << ": " << status;
+    EXPECT_EQ(ErrorReason(status), "BAD_ADDRESS");
+  }
+}
+
+}  // namespace
+}  // namespace baton
