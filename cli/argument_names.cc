@@ -11,10 +11,12 @@ namespace baton::cli {
 namespace {
 
 // These are the fields of the requests of generate, chat, score, explain and prefix warm, and those
-// of client::GenerateRequest, whose names the SDK gives in errors of generate and chat. Fields of
-// the same name have the same flag.
+// of client::ClientOptions and client::GenerateRequest, whose names the SDK gives in errors of
+// generate and chat. Fields of the same name have the same flag.
 constexpr std::pair<absl::string_view, absl::string_view> kFlags[] = {
     {"model", "--model"},
+    {"address", "--address"},
+    {"api_key", "--api-key or BATON_API_KEY"},
     {"sampling.temperature", "--temperature"},
     {"sampling.top_p", "--top-p"},
     {"sampling.top_k", "--top-k"},

@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/rpc/client_channel.h"
 #include "common/base/status_macros.h"
 #include "common/security/tls_check.h"
@@ -40,11 +39,7 @@ absl::StatusOr<std::unique_ptr<client::Client>> RouterClient(const std::string& 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> RouterChannel(const std::string& address,
                                                              const RouterAccess& access) {
   BATON_RETURN_IF_ERROR(security::CheckTls(access.tls));
-  CallHeaders headers;
-  if (!access.api_key.empty()) {
-    headers.emplace_back("authorization", absl::StrCat("Bearer ", access.api_key));
-  }
-  return MakeClientChannel(address, access.tls, headers);
+  return MakeClientChannel(address, access.tls, access.api_key);
 }
 
 }  // namespace baton::cli

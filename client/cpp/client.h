@@ -449,8 +449,9 @@ struct Worker {
 // A connection to a router. Thread-safe. Calls block until they are answered, except Generate().
 class Client {
  public:
-  // Does not connect: the first call does. INVALID_ARGUMENT if `address` is not host:port, or a
-  // file of TLS cannot be read, is not PEM, or is a certificate or key without the other.
+  // Does not connect: the first call does. INVALID_ARGUMENT if `address` is not host:port, a file
+  // of TLS cannot be read, is not PEM, or is a certificate or key without the other, or the API key
+  // or a header has characters that no call can carry.
   static absl::StatusOr<std::unique_ptr<Client>> Create(const std::string& address,
                                                         const ClientOptions& options = {});
   explicit Client(std::shared_ptr<const Connection> connection);  // for tests

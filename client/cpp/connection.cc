@@ -46,11 +46,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> ChannelFor(const std::string& add
   tls.cert = options.tls.cert;
   tls.key = options.tls.key;
   tls.server_name = options.tls.server_name;
-  CallHeaders headers(options.headers.begin(), options.headers.end());
-  if (!options.api_key.empty()) {
-    headers.emplace_back("authorization", absl::StrCat("Bearer ", options.api_key));
-  }
-  return MakeClientChannel(address, tls, headers);
+  return MakeClientChannel(address, tls, options.api_key,
+                           CallHeaders(options.headers.begin(), options.headers.end()));
 }
 
 }  // namespace

@@ -70,12 +70,14 @@ class ProgramsTest(unittest.TestCase):
                  (["--address", ""], '"" is not host:port [BAD_ADDRESS]'),
                  (["--tls-cert", "a.pem"], "given together, or neither [BAD_TLS_FILES]"),
                  (["--tls-ca", "a.pem", "--tls-key", "a.key"], "given together, or neither [BAD_TLS_FILES]"),
-                 (["--tls-ca", "/no/such/ca.pem"], "/no/such/ca.pem"))
+                 (["--tls-ca", "/no/such/ca.pem"], "/no/such/ca.pem"),
+                 (["--api-key", "secret\r"], "--api-key or BATON_API_KEY: printable ASCII"))
         for command in commands:
             for flags, error in wrong:
                 result = run(ARGUMENTS.bin / "baton", *command, *flags, stdin=subprocess.DEVNULL)
                 self.assertEqual(result.returncode, 2, f"{command} {flags}: {result.stderr}")
                 self.assertIn(error, result.stderr)
+                self.assertNotIn("secret", result.stderr)
                 self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
 
     def test_unknown_flags_and_commands_are_named_with_those_meant(self):

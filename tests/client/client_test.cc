@@ -71,6 +71,12 @@ TEST(ClientAccessTest, AnOptionThatCannotBeUsedIsAStatus) {
   const absl::Status status = Client::Create("localhost:1", options).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(status.message(), HasSubstr("/no/such/ca.pem"));
+  options.tls.ca.clear();
+  options.api_key = "key\r";
+  EXPECT_EQ(ErrorReason(Client::Create("localhost:1", options).status()), "BAD_HEADER");
+  options.api_key.clear();
+  options.headers["X Name"] = "value";
+  EXPECT_EQ(ErrorReason(Client::Create("localhost:1", options).status()), "BAD_HEADER");
 }
 
 TEST_F(ClientTest, StreamsAnAnswer) {

@@ -121,6 +121,11 @@ class ClientCases:
             self.assertEqual(sent(), "Bearer of the environment")
             self.assertEqual(sent(api_key="k"), "Bearer k")
             self.assertIsNone(sent(api_key=""))
+        for key in ("secret\r", "secret\n", "s\u00e9cret"):
+            with self.assertRaises(baton.InvalidRequestError) as raised:
+                sent(api_key=key)
+            self.assertEqual(raised.exception.reason, "BAD_HEADER")
+            self.assertNotIn("cret", str(raised.exception))
 
     def test_refused_key(self):
         self.router.reply([Failure(grpc.StatusCode.UNAUTHENTICATED, "INVALID_API_KEY")])

@@ -17,8 +17,8 @@ DOCUMENT = Path(__file__).parents[3] / "docs/errors.md"
 # its log has them. Of the others, these two are only in logs, too.
 WITHOUT_CALL = ("At start", "In the router's log")
 ONLY_LOGGED = {"BAD_WATCH_STREAM", "BAD_WORKER_CARD"}
-# The client's own check of its address.
-OF_CLIENT = {"BAD_ADDRESS"}
+# The client's own checks of its address and its API key.
+OF_CLIENT = {"BAD_ADDRESS", "BAD_HEADER"}
 
 
 def sections():

@@ -96,8 +96,19 @@ def to_address(address: Optional[str]) -> str:
 
 
 def to_api_key(api_key: Optional[str]) -> str:
-    """The argument, else BATON_API_KEY; empty: none."""
-    return os.environ.get("BATON_API_KEY", "") if api_key is None else api_key
+    """The argument, else BATON_API_KEY; empty: none. InvalidRequestError if no call can carry it.
+
+    gRPC's own error would show it.
+    """
+    api_key = os.environ.get("BATON_API_KEY", "") if api_key is None else api_key
+    if not all(" " <= character <= "~" for character in api_key):
+        raise InvalidRequestError(
+            "api_key: printable ASCII characters expected",
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "BAD_HEADER",
+            field="api_key",
+        )
+    return api_key
 
 
 @dataclass(frozen=True)

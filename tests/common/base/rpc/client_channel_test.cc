@@ -17,7 +17,7 @@ constexpr char kAddress[] = "localhost:1";
 class ClientChannelTest : public ::testing::Test {
  protected:
   static void ExpectBad(const ChannelTls& tls, const std::string& named) {
-    const absl::Status status = MakeClientChannel(kAddress, tls, {}).status();
+    const absl::Status status = MakeClientChannel(kAddress, tls, "").status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     EXPECT_EQ(ErrorReason(status), "BAD_TLS_FILES");
     EXPECT_THAT(status.message(), HasSubstr(named));
@@ -33,7 +33,7 @@ TEST_F(ClientChannelTest, TakesGoodFiles) {
        {ChannelTls(), ChannelTls{true, "", "", "", ""}, ChannelTls{false, ca_.ca(), "", "", ""},
         ChannelTls{false, "", own_.cert, own_.key, ""},
         ChannelTls{false, ca_.ca(), own_.cert, own_.key, "name"}}) {
-    const auto channel = MakeClientChannel(kAddress, tls, {});
+    const auto channel = MakeClientChannel(kAddress, tls, "");
     EXPECT_TRUE(channel.ok()) << channel.status();
   }
 }
@@ -57,10 +57,32 @@ TEST_F(ClientChannelTest, NamesAFileThatCannotBeUsed) {
 
 TEST_F(ClientChannelTest, RefusesWhatIsNoAddress) {
   for (const std::string address : {"", "garbage", ":1", "host:", ":"}) {
-    const absl::Status status = MakeClientChannel(address, {}, {}).status();
+    const absl::Status status = MakeClientChannel(address, {}, "").status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << address << ": " << status;
     EXPECT_EQ(ErrorReason(status), "BAD_ADDRESS");
   }
+}
+
+TEST_F(ClientChannelTest, RefusesWhatNoHeaderCanCarry) {
+  for (const std::string key : {"secret\r", "secret\n", "secret\t",
+                                "s\xc3\xa9"
+                                "cret",
+                                "secret\x7f"}) {
+    const absl::Status status = MakeClientChannel(kAddress, {}, key).status();
+    EXPECT_EQ(ErrorReason(status), "BAD_HEADER") << status;
+    EXPECT_EQ(ErrorField(status), "api_key");
+    EXPECT_THAT(status.message(), ::testing::Not(HasSubstr("cret")));
+    const absl::Status header = MakeClientChannel(kAddress, {}, "", {{"x-name", key}}).status();
+    EXPECT_EQ(ErrorReason(header), "BAD_HEADER") << header;
+    EXPECT_THAT(header.message(), HasSubstr("x-name"));
+    EXPECT_THAT(header.message(), ::testing::Not(HasSubstr("cret")));
+    EXPECT_TRUE(MakeClientChannel(kAddress, {}, "", {{"x-name-bin", key}}).ok());
+  }
+  for (const std::string name : {"", "X-Name", "x name", ":path", "x\n"}) {
+    const absl::Status status = MakeClientChannel(kAddress, {}, "", {{name, "v"}}).status();
+    EXPECT_EQ(ErrorReason(status), "BAD_HEADER") << name;
+  }
+  EXPECT_TRUE(MakeClientChannel(kAddress, {}, "a key", {{"x-name", "any ~text"}}).ok());
 }
 
 }  // namespace
