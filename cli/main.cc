@@ -1,12 +1,17 @@
 // `baton`: up, generate, chat, explain, bench, keys, plan, prefix, pull, score, top, health, completion,
 // and the commands for operators. docs/cli.md has the exit codes.
+#include <cerrno>
+#include <cstring>
 #include <iostream>
+#include <streambuf>
 
 #include "cli/commands.h"
 #include "common/base/exit_code.h"
 #include "common/base/shutdown_signal.h"
 
-int main(int argc, char** argv) {
+namespace {
+
+int Run(int argc, char** argv) {
   const baton::cli::ParsedCommands parsed = baton::cli::ParseCommands(argc, argv);
   if (parsed.exit_now) return parsed.exit_code;
   const baton::cli::Commands& commands = parsed.commands;
@@ -49,4 +54,52 @@ int main(int argc, char** argv) {
     return baton::cli::RunAgent(commands.agent, std::cout, std::cerr);
   }
   return baton::cli::RunBench(commands.bench, std::cout, std::cerr);
+}
+
+// Passes on what is written and keeps why that first failed, which streams do not say.
+class WatchedOutput final : public std::streambuf {
+ public:
+  explicit WatchedOutput(std::streambuf* to) : to_(*to) {}
+  int error() const { return error_; }
+
+ protected:
+  int_type overflow(int_type c) override {
+    if (traits_type::eq_int_type(c, traits_type::eof())) return traits_type::not_eof(c);
+    return Note(to_.sputc(traits_type::to_char_type(c)), traits_type::eof());
+  }
+  std::streamsize xsputn(const char* text, std::streamsize size) override {
+    const std::streamsize written = to_.sputn(text, size);
+    if (written < size) Note(-1, -1);
+    return written;
+  }
+  int sync() override { return Note(to_.pubsync(), -1); }
+
+ private:
+  int Note(int result, int failure) {
+    if (result == failure && error_ == 0) error_ = errno;
+    return result;
+  }
+
+  std::streambuf& to_;
+  int error_ = 0;
+};
+
+// A script takes code 0 for the whole output, which may not have fitted on a disk.
+int AfterOutput(const WatchedOutput& output, int exit_code) {
+  std::cout.flush();
+  if (std::cout.good()) return exit_code;
+  std::cerr << "baton: standard output: write failed: " << std::strerror(output.error())
+            << std::endl;
+  return exit_code == baton::kExitOk ? baton::kExitFailure : exit_code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::streambuf* const standard = std::cout.rdbuf();
+  WatchedOutput output(standard);
+  std::cout.rdbuf(&output);
+  const int exit_code = AfterOutput(output, Run(argc, argv));
+  std::cout.rdbuf(standard);  // which outlives `output`
+  return exit_code;
 }

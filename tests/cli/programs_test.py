@@ -11,6 +11,7 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import unittest
@@ -79,6 +80,25 @@ class ProgramsTest(unittest.TestCase):
                 self.assertIn(error, result.stderr)
                 self.assertNotIn("secret", result.stderr)
                 self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+
+    def test_output_that_cannot_be_written_is_a_failure(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            for arguments in (["--version"], ["generate", "--help"], ["completion", "bash"],
+                              ["keys", "new", "--tenant", "a"],
+                              ["plan", "--model", ARGUMENTS.root / "models/demo", "--gpu", "t4",
+                               "--context", "16"]):
+                result = subprocess.run([ARGUMENTS.bin / "baton", *arguments], stdout=full, text=True,
+                                        stderr=subprocess.PIPE, timeout=60, check=False)
+                self.assertEqual(result.returncode, 1, f"{arguments}: {result.stderr}")
+                self.assertIn("standard output: write failed: No space left on device\n", result.stderr)
+
+    def test_a_closed_pipe_ends_a_command_as_any_other_program(self):
+        read, write = os.pipe()
+        os.close(read)
+        with os.fdopen(write, "w") as closed:
+            result = subprocess.run([ARGUMENTS.bin / "baton", "completion", "bash"], stdout=closed, text=True,
+                                    stderr=subprocess.PIPE, timeout=60, check=False)
+        self.assertEqual((result.returncode, result.stderr), (-signal.SIGPIPE, ""))
 
     def test_unknown_flags_and_commands_are_named_with_those_meant(self):
         for program in PROGRAMS[1:]:
