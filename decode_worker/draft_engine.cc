@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
+#include "common/base/file.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_config.h"
 #include "decode_worker/draft_model.h"
@@ -17,6 +18,10 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> LoadDraftEngine(const DecodeOpti
   const auto annotate = [&](const absl::Status& status) {
     return Annotate(status, absl::StrCat("--speculative draft:", dir));
   };
+  if (!FileExists(dir)) {
+    return annotate(MakeError(absl::StatusCode::kInvalidArgument, "DRAFT_MODEL",
+                              "found none, expected a directory or a GGUF file"));
+  }
   const auto config = model::ReadModelConfig(dir);
   if (!config.ok()) return annotate(config.status());
   const auto of_worker = model::ReadModelConfig(worker.model_dir);

@@ -280,8 +280,7 @@ int main(int argc, char** argv) {
   auto server = RouterServer::Start(std::move(options));
   if (!server.ok()) {
     std::fprintf(stderr, "baton-router: %s\n", std::string(server.status().message()).c_str());
-    // Options that contradict each other are found here, too.
-    return absl::IsInvalidArgument(server.status()) ? baton::kExitUsage : baton::kExitFailure;
+    return baton::ExitCodeOfStart(server.status());
   }
   signals.DrainOnSignal(
       [&] {

@@ -1,5 +1,9 @@
 #include "common/base/exit_code.h"
 
+#include <string>
+
+#include "common/base/error.h"
+
 namespace baton {
 
 int ExitCode(const absl::Status& status) {
@@ -18,6 +22,16 @@ int ExitCode(const absl::Status& status) {
     default:
       return kExitFailure;
   }
+}
+
+int ExitCodeOfStart(const absl::Status& status) {
+  if (absl::IsInvalidArgument(status)) return kExitUsage;
+  if (!absl::IsFailedPrecondition(status)) return kExitFailure;
+  const std::string reason = ErrorReason(status);
+  for (const char* of_flag : {"NO_CUDA", "NCCL", "DEVICE_LINK", "SHARED_MEMORY"}) {
+    if (reason == of_flag) return kExitUsage;
+  }
+  return kExitFailure;
 }
 
 }  // namespace baton

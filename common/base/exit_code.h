@@ -18,6 +18,12 @@ inline constexpr int kExitInterrupted = 130;  // Ctrl-C, as a shell reports it
 // The exit code of a command whose call to a router ended with `status`.
 int ExitCode(const absl::Status& status);
 
+// The exit code of a server that could not start. kExitUsage, which its supervisor takes as a
+// reason not to start it again, if no later start can succeed with these flags: they are invalid,
+// or this build or device cannot do what they ask for. kExitFailure for what may pass, such as a
+// file that is missing, an address in use or memory that others take.
+int ExitCodeOfStart(const absl::Status& status);
+
 // The exit code of a program whose command line CLI11 has refused with `cli11_code`, or that has
 // only printed its help (`cli11_code` 0).
 inline int ExitCodeOfParse(int cli11_code) { return cli11_code == 0 ? kExitOk : kExitUsage; }

@@ -50,7 +50,7 @@ int RunMain(int argc, char** argv, const std::string& description, const std::st
   absl::StatusOr<std::unique_ptr<Worker>> worker = start(options);
   if (!worker.ok()) {
     BATON_LOG(Error) << "cannot start: " << worker.status().message();
-    return kExitFailure;
+    return ExitCodeOfStart(worker.status());
   }
   signals.DrainOnSignal(
       [&] {

@@ -22,7 +22,7 @@ using StartWorker =
 // Parses flags, starts the worker, and waits for SIGTERM or SIGINT: the first drains, a second
 // stops at once. `component` is the role: the program is baton-COMPONENT-worker. `add_flags` adds
 // the flags that only this worker has. Returns the process's exit code: kExitOk after a signal,
-// kExitUsage for a wrong flag, kExitFailure if the worker could not start.
+// that of ExitCodeOfStart if the worker could not start, kExitUsage for another wrong flag.
 int RunMain(int argc, char** argv, const std::string& description, const std::string& component,
             const StartWorker& start, const std::function<void(CLI::App&)>& add_flags = nullptr);
 

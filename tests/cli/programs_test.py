@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import unittest
@@ -129,6 +130,22 @@ class ProgramsTest(unittest.TestCase):
     def test_a_server_that_cannot_start_fails(self):
         result = run(ARGUMENTS.bin / "baton-prefill-worker", "--model", "/")  # has no config.json
         self.assertEqual(result.returncode, 1, result.stderr)
+
+    def test_flags_that_are_wrong_at_start_are_usage_errors(self):
+        model = ["--device", "cpu", "--model", ARGUMENTS.root / "models/demo", "--listen", "127.0.0.1:0"]
+        for flags in (["--kv-tier", "foo"], ["--max-model-len", "5000"], ["--worker-secret-file", "/nope"],
+                      ["--kv-transport", "nccl"], ["--kv-transport", "ipc"], ["--metrics-listen", "nowhere"]):
+            for program in PROGRAMS[2:]:
+                result = run(ARGUMENTS.bin / program, *model, *flags)
+                self.assertEqual(result.returncode, 2, f"{program} {flags}: {result.stderr}")
+        for flags in (["--worker-tls-cert", "a"], ["--speculative", "draft:/nope,3"]):
+            result = run(ARGUMENTS.bin / "baton-decode-worker", *model, *flags)
+            self.assertEqual(result.returncode, 2, f"{flags}: {result.stderr}")
+        # What may pass: an address that another program has.
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            result = run(ARGUMENTS.bin / "baton-decode-worker", *model[:-1],
+                         f"127.0.0.1:{taken.getsockname()[1]}")
+            self.assertEqual(result.returncode, 1, result.stderr)
 
     def test_the_document_has_the_exit_codes(self):
         header = (ARGUMENTS.root / "common/base/exit_code.h").read_text(encoding="utf-8")
