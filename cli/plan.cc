@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/generate.h"
@@ -313,7 +314,8 @@ int RunPlan(const PlanOptions& options, std::ostream& out, std::ostream& err) {
   const absl::StatusOr<ServingPlan> plan = engine::PlanServing(options.question);
   if (!plan.ok()) {
     err << "baton plan: " << Describe(plan.status()) << std::endl;
-    return kExitFailure;
+    // Otherwise the model's files are what is wrong.
+    return absl::StartsWith(ErrorField(plan.status()), "--") ? kExitUsage : kExitFailure;
   }
   const std::vector<engine::FittingSetting> fitting =
       engine::SettingsThatFit(options.question, *plan);

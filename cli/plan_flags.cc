@@ -70,7 +70,10 @@ void AddPlan(CLI::App* app, PlanOptions* plan, PlanFlags* flags) {
          "ORG/NAME/FILE.gguf, in the local Hugging Face cache")
       ->type_name("PATH");
   AddGpu(app, flags);
-  app->add_option("--context", question.context, "Tokens per sequence, prompt and answer together")
+  app->add_option(
+         "--context", question.context,
+         "Tokens per sequence, prompt and answer together; default: 2048, or what the model "
+         "allows if that is less")
       ->check(CLI::Range(1, kMostTokens));
   app->add_option("--batch", question.batches, "Batch sizes of decode steps, e.g. 1,8,32")
       ->delimiter(',')

@@ -25,7 +25,7 @@ using Kind = std::vector<Step>;
 std::optional<FittingSetting> Fits(const ServingQuestion& question, const std::string& flags) {
   const absl::StatusOr<ServingPlan> plan = PlanServing(question);
   if (!plan.ok() || !plan->refusal.ok() || plan->sequences == 0) return std::nullopt;
-  return FittingSetting{flags, question.context, plan->sequences};
+  return FittingSetting{flags, plan->context, plan->sequences};
 }
 
 // A worker's --weights makes the same format.
@@ -56,10 +56,10 @@ Kind ModelLengths(const ServingQuestion& question, int max_positions) {
   Kind kind;
   for (int half = max_positions / 2; half >= kShortestModelLen; half /= 2) {
     std::string flags = absl::StrCat("--max-model-len ", half);
-    if (half < question.context) absl::StrAppend(&flags, " --context ", half);
+    if (question.context && half < *question.context) absl::StrAppend(&flags, " --context ", half);
     kind.push_back({std::move(flags), [half](ServingQuestion* other) {
                       other->engine.max_model_len = half;
-                      other->context = std::min(other->context, half);
+                      if (other->context) other->context = std::min(*other->context, half);
                     }});
   }
   return kind;
@@ -103,11 +103,14 @@ std::vector<Kind> KindsFor(const ServingQuestion& question, const ServingPlan& p
 
 // The longest sequence of which the pool holds one.
 std::optional<FittingSetting> ShorterContext(ServingQuestion question, const std::string& flags) {
-  const int asked = std::exchange(question.context, 1);
+  const std::optional<int> context = std::exchange(question.context, 1);
   const absl::StatusOr<ServingPlan> plan = PlanServing(question);
   if (!plan.ok() || !plan->refusal.ok()) return std::nullopt;
   const int64_t longest = std::min<int64_t>(plan->memory.kv_tokens(), plan->memory.max_positions);
-  if (longest < 1 || longest >= asked) return std::nullopt;
+  question.context = context;
+  if (longest < 1 || longest >= ContextOf(question, plan->memory.max_positions)) {
+    return std::nullopt;
+  }
   question.context = static_cast<int>(longest);
   return Fits(question, absl::StrCat(flags, flags.empty() ? "" : " ", "--context ", longest));
 }

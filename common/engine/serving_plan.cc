@@ -21,6 +21,8 @@ struct Link {
   double bytes_per_second;
 };
 // On the label: the payload is a little less.
+constexpr int kDefaultContext = 2048;
+
 constexpr Link kLinks[] = {
     {"1 GbE", 0.125e9},  {"10 GbE", 1.25e9},       {"25 GbE", 3.125e9},
     {"100 GbE", 12.5e9}, {"PCIe 3 x16", 15.754e9},
@@ -77,9 +79,10 @@ absl::Status PlanServed(const ServingQuestion& question, const model::ModelConfi
   BATON_RETURN_IF_ERROR(CheckModel(config, options));
   BATON_ASSIGN_OR_RETURN(const EngineShape shape, ShapeOf(config, options, plan->activation));
   BATON_RETURN_IF_ERROR(backend::cuda::CheckSupported(shape.limits));
-  if (question.context > shape.limits.max_positions) {
+  plan->context = ContextOf(question, shape.limits.max_positions);
+  if (plan->context > shape.limits.max_positions) {
     return InvalidField("MAX_MODEL_LEN_TOO_LONG", "--context",
-                        absl::StrCat(question.context, " given, but sequences have at most ",
+                        absl::StrCat(plan->context, " given, but sequences have at most ",
                                      shape.limits.max_positions, " tokens"));
   }
   const size_t products = options.backend.deterministic ? 0 : backend::cuda::kCublasWorkspaceBytes;
@@ -116,7 +119,7 @@ absl::Status PlanServed(const ServingQuestion& question, const model::ModelConfi
     const absl::StatusOr<MemoryPlan> fits = PlanMemory(demand);
     if (!fits.ok()) continue;
     plan->kv_dtypes.push_back({with->layout.dtype, fits->token_bytes, fits->kv_tokens(),
-                               fits->sequences_of(question.context)});
+                               fits->sequences_of(plan->context)});
   }
   return absl::OkStatus();
 }
@@ -227,13 +230,17 @@ absl::Status CheckQuestion(const ServingQuestion& question) {
 
 }  // namespace
 
+int ContextOf(const ServingQuestion& question, int max_positions) {
+  return question.context.value_or(std::min(kDefaultContext, max_positions));
+}
+
 absl::StatusOr<ServingPlan> PlanServing(const ServingQuestion& question) {
   BATON_RETURN_IF_ERROR(CheckQuestion(question));
   BATON_ASSIGN_OR_RETURN(const Model model, ReadModel(question.engine.model_dir, question.weights));
   ServingPlan plan;
   plan.costs = model.costs;
   plan.gpu = question.gpu;
-  plan.context = question.context;
+  plan.context = ContextOf(question, kDefaultContext);
   plan.weights = model.weights;
   plan.refusal = model.unserved;
   BATON_ASSIGN_OR_RETURN(
@@ -250,7 +257,7 @@ absl::StatusOr<ServingPlan> PlanServing(const ServingQuestion& question) {
     BATON_RETURN_IF_ERROR(PlanUnserved(question, &plan));
   }
   plan.max_num_seqs = question.engine.max_num_seqs;
-  plan.sequences = plan.memory.sequences_of(question.context);
+  plan.sequences = plan.memory.sequences_of(plan.context);
   for (const int batch : question.batches) plan.decode.push_back(DecodeAt(plan, batch));
   for (const int tokens : question.prompts) {
     plan.prefill.push_back(PrefillOf(plan, tokens, question.engine.max_num_batched_tokens));

@@ -23,11 +23,16 @@ namespace baton::engine {
 struct ServingQuestion {
   EngineOptions engine;  // as made from a worker's flags
   GpuFacts gpu;
-  int context = 2048;                            // tokens of a sequence, prompt and answer
+  // Tokens of a sequence, prompt and answer; absent: 2048, or what the model allows if that is
+  // less.
+  std::optional<int> context;
   std::vector<int> batches = {1, 8, 32};         // of decode steps
   std::vector<int> prompts = {512, 2048, 8192};  // tokens
   std::optional<model::WeightFormat> weights;    // nullopt: as config.json says
 };
+
+// The tokens of a sequence for which `question` is answered, where one has at most `max_positions`.
+int ContextOf(const ServingQuestion& question, int max_positions);
 
 struct DecodeFloor {
   int batch = 0;

@@ -184,7 +184,7 @@ TEST_F(PlanCommandTest, WhatDoesNotFitIsRefused) {
 
 TEST_F(PlanCommandTest, WrongQuestionsAreAnsweredWithOneLine) {
   options_.question.context = 40000;
-  EXPECT_EQ(Run(), 1);
+  EXPECT_EQ(Run(), 2);
   EXPECT_EQ(out_.str(), "");
   EXPECT_THAT(err_.str(), HasSubstr("[MAX_MODEL_LEN_TOO_LONG]"));
   options_.question.context = 2048;

@@ -86,8 +86,7 @@ class ProgramsTest(unittest.TestCase):
         with open("/dev/full", "w", encoding="utf-8") as full:
             for arguments in (["--version"], ["generate", "--help"], ["completion", "bash"],
                               ["keys", "new", "--tenant", "a"],
-                              ["plan", "--model", ARGUMENTS.root / "models/demo", "--gpu", "t4",
-                               "--context", "16"]):
+                              ["plan", "--model", ARGUMENTS.root / "models/demo", "--gpu", "t4"]):
                 result = subprocess.run([ARGUMENTS.bin / "baton", *arguments], stdout=full, text=True,
                                         stderr=subprocess.PIPE, timeout=60, check=False)
                 self.assertEqual(result.returncode, 1, f"{arguments}: {result.stderr}")

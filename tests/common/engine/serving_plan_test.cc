@@ -403,11 +403,22 @@ TEST_F(ServingPlanTest, Bfloat16KvIsThatOfAuto) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("bfloat16 given, expected auto, int8"));
 }
 
+TEST_F(ServingPlanTest, WithoutAContextItIsWhatTheModelAllows) {
+  EXPECT_EQ(PlanServing(question_)->context, 2048);
+  question_.engine.max_model_len = 1024;
+  const auto plan = PlanServing(question_);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->context, 1024);
+  EXPECT_EQ(plan->sequences, plan->memory.sequences_of(1024));
+  question_.context = 2048;
+  EXPECT_EQ(ErrorField(PlanServing(question_).status()), "--context");
+}
+
 TEST_F(ServingPlanTest, WrongQuestions) {
   const auto reason = [&] { return ErrorReason(PlanServing(question_).status()); };
   question_.context = 32769;
   EXPECT_EQ(reason(), "MAX_MODEL_LEN_TOO_LONG");
-  question_.context = 2048;
+  question_.context.reset();
   question_.engine.max_model_len = 32769;
   EXPECT_EQ(reason(), "MAX_MODEL_LEN_TOO_LONG");
   question_.engine.max_model_len = 0;
