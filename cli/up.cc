@@ -108,8 +108,8 @@ class Up {
     cluster.on_line = [this](const std::string& name, const std::string& line) {
       PrintLine(name, line);
     };
-    // In JSON, lines name their process themselves.
-    cluster.name_workers = cluster.name_workers || json_logs();
+    // `baton workers` lists, and `baton drain` takes, the names that are printed here.
+    cluster.name_workers = true;
     return cluster;
   }
 

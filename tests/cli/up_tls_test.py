@@ -41,8 +41,9 @@ class UpTlsTest(unittest.TestCase):
         cls.files = Path(folder.name)
         make_certificates(cls.files)
         made = json.loads(cls.baton("keys", "new", "--tenant", "team-a", "--json").stdout)
-        cls.key = made["key"]
-        (cls.files / "keys").write_text(made["line"] + "\n", encoding="utf-8")
+        admin = json.loads(cls.baton("keys", "new", "--tenant", "ops", "--admin", "--json").stdout)
+        cls.key, cls.admin_key = made["key"], admin["key"]
+        (cls.files / "keys").write_text(made["line"] + "\n" + admin["line"] + "\n", encoding="utf-8")
         from demo_cluster import start_cluster
         cluster, (cls.grpc, _, cls.http) = start_cluster(
             ARGUMENTS.bin / "baton", cls.files, "--api-keys", cls.files / "keys",
@@ -91,6 +92,14 @@ class UpTlsTest(unittest.TestCase):
         self.assertEqual(self.generate(*tls, *client, key="another").returncode, 1)
         self.assertEqual(self.generate(*tls, key=self.key).returncode, 3)  # no certificate
         self.assertEqual(self.generate(key=self.key).returncode, 3)  # plaintext
+
+    def test_workers_have_the_names_that_up_prints(self):
+        access = ("--address", self.grpc, "--tls-ca", self.files / "ca.pem", "--tls-server-name", NAME,
+                  "--tls-cert", self.files / "client.pem", "--tls-key", self.files / "client.key")
+        listed = self.baton("workers", "--json", *access, BATON_API_KEY=self.admin_key)
+        self.assertEqual(listed.returncode, 0, listed.stderr)
+        self.assertEqual({worker["worker_id"] for worker in json.loads(listed.stdout)["workers"]},
+                         {"prefill-0", "prefill-1", "decode-0", "decode-1"})
 
     def test_what_up_prints(self):
         log = (self.files / "up.log").read_text(encoding="utf-8")
