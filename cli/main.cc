@@ -1,5 +1,7 @@
 // `baton`: up, generate, chat, explain, bench, keys, plan, prefix, pull, score, top, health, completion,
 // and the commands for operators. docs/cli.md has the exit codes.
+#include <google/protobuf/stubs/logging.h>
+
 #include <cerrno>
 #include <cstring>
 #include <iostream>
@@ -96,6 +98,8 @@ int AfterOutput(const WatchedOutput& output, int exit_code) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // Protobuf logs text that is not UTF-8, for which the router's error has the field.
+  google::protobuf::SetLogHandler(nullptr);
   std::streambuf* const standard = std::cout.rdbuf();
   WatchedOutput output(standard);
   std::cout.rdbuf(&output);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/error.h"
+#include "common/base/host_port.h"
 #include "common/base/request_limits.h"
 #include "common/base/status_macros.h"
 #include "common/security/listen_check.h"

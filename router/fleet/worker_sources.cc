@@ -16,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/base/error.h"
+#include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/base/utf8.h"
 
@@ -24,13 +25,6 @@ namespace {
 
 absl::Status BadWorkers(absl::string_view message) {
   return MakeError(absl::StatusCode::kInvalidArgument, "BAD_WORKERS_FILE", message);
-}
-
-// The last colon is the one before the port, as addresses of IPv6 stand in brackets.
-std::pair<absl::string_view, absl::string_view> SplitHostPort(absl::string_view address) {
-  const size_t colon = address.rfind(':');
-  if (colon == absl::string_view::npos) return {address, {}};
-  return {address.substr(0, colon), address.substr(colon + 1)};
 }
 
 absl::Status Unreadable(const std::string& path, int error) {
@@ -64,17 +58,6 @@ absl::StatusOr<std::string> ReadRegularFile(const std::string& path, size_t limi
 }
 
 }  // namespace
-
-absl::Status CheckHostPort(absl::string_view address) {
-  const auto [host, port] = SplitHostPort(address);
-  int number = 0;
-  const bool brackets = !host.empty() && host.front() == '[' && host.back() == ']';
-  const bool fits = !host.empty() && (brackets || host.find(':') == absl::string_view::npos) &&
-                    absl::SimpleAtoi(port, &number) && number >= 1 && number <= 65535;
-  if (fits) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("\"", absl::string_view(address).substr(0, 300), "\" is not host:port"));
-}
 
 absl::StatusOr<std::vector<WorkerAddress>> ParseWorkers(absl::string_view text) {
   std::vector<WorkerAddress> workers;

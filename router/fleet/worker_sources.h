@@ -18,9 +18,6 @@
 
 namespace baton::router {
 
-// OK for "host:port", "[v6]:port"; else an error that says what it is.
-absl::Status CheckHostPort(absl::string_view address);
-
 // A list that never changes.
 class StaticWorkers final : public WorkerSource {
  public:

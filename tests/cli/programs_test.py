@@ -69,6 +69,7 @@ class ProgramsTest(unittest.TestCase):
                     ["chat"], ["top", "--once"], ["prefix", "list"], ["bench", "serve"], ["bench", "judge"],
                     ["bench", "agent"], ["score", "--items", "-", "--labels", "a"])
         wrong = ((["--address", "garbage"], '"garbage" is not host:port [BAD_ADDRESS]'),
+                 (["--address", "127.0.0.1:65536"], '"127.0.0.1:65536" is not host:port [BAD_ADDRESS]'),
                  (["--address", ""], '"" is not host:port [BAD_ADDRESS]'),
                  (["--tls-cert", "a.pem"], "given together, or neither [BAD_TLS_FILES]"),
                  (["--tls-ca", "a.pem", "--tls-key", "a.key"], "given together, or neither [BAD_TLS_FILES]"),
@@ -81,6 +82,12 @@ class ProgramsTest(unittest.TestCase):
                 self.assertIn(error, result.stderr)
                 self.assertNotIn("secret", result.stderr)
                 self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+
+    def test_a_prompt_that_is_not_utf8_has_one_line_of_error(self):
+        for command in ("generate", "explain"):
+            result = run(ARGUMENTS.bin / "baton", command, b"a\xff", "--address", "127.0.0.1:1")
+            self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+            self.assertIn(f"baton {command}: ", result.stderr)
 
     def test_output_that_cannot_be_written_is_a_failure(self):
         with open("/dev/full", "w", encoding="utf-8") as full:

@@ -7,19 +7,24 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
+#include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 
 namespace baton {
 namespace {
 
+// gRPC takes more than host:port. Of host:port, it takes any port and any text as one, modulo
+// 65536.
 absl::Status CheckAddress(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  if (colon != std::string::npos && colon != 0 && colon + 1 != address.size()) {
-    return absl::OkStatus();
+  for (const char* scheme :
+       {"unix:", "unix-abstract:", "vsock:", "dns:", "ipv4:", "ipv6:", "xds:"}) {
+    if (absl::StartsWith(address, scheme)) return absl::OkStatus();
   }
-  return InvalidField("BAD_ADDRESS", "address", absl::StrCat("\"", address, "\" is not host:port"));
+  const absl::Status fits = CheckHostPort(address);
+  return fits.ok() ? fits : InvalidField("BAD_ADDRESS", "address", fits.message());
 }
 
 grpc_slice SliceOf(const std::string& text) {

@@ -56,10 +56,14 @@ TEST_F(ClientChannelTest, NamesAFileThatCannotBeUsed) {
 }
 
 TEST_F(ClientChannelTest, RefusesWhatIsNoAddress) {
-  for (const std::string address : {"", "garbage", ":1", "host:", ":"}) {
+  for (const std::string address : {"", "garbage", ":1", "host:", ":", "host:port",
+                                    "127.0.0.1:65536", "127.0.0.1:0", "::1", "::1:80", "[::1"}) {
     const absl::Status status = MakeClientChannel(address, {}, "").status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << address << ": " << status;
     EXPECT_EQ(ErrorReason(status), "BAD_ADDRESS");
+  }
+  for (const std::string address : {"host:1", "[::1]:65535", "unix:socket", "dns:///host"}) {
+    EXPECT_TRUE(MakeClientChannel(address, {}, "").ok()) << address;
   }
 }
 
