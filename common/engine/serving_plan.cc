@@ -16,13 +16,13 @@
 namespace baton::engine {
 namespace {
 
+constexpr int kDefaultContext = 2048;
+
 struct Link {
   const char* name;
   double bytes_per_second;
 };
 // On the label: the payload is a little less.
-constexpr int kDefaultContext = 2048;
-
 constexpr Link kLinks[] = {
     {"1 GbE", 0.125e9},  {"10 GbE", 1.25e9},       {"25 GbE", 3.125e9},
     {"100 GbE", 12.5e9}, {"PCIe 3 x16", 15.754e9},

@@ -105,7 +105,7 @@ class UnreadAnswerError(BatonError):
 
 class CancelledError(BatonError):
     """The call was cancelled, by the caller (reason CANCELLED), by its id (CANCELLED_BY_ID), or
-    without a reason by a router that stopped. Not asyncio.CancelledError, which cancels a task."""
+    without a reason by a router that stopped as the call came. Not asyncio.CancelledError, which cancels a task."""
 
 
 _FAMILIES: dict[type[BatonError], str] = {
@@ -129,7 +129,7 @@ _FAMILIES: dict[type[BatonError], str] = {
     AuthenticationError: "INVALID_API_KEY WRONG_WORKER_SECRET",
     PermissionDeniedError: "NOT_ADMIN TENANT_MISMATCH",
     TenantLimitError: "TENANT_LIMIT TENANT_RATE_LIMIT",
-    UnavailableError: """NO_WORKER NO_PREFILL_WORKER DRAINING MODEL_MISMATCH KV_LAYOUT
+    UnavailableError: """NO_WORKER NO_PREFILL_WORKER DRAINING ROUTER_STOPPED MODEL_MISMATCH KV_LAYOUT
         KV_LAYOUT_MISMATCH TOKENIZER_MISMATCH GENERATION_CONFIG_MISMATCH ROLE_MISMATCH CHECKSUM PROTOCOL MALFORMED_FRAME
         WORKER_REFUSED PREFILL_REFUSED GRAMMAR_PROCESS_LOST KV_FETCH_OFF KV_STORE KV_STORE_PAUSED KV_STORE_VALUE""",
     WorkerLostError: """WORKER_LOST WORKER_OUTDATED PREFILL_LOST WORKER_STALLED WORKER_EXPIRED
