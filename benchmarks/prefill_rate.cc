@@ -1,7 +1,7 @@
 // How much of a prefill worker's rate is left while it sends the KV of its prompts? A cluster of
 // real processes on loopback whose workers compute on paced GPUs (tests/testing/paced_gpu.h): a
-// kernel takes its time and no core. The same prompts for answers of one token, which the prefill
-// worker gives itself, and of two, for which all KV goes to the decode worker. Goal: 0.9.
+// kernel takes its time and no core. It asks for answers of one token, which the prefill worker
+// gives itself, and of two, for which all KV goes to the decode worker. Goal: 0.9.
 //
 //   prefill_rate --model models/demo [--shapes 0.5b,7b] [--kernel-us 100,40,10]
 //
@@ -77,7 +77,7 @@ std::unique_ptr<gpu_bench::RandomCheckpoint> ModelOf(const KvShape& shape,
   return *std::move(checkpoint);
 }
 
-// What a process has computed since its start.
+// The processor time of a process since its start.
 double CpuSeconds(pid_t pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
   std::stringstream text;
@@ -223,8 +223,7 @@ int Main(int argc, char** argv) {
   options.cluster.bin_dir = programs->path();
   std::printf(
       "%s prompts of %d tokens, %d at once. A node of a decode step takes %g us; a copy %g us and "
-      "its "
-      "bytes at %g GB/s to or from the host, %g from device to device.\n\n"
+      "its bytes at %g GB/s to or from the host, %g from device to device.\n\n"
       "| KV of | kernel, us | transport | prompt tokens/s without transfers | with | ratio | KV, "
       "GB/s | cores of the prefill worker: without, with | of the decode worker |\n"
       "|---|---|---|---|---|---|---|---|---|\n",

@@ -1,11 +1,13 @@
 #include "router/server.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/named_thread.h"
 #include "common/base/random_id.h"
 #include "common/base/rpc/address_file.h"
 #include "common/base/rpc/call_headers.h"

@@ -69,10 +69,9 @@ class RouterServer {
   }
 
   // Sets NOT_SERVING and refuses new calls (DRAINING), also on new connections, which are accepted
-  // until the end. Waits until the running calls have ended or `grace` is over, then ends them
-  // with ROUTER_STOPPED.
-  // A running call loses nothing by the drain: a queued one still gets a worker, and one that loses
-  // its worker gets another. Idempotent.
+  // until the end. Waits until the running calls have ended or `grace` is over, then ends them with
+  // ROUTER_STOPPED. Until then a running call loses nothing by the drain: a queued one still gets a
+  // worker, and one that loses its worker gets another. Idempotent.
   void Drain(absl::Duration grace);
   // Ends every call now with ROUTER_STOPPED; a Drain() in another thread then returns. Thread-safe.
   void Stop();

@@ -183,7 +183,7 @@ void TimeOne(KernelBench& bench, const ModelShape& model, const AttentionShape& 
   row.Number("kv_beyond_4_l2", beyond_cache ? 1 : 0).Took(seconds, work).Print();
 }
 
-// Where there is a choice between one row tile a warp and two, by both.
+// Times both kernels where a warp may have one row tile or two.
 void TimePrompt(KernelBench& bench, const ModelShape& model, const AttentionShape& shape) {
   TimeOne(bench, model, shape);
   if (shape.latent() || PaddedDim(shape.head_dim) != 64) return;

@@ -247,8 +247,8 @@ class RegexWalk {
         return Character(Byte(at_ + 2) % 32u, 3);
       default:
         if (in_class && kind == 'b') return Character('\b', 2);
-        // Annex B.1.2 lets any other character stand for itself. Of letters and digits that would
-        // hide what other dialects mean by them.
+        // Annex B.1.2 lets any other character stand for itself. Letters and digits are refused, as
+        // other dialects mean something by them.
         if (absl::ascii_ispunct(Byte(at_ + 1)) || kind == ' ') {
           return Character(Byte(at_ + 1), 2);
         }

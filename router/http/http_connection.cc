@@ -112,7 +112,9 @@ bool HttpConnection::SkipEmptyLines() {
 
 void HttpConnection::OnHeader(error_code error) {
   if (state_ == State::kClosed) return;
-  if (error && !too_slow_ && SkipEmptyLines()) return ReadHead();
+  // Behind a request line that was read, it would be the body of what is refused.
+  const bool begun = !parser_->get().target().empty();
+  if (error && !too_slow_ && !begun && SkipEmptyLines()) return ReadHead();
   if (error || too_slow_) return OnReadError(error);
   const http::request<http::string_body>& message = parser_->get();
   request_ = HeadOf(message);

@@ -28,7 +28,7 @@ class HttpConnection;
 // trailers.
 inline constexpr size_t kMaxBuffered = 128 << 10;
 
-// Of empty lines that are ignored before a request: two.
+// Two empty lines before a request are ignored.
 inline constexpr size_t kMostEmptyBytes = 4;
 
 // The server, as its connections see it. Thread-safe.
@@ -130,7 +130,7 @@ class HttpConnection final : public HttpResponder,
   void CountAnswer(int status);
   void ReadRequest();
   void ReadHead();
-  // Before a request. False if there are none, or were enough of them.
+  // Drops empty lines before a request. False if there are none, or too many came before.
   bool SkipEmptyLines();
   void OnHeader(boost::system::error_code error);
   void ReadBody();

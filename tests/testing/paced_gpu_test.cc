@@ -168,7 +168,7 @@ TEST(PacedGpuEngineTest, PromptsTakeTheTimeOfTheirKernelsAndDrawTokenZero) {
   };
   const absl::Duration prompt = step(std::vector<int32_t>(300, 7), 0);
   EXPECT_EQ(step(std::vector<int32_t>(300, 7), 0), prompt);
-  // Of four layers: at least a norm, three products, attention, its write, and a gate.
+  // Each of four layers has at least a norm, three products, attention, its write, and a gate.
   EXPECT_GE(prompt, 4 * 7 * absl::Microseconds(40));
   step({7}, 300);
   const absl::Duration decoded = step({7}, 301);

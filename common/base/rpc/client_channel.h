@@ -13,10 +13,10 @@
 
 namespace baton {
 
-// As MakeChannel, with kClientChannel; each call carries the key, unless it is empty, and the
-// headers. gRPC would end the process, or answer much later, where this returns INVALID_ARGUMENT:
-// BAD_ADDRESS unless `address` is host:port or has a scheme, BAD_TLS_FILES, or BAD_HEADER for what
-// no header can carry. The message does not have the key.
+// Makes a channel as MakeChannel does, with kClientChannel. Each call carries the key, unless it is
+// empty, and the headers. gRPC would end the process, or answer much later, where this returns
+// INVALID_ARGUMENT: BAD_ADDRESS unless `address` is host:port or has a scheme, BAD_TLS_FILES, or
+// BAD_HEADER for what no header can carry. The message does not have the key.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeClientChannel(const std::string& address,
                                                                  const ChannelTls& tls,
                                                                  const std::string& api_key,

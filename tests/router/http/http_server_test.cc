@@ -364,6 +364,19 @@ TEST_F(HttpServerTest, FewEmptyLinesBeforeARequestAreIgnored) {
   EXPECT_EQ(client.Read().status, 400) << "three are too many";
 }
 
+// The body of a request that is refused may begin with an empty line and look like a request.
+TEST_F(HttpServerTest, WhatFollowsAWrongHeadIsNoRequest) {
+  Start();
+  for (const char* const wrong : {"Content-Length: x", "Content-Length: 99999999999", "Bad header",
+                                  "Transfer-Encoding: other"}) {
+    HttpClient client(server_->address());
+    client.Send(absl::StrCat("POST /echo HTTP/1.1\r\nHost: a\r\n", wrong, "\r\n"));
+    client.Send("\r\n\r\nPOST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab");
+    EXPECT_NE(client.Read().status, 200) << wrong;
+    EXPECT_TRUE(client.AtEnd()) << wrong;
+  }
+}
+
 TEST_F(HttpServerTest, TheAnswerToAHeadHasTheLengthOfTheBodyAndNoBody) {
   Start();
   HttpClient client(server_->address());

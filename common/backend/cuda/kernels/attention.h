@@ -17,7 +17,7 @@
 //   resets itself).
 // - tile: many rows. A block computes 64 packed rows over all their tokens, K and V staged in
 //   shared memory; while it multiplies with one, it loads the other, below sm_80 through registers.
-//   With two stages it loads both of the next piece.
+//   With two stages it loads both of the next piece. A warp has one row tile of 16 rows, or two.
 //
 // A soft cap (score_cap) changes each score before it is hidden or weighed; a sink is added to the
 // sum of weights behind the last fold. Both are in one place for both kernels, and in variants of
@@ -135,10 +135,11 @@ inline int TileStages(int head_dim, int kernel_capability, size_t shared_bytes) 
   return deep ? 2 : 1;
 }
 
-// The same of the kernel whose warps have two row tiles each, and its blocks half of the warps.
+// The tile kernel exists in a second form, whose warps have two row tiles each and whose blocks
+// have half of the warps. A multiprocessor has registers for so many of its blocks.
 constexpr int kPairedTileBlocks = 4;
-// Whether that kernel is the faster one: it reads less from shared memory, but a block takes
-// longer, so there must be about as many as run at a time. blocks: items times KV heads.
+// Whether that form is the faster one: it reads less from shared memory, but a block takes longer,
+// so there must be about as many blocks as run at a time. blocks: items times KV heads.
 inline bool TilePairs(int64_t blocks, int multiprocessors) {
   return blocks >= int64_t{kPairedTileBlocks - 1} * multiprocessors;
 }

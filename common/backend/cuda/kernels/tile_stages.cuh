@@ -107,7 +107,7 @@ struct Fetch : PiecePlaces<kThreads> {
     }
     if constexpr (!kIsCoded<Kv>) CopyAsyncCommit();
   }
-  // Of what was begun, and is not empty.
+  // Puts down what Begin loaded. REQUIRES: there was such a piece.
   template <class At>
   BATON_DEVICE void End(const At& at) const {
     if (kHolds) PutDown(at(Token(), Chunk()));

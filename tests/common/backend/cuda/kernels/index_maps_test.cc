@@ -227,7 +227,7 @@ TEST(IndexMapsTest, AttentionsStagesRepeatFromOneOfAThreadsPlacesToTheNext) {
          {std::tuple(kSwizzles[0], dim, kAttentionWarps),
           std::tuple(kSwizzles[1], TileDims(dim, 1), kAttentionWarps),
           std::tuple(kSwizzles[1], TileDims(dim, 2), kAttentionWarps),
-          // Of warps with two row tiles.
+          // Warps with two row tiles are half as many.
           std::tuple(kSwizzles[0], dim, kAttentionWarps / 2),
           std::tuple(kSwizzles[1], TileDims(dim, 2), kAttentionWarps / 2)}) {
       const int threads = warps * kWarpLanes, apart = threads / 8;
