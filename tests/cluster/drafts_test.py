@@ -208,6 +208,11 @@ class DraftsTest(unittest.TestCase):
                 with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
                     for _ in pool.map(self.compare, range(COUNT)):
                         pass
+                # A draft model drafts where its worker's times say that it pays, and else now and then: on some
+                # machines, not among so few requests.
+                while self.drafted_by_model + self.processes.drafted_by_model() == 0:
+                    self.assertLess(time.monotonic() - begin, PATIENCE_S, "the draft model never drafts")
+                    self.compare(self.answered)
                 self.preemptions += self.processes.count("baton_preemptions_total")
                 self.drafted_by_model += self.processes.drafted_by_model()
             finally:

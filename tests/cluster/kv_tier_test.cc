@@ -163,7 +163,7 @@ TEST_F(KvTierTest, SpoiledFilesAreComputedAgain) {
   };
   for (int i = 0; i < 20; ++i) {
     const fs::path& file = files[random_() % files.size()];
-    if (!fs::exists(file)) {
+    if (!fs::exists(file) || fs::file_size(file) == 0) {
       ask_anew();  // stores it again
       continue;
     }
@@ -190,19 +190,21 @@ TEST_F(KvTierTest, SpoiledFilesAreComputedAgain) {
   }
 }
 
-// More conversations than there are snapshots in the pool.
+// More conversations than there are snapshots in the pool. There are so few steps that the worker
+// does not know how long they take: it gives up no load because computing is faster.
 TEST_F(KvTierTest, SnapshotsThatThePoolHadToDropComeFromTheTier) {
   SCOPED_TRACE(seed_);
   snapshot_share_ = 0;  // two
   Start("host:64MB");
   std::vector<std::vector<int32_t>> conversations;
-  for (int i = 0; i < 5; ++i) conversations.push_back(Prompt(70));
-  for (int turn = 0; turn < 3; ++turn) {
+  for (int i = 0; i < 3; ++i) conversations.push_back(Prompt(70));
+  for (int turn = 0; turn < 2; ++turn) {
     for (std::vector<int32_t>& conversation : conversations) {
       const int cached = Ask(conversation);
       ExpectIdle();
       if (turn > 0) {
         EXPECT_GE(cached, (static_cast<int>(conversation.size()) - 40) / kSegment * kSegment);
+        EXPECT_EQ(Metric("baton_kv_tier_lookups_total", "result=\"slower\""), 0);
       }
       const std::vector<int32_t> next = Prompt(40);
       conversation.insert(conversation.end(), next.begin(), next.end());
