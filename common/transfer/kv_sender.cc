@@ -150,6 +150,12 @@ void GrpcKvSender::SendAccepted(int block_count, int cached_prompt_tokens) {
   FrameSender::SendAccepted(block_count, cached_prompt_tokens);
 }
 
+bool GrpcKvSender::EncodesAhead(const SendItem& next) {
+  return next.kind == SendItem::Kind::kKvChunk && options().pool.copier != nullptr &&
+         options().lease == nullptr && options().device_link == nullptr &&
+         (next.written == nullptr || next.known_written || next.written->Done());
+}
+
 bool GrpcKvSender::MayWrite(const SendItem& next) {
   // What the device link may lose comes again before the commit.
   if (next.kind == SendItem::Kind::kCommit) return open_operations_ == 0;

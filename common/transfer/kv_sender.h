@@ -184,7 +184,8 @@ class FrameSender : public KvSender {
 
 // Sends over a Prefill stream. gRPC holds at most one frame of it, and takes the next one when the
 // receiver's window has room for that one's last 64 KiB: a receiver that does not read holds back
-// the frames here, where they are items without bytes. Thread-safe.
+// the frames here, where they are items without bytes, except the next one of KV in a device, which
+// is copied to the host while one is sent. Thread-safe.
 class GrpcKvSender final : public ServerStream<grpc::ByteBuffer, SendItem>,
                            public FrameSender,
                            public std::enable_shared_from_this<GrpcKvSender> {
@@ -200,6 +201,8 @@ class GrpcKvSender final : public ServerStream<grpc::ByteBuffer, SendItem>,
   void PushItem(SendItem item, bool urgent) override { Push(std::move(item), urgent); }
   void Encode(SendItem item, grpc::ByteBuffer* message) override;
   bool Join(SendItem& taken, const SendItem& next) override { return JoinLayers(taken, next); }
+  // A frame's copy from the device takes about as long as sending it.
+  bool EncodesAhead(const SendItem& next) override;
   bool MayWrite(const SendItem& next) override;
   void OnEmpty() override;
   void OnPeerGone() override;

@@ -4,8 +4,11 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <optional>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/rpc/call_headers.h"
@@ -35,7 +38,7 @@ class GrpcPrefillCall final : public PrefillCall,
     request_ = grpc::ByteBuffer(&slice, 1);
     stub_.PrepareBidiStreamingCall(&context_, method, {}, this);
     StartWriteLast(&request_, grpc::WriteOptions());
-    StartRead(&buffer_);
+    StartRead(&read_);
     StartCall();
   }
 
@@ -45,26 +48,60 @@ class GrpcPrefillCall final : public PrefillCall,
   }
 
  private:
+  // Reads the next frame while one is written to the blocks, and no more: frames that come
+  // meanwhile wait for the thread that does it.
   void OnReadDone(bool ok) override {
     if (!ok) return;  // the status comes with OnDone
+    grpc::ByteBuffer frame;
+    {
+      absl::MutexLock lock(&mutex_);
+      frame.Swap(&read_);
+      if (failed_) return;
+      if (receiving_) {
+        waiting_ = std::move(frame);
+        return;
+      }
+      receiving_ = true;
+    }
+    do {
+      StartRead(&read_);
+    } while (Receive(frame) && TakeWaiting(&frame));
+  }
+
+  // False: no frame waits, and the next one is received by the thread that has read it.
+  bool TakeWaiting(grpc::ByteBuffer* frame) {
+    absl::MutexLock lock(&mutex_);
+    if (!waiting_) {
+      receiving_ = false;
+      return false;
+    }
+    *frame = *std::exchange(waiting_, std::nullopt);
+    return true;
+  }
+
+  // False: the transfer has failed, and no further frame is taken.
+  bool Receive(const grpc::ByteBuffer& frame) {
     const bool had_token = receiver_.first_token().has_value();
-    absl::Status status = Receive();
-    buffer_.Clear();
+    absl::Status status = Take(frame);
     if (!status.ok()) {
-      // No further read is started, so nothing writes to the blocks any more.
+      {
+        absl::MutexLock lock(&mutex_);
+        failed_ = true;
+      }
+      // No further frame is taken, so nothing writes to the blocks any more.
       context_.TryCancel();
       End(std::move(status));
-      return;
+      return false;
     }
     if (!had_token && receiver_.first_token()) {
       events_.on_first_token(*receiver_.first_token());
     }
     if (receiver_.phase() == KvReceiver::Phase::kCommitted) End(absl::OkStatus());
-    StartRead(&buffer_);
+    return true;
   }
 
-  absl::Status Receive() {
-    absl::StatusOr<DecodedFrame> decoded = DecodeFrame(buffer_);
+  absl::Status Take(const grpc::ByteBuffer& frame) {
+    absl::StatusOr<DecodedFrame> decoded = DecodeFrame(frame);
     if (!decoded.ok()) {
       receiver_.Abort();
       return MakeError(absl::StatusCode::kDataLoss, "PROTOCOL", decoded.status().message());
@@ -110,11 +147,15 @@ class GrpcPrefillCall final : public PrefillCall,
   grpc::GenericStub stub_;
   grpc::ClientContext context_;
   grpc::ByteBuffer request_;
-  grpc::ByteBuffer buffer_;
-  KvReceiver receiver_;
+  grpc::ByteBuffer read_;  // belongs to gRPC while it reads
+  absl::Mutex mutex_;
+  bool receiving_ ABSL_GUARDED_BY(mutex_) = false;  // a thread has a frame
+  bool failed_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<grpc::ByteBuffer> waiting_ ABSL_GUARDED_BY(mutex_);  // the frame behind it
+  KvReceiver receiver_;  // of the thread that has a frame
   const PrefillEvents events_;
   std::atomic<bool> cancelled_{false};  // by us
-  bool ended_ = false;                  // reads and OnDone come one after another
+  bool ended_ = false;                  // of the thread that has a frame; then of OnDone
   std::shared_ptr<GrpcPrefillCall> self_;
 };
 

@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "common/backend/backend.h"
 #include "common/base/check.h"
 
@@ -40,6 +42,7 @@ class DeviceKv final : public backend::KvCopier {
   }
   void Write(backend::SlotRange slots, absl::Span<const int32_t> pages,
              const std::byte* host) override {
+    if (before_write) before_write();
     absl::MutexLock lock(&mutex_);
     ++writes_;
     for (const int32_t page : pages) {
@@ -48,6 +51,16 @@ class DeviceKv final : public backend::KvCopier {
         host += chunk_bytes();
       }
     }
+  }
+
+  // Called by each Write, before it writes. Set it before that. May be empty.
+  std::function<void()> before_write;
+
+  // Until there have been so many reads. False: not in time.
+  bool AwaitReads(int count) const {
+    const auto read = [&] { return reads_ >= count; };
+    absl::MutexLock lock(&mutex_);
+    return mutex_.AwaitWithTimeout(absl::Condition(&read), absl::Seconds(60));
   }
 
   // What is in the memory, block after block. Not while Read or Write may run.

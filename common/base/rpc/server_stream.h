@@ -1,5 +1,5 @@
 // The sending side of a server-streaming call: any thread pushes items, which are written in order,
-// one message at a time.
+// one message at a time. Where encoding takes long, the next message is encoded while one is sent.
 #ifndef BATON_COMMON_BASE_RPC_SERVER_STREAM_H_
 #define BATON_COMMON_BASE_RPC_SERVER_STREAM_H_
 
@@ -37,6 +37,7 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
       if (broken_ || finish_) return;
       if (urgent) {
         items_.push_front(std::move(item));
+        ++urgent_;
       } else if (items_.empty() || !Merge(items_, item)) {
         items_.push_back(std::move(item));
       }
@@ -46,13 +47,14 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
     Continue();
   }
 
-  // Puts an item in front again that Encode took and that needs another message. Unlike Push also
-  // after Finish(OK). REQUIRES: MayWrite holds back an item behind it, so that the stream is open.
+  // Puts an item in front of those that are not urgent, which Encode took and which needs another
+  // message. Unlike Push also after Finish(OK). REQUIRES: MayWrite holds back an item behind it, so
+  // that the stream is open.
   void PutBack(Item item) {
     {
       absl::MutexLock lock(&mutex_);
       if (broken_ || (finish_ && !finish_->ok())) return;
-      items_.push_front(std::move(item));
+      items_.insert(items_.begin() + urgent_, std::move(item));
       if (busy_) return;
       busy_ = true;
     }
@@ -65,7 +67,7 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
       absl::MutexLock lock(&mutex_);
       if (finish_) return;
       finish_ = status;
-      if (!status.ok()) items_.clear();
+      if (!status.ok()) DropItems();
       if (busy_) return;
       busy_ = true;
     }
@@ -97,6 +99,9 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
   // May take `next`, which follows `taken`, into the same message and return true. Called with the
   // lock held.
   virtual bool Join(Item& taken, const Item& next) { return false; }
+  // Whether to encode `next`, whose message nothing can join any more, while the message before it
+  // is sent. Called with the lock held, by a thread of gRPC that encodes then.
+  virtual bool EncodesAhead(const Item& next) { return false; }
   // If false, `next` and what follows wait for Resume or the next Push. Called with the lock held.
   virtual bool MayWrite(const Item& next) { return true; }
   // Called when no item waits any more.
@@ -112,7 +117,7 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
       absl::MutexLock lock(&mutex_);
       self = self_;
       broken_ = true;
-      items_.clear();
+      DropItems();
       finish = finish_ && !busy_;
       if (finish) busy_ = true;
     }
@@ -122,12 +127,18 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
   }
 
   void OnWriteDone(bool ok) final {
-    if (!ok) {
+    {
       absl::MutexLock lock(&mutex_);
-      broken_ = true;
-      items_.clear();
+      if (!ok) {
+        broken_ = true;
+        DropItems();
+      }
+      if (encoding_ahead_) {
+        written_ = true;
+        return;
+      }
     }
-    Continue();
+    Continue(/*on_write_done=*/true);
   }
 
   void OnDone() final {
@@ -136,41 +147,109 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
     self.swap(self_);
   }
 
-  // Writes the next item, finishes, or pauses. REQUIRES: busy_, and no write in progress.
-  void Continue() {
-    message_.Clear();  // what it points to may be freed
-    std::optional<Item> item;
-    std::optional<grpc::Status> finish;
+  void DropItems() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    items_.clear();
+    urgent_ = 0;
+    drop_ahead_ = true;
+  }
+
+  // Writes the next item, finishes, or pauses. REQUIRES: busy_, no write in progress, and nothing
+  // is being encoded.
+  void Continue(bool on_write_done = false) {
+    bool again = true;
+    while (again) {
+      message_.Clear();  // what it points to may be freed
+      std::optional<Item> item;
+      std::optional<grpc::Status> finish;
+      bool write = false;
+      {
+        absl::MutexLock lock(&mutex_);
+        if (drop_ahead_) {
+          ahead_.Clear();
+          has_ahead_ = drop_ahead_ = false;
+        }
+        if (has_ahead_ && urgent_ == 0) {
+          message_.Swap(&ahead_);
+          has_ahead_ = false;
+          write = true;
+        } else if (!items_.empty()) {
+          if (!MayWrite(items_.front())) {
+            busy_ = false;
+            return;
+          }
+          item = TakeFront();
+          write = true;
+        } else if (finish_) {
+          finish = finish_;  // busy_ stays set, so nothing follows
+        } else {
+          busy_ = false;
+        }
+      }
+      if (!write) OnEmpty();
+      if (finish) grpc::ServerWriteReactor<Message>::Finish(*finish);
+      if (!write) return;  // after Finish, `this` may be gone
+      if (item) Encode(*std::move(item), &message_);
+      // A thread that pushes, a worker's loop say, encodes no more than it must.
+      again = on_write_done && WriteAndEncodeAhead();
+      if (!on_write_done) this->StartWrite(&message_);
+    }
+  }
+
+  // Writes message_. True: the next one has been encoded meanwhile, and the write has ended. Else
+  // `this` may be gone.
+  bool WriteAndEncodeAhead() {
+    std::optional<Item> next;
+    std::shared_ptr<ServerStream> self;  // the call does not end before the next write
     {
       absl::MutexLock lock(&mutex_);
-      if (!items_.empty()) {
-        if (!MayWrite(items_.front())) {
-          busy_ = false;
-          return;
-        }
-        item.emplace(std::move(items_.front()));
-        items_.pop_front();
-        while (!items_.empty() && Join(*item, items_.front())) items_.pop_front();
-      } else if (finish_) {
-        finish = finish_;  // busy_ stays set, so nothing follows
-      } else {
-        busy_ = false;
-      }
+      next = TakeAhead();
+      encoding_ahead_ = next.has_value();
+      if (next) self = self_;
     }
-    if (!item) OnEmpty();
-    if (finish) grpc::ServerWriteReactor<Message>::Finish(*finish);
-    if (!item) return;  // after Finish, `this` may be gone
-    Encode(std::move(*item), &message_);
     this->StartWrite(&message_);
+    if (!next) return false;
+    Encode(*std::move(next), &ahead_);
+    absl::MutexLock lock(&mutex_);
+    encoding_ahead_ = false;
+    has_ahead_ = true;
+    return std::exchange(written_, false);
+  }
+
+  // Takes an item and all that join it.
+  Item TakeFront() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    Item item = std::move(items_.front());
+    items_.pop_front();
+    if (urgent_ > 0) --urgent_;
+    while (!items_.empty() && Join(item, items_.front())) items_.pop_front();
+    return item;
+  }
+
+  // Takes the item that is to be encoded ahead, if there is one.
+  std::optional<Item> TakeAhead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (has_ahead_ || urgent_ > 0 || items_.size() < 2 || !EncodesAhead(items_.front()) ||
+        !MayWrite(items_.front())) {
+      return std::nullopt;
+    }
+    std::optional<Item> next = TakeFront();
+    if (!items_.empty()) return next;
+    items_.push_front(*std::move(next));  // others may still join it
+    return std::nullopt;
   }
 
   mutable absl::Mutex mutex_;
   std::deque<Item> items_ ABSL_GUARDED_BY(mutex_);
+  int urgent_ ABSL_GUARDED_BY(mutex_) = 0;       // so many of them are urgent, the first ones
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;    // a write or the finish is in progress
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;  // the peer is gone
   std::optional<grpc::Status> finish_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<ServerStream> self_ ABSL_GUARDED_BY(mutex_);
+  // The next message: has been encoded; is being encoded, and the write before it has ended.
+  bool has_ahead_ ABSL_GUARDED_BY(mutex_) = false;
+  bool encoding_ahead_ ABSL_GUARDED_BY(mutex_) = false;
+  bool written_ ABSL_GUARDED_BY(mutex_) = false;
+  bool drop_ahead_ ABSL_GUARDED_BY(mutex_) = false;  // it is not to be sent
   Message message_;  // of the write in progress
+  Message ahead_;
 };
 
 }  // namespace baton

@@ -6,6 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "baton/v1/inference.grpc.pb.h"
 #include "common/base/rpc/channel.h"
@@ -22,13 +24,39 @@ class TextStream final : public ServerStream<GenerateResponse, std::string> {
  public:
   absl::Notification peer_gone;
   std::atomic<bool> may_write{true};
+  std::atomic<bool> encodes_ahead{false};
+
+  // Until an item that begins so has been encoded.
+  void AwaitEncoded(char begin) {
+    const auto encoded = [&] { return encoded_.find(begin) != std::string::npos; };
+    absl::MutexLock lock(&mutex_);
+    ASSERT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&encoded), absl::Seconds(60))) << begin;
+  }
+  std::string encoded() const {
+    absl::MutexLock lock(&mutex_);
+    return encoded_;
+  }
 
  private:
   bool MayWrite(const std::string&) override { return may_write; }
+  // As frames do, items that are alike share a message.
+  bool Join(std::string& taken, const std::string& next) override {
+    if (!encodes_ahead || taken[0] != next[0]) return false;
+    taken += next;
+    return true;
+  }
+  bool EncodesAhead(const std::string&) override { return encodes_ahead; }
   void Encode(std::string item, GenerateResponse* message) override {
+    {
+      absl::MutexLock lock(&mutex_);
+      encoded_ += item[0];
+    }
     message->set_text(std::move(item));
   }
   void OnPeerGone() override { peer_gone.Notify(); }
+
+  mutable absl::Mutex mutex_;
+  std::string encoded_ ABSL_GUARDED_BY(mutex_);  // the first letters
 };
 
 class TextService final : public baton::v1::InferenceService::CallbackService {
@@ -51,6 +79,26 @@ class ServerStreamTest : public ::testing::Test {
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     stub_ = baton::v1::InferenceService::NewStub(MakeChannel(server_->address()));
+  }
+
+  // Pushes "a", which is written, then "b", "c" and "d", which are larger than what gRPC sends
+  // without a reader. Returns when "c" has been encoded, while "b" is written.
+  void PushAhead() {
+    service_.stream->encodes_ahead = true;
+    service_.stream->may_write = false;
+    for (const char item : {'a', 'b', 'c', 'd'}) {
+      service_.stream->Push(std::string(item == 'a' ? 1 : 8 << 20, item));
+    }
+    service_.stream->may_write = true;
+    service_.stream->Resume();
+    service_.stream->AwaitEncoded('c');
+  }
+  // What comes until the end: the first letters of the messages.
+  std::string ReadAll(grpc::ClientReader<GenerateResponse>& reader) {
+    std::string text;
+    GenerateResponse response;
+    while (reader.Read(&response)) text += response.text().substr(0, 1);
+    return text;
   }
 
   TextService service_;
@@ -113,6 +161,67 @@ TEST_F(ServerStreamTest, ACancelEndsACallWhoseLastItemsAreHeldBack) {
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
   server_->Stop(absl::InfiniteDuration());
   EXPECT_EQ(service_.stream.use_count(), 1);
+}
+
+TEST_F(ServerStreamTest, EncodesTheNextMessageWhileOneIsSent) {
+  grpc::ClientContext context;
+  auto reader = stub_->Generate(&context, GenerateRequest());
+  service_.called.WaitForNotification();
+  PushAhead();
+  EXPECT_EQ(service_.stream->encoded(), "abc");  // one, and no more
+  // What is encoded ahead is no reason for an urgent item to wait.
+  service_.stream->Push("u", /*urgent=*/true);
+  service_.stream->Finish(grpc::Status::OK);
+  EXPECT_EQ(ReadAll(*reader), "abucd");
+  EXPECT_TRUE(reader->Finish().ok());
+  server_->Stop(absl::InfiniteDuration());
+  EXPECT_EQ(service_.stream.use_count(), 1);
+}
+
+TEST_F(ServerStreamTest, AnErrorDropsWhatIsEncodedAhead) {
+  grpc::ClientContext context;
+  auto reader = stub_->Generate(&context, GenerateRequest());
+  service_.called.WaitForNotification();
+  PushAhead();
+  service_.stream->Finish(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "full"));
+  EXPECT_EQ(ReadAll(*reader), "ab");
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  server_->Stop(absl::InfiniteDuration());
+  EXPECT_EQ(service_.stream.use_count(), 1);
+}
+
+TEST_F(ServerStreamTest, ACancelDropsWhatIsEncodedAhead) {
+  grpc::ClientContext context;
+  auto reader = stub_->Generate(&context, GenerateRequest());
+  service_.called.WaitForNotification();
+  PushAhead();
+  context.TryCancel();
+  service_.stream->peer_gone.WaitForNotification();
+  service_.stream->Finish(grpc::Status::CANCELLED);
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  server_->Stop(absl::InfiniteDuration());
+  EXPECT_EQ(service_.stream.use_count(), 1);
+}
+
+// What is encoded ahead is whole: others could still join the last item that waits.
+TEST_F(ServerStreamTest, TheLastItemIsNotEncodedAhead) {
+  grpc::ClientContext context;
+  auto reader = stub_->Generate(&context, GenerateRequest());
+  service_.called.WaitForNotification();
+  PushAhead();
+  service_.stream->Push("d");
+  service_.stream->Push("d");
+  service_.stream->Finish(grpc::Status::OK);
+  size_t bytes = 0;
+  std::string text;
+  GenerateResponse response;
+  while (reader->Read(&response)) {
+    text += response.text().substr(0, 1);
+    if (response.text()[0] == 'd') bytes += response.text().size();
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(text, "abcd");
+  EXPECT_EQ(bytes, (8u << 20) + 2);
 }
 
 }  // namespace
