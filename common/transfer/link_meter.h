@@ -13,9 +13,10 @@
 // Transfers over one link share it. So a link's busy time is the union of what its transfers saw,
 // and all bytes that came in it count, whichever transfer they belong to. Frames are timed on the
 // gRPC threads that receive them, before they are checked and copied; a decode step that runs
-// meanwhile delays the loop and not them. What copying takes is part of the rate: the next frame
-// waits for it. A frame that gRPC had received before it was asked for counts as fast: at most the
-// receive window of a stream.
+// meanwhile delays the loop and not them. A frame is read while the one before it is copied, and
+// its time is when its own turn comes: where copying takes longer than the link does, it is the
+// rate. A frame that gRPC had received before it was asked for counts as fast: at most the receive
+// window of a stream.
 #ifndef BATON_COMMON_TRANSFER_LINK_METER_H_
 #define BATON_COMMON_TRANSFER_LINK_METER_H_
 
