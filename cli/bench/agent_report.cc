@@ -77,7 +77,9 @@ std::string FormatAgent(const AgentResult& result, const AgentOptions& options) 
     for (const auto& [turn, figures] : CollectTurns(pass)) {
       absl::StrAppend(&out, FiguresRow(absl::StrCat(turn + 1), figures, options.percentiles));
     }
-    absl::StrAppend(&out, FiguresRow("all", CollectAgent(pass), options.percentiles));
+    const AgentFigures all = CollectAgent(pass);
+    absl::StrAppend(&out, FiguresRow("all", all, options.percentiles),
+                    FailureLines(absl::StrCat("retention ", pass.retention), all.tally));
   }
   return absl::StrCat(out, "Tokens; TTFT in milliseconds.\n");
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/error.h"
 
 namespace baton::cli {
@@ -27,6 +28,15 @@ bool Tally::Add(const Outcome& outcome) {
   output_tokens += outcome.usage.generated_tokens();
   kv_bytes += outcome.usage.kv_bytes();
   return true;
+}
+
+std::string FailureLines(absl::string_view of, const Tally& tally) {
+  std::string lines;
+  for (const auto& [reason, count] : tally.failures) {
+    absl::StrAppend(&lines, of, ": ", count, " failed with ", reason, ", e.g. ",
+                    tally.messages.at(reason), "\n");
+  }
+  return lines;
 }
 
 double Tally::hit_rate() const {

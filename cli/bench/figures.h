@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "cli/load_generator.h"
 
 namespace baton::cli {
@@ -30,6 +31,9 @@ struct Tally {
   double hit_rate() const;  // cached of prompt tokens; 0 without any
   int64_t computed_tokens() const { return prompt_tokens - cached_tokens; }
 };
+
+// A line for each reason of failed requests, `of` such a kind; empty if none failed.
+std::string FailureLines(absl::string_view of, const Tally& tally);
 
 struct Summary {
   double mean = 0;

@@ -192,6 +192,11 @@ std::string FormatJudge(const JudgeResult& result, const JudgeOptions& options) 
                         "computed", "queue %", "prefill", "transfer", "decode", "other");
   for (const JudgeFigures& f : figures) absl::StrAppend(&out, Row(f, options.percentiles));
   absl::StrAppend(&out, "\n");
+  for (const JudgeFigures& f : figures) {
+    absl::StrAppend(&out, FailureLines(absl::StrCat(f.server, ", verdict ", f.verdict, ", ",
+                                                    f.prefix, " prefix"),
+                                       f.tally));
+  }
   for (const auto& [server, compute_ms] : ComputeMs(result)) {
     if (!compute_ms) continue;
     absl::StrAppendFormat(&out, "%s computes %d tokens behind %d in %.1f ms", server,

@@ -47,9 +47,9 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
     Continue();
   }
 
-  // Puts an item in front of those that are not urgent, which Encode took and which needs another
-  // message. Unlike Push also after Finish(OK). REQUIRES: MayWrite holds back an item behind it, so
-  // that the stream is open.
+  // Puts back an item that Encode took and that needs another message, in front of all that wait
+  // but the urgent ones. Unlike Push also after Finish(OK). REQUIRES: MayWrite holds back an item
+  // behind it, so that the stream is open.
   void PutBack(Item item) {
     {
       absl::MutexLock lock(&mutex_);

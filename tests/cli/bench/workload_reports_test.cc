@@ -120,6 +120,7 @@ TEST(BenchJudgeReportTest, DerivedFigures) {
   const std::string lines = FormatJudge(result, options);
   EXPECT_THAT(lines, HasSubstr("a warm item (token) takes 1.52 times that"));
   EXPECT_THAT(lines, ContainsRegex("verdict token, warm prefix: median 4.00"));
+  EXPECT_THAT(lines, HasSubstr("\npeer, verdict token, warm prefix: 2 failed with WORKER_LOST, "));
   EXPECT_THAT(JudgePlot(result, options), HasSubstr("peer, warm"));
 }
 
