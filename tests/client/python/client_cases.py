@@ -11,6 +11,7 @@ import grpc
 from grpc_health.v1 import health_pb2
 
 import baton
+from baton import calls
 from baton.v1 import admin_pb2, inference_pb2
 from fake_router import AWAIT_S, Failure, FakeRouter, Hang, delta, last, once
 
@@ -126,6 +127,16 @@ class ClientCases:
                 sent(api_key=key)
             self.assertEqual(raised.exception.reason, "BAD_HEADER")
             self.assertNotIn("cret", str(raised.exception))
+
+    def test_address(self):
+        for address in ("garbage", ":1", "host:", "host:99999", "host:0", "host:1x", "host:\u0661", "::1:80",
+                        "dns:///host:80", "host:" + "9" * 5000):
+            self.arguments["address"] = address
+            with self.assertRaises(baton.InvalidRequestError) as raised:
+                self.ask("generate_once", "p")
+            self.assertEqual((raised.exception.reason, raised.exception.field), ("BAD_ADDRESS", "address"))
+            self.assertLess(len(str(raised.exception)), 400)
+        self.assertEqual(calls.to_address("[::1]:80"), "[::1]:80")
 
     def test_refused_key(self):
         self.router.reply([Failure(grpc.StatusCode.UNAUTHENTICATED, "INVALID_API_KEY")])

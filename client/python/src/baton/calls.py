@@ -85,9 +85,11 @@ def to_address(address: Optional[str]) -> str:
     """The argument, else BATON_ADDRESS, else the default. InvalidRequestError if not host:port."""
     address = address or os.environ.get("BATON_ADDRESS") or DEFAULT_ADDRESS
     host, _, port = address.rpartition(":")
-    if not host or not port:
+    one_host = host and (":" not in host or host[0] + host[-1] == "[]")
+    one_port = port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535
+    if not one_host or not one_port:
         raise InvalidRequestError(
-            f'"{address}" is not host:port',
+            f'"{address[:300]}" is not host:port',
             grpc.StatusCode.INVALID_ARGUMENT,
             "BAD_ADDRESS",
             field="address",
