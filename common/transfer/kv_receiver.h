@@ -7,8 +7,7 @@
 // chunk is harmless: it is checked and not written again. Independent of gRPC: PrefillCall passes
 // it the frames. KV comes as payloads of frames, or is read from the sender's pool (shared_pool.h).
 //
-// Thread: one at a time (gRPC gives a call's reads one after another). Operations of a device link
-// end on any thread.
+// Thread: one at a time, which has a frame. Operations of a device link end on any thread.
 #ifndef BATON_COMMON_TRANSFER_KV_RECEIVER_H_
 #define BATON_COMMON_TRANSFER_KV_RECEIVER_H_
 

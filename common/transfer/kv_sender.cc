@@ -206,14 +206,14 @@ void GrpcKvSender::OperationEnded(SendItem item, bool stored) {
   Resume();
 }
 
-void GrpcKvSender::OnEmpty() {
-  if (transfer_ != 0) options().schedule->Pause(transfer_);
+std::function<void()> GrpcKvSender::OnEmpty() {
+  return transfer_ == 0 ? nullptr : options().schedule->Pause(transfer_);
 }
 
 void GrpcKvSender::Encode(SendItem item, grpc::ByteBuffer* message) {
   // Others may use the link while this layer is computed.
   if (transfer_ != 0 && item.written != nullptr && !item.written->Done()) {
-    options().schedule->Pause(transfer_);
+    if (const auto next = options().schedule->Pause(transfer_)) next();
   }
   EncodeItem(std::move(item), message);
 }

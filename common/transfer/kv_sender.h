@@ -204,7 +204,7 @@ class GrpcKvSender final : public ServerStream<grpc::ByteBuffer, SendItem>,
   // A frame's copy from the device takes about as long as sending it.
   bool EncodesAhead(const SendItem& next) override;
   bool MayWrite(const SendItem& next) override;
-  void OnEmpty() override;
+  std::function<void()> OnEmpty() override;
   void OnPeerGone() override;
   uint64_t Announce(const SendItem& item) override;
   // An operation of this transfer has ended. False: its chunk may not have arrived.

@@ -24,13 +24,9 @@ bool LinkSchedule::MaySend(Transfer transfer, std::function<void()> resume) {
   return first;
 }
 
-void LinkSchedule::Pause(Transfer transfer) {
-  std::function<void()> next;
-  {
-    absl::MutexLock lock(&mutex_);
-    next = Remove(transfer);
-  }
-  if (next != nullptr) next();
+std::function<void()> LinkSchedule::Pause(Transfer transfer) {
+  absl::MutexLock lock(&mutex_);
+  return Remove(transfer);
 }
 
 void LinkSchedule::Leave(Transfer transfer) {

@@ -25,7 +25,7 @@ namespace baton::transfer {
 // first, and a large one is not held back for ever: 32k tokens of 12 KiB are due after 40 s.
 inline constexpr double kSlowestBytesPerSecond = 10e6;
 
-// Thread-safe. Calls back without its lock.
+// Thread-safe.
 class LinkSchedule {
  public:
   explicit LinkSchedule(const Clock& clock) : clock_(clock) {}
@@ -37,9 +37,10 @@ class LinkSchedule {
   // one may try again. Until Pause or Leave the transfer counts as sending, and those that are due
   // later wait for it.
   bool MaySend(Transfer transfer, std::function<void()> resume);
-  // Nothing is ready to be sent.
-  void Pause(Transfer transfer);
-  // Call exactly once. `resume` may still be running.
+  // Nothing is ready to be sent. Returns the callback of the transfer that is next, perhaps null:
+  // call it without locks.
+  [[nodiscard]] std::function<void()> Pause(Transfer transfer);
+  // Call exactly once. `resume` may still be running. Calls that of the transfer that is next.
   void Leave(Transfer transfer);
 
  private:

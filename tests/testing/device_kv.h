@@ -58,7 +58,7 @@ class DeviceKv final : public backend::KvCopier {
 
   // Until there have been so many reads. False: not in time.
   bool AwaitReads(int count) const {
-    const auto read = [&] { return reads_ >= count; };
+    const auto read = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return reads_ >= count; };
     absl::MutexLock lock(&mutex_);
     return mutex_.AwaitWithTimeout(absl::Condition(&read), absl::Seconds(60));
   }

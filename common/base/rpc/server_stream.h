@@ -6,6 +6,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -99,13 +100,14 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
   // May take `next`, which follows `taken`, into the same message and return true. Called with the
   // lock held.
   virtual bool Join(Item& taken, const Item& next) { return false; }
-  // Whether to encode `next`, whose message nothing can join any more, while the message before it
-  // is sent. Called with the lock held, by a thread of gRPC that encodes then.
+  // Whether to encode `next` while the message before it is sent, if an item waits behind it that
+  // does not join it. Called with the lock held, by a thread of gRPC that encodes then.
   virtual bool EncodesAhead(const Item& next) { return false; }
   // If false, `next` and what follows wait for Resume or the next Push. Called with the lock held.
   virtual bool MayWrite(const Item& next) { return true; }
-  // Called when no item waits any more.
-  virtual void OnEmpty() {}
+  // Called when no item waits any more, with the lock held: else it could take back what MayWrite
+  // does for the next item. What it returns, perhaps null, is called without the lock.
+  virtual std::function<void()> OnEmpty() { return nullptr; }
   // Called once if the peer cancels, its deadline passes or its connection breaks.
   virtual void OnPeerGone() {}
 
@@ -113,6 +115,7 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
   void OnCancel() final {
     std::shared_ptr<ServerStream> self;  // OnDone may come while OnPeerGone runs
     bool finish;  // what MayWrite held back is gone, and no Resume comes for it
+    std::function<void()> when_empty;
     {
       absl::MutexLock lock(&mutex_);
       self = self_;
@@ -120,8 +123,9 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
       DropItems();
       finish = finish_ && !busy_;
       if (finish) busy_ = true;
+      when_empty = OnEmpty();
     }
-    OnEmpty();
+    if (when_empty) when_empty();
     OnPeerGone();
     if (finish) Continue();
   }
@@ -161,6 +165,7 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
       message_.Clear();  // what it points to may be freed
       std::optional<Item> item;
       std::optional<grpc::Status> finish;
+      std::function<void()> when_empty;
       bool write = false;
       {
         absl::MutexLock lock(&mutex_);
@@ -179,14 +184,14 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
           }
           item = TakeFront();
           write = true;
-        } else if (finish_) {
-          finish = finish_;  // busy_ stays set, so nothing follows
         } else {
-          busy_ = false;
+          finish = finish_;  // then busy_ stays set, so nothing follows
+          busy_ = finish.has_value();
+          when_empty = OnEmpty();
         }
       }
-      if (!write) OnEmpty();
       if (finish) grpc::ServerWriteReactor<Message>::Finish(*finish);
+      if (when_empty) when_empty();
       if (!write) return;  // after Finish, `this` may be gone
       if (item) Encode(*std::move(item), &message_);
       // A thread that pushes, a worker's loop say, encodes no more than it must.
@@ -215,11 +220,14 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
     return std::exchange(written_, false);
   }
 
-  // Takes an item and all that join it.
+  // Takes an item and all that join it. What is urgent goes alone.
   Item TakeFront() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     Item item = std::move(items_.front());
     items_.pop_front();
-    if (urgent_ > 0) --urgent_;
+    if (urgent_ > 0) {
+      --urgent_;
+      return item;
+    }
     while (!items_.empty() && Join(item, items_.front())) items_.pop_front();
     return item;
   }

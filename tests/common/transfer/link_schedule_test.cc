@@ -22,6 +22,9 @@ class LinkScheduleTest : public ::testing::Test {
   bool MaySend(LinkSchedule::Transfer transfer) {
     return schedule_.MaySend(transfer, [this, transfer] { resumed_ += std::to_string(transfer); });
   }
+  void Pause(LinkSchedule::Transfer transfer) {
+    if (const auto next = schedule_.Pause(transfer)) next();
+  }
 
   testing::FakeClock clock_;
   LinkSchedule schedule_{clock_};
@@ -37,7 +40,7 @@ TEST_F(LinkScheduleTest, ASmallTransferPassesALargeOneThatIsUnderWay) {
   EXPECT_FALSE(MaySend(large));
   EXPECT_TRUE(MaySend(small));
   EXPECT_EQ(resumed_, "");
-  schedule_.Pause(small);
+  Pause(small);
   EXPECT_EQ(resumed_, "1");
   EXPECT_TRUE(MaySend(large));
   schedule_.Leave(small);
@@ -78,7 +81,7 @@ TEST_F(LinkScheduleTest, LinksAreIndependentAndEqualsGoInTheOrderOfTheirArrival)
   EXPECT_TRUE(MaySend(elsewhere));
   EXPECT_TRUE(MaySend(first));
   EXPECT_FALSE(MaySend(second));
-  schedule_.Pause(elsewhere);
+  Pause(elsewhere);
   EXPECT_EQ(resumed_, "");
   schedule_.Leave(first);
   EXPECT_EQ(resumed_, "2");
@@ -93,11 +96,11 @@ TEST_F(LinkScheduleTest, OneThatGivesUpWhileItWaitsIsNotResumed) {
   EXPECT_FALSE(MaySend(third));
   schedule_.Leave(second);
   EXPECT_EQ(resumed_, "");
-  schedule_.Pause(first);
+  Pause(first);
   EXPECT_EQ(resumed_, "3");
   // It was resumed, and finds that it has nothing left: the next one must not wait for it.
   EXPECT_TRUE(MaySend(first));
-  schedule_.Pause(third);
+  Pause(third);
   schedule_.Leave(third);
   schedule_.Leave(first);
 }

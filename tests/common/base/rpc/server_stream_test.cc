@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -25,10 +26,13 @@ class TextStream final : public ServerStream<GenerateResponse, std::string> {
   absl::Notification peer_gone;
   std::atomic<bool> may_write{true};
   std::atomic<bool> encodes_ahead{false};
+  std::function<void()> on_empty;  // if it is set before the first item
 
   // Until an item that begins so has been encoded.
   void AwaitEncoded(char begin) {
-    const auto encoded = [&] { return encoded_.find(begin) != std::string::npos; };
+    const auto encoded = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return encoded_.find(begin) != std::string::npos;
+    };
     absl::MutexLock lock(&mutex_);
     ASSERT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&encoded), absl::Seconds(60))) << begin;
   }
@@ -39,6 +43,10 @@ class TextStream final : public ServerStream<GenerateResponse, std::string> {
 
  private:
   bool MayWrite(const std::string&) override { return may_write; }
+  std::function<void()> OnEmpty() override {
+    if (on_empty) on_empty();
+    return nullptr;
+  }
   // As frames do, items that are alike share a message.
   bool Join(std::string& taken, const std::string& next) override {
     if (!encodes_ahead || taken[0] != next[0]) return false;
@@ -78,7 +86,7 @@ class ServerStreamTest : public ::testing::Test {
     auto server = RpcServer::Start({}, {&service_}, {"baton.v1.InferenceService"});
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
-    stub_ = baton::v1::InferenceService::NewStub(MakeChannel(server_->address()));
+    stub_ = baton::v1::InferenceService::NewStub(MakeChannel(server_->address(), kClientChannel));
   }
 
   // Pushes "a", which is written, then "b", "c" and "d", which are larger than what gRPC sends
@@ -161,6 +169,25 @@ TEST_F(ServerStreamTest, ACancelEndsACallWhoseLastItemsAreHeldBack) {
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
   server_->Stop(absl::InfiniteDuration());
   EXPECT_EQ(service_.stream.use_count(), 1);
+}
+
+// Else what OnEmpty takes back could be what MayWrite has just done for the next item.
+TEST_F(ServerStreamTest, NoItemComesWhileOnEmptyRuns) {
+  absl::Notification emptying, pushed;
+  service_.stream->on_empty = [&] {
+    if (emptying.HasBeenNotified()) return;
+    emptying.Notify();
+    EXPECT_FALSE(pushed.WaitForNotificationWithTimeout(absl::Milliseconds(50)));
+  };
+  grpc::ClientContext context;
+  auto reader = stub_->Generate(&context, GenerateRequest());
+  service_.stream->Push("a");
+  emptying.WaitForNotification();
+  service_.stream->Push("b");
+  pushed.Notify();
+  service_.stream->Finish(grpc::Status::OK);
+  EXPECT_EQ(ReadAll(*reader), "ab");
+  EXPECT_TRUE(reader->Finish().ok());
 }
 
 TEST_F(ServerStreamTest, EncodesTheNextMessageWhileOneIsSent) {
