@@ -159,16 +159,21 @@ class ConstrainedAnswersTest : public WholeClusterTest {
   }
 
   static void ExpectWhatWasAskedFor(const v1::StructuredOutput& asked, const std::string& answer) {
-    std::string text = answer;
+    std::string text = answer, before;  // white space may come before what is constrained
     if (asked.has_reasoning()) {
       const std::string& end = asked.reasoning().end();
       const size_t at = answer.find(end);
       ASSERT_NE(at, std::string::npos) << answer;
-      text = std::string(absl::StripLeadingAsciiWhitespace(answer.substr(at + end.size())));
+      text = answer.substr(at + end.size());
+      before = "\\s*";
     }
     if (asked.has_regex()) {
-      EXPECT_TRUE(std::regex_match(text, std::regex(asked.regex()))) << text;
-    } else if (asked.has_choices()) {
+      // The expression may begin with white space of its own.
+      EXPECT_TRUE(std::regex_match(text, std::regex(before + "(?:" + asked.regex() + ")"))) << text;
+      return;
+    }
+    text = std::string(absl::StripLeadingAsciiWhitespace(text));
+    if (asked.has_choices()) {
       const auto& texts = asked.choices().texts();
       EXPECT_NE(std::find(texts.begin(), texts.end(), text), texts.end()) << text;
     } else if (asked.has_tool_calls()) {

@@ -286,6 +286,8 @@ absl::Status GrammarServer::FillMasks(FrameReader& item, CpuLimit& limit,
                     .special_tokens = grammar->second.special_tokens,
                     .reasoning = grammar->second.reasoning};
     if (session.reasoning != nullptr) session.place = session.reasoning->Start();
+    // The prompt may have begun the reasoning.
+    session.constrained = session.place.place != ReasoningPhase::State::Place::kReasoning;
     sessions_.emplace(session_id, std::move(session));
   }
   const auto found = sessions_.find(session_id);

@@ -190,6 +190,29 @@ TEST_F(StructuredOutputTest, MasksBehindDraftsAreThoseOfTheAnswerWithThem) {
   EXPECT_EQ(output_->mask_pid(), process) << "a draft has ended the process";
 }
 
+TEST_F(StructuredOutputTest, ReasoningThatThePromptHasBegunIsNotSkipped) {
+  GrammarSpec spec = {Kind::kRegex, {"a?"}};
+  for (const bool begun : {false, true}) {
+    spec.reasoning = GrammarSpec::Reasoning{.begin = begun ? "" : "yes", .end = "n"};
+    const uint64_t session = begun ? 2 : 1;
+    const auto grammar = Grammar(spec);
+    ASSERT_NE(grammar, nullptr);
+    const auto first = MaskOf(session, *grammar, {});
+    ASSERT_TRUE(first.ok()) << first.status();
+    // The constrained part could be empty: only where no reasoning has begun may the answer end.
+    EXPECT_EQ(Bit(*first, kEndToken), !begun);
+    EXPECT_TRUE(Bit(*first, 'a'));
+    EXPECT_EQ(Bit(*first, 'x'), begun);
+    output_->Close(session);
+    if (!begun) continue;
+    const auto after = MaskOf(session + 1, *grammar, {'x', 'n'});
+    ASSERT_TRUE(after.ok()) << after.status();
+    EXPECT_TRUE(Bit(*after, kEndToken));
+    EXPECT_FALSE(Bit(*after, 'x'));
+    output_->Close(session + 1);
+  }
+}
+
 TEST_F(StructuredOutputTest, ChoicesAllowExactlyTheirTokens) {
   const std::vector<std::string> choices = {"yes", "no", "n\"o\\\n", "yes, naïve", "nothing"};
   CheckLanguage(*output_, *Grammar({Kind::kChoices, choices}), {choices.begin(), choices.end()},
