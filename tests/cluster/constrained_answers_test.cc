@@ -168,7 +168,7 @@ class ConstrainedAnswersTest : public WholeClusterTest {
       before = "\\s*";
     }
     if (asked.has_regex()) {
-      // The expression may begin with white space of its own.
+      // The expression itself may match white space at its beginning.
       EXPECT_TRUE(std::regex_match(text, std::regex(before + "(?:" + asked.regex() + ")"))) << text;
       return;
     }

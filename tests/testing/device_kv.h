@@ -56,7 +56,7 @@ class DeviceKv final : public backend::KvCopier {
   // Called by each Write, before it writes. Set it before that. May be empty.
   std::function<void()> before_write;
 
-  // Until there have been so many reads. False: not in time.
+  // Waits until there have been so many reads. False: they do not come in time.
   bool AwaitReads(int count) const {
     const auto read = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return reads_ >= count; };
     absl::MutexLock lock(&mutex_);

@@ -160,7 +160,7 @@ class DeviceService final : public internal::v1::PrefillService::WithRawCallback
   absl::Notification gone;
 };
 
-// From one device to another.
+// A transfer goes from one device to another.
 class DeviceCallTest : public ::testing::Test {
  protected:
   DeviceCallTest() {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -28,7 +29,7 @@ class TextStream final : public ServerStream<GenerateResponse, std::string> {
   std::atomic<bool> encodes_ahead{false};
   std::function<void()> on_empty;  // if it is set before the first item
 
-  // Until an item that begins so has been encoded.
+  // Waits until an item that begins so has been encoded.
   void AwaitEncoded(char begin) {
     const auto encoded = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return encoded_.find(begin) != std::string::npos;
@@ -47,7 +48,7 @@ class TextStream final : public ServerStream<GenerateResponse, std::string> {
     if (on_empty) on_empty();
     return nullptr;
   }
-  // As frames do, items that are alike share a message.
+  // Items that begin alike share a message, as frames do.
   bool Join(std::string& taken, const std::string& next) override {
     if (!encodes_ahead || taken[0] != next[0]) return false;
     taken += next;
@@ -89,6 +90,13 @@ class ServerStreamTest : public ::testing::Test {
     stub_ = baton::v1::InferenceService::NewStub(MakeChannel(server_->address(), kClientChannel));
   }
 
+  // Returns the call's reader when the server has the call.
+  std::unique_ptr<grpc::ClientReader<GenerateResponse>> Call(grpc::ClientContext& context) {
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(120));
+    auto reader = stub_->Generate(&context, GenerateRequest());
+    service_.called.WaitForNotification();
+    return reader;
+  }
   // Pushes "a", which is written, then "b", "c" and "d", which are larger than what gRPC sends
   // without a reader. Returns when "c" has been encoded, while "b" is written.
   void PushAhead() {
@@ -101,7 +109,7 @@ class ServerStreamTest : public ::testing::Test {
     service_.stream->Resume();
     service_.stream->AwaitEncoded('c');
   }
-  // What comes until the end: the first letters of the messages.
+  // Reads to the end. Returns the first letters of the messages.
   std::string ReadAll(grpc::ClientReader<GenerateResponse>& reader) {
     std::string text;
     GenerateResponse response;
@@ -122,7 +130,7 @@ TEST_F(ServerStreamTest, DeliversInOrderUrgentFirst) {
   service_.stream->Push("a", /*urgent=*/true);
   service_.stream->Finish(grpc::Status::OK);
   grpc::ClientContext context;
-  auto reader = stub_->Generate(&context, GenerateRequest());
+  auto reader = Call(context);
   std::string text;
   GenerateResponse response;
   while (reader->Read(&response)) text += response.text();
@@ -135,7 +143,7 @@ TEST_F(ServerStreamTest, AnErrorComesAtOnce) {
   service_.stream->Finish(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "full"));
   service_.stream->Push("never");
   grpc::ClientContext context;
-  auto reader = stub_->Generate(&context, GenerateRequest());
+  auto reader = Call(context);
   GenerateResponse response;
   EXPECT_FALSE(reader->Read(&response));
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
@@ -143,8 +151,7 @@ TEST_F(ServerStreamTest, AnErrorComesAtOnce) {
 
 TEST_F(ServerStreamTest, ACancelIsHeardAndFinishEndsTheCall) {
   grpc::ClientContext context;
-  auto reader = stub_->Generate(&context, GenerateRequest());
-  service_.called.WaitForNotification();
+  auto reader = Call(context);
   context.TryCancel();
   service_.stream->peer_gone.WaitForNotification();
   service_.stream->Push("dropped");
@@ -162,8 +169,7 @@ TEST_F(ServerStreamTest, ACancelEndsACallWhoseLastItemsAreHeldBack) {
   service_.stream->Push("held back");
   service_.stream->Finish(grpc::Status::OK);
   grpc::ClientContext context;
-  auto reader = stub_->Generate(&context, GenerateRequest());
-  service_.called.WaitForNotification();
+  auto reader = Call(context);
   context.TryCancel();
   service_.stream->peer_gone.WaitForNotification();
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
@@ -171,7 +177,7 @@ TEST_F(ServerStreamTest, ACancelEndsACallWhoseLastItemsAreHeldBack) {
   EXPECT_EQ(service_.stream.use_count(), 1);
 }
 
-// Else what OnEmpty takes back could be what MayWrite has just done for the next item.
+// MayWrite does nothing for the next item that OnEmpty then takes back.
 TEST_F(ServerStreamTest, NoItemComesWhileOnEmptyRuns) {
   absl::Notification emptying, pushed;
   service_.stream->on_empty = [&] {
@@ -180,7 +186,7 @@ TEST_F(ServerStreamTest, NoItemComesWhileOnEmptyRuns) {
     EXPECT_FALSE(pushed.WaitForNotificationWithTimeout(absl::Milliseconds(50)));
   };
   grpc::ClientContext context;
-  auto reader = stub_->Generate(&context, GenerateRequest());
+  auto reader = Call(context);
   service_.stream->Push("a");
   emptying.WaitForNotification();
   service_.stream->Push("b");
@@ -192,8 +198,7 @@ TEST_F(ServerStreamTest, NoItemComesWhileOnEmptyRuns) {
 
 TEST_F(ServerStreamTest, EncodesTheNextMessageWhileOneIsSent) {
   grpc::ClientContext context;
-  auto reader = stub_->Generate(&context, GenerateRequest());
-  service_.called.WaitForNotification();
+  auto reader = Call(context);
   PushAhead();
   EXPECT_EQ(service_.stream->encoded(), "abc");  // one, and no more
   // What is encoded ahead is no reason for an urgent item to wait.
@@ -207,8 +212,7 @@ TEST_F(ServerStreamTest, EncodesTheNextMessageWhileOneIsSent) {
 
 TEST_F(ServerStreamTest, AnErrorDropsWhatIsEncodedAhead) {
   grpc::ClientContext context;
-  auto reader = stub_->Generate(&context, GenerateRequest());
-  service_.called.WaitForNotification();
+  auto reader = Call(context);
   PushAhead();
   service_.stream->Finish(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "full"));
   EXPECT_EQ(ReadAll(*reader), "ab");
@@ -219,8 +223,7 @@ TEST_F(ServerStreamTest, AnErrorDropsWhatIsEncodedAhead) {
 
 TEST_F(ServerStreamTest, ACancelDropsWhatIsEncodedAhead) {
   grpc::ClientContext context;
-  auto reader = stub_->Generate(&context, GenerateRequest());
-  service_.called.WaitForNotification();
+  auto reader = Call(context);
   PushAhead();
   context.TryCancel();
   service_.stream->peer_gone.WaitForNotification();
@@ -233,8 +236,7 @@ TEST_F(ServerStreamTest, ACancelDropsWhatIsEncodedAhead) {
 // What is encoded ahead is whole: others could still join the last item that waits.
 TEST_F(ServerStreamTest, TheLastItemIsNotEncodedAhead) {
   grpc::ClientContext context;
-  auto reader = stub_->Generate(&context, GenerateRequest());
-  service_.called.WaitForNotification();
+  auto reader = Call(context);
   PushAhead();
   service_.stream->Push("d");
   service_.stream->Push("d");
