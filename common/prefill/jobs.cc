@@ -311,12 +311,13 @@ void PrefillJobs::Start(PrefillJob& job) {
                        shape.recurrent ? job.blocks.size() : shape.FirstWindowBlock(whole));
   // What was cached here and is missing there goes out at once.
   const int cached_blocks = job.cached_tokens / layout.block_tokens;
+  std::vector<transfer::LayerBlocks> cached;
   for (int layer = 0; layer < layout.layers; ++layer) {
     const int begin =
         std::max(transfer.first_block, layout.FirstNeededBlock(layer, whole, job.blocks.size()));
-    if (begin >= cached_blocks) continue;
-    transfer.sender->SendLayer(layer, begin, cached_blocks - begin, transfer.pinned, nullptr);
+    if (begin < cached_blocks) cached.push_back({layer, begin, cached_blocks});
   }
+  transfer.sender->SendCached(cached, transfer.pinned);
 }
 
 // The blocks of the chunk have got window pages since the job started.

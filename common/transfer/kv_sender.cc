@@ -50,21 +50,34 @@ void FrameSender::SendAccepted(int block_count, int cached_prompt_tokens) {
 
 void FrameSender::SendLayer(int layer, int first_block, int block_count, BlocksPin blocks,
                             std::shared_ptr<const backend::Event> written) {
+  std::vector<SendItem> items;
+  SplitLayer({layer, first_block, first_block + block_count}, blocks, written, items);
+  PushItems(std::move(items));
+}
+
+void FrameSender::SendCached(const std::vector<LayerBlocks>& layers, BlocksPin blocks) {
+  std::vector<SendItem> items;
+  for (const LayerBlocks& part : layers) SplitLayer(part, blocks, nullptr, items);
+  PushItems(std::move(items));
+}
+
+void FrameSender::SplitLayer(const LayerBlocks& part, const BlocksPin& blocks,
+                             const std::shared_ptr<const backend::Event>& written,
+                             std::vector<SendItem>& items) const {
   const int64_t chunk_bytes = static_cast<int64_t>(options_.layout.ChunkBytes());
   // As much as a frame may have: parts of layers follow each other, and are not joined.
   const int64_t most = options_.lease != nullptr ? kMostRunBytes : options_.max_payload_bytes;
   const int per_frame = options_.device_link != nullptr
                             ? options_.device_link->most_chunks()
                             : static_cast<int>(std::max<int64_t>(1, most / chunk_bytes));
-  for (int begin = first_block; begin < first_block + block_count; begin += per_frame) {
-    SendItem item;
+  for (int begin = part.first_block; begin < part.end_block; begin += per_frame) {
+    SendItem& item = items.emplace_back();
     item.kind = SendItem::Kind::kKvChunk;
-    item.layer = layer;
+    item.layer = part.layer;
     item.first_block = begin;
-    item.block_count = std::min(per_frame, first_block + block_count - begin);
+    item.block_count = std::min(per_frame, part.end_block - begin);
     item.blocks = blocks;
     item.written = written;
-    PushItem(std::move(item), /*urgent=*/false);
   }
 }
 

@@ -75,6 +75,13 @@ class DeviceLinkSender;
 class ReadLease;
 class SharedPoolServer;
 
+// The blocks [first_block, end_block) of a layer, counted from the start of the prompt.
+struct LayerBlocks {
+  int layer = 0;
+  int first_block = 0;
+  int end_block = 0;
+};
+
 // What a worker's loop sees of a transfer.
 class KvSender {
  public:
@@ -86,6 +93,10 @@ class KvSender {
   virtual void SendLayer(int layer, int first_block, int block_count,
                          std::shared_ptr<const PinnedBlocks> blocks,
                          std::shared_ptr<const backend::Event> written) = 0;
+  // Sends what was written before the transfer began. All is queued before the first frame of it is
+  // made, so that layers which fit share frames.
+  virtual void SendCached(const std::vector<LayerBlocks>& layers,
+                          std::shared_ptr<const PinnedBlocks> blocks) = 0;
   virtual void SendCommit(double queue_ms, double prefill_ms) = 0;
   // How the transfer's KV is meant to cross.
   virtual Plane plane() const { return Plane::kGrpc; }
@@ -97,7 +108,7 @@ class KvSender {
 // Splits each message into SendItems, and encodes an item as a frame when the transport asks for
 // it. Layers and log probabilities are sent in frames of at most 1 MiB; small layers that wait
 // together share one. (Where blocks are named, a frame is of up to kMostRunBytes, which it has as
-// its payload if the receiver has just lost them.) Thread-safe if PushItem is.
+// its payload if the receiver has just lost them.) Thread-safe if PushItem and PushItems are.
 class FrameSender : public KvSender {
  public:
   // Large enough to amortise a message's cost, small enough to interleave with the first token.
@@ -130,6 +141,8 @@ class FrameSender : public KvSender {
   void SendLayer(int layer, int first_block, int block_count,
                  std::shared_ptr<const PinnedBlocks> blocks,
                  std::shared_ptr<const backend::Event> written) override;
+  void SendCached(const std::vector<LayerBlocks>& layers,
+                  std::shared_ptr<const PinnedBlocks> blocks) override;
   // Sends the log probabilities of the prompt's tokens from first_position on. Call for all of them
   // before SendFirstToken.
   void SendPromptLogprobs(int first_position, std::vector<v1::TokenLogprobs> logprobs);
@@ -155,6 +168,10 @@ class FrameSender : public KvSender {
   bool JoinLayers(SendItem& taken, const SendItem& next) const;
   // `urgent` items go before all others that wait.
   virtual void PushItem(SendItem item, bool urgent) = 0;
+  // Pushes items in order, none of them urgent.
+  virtual void PushItems(std::vector<SendItem> items) {
+    for (SendItem& item : items) PushItem(std::move(item), /*urgent=*/false);
+  }
   // Makes the item's frame, which refers to the item's blocks and holds them until the last slice
   // is dropped. Waits until the blocks are written; copies those in device memory. Call from one
   // thread at a time.
@@ -172,6 +189,11 @@ class FrameSender : public KvSender {
   // Waits likewise, and names the blocks in place of a payload. False: the receiver cannot read
   // them, or not any more.
   bool NameBlocks(const SendItem& item, internal::v1::PrefillFrame::KvChunk* chunk) const;
+
+  // Splits the blocks into items of at most one frame each.
+  void SplitLayer(const LayerBlocks& part, const std::shared_ptr<const PinnedBlocks>& blocks,
+                  const std::shared_ptr<const backend::Event>& written,
+                  std::vector<SendItem>& items) const;
 
   const Options options_;
   // If true, the first token keeps its place in the queue: it must not overtake prompt log
@@ -199,6 +221,7 @@ class GrpcKvSender final : public ServerStream<grpc::ByteBuffer, SendItem>,
 
  private:
   void PushItem(SendItem item, bool urgent) override { Push(std::move(item), urgent); }
+  void PushItems(std::vector<SendItem> items) override { PushAll(std::move(items)); }
   void Encode(SendItem item, grpc::ByteBuffer* message) override;
   bool Join(SendItem& taken, const SendItem& next) override { return JoinLayers(taken, next); }
   // A frame's copy from the device takes about as long as sending it.

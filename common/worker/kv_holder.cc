@@ -86,11 +86,13 @@ void KvHolder::Serve(const KvFetch& fetch) {
         });
     pinned_pages_ += match.blocks.page_count();
     pinned_[number] = std::move(match.blocks);
+    std::vector<transfer::LayerBlocks> layers;
     for (int layer = 0; layer < layout_.layers; ++layer) {
       const int begin =
           std::max(fetch.first_block, layout_.FirstNeededBlock(layer, allowed, allowed));
-      if (begin < allowed) fetch.sender->SendLayer(layer, begin, allowed - begin, blocks, nullptr);
+      if (begin < allowed) layers.push_back({layer, begin, allowed});
     }
+    fetch.sender->SendCached(layers, blocks);
   }
   fetch.sender->SendCommit(0, 0);
   fetch.sender->Finish(absl::OkStatus());

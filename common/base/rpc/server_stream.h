@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -41,6 +42,20 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
         ++urgent_;
       } else if (items_.empty() || !Merge(items_, item)) {
         items_.push_back(std::move(item));
+      }
+      if (busy_) return;
+      busy_ = true;
+    }
+    Continue();
+  }
+
+  // Pushes items in order, all before the first of them is taken: those that join can. Not urgent.
+  void PushAll(std::vector<Item> items) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (items.empty() || broken_ || finish_) return;
+      for (Item& item : items) {
+        if (items_.empty() || !Merge(items_, item)) items_.push_back(std::move(item));
       }
       if (busy_) return;
       busy_ = true;

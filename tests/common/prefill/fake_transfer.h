@@ -41,6 +41,10 @@ class FakeTransfer final : public TokenSink,
                  std::shared_ptr<const backend::Event> written) override {
     if (keep) unsent = std::move(of);
   }
+  void SendCached(const std::vector<transfer::LayerBlocks>& layers,
+                  std::shared_ptr<const transfer::PinnedBlocks> of) override {
+    if (keep && !layers.empty()) unsent = std::move(of);
+  }
   void SendCommit(double queue_ms, double prefill_ms) override { committed = true; }
   void Finish(const absl::Status& status) override {
     EXPECT_FALSE(finish.has_value());

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -137,6 +138,21 @@ TEST_F(ServerStreamTest, DeliversInOrderUrgentFirst) {
   EXPECT_TRUE(reader->Finish().ok());
   // "b" was taken for writing at once; "a" overtook those that waited.
   EXPECT_EQ(text, "bacd");
+}
+
+// The first of them would go alone if it were taken as soon as it is pushed.
+TEST_F(ServerStreamTest, ItemsThatArePushedTogetherCanJoin) {
+  service_.stream->encodes_ahead = true;
+  service_.stream->PushAll({"a1", "a2", "b1", "b2", "a3"});
+  service_.stream->PushAll({});
+  service_.stream->Finish(grpc::Status::OK);
+  grpc::ClientContext context;
+  auto reader = Call(context);
+  std::vector<std::string> texts;
+  GenerateResponse response;
+  while (reader->Read(&response)) texts.push_back(response.text());
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(texts, (std::vector<std::string>{"a1a2", "b1b2", "a3"}));
 }
 
 TEST_F(ServerStreamTest, AnErrorComesAtOnce) {
