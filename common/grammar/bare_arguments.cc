@@ -65,8 +65,9 @@ void SetMember(absl::string_view name, const Value& value, Value* object) {
   }
 }
 
-// Each property that refers to definitions has a copy of them.
-constexpr size_t kMaxCopiedBytes = size_t{1} << 20;
+// A property has its own copy of what it refers to, be it of definitions or of the format of their
+// values: one after the other they could take a million times what the schema has.
+constexpr size_t kMaxValueBytes = size_t{1} << 20;
 
 class BareArguments {
  public:
@@ -127,6 +128,13 @@ class BareArguments {
                         absl::StrCat("#/properties/", name, ": not supported: ", what));
   }
 
+  absl::Status TooLarge() const {
+    return InvalidField("SCHEMA_TOO_COMPLEX", field_,
+                        absl::StrCat("more than ", kMaxValueBytes,
+                                     " bytes with what each property refers to, in this model's "
+                                     "calls"));
+  }
+
   std::string AnyValue() const { return Tag(before_value_, BareText(End()), after_value_); }
   BareEnd End() const { return {marks_.end, end_}; }
 
@@ -146,12 +154,8 @@ class BareArguments {
         return Unsupported(json::Printable(key), "a reference to #, in this model's calls");
       }
       const std::string text = json::ToText(own);
-      copied_bytes_ += text.size();
-      if (copied_bytes_ > kMaxCopiedBytes) {
-        return InvalidField("SCHEMA_TOO_COMPLEX", field_,
-                            absl::StrCat("more than ", kMaxCopiedBytes,
-                                         " bytes with the definitions that each property needs"));
-      }
+      if (text.size() > bytes_left_) return TooLarge();
+      bytes_left_ -= text.size();
       return JsonOfSchema(text, max_whitespace_);
     }
     if (!constrains_text_ && !is_number && !IsOfFirstLevel(schema, types)) {
@@ -159,8 +163,9 @@ class BareArguments {
           json::Printable(key),
           "a string of which more is said than its type, which not all workers know");
     }
-    const auto values = BareValues(both, roots, End());
+    const auto values = BareValues(both, roots, End(), &bytes_left_);
     if (values.ok()) return *values;
+    if (absl::IsResourceExhausted(values.status())) return TooLarge();
     return Unsupported(json::Printable(key),
                        absl::StrCat(values.status().message(), ", in this model's calls"));
   }
@@ -180,7 +185,7 @@ class BareArguments {
   const bool constrains_text_;
   const std::optional<int> max_whitespace_;
   const std::string before_key_, before_value_, after_value_, end_;
-  size_t copied_bytes_ = 0;
+  size_t bytes_left_ = kMaxValueBytes;
 };
 
 }  // namespace

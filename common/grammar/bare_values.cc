@@ -1,8 +1,10 @@
 #include "common/grammar/bare_values.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/algorithm/container.h"
@@ -24,6 +26,8 @@ using json::Value;
 
 // A small schema may lead to very many levels and branches by anyOf and references.
 constexpr int kMaxLevels = 16, kMaxSchemas = 1024;
+// What a schema, or a listed value, costs beside its text: about the format around it.
+constexpr size_t kBytesOfOne = 64;
 constexpr uint32_t kNumbers = json::kIntegerType | json::kNumberType;
 constexpr uint32_t kComposites = json::kArrayType | json::kObjectType;
 constexpr absl::string_view kSpaceCharacters = " \t\n\v\f\r";
@@ -49,7 +53,8 @@ std::string PatternFormat(absl::string_view pattern) { return GrammarOf(EbnfRege
 
 class BareFormats {
  public:
-  BareFormats(const BareSchema& root, const BareEnd& end) : root_(root), end_(end) {}
+  BareFormats(const BareSchema& root, const BareEnd& end, size_t* bytes_left)
+      : root_(root), end_(end), bytes_left_(*bytes_left) {}
 
   absl::StatusOr<std::string> Run(const BareSchema& schema) {
     types_ = json::TypesOf(*schema.normal, *root_.normal);
@@ -66,7 +71,9 @@ class BareFormats {
     if (!IsFull(kNumbers)) absl::StrAppend(&not_first_, kBeginNumbers);
     if (!IsFull(json::kBooleanType)) absl::StrAppend(&not_first_, kBeginBooleans);
     for (const BareSchema& text : texts_) {
-      BATON_ASSIGN_OR_RETURN(formats_.emplace_back(), TextFormat(text));
+      BATON_ASSIGN_OR_RETURN(std::string format, TextFormat(text));
+      BATON_RETURN_IF_ERROR(Take(format.size()));
+      formats_.push_back(std::move(format));
     }
     for (const std::string& text : listed_texts_) {
       if (absl::StrContains(text, end_.text)) {
@@ -86,12 +93,19 @@ class BareFormats {
   // True if of each of these types that a value may have, all values are valid.
   bool IsFull(uint32_t types) const { return (types_ & types & ~full_) == 0; }
 
+  absl::Status Take(size_t bytes) {
+    if (bytes > bytes_left_) return absl::ResourceExhaustedError("too large");
+    bytes_left_ -= bytes;
+    return absl::OkStatus();
+  }
+
   // --- What a schema allows.
 
   absl::Status Collect(const BareSchema& schema, int level) {
     if (level > kMaxLevels || ++seen_ > kMaxSchemas) {
       return NotSupported("more than 16 levels or 1,024 schemas of one value");
     }
+    BATON_RETURN_IF_ERROR(Take(kBytesOfOne));
     if (!HasMembers(*schema.normal)) {
       any_ = true;
       return absl::OkStatus();
@@ -159,12 +173,15 @@ class BareFormats {
   absl::Status AddListed(absl::Span<const Value> values) {
     for (const Value& value : values) {
       const uint32_t type = json::SchemaTypeOf(value);
+      BATON_RETURN_IF_ERROR(Take(kBytesOfOne));
       if (type == json::kStringType) {
+        BATON_RETURN_IF_ERROR(Take(value.scalar.text.size()));
         listed_texts_.push_back(value.scalar.text);
         continue;
       }
       if (type == json::kNullType) full_ |= type;
       words_.push_back(Constant(json::ToText(value)));
+      BATON_RETURN_IF_ERROR(Take(words_.back().size()));
     }
     return absl::OkStatus();
   }
@@ -245,6 +262,7 @@ class BareFormats {
 
   const BareSchema root_;
   const BareEnd end_;
+  size_t& bytes_left_;
   uint32_t types_ = 0;  // that the reader knows
   uint32_t full_ = 0;   // those of which all values are valid
   bool any_ = false;    // every value is valid
@@ -272,8 +290,8 @@ bool SaysTypesOnly(const Value& schema) {
 }
 
 absl::StatusOr<std::string> BareValues(const BareSchema& schema, const BareSchema& root,
-                                       const BareEnd& end) {
-  return BareFormats(root, end).Run(schema);
+                                       const BareEnd& end, size_t* bytes_left) {
+  return BareFormats(root, end, bytes_left).Run(schema);
 }
 
 }  // namespace baton::grammar

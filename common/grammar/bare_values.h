@@ -7,6 +7,7 @@
 #ifndef BATON_COMMON_GRAMMAR_BARE_VALUES_H_
 #define BATON_COMMON_GRAMMAR_BARE_VALUES_H_
 
+#include <cstddef>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -32,9 +33,11 @@ std::string BareText(const BareEnd& end);
 
 // The format of values of `schema`, which may be strings. `root` is what references lead into.
 // INVALID_ARGUMENT with what is not supported as its message: where the reader could not tell a
-// string from what ends it, or from another value that is not valid.
+// string from what ends it, or from another value that is not valid. `bytes_left`: what formats may
+// still take, of which this one's is taken; RESOURCE_EXHAUSTED if it is not enough. References let
+// a small schema lead to the same values very often.
 absl::StatusOr<std::string> BareValues(const BareSchema& schema, const BareSchema& root,
-                                       const BareEnd& end);
+                                       const BareEnd& end, size_t* bytes_left);
 
 // True if the schema says no more of values than their types, and so no more than the reader needs.
 bool SaysTypesOnly(const json::Value& schema);

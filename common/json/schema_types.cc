@@ -1,6 +1,7 @@
 #include "common/json/schema_types.h"
 
 #include <cmath>
+#include <cstdint>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -10,8 +11,9 @@ namespace baton::json {
 namespace {
 
 constexpr int kMaxSchemaLevels = 16;
-// One call looks at so many schemas at most; references let a small schema have very many.
-constexpr int kMaxSchemasSeen = 1024;
+// One call looks at so many schemas and listed values at most; references let a small schema have
+// very many.
+constexpr int64_t kMostSeen = 16'384;
 
 uint32_t Named(const Value& name) {
   static constexpr struct {
@@ -43,8 +45,8 @@ const Value* Target(const Value& reference, const Value& root) {
   return nullptr;
 }
 
-// `left`: how many more schemas may be looked at.
-uint32_t Types(const Value& schema, const Value& root, int depth, int* left) {
+// `left`: how many more schemas and listed values may be looked at.
+uint32_t Types(const Value& schema, const Value& root, int depth, int64_t* left) {
   if (schema.kind != Value::Kind::kObject || depth > kMaxSchemaLevels) return kAnyType;
   if (--*left < 0) return kAnyType;
   if (const Value* reference = schema.Find("$ref")) {
@@ -54,6 +56,8 @@ uint32_t Types(const Value& schema, const Value& root, int depth, int* left) {
   uint32_t types = 0;
   if (const Value* constant = schema.Find("const")) return SchemaTypeOf(*constant);
   if (const Value* listed = schema.Find("enum")) {
+    *left -= static_cast<int64_t>(listed->items.size());
+    if (*left < 0) return kAnyType;
     for (const Value& value : listed->items) types |= SchemaTypeOf(value);
     return types == 0 ? kAnyType : types;
   }
@@ -93,7 +97,7 @@ uint32_t SchemaTypeOf(const Value& value) {
 }
 
 uint32_t TypesOf(const Value& schema, const Value& root) {
-  int left = kMaxSchemasSeen;
+  int64_t left = kMostSeen;
   return Types(schema, root, 0, &left);
 }
 

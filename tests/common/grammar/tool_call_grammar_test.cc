@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/base/error.h"
 #include "common/grammar/bare_arguments.h"
@@ -249,6 +250,35 @@ TEST(ToolCallGrammarTest, AStyleSaysWhatItCannotWrite) {
               c.set_argument_style(static_cast<v1::StructuredOutput::ToolCalls::ArgumentStyle>(9));
             }),
             "SCHEMA_INVALID structured_output.tool_calls");
+}
+
+// A small schema whose properties refer to the same values again and again is no large format.
+TEST(ToolCallGrammarTest, WhatPropertiesReferToIsBounded) {
+  const auto check = [](int properties, int branches, const std::string& definition) {
+    std::vector<std::string> names(static_cast<size_t>(properties)), refs;
+    for (int i = 0; i < properties; ++i) {
+      names[static_cast<size_t>(i)] = absl::StrCat("\"p", i, R"(": {"$ref": "#/$defs/x"})");
+    }
+    refs.assign(static_cast<size_t>(branches), R"({"$ref": "#/$defs/d"})");
+    return CheckArguments(absl::StrCat(R"({"type": "object", "$defs": {"d": )", definition,
+                                       R"(, "x": {"anyOf": [)", absl::StrJoin(refs, ","),
+                                       R"(]}}, "properties": {)", absl::StrJoin(names, ","), "}}"),
+                          ToolCalls::ARGUMENT_STYLE_QWEN_XML, "field");
+  };
+  const auto listed = [](int count, const std::string& value) {
+    return absl::StrCat(
+        R"({"enum": [)",
+        absl::StrJoin(std::vector<std::string>(static_cast<size_t>(count), value), ","), "]}");
+  };
+  const std::string pattern =
+      absl::StrCat(R"({"type": "string", "pattern": ")",
+                   absl::StrJoin(std::vector<std::string>(1000, "\\\\w"), ""), "\"}");
+  for (const std::string& definition : {listed(1000, "\"\""), pattern}) {
+    EXPECT_EQ(ErrorReason(check(3, 100, definition)), "SCHEMA_TOO_COMPLEX");
+    EXPECT_EQ(check(3, 2, definition), absl::OkStatus());
+  }
+  EXPECT_EQ(ErrorReason(check(20, 500, listed(1, "\"a\""))), "SCHEMA_TOO_COMPLEX");
+  EXPECT_EQ(check(50, 2, listed(20, "\"a value\"")), absl::OkStatus());
 }
 
 TEST(ToolCallGrammarTest, StylesOfLiteralsSayWhatTheyCannotWrite) {
