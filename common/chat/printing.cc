@@ -264,6 +264,7 @@ class JsonPrinter {
 }  // namespace
 
 std::string NumberText(const Value& value) {
+  if (const std::string* digits = value.digits()) return *digits;
   return value.is_float() ? FloatText(value.number()) : absl::StrCat(value.integer());
 }
 

@@ -119,8 +119,12 @@ absl::StatusOr<Value> Runtime::FromJson(json::Value json, Origin origin, int dep
         return Value::Bool(json.scalar.boolean);
       case json::Scalar::Kind::kInteger:
         return Value::Int(json.scalar.integer);
-      case json::Scalar::Kind::kReal:
-        return Value::Float(json.scalar.real);
+      case json::Scalar::Kind::kReal: {
+        if (json.scalar.text.empty()) return Value::Float(json.scalar.real);
+        BATON_ASSIGN_OR_RETURN(const Value digits,
+                               MakeString(TracedText(std::move(json.scalar.text), origin)));
+        return Value::Whole(json.scalar.real, digits);
+      }
       case json::Scalar::Kind::kString:
         break;
     }

@@ -54,6 +54,12 @@ Value Value::Float(double d) {
   return value;
 }
 
+Value Value::Whole(double d, const Value& digits) {
+  Value value = Float(d);
+  value.rep_ = digits.rep_;
+  return value;
+}
+
 Value Value::Constant(std::string text) {
   return Value(Kind::kString,
                std::make_shared<StringRep>(HeapCharge(), TracedText(std::move(text)), false));
@@ -65,6 +71,10 @@ const SequenceRep& Value::sequence() const { return static_cast<const SequenceRe
 const DictRep& Value::dict() const { return static_cast<const DictRep&>(*rep_); }
 Object& Value::object() const {
   return const_cast<Object&>(static_cast<const Object&>(*rep_));  // objects have state
+}
+
+const std::string* Value::digits() const {
+  return is_float() && rep_ != nullptr ? &string().traced.text : nullptr;
 }
 
 bool Value::IsSequence(Flavor flavor) const { return is_sequence() && sequence().flavor == flavor; }

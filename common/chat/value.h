@@ -1,6 +1,6 @@
 // Values of a template while it renders: what Python's None, bool, int, float, str, list, tuple,
 // dict and a few objects are to jinja2. Integers have 64 bits; an operation beyond them is an
-// error.
+// error. Larger ones in variables keep their digits, and are floats to what computes with them.
 //
 // A Value is cheap to copy: it shares an immutable representation. Not thread-safe, except that
 // constants of a parsed template (values without a charge) may be shared between threads.
@@ -90,6 +90,9 @@ class Value {
   static Value Bool(bool b);
   static Value Int(int64_t i);
   static Value Float(double d);
+  // A whole number that no int64 holds: computed with as a double, printed with its `digits`, a
+  // string.
+  static Value Whole(double d, const Value& digits);
   // A constant of a template, which is in no heap. REQUIRES: `text` is UTF-8.
   static Value Constant(std::string text);
   Value(Kind kind, std::shared_ptr<const Representation> rep) : kind_(kind), rep_(std::move(rep)) {}
@@ -120,6 +123,9 @@ class Value {
   const DictRep& dict() const;
   Object& object() const;
   const void* identity() const { return rep_.get(); }
+
+  // Of a number that Whole has made; else null.
+  const std::string* digits() const;
 
   bool IsSequence(Flavor flavor) const;
   bool is_markup() const;

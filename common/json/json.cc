@@ -136,7 +136,7 @@ void AppendCanonical(const Value& value, std::string* out) {
 void AppendText(const Value& value, std::string* out) {
   if (value.kind == Value::Kind::kScalar) {
     if (value.scalar.kind == Scalar::Kind::kString) return AppendJsonString(value.scalar.text, out);
-    const bool is_real = value.scalar.kind == Scalar::Kind::kReal;
+    const bool is_real = value.scalar.kind == Scalar::Kind::kReal && value.scalar.text.empty();
     out->append(is_real ? nlohmann::json(value.scalar.real).dump() : ScalarText(value.scalar));
     return;
   }
@@ -183,7 +183,7 @@ std::string ScalarText(const Scalar& scalar) {
     case Scalar::Kind::kInteger:
       return absl::StrCat(scalar.integer);
     case Scalar::Kind::kReal:
-      return absl::StrFormat("%.17g", scalar.real);
+      return scalar.text.empty() ? absl::StrFormat("%.17g", scalar.real) : scalar.text;
     case Scalar::Kind::kString:
       return absl::StrCat("\"", absl::CHexEscape(scalar.text), "\"");
   }

@@ -20,13 +20,13 @@
 namespace baton::json {
 
 struct Scalar {
-  // Whole numbers are kInteger if an int64 holds them, else kReal.
+  // Whole numbers are kInteger if an int64 holds them, else kReal, and `text` has their digits.
   enum class Kind : uint8_t { kNull, kBool, kInteger, kReal, kString };
   Kind kind = Kind::kNull;
   bool boolean = false;
   int64_t integer = 0;
   double real = 0;  // of both kinds of number
-  std::string text = "";
+  std::string text = "";  // of a string; of a number's digits see above, else empty
 };
 
 // A step into an object (its key) or an array (its index).

@@ -25,7 +25,9 @@ bool PassUnsigned(uint64_t value, Events& events) {
   if (value <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
     return PassInteger(static_cast<int64_t>(value), events);
   }
-  return events.OnValue({.kind = Scalar::Kind::kReal, .real = static_cast<double>(value)});
+  return events.OnValue({.kind = Scalar::Kind::kReal,
+                         .real = static_cast<double>(value),
+                         .text = absl::StrCat(value)});
 }
 
 // Passes on what nlohmann's parser finds.
@@ -40,8 +42,10 @@ class Sax : public nlohmann::json_sax<nlohmann::json> {
   }
   bool number_integer(number_integer_t value) override { return PassInteger(value, events_); }
   bool number_unsigned(number_unsigned_t value) override { return PassUnsigned(value, events_); }
-  bool number_float(number_float_t value, const string_t&) override {
-    return events_.OnValue({.kind = Scalar::Kind::kReal, .real = value});
+  bool number_float(number_float_t value, const string_t& written) override {
+    const bool is_whole = written.find_first_of(".eE") == string_t::npos;
+    return events_.OnValue(
+        {.kind = Scalar::Kind::kReal, .real = value, .text = is_whole ? written : ""});
   }
   bool string(string_t& value) override {
     return events_.OnValue({.kind = Scalar::Kind::kString, .text = std::move(value)});

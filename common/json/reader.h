@@ -1,8 +1,9 @@
 // Reads JSON text with nlohmann's parser, or with simdjson, which finds the same and is several
 // times as fast: a client sends its whole conversation each turn.
 //
-// It takes what nlohmann's parser takes: RFC 8259, but a byte order mark may stand at the start, and
-// a NUL outside strings ends the text. Whole numbers beyond 64 bits are doubles.
+// It takes what nlohmann's parser takes: RFC 8259, but a byte order mark may stand at the start,
+// and a NUL outside strings ends the text. Whole numbers beyond 64 bits are doubles with their
+// digits.
 #ifndef BATON_COMMON_JSON_READER_H_
 #define BATON_COMMON_JSON_READER_H_
 

@@ -272,9 +272,15 @@ TEST(BareCallsTest, AMarkOfCallsThatNoCallFollowsIsText) {
   }
 }
 
-TEST(BareCallsTest, WholeNumbersOfAnySizeAreIntegers) {
-  EXPECT_EQ(ParsedBare(ToolCallFormat::kQwenXml, {Qwen(QwenArgument("n", "12345678901234567890"))}),
-            "|f({\"n\": 1.2345678901234567e+19})");
+TEST(BareCallsTest, WholeNumbersOfAnySizeKeepTheirDigits) {
+  const std::string digits = "123456789012345678901234567890";
+  EXPECT_EQ(ParsedBare(ToolCallFormat::kQwenXml,
+                       {Qwen(absl::StrCat(QwenArgument("n", "12345678901234567890"),
+                                          QwenArgument("l", absl::StrCat("[-", digits, "]"))))}),
+            absl::StrCat(R"(|f({"n": 12345678901234567890, "l": [-)", digits, "]})"));
+  EXPECT_EQ(ParsedBare(ToolCallFormat::kLfm2,
+                       {absl::StrCat("<|tool_call_start|>[f(l=[", digits, "])]<|tool_call_end|>")}),
+            absl::StrCat(R"(|f({"l": [)", digits, "]})"));
 }
 
 TEST(BareCallsTest, ValuesInValuesAreBounded) {

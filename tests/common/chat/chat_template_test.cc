@@ -24,7 +24,8 @@ using ::testing::StartsWith;
 
 constexpr char kVariables[] = R"({
   "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}],
-  "n": 3, "s": "text", "l": [1, 2, 3], "d": {"a": 1}, "none": null})";
+  "n": 3, "s": "text", "l": [1, 2, 3], "d": {"a": 1}, "none": null,
+  "huge": 123456789012345678901234567890})";
 
 json::Value Variables() { return json::Parse(kVariables, "variables").value(); }
 
@@ -147,6 +148,15 @@ TEST(ChatTemplateTest, IntegersHave64Bits) {
     EXPECT_THAT(Refusal(source, "CHAT_TEMPLATE_FAILED"), HasSubstr("64 bits")) << source;
   }
   EXPECT_EQ(Text("{{ (-9223372036854775807 - 1) % -1 }}"), "0");
+}
+
+// A variable that Python's int holds is printed as there, and is a float to what computes with it.
+TEST(ChatTemplateTest, LargerOnesInVariablesKeepTheirDigits) {
+  EXPECT_EQ(Text("{{ huge }} {{ [huge] | tojson }} {{ [-1, huge] }} {{ huge ~ '' }}"),
+            "123456789012345678901234567890 [123456789012345678901234567890] "
+            "[-1, 123456789012345678901234567890] 123456789012345678901234567890");
+  EXPECT_EQ(Text("{{ huge > 1 }} {{ huge == huge + 1 }} {{ -huge }} {{ '%.2e' | format(huge) }}"),
+            "True True -1.2345678901234568e+29 1.23e+29");
 }
 
 TEST(ChatTemplateTest, DictsOfAnySizeFindTheirKeys) {

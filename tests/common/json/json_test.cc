@@ -63,6 +63,12 @@ TEST(JsonTest, TextIsTheDocument) {
   EXPECT_EQ(text(R"(["\u0000\u001f\u007f\"\\\/\ud83d\ude00", 9223372036854775807, 0.1])"),
             "[\"\\u0000\\u001f\\u007f\\\"\\\\/\xf0\x9f\x98\x80\",9223372036854775807,"
             "0.1]");
+  // Whole numbers keep their digits, be it that 64 bits hold them without a sign, or not at all.
+  for (const char* const digits :
+       {"[9223372036854775808,-9223372036854775808]", "[-9223372036854775809]",
+        "[18446744073709551615,{\"a\":123456789012345678901234567890}]", "[1e+20]"}) {
+    EXPECT_EQ(text(digits), digits);
+  }
 }
 
 TEST(JsonTest, MessagesCarryNoControlCharacters) {
