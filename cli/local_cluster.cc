@@ -23,7 +23,8 @@ namespace baton::cli {
 namespace {
 
 constexpr char kReady[] = "ready", kRefused[] = "refused";
-const BoundAddresses kAnyPorts = {"127.0.0.1:0", "127.0.0.1:0", ""};
+constexpr char kAnyPort[] = "127.0.0.1:0";
+const BoundAddresses kAnyPorts = {kAnyPort, kAnyPort, ""};
 
 std::string OwnDirectory() {
   std::error_code error;
@@ -141,7 +142,7 @@ absl::Status LocalCluster::StartRouters() {
 
 absl::Status LocalCluster::StartMember(const std::string& name, const std::string& binary,
                                        const std::vector<std::string>& flags,
-                                       const BoundAddresses& listen) {
+                                       BoundAddresses listen) {
   const std::string path =
       absl::StrCat(options_.bin_dir.empty() ? OwnDirectory() : options_.bin_dir, "/", binary);
   if (access(path.c_str(), X_OK) != 0) {
@@ -161,7 +162,14 @@ absl::Status LocalCluster::StartMember(const std::string& name, const std::strin
   if (!options_.otlp_traces_endpoint.empty()) {
     command = Joined(std::move(command), {"--otlp-traces-endpoint", options_.otlp_traces_endpoint});
   }
-  members_[name].command = Joined(std::move(command), flags);
+  Member& member = members_[name];
+  member.command = Joined(std::move(command), flags);
+  for (std::string* const address : {&listen.grpc, &listen.metrics, &listen.http}) {
+    if (*address != kAnyPort) continue;
+    BATON_ASSIGN_OR_RETURN(PortReservation port, PortReservation::Make());
+    *address = port.address();
+    member.ports.push_back(std::move(port));
+  }
   BATON_RETURN_IF_ERROR(Launch(name, listen, {}));
   names_.push_back(name);
   return absl::OkStatus();

@@ -17,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "cli/child_process.h"
+#include "cli/port_reservation.h"
 #include "client/cpp/client.h"
 #include "common/base/rpc/address_file.h"
 #include "common/base/rpc/channel.h"
@@ -123,6 +124,7 @@ class LocalCluster {
  private:
   struct Member {
     std::vector<std::string> command;  // without its addresses
+    std::vector<PortReservation> ports;
     BoundAddresses bound;              // empty until it listens
     std::string routed;                // of a worker
     std::unique_ptr<ChildProcess> process;
@@ -132,7 +134,7 @@ class LocalCluster {
                             const std::vector<std::string>& flags);
   absl::Status StartRouters();
   absl::Status StartMember(const std::string& name, const std::string& binary,
-                           const std::vector<std::string>& flags, const BoundAddresses& listen);
+                           const std::vector<std::string>& flags, BoundAddresses listen);
   absl::Status Launch(const std::string& name, const BoundAddresses& listen,
                       const std::vector<std::string>& extra_flags);
   // Waits until all of them listen.

@@ -159,7 +159,7 @@ TEST_F(MeasurePrefillTest, BothClustersAnswerTheSamePrompts) {
   const std::vector<std::string> routers = absl::StrSplit(RoutersStarted(), '\n');
   ASSERT_EQ(routers.size(), 3u);
   EXPECT_THAT(routers[0], AllOf(HasSubstr("--decode-workers"), Not(HasSubstr("--prefill-workers")),
-                                Not(HasSubstr("--api-keys")), HasSubstr("127.0.0.1:0")));
+                                Not(HasSubstr("--api-keys")), HasSubstr("--listen 127.0.0.1:")));
   EXPECT_THAT(routers[1], AllOf(HasSubstr("--prefill-workers"), Not(HasSubstr("--api-keys"))));
 }
 
