@@ -335,7 +335,9 @@ void PrefixIndex::LimitTo(size_t most, absl::FunctionRef<kv::PrefixKey(size_t)> 
     for (int i = end - 1; i >= begin; --i) {
       sets_.ForEach(table_.Find(keys[i - begin]), [&](int member) {
         const int worker = owners[member];
-        if (worker < 0 || (*depths)[worker] <= i || limited[worker] > 0) return;
+        // A worker may have come since the depths were looked up.
+        if (worker < 0 || static_cast<size_t>(worker) >= limited.size()) return;
+        if ((*depths)[worker] <= i || limited[worker] > 0) return;
         limited[worker] = i + 1;
         --unknown;
       });

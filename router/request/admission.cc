@@ -34,6 +34,7 @@ bool Admission::TryAddPrompt(int64_t tokens, Ticket* ticket) {
   inside_.prompt_tokens += tokens;
   --inside_.without_prompt;
   ticket->prompt_tokens_ = tokens;
+  ticket->prompt_known_ = true;
   ticket->waiting_ = true;
   ++waiting_;
   waiting_tokens_ += tokens;
@@ -85,9 +86,9 @@ void Admission::FreePlace(Ticket* ticket) {
   NoteTime();
   if (std::exchange(ticket->waiting_, false)) EndWaiting(ticket->prompt_tokens_);
   // Only those that took a prompt in: refusals leave fast, and would promise too much.
-  if (ticket->prompt_tokens_ > 0 && NearlyFull()) completions_.Add(full_time_, 1);
+  if (ticket->prompt_known_ && NearlyFull()) completions_.Add(full_time_, 1);
   --inside_.requests;
-  if (ticket->prompt_tokens_ == 0) --inside_.without_prompt;
+  if (!ticket->prompt_known_) --inside_.without_prompt;
   inside_.prompt_tokens -= ticket->prompt_tokens_;
   on_change_(inside_);
 }

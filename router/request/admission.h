@@ -75,11 +75,13 @@ class Admission {
     Ticket(Ticket&& other) noexcept
         : admission_(std::exchange(other.admission_, nullptr)),
           prompt_tokens_(std::exchange(other.prompt_tokens_, 0)),
+          prompt_known_(std::exchange(other.prompt_known_, false)),
           waiting_(std::exchange(other.waiting_, false)),
           inside_(std::exchange(other.inside_, false)) {}
     Ticket& operator=(Ticket&& other) noexcept {
       std::swap(admission_, other.admission_);
       std::swap(prompt_tokens_, other.prompt_tokens_);
+      std::swap(prompt_known_, other.prompt_known_);
       std::swap(waiting_, other.waiting_);
       std::swap(inside_, other.inside_);
       return *this;
@@ -100,7 +102,8 @@ class Admission {
    private:
     friend class Admission;
     Admission* admission_;
-    int64_t prompt_tokens_ = 0;
+    int64_t prompt_tokens_ = 0;  // perhaps none of a prompt that is known
+    bool prompt_known_ = false;
     bool waiting_ = false;  // for the first token
     bool inside_ = true;
   };

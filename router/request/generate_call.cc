@@ -229,7 +229,9 @@ void GenerateCall::RelayTokens(int stream, const decode_pb::DecodeResponse& resp
   // was computed.
   const int taken = prepared_.prompt_only ? response.token_ids_size()
                                           : answer_->generated_tokens() - tokens_before;
-  if (taken == 0 && !delta->has_value()) return;  // a heartbeat
+  if (!delta->has_value() && (taken == 0 || prepared_.prompt_only)) {
+    return;  // a heartbeat, or what a search that starts anew says again
+  }
   // A stop string may have ended the choice before its worker did.
   const bool ends = response.finish() != decode_pb::DecodeResponse::FINISH_UNSPECIFIED;
   const bool end_reported = ends && (*delta)->matched_stop().empty();

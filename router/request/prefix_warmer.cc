@@ -179,7 +179,10 @@ absl::Status PrefixWarmer::Remember(Prefix prefix, Waiter waiter) {
   prefix.description.set_created_unix_ms(old.description.created_unix_ms());
   old.description = std::move(prefix.description);
   old.request = std::move(prefix.request);
-  for (Place& place : old.places) place.tried = place.warm = false;
+  for (Place& place : old.places) {
+    place.tried = place.warm = false;
+    place.outdated = place.running != nullptr;
+  }
   old.waiters.push_back(std::move(waiter));
   return absl::OkStatus();
 }
@@ -294,6 +297,7 @@ void PrefixWarmer::Harvest(Place& place, Calls* calls) {
   calls->push_back([ended = std::move(place.running)] {});
   place.running = nullptr;
   --running_;
+  if (std::exchange(place.outdated, false)) return;  // the next one counts
   place.tried = true;
   place.warm = end->status.ok();
   place.result.set_duration_ms(absl::ToDoubleMilliseconds(end->took));

@@ -69,6 +69,7 @@ class PrefixWarmer final : public WatchedCall {
     Incarnation process;
     v1::WarmedWorker result;  // of the last computation
     std::shared_ptr<Computation> running;
+    bool outdated = false;  // `running` was started for what the prefix was before
     bool tried = false;
     bool warm = false;
     int failures = 0;  // in a row

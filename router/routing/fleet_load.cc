@@ -260,7 +260,7 @@ int FleetLoad::PlacesOf(const Worker& w, const Sent& sent) {
 }
 
 void FleetLoad::Uncount(Worker& w, const Dispatch& dispatch) {
-  w.sent -= PlacesOf(w, dispatch.sent);
+  w.sent -= dispatch.places;
   w.sent_receiving -= dispatch.sent.receives ? 1 : 0;
   w.sent_blocks -= dispatch.sent.blocks;
   w.sent_tokens -= dispatch.sent.tokens;
@@ -322,7 +322,7 @@ int64_t FleetLoad::OnDispatch(int worker, absl::Duration now, const Sent& sent) 
   Worker& w = workers_[worker];
   dispatched_[worker].push_back({++last_dispatch_, now, sent});
   w.last_sent = last_dispatch_;
-  w.sent += PlacesOf(w, sent);
+  w.sent += dispatched_[worker].back().places = PlacesOf(w, sent);
   w.sent_receiving += sent.receives ? 1 : 0;
   w.sent_blocks += sent.blocks;
   w.sent_tokens += sent.tokens;

@@ -94,6 +94,7 @@ class FleetLoad {
     bool reported = false;  // counts as part of what the worker reports
     // Its answer has ended, and a report may still contain it.
     std::optional<absl::Duration> done_at = std::nullopt;
+    int places = 0;  // counted in Worker::sent; a worker's role may change meanwhile
   };
   using Dispatches = std::deque<Dispatch>;  // sorted by number
   // Those that may be chosen together, in order of their numbers.

@@ -41,9 +41,9 @@ void RoutePlanner::KeepPool(v1::WorkerRole role, const RouteRequest& request,
     return false;
   };
   const bool room = any([&](int i) { return of_pool(i) && may_take(i); });
-  // Where the other pools' workers may not take it either, it waits at its own.
-  const bool others = request.spill && any([&](int i) { return !of_pool(i) && may_take(i); });
-  if (!room && others) {
+  // Where the other pools' workers may not take it either, it waits at its own, if there are any.
+  const bool others = any([&](int i) { return !of_pool(i) && may_take(i); });
+  if (!room && request.spill && (others || !any(of_pool))) {
     kept->KeepIf([&of_pool](int i) { return !of_pool(i); });
     // Workers of no pool before those that are another pool's.
     kept->Prefer([&](int i) {

@@ -43,6 +43,11 @@ class ItemPrompts {
                                           const Limits& limits);
 
   const std::vector<int32_t>& prefix_tokens() const { return prefix_tokens_; }
+  // How many bytes Make tokenizes for an item of so many: of each label, the item again, and what
+  // of the prefix cannot be tokenized apart.
+  size_t TokenizedBytes(size_t item_bytes) const {
+    return (rest_.text.size() + item_bytes) * (1 + labels_.size());
+  }
 
   // INVALID_ARGUMENT: EMPTY_PROMPT; PROMPT_TOO_LONG for the context; LABEL_NOT_SEPARATE if the
   // tokens of prefix + item + label do not begin with those of prefix + item.

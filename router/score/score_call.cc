@@ -26,8 +26,8 @@
 namespace baton::router {
 namespace {
 
-// Tokenized at a time: a batch, unless items are long.
-constexpr size_t kPreparedBytes = 64 << 10;
+// Tokenized at a time, for milliseconds: a batch, unless items are long, or labels many.
+constexpr size_t kPreparedBytes = 256 << 10;
 
 // The message of a worker is what was asked for. hidden_dim: of the embedding that was; 0: none
 // was.
@@ -227,13 +227,17 @@ void ScoreCall::Prepare() {
     absl::MutexLock lock(&mutex_);
     size_t bytes = 0;
     while (!unprepared_.empty() && bytes < kPreparedBytes && items.size() < kItemsPerBatch) {
-      bytes += unprepared_.front().text.text.size();
+      bytes += prompts->TokenizedBytes(unprepared_.front().text.text.size());
       items.push_back(std::move(unprepared_.front()));
       unprepared_.pop_front();
     }
   }
   std::vector<absl::Status> errors;
   for (Item& item : items) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (sink_ == nullptr) return;  // nothing more is prepared
+    }
     absl::StatusOr<ItemPrompt> prompt =
         item.tokens.empty() ? prompts->Make(item.text) : prompts->Make(std::move(item.tokens));
     errors.push_back(prompt.status());

@@ -56,7 +56,9 @@ bool ScoreCall::DispatchBatch(absl::Duration now) {
     return true;
   }
   retries_.OnNotOpened(retry_, now);
-  const bool may_wait = retries_.MayWait() || parts_.roster.Awaited(v1::WORKER_CAPABILITY_SCORE);
+  // A call that runs waits, also before its first result.
+  const bool may_wait =
+      retries_.MayWait() || !batches_.empty() || parts_.roster.Awaited(v1::WORKER_CAPABILITY_SCORE);
   if (absl::IsUnavailable(opened) && may_wait) {
     retries_.OnNoWorker(now, opened);
   } else {
@@ -104,6 +106,8 @@ absl::Status ScoreCall::OpenBatch(const Cut& cut, Admission::FurtherPrompt admit
   wanted.LimitTo(cut.longest_prompt, model_.block_tokens);
   wanted.max_answer_tokens = 1;
   retries_.Ask(&wanted);
+  // Only the first batch is what the caller waits for: the others wait behind it, and each other.
+  wanted.may_refuse = wanted.may_refuse && !dispatched_;
   wanted.workers = RouteRequest::Workers::kScore;
   wanted.explain = true;
   wanted.pool = PoolFor(class_, parts_.options, cut.longest_prompt);

@@ -293,6 +293,15 @@ TEST(PrefixIndexTest, DepthsEndAtSnapshots) {
   EXPECT_EQ(limited(100), (std::vector<int>{100, 30, 0, 0}));
   index.DropWorker(0);
   EXPECT_EQ(limited(100), (std::vector<int>{0, 30, 0, 0}));
+  // A worker that has come since the depths were looked up has none.
+  std::vector<int> depths;
+  index.Match(keys, &depths);
+  index.Grow(5);
+  index.SetCapacity(4, 1000);
+  index.Add(4, keys);
+  index.Add(4, {kv::SnapshotKey(chain[29])});
+  index.LimitToSnapshots(keys, &depths);
+  EXPECT_EQ(depths, (std::vector<int>{0, 30, 0, 0}));
 }
 
 }  // namespace

@@ -59,6 +59,18 @@ TEST_F(AdmissionTest, ARequestThatHasLeftTakesNoPlaceAndIsAwaitedAllTheSame) {
   EXPECT_EQ(seen_.requests, 0) << "a place is freed once";
 }
 
+TEST_F(AdmissionTest, APromptMayHaveNoTokens) {
+  auto ticket = admission_.TryEnter();
+  ASSERT_TRUE(ticket.has_value());
+  EXPECT_TRUE(ticket->TryAddPrompt(0));
+  EXPECT_EQ(seen_.without_prompt, 0);
+  Admission::Ticket moved = *std::move(ticket);
+  ticket.reset();
+  moved.Leave();
+  EXPECT_EQ(seen_.without_prompt, 0);
+  EXPECT_EQ(seen_.requests, 0);
+}
+
 TEST_F(AdmissionTest, RequestsAndPromptTokensAreBounded) {
   for (int i = 0; i < 20; ++i) Enter(49);
   EXPECT_FALSE(admission_.TryEnter().has_value());

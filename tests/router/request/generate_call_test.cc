@@ -569,6 +569,25 @@ TEST_F(ChoicesTest, ASearchStartsAnewAndIsNotToldTwice) {
   EXPECT_THAT(sink.token_counts(), ElementsAre(4, 4));
 }
 
+// Of a prompt that is only scored, each result is one token, which no client gets.
+TEST_F(ChoicesTest, ASearchOfAPromptAloneStartsAnew) {
+  auto request = Request(2);
+  request.set_beam_width(4);
+  request.mutable_stop()->set_max_tokens(0);
+  request.set_prompt_logprobs(0);
+  FakeSink& sink = Start(request);
+  DecodeResponse result;
+  result.add_token_ids(Ids("x")[0]);
+  result.set_finish(DecodeResponse::FINISH_LENGTH);
+  stream(0).Say(result);
+  stream(0).End(kSocketClosed);
+  stream(1).Say(result);
+  EXPECT_FALSE(sink.ended());
+  result.set_choice(1);
+  stream(1).Say(result);
+  ASSERT_TRUE(sink.End().ok());
+}
+
 using OverloadTest = CallHarness;
 
 TEST_F(OverloadTest, PromptTokensAreBounded) {

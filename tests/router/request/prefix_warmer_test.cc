@@ -182,6 +182,22 @@ TEST_F(PrefixWarmerTest, TheSamePromptIsRememberedOnce) {
   Complete(3);
 }
 
+TEST_F(PrefixWarmerTest, ARetentionThatComesWhileThePrefixIsComputedIsAppliedBehindIt) {
+  Warm(Rubric(1));
+  v1::WarmPrefixRequest stronger = Rubric(1);
+  stronger.mutable_retention()->set_priority(90);
+  const auto answer = Warm(stronger);
+  Complete(0);
+  Pass(absl::Milliseconds(50));
+  ASSERT_EQ(network_.count(), 2u);
+  EXPECT_FALSE(answer->has_value());
+  EXPECT_EQ(stream(1).request.retention().priority(), 90);
+  Complete(1);
+  Pass(absl::Milliseconds(50));
+  ASSERT_TRUE(answer->has_value());
+  EXPECT_EQ(network_.count(), 2u);
+}
+
 TEST_F(PrefixWarmerTest, PrefixesAreBoundedAndDropped) {
   Warm(Rubric(1, "one"));
   Warm(Rubric(1, "two"));

@@ -266,6 +266,16 @@ TEST_F(FleetLoadTest, ADispatchThatIsNeverReportedIsForgotten) {
   EXPECT_EQ(Of(kDecode).free_blocks, 50);
 }
 
+// Its role is not known when it is chosen, and has been forgotten when the dispatch is counted.
+TEST_F(FleetLoadTest, ADispatchIsTakenBackAsItWasCounted) {
+  fleet_.Forget(kDecode);
+  fleet_.OnDispatch(kDecode, now_, {10, 0.1, 1, 0});
+  fleet_.OnReady(kDecode, {v1::WORKER_ROLE_DECODE, 7, 2, 100, 16, 64, "cpu"});
+  now_ += absl::Seconds(6);
+  fleet_.Tick(now_);
+  EXPECT_EQ(Of(kDecode).queued, 0);
+}
+
 TEST_F(FleetLoadTest, WhatTheFirstWorkerReportsHoldsForItsEquals) {
   EXPECT_FALSE(Of(kPrefill).cost_known);
   EXPECT_NEAR(Of(kPrefill).service_s, kDefaultPrefillCost.Prefill(64, 0), 1e-9);

@@ -103,6 +103,9 @@ TEST_F(RoutePlannerPoolsTest, WithoutAReadyWorkerTheySpillIfTheyMay) {
       << "the decode worker of the pool computes the prompt";
   Lose(3);
   EXPECT_EQ(Chosen("long"), std::pair(0, 2));
+  SetFree(2, 3);
+  EXPECT_EQ(Chosen("long"), std::pair(0, 2)) << "it waits there, as a request of no pool does";
+  SetFree(2, 100);
   const absl::Status none = Choose("long", /*spill=*/false).status();
   EXPECT_EQ(ErrorReason(none), "NO_WORKER");
   EXPECT_THAT(std::string(none.message()), ::testing::HasSubstr("long"));
@@ -135,6 +138,9 @@ TEST_F(RoutePlannerPoolsTest, RequestsOfNoPoolSpillIntoPoolsOnlyIfTheyMay) {
 
 TEST_F(RoutePlannerPoolsTest, APoolThatNoWorkerHasIsOneWithoutAReadyWorker) {
   EXPECT_EQ(Chosen("typo"), std::pair(0, 2)) << "those of no pool before those of others";
+  for (int worker : {2, 3}) SetFree(worker, 3);
+  EXPECT_TRUE(Choose("typo").ok()) << "all are full: it waits at one";
+  for (int worker : {2, 3}) SetFree(worker, 100);
   EXPECT_THAT(Choose("typo")->spilled,
               ElementsAre(v1::WORKER_ROLE_PREFILL, v1::WORKER_ROLE_DECODE));
   EXPECT_EQ(ErrorReason(Choose("typo", /*spill=*/false).status()), "NO_WORKER");

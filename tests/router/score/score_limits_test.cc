@@ -122,6 +122,23 @@ TEST_F(ScoreLimitsTest, ACallWhoseFirstResultWouldBeLateIsRefused) {
   EXPECT_EQ(score_network_.count(), 0u);
 }
 
+// The second batch of a worker waits behind the first, which is in time.
+TEST_F(ScoreLimitsTest, TheFirstBatchAloneIsHeldToTheLimit) {
+  SetClass(R"("ttft_slo_ms": 500)");
+  Begin();
+  for (const int worker : {0, 1}) {
+    internal::v1::WatchResponse event;
+    event.mutable_load()->set_free_blocks(64);
+    event.mutable_load()->mutable_prefill_cost()->set_token_us(1200);
+    event.mutable_load()->mutable_prefill_cost()->set_fitted_steps(100);
+    ASSERT_TRUE(fleet_->roster.OnEvent(worker, event).ok());
+  }
+  Start(96);
+  for (size_t i = 0; i < 3; ++i) batch(i).ScoreAll();
+  EXPECT_EQ(sink().End(), absl::OkStatus());
+  EXPECT_EQ(sink().usage().failed_items(), 0);
+}
+
 TEST_F(ScoreLimitsTest, TenantsHaveEqualSharesOfTheItemsAtWorkers) {
   StartFor("a", 2000);
   batch(7);
