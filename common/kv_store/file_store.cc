@@ -23,6 +23,7 @@ namespace {
 constexpr absl::string_view kSuffix = ".kv", kUnfinished = ".unfinished";
 constexpr size_t kKeySize = 16 + 1 + 16 + 1 + 8 + 1 + 16;  // of SegmentKey::ToString()
 constexpr absl::Duration kLongestWrite = absl::Hours(1);
+constexpr size_t kPiece = size_t{1} << 20;  // read or written without a look at the deadline
 
 class File {
  public:
@@ -168,7 +169,6 @@ absl::StatusOr<SegmentBytes> FileStore::Get(const SegmentKey& key, size_t max_by
         absl::StrCat(path.string(), " has ", facts.st_size, " bytes, expected ", max_bytes));
   }
   auto value = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(facts.st_size));
-  constexpr size_t kPiece = size_t{1} << 20;
   for (size_t at = 0; at < value->size();) {
     if (clock_.Now() >= deadline) return Late(absl::StrCat("read ", path.string()));
     const ssize_t size = read(file.fd(), value->data() + at, std::min(kPiece, value->size() - at));
@@ -211,7 +211,7 @@ absl::Status FileStore::Put(const SegmentKey& key, const SegmentBytes& value, ab
   Forget(name);
   MakeRoom(bytes);
   const std::filesystem::path path = PathOf(name);
-  BATON_RETURN_IF_ERROR(WriteFile(path, *value));
+  BATON_RETURN_IF_ERROR(WriteFile(path, *value, deadline));
   pause_.Succeeded();
   {
     absl::MutexLock lock(&mutex_);
@@ -222,19 +222,22 @@ absl::Status FileStore::Put(const SegmentKey& key, const SegmentBytes& value, ab
 }
 
 absl::Status FileStore::WriteFile(const std::filesystem::path& path,
-                                  const std::vector<std::byte>& value) {
+                                  const std::vector<std::byte>& value, absl::Time deadline) {
   const std::string folder = path.parent_path();
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
     return ErrorOf(errno, "cannot make", folder);
   }
   const std::filesystem::path unfinished =
       path.parent_path() /
-      absl::StrCat(path.stem().string(), ".", getpid(), ".", ++written_, kUnfinished);
+      absl::StrCat(path.stem().string(), ".", process_, ".", ++written_, kUnfinished);
   const int fd = open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return ErrorOf(errno, "cannot make", unfinished);
   int error = 0;
+  bool late = false;
   for (size_t at = 0; at < value.size() && error == 0;) {
-    const ssize_t size = write(fd, value.data() + at, value.size() - at);
+    late = clock_.Now() >= deadline;
+    if (late) break;
+    const ssize_t size = write(fd, value.data() + at, std::min(kPiece, value.size() - at));
     if (size < 0) {
       if (errno != EINTR) error = errno;
     } else {
@@ -242,9 +245,10 @@ absl::Status FileStore::WriteFile(const std::filesystem::path& path,
     }
   }
   if (close(fd) != 0 && error == 0) error = errno;  // some file systems say it only now
-  if (error == 0 && rename(unfinished.c_str(), path.c_str()) != 0) error = errno;
-  if (error == 0) return absl::OkStatus();
+  if (!late && error == 0 && rename(unfinished.c_str(), path.c_str()) != 0) error = errno;
+  if (!late && error == 0) return absl::OkStatus();
   unlink(unfinished.c_str());
+  if (late) return Late(absl::StrCat("write ", path.string()));
   return ErrorOf(error, "cannot write", path);
 }
 

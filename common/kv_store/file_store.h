@@ -18,6 +18,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
+#include "common/base/random_id.h"
 #include "common/kv_store/lru_index.h"
 #include "common/kv_store/segment_store.h"
 #include "common/kv_store/store_pause.h"
@@ -54,7 +55,8 @@ class FileStore final : public SegmentStore {
   std::filesystem::path PathOf(absl::string_view name) const;
   void Forget(absl::string_view name);
   void MakeRoom(int64_t bytes);
-  absl::Status WriteFile(const std::filesystem::path& path, const std::vector<std::byte>& value);
+  absl::Status WriteFile(const std::filesystem::path& path, const std::vector<std::byte>& value,
+                         absl::Time deadline);
   // The error of a system call that has failed.
   absl::Status ErrorOf(int error, absl::string_view what, const std::filesystem::path& path);
 
@@ -62,8 +64,10 @@ class FileStore final : public SegmentStore {
   const int64_t max_bytes_;
   const Clock& clock_;
   StorePause pause_;
-  std::atomic<uint64_t> written_ = 0;  // of temporary names
-  mutable absl::Mutex mutex_;          // held for no I/O
+  // Of temporary names. In containers, all processes may have one id.
+  const std::string process_ = RandomIdText();
+  std::atomic<uint64_t> written_ = 0;
+  mutable absl::Mutex mutex_;  // held for no I/O
   LruIndex index_ ABSL_GUARDED_BY(mutex_);
   int64_t evicted_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -19,6 +19,7 @@ class HostStore final : public SegmentStore {
 
   absl::string_view kind() const override { return "host"; }
   bool knows_its_keys() const override { return true; }
+  bool in_memory() const override { return true; }
   StoreUsage usage() const override;
   void Listen(KeyListener listener) override;
   absl::StatusOr<int> CountLeading(absl::Span<const SegmentKey> keys, absl::Time deadline) override;

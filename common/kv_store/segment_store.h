@@ -66,6 +66,8 @@ class SegmentStore {
   virtual absl::string_view kind() const = 0;  // "host", "file", "redis"
   // Whether CountLeading waits for nothing.
   virtual bool knows_its_keys() const = 0;
+  // Whether no call waits for anything.
+  virtual bool in_memory() const { return false; }
   virtual StoreUsage usage() const = 0;  // of what this process knows
   // Reports what the store has and every change from now on, to one listener, the last one given.
   // It is called under a lock: it must be quick and must not call the store. Only stores that know

@@ -241,7 +241,10 @@ void PrefillJobs::Tick() {
 }
 
 void PrefillJobs::RefuseBlocked() {
-  const PrefillJob* const job = scheduler_.running_count() == 0 ? scheduler_.held_up() : nullptr;
+  // What is being sent, fetched or loaded leaves its blocks by itself, however slow the link is.
+  const bool frees_blocks =
+      scheduler_.running_count() > 0 || open_transfers() > 0 || reserved_pages() > 0;
+  const PrefillJob* const job = frees_blocks ? nullptr : scheduler_.held_up();
   const absl::Duration now = loop_.clock.SinceStart();
   if (job == nullptr || job->id != blocked_job_) {
     blocked_job_ = job != nullptr ? job->id : 0;
@@ -403,6 +406,12 @@ void PrefillJobs::EndCompleted(PrefillJob& job) {
   scheduler_.InsertIntoCache(job);
   tiers_.Used(job);
   End(job.id, absl::OkStatus());
+}
+
+int PrefillJobs::computing_transfers() const {
+  int computing = 0;
+  scheduler_.ForEachJob([&](const PrefillJob& job) { computing += sending_.contains(job.id); });
+  return computing;
 }
 
 void PrefillJobs::OnSent(uint64_t job_id) {

@@ -101,6 +101,7 @@ class PrefillJobs {
   // Held by fetches and for tiers: they become free by themselves.
   int64_t reserved_pages() const { return fetcher_.reserved_pages() + tiers_.reserved_pages(); }
   int open_transfers() const { return static_cast<int>(sending_.size()); }
+  int computing_transfers() const;  // of them, those whose jobs still run
   int64_t computed_tokens() const { return computed_tokens_; }  // since the start
   absl::Duration tier_load_time() const { return tiers_.load_time(); }
   void ReportUsage() { tiers_.ReportUsage(); }

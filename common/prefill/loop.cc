@@ -57,6 +57,7 @@ void PrefillLoop::FillLoad(worker::WorkerLoad* load) {
         cost_.Seconds(worker::PrefillTerms(remaining, max_num_batched_tokens_), load->read_at));
   }
   load->open_transfers = jobs_.open_transfers();
+  load->computing_transfers = jobs_.computing_transfers();
   load->drained = draining() && jobs_.empty() && load->open_transfers == 0 &&
                   load->counts.active + load->counts.held == 0;
   load->computed_prompt_tokens = jobs_.computed_tokens();

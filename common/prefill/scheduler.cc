@@ -304,6 +304,8 @@ class PrefillScheduler::Planner {
     if (begin + count < job.size()) count -= count % scheduler_.options_.block_tokens;
     if (count <= 0) return;  // planned already, or less than a block is left of the budget
     budget_ -= count;
+    // Rows of labels are computed when the prompt is: so many fewer prompts end in this step.
+    if (begin + count == job.size()) budget_ -= job.label_tokens;
     if (chunk == plan_.chunks.end()) {
       plan_.chunks.push_back({&job, begin, begin + count});
     } else {

@@ -253,15 +253,30 @@ bool TierIo::LoadValue(TierLoad& load, int index, absl::Time deadline, std::opti
     const absl::Duration took = clock_.SinceStart() - begin;
     metrics_.Loaded(store.kind(), bytes, took);
     Took(s, segment, took);
-    // Faster stores that need no I/O of a network get it, too.
-    for (size_t faster = 0; faster < s; ++faster) {
-      if (stores_[faster]->Put(key, *value, deadline).ok()) {
-        metrics_.Stored(stores_[faster]->kind(), bytes);
-      }
-    }
+    for (size_t faster = 0; faster < s; ++faster) Promote(faster, key, *value);
     return true;
   }
   return false;
+}
+
+// A load waits for no other store's I/O, which it was not priced with.
+void TierIo::Promote(size_t s, const SegmentKey& key, const SegmentBytes& value) {
+  SegmentStore& store = *stores_[s];
+  if (!store.knows_its_keys()) return;
+  const auto put = [this, &store, key, value] {
+    if (stopping_) return;
+    if (store.Put(key, value, clock_.Now() + options_.put_deadline).ok()) {
+      metrics_.Stored(store.kind(), value->size());
+    }
+  };
+  if (store.in_memory()) return put();
+  // What finds no room here is promoted by a later load. Half of the places are for other writes.
+  if (2 * ++promotions_ > options_.most_writes || !writes_.TryPush([this, put] {
+        put();
+        --promotions_;
+      })) {
+    --promotions_;
+  }
 }
 
 void TierIo::ForEachLayer(

@@ -170,6 +170,8 @@ class TierIo {
   void Probe(const TierLoad& load, const Late& late);
   // A value from this store took so long.
   void Took(size_t store, const kv_store::Segment& segment, absl::Duration time);
+  // Puts a value that was loaded into a faster store, if that needs no network.
+  void Promote(size_t store, const kv_store::SegmentKey& key, const kv_store::SegmentBytes& value);
   bool Copy(TierLoad& load, int index, absl::Span<const std::byte> kv);
   // The value's chunks, in its order, in the blocks [begin, begin + blocks) of those with these
   // pages, [table][block].
@@ -195,6 +197,7 @@ class TierIo {
   TimeMean look_up_time_;
   std::atomic<bool> stopping_ = false;
   std::atomic<bool> probing_ = false;
+  std::atomic<int> promotions_ = 0;  // that wait in writes_ or are worked on
   BoundedQueue<Task> loads_;
   BoundedQueue<Task> writes_;
   std::vector<std::thread> threads_;

@@ -32,6 +32,7 @@ struct WorkerLoad {
   int retained_blocks = 0;  // of the cached ones
   int snapshots = 0;        // of states, that the prefix cache has
   int open_transfers = 0;
+  int computing_transfers = 0;  // of them, those of prompts that a prefill worker still computes
   bool draining = false;
   bool drained = false;  // draining, and nothing of a request is left in the loop
   // Time until all prompt tokens accepted so far are computed, by `prefill_cost`; 0 without it.

@@ -154,7 +154,7 @@ void WorkerMetrics::SetLoad(const WorkerLoad& load) {
   series_->queued.Set(load.queued);
   if (!series_->prefill) series_->requests_queued.With({"prefill"}).Set(load.waiting_jobs);
   // A prefill worker's transfers begin with the computation.
-  series_->transferring.Set(load.open_transfers - (series_->prefill ? load.running : 0));
+  series_->transferring.Set(load.open_transfers - load.computing_transfers);
   series_->prompt_tokens_queued.Set(static_cast<double>(load.queued_tokens));
 }
 

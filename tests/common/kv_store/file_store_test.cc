@@ -121,12 +121,12 @@ TEST_F(FileStoreTest, TwoProcessesMayShareADirectory) {
   auto first = Open(20'000), second = Open(20'000);
   std::thread other([&second] {
     for (int i = 0; i < 200; ++i) {
-      (void)second->Put(KeyOf(i % 30), ValueOf(1000, i % 30), kNoDeadline);
+      EXPECT_TRUE(second->Put(KeyOf(i % 30), ValueOf(1000, i % 30), kNoDeadline).ok());
       (void)second->Get(KeyOf(i * 7 % 30), 1000, kNoDeadline);
     }
   });
   for (int i = 0; i < 200; ++i) {
-    (void)first->Put(KeyOf(i * 11 % 30), ValueOf(1000, i * 11 % 30), kNoDeadline);
+    EXPECT_TRUE(first->Put(KeyOf(i * 11 % 30), ValueOf(1000, i * 11 % 30), kNoDeadline).ok());
     for (uint64_t key = 0; key < 30; key += 3) {
       const int filler = Filler(*first, key);
       ASSERT_TRUE(filler == -1 || filler == static_cast<int>(key)) << key;

@@ -65,6 +65,7 @@ class OddStore final : public kv_store::SegmentStore {
     return damaged;
   }
   absl::Status Put(const SegmentKey& key, const SegmentBytes& value, absl::Time when) override {
+    if (put_hang != nullptr) put_hang->WaitForNotification();
     if (!put_error.ok()) return put_error;
     if (std::memcmp(value->data(), "BATONST1", 8) == 0) {
       states.emplace(key.prefix, key);
@@ -84,7 +85,7 @@ class OddStore final : public kv_store::SegmentStore {
   absl::Status count_error, put_error;
   bool damage = false, of_states = false;
   int fail_from = 1 << 30;  // calls of Get
-  absl::Notification* hang = nullptr;
+  absl::Notification *hang = nullptr, *put_hang = nullptr;
   std::function<absl::Status(absl::Time deadline)> get_takes, count_takes;
   std::atomic<int> gets = 0, removed = 0, state_puts = 0;
   std::map<kv::PrefixKey, SegmentKey> states;  // that it was given
@@ -127,7 +128,8 @@ class KvTiersTest : public ::testing::Test {
     };
     LoopOptions options;
     options.own_thread = false;
-    options.kv_tiers.stores = {store_};
+    if (faster_ != nullptr) options.kv_tiers.stores = {faster_};
+    options.kv_tiers.stores.push_back(store_);
     options.kv_tiers.segment_tokens = kSegment;
     options.kv_tiers.least_uses = least_uses;
     options.kv_tiers.max_pinned_share = 1;
@@ -200,12 +202,34 @@ class KvTiersTest : public ::testing::Test {
   std::unique_ptr<prometheus::Registry> registry_;
   std::unique_ptr<PrefillMetrics> metrics_;
   std::unique_ptr<testing::FakeEngine> engine_;
+  std::shared_ptr<OddStore> faster_;  // before the next start
   std::shared_ptr<OddStore> store_;
   worker::WorkerLoad load_;
   uint64_t last_id_ = 0;
   absl::Duration probed_;  // of the clock's time
   std::unique_ptr<PrefillLoop> loop_;
 };
+
+// What is loaded goes to a faster store, too, and no prompt waits for that.
+TEST_F(KvTiersTest, APromptDoesNotWaitForAFasterStore) {
+  Make(64, 1, 1 << 20, /*knows=*/false);
+  const std::vector<int32_t> prompt = Rising(200, 1);
+  Ask(prompt);
+  Settle();
+  ASSERT_GT(store_->usage().segments, 0);
+  absl::Notification released;
+  faster_ = std::make_shared<OddStore>(/*knows=*/true, 1 << 20);
+  faster_->put_hang = &released;
+  Restart();
+  const auto asked = Ask(prompt);
+  EXPECT_EQ(asked->finish, absl::OkStatus());
+  EXPECT_GT(asked->cached, 0) << "loaded";
+  EXPECT_EQ(faster_->usage().segments, 0);
+  released.Notify();
+  const absl::Time end = absl::Now() + absl::Seconds(60);
+  while (faster_->usage().segments == 0 && absl::Now() < end) Settle();
+  EXPECT_GT(faster_->usage().segments, 0);
+}
 
 TEST_F(KvTiersTest, KvOutlivesThePoolAndTheWorker) {
   Make();

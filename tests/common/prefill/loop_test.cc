@@ -126,6 +126,27 @@ TEST_F(PrefillLoopTest, IsDrainedOnceItsKvHasLeft) {
   EXPECT_TRUE(answered) << "by a loop that has ended";
 }
 
+TEST_F(PrefillLoopTest, APromptWaitsForBlocksThatLeaveOverASlowLink) {
+  constexpr int kBlockTokens = testing::FakeEngine::kBlockTokens;
+  Make({});
+  const auto first = Ask(kBlockTokens * 40, 1);
+  Run();
+  ASSERT_EQ(first->finish, absl::OkStatus());
+  // What was computed is cached; a second transfer of it holds the blocks.
+  const auto again = Ask(kBlockTokens * 40, 1);
+  Run();
+  ASSERT_NE(again->unsent, nullptr);
+  const auto second = Ask(kBlockTokens * 30, 500);
+  for (int i = 0; i < 7; ++i) {
+    clock_.Advance(absl::Seconds(1));
+    loop_->Turn(absl::ZeroDuration());
+  }
+  EXPECT_FALSE(second->finish.has_value()) << *second->finish;
+  again->unsent = nullptr;
+  Run();
+  EXPECT_EQ(second->finish, absl::OkStatus());
+}
+
 TEST_F(PrefillLoopTest, MeasuresWhatItDoesBetweenSteps) {
   LoopOptions options;
   options.scheduler.max_num_batched_tokens = 16;

@@ -557,6 +557,18 @@ TEST_F(PrefillSchedulerTest, StartsLeaveWhatOthersMayTake) {
   EXPECT_EQ(scheduler_->held_up()->id, 2u);
 }
 
+// The rows of labels come with the step that ends a prompt: of many items, few end in one step.
+TEST_F(PrefillSchedulerTest, LabelsTakeOfTheBudget) {
+  Make(64, Budget(64));
+  for (uint64_t id = 1; id <= 3; ++id) {
+    auto job = Job(id, Tokens(16, static_cast<int>(id) * 1000));
+    job->scoring = std::make_unique<Scoring>();
+    job->scoring->labels = {std::vector<int32_t>(9, 1), std::vector<int32_t>(9, 2)};
+    ASSERT_TRUE(Submit(std::move(job)).ok());
+  }
+  EXPECT_EQ(scheduler_->NextStep().chunks.size(), 2u) << "32 tokens and rows of each";
+}
+
 // A state takes two pages.
 constexpr kv::BlockShape kStates = {
     .full_pages = 1, .window_pages = 2, .window_blocks = 1, .recurrent = true};
