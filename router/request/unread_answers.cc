@@ -36,8 +36,8 @@ void UnreadAnswers::Set(Answer& answer, int64_t bytes, bool taken) {
     Answer& oldest = *waiting_.front();
     Count(oldest, 0);
     oldest.was_cut_ = true;
+    on_cut_();  // before the client can see it
     oldest.cut_();
-    on_cut_();
   }
   on_change_(bytes_);
 }

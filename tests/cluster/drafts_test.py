@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import struct
 import subprocess
 import sys
@@ -76,6 +77,7 @@ class Processes:
 
     def __init__(self, directory):
         self.directory, self.running, self.addresses, self.flags = Path(directory), {}, {}, {}
+        self.reserved = {}  # sockets that keep a name's port while what listens there is started again
         common = ["--model", MODEL, "--threads", "1"]
         self.start("prefill", "baton-prefill-worker", *common)
         draft_model = DRAFT_MODEL
@@ -95,7 +97,11 @@ class Processes:
         self.flags[name] = (program, *flags)
         ready = self.directory / f"{name}.address"
         ready.unlink(missing_ok=True)
-        listen = self.addresses.get(name, ["127.0.0.1:0"])[0]
+        if name not in self.reserved:
+            self.reserved[name] = held = socket.socket()
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.bind(("127.0.0.1", 0))
+        listen = f"127.0.0.1:{self.reserved[name].getsockname()[1]}"
         with open(self.directory / f"{name}.log", "a", encoding="utf-8") as log:
             self.running[name] = subprocess.Popen(
                 [BIN / program, "--listen", listen, "--metrics-listen", "127.0.0.1:0", "--address-file", ready, *flags],
@@ -123,6 +129,8 @@ class Processes:
             process.kill()
         for process in self.running.values():
             process.wait()
+        for held in self.reserved.values():
+            held.close()
 
 
 def random_request(rng):

@@ -141,6 +141,7 @@ TEST_F(OperatorTest, CancelledRequestsLeaveBothRolesWithinASecond) {
     }
     request.mutable_stop()->set_max_tokens(500);
     request.mutable_stop()->set_ignore_eos(true);
+    request.set_n(8);  // more than the worker runs at once: none ends before it is cancelled
     request.set_request_id("all of them");
     answers.push_back(
         std::async(std::launch::async, [this, request] { return Generate(0, request); }));

@@ -15,6 +15,9 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "cli/port_reservation.h"
+#include "common/base/check.h"
 #include "common/base/rpc/channel.h"
 #include "tests/cluster/faults/tcp_proxy.h"
 #include "tests/cluster/whole_cluster.h"
@@ -36,11 +39,19 @@ class ReplicasTest : public ::testing::Test {
   ReplicasTest() : file_(::testing::TempDir() + "/replicas-" + std::to_string(getpid())) {}
   ~ReplicasTest() override { std::filesystem::remove(file_); }
 
+  // A free port, which stays this name's while what listens there is started again.
+  const std::string& Reserved(const std::string& name) {
+    const auto found = ports_.find(name);
+    if (found != ports_.end()) return found->second.address();
+    auto port = cli::PortReservation::Make();
+    BATON_CHECK(port.ok()) << port.status();
+    return ports_.emplace(name, *std::move(port)).first->second.address();
+  }
   // "p0", "p1", …, "d0", …; on a free port, or where it was before.
   void StartWorker(const std::string& name) {
     worker::WorkerOptions options = WorkerOptions();
     options.num_blocks = 1024;  // all that the cases need: what is cached stays
-    if (addresses_.count(name) > 0) options.listen = addresses_[name];
+    options.listen = Reserved(name);
     if (name[0] == 'p') {
       auto worker = prefill_worker::PrefillWorker::Start(options);
       ASSERT_TRUE(worker.ok()) << worker.status();
@@ -89,7 +100,7 @@ class ReplicasTest : public ::testing::Test {
   void StartRouter(int i) {
     router::Options options;
     options.model_dir = kModelDir;
-    options.listen = router_addresses_[i];
+    options.listen = Reserved(absl::StrCat("router", i));
     options.workers_file = file_;
     // What is cached on prefill workers is used, though demo prompts are computed again as fast.
     options.max_local_prefill_tokens = 0;
@@ -118,11 +129,12 @@ class ReplicasTest : public ::testing::Test {
   }
   // Until the router says it; each answer of the router is the event waited for.
   bool Await(int router, const std::function<bool(const std::vector<WorkerStatus>&)>& wished) {
-    for (int attempt = 0; attempt < 200'000; ++attempt) {
-      if (wished(Workers(router))) return true;
+    const absl::Time end = absl::Now() + absl::Minutes(2);
+    while (!wished(Workers(router))) {
+      if (absl::Now() > end) return false;
       std::this_thread::yield();
     }
-    return false;
+    return true;
   }
   // All that are listed are ready, and there are no others.
   bool AwaitListed(int router) {
@@ -244,7 +256,8 @@ class ReplicasTest : public ::testing::Test {
   std::unique_ptr<testing::TcpProxy> proxy_;
   std::map<std::string, std::string> proxied_;
   std::unique_ptr<router::RouterServer> routers_[kRouters];
-  std::string router_addresses_[kRouters] = {"127.0.0.1:0", "127.0.0.1:0"};
+  std::map<std::string, cli::PortReservation> ports_;
+  std::string router_addresses_[kRouters];
   std::shared_ptr<grpc::Channel> channels_[kRouters];
   std::atomic<bool> stop_{false};
   std::atomic<int64_t> answered_{0}, failed_{0};

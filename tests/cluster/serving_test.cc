@@ -76,15 +76,23 @@ TEST_F(ServingTest, ConstantPreemptionChangesNoToken) {
     options.num_blocks = 34;
     decode_worker::DecodeOptions decode = NothingLocal();
     decode.host_kv_bytes = host_kv_bytes;
-    StartPair(Options(), options, decode);
     std::mt19937 random(testing::TestSeed(31));
-    RunAll(MakePairCases(random, 60, 80, 150), 12, [&](const PairCase& c) {
-      return Decode(channel_, Request(c.prompt, c.sampling, c.max_tokens));
-    });
-    EXPECT_GT(DecodeMetric("baton_preemptions_total"), 5) << "the pool was not too small";
     const bool copies = host_kv_bytes > 0;
+    const auto restored = [&] { return DecodeMetric("baton_host_kv_restored_bytes_total") > 0; };
+    // A worker that was held up while it copied takes copies for slow: then there is none to
+    // restore, and more is asked of another one.
+    for (int round = 0; round == 0 || (copies && !restored() && round < 20); ++round) {
+      decode_ = nullptr;
+      prefill_ = nullptr;
+      StartPair(Options(), options, decode);
+      RunAll(MakePairCases(random, 60, 80, 150), 12, [&](const PairCase& c) {
+        return Decode(channel_, Request(c.prompt, c.sampling, c.max_tokens));
+      });
+      EXPECT_GT(DecodeMetric("baton_preemptions_total"), 5) << "the pool was not too small";
+      ExpectIdle();
+    }
     EXPECT_EQ(DecodeMetric("baton_host_kv_kept_bytes_total") > 0, copies);
-    EXPECT_EQ(DecodeMetric("baton_host_kv_restored_bytes_total") > 0, copies);
+    EXPECT_EQ(restored(), copies);
     ExpectIdle();
   }
 }

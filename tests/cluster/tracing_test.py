@@ -233,7 +233,7 @@ class TracingTest(unittest.TestCase):
 
     def test_one_trace_over_three_hops(self):
         status, headers, answer = self.post(
-            {"prompt": self.prompt(), "max_tokens": 5, "temperature": 0.5, "seed": 3, "user": "u"},
+            {"prompt": self.prompt(), "max_tokens": 5, "ignore_eos": True, "temperature": 0.5, "seed": 3, "user": "u"},
             x_request_id="three-hops")
         self.assertEqual((status, headers["x-request-id"]), (200, "three-hops"), answer)
         names = self.NAMES | {"text_completion demo"}
@@ -318,10 +318,10 @@ class TracingTest(unittest.TestCase):
 
     def test_an_unsampled_trace_and_a_malformed_one(self):
         trace_id = f"{self.random.getrandbits(128):032x}"
-        self.assertEqual(self.post({"prompt": self.prompt(), "max_tokens": 2}, x_request_id="unsampled",
+        self.assertEqual(self.post({"prompt": self.prompt(), "max_tokens": 2, "ignore_eos": True}, x_request_id="unsampled",
                                    traceparent=f"00-{trace_id}-00000000000000ab-00")[0], 200)
         bad = f"00-{trace_id}-00000000000000ab-01-"
-        self.assertEqual(self.post({"prompt": self.prompt(), "max_tokens": 2}, x_request_id="malformed",
+        self.assertEqual(self.post({"prompt": self.prompt(), "max_tokens": 2, "ignore_eos": True}, x_request_id="malformed",
                                    traceparent=bad)[0], 200)
         # The workers' spans come last: by then those of the first request would be here.
         trace = self.trace_of("malformed", self.NAMES)
@@ -360,7 +360,7 @@ class TracingTest(unittest.TestCase):
         text = self.prompt().encode()
         assert 128 <= len(text) < 16384
         length = bytes([len(text) & 0x7f | 0x80, len(text) >> 7])
-        request = b"\x12" + length + text + b"\x2a\x02\x08\x03"  # text, stop.max_tokens 3
+        request = b"\x12" + length + text + b"\x2a\x04\x08\x03\x20\x01"  # text, stop.max_tokens 3 and stop.ignore_eos
         with grpc.insecure_channel(self.grpc) as channel:
             call = channel.unary_stream("/baton.v1.InferenceService/Generate")(
                 request, timeout=PATIENCE_S, metadata=(
@@ -424,7 +424,7 @@ class TracingTest(unittest.TestCase):
         before = self.counted("baton_route_decisions_total")
         answers = {}
         threads = [threading.Thread(target=lambda i=i: answers.update(
-            {i: self.post({"prompt": self.prompt(), "max_tokens": 3}, x_request_id=f"retry-{i}")[0]})) for i in range(8)]
+            {i: self.post({"prompt": self.prompt(), "max_tokens": 3, "ignore_eos": True}, x_request_id=f"retry-{i}")[0]})) for i in range(8)]
         for thread in threads:
             thread.start()
         self.until(lambda: self.counted("baton_route_decisions_total") >= before + len(threads))
@@ -450,7 +450,7 @@ class TracingTest(unittest.TestCase):
         self.assertGreater(retried, 0)
 
     def test_z2_shutdown_flushes_and_the_log_is_json(self):
-        self.assertEqual(self.post({"prompt": self.prompt(), "max_tokens": 2}, x_request_id="last")[0], 200)
+        self.assertEqual(self.post({"prompt": self.prompt(), "max_tokens": 2, "ignore_eos": True}, x_request_id="last")[0], 200)
         self.stop_cluster()
         self.assertEqual(self.cluster.returncode, 0)
         trace = self.trace_of("last", self.NAMES)  # all there at once

@@ -235,14 +235,20 @@ TEST_P(TransportTest, CancelsAtEveryMomentLeaveNoBlock) {
 TEST_P(TransportTest, ADeadlineEndsTheWorkOnBothSides) {
   StartPair();
   std::mt19937 random(testing::TestSeed(8));
-  const auto begin = std::chrono::steady_clock::now();
-  ASSERT_EQ(Decode(channel_, Request(RandomTokens(random, 200), Greedy(), 300)).tokens.size(),
-            300u);
-  const auto whole = std::chrono::steady_clock::now() - begin;
+  // The fastest of three: the first connects, and each may be held up.
+  auto whole = std::chrono::steady_clock::duration::max();
+  for (int i = 0; i < 3; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    ASSERT_EQ(Decode(channel_, Request(RandomTokens(random, 200), Greedy(), 300)).tokens.size(),
+              300u);
+    whole = std::min(whole, std::chrono::steady_clock::now() - begin);
+  }
   auto stub = internal::v1::DecodeService::NewStub(channel_);
   int late = 0;
-  // A deadline at each tenth of what an answer takes: while it waits, transfers, decodes.
-  for (int tenth = 1; tenth < 10; ++tenth) {
+  // A deadline at each tenth of what an answer takes: while it waits, transfers, decodes. On busy
+  // cores gRPC may see one milliseconds late, when the answer is whole: then others follow.
+  for (int i = 0; i < 9 || (i < 900 && late == 0); ++i) {
+    const int tenth = 1 + i % 9;
     grpc::ClientContext context;
     context.set_deadline(
         std::chrono::system_clock::now() +
@@ -253,7 +259,7 @@ TEST_P(TransportTest, ADeadlineEndsTheWorkOnBothSides) {
     while (reader->Read(&response)) tokens += response.token_ids_size();
     const grpc::Status status = reader->Finish();
     if (status.ok()) {
-      EXPECT_EQ(tokens, 300) << "faster than the first: then it must be whole";
+      EXPECT_EQ(tokens, 300) << "faster than those: then it must be whole";
     } else {
       EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
       ++late;

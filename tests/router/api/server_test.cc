@@ -221,18 +221,19 @@ class HangingUp {
 
 // What stands between a worker's coming back and its use are the back-offs of the watch and of its
 // channel. After that many attempts they have grown as long as they do.
-TEST(ServerTest, AWorkerThatWasAwayForLongIsUsedWithinTwoSecondsOfItsReturn) {
+TEST(ServerTest, AWorkerThatWasAwayForLongIsUsedSoonAfterItsReturn) {
   FakeCluster cluster;
   const std::string address = cluster.decode(0)->address();
   cluster.decode(0).reset();
   {
     HangingUp absent(address);
-    for (int attempt = 0; attempt < 6; ++attempt) absent.HangUp();
+    for (int attempt = 0; attempt < 8; ++attempt) absent.HangUp();
   }
   cluster.decode(0) = cluster.MakeWorker(v1::WORKER_ROLE_DECODE, address);
   const absl::Time back = absl::Now();
   ASSERT_TRUE(AwaitHealth(cluster, 1));
-  EXPECT_LT(absl::Now() - back, absl::Seconds(2));
+  // Back-offs that were not bounded would be longer than this.
+  EXPECT_LT(absl::Now() - back, absl::Seconds(4));
 }
 
 TEST(ServerTest, AWorkerOfAnotherModelIsRefusedAndTheOthersGoOn) {
@@ -596,10 +597,10 @@ TEST(ServerTest, MetricsOfSeveralChoicesAndOfARefusedPrompt) {
   const auto stub = v1::InferenceService::NewStub(cluster.channel());
   const auto reader = stub->Generate(&context, request);
   DecodeCall decode = cluster.decode(0)->AwaitDecode();
-  const absl::Time first = absl::Now();
   for (int i = 0; i < 4; ++i) decode.SendTokens(Ids("a"), i);
   v1::GenerateResponse response;
   ASSERT_TRUE(reader->Read(&response));
+  const absl::Time first = absl::Now();
   std::string text;
   EXPECT_EQ(ErrorReason(GenerateOnce(cluster, &text)), "TOO_MANY_PROMPT_TOKENS");
   // One more token for each, at least 20 ms later.
