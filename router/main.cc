@@ -10,6 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/command_line.h"
 #include "common/base/exit_code.h"
+#include "common/base/file_limit.h"
 #include "common/base/log.h"
 #include "common/base/malloc_settings.h"
 #include "common/base/model_directory.h"
@@ -245,6 +246,7 @@ void AddFlags(CLI::App* app, Options* options, LogFlags* log) {
 int main(int argc, char** argv) {
   // A long prompt's text and tokens are buffers of hundreds of KB each.
   baton::KeepFreedMemory();
+  baton::RaiseFileLimit();
   baton::ShutdownSignal signals;  // before any thread
   // An Abseil that was built with assertions, as distributions ship it, looks for cycles in the
   // order of locks whenever one is taken, in gRPC as here: a twentieth of the router's time.

@@ -1,7 +1,6 @@
 #include "benchmarks/serving/cluster_flags.h"
 
 #include <errno.h>
-#include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -9,6 +8,7 @@
 
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/base/file_limit.h"
 
 namespace baton::benchmarks {
 
@@ -47,11 +47,7 @@ void AddClusterFlags(CLI::App* app, ClusterOptions* options) {
 }
 
 std::unique_ptr<LocalCluster> StartCluster(const ClusterOptions& options) {
-  rlimit files = {};
-  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
-    files.rlim_cur = files.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &files);
-  }
+  RaiseFileLimit();
   auto cluster = std::make_unique<LocalCluster>(options);
   if (absl::Status status = cluster->Start(); !status.ok()) Die(status);
   return cluster;

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "common/base/check.h"
 #include "common/base/named_thread.h"
@@ -67,8 +68,16 @@ bool ShutdownSignal::Wait(absl::Duration timeout) {
 
 void ShutdownSignal::DrainOnSignal(const std::function<void()>& drain,
                                    const std::function<void()>& stop) {
-  Wait();
-  const ShutdownWatch second_signal(stop);
+  // Before the first signal: then the process may have no file descriptor left.
+  absl::Notification first;
+  const ShutdownWatch watch([&first, &stop] {
+    if (first.HasBeenNotified()) {
+      stop();
+    } else {
+      first.Notify();
+    }
+  });
+  first.WaitForNotification();
   drain();
 }
 

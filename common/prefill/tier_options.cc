@@ -33,7 +33,7 @@ void AddTierFlags(CLI::App& app, TierOptions& options) {
 absl::Status ListTiers(const TierOptions& options, worker::WorkerOptions* worker) {
   BATON_ASSIGN_OR_RETURN(const std::vector<kv_store::TierSpec> tiers,
                          kv_store::ParseTiers(options.tiers));
-  if (options.segment % worker->block_size != 0) {
+  if (!tiers.empty() && options.segment % worker->block_size != 0) {
     return InvalidField(
         "BAD_OPTION", "--kv-tier-segment",
         absl::StrCat(options.segment, " given, expected a multiple of --block-size, ",

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/error.h"
+#include "common/base/percent_decoded.h"
 #include "common/base/status_macros.h"
 
 namespace baton::tracing {
@@ -35,23 +36,6 @@ absl::Status CheckUrl(absl::string_view name, const std::string& url) {
   const bool host = scheme > 0 && url.size() > scheme && url[scheme] != '/';
   if (host && printable && url.size() <= kMaxUrlBytes) return absl::OkStatus();
   return Bad(name, "http://host:port or https://host:port expected, perhaps with a path");
-}
-
-std::optional<std::string> PercentDecoded(absl::string_view text) {
-  std::string decoded;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '%') {
-      decoded.push_back(text[i]);
-      continue;
-    }
-    if (i + 2 >= text.size() || !absl::ascii_isxdigit(static_cast<unsigned char>(text[i + 1])) ||
-        !absl::ascii_isxdigit(static_cast<unsigned char>(text[i + 2]))) {
-      return std::nullopt;
-    }
-    decoded += absl::HexStringToBytes(text.substr(i + 1, 2));
-    i += 2;
-  }
-  return decoded;
 }
 
 // "key=value,key=value" with percent-encoded values. The message has no value: some are secret.

@@ -7,6 +7,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/command_line.h"
 #include "common/base/exit_code.h"
+#include "common/base/file_limit.h"
 #include "common/base/log.h"
 #include "common/base/malloc_settings.h"
 #include "common/base/model_directory.h"
@@ -18,6 +19,7 @@ namespace baton::worker {
 int RunMain(int argc, char** argv, const std::string& description, const std::string& component,
             const StartWorker& start, const std::function<void(CLI::App&)>& add_flags) {
   KeepFreedMemory();
+  RaiseFileLimit();
   ShutdownSignal signals;  // before any thread
   // As router/main.cc.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);

@@ -184,6 +184,8 @@ grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerConte
     BATON_RETURN_IF_ERROR(ParseRequest(*bytes, &request));
     BATON_RETURN_IF_ERROR(CheckModel(request.model(), parts_.options.served_model_name));
     BATON_RETURN_IF_ERROR(
+        CheckTokenCount("token_ids", request.token_ids_size(), parts_.options.max_prompt_bytes));
+    BATON_RETURN_IF_ERROR(
         CheckTokenIds("token_ids", request.token_ids(), parts_.tokenizer.vocab_size()));
     const bool skip = !request.has_skip_special_tokens() || request.skip_special_tokens();
     v1::DetokenizeResponse answer;

@@ -45,12 +45,10 @@ absl::Status BodyReader::Keep(absl::Status status) {
 }
 
 absl::Status BodyReader::CheckName(json::Path path, bool is_null, bool* keep) {
-  *keep = true;
-  if (path.size() == 1 && !is_field_(path[0].key)) return UnknownField(path);
   const bool of_message =
       path.size() == 3 && path[0].key == kMessages && path[1].in_array && !path[2].in_array;
-  if (!of_message || IsMessageField(path[2].key)) return absl::OkStatus();
-  *keep = false;
+  *keep = path.size() == 1 ? is_field_(path[0].key) : !of_message || IsMessageField(path[2].key);
+  if (*keep) return absl::OkStatus();
   return is_null ? absl::OkStatus() : UnknownField(path);
 }
 

@@ -10,12 +10,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "common/base/clock.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
+#include "common/base/percent_decoded.h"
 #include "common/base/random_id.h"
 #include "common/base/request_limits.h"
 #include "common/tokenizer/tokenizer.h"
@@ -254,8 +254,7 @@ HttpResponse OpenAiService::Answer(const HttpRequest& request, absl::string_view
   } else if (route == kModels) {
     absl::string_view model = path;
     if (!absl::ConsumePrefix(&model, kModelPrefix)) model = "";
-    // Clients escape the slash of an id such as "org/name".
-    response = Models(absl::StrReplaceAll(model, {{"%2F", "/"}, {"%2f", "/"}}));
+    response = Models(PercentDecoded(model).value_or(std::string(model)));
   } else if (route == "/") {
     response = WebUiResponse();
   } else if (route == kStatus) {

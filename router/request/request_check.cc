@@ -166,13 +166,7 @@ absl::Status CheckPrompt(const v1::GenerateRequest& request, int64_t max_prompt_
       if (request.token_ids().ids().empty()) {
         return InvalidField("EMPTY_PROMPT", "token_ids", "the prompt is empty");
       }
-      // No token stands for less than a byte of text.
-      if (request.token_ids().ids_size() > max_prompt_bytes) {
-        return InvalidField("PROMPT_TOO_LONG", "token_ids",
-                            absl::StrCat(request.token_ids().ids_size(), " ids given, at most ",
-                                         max_prompt_bytes, " accepted (--max-prompt-bytes)"));
-      }
-      return absl::OkStatus();
+      return CheckTokenCount("token_ids", request.token_ids().ids_size(), max_prompt_bytes);
     case v1::GenerateRequest::kMessages:
       return CheckMessages(request.messages(), max_prompt_bytes);
     default:
@@ -317,6 +311,14 @@ absl::Status CheckModel(const std::string& model, const std::string& served_mode
                 absl::StrCat("model: \"", ClipToUtf8(model, kMaxNamedBytes),
                              "\" is not served here; \"", served_model_name, "\" is")),
       "", "model", std::nullopt);
+}
+
+absl::Status CheckTokenCount(absl::string_view field, int64_t count, int64_t max_prompt_bytes) {
+  // No token stands for less than a byte of text.
+  if (count <= max_prompt_bytes) return absl::OkStatus();
+  return InvalidField("PROMPT_TOO_LONG", field,
+                      absl::StrCat(count, " ids given, at most ", max_prompt_bytes,
+                                   " accepted (--max-prompt-bytes)"));
 }
 
 absl::Status CheckText(absl::string_view field, const std::string& text, int64_t max_prompt_bytes) {

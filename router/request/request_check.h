@@ -26,6 +26,7 @@ absl::Status CheckRequestId(absl::string_view id);
 
 // INVALID_ARGUMENT naming `field` if the text is over the limit.
 absl::Status CheckText(absl::string_view field, const std::string& text, int64_t max_prompt_bytes);
+absl::Status CheckTokenCount(absl::string_view field, int64_t count, int64_t max_prompt_bytes);
 
 // Checks request_id, tenant, priority and cache_salt.
 absl::Status CheckNames(const v1::GenerateRequest& request);

@@ -184,6 +184,11 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Build(
   interceptors.push_back(answers->MakeFactory());
   builder.experimental().SetInterceptorCreators(std::move(interceptors));
   builder.SetMaxReceiveMessageSize(options.max_message_bytes);
+  // gRPC looks at a message's size once it is unpacked: a few bytes could take all memory. A call
+  // with a compressed message is UNIMPLEMENTED.
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   SetKeepalive(options.keepalive, [&builder](const char* name, int value) {
     builder.AddChannelArgument(name, value);
   });

@@ -2,9 +2,16 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 
 namespace baton {
 namespace {
@@ -38,6 +45,42 @@ TEST(ShutdownSignalTest, ASecondSignalStopsADrain) {
         stopped.WaitForNotification();  // a drain that would never end by itself
       },
       [&] { stopped.Notify(); });
+}
+
+TEST(ShutdownSignalTest, ADrainNeedsNoFreeFileDescriptor) {
+  ShutdownSignal signals;
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  absl::Notification drained;
+  std::thread server([&] {
+    signals.DrainOnSignal(
+        [&] {
+          kill(getpid(), SIGTERM);
+          drained.WaitForNotification();
+        },
+        [&] { drained.Notify(); });
+  });
+  // Until it waits for a signal, which a thread of its own does.
+  const auto waits = [] {
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+      std::ifstream file(task.path() / "comm");
+      std::string name;
+      std::getline(file, name);
+      if (name == "signals") return true;
+    }
+    return false;
+  };
+  const absl::Time end = absl::Now() + absl::Minutes(1);
+  while (!waits() && absl::Now() < end) std::this_thread::yield();
+  const int lowest = dup(STDERR_FILENO);
+  close(lowest);
+  const rlimit none = {static_cast<rlim_t>(lowest), before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  EXPECT_EQ(dup(STDERR_FILENO), -1);
+  kill(getpid(), SIGTERM);
+  server.join();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_TRUE(drained.HasBeenNotified());
 }
 
 TEST(ShutdownWatchTest, CallsForEachSignal) {

@@ -373,6 +373,13 @@ TEST_F(BadInputTest, TokenizeAndDetokenize) {
     ASSERT_TRUE(stub_->Detokenize(&context, ids, &text).ok());
     EXPECT_EQ(text.text(), "h\xc3\xa9");
   }
+  v1::DetokenizeRequest many;
+  many.mutable_token_ids()->Resize(2 << 20, 'a');
+  {
+    grpc::ClientContext context;
+    Expect({"", StatusCode::kInvalidArgument, "PROMPT_TOO_LONG", "token_ids", "1048576", {}},
+           stub_->Detokenize(&context, many, &text));
+  }
   ids.set_skip_special_tokens(false);
   {
     grpc::ClientContext context;

@@ -126,7 +126,7 @@ TEST(OpenAiRequestTest, ANullIsAbsentAtAnyDepth) {
       "stream_options": {"include_usage": null}, "logprobs": null, "echo": null,
       "response_format": {"type": "json_schema", "json_schema": {"name": null, "description": null,
           "strict": null, "schema": {"const": null}}},
-      "structured_outputs": null})");
+      "structured_outputs": null, "what no field is": null})");
   EXPECT_EQ(request.generate.retention().until_token(), 3);
   EXPECT_EQ(request.generate.retention().ttl_ms(), 0);
   EXPECT_EQ(request.generate.sampling().logit_bias().size(), 1u);
@@ -379,7 +379,7 @@ TEST(OpenAiRequestTest, WhatIsNotHonouredIsRefusedByName) {
        {R"({"prompt": "a", "prompt": "b"})", "MALFORMED_JSON", ""},
        {"{}", "MISSING_FIELD", "prompt"},
        {R"({"prompt": null})", "MISSING_FIELD", "prompt"},
-       {R"({"prompt": ""  , "what": null})", "UNKNOWN_FIELD", "what"},
+       {R"({"prompt": ""  , "what": 0})", "UNKNOWN_FIELD", "what"},
        {R"({"prompt": 5})", "WRONG_TYPE", "prompt"},
        {R"({"prompt": [["a"]]})", "WRONG_TYPE", "prompt[0]"},
        {R"({"prompt": ["a", []]})", "WRONG_TYPE", "prompt[1]"},

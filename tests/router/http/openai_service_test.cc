@@ -433,7 +433,9 @@ TEST_F(OpenAiServiceTest, ModelsAndProbes) {
   EXPECT_EQ(models["data"][0]["id"], "tiny");
   EXPECT_EQ(models["data"][0]["max_model_len"], 128);
   EXPECT_EQ(Json::parse(get("/v1/models/tiny").body)["id"], "tiny");
+  EXPECT_EQ(Json::parse(get("/v1/models/%74in%79").body)["id"], "tiny");
   EXPECT_EQ(get("/v1/models/other").status, 404);
+  EXPECT_EQ(get("/v1/models/tiny%2").status, 404);
   EXPECT_EQ(get("/livez").status, 200);
   EXPECT_EQ(get("/startupz").status, 200);
   // Ready before, and no longer once its only decode worker is gone.

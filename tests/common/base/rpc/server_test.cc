@@ -1,5 +1,6 @@
 #include "common/base/rpc/server.h"
 
+#include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
@@ -77,6 +78,25 @@ TEST(RpcServerTest, ABusyPortIsAnError) {
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(ErrorReason(second.status()), "ADDRESS_IN_USE");
   EXPECT_NE(second.status().message().find(options.address), absl::string_view::npos);
+}
+
+// gRPC's bound on a message is one of what it unpacks to, and is seen only then.
+TEST(RpcServerTest, CompressedMessagesAreRefusedUnread) {
+  EndlessService service;
+  const auto server = RpcServer::Start({}, {&service}, {});
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto stub = v1::InferenceService::NewStub(MakeChannel((*server)->address()));
+  for (const auto algorithm : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
+    context.set_compression_algorithm(algorithm);
+    v1::TokenizeRequest request;
+    request.set_text(std::string(1 << 20, 'x'));
+    v1::TokenizeResponse response;
+    const grpc::Status status = stub->Tokenize(&context, request, &response);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED) << status.error_message();
+    EXPECT_THAT(status.error_message(), ::testing::HasSubstr("ompress"));
+  }
 }
 
 TEST(RpcServerTest, AStopWithoutGraceShortensOneThatWaits) {
