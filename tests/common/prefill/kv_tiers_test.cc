@@ -22,6 +22,7 @@
 #include "common/base/status_macros.h"
 #include "common/kv_store/host_store.h"
 #include "common/prefill/loop.h"
+#include "common/prefill/tier_options.h"
 #include "tests/common/prefill/fake_transfer.h"
 #include "tests/decode_worker/fake_engine.h"
 #include "tests/router/fake_clock.h"
@@ -209,6 +210,17 @@ class KvTiersTest : public ::testing::Test {
   absl::Duration probed_;  // of the clock's time
   std::unique_ptr<PrefillLoop> loop_;
 };
+
+TEST(TierOptionsTest, ASegmentFitsBlocksWhereThereIsATier) {
+  TierOptions options;
+  worker::WorkerOptions worker;
+  worker.block_size = 2 * options.segment;
+  EXPECT_EQ(ListTiers(options, &worker), absl::OkStatus());
+  options.tiers = "host:1MB";
+  EXPECT_EQ(ErrorField(ListTiers(options, &worker)), "--kv-tier-segment");
+  options.segment = worker.block_size;
+  EXPECT_EQ(ListTiers(options, &worker), absl::OkStatus());
+}
 
 // What is loaded goes to a faster store, too, and no prompt waits for that.
 TEST_F(KvTiersTest, APromptDoesNotWaitForAFasterStore) {
