@@ -241,9 +241,10 @@ void PrefillJobs::Tick() {
 }
 
 void PrefillJobs::RefuseBlocked() {
-  // What is being sent, fetched or loaded leaves its blocks by itself, however slow the link is.
-  const bool frees_blocks =
-      scheduler_.running_count() > 0 || open_transfers() > 0 || reserved_pages() > 0;
+  // On a prefill worker, what is being sent, fetched or loaded leaves its blocks by itself, however
+  // slow the link is. On a decode worker, answers may take them whenever they become free.
+  const bool frees_blocks = scheduler_.running_count() > 0 ||
+                            (loop_.role == "prefill" && open_transfers() + reserved_pages() > 0);
   const PrefillJob* const job = frees_blocks ? nullptr : scheduler_.held_up();
   const absl::Duration now = loop_.clock.SinceStart();
   if (job == nullptr || job->id != blocked_job_) {
