@@ -156,8 +156,8 @@ TEST(ReaderTest, BothParsersReadTheSame) {
 TEST(ReaderTest, BothParsersReadTheSameOfRandomTexts) {
   std::mt19937 random(testing::TestSeed());
   const auto below = [&](size_t limit) { return static_cast<size_t>(random() % limit); };
-  constexpr absl::string_view kBytes("[]{}\",:\\/ \n0123456789-+.eEtrufalsnbd\x00\x1f\x80\xC3\xE2",
-                                     44);
+  static constexpr char kText[] = "[]{}\",:\\/ \n0123456789-+.eEtrufalsnbd\x00\x1f\x80\xC3\xE2";
+  constexpr absl::string_view kBytes(kText, sizeof(kText) - 1);
   int read = 0;
   for (int i = 0; i < 1500; ++i) {
     std::string text = Samples()[below(Samples().size())];
