@@ -4,8 +4,8 @@
 
 namespace baton {
 
-// Raises the soft limit to the hard one. Shells and containers start processes with 1,024 or so, for
-// the sake of programs that call select().
+// Raises the soft limit to the hard one. Shells and containers start processes with a soft limit of
+// 1,024 or so, for the sake of programs that call select().
 void RaiseFileLimit();
 
 }  // namespace baton

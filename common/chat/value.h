@@ -124,7 +124,7 @@ class Value {
   Object& object() const;
   const void* identity() const { return rep_.get(); }
 
-  // Of a number that Whole has made; else null.
+  // Returns the digits of a number that Whole has made, and null for all other values.
   const std::string* digits() const;
 
   bool IsSequence(Flavor flavor) const;

@@ -66,7 +66,7 @@ void SetMember(absl::string_view name, const Value& value, Value* object) {
 }
 
 // A property has its own copy of what it refers to, be it of definitions or of the format of their
-// values: one after the other they could take a million times what the schema has.
+// values: all properties together could take a million times the schema's size.
 constexpr size_t kMaxValueBytes = size_t{1} << 20;
 
 class BareArguments {

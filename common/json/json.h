@@ -26,7 +26,7 @@ struct Scalar {
   bool boolean = false;
   int64_t integer = 0;
   double real = 0;  // of both kinds of number
-  std::string text = "";  // of a string; of a number's digits see above, else empty
+  std::string text = "";  // of a string, or the digits of such a number; else empty
 };
 
 // A step into an object (its key) or an array (its index).

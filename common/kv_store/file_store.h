@@ -64,7 +64,7 @@ class FileStore final : public SegmentStore {
   const int64_t max_bytes_;
   const Clock& clock_;
   StorePause pause_;
-  // Of temporary names. In containers, all processes may have one id.
+  // These two are parts of temporary names. In containers, all processes may have one pid.
   const std::string process_ = RandomIdText();
   std::atomic<uint64_t> written_ = 0;
   mutable absl::Mutex mutex_;  // held for no I/O

@@ -322,7 +322,9 @@ int64_t FleetLoad::OnDispatch(int worker, absl::Duration now, const Sent& sent) 
   Worker& w = workers_[worker];
   dispatched_[worker].push_back({++last_dispatch_, now, sent});
   w.last_sent = last_dispatch_;
-  w.sent += dispatched_[worker].back().places = PlacesOf(w, sent);
+  const int places = PlacesOf(w, sent);
+  dispatched_[worker].back().places = places;
+  w.sent += places;
   w.sent_receiving += sent.receives ? 1 : 0;
   w.sent_blocks += sent.blocks;
   w.sent_tokens += sent.tokens;

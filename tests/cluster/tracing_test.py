@@ -360,7 +360,8 @@ class TracingTest(unittest.TestCase):
         text = self.prompt().encode()
         assert 128 <= len(text) < 16384
         length = bytes([len(text) & 0x7f | 0x80, len(text) >> 7])
-        request = b"\x12" + length + text + b"\x2a\x04\x08\x03\x20\x01"  # text, stop.max_tokens 3 and stop.ignore_eos
+        # text, stop.max_tokens 3 and stop.ignore_eos
+        request = b"\x12" + length + text + b"\x2a\x04\x08\x03\x20\x01"
         with grpc.insecure_channel(self.grpc) as channel:
             call = channel.unary_stream("/baton.v1.InferenceService/Generate")(
                 request, timeout=PATIENCE_S, metadata=(
@@ -424,7 +425,8 @@ class TracingTest(unittest.TestCase):
         before = self.counted("baton_route_decisions_total")
         answers = {}
         threads = [threading.Thread(target=lambda i=i: answers.update(
-            {i: self.post({"prompt": self.prompt(), "max_tokens": 3, "ignore_eos": True}, x_request_id=f"retry-{i}")[0]})) for i in range(8)]
+            {i: self.post({"prompt": self.prompt(), "max_tokens": 3, "ignore_eos": True},
+                          x_request_id=f"retry-{i}")[0]})) for i in range(8)]
         for thread in threads:
             thread.start()
         self.until(lambda: self.counted("baton_route_decisions_total") >= before + len(threads))

@@ -246,7 +246,8 @@ TEST_P(TransportTest, ADeadlineEndsTheWorkOnBothSides) {
   auto stub = internal::v1::DecodeService::NewStub(channel_);
   int late = 0;
   // A deadline at each tenth of what an answer takes: while it waits, transfers, decodes. On busy
-  // cores gRPC may see one milliseconds late, when the answer is whole: then others follow.
+  // cores gRPC may notice a deadline some milliseconds late, when the answer is whole: then the
+  // test goes on with others.
   for (int i = 0; i < 9 || (i < 900 && late == 0); ++i) {
     const int tenth = 1 + i % 9;
     grpc::ClientContext context;

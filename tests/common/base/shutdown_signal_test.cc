@@ -63,7 +63,7 @@ TEST(ShutdownSignalTest, ADrainNeedsNoFreeFileDescriptor) {
         },
         [&] { drained.Notify(); });
   });
-  // Until it waits for a signal, which a thread of its own does.
+  // A thread of this name waits for the signals of DrainOnSignal.
   const auto waits = [] {
     for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
       std::ifstream file(task.path() / "comm");

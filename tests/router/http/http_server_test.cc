@@ -482,8 +482,8 @@ TEST_F(HttpServerTest, AnIdleConnectionIsClosedAndARequestThatStopsIsAnswered) {
   HttpServerOptions options;
   options.idle_timeout = options.read_timeout = absl::Milliseconds(50);
   Start(options);
-  // A connection is idle, too, until its client has sent something, which may take this test as
-  // long: then it asks again, by another one.
+  // A connection is idle, too, until its client has sent something. On a busy machine that may take
+  // this test as long as the limit: then it asks again, over another connection.
   const absl::Time end = absl::Now() + testing::kPatience;
   HttpClient idle(server_->address());
   EXPECT_TRUE(idle.AtEnd());

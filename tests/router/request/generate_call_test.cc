@@ -569,7 +569,7 @@ TEST_F(ChoicesTest, ASearchStartsAnewAndIsNotToldTwice) {
   EXPECT_THAT(sink.token_counts(), ElementsAre(4, 4));
 }
 
-// Of a prompt that is only scored, each result is one token, which no client gets.
+// Each result of a prompt that is only scored is one token, which no client gets.
 TEST_F(ChoicesTest, ASearchOfAPromptAloneStartsAnew) {
   auto request = Request(2);
   request.set_beam_width(4);
